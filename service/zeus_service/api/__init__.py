@@ -1,0 +1,1 @@
+"""The HTTP side: routes, and nothing that decides."""

@@ -1,0 +1,136 @@
+"""`/api/v1`: one route per use case."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from apiflask import APIBlueprint
+from flask import request
+from flask.typing import ResponseReturnValue
+from pydantic import BaseModel, Field
+from werkzeug.exceptions import UnprocessableEntity, UnsupportedMediaType
+from werkzeug.routing import BaseConverter
+
+from zeus_service import messages, optimizer
+from zeus_service.spec import JOB_ID_PATTERN, JobSpec
+
+v1 = APIBlueprint("v1", __name__, url_prefix="/api/v1", tag="jobs")
+
+JOB = "/jobs/<job_id:job_id>"
+TRIAL = f"{JOB}/trials/<int(min=1, max=2147483647):trial_number>"
+
+
+class JobIdConverter(BaseConverter):
+    """A job id in a path; anything else is 404."""
+
+    regex = JOB_ID_PATTERN
+
+
+class JobPage(BaseModel):
+    """Which part of the list of jobs."""
+
+    after: Annotated[str, Field(max_length=255, pattern=r"^[^\x00]*$")] = ""
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+
+
+class TrialPage(BaseModel):
+    """Which part of a job's trials."""
+
+    after: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+
+
+class Deletion(BaseModel):
+    """Whether to delete a job with running trials."""
+
+    force: bool = False
+
+
+@v1.before_request
+def require_json() -> None:
+    """Refuse other bodies: a form of any web page would reach a service on loopback."""
+    if request.method in ("POST", "PUT", "PATCH") and request.mimetype != "application/json":
+        raise UnsupportedMediaType("the body must be application/json")
+
+
+@v1.post("/jobs")
+@v1.input(JobSpec)
+@v1.output(messages.Job, status_code=201, description="New.")
+@v1.doc(responses={200: "Known, with the same configuration."})
+def register_job(json_data: JobSpec) -> ResponseReturnValue:
+    """Register a job, or confirm it."""
+    job, new = optimizer.register_job(json_data)
+    return job.model_dump(mode="json"), 201 if new else 200
+
+
+@v1.get("/jobs")
+@v1.input(JobPage, location="query")
+@v1.output(messages.JobList)
+def list_jobs(query_data: JobPage) -> ResponseReturnValue:
+    """List jobs, ordered by id."""
+    return optimizer.list_jobs(after=query_data.after, limit=query_data.limit).model_dump()
+
+
+@v1.get(JOB)
+@v1.output(messages.Job)
+def get_job(job_id: str) -> ResponseReturnValue:
+    """Show a job and what is believed about its batch sizes."""
+    return optimizer.get_job(job_id).model_dump(mode="json")
+
+
+@v1.delete(JOB)
+@v1.input(Deletion, location="query")
+@v1.output({}, status_code=204)
+def delete_job(job_id: str, query_data: Deletion) -> ResponseReturnValue:
+    """Delete a job with all that is known about it."""
+    optimizer.delete_job(job_id, force=query_data.force)
+    return "", 204
+
+
+@v1.post(f"{JOB}/trials")
+@v1.input(messages.Empty)
+@v1.output(messages.TrialStart, status_code=201, description="New.")
+@v1.doc(responses={200: "This Idempotency-Key started it before."})
+def start_trial(job_id: str, json_data: messages.Empty) -> ResponseReturnValue:
+    """Start a trial; the header `Idempotency-Key` makes repeating it harmless."""
+    del json_data
+    key = request.headers.get("Idempotency-Key")
+    if key is not None and not re.fullmatch(r"[\x21-\x7e]{1,255}", key):
+        raise UnprocessableEntity("Idempotency-Key must be 1 to 255 printable ASCII characters")
+    start, new = optimizer.start_trial(job_id, key)
+    return start.model_dump(), 201 if new else 200
+
+
+@v1.get(f"{JOB}/trials")
+@v1.input(TrialPage, location="query")
+@v1.output(messages.TrialList)
+def list_trials(job_id: str, query_data: TrialPage) -> ResponseReturnValue:
+    """List a job's trials, ordered by number."""
+    page = optimizer.list_trials(job_id, after=query_data.after, limit=query_data.limit)
+    return page.model_dump()
+
+
+@v1.post(f"{TRIAL}/reports")
+@v1.input(messages.Report)
+@v1.output(messages.Decision)
+def report(job_id: str, trial_number: int, json_data: messages.Report) -> ResponseReturnValue:
+    """Report what a run has measured; the answer says whether it goes on."""
+    return optimizer.report(job_id, trial_number, json_data).model_dump()
+
+
+@v1.post(f"{TRIAL}/heartbeat")
+@v1.input(messages.Empty)
+@v1.output(messages.Lease)
+def heartbeat(job_id: str, trial_number: int, json_data: messages.Empty) -> ResponseReturnValue:
+    """Extend a running trial's lease."""
+    del json_data
+    return optimizer.heartbeat(job_id, trial_number).model_dump()
+
+
+@v1.patch(TRIAL)
+@v1.input(messages.TrialEnd)
+@v1.output(messages.Trial)
+def end_trial(job_id: str, trial_number: int, json_data: messages.TrialEnd) -> ResponseReturnValue:
+    """End a trial that knows itself how it ended."""
+    return optimizer.end_trial(job_id, trial_number, json_data).model_dump()

@@ -1,0 +1,71 @@
+"""The application factory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apiflask import APIBlueprint, APIFlask
+from flask.json.provider import DefaultJSONProvider
+from flask.typing import ResponseReturnValue
+from pydantic_core import from_json
+from werkzeug.exceptions import BadRequest
+
+from zeus_service import __version__, models
+from zeus_service.api.errors import set_up_errors
+from zeus_service.api.v1 import JobIdConverter, v1
+from zeus_service.config import Config
+from zeus_service.extensions import db, migrate, set_up_sqlite
+
+MAX_BODY_BYTES = 64 * 1024
+
+health = APIBlueprint("health", __name__)
+
+
+class StrictJSON(DefaultJSONProvider):
+    """JSON as the standard has it: no NaN, nothing infinite, no nesting that ends the stack."""
+
+    def loads(self, s: str | bytes, **kwargs: Any) -> Any:
+        """Parse a request's body.
+
+        Raises:
+            BadRequest: It is malformed.
+        """
+        del kwargs
+        try:
+            return from_json(s, allow_inf_nan=False)
+        except ValueError as error:
+            raise BadRequest(f"the body is not JSON: {error}") from error
+
+
+@health.get("/healthz")
+@health.doc(responses={200: "The process answers."})
+def healthz() -> ResponseReturnValue:
+    """Tell that the process answers."""
+    return {"status": "ok", "version": __version__}
+
+
+def make_app(config: Config | None = None) -> APIFlask:
+    """Make the WSGI application; see `zeus_service.create_app`."""
+    config = config or Config()
+    app = APIFlask("zeus_service", title="zeus-service", version=__version__, docs_path=None)
+    app.json = StrictJSON(app)
+    app.config["SQLALCHEMY_DATABASE_URI"] = config.database_url
+    app.config["SQLALCHEMY_ECHO"] = config.echo_sql
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
+    app.config["VALIDATION_ERROR_DESCRIPTION"] = "invalid"
+    app.logger.setLevel(config.log_level)
+    app.url_map.merge_slashes = False
+    app.url_map.converters["job_id"] = JobIdConverter
+
+    db.init_app(app)
+    with app.app_context():
+        if db.engine.dialect.name == "sqlite":
+            set_up_sqlite(db.engine)
+    migrate.init_app(app, db)
+    set_up_errors(app)
+    app.register_blueprint(v1)
+    app.register_blueprint(health)
+    return app
+
+
+__all__ = ["make_app", "models"]

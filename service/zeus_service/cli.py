@@ -1,0 +1,192 @@
+"""`zeus-service`: run the service, and look into its database."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import click
+from flask import Flask
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from zeus_service import __version__, create_app, optimizer
+from zeus_service.config import Config
+from zeus_service.database import DatabaseError, migrate_sqlite
+from zeus_service.errors import OptimizerError
+from zeus_service.messages import Job, JobSummary, Trial
+from zeus_service.server import BindError, Server, check_bind
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="zeus-service")
+def main() -> None:
+    """The batch size service for recurring training jobs.
+
+    Configuration comes from ZEUS_BSO_DATABASE_URL, ZEUS_BSO_LOG_LEVEL and ZEUS_BSO_ECHO_SQL, in
+    the environment or in a .env file.
+    """
+
+
+def one_message(command: Callable[P, R]) -> Callable[P, R]:
+    """End a command on an expected error with its message alone."""
+
+    @wraps(command)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except ValidationError as error:
+            lines = [
+                f"ZEUS_BSO_{'_'.join(map(str, found['loc'])).upper()}={found['input']!r}: "
+                f"{found['msg']}"
+                for found in error.errors()
+            ]
+            raise click.ClickException("\n".join(lines)) from error
+        except (BindError, DatabaseError, OptimizerError) as error:
+            raise click.ClickException(str(error)) from error
+
+    return wrapper
+
+
+@main.command()
+@click.option("--bind", default="127.0.0.1:8765", show_default=True, help="HOST:PORT.")
+@click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 256))
+@one_message
+def serve(bind: str, workers: int) -> None:
+    """Run the service."""
+    config, _ = _application()
+    check_bind(bind)
+    click.echo(f"zeus-service {__version__} on http://{bind}, data in {_shown(config)}", err=True)
+    # gunicorn reads the command line of the process it runs in; this one is click's.
+    sys.argv = sys.argv[:1]
+    Server(bind=bind, workers=workers, loglevel=config.log_level.lower()).run()
+
+
+@main.command()
+@one_message
+def jobs() -> None:
+    """List the jobs."""
+    table = Table("job", "stage", "best batch size", "trials", "last change")
+    with _database():
+        for job in _all_jobs():
+            table.add_row(
+                job.job_id,
+                job.stage,
+                _or_dash(job.best_batch_size),
+                str(job.trials),
+                f"{datetime.fromtimestamp(job.updated_at):%Y-%m-%d %H:%M:%S}",
+            )
+    Console().print(table if table.row_count else "no jobs yet")
+
+
+@main.command()
+@click.argument("job_id", metavar="JOB")
+@click.option("--trials", default=20, show_default=True, help="How many of the latest to list.")
+@one_message
+def show(job_id: str, trials: int) -> None:
+    """Show what is believed about a job's batch sizes, and its latest trials."""
+    with _database():
+        job = optimizer.get_job(job_id)
+        latest = optimizer.list_trials(job_id, after=max(0, job.trials - trials), limit=1000)
+    console = Console()
+    spec = job.spec
+    console.print(
+        f"{spec.job_id}: {job.stage}, best batch size {_or_dash(job.best_batch_size)}; "
+        f"{spec.monitor} to {spec.target_metric:g} in {spec.max_epochs} epochs on "
+        f"{spec.num_devices} x {spec.device_model}, energy by {spec.meter}",
+        highlight=False,
+    )
+    console.print(_arms_table(job))
+    console.print(_trials_table(latest.trials))
+
+
+@main.command()
+@click.argument("job_id", metavar="JOB")
+@one_message
+def rebuild(job_id: str) -> None:
+    """Fold a job's history again from the start, and store the state it gives."""
+    with _database():
+        same = optimizer.rebuild(job_id)
+    click.echo("the stored state was right" if same else "the stored state differed: replaced")
+
+
+def _application() -> tuple[Config, Flask]:
+    """The application, on a database that is ready."""
+    config = Config()
+    app = create_app(config)
+    if config.sqlite_path:
+        migrate_sqlite(app, config.sqlite_path)
+    return config, app
+
+
+@contextmanager
+def _database() -> Iterator[None]:
+    config = Config()
+    if config.sqlite_path and not config.sqlite_path.exists():
+        raise DatabaseError(
+            f"no database at {config.sqlite_path}; `zeus-service serve` makes it, or "
+            "ZEUS_BSO_DATABASE_URL names another"
+        )
+    _, app = _application()
+    with app.app_context():
+        yield
+
+
+def _shown(config: Config) -> str:
+    from sqlalchemy.engine import make_url
+
+    return make_url(config.database_url).render_as_string(hide_password=True)
+
+
+def _all_jobs() -> Iterator[JobSummary]:
+    after = ""
+    while page := optimizer.list_jobs(after=after).jobs:
+        yield from page
+        after = page[-1].job_id
+
+
+def _arms_table(job: Job) -> Table:
+    table = Table("batch size", "trials", "mean cost (J)", "standard error (J)", "status")
+    for arm in job.arms:
+        best = arm.batch_size == job.best_batch_size
+        table.add_row(
+            str(arm.batch_size),
+            str(arm.pulls),
+            _joules(arm.mean),
+            _joules(arm.spread),
+            "best" if best else arm.status,
+            style="bold" if best else None,
+        )
+    return table
+
+
+def _trials_table(trials: list[Trial]) -> Table:
+    table = Table("trial", "batch size", "why", "outcome", "epochs", "s", "J", "cost (J)")
+    for trial in trials:
+        table.add_row(
+            str(trial.trial_number),
+            str(trial.batch_size),
+            trial.why,
+            trial.outcome or "running",
+            str(trial.epoch),
+            f"{trial.time_s:.1f}",
+            f"{trial.energy_j:.1f}",
+            f"{trial.cost:.1f}",
+        )
+    return table
+
+
+def _joules(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None else str(value)

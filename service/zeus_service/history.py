@@ -1,0 +1,63 @@
+"""What happened to a job, and the fold of it that is the job's bandit state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Literal
+
+from zeus_service.policies import NO_VERDICT, POLICIES, Choice, Observation, State, Why
+from zeus_service.spec import JobSpec
+
+Outcome = Literal[
+    "converged",
+    "early_stopped",
+    "not_converged",
+    "diverged",
+    "out_of_memory",
+    "interrupted",
+    "errored",
+    "withdrawn",
+    "lost",
+]
+RESUMABLE = frozenset({"interrupted", "errored", "lost"})
+"""Outcomes that a later report takes back: the run is alive after all, or was resumed."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of a job's append-only history.
+
+    Args:
+        kind: `started`, `revived` (it was lost or interrupted, and reports again) or `ended`.
+        trial_number: The trial it happened to.
+        choice: What that trial was started with.
+        outcome: How it ended; None unless `ended`.
+        cost: Cost in joules spent by then; 0 unless `ended`.
+    """
+
+    kind: Literal["started", "revived", "ended"]
+    trial_number: int
+    choice: Choice
+    outcome: Outcome | None = None
+    cost: float = 0.0
+
+
+def apply(spec: JobSpec, state: State, event: Event) -> State:
+    """The state after one more event."""
+    policy = POLICIES[spec.policy or ""]
+    if event.kind != "ended":
+        return policy.begin(spec, state, event.choice)
+    assert event.outcome is not None
+    verdict = None if event.outcome in NO_VERDICT else event.outcome
+    return policy.observe(spec, state, Observation(event.choice, verdict, event.cost))  # type: ignore[arg-type]
+
+
+def fold(spec: JobSpec, events: Iterable[Event]) -> State:
+    """The state after all events, from the start."""
+    initial = POLICIES[spec.policy or ""].initial_state(spec)
+    return reduce(lambda state, event: apply(spec, state, event), events, initial)
+
+
+__all__ = ["RESUMABLE", "Event", "Outcome", "Why", "apply", "fold"]

@@ -1,0 +1,131 @@
+"""What the service is asked and what it answers, version 1 of the wire.
+
+Times are in seconds, energies and costs in joules, powers in watts, instants in Unix seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from zeus_service.history import Outcome
+from zeus_service.policies import Why
+from zeus_service.spec import Integer, JobSpec, Number
+
+Reason = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Empty(_Message):
+    """The body of a request that has nothing to say: `{}`."""
+
+
+class Report(_Message):
+    """What a run measured from the start of training up to one validation end."""
+
+    sequence: Annotated[Integer, Field(ge=1, le=2**31 - 1)]
+    epoch: Annotated[Integer, Field(ge=0, le=2**31 - 1)]
+    time_s: Annotated[Number, Field(ge=0)]
+    energy_j: Annotated[Number, Field(ge=0)]
+    metric: Number
+
+
+class Decision(_Message):
+    """The answer to a report."""
+
+    decision: Literal["continue", "stop"]
+    outcome: Outcome | None
+    cost: float
+    cost_bound: float | None
+    reason: str
+
+
+class TrialEnd(_Message):
+    """A run ends its own trial."""
+
+    outcome: Literal[
+        "not_converged", "diverged", "out_of_memory", "interrupted", "errored", "withdrawn"
+    ]
+    reason: Reason = ""
+
+
+class TrialStart(_Message):
+    """A trial has been started: train with this batch size."""
+
+    job_id: str
+    trial_number: int
+    batch_size: int
+    why: Why
+    reason: str
+    cost_bound: float | None
+    lease_s: float
+
+
+class Lease(_Message):
+    """How long the trial is waited for from now on."""
+
+    lease_s: float
+
+
+class Trial(_Message):
+    """One run of a job."""
+
+    job_id: str
+    trial_number: int
+    batch_size: int
+    why: Why
+    outcome: Outcome | None
+    reason: str
+    started_at: float
+    ended_at: float | None
+    lease_expires_at: float
+    epoch: int
+    time_s: float
+    energy_j: float
+    metric: float | None
+    cost: float
+
+
+class Arm(_Message):
+    """What the policy believes of one batch size."""
+
+    batch_size: int
+    pulls: int
+    mean: float | None
+    spread: float | None
+    status: str
+
+
+class JobSummary(_Message):
+    """A job in a list."""
+
+    job_id: str
+    stage: str
+    best_batch_size: int | None
+    trials: int
+    updated_at: float
+
+
+class Job(JobSummary):
+    """A job with its specification and what the policy believes."""
+
+    spec: JobSpec
+    cost_bound: float | None
+    arms: list[Arm]
+    outcomes: dict[str, int]
+
+
+class JobList(_Message):
+    """A page of jobs, ordered by id."""
+
+    jobs: list[JobSummary]
+
+
+class TrialList(_Message):
+    """A page of a job's trials, ordered by number."""
+
+    trials: list[Trial]

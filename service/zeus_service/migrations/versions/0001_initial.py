@@ -1,0 +1,104 @@
+"""Tables for jobs, trials, reports and events."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.create_table(
+        "jobs",
+        sa.Column("job_id", sa.String(length=255), nullable=False),
+        sa.Column("spec", sa.JSON(), nullable=False),
+        sa.Column("state", sa.JSON(), nullable=False),
+        sa.Column("cost_bound", sa.Double(), nullable=True),
+        sa.Column("trials", sa.Integer(), nullable=False),
+        sa.Column("events", sa.Integer(), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("updated_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("job_id", name=op.f("pk_jobs")),
+    )
+    op.create_table(
+        "events",
+        sa.Column("job_id", sa.String(length=255), nullable=False),
+        sa.Column("sequence", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("kind", sa.String(length=32), nullable=False),
+        sa.Column("trial_number", sa.Integer(), nullable=False),
+        sa.Column("batch_size", sa.Integer(), nullable=False),
+        sa.Column("why", sa.String(length=32), nullable=False),
+        sa.Column("outcome", sa.String(length=32), nullable=True),
+        sa.Column("cost", sa.Double(), nullable=False),
+        sa.Column("happened_at", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id"], ["jobs.job_id"], name=op.f("fk_events_jobs"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("job_id", "sequence", name=op.f("pk_events")),
+    )
+    op.create_table(
+        "trials",
+        sa.Column("job_id", sa.String(length=255), nullable=False),
+        sa.Column("trial_number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("idempotency_key", sa.String(length=255), nullable=True),
+        sa.Column("batch_size", sa.Integer(), nullable=False),
+        sa.Column("why", sa.String(length=32), nullable=False),
+        sa.Column("start_reason", sa.String(length=255), nullable=False),
+        sa.Column("start_cost_bound", sa.Double(), nullable=True),
+        sa.Column("outcome", sa.String(length=32), nullable=True),
+        sa.Column("reason", sa.String(length=1000), nullable=False),
+        sa.Column("started_at", sa.Double(), nullable=False),
+        sa.Column("ended_at", sa.Double(), nullable=True),
+        sa.Column("lease_expires_at", sa.Double(), nullable=False),
+        sa.Column("reports", sa.Integer(), nullable=False),
+        sa.Column("epoch", sa.Integer(), nullable=False),
+        sa.Column("time_s", sa.Double(), nullable=False),
+        sa.Column("energy_j", sa.Double(), nullable=False),
+        sa.Column("metric", sa.Double(), nullable=True),
+        sa.Column("cost", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id"], ["jobs.job_id"], name=op.f("fk_trials_jobs"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("job_id", "trial_number", name=op.f("pk_trials")),
+        sa.UniqueConstraint("idempotency_key", name=op.f("uq_trials_idempotency_key")),
+    )
+    with op.batch_alter_table("trials", schema=None) as batch_op:
+        batch_op.create_index(
+            batch_op.f("ix_trials_job_id_outcome"), ["job_id", "outcome"], unique=False
+        )
+
+    op.create_table(
+        "reports",
+        sa.Column("job_id", sa.String(length=255), nullable=False),
+        sa.Column("trial_number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("sequence", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("epoch", sa.Integer(), nullable=False),
+        sa.Column("time_s", sa.Double(), nullable=False),
+        sa.Column("energy_j", sa.Double(), nullable=False),
+        sa.Column("metric", sa.Double(), nullable=False),
+        sa.Column("decision", sa.String(length=32), nullable=False),
+        sa.Column("outcome", sa.String(length=32), nullable=True),
+        sa.Column("cost", sa.Double(), nullable=False),
+        sa.Column("cost_bound", sa.Double(), nullable=True),
+        sa.Column("reason", sa.String(length=1000), nullable=False),
+        sa.Column("reported_at", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id", "trial_number"],
+            ["trials.job_id", "trials.trial_number"],
+            name=op.f("fk_reports_trials"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("job_id", "trial_number", "sequence", name=op.f("pk_reports")),
+    )
+
+
+def downgrade() -> None:
+    op.drop_table("reports")
+    with op.batch_alter_table("trials", schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f("ix_trials_job_id_outcome"))
+
+    op.drop_table("trials")
+    op.drop_table("events")
+    op.drop_table("jobs")

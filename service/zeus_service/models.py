@@ -1,0 +1,110 @@
+"""The tables. Instants are Unix seconds, so that every database keeps them alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, Double, ForeignKey, ForeignKeyConstraint, Index, String, Table
+from sqlalchemy.orm import Mapped, mapped_column
+
+from zeus_service.extensions import db
+
+_JobId = String(255)
+
+
+class Job(db.Model):  # type: ignore[name-defined, misc]
+    """A recurring job and its bandit state: the fold of its events."""
+
+    __tablename__ = "jobs"
+
+    job_id: Mapped[str] = mapped_column(_JobId, primary_key=True)
+    spec: Mapped[dict[str, Any]] = mapped_column(JSON)
+    state: Mapped[dict[str, Any]] = mapped_column(JSON)
+    cost_bound: Mapped[float | None] = mapped_column(Double)
+    """Derived from the state, so that a report need not read it."""
+    trials: Mapped[int]
+    """Trials started so far; the number of the latest."""
+    events: Mapped[int]
+    """Events recorded so far; the sequence of the latest."""
+    created_at: Mapped[float] = mapped_column(Double)
+    updated_at: Mapped[float] = mapped_column(Double)
+
+
+class Trial(db.Model):  # type: ignore[name-defined, misc]
+    """One run of a job. `outcome` is null while it runs; figures are those of its last report."""
+
+    __tablename__ = "trials"
+    __table_args__ = (Index(None, "job_id", "outcome"),)  # running trials of a job with many
+
+    job_id: Mapped[str] = mapped_column(
+        _JobId, ForeignKey("jobs.job_id", ondelete="CASCADE"), primary_key=True
+    )
+    trial_number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    idempotency_key: Mapped[str | None] = mapped_column(String(255), unique=True)
+    batch_size: Mapped[int]
+    why: Mapped[str] = mapped_column(String(32))
+    start_reason: Mapped[str] = mapped_column(String(255))
+    start_cost_bound: Mapped[float | None] = mapped_column(Double)
+    outcome: Mapped[str | None] = mapped_column(String(32))
+    reason: Mapped[str] = mapped_column(String(1000))
+    started_at: Mapped[float] = mapped_column(Double)
+    ended_at: Mapped[float | None] = mapped_column(Double)
+    lease_expires_at: Mapped[float] = mapped_column(Double)
+    reports: Mapped[int]
+    """Sequence of the last report; 0 before the first."""
+    epoch: Mapped[int]
+    time_s: Mapped[float] = mapped_column(Double)
+    energy_j: Mapped[float] = mapped_column(Double)
+    metric: Mapped[float | None] = mapped_column(Double)
+    cost: Mapped[float] = mapped_column(Double)
+
+
+class Report(db.Model):  # type: ignore[name-defined, misc]
+    """What a run reported, and what it was answered."""
+
+    __tablename__ = "reports"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["job_id", "trial_number"],
+            ["trials.job_id", "trials.trial_number"],
+            ondelete="CASCADE",
+        ),
+    )
+
+    job_id: Mapped[str] = mapped_column(_JobId, primary_key=True)
+    trial_number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    sequence: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    epoch: Mapped[int]
+    time_s: Mapped[float] = mapped_column(Double)
+    energy_j: Mapped[float] = mapped_column(Double)
+    metric: Mapped[float] = mapped_column(Double)
+    decision: Mapped[str] = mapped_column(String(32))
+    outcome: Mapped[str | None] = mapped_column(String(32))
+    cost: Mapped[float] = mapped_column(Double)
+    cost_bound: Mapped[float | None] = mapped_column(Double)
+    reason: Mapped[str] = mapped_column(String(1000))
+    reported_at: Mapped[float] = mapped_column(Double)
+
+
+class Event(db.Model):  # type: ignore[name-defined, misc]
+    """A line of a job's append-only history; see `zeus_service.history`."""
+
+    __tablename__ = "events"
+
+    job_id: Mapped[str] = mapped_column(
+        _JobId, ForeignKey("jobs.job_id", ondelete="CASCADE"), primary_key=True
+    )
+    sequence: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    kind: Mapped[str] = mapped_column(String(32))
+    trial_number: Mapped[int]
+    batch_size: Mapped[int]
+    why: Mapped[str] = mapped_column(String(32))
+    outcome: Mapped[str | None] = mapped_column(String(32))
+    cost: Mapped[float] = mapped_column(Double)
+    happened_at: Mapped[float] = mapped_column(Double)
+
+
+JOBS: Table = Job.__table__
+TRIALS: Table = Trial.__table__
+REPORTS: Table = Report.__table__
+EVENTS: Table = Event.__table__

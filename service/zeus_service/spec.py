@@ -1,0 +1,122 @@
+"""A recurring job's specification: what a client registers, and all that a policy knows of the job.
+
+The numbers on the wire are strict: no strings, no booleans, no NaN, nothing infinite.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+MAX_INTEGER = 2**53 - 1
+"""Integers up to here survive every JSON reader, and every 64-bit database column."""
+
+MAX_NUMBER = 1e15
+"""Joules, seconds and watts beyond this are a broken meter; sums of their squares stay finite."""
+
+
+def _whole(value: Any) -> Any:
+    """Accept 1 and 1.0, not "1", true or 1.5: JSON has one kind of number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("must be an integer")
+    if isinstance(value, float):
+        if not value.is_integer():
+            raise ValueError("must be an integer")
+        return int(value)
+    return value
+
+
+def _real(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("must be a number")
+    return value
+
+
+Integer = Annotated[int, BeforeValidator(_whole), Field(ge=-MAX_INTEGER, le=MAX_INTEGER)]
+Number = Annotated[
+    float, BeforeValidator(_real), Field(ge=-MAX_NUMBER, le=MAX_NUMBER, allow_inf_nan=False)
+]
+JOB_ID_PATTERN = "[A-Za-z0-9][A-Za-z0-9._:-]{0,254}"
+JobId = Annotated[str, Field(pattern=f"^{JOB_ID_PATTERN}$", max_length=255)]
+Name = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
+def _ascending(values: list[int]) -> list[int]:
+    if len(set(values)) != len(values):
+        raise ValueError("must not repeat a batch size")
+    return sorted(values)
+
+
+class JobSpec(BaseModel):
+    """A recurring job. Defaults are those of the Zeus project's batch size server."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    job_id: JobId
+    batch_sizes: Annotated[
+        list[Annotated[Integer, Field(ge=1, le=2**31 - 1)]],
+        Field(min_length=1, max_length=128),
+        AfterValidator(_ascending),
+    ]
+    default_batch_size: Annotated[Integer, Field(ge=1, le=2**31 - 1)]
+    target_metric: Number
+    higher_is_better: bool = True
+    monitor: Name
+    max_epochs: Annotated[Integer, Field(ge=1, le=10**9)]
+    max_power_w: Annotated[Number, Field(gt=0)]
+    num_devices: Annotated[Integer, Field(ge=1, le=10**6)]
+    device_model: Name
+    meter: Name
+    eta_knob: Annotated[Number, Field(ge=0, le=1)] = 0.5
+    beta_knob: Annotated[Number, Field(gt=0)] | None = 2.0
+    num_pruning_rounds: Annotated[Integer, Field(ge=0, le=100)] = 2
+    window_size: Annotated[Integer, Field(ge=0, le=1000)] = 0
+    mab_prior_mean: Number = 0.0
+    mab_prior_precision: Annotated[Number, Field(ge=0)] = 0.0
+    mab_num_explorations: Annotated[Integer, Field(ge=0, le=1000)] = 2
+    policy: Name | None = None
+    seed: Annotated[Integer, Field(ge=0, le=2**32 - 1)] | None = None
+    lease_s: Annotated[Number, Field(ge=1, le=31 * 86400)] = 900.0
+
+    @model_validator(mode="after")
+    def _default_is_offered(self) -> JobSpec:
+        if self.default_batch_size not in self.batch_sizes:
+            raise ValueError(
+                f"default_batch_size {self.default_batch_size} is not among batch_sizes "
+                f"{self.batch_sizes}"
+            )
+        return self
+
+    def cost(self, energy_j: float, time_s: float) -> float:
+        """Cost of a run in joules: `eta * energy + (1 - eta) * MaxPower * time`.
+
+        Source: Zeus (You, Chung, Chowdhury, NSDI 2023), section 3.
+        """
+        return self.eta_knob * energy_j + (1 - self.eta_knob) * self.max_power_w * time_s
+
+    def reached(self, metric: float) -> bool:
+        """Whether a metric reaches the target."""
+        return (
+            metric >= self.target_metric if self.higher_is_better else metric <= self.target_metric
+        )
+
+    def random_seed(self) -> int:
+        """The seed given, or one derived from the job id, so that every choice can be replayed."""
+        if self.seed is not None:
+            return self.seed
+        return int.from_bytes(hashlib.sha256(self.job_id.encode()).digest()[:4], "big")
+
+    def differences(self, given: JobSpec) -> dict[str, dict[str, Any]]:
+        """Fields in which another registration of this job differs: `{name: {known, given}}`.
+
+        A `policy` or `seed` that is not given agrees with any.
+        """
+        mine, theirs = self.model_dump(), given.model_dump()
+        return {
+            name: {"known": mine[name], "given": theirs[name]}
+            for name in mine
+            if mine[name] != theirs[name]
+            and not (name in ("policy", "seed") and theirs[name] is None)
+        }

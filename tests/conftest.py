@@ -1,0 +1,25 @@
+"""Fixtures for all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from service_process import ServiceProcess
+
+pytest_plugins = ["fake_nvml.plugin"]
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """A running service that tests share; each test takes job ids of its own."""
+    with ServiceProcess(tmp_path_factory.mktemp("service")) as process:
+        yield process
+
+
+@pytest.fixture
+def own_service(tmp_path: Path) -> Iterator[ServiceProcess]:
+    """A running service that a test may kill and start again."""
+    with ServiceProcess(tmp_path) as process:
+        yield process

@@ -1,0 +1,95 @@
+"""The real service under real gunicorn, for tests that need one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import requests
+
+
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class ServiceProcess:
+    """`zeus-service serve` on a free port, with its SQLite file in `folder`.
+
+    Its output goes to `folder/service.log`. Leaving the context ends it with SIGTERM.
+    """
+
+    def __init__(self, folder: Path, *, workers: int = 1, **env: str) -> None:
+        self.database_url = f"sqlite:///{folder / 'service.sqlite3'}"
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = folder / "service.log"
+        self._command = [
+            str(Path(sys.executable).parent / "zeus-service"),
+            "serve",
+            f"--bind=127.0.0.1:{self.port}",
+            f"--workers={workers}",
+        ]
+        self._env = {**os.environ, "ZEUS_BSO_DATABASE_URL": self.database_url, **env}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                env=self._env,
+                stdout=log,
+                stderr=log,
+                cwd=self.log.parent,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                if requests.get(f"{self.url}/healthz", timeout=5).ok:
+                    return
+            except requests.ConnectionError:
+                pass
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the service did not start:\n{self.log.read_text()}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """SIGKILL for it and its workers."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """SIGTERM, as an operator would."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, signal_number: int) -> None:
+        if self._process is None:
+            return
+        if signal_number == signal.SIGKILL:
+            os.killpg(self._process.pid, signal_number)
+        else:
+            self._process.send_signal(signal_number)
+        self._process.wait(timeout=30)
+        self._process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
