@@ -8,7 +8,15 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+)
 
 MAX_INTEGER = 2**53 - 1
 """Integers up to here survive every JSON reader, and every 64-bit database column."""
@@ -80,14 +88,13 @@ class JobSpec(BaseModel):
     seed: Annotated[Integer, Field(ge=0, le=2**32 - 1)] | None = None
     lease_s: Annotated[Number, Field(ge=1, le=31 * 86400)] = 900.0
 
-    @model_validator(mode="after")
-    def _default_is_offered(self) -> JobSpec:
-        if self.default_batch_size not in self.batch_sizes:
-            raise ValueError(
-                f"default_batch_size {self.default_batch_size} is not among batch_sizes "
-                f"{self.batch_sizes}"
-            )
-        return self
+    @field_validator("default_batch_size")
+    @classmethod
+    def _is_offered(cls, value: int, info: ValidationInfo) -> int:
+        offered = info.data.get("batch_sizes")  # absent when it is itself invalid
+        if offered is not None and value not in offered:
+            raise ValueError(f"{value} is not among batch_sizes {offered}")
+        return value
 
     def cost(self, energy_j: float, time_s: float) -> float:
         """Cost of a run in joules: `eta * energy + (1 - eta) * MaxPower * time`.

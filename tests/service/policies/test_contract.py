@@ -1,0 +1,183 @@
+"""What every policy must do, whatever its method."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from service.jobs import spec
+from zeus_service.policies import (
+    POLICIES,
+    Choice,
+    NoBatchSizeLeft,
+    Observation,
+    Policy,
+    State,
+)
+from zeus_service.spec import JobSpec
+
+VERDICTS = ["converged", "early_stopped", "not_converged", "diverged", "out_of_memory", None]
+
+policies = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+specs = st.builds(
+    lambda sizes, default, rounds, window, beta, explorations: spec(
+        batch_sizes=sorted(sizes),
+        default_batch_size=sorted(sizes)[default % len(sizes)],
+        num_pruning_rounds=rounds,
+        window_size=window,
+        beta_knob=beta,
+        mab_num_explorations=explorations,
+    ),
+    st.sets(st.integers(1, 4096), min_size=1, max_size=8),
+    st.integers(0, 7),
+    st.integers(0, 3),
+    st.sampled_from([0, 1, 4]),
+    st.sampled_from([None, 1.1, 2.0]),
+    st.integers(0, 3),
+)
+moves = st.lists(
+    st.tuples(
+        st.booleans(),  # start a trial, or end one
+        st.integers(0, 7),  # which running one
+        st.sampled_from(VERDICTS),
+        st.floats(0, 1e12),
+    ),
+    max_size=60,
+)
+
+
+def play(policy: Policy, job: JobSpec, moves: list[Any]) -> tuple[State, Choice | None]:
+    """Play a history; return the state, and the next choice, None when all have failed."""
+    state, running = policy.initial_state(job), []
+    for number, (start, which, verdict, cost) in enumerate(moves):
+        if start or not running:
+            try:
+                choice = policy.next_batch_size(job, state, np.random.default_rng([1, number]))
+            except NoBatchSizeLeft:
+                break
+            assert choice.batch_size in job.batch_sizes
+            state = policy.begin(job, state, choice)
+            running.append(choice)
+        else:
+            choice = running.pop(which % len(running))
+            state = policy.observe(job, state, Observation(choice, verdict, cost))
+    try:
+        return state, policy.next_batch_size(job, state, np.random.default_rng(0))
+    except NoBatchSizeLeft:
+        return state, None
+
+
+@policies
+@given(job=specs, moves=moves)
+@settings(max_examples=150, deadline=None)
+def test_a_state_is_json_and_survives_it(policy: Policy, job: JobSpec, moves: list[Any]) -> None:
+    state, _ = play(policy, job, moves)
+    assert json.loads(json.dumps(state, allow_nan=False)) == state
+
+
+@policies
+@given(job=specs, moves=moves)
+@settings(max_examples=150, deadline=None)
+def test_a_trial_without_a_verdict_leaves_no_trace(
+    policy: Policy, job: JobSpec, moves: list[Any]
+) -> None:
+    state, choice = play(policy, job, moves)
+    if choice:
+        during = policy.begin(job, state, choice)
+        assert policy.observe(job, during, Observation(choice, None, 123.0)) == state
+
+
+@policies
+@given(job=specs, moves=moves)
+@settings(max_examples=150, deadline=None)
+def test_functions_do_not_change_what_they_are_given(
+    policy: Policy, job: JobSpec, moves: list[Any]
+) -> None:
+    state, choice = play(policy, job, moves)
+    before = json.dumps(state)
+    if choice:
+        during = policy.begin(job, state, choice)
+        assert json.dumps(state) == before
+        between = json.dumps(during)
+        policy.observe(job, during, Observation(choice, "converged", 1.0))
+        policy.observe(job, during, Observation(choice, "out_of_memory", 1.0))
+        assert json.dumps(during) == between
+    policy.describe(job, state)
+    policy.cost_bound(job, state)
+    assert json.dumps(state) == before
+
+
+@policies
+@given(job=specs, moves=moves)
+@settings(max_examples=150, deadline=None)
+def test_what_a_person_is_shown_is_complete_and_finite(
+    policy: Policy, job: JobSpec, moves: list[Any]
+) -> None:
+    state, choice = play(policy, job, moves)
+    arms = policy.describe(job, state)
+    assert [arm.batch_size for arm in arms] == job.batch_sizes
+    for arm in arms:
+        assert arm.mean is None or math.isfinite(arm.mean)
+        assert arm.spread is None or (math.isfinite(arm.spread) and arm.spread >= 0)
+    best = policy.best_batch_size(job, state)
+    assert best is None or best in {arm.batch_size for arm in arms if arm.status == "alive"}
+    assert (policy.stage(job, state) == "exhausted") == (choice is None)
+    assert policy.cost_bound(job, state) >= 0
+
+
+@policies
+def test_out_of_memory_gives_up_the_batch_size_and_all_larger_ones(policy: Policy) -> None:
+    job = spec()
+    choice = Choice(32, "explore")
+    state = policy.begin(job, policy.initial_state(job), choice)
+    state = policy.observe(job, state, Observation(choice, "out_of_memory", 0.0))
+    for seed in range(50):
+        assert policy.next_batch_size(job, state, np.random.default_rng(seed)).batch_size < 32
+
+
+@policies
+def test_the_state_does_not_grow_with_trials(policy: Policy) -> None:
+    job = spec(window_size=10)
+    state, rng, sizes = policy.initial_state(job), np.random.default_rng(0), []
+    for number in range(2000):
+        state = policy.begin(job, state, policy.next_batch_size(job, state, rng))
+        choice = Choice(job.batch_sizes[number % 5], "explore")
+        state = policy.observe(job, state, Observation(choice, "converged", rng.normal(1e3, 10)))
+        sizes.append(len(json.dumps(state)))
+    assert sizes[-1] < 1.1 * sizes[100]
+
+
+@policies
+def test_the_cheapest_batch_size_is_found(policy: Policy) -> None:
+    job = spec()
+    found = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        state = policy.initial_state(job)
+        for _ in range(60):
+            choice = policy.next_batch_size(job, state, rng)
+            state = policy.begin(job, state, choice)
+            cost = 1000 * (1 + 0.3 * abs(math.log2(choice.batch_size / 16))) * rng.normal(1, 0.03)
+            state = policy.observe(job, state, Observation(choice, "converged", cost))
+        found.append(policy.best_batch_size(job, state))
+    assert found == [16] * 10
+
+
+@policies
+def test_all_failing_is_an_error_not_a_loop(policy: Policy) -> None:
+    job = spec()
+    state = policy.initial_state(job)
+
+    def fail_100_trials(state: State) -> None:
+        for number in range(100):
+            choice = policy.next_batch_size(job, state, np.random.default_rng(number))
+            state = policy.begin(job, state, choice)
+            state = policy.observe(job, state, Observation(choice, "not_converged", 1.0))
+
+    with pytest.raises(NoBatchSizeLeft):
+        fail_100_trials(state)

@@ -1,0 +1,216 @@
+"""The policy of the paper, step by step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from service.jobs import spec
+from zeus_service.policies import Choice, NoBatchSizeLeft, Observation, State, Verdict
+from zeus_service.policies.base import Moments
+from zeus_service.policies.zeus import ZeusPolicy
+from zeus_service.spec import JobSpec
+
+policy = ZeusPolicy()
+RNG = np.random.default_rng(0)
+
+
+def run(
+    job: JobSpec, state: State, cost: float, verdict: Verdict | None = "converged"
+) -> tuple[Choice, State]:
+    """One trial, started and ended."""
+    choice = policy.next_batch_size(job, state, RNG)
+    state = policy.begin(job, state, choice)
+    return choice, policy.observe(job, state, Observation(choice, verdict, cost))
+
+
+def prune(job: JobSpec, outcomes: list[Mapping[int, float | Verdict]]) -> tuple[list[int], State]:
+    """Play pruning rounds: a cost for those that converge, a verdict for those that fail."""
+    state, order = policy.initial_state(job), []
+    for number, round_outcomes in enumerate(outcomes, 1):
+        while state["round"] == number:
+            batch_size = policy.next_batch_size(job, state, RNG).batch_size
+            outcome = round_outcomes[batch_size]
+            if isinstance(outcome, str):
+                choice, state = run(job, state, 5.0, outcome)
+            else:
+                choice, state = run(job, state, outcome)
+            assert choice.why == "explore"
+            order.append(batch_size)
+    return order, state
+
+
+def test_a_round_tries_the_default_then_downwards_then_upwards() -> None:
+    costs = {8: 30.0, 16: 20.0, 32: 10.0, 64: 20.0, 128: 30.0}
+    order, _ = prune(spec(num_pruning_rounds=1), [costs])
+    assert order == [32, 16, 8, 64, 128]
+
+
+def test_each_direction_ends_at_its_first_failure() -> None:
+    outcomes: dict[int, float | Verdict] = {32: 10.0, 16: "not_converged", 64: "early_stopped"}
+    order, state = prune(spec(num_pruning_rounds=1), [outcomes])
+    assert order == [32, 16, 64]
+    assert state["candidates"] == [32]
+
+
+def test_a_failing_default_still_lets_larger_ones_be_tried() -> None:
+    outcomes: dict[int, float | Verdict] = {32: "not_converged", 64: 10.0, 128: "not_converged"}
+    order, state = prune(spec(num_pruning_rounds=1), [outcomes])
+    assert order == [32, 64, 128]
+    assert state["candidates"] == [64]
+
+
+def test_the_next_round_starts_from_the_cheapest_survivor_over_the_survivors() -> None:
+    first: dict[int, float | Verdict] = {32: 20.0, 16: 10.0, 8: 30.0, 64: 40.0, 128: "diverged"}
+    second = {16: 10.0, 8: 30.0, 32: 20.0, 64: 40.0}
+    order, state = prune(spec(), [first, second])
+    assert order == [32, 16, 8, 64, 128, 16, 8, 32, 64]
+    assert policy.stage(spec(), state) == "sampling"
+    assert state["candidates"] == [8, 16, 32, 64]
+
+
+def test_all_survivors_gone_is_an_error() -> None:
+    outcomes: dict[int, float | Verdict] = {32: "not_converged", 64: "not_converged"}
+    _, state = prune(spec(num_pruning_rounds=1), [outcomes])
+    with pytest.raises(NoBatchSizeLeft):
+        policy.next_batch_size(spec(), state, RNG)
+
+
+def test_a_start_during_an_exploration_gets_the_default_while_nothing_is_known() -> None:
+    job, state = spec(), policy.initial_state(spec())
+    state = policy.begin(job, state, policy.next_batch_size(job, state, RNG))
+    assert policy.next_batch_size(job, state, RNG) == Choice(32, "concurrent")
+
+
+def test_a_start_during_an_exploration_gets_the_cheapest_known() -> None:
+    job, state = spec(), policy.initial_state(spec())
+    _, state = run(job, state, 20.0)
+    _, state = run(job, state, 10.0)  # 16
+    state = policy.begin(job, state, policy.next_batch_size(job, state, RNG))
+    assert policy.next_batch_size(job, state, RNG) == Choice(16, "concurrent")
+
+
+def test_a_start_during_an_exploration_avoids_a_default_that_failed() -> None:
+    job, state = spec(), policy.initial_state(spec())
+    _, state = run(job, state, 20.0, "not_converged")
+    state = policy.begin(job, state, policy.next_batch_size(job, state, RNG))
+    assert policy.next_batch_size(job, state, RNG) == Choice(64, "concurrent")
+
+
+def test_an_exploration_that_was_lost_is_tried_again() -> None:
+    job, state = spec(), policy.initial_state(spec())
+    lost, state = run(job, state, 0.0, None)
+    assert policy.next_batch_size(job, state, RNG) == lost
+
+
+def test_a_concurrent_trial_teaches_the_round_too() -> None:
+    job, state = spec(), policy.initial_state(spec())
+    slow = policy.next_batch_size(job, state, RNG)
+    state = policy.begin(job, state, slow)
+    concurrent = policy.next_batch_size(job, state, RNG)
+    state = policy.begin(job, state, concurrent)
+    state = policy.observe(job, state, Observation(concurrent, "converged", 10.0))
+    assert policy.next_batch_size(job, state, RNG) == Choice(16, "explore")
+
+
+def test_without_pruning_rounds_arms_are_explored_in_random_order() -> None:
+    job = spec(num_pruning_rounds=0, mab_num_explorations=2)
+    first = {
+        policy.next_batch_size(job, policy.initial_state(job), np.random.default_rng(seed))
+        for seed in range(60)
+    }
+    assert first == {Choice(b, "explore") for b in job.batch_sizes}
+    state, pulls = policy.initial_state(job), []
+    for _ in range(10):
+        choice, state = run(job, state, 10.0)
+        pulls.append(choice.batch_size)
+        assert choice.why == "explore"
+    assert sorted(pulls) == sorted(job.batch_sizes * 2)
+    assert policy.next_batch_size(job, state, RNG).why == "exploit"
+
+
+def test_explorations_in_flight_count_when_arms_are_short_of_observations() -> None:
+    job = spec(num_pruning_rounds=0, mab_num_explorations=1, batch_sizes=[16, 32])
+    state = policy.initial_state(job)
+    for _ in range(2):
+        state = policy.begin(job, state, policy.next_batch_size(job, state, RNG))
+    assert policy.next_batch_size(job, state, RNG) == Choice(32, "concurrent")
+
+
+def test_the_belief_about_an_arm_is_the_conjugate_posterior() -> None:
+    job = spec(
+        num_pruning_rounds=0,
+        batch_sizes=[32],
+        mab_prior_mean=-50.0,
+        mab_prior_precision=0.25,
+    )
+    costs = np.array([10.0, 14.0, 18.0])
+    state = policy.initial_state(job)
+    for cost in costs:
+        _, state = run(job, state, float(cost))
+    precision = 0.25 + len(costs) / costs.var()
+    mean = (0.25 * -50.0 + len(costs) / costs.var() * -costs.mean()) / precision
+
+    class Recorder:
+        """Stands in for the generator: records what is drawn from."""
+
+        def normal(self, loc: float, scale: float) -> float:
+            assert loc == pytest.approx(mean)
+            assert scale == pytest.approx(precision**-0.5)
+            return 0.0
+
+    assert policy.next_batch_size(job, state, Recorder()).batch_size == 32  # type: ignore[arg-type]
+
+
+def test_an_arm_that_is_clearly_cheaper_is_always_taken() -> None:
+    costs = {8: 100.0, 16: 10.0, 32: 100.0, 64: 100.0, 128: 100.0}
+    noisy = {b: c * 1.01 for b, c in costs.items()}
+    _, state = prune(spec(), [costs, noisy])
+    choices = {policy.next_batch_size(spec(), state, np.random.default_rng(s)) for s in range(100)}
+    assert choices == {Choice(16, "exploit")}
+
+
+def test_a_window_forgets_what_is_older() -> None:
+    job = spec(num_pruning_rounds=0, batch_sizes=[16, 32], window_size=3)
+    state = policy.initial_state(job)
+    for batch_size, costs in ((16, [10, 11, 12, 100, 110, 120]), (32, [50, 51, 52])):
+        for cost in costs:
+            choice = Choice(batch_size, "exploit")
+            state = policy.observe(job, state, Observation(choice, "converged", float(cost)))
+    assert policy.best_batch_size(job, state) == 32
+    assert policy.cost_bound(job, state) == 100.0
+    arm = policy.describe(job, state)[0]
+    assert (arm.pulls, arm.mean) == (3, pytest.approx(110.0))
+
+
+def test_the_bound_is_beta_times_the_lowest_cost_that_converged() -> None:
+    job, state = spec(beta_knob=1.5), policy.initial_state(spec())
+    assert math.isinf(policy.cost_bound(job, state))
+    _, state = run(job, state, 20.0)
+    _, state = run(job, state, 10.0, "early_stopped")
+    assert policy.cost_bound(job, state) == 30.0
+    assert math.isinf(policy.cost_bound(spec(beta_knob=None), state))
+
+
+def test_a_run_that_diverges_at_once_does_not_count_as_cheap() -> None:
+    costs = {8: 30.0, 16: 20.0, 32: 10.0, 64: 20.0, 128: 30.0}
+    job = spec()
+    _, state = prune(job, [costs, costs])
+    for _ in range(3):
+        choice = Choice(32, "exploit")
+        state = policy.observe(job, state, Observation(choice, "diverged", 0.001))
+    arm = next(arm for arm in policy.describe(job, state) if arm.batch_size == 32)
+    assert arm.mean == pytest.approx((10 + 10 + 3 * 20) / 5)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50))
+def test_running_moments_equal_those_of_the_series(values: list[float]) -> None:
+    moments = Moments()
+    for value in values:
+        moments = moments.add(value)
+    assert moments.mean == pytest.approx(np.mean(values), abs=1e-6)
+    assert moments.variance == pytest.approx(np.var(values), rel=1e-6, abs=1e-3)

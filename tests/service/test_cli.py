@@ -1,0 +1,147 @@
+"""`zeus-service` as an operator runs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import requests
+from service.jobs import spec_json
+from service_process import ServiceProcess, free_port
+
+COMMAND = str(Path(sys.executable).parent / "zeus-service")
+
+
+def zeus_service(
+    *arguments: str, database_url: str, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [COMMAND, *arguments],
+        env={**os.environ, "COLUMNS": "150", "ZEUS_BSO_DATABASE_URL": database_url, **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def one_error(result: subprocess.CompletedProcess[str]) -> str:
+    """The one message that an expected error ends with; no traceback."""
+    assert result.returncode != 0
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("Error: ")
+    return lines[0]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'service.sqlite3'}"
+
+
+def test_a_port_in_use_is_told_at_once(url: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        bind = f"127.0.0.1:{taken.getsockname()[1]}"
+        error = one_error(zeus_service("serve", f"--bind={bind}", database_url=url))
+    assert bind in error
+    assert "--bind" in error
+
+
+@pytest.mark.parametrize(
+    "bind", ["8000", "127.0.0.1:http", "127.0.0.1:99999", ":80", "256.1.1.1:1"]
+)
+def test_a_bind_that_is_no_address_is_told(url: str, bind: str) -> None:
+    assert bind in one_error(zeus_service("serve", f"--bind={bind}", database_url=url))
+
+
+@pytest.mark.parametrize(
+    "database_url",
+    ["sqlite:////proc/nowhere/x.sqlite3", "sqlite:////dev/null/x.sqlite3", "sqlite:////etc"],
+)
+def test_a_database_that_cannot_be_opened_is_told_by_name(database_url: str) -> None:
+    error = one_error(zeus_service("serve", database_url=database_url))
+    assert database_url.removeprefix("sqlite:///") in error
+    assert "ZEUS_BSO_DATABASE_URL" in error
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("ZEUS_BSO_DATABASE_URL", "nonsense"),
+        ("ZEUS_BSO_DATABASE_URL", "sqlite://"),
+        ("ZEUS_BSO_LOG_LEVEL", "LOUD"),
+        ("ZEUS_BSO_ECHO_SQL", "perhaps"),
+    ],
+)
+def test_a_variable_without_sense_is_told_by_name(url: str, variable: str, value: str) -> None:
+    result = zeus_service("jobs", **{"database_url": url, variable: value})  # type: ignore[arg-type]
+    assert f"{variable}='{value}'" in one_error(result)
+
+
+def test_configuration_comes_from_a_dotenv_file(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("ZEUS_BSO_LOG_LEVEL=LOUD\n")
+    result = subprocess.run(
+        [COMMAND, "jobs"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "ZEUS_BSO_LOG_LEVEL='LOUD'" in one_error(result)
+
+
+def test_jobs_and_their_beliefs_are_printed(tmp_path: Path) -> None:
+    with ServiceProcess(tmp_path) as service:
+        api = f"{service.url}/api/v1/jobs"
+        requests.post(api, json=spec_json(job_id="nightly"), timeout=5)
+        requests.post(f"{api}/nightly/trials", json={}, timeout=5)
+        report = {"sequence": 1, "epoch": 3, "time_s": 10.0, "energy_j": 500.0, "metric": 0.95}
+        requests.post(f"{api}/nightly/trials/1/reports", json=report, timeout=5)
+        listed = zeus_service("jobs", database_url=service.database_url)
+        shown = zeus_service("show", "nightly", database_url=service.database_url)
+        rebuilt = zeus_service("rebuild", "nightly", database_url=service.database_url)
+    assert [cell.strip() for cell in listed.stdout.splitlines()[3].split("│")[1:5]] == [
+        "nightly",
+        "pruning 1/2",
+        "32",
+        "1",
+    ]
+    assert "best batch size 32" in shown.stdout
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.stdout.splitlines()]
+    assert ["32", "1", "750.0", "-", "best"] in rows
+    assert ["1", "32", "explore", "converged", "3", "10.0", "500.0", "750.0"] in rows
+    assert "was right" in rebuilt.stdout
+
+
+def test_a_job_that_is_not_known_is_told(app_url: str) -> None:
+    assert "no job 'nightly'" in one_error(zeus_service("show", "nightly", database_url=app_url))
+
+
+@pytest.fixture
+def app_url(app: object, url: str) -> str:
+    """The URL of a migrated, empty database."""
+    return url
+
+
+def test_looking_makes_no_database(url: str, tmp_path: Path) -> None:
+    assert "no database at" in one_error(zeus_service("jobs", database_url=url))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sigterm_ends_it_with_status_0(tmp_path: Path, url: str) -> None:
+    process = subprocess.Popen(
+        [COMMAND, "serve", f"--bind=127.0.0.1:{free_port()}"],
+        env={**os.environ, "ZEUS_BSO_DATABASE_URL": url},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    while "Booting worker" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
