@@ -1,0 +1,293 @@
+"""The tests' side of the fake driver: build it, and change what its GPUs do."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import math
+import mmap
+import os
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes import c_char, c_double, c_int32, c_uint32
+from pathlib import Path
+
+from pynvml import NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_GPU_IS_LOST
+
+SOURCE = Path(__file__).with_name("fake_nvml.c")
+SONAME = "libnvidia-ml.so.1"
+DRIVER_VERSION = "000.00.fake"
+
+KINDS = (
+    "find",
+    "info",
+    "energy",
+    "power",
+    "constraints",
+    "limit",
+    "default_limit",
+    "enforced",
+    "set_limit",
+)
+_MAX_GPUS = 16
+
+
+class _Gpu(ctypes.Structure):
+    """`struct gpu` of fake_nvml.c, which says what the members mean."""
+
+    _fields_ = (
+        ("name", c_char * 96),
+        ("uuid", c_char * 80),
+        ("min_mw", c_uint32),
+        ("max_mw", c_uint32),
+        ("default_mw", c_uint32),
+        ("limit_mw", c_uint32),
+        ("major", c_int32),
+        ("minor", c_int32),
+        ("errors", c_int32 * len(KINDS)),
+        ("idle_w", c_double),
+        ("demand_w", c_double),
+        ("load", c_double),
+        ("energy_j", c_double),
+        ("since_s", c_double),
+        ("shown_j", c_double),
+    )
+
+
+class _State(ctypes.Structure):
+    """`struct state` of fake_nvml.c."""
+
+    _fields_ = (
+        ("size", c_uint32),
+        ("gpu_count", c_uint32),
+        ("init_error", c_int32),
+        ("gone", c_int32),
+        ("frozen", c_int32),
+        ("clock_s", c_double),
+        ("refresh_s", c_double),
+        ("driver_version", c_char * 80),
+        ("gpus", _Gpu * _MAX_GPUS),
+    )
+
+
+def build(directory: Path) -> Path:
+    """Build the fake driver as `directory/libnvidia-ml.so.1`.
+
+    Raises:
+        RuntimeError: There is no C compiler, or it failed.
+    """
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    if shutil.which(compiler[0]) is None:
+        raise RuntimeError(
+            f"the tests need a C compiler to build their GPU driver and {compiler[0]!r} is not on "
+            "the PATH: install gcc or clang, or name one in $CC"
+        )
+    library = directory / SONAME
+    options = ["-std=c11", "-O1", "-shared", "-fPIC"]
+    done = subprocess.run(
+        [*compiler, *options, f"-Wl,-soname,{SONAME}", "-o", library, SOURCE, "-lm"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"the tests' GPU driver does not build:\n{done.stderr}")
+    return library
+
+
+def load(library: Path) -> None:
+    """Load the driver into this process, where nvidia-ml-py will find it by its soname."""
+    ctypes.CDLL(str(library))
+
+
+class FakeDriver:
+    """A driver with some GPUs at rest, each 100 to 300 W and 50 W idle.
+
+    Args:
+        library: What `build` returned.
+        state: File to keep the state in; made anew.
+        gpu_count: How many GPUs there are.
+        refresh_s: How often their energy counters are brought up to date; 0: always.
+    """
+
+    def __init__(
+        self, library: Path, state: Path, *, gpu_count: int = 2, refresh_s: float = 0.0
+    ) -> None:
+        self._path = state
+        state.write_bytes(bytes(ctypes.sizeof(_State)))
+        with state.open("r+b") as file:
+            self._state = _State.from_buffer(mmap.mmap(file.fileno(), 0))
+        self.variables = {
+            "FAKE_NVML_STATE": str(state),
+            "LD_LIBRARY_PATH": os.pathsep.join(
+                [str(library.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+            ),
+        }
+        self._state.size = ctypes.sizeof(_State)
+        self.refresh_s = refresh_s
+        self._state.driver_version = DRIVER_VERSION.encode()
+        self.gpus: list[FakeGpu] = []
+        for _ in range(gpu_count):
+            self.add_gpu()
+
+    @property
+    def env(self) -> dict[str, str]:
+        """This process's environment and what a child process needs to see the same driver."""
+        return {**os.environ, **self.variables}
+
+    def add_gpu(
+        self,
+        name: str = "Fake H100",
+        *,
+        min_w: float = 100,
+        max_w: float = 300,
+        default_w: float | None = None,
+        idle_w: float = 50,
+        demand_w: float | None = None,
+    ) -> FakeGpu:
+        """Add a GPU.
+
+        Args:
+            name: Its model.
+            min_w: Lowest settable power limit.
+            max_w: Highest one.
+            default_w: The limit at first; None: `max_w`.
+            idle_w: What it draws at no load.
+            demand_w: What it would draw at full load without a limit; None: `max_w`.
+        """
+        index = len(self.gpus)
+        default_mw = round((max_w if default_w is None else default_w) * 1e3)
+        with self.locked() as now_s:
+            self._state.gpus[index] = _Gpu(
+                name=name.encode(),
+                uuid=f"GPU-{index:08x}-fa4e-fa4e-fa4e-fa4efa4efa4e".encode(),
+                min_mw=round(min_w * 1e3),
+                max_mw=round(max_w * 1e3),
+                default_mw=default_mw,
+                limit_mw=default_mw,
+                major=9,
+                idle_w=idle_w,
+                demand_w=max_w if demand_w is None else demand_w,
+                energy_j=1e6 * (index + 1),  # counted since the driver loaded, long ago
+                shown_j=1e6 * (index + 1),
+                since_s=now_s,
+            )
+            self._state.gpu_count = index + 1
+        self.gpus.append(FakeGpu(self, self._state.gpus[index]))
+        return self.gpus[index]
+
+    def fail_init(self, error: int) -> None:
+        """Let `nvmlInit` fail from now on."""
+        with self.locked():
+            self._state.init_error = error
+
+    def unload(self) -> None:
+        """Let the driver go away: every call fails from now on."""
+        with self.locked():
+            self._state.init_error = NVML_ERROR_DRIVER_NOT_LOADED
+            self._state.gone = True
+
+    def freeze(self) -> None:
+        """Stop the driver's clock, which then moves by `advance` alone."""
+        with self.locked() as now_s:
+            self._state.clock_s = now_s
+            self._state.frozen = True
+
+    def advance(self, seconds: float) -> None:
+        """Move the driver's clock on."""
+        with self.locked():
+            self._state.clock_s += seconds
+
+    @property
+    def refresh_s(self) -> float:
+        """How often the energy counters are brought up to date; 0: always."""
+        return float(self._state.refresh_s)
+
+    @refresh_s.setter
+    def refresh_s(self, seconds: float) -> None:
+        self._state.refresh_s = seconds
+
+    @contextmanager
+    def locked(self) -> Iterator[float]:
+        """Keep all others off the state; gives the time on the driver's clock."""
+        with self._path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                real_s = 0.0 if self._state.frozen else time.monotonic()
+                yield real_s + self._state.clock_s
+            finally:
+                fcntl.flock(file, fcntl.LOCK_UN)
+
+
+class FakeGpu:
+    """One GPU of a `FakeDriver`."""
+
+    def __init__(self, driver: FakeDriver, state: _Gpu) -> None:
+        self._driver = driver
+        self._state = state
+
+    @property
+    def uuid(self) -> str:
+        return str(self._state.uuid.decode())
+
+    @property
+    def name(self) -> str:
+        return str(self._state.name.decode())
+
+    @property
+    def limit_mw(self) -> int:
+        """The power limit in force."""
+        return int(self._state.limit_mw)
+
+    @property
+    def power_w(self) -> float:
+        """What the GPU draws now."""
+        gpu = self._state
+        cap_w = min(gpu.limit_mw / 1e3, gpu.demand_w)
+        return float(gpu.idle_w + gpu.load * max(cap_w - gpu.idle_w, 0.0))
+
+    def energy_mj(self) -> float:
+        """What the GPU has spent up to now: its counter, were it refreshed at this moment."""
+        with self._driver.locked() as now_s:
+            return self._energy_j(now_s) * 1e3
+
+    def set_load(self, load: float) -> None:
+        """Let the GPU work, between 0 (idle) and 1 (all it can within its power limit)."""
+        with self._driver.locked() as now_s:
+            shown_j = self._shown_j(now_s)
+            self._state.energy_j = self._energy_j(now_s)
+            self._state.since_s = now_s
+            self._state.shown_j = shown_j
+            self._state.load = load
+
+    def fail(self, kind: str, error: int) -> None:
+        """Let calls of a kind (one of `KINDS`) return an error from now on; 0: work again."""
+        with self._driver.locked():
+            self._state.errors[KINDS.index(kind)] = error
+
+    def lose(self) -> None:
+        """Let the GPU fall off the bus: every call on it fails from now on."""
+        for kind in KINDS:
+            self.fail(kind, NVML_ERROR_GPU_IS_LOST)
+
+    def reset_counter(self) -> None:
+        """Let the energy counter start again from zero, as a reset GPU's does."""
+        with self._driver.locked() as now_s:
+            self._state.energy_j = self._state.shown_j = 0.0
+            self._state.since_s = now_s
+
+    def _energy_j(self, at_s: float) -> float:
+        return float(self._state.energy_j + self.power_w * (at_s - self._state.since_s))
+
+    def _shown_j(self, now_s: float) -> float:
+        refresh_s = self._driver.refresh_s
+        if refresh_s <= 0:
+            return self._energy_j(now_s)
+        refreshed_s = math.floor(now_s / refresh_s) * refresh_s
+        if refreshed_s <= self._state.since_s:
+            return float(self._state.shown_j)
+        return self._energy_j(refreshed_s)

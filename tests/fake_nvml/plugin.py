@@ -1,0 +1,33 @@
+"""Fixtures that put the fake driver beneath nvidia-ml-py, in this process and its children."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from fake_nvml.driver import DRIVER_VERSION, FakeDriver, build, load
+
+
+@pytest.fixture(scope="session")
+def fake_nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The fake driver, built and loaded; without a C compiler every test that needs it fails."""
+    library = build(tmp_path_factory.mktemp("fake_nvml"))
+    load(library)
+    return library
+
+
+@pytest.fixture
+def fake_gpus(
+    fake_nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> FakeDriver:
+    """A fake driver with two GPUs at rest, the only one this test and its children see."""
+    driver = FakeDriver(fake_nvml_library, tmp_path / "fake_nvml.state")
+    for name, value in driver.variables.items():
+        monkeypatch.setenv(name, value)
+    pynvml.nvmlInit()
+    version = pynvml.nvmlSystemGetDriverVersion()
+    pynvml.nvmlShutdown()
+    assert version == DRIVER_VERSION, f"a real driver ({version}) was loaded before the fake one"
+    return driver

@@ -1,0 +1,136 @@
+"""The fake driver behaves as the real one does where meters and power limits look."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from fake_nvml import FakeDriver
+from fake_nvml.driver import build
+
+
+@pytest.fixture
+def handle(fake_gpus: FakeDriver) -> Iterator[object]:
+    pynvml.nvmlInit()
+    yield pynvml.nvmlDeviceGetHandleByIndex(0)
+    pynvml.nvmlShutdown()
+
+
+def test_energy_is_power_times_time(fake_gpus: FakeDriver, handle: object) -> None:
+    gpu = fake_gpus.gpus[0]
+    fake_gpus.freeze()
+    before_mj = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+    for load in (0.0, 1.0, 0.2):  # 50 W, 300 W, 100 W
+        gpu.set_load(load)
+        fake_gpus.advance(2)
+    spent_mj = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) - before_mj
+    assert spent_mj == pytest.approx(900_000, abs=1)
+    assert pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) == int(gpu.energy_mj())
+
+
+def test_the_power_limit_caps_the_power(fake_gpus: FakeDriver, handle: object) -> None:
+    gpu = fake_gpus.gpus[0]
+    fake_gpus.freeze()
+    gpu.set_load(1)
+    before_mj = gpu.energy_mj()
+    fake_gpus.advance(1)
+    pynvml.nvmlDeviceSetPowerManagementLimit(handle, 120_000)
+    fake_gpus.advance(1)
+    assert pynvml.nvmlDeviceGetPowerManagementLimit(handle) == gpu.limit_mw == 120_000
+    assert pynvml.nvmlDeviceGetPowerUsage(handle) == gpu.power_w * 1e3 == 120_000
+    assert gpu.energy_mj() - before_mj == pytest.approx(420_000)
+
+
+@pytest.mark.parametrize("limit_mw", [99_999, 300_001])
+def test_a_limit_outside_the_constraints_is_refused(
+    fake_gpus: FakeDriver, handle: object, limit_mw: int
+) -> None:
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        pynvml.nvmlDeviceSetPowerManagementLimit(handle, limit_mw)
+    assert fake_gpus.gpus[0].limit_mw == 300_000
+
+
+def test_setting_a_limit_may_be_forbidden(fake_gpus: FakeDriver, handle: object) -> None:
+    fake_gpus.gpus[0].fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
+    with pytest.raises(pynvml.NVMLError_NoPermission):
+        pynvml.nvmlDeviceSetPowerManagementLimit(handle, 200_000)
+
+
+def test_the_counter_is_refreshed_now_and_then(fake_gpus: FakeDriver, handle: object) -> None:
+    gpu = fake_gpus.gpus[0]
+    fake_gpus.freeze()
+    fake_gpus.refresh_s = 0.125
+    with fake_gpus.locked() as now_s:
+        since_refresh_s = now_s % 0.125
+    fake_gpus.advance(0.125 - since_refresh_s)
+    start_mj = gpu.energy_mj()
+
+    def shown_mj() -> float:
+        return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) - start_mj)
+
+    fake_gpus.advance(0.0625)
+    gpu.set_load(1)
+    fake_gpus.advance(0.05)
+    assert shown_mj() == pytest.approx(0, abs=1)
+    fake_gpus.advance(0.025)  # past the next refresh
+    at_refresh_mj = 0.0625 * 50_000 + 0.0625 * 300_000
+    assert shown_mj() == pytest.approx(at_refresh_mj, abs=1)
+    pynvml.nvmlDeviceSetPowerManagementLimit(handle, 200_000)
+    fake_gpus.advance(0.05)
+    assert shown_mj() == pytest.approx(at_refresh_mj, abs=1)
+
+
+def test_child_processes_see_and_change_the_same_driver(fake_gpus: FakeDriver) -> None:
+    script = """
+import pynvml
+pynvml.nvmlInit()
+for index in range(pynvml.nvmlDeviceGetCount()):
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    print(pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetIndex(handle))
+    pynvml.nvmlDeviceSetPowerManagementLimit(handle, 150_000 + index)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=fake_gpus.env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [fake_gpus.gpus[0].uuid, "0", fake_gpus.gpus[1].uuid, "1"]
+    assert [gpu.limit_mw for gpu in fake_gpus.gpus] == [150_000, 150_001]
+
+
+def test_every_call_on_a_lost_gpu_fails_and_the_others_work(
+    fake_gpus: FakeDriver, handle: object
+) -> None:
+    fake_gpus.gpus[0].lose()
+    for call in (
+        pynvml.nvmlDeviceGetTotalEnergyConsumption,
+        pynvml.nvmlDeviceGetPowerUsage,
+        pynvml.nvmlDeviceGetName,
+        pynvml.nvmlDeviceGetPowerManagementLimitConstraints,
+    ):
+        with pytest.raises(pynvml.NVMLError_GpuIsLost):
+            call(handle)
+    assert pynvml.nvmlDeviceGetPowerUsage(pynvml.nvmlDeviceGetHandleByIndex(1)) == 50_000
+
+
+def test_nothing_works_once_the_driver_is_unloaded(fake_gpus: FakeDriver, handle: object) -> None:
+    fake_gpus.unload()
+    with pytest.raises(pynvml.NVMLError_Uninitialized):
+        pynvml.nvmlDeviceGetPowerUsage(handle)
+    with pytest.raises(pynvml.NVMLError_DriverNotLoaded):
+        pynvml.nvmlInit()
+
+
+def test_without_a_compiler_building_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(RuntimeError, match=r"'no-such-compiler' is not on the PATH: install gcc"):
+        build(tmp_path)

@@ -1,0 +1,361 @@
+"""The NVML meter, on the fake driver."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pynvml
+import pytest
+from fake_nvml import FakeDriver
+from forked import in_forked_child
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
+from zeus_lightning.meters.nvml import NvmlMeter, PowerIntegral
+
+SAMPLING_THREAD = "zeus-nvml-power"
+
+
+def make_old(driver: FakeDriver, *indices: int) -> None:
+    """Turn GPUs into ones older than Volta, which tell their power but not their energy."""
+    for index in indices:
+        driver.gpus[index].fail("energy", pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+def sampling_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == SAMPLING_THREAD]
+
+
+# What it counts
+
+
+def test_its_joules_are_those_of_the_drivers_own_counter(fake_gpus: FakeDriver) -> None:
+    fake_gpus.gpus[0].set_load(0.8)
+    meter = NvmlMeter([0])
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    counter_before = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+    before = meter.read()
+    time.sleep(0.3)
+    fake_gpus.gpus[0].set_load(0.2)
+    time.sleep(0.3)
+    after = meter.read()
+    counter_after = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+    meter.close()
+    driver_j = (counter_after - counter_before) / 1e3
+    assert (after - before).energy_j == pytest.approx(driver_j, rel=0.01)
+
+
+def test_ten_seconds_at_250_watts_are_2500_joules(fake_gpus: FakeDriver) -> None:
+    fake_gpus.freeze()
+    fake_gpus.gpus[0].set_load(0.8)
+    meter = NvmlMeter([0])
+    before = meter.read()
+    fake_gpus.advance(10)
+    assert (meter.read() - before).energy_j == pytest.approx(2500, abs=0.002)
+    meter.close()
+
+
+def test_several_gpus_are_summed(fake_gpus: FakeDriver) -> None:
+    fake_gpus.freeze()
+    fake_gpus.gpus[0].set_load(1)
+    meter = NvmlMeter([0, 1])
+    before = meter.read()
+    fake_gpus.advance(10)
+    assert (meter.read() - before).energy_j == pytest.approx(3000 + 500, abs=0.004)
+    assert meter.devices == tuple(gpu.uuid for gpu in fake_gpus.gpus)
+    assert meter.max_power_w == 600
+    meter.close()
+
+
+def test_a_gpu_is_found_by_its_uuid(fake_gpus: FakeDriver) -> None:
+    fake_gpus.freeze()
+    fake_gpus.gpus[1].set_load(1)
+    meter = NvmlMeter([fake_gpus.gpus[1].uuid])
+    before = meter.read()
+    fake_gpus.advance(1)
+    assert meter.devices == (fake_gpus.gpus[1].uuid,)
+    assert (meter.read() - before).energy_j == pytest.approx(300, abs=0.002)
+    meter.close()
+
+
+def test_gpus_of_different_models_are_all_named(fake_gpus: FakeDriver) -> None:
+    fake_gpus.add_gpu("Fake A100")
+    meter = NvmlMeter([0, 1, 2])
+    assert meter.device_model == "Fake H100 + Fake A100"
+    meter.close()
+
+
+# MaxPower
+
+
+def test_max_power_is_the_highest_settable_limit_not_the_one_in_force(
+    fake_gpus: FakeDriver,
+) -> None:
+    fake_gpus.add_gpu(max_w=400, default_w=250)
+    meter = NvmlMeter([2])
+    assert meter.max_power_w == 400
+    meter.close()
+
+
+@pytest.mark.parametrize(
+    ("unsupported", "max_power_w"),
+    [(["constraints"], 250), (["constraints", "enforced"], 200)],
+)
+def test_where_no_limit_can_be_set_max_power_is_the_limit_in_force_then_the_default(
+    fake_gpus: FakeDriver, unsupported: list[str], max_power_w: float
+) -> None:
+    gpu = fake_gpus.add_gpu(max_w=400, default_w=200)
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(2)
+    pynvml.nvmlDeviceSetPowerManagementLimit(handle, 250_000)
+    pynvml.nvmlShutdown()
+    for kind in unsupported:
+        gpu.fail(kind, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    meter = NvmlMeter([2])
+    assert meter.max_power_w == max_power_w
+    meter.close()
+
+
+# GPUs older than Volta
+
+
+def test_the_power_of_an_old_gpu_is_integrated_as_its_load_changes(fake_gpus: FakeDriver) -> None:
+    make_old(fake_gpus, 0)
+    gpu = fake_gpus.gpus[0]
+    meter = NvmlMeter([0], sample_interval_s=0.02)
+    before, before_mj = meter.read(), gpu.energy_mj()
+    for load in (1.0, 0.3, 0.7, 0.0):
+        gpu.set_load(load)
+        time.sleep(0.3)
+    after, after_mj = meter.read(), gpu.energy_mj()
+    meter.close()
+    assert (after - before).energy_j == pytest.approx((after_mj - before_mj) / 1e3, rel=0.05)
+
+
+def test_a_reading_of_an_old_gpu_is_up_to_date(fake_gpus: FakeDriver) -> None:
+    make_old(fake_gpus, 0)
+    fake_gpus.gpus[0].set_load(1)
+    meter = NvmlMeter([0], sample_interval_s=60)
+    before = meter.read()
+    time.sleep(0.2)
+    spent = meter.read() - before
+    assert spent.energy_j == pytest.approx(300 * spent.time_s, rel=0.02)
+    meter.close()
+
+
+def test_old_and_new_gpus_are_counted_together(fake_gpus: FakeDriver) -> None:
+    make_old(fake_gpus, 1)
+    for gpu in fake_gpus.gpus:
+        gpu.set_load(1)
+    meter = NvmlMeter([0, 1])
+    before = meter.read()
+    time.sleep(0.3)
+    spent = meter.read() - before
+    assert spent.energy_j == pytest.approx(600 * spent.time_s, rel=0.02)
+    meter.close()
+
+
+def test_only_old_gpus_need_a_thread_and_close_ends_it(fake_gpus: FakeDriver) -> None:
+    new = NvmlMeter([0])
+    assert not sampling_threads()
+    make_old(fake_gpus, 0)
+    old = NvmlMeter([0])
+    assert len(sampling_threads()) == 1
+    assert sampling_threads()[0].daemon
+    old.close()
+    assert not sampling_threads()
+    new.close()
+
+
+def test_an_error_in_the_thread_is_told_by_every_later_reading(fake_gpus: FakeDriver) -> None:
+    make_old(fake_gpus, 0)
+    gpu = fake_gpus.gpus[0]
+    meter = NvmlMeter([0], sample_interval_s=0.01)
+    meter.read()
+    gpu.fail("power", pynvml.NVML_ERROR_GPU_IS_LOST)
+    for thread in sampling_threads():
+        thread.join(5)
+    gpu.fail("power", 0)  # the samples of that while are gone, so it cannot just go on
+    for _ in range(2):
+        with pytest.raises(ZeusMeterError, match=f"cannot read the power of {gpu.uuid}.*is lost"):
+            meter.read()
+    meter.close()
+
+
+@given(
+    st.floats(0, 500),
+    st.floats(-5, 5),
+    st.lists(st.floats(0.001, 2), min_size=1, max_size=50),
+)
+def test_power_that_changes_evenly_is_integrated_exactly(
+    at_first_w: float, rise_w_per_s: float, steps_s: list[float]
+) -> None:
+    integral = PowerIntegral()
+    time_s = 0.0
+    integral.add(at_first_w, 1000 + time_s)
+    for step_s in steps_s:
+        time_s += step_s
+        integral.add(at_first_w + rise_w_per_s * time_s, 1000 + time_s)
+    expected_j = at_first_w * time_s + rise_w_per_s * time_s**2 / 2
+    assert integral.energy_j == pytest.approx(expected_j, rel=1e-6, abs=1e-6)
+
+
+# What can go wrong
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (pynvml.NVML_ERROR_GPU_IS_LOST, "GPU is lost; .*reset"),
+        (pynvml.NVML_ERROR_NO_PERMISSION, "Insufficient Permissions; .*/dev/nvidia"),
+        (pynvml.NVML_ERROR_UNKNOWN, "Unknown Error; .*nvidia-smi"),
+    ],
+)
+def test_a_reading_that_fails_in_mid_training_says_which_gpu_and_what_to_do(
+    fake_gpus: FakeDriver, error: int, says: str
+) -> None:
+    gpu = fake_gpus.gpus[0]
+    meter = NvmlMeter([0])
+    gpu.fail("energy", error)
+    with pytest.raises(ZeusMeterError, match=f"{gpu.uuid} .*{says}"):
+        meter.read()
+    meter.close()
+
+
+def test_a_lost_gpu_cannot_be_opened(fake_gpus: FakeDriver) -> None:
+    fake_gpus.gpus[1].lose()
+    with pytest.raises(ZeusMeterError, match=r"cannot find GPU 1: GPU is lost; .*reset"):
+        NvmlMeter([0, 1])
+
+
+def test_a_driver_that_goes_away_is_told(fake_gpus: FakeDriver) -> None:
+    meter = NvmlMeter([0])
+    fake_gpus.unload()
+    with pytest.raises(ZeusMeterError, match="Uninitialized; the driver went away"):
+        meter.read()
+    meter.close()
+
+
+def test_a_counter_that_falls_is_told(fake_gpus: FakeDriver) -> None:
+    meter = NvmlMeter([0])
+    fake_gpus.gpus[0].reset_counter()
+    with pytest.raises(ZeusMeterError, match=f"{fake_gpus.gpus[0].uuid}.* the GPU was reset"):
+        meter.read()
+    meter.close()
+
+
+def test_a_gpu_that_tells_neither_energy_nor_power_cannot_be_counted(
+    fake_gpus: FakeDriver,
+) -> None:
+    make_old(fake_gpus, 0)
+    fake_gpus.gpus[0].fail("power", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    with pytest.raises(ZeusMeterError, match=r"power of GPU-.* Not Supported; .*meter="):
+        NvmlMeter([0])
+
+
+def test_a_gpu_without_any_power_limit_cannot_be_counted(fake_gpus: FakeDriver) -> None:
+    for kind in ("constraints", "enforced", "default_limit"):
+        fake_gpus.gpus[0].fail(kind, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    with pytest.raises(ZeusMeterError, match=r"power limit of GPU-.* Not Supported; .*meter="):
+        NvmlMeter([0])
+
+
+@pytest.mark.parametrize("gpu", [7, "GPU-of-another-host"])
+def test_a_gpu_that_is_not_there_is_named(fake_gpus: FakeDriver, gpu: int | str) -> None:
+    with pytest.raises(ZeusMeterError, match=f"cannot find GPU {gpu}: .*nvidia-smi -L"):
+        NvmlMeter([gpu])
+
+
+def test_a_gpu_named_twice_is_refused(fake_gpus: FakeDriver) -> None:
+    with pytest.raises(ZeusConfigError, match="named twice"):
+        NvmlMeter([1, fake_gpus.gpus[1].uuid])
+
+
+def test_a_driver_that_is_not_loaded_is_told(fake_gpus: FakeDriver) -> None:
+    fake_gpus.fail_init(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    with pytest.raises(ZeusMeterError, match=r'Driver Not Loaded; install or load .*meter="rapl"'):
+        NvmlMeter([0])
+
+
+def test_a_host_without_the_driver_is_told(tmp_path: Path) -> None:
+    # A library that cannot be loaded, found before any that can.
+    (tmp_path / "libnvidia-ml.so.1").touch()
+    script = """
+from zeus_lightning.errors import ZeusMeterError
+from zeus_lightning.meters.nvml import NvmlMeter
+try:
+    NvmlMeter([0])
+except ZeusMeterError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("cannot start NVML: NVML Shared Library Not Found; install")
+
+
+@pytest.mark.parametrize("kind", ["find", "constraints", "energy"])
+def test_nvml_is_given_back_by_close_and_by_an_opening_that_fails(
+    fake_gpus: FakeDriver, kind: str
+) -> None:
+    NvmlMeter([0]).close()
+    fake_gpus.gpus[0].fail(kind, pynvml.NVML_ERROR_GPU_IS_LOST)
+    with pytest.raises(ZeusMeterError):
+        NvmlMeter([0])
+    with pytest.raises(pynvml.NVMLError_Uninitialized):
+        pynvml.nvmlDeviceGetCount()
+
+
+def test_closing_one_meter_again_leaves_the_others_alone(fake_gpus: FakeDriver) -> None:
+    one, other = NvmlMeter([0]), NvmlMeter([0])
+    one.close()
+    one.close()
+    other.read()
+    other.close()
+
+
+# Other processes
+
+
+def test_a_child_process_counts_the_same_gpus(fake_gpus: FakeDriver) -> None:
+    fake_gpus.freeze()
+    fake_gpus.gpus[1].set_load(0.5)
+    script = """
+from zeus_lightning.meters.nvml import NvmlMeter
+meter = NvmlMeter([1])
+first = meter.read()
+print(meter.devices[0], flush=True)
+input()
+print((meter.read() - first).energy_j)
+"""
+    child = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env=fake_gpus.env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline().strip() == fake_gpus.gpus[1].uuid
+    fake_gpus.advance(4)
+    energy_j, _ = child.communicate("\n", timeout=20)
+    assert float(energy_j) == pytest.approx(4 * 175, abs=0.002)
+
+
+def test_a_meter_opened_before_a_fork_says_so_after_it(fake_gpus: FakeDriver) -> None:
+    make_old(fake_gpus, 0)
+    meter = NvmlMeter([0])
+    with pytest.raises(ZeusMeterError, match="open the meter after the fork"):
+        in_forked_child(meter.read)
+    meter.read()
+    meter.close()

@@ -1,0 +1,149 @@
+"""How a meter is chosen."""
+
+from __future__ import annotations
+
+import types
+import warnings
+
+import pynvml
+import pytest
+import torch
+from fake_nvml import FakeDriver
+from fake_powercap import FakePowercap
+
+from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
+from zeus_lightning.meters import open_meter, rapl
+
+CPU = torch.device("cpu")
+CUDA = torch.device("cuda", 0)
+
+
+@pytest.fixture(autouse=True)
+def empty_powercap(powercap: FakePowercap, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the host's RAPL counters be those of the test, none at first."""
+    monkeypatch.setattr(rapl, "POWERCAP", powercap.root)
+
+
+@pytest.fixture
+def second_gpu_is_cuda_0(fake_gpus: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """CUDA as behind CUDA_VISIBLE_DEVICES=1; gives the devices that get synchronized.
+
+    NVML is the fake driver's; of torch, which may be built without CUDA, only these two calls are
+    replaced.
+    """
+    properties = types.SimpleNamespace(uuid=fake_gpus.gpus[1].uuid.removeprefix("GPU-"))
+    synchronized: list[object] = []
+    monkeypatch.setattr(torch.cuda, "get_device_properties", {CUDA: properties}.__getitem__)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronized.append)
+    return synchronized
+
+
+# auto
+
+
+@pytest.mark.usefixtures("second_gpu_is_cuda_0")
+@pytest.mark.parametrize("meter", ["auto", "nvml"])
+def test_on_cuda_it_is_the_gpu_that_trains_whatever_its_nvml_index(
+    fake_gpus: FakeDriver, powercap: FakePowercap, meter: str
+) -> None:
+    powercap.add_package(0)
+    opened = open_meter(meter, CUDA)
+    assert opened.name == "nvml"
+    assert opened.devices == (fake_gpus.gpus[1].uuid,)
+    opened.close()
+
+
+def test_on_cuda_the_device_is_synchronized_before_each_reading(
+    second_gpu_is_cuda_0: list[object],
+) -> None:
+    meter = open_meter("auto", CUDA)
+    meter.read()
+    meter.read()
+    assert second_gpu_is_cuda_0 == [CUDA, CUDA]
+    meter.close()
+
+
+@pytest.mark.usefixtures("second_gpu_is_cuda_0")
+def test_on_cuda_without_a_driver_auto_fails_rather_than_count_something_else(
+    fake_gpus: FakeDriver, powercap: FakePowercap
+) -> None:
+    powercap.add_package(0)
+    fake_gpus.fail_init(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    with pytest.raises(ZeusMeterError, match="Driver Not Loaded"):
+        open_meter("auto", CUDA)
+
+
+@pytest.mark.parametrize("device", [None, CPU])
+def test_on_cpu_auto_is_rapl_where_it_can_be_read(
+    powercap: FakePowercap, device: torch.device | None
+) -> None:
+    powercap.add_package(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        meter = open_meter("auto", device)
+    assert meter.name == "rapl"
+    meter.close()
+
+
+def test_else_auto_is_the_estimate_and_one_line_says_so_and_how_to_get_real_figures() -> None:
+    with pytest.warns(UserWarning, match=r"an estimate.*RAPL needs Linux") as caught:
+        meter = open_meter()
+    assert meter.name == "cpu-estimate"
+    assert [len(str(warning.message).splitlines()) for warning in caught] == [1]
+
+
+# Named meters
+
+
+def test_nvml_with_devices_counts_these_even_for_training_on_cpu(fake_gpus: FakeDriver) -> None:
+    first, second = (gpu.uuid for gpu in fake_gpus.gpus)
+    for name, devices in {
+        "nvml:0": (first,),
+        "nvml:1, 0": (second, first),
+        f"nvml:{second}, {first}": (second, first),
+    }.items():
+        meter = open_meter(name, CPU)
+        assert meter.devices == devices
+        meter.read()  # synchronizes no CUDA device: there is none
+        meter.close()
+
+
+@pytest.mark.parametrize("device", [None, CPU])
+def test_nvml_on_cpu_must_be_told_its_devices(device: torch.device | None) -> None:
+    with pytest.raises(ZeusConfigError, match=r'trains on (the CPU|cpu): .*meter="nvml:0"'):
+        open_meter("nvml", device)
+
+
+def test_rapl(powercap: FakePowercap) -> None:
+    powercap.add_package(0)
+    meter = open_meter("rapl")
+    assert meter.name == "rapl"
+    meter.close()
+
+
+def test_rapl_that_cannot_be_read_is_an_error() -> None:
+    with pytest.raises(ZeusMeterError, match='choose meter="cpu-estimate"'):
+        open_meter("rapl")
+
+
+def test_cpu_estimate_asked_for_by_name_warns_of_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        default, dearer = open_meter("cpu-estimate"), open_meter("cpu-estimate:7")
+    assert default.name == "cpu-estimate"
+    assert dearer.max_power_w == 2 * default.max_power_w
+
+
+@pytest.mark.parametrize(
+    "meter",
+    ["", "Auto", "rapl:0", "auto:nvml", "nvml:", "nvml:0,,1", "cpu-estimate:", "cpu-estimate:hot"],
+)
+def test_a_string_that_is_no_meter_is_refused_with_what_could_be_written(meter: str) -> None:
+    with pytest.raises(ZeusConfigError, match=r'".*"') as error:
+        open_meter(meter)
+    assert repr(meter) in str(error.value)
+
+
+def test_something_else_than_a_meter_is_refused() -> None:
+    with pytest.raises(ZeusConfigError, match="meter=3 is neither a meter nor one of"):
+        open_meter(3)  # type: ignore[arg-type]

@@ -1,0 +1,176 @@
+"""The RAPL meter, on directories laid out as the kernel does."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+from fake_powercap import RANGE_UJ, FakePowercap
+from forked import in_forked_child
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeus_lightning.errors import ZeusMeterError
+from zeus_lightning.meters.rapl import RaplMeter, WrappingCounter
+
+RANGE_J = RANGE_UJ / 1e6
+
+
+def test_its_joules_are_those_of_the_packages(powercap: FakePowercap) -> None:
+    powercap.add_package(0, energy_uj=5_000_000_000)
+    powercap.add_package(1, energy_uj=7_000_000_000)
+    meter = RaplMeter(powercap.root)
+    before = meter.read()
+    powercap.spend("intel-rapl:0", 10)
+    powercap.spend("intel-rapl:1", 2.5)
+    assert (meter.read() - before).energy_j == pytest.approx(12.5)
+    assert meter.devices == ("package-0", "package-1")
+    meter.close()
+
+
+def test_packages_are_in_the_order_of_their_numbers(powercap: FakePowercap) -> None:
+    for number in (10, 2, 0):
+        powercap.add_package(number)
+    meter = RaplMeter(powercap.root)
+    assert meter.devices == ("package-0", "package-2", "package-10")
+    meter.close()
+
+
+def test_nothing_is_counted_twice(powercap: FakePowercap) -> None:
+    powercap.add_package(0)
+    others = {
+        "intel-rapl:0:0": "core",
+        "intel-rapl:0:1": "dram",
+        "intel-rapl:0:2": "package-0 by another name",
+        "intel-rapl:1": "psys",
+        "intel-rapl-mmio:0": "package-0",
+        "dtpm:0": "package-0",
+    }
+    for zone, name in others.items():
+        powercap.add_zone(zone, name)
+    meter = RaplMeter(powercap.root)
+    powercap.spend("intel-rapl:0", 10)
+    for zone in others:
+        powercap.spend(zone, 100)
+    assert meter.devices == ("package-0",)
+    assert meter.read().energy_j == pytest.approx(10)
+    meter.close()
+
+
+# Wrap-around
+
+
+def test_a_counter_that_starts_again_from_zero_goes_on(powercap: FakePowercap) -> None:
+    powercap.add_package(0, energy_uj=262_143_000_000)
+    meter = RaplMeter(powercap.root)
+    powercap.spend("intel-rapl:0", 10)
+    assert meter.read().energy_j == pytest.approx(10)
+    meter.close()
+
+
+def test_no_wrap_around_is_missed_between_two_distant_readings(powercap: FakePowercap) -> None:
+    powercap.add_package(0)
+    meter = RaplMeter(powercap.root, sample_interval_s=0.01)
+    for _ in range(6):  # three times around
+        powercap.spend("intel-rapl:0", RANGE_J / 2)
+        time.sleep(0.15)
+    assert meter.read().energy_j == pytest.approx(3 * RANGE_J)
+    meter.close()
+
+
+@given(st.integers(1, 10**12), st.data())
+def test_any_steps_shorter_than_the_range_add_up(range_: int, data: st.DataObject) -> None:
+    first = data.draw(st.integers(0, range_ - 1))
+    steps = data.draw(st.lists(st.integers(0, range_ - 1)))
+    counter = WrappingCounter(first, range_)
+    value = first
+    for step in steps:
+        value = (value + step) % range_
+        counter.add(value)
+    assert counter.total == sum(steps)
+
+
+# MaxPower
+
+
+def test_max_power_is_the_sum_of_the_packages_rated_power(powercap: FakePowercap) -> None:
+    powercap.add_package(0, rated_w=125)
+    powercap.add_package(1, rated_w=150)
+    meter = RaplMeter(powercap.root)
+    assert meter.max_power_w == 275
+    meter.close()
+
+
+@pytest.mark.parametrize("rated", [{}, {"constraint_1_max_power_uw": 0}])
+def test_without_a_rated_power_it_is_the_long_term_limit(
+    powercap: FakePowercap, rated: dict[str, int]
+) -> None:
+    powercap.add_zone(
+        "intel-rapl:0",
+        "package-0",
+        constraint_0_name="short_term",
+        constraint_0_power_limit_uw=200_000_000,
+        constraint_1_name="long_term",
+        constraint_1_power_limit_uw=95_000_000,
+        **rated,
+    )
+    meter = RaplMeter(powercap.root)
+    assert meter.max_power_w == 95
+    meter.close()
+
+
+def test_where_packages_tell_no_limit_it_is_a_figure_per_core_with_a_warning(
+    powercap: FakePowercap,
+) -> None:
+    powercap.add_zone("intel-rapl:0", "package-0")
+    with pytest.warns(UserWarning, match="package-0 told no power limit.*3.5 W for each"):
+        meter = RaplMeter(powercap.root)
+    assert meter.max_power_w == 3.5 * (os.cpu_count() or 1)
+    meter.close()
+
+
+# What can go wrong
+
+
+def test_counters_only_root_may_read_give_an_error_that_names_the_fix(
+    powercap: FakePowercap,
+) -> None:
+    powercap.add_package(0)
+    counter = powercap.root / "intel-rapl:0" / "energy_uj"
+    counter.chmod(0)
+
+    def open_as_nobody() -> None:
+        if os.getuid() == 0:  # whom permissions do not hold back
+            os.setuid(65534)
+        RaplMeter(powercap.root)
+
+    with pytest.raises(ZeusMeterError, match=f"cannot read {counter}: ") as error:
+        in_forked_child(open_as_nobody)
+    for fix in ("CVE-2020-8694", "chmod a+r", "udev", 'meter="cpu-estimate"'):
+        assert fix in str(error.value)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_host_without_packages_is_told(powercap: FakePowercap, there: bool) -> None:
+    root = powercap.root if there else powercap.root / "nowhere"
+    with pytest.raises(ZeusMeterError, match=f'under {root}: .*choose meter="cpu-estimate"'):
+        RaplMeter(root)
+
+
+@pytest.mark.parametrize("content", ["", "a lot"])
+def test_a_counter_that_is_no_number_is_told(powercap: FakePowercap, content: str) -> None:
+    powercap.add_zone("intel-rapl:0", "package-0", max_energy_range_uj=content)
+    with pytest.raises(ZeusMeterError, match=r"intel-rapl:0: invalid literal .*kernel module"):
+        RaplMeter(powercap.root)
+
+
+def test_a_counter_that_goes_away_in_mid_training_is_told(powercap: FakePowercap) -> None:
+    powercap.add_package(0)
+    powercap.add_package(1)
+    meter = RaplMeter(powercap.root)
+    meter.read()
+    (powercap.root / "intel-rapl:1" / "energy_uj").unlink()
+    with pytest.raises(ZeusMeterError, match=r"intel-rapl:1: .*kernel module"):
+        meter.read()
+    meter.close()

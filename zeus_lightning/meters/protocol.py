@@ -1,0 +1,54 @@
+"""What every energy meter is: a few facts about its devices, and a cumulative reading."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Energy and time on one meter; the difference of two readings is a measurement.
+
+    Args:
+        energy_j: Joules over all devices since the meter was opened.
+        time_s: Seconds on the clock of `time.monotonic`.
+    """
+
+    energy_j: float
+    time_s: float
+
+    def __sub__(self, earlier: Reading) -> Reading:
+        """Joules and seconds spent since `earlier`."""
+        return Reading(self.energy_j - earlier.energy_j, self.time_s - earlier.time_s)
+
+
+@runtime_checkable
+class EnergyMeter(Protocol):
+    """Counts the energy of some devices from the moment it is opened.
+
+    A meter belongs to the process that opened it: open one in each rank, for that rank's device.
+
+    Attributes:
+        name: `nvml`, `rapl` or `cpu-estimate`. Figures of different meters cannot be compared.
+        devices: What it counts, by names that are unique on the host: GPU UUIDs, RAPL packages.
+        device_model: Their model; several different ones are joined by ` + `.
+        max_power_w: Sum over the devices of the highest settable power limit.
+        is_estimate: Whether the figures are computed rather than measured.
+    """
+
+    name: str
+    devices: tuple[str, ...]
+    device_model: str
+    max_power_w: float
+    is_estimate: bool
+
+    def read(self) -> Reading:
+        """Energy and time up to now; neither ever falls.
+
+        Raises:
+            ZeusMeterError: The devices cannot be read, or the meter is closed.
+        """
+
+    def close(self) -> None:
+        """Stop counting and give back what the meter holds; closing again does nothing."""

@@ -1,0 +1,170 @@
+"""The energy of CPU packages, through Linux's powercap files (RAPL: Intel, and AMD since Zen)."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from zeus_lightning.errors import ZeusMeterError
+from zeus_lightning.meters.cpu_estimate import WATTS_PER_CORE, cpu_model
+from zeus_lightning.meters.protocol import Reading
+from zeus_lightning.meters.sampler import Sampler
+
+POWERCAP = Path("/sys/class/powercap")
+
+_PACKAGE_DIRECTORY = re.compile(r"intel-rapl:\d+")
+_NOT_READABLE = (
+    "since CVE-2020-8694 only root may read it: run as root, or have an administrator run "
+    "`chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj` (a udev rule makes it last), or choose "
+    'meter="cpu-estimate"'
+)
+
+
+class RaplMeter:
+    """Counts the energy of all CPU packages of the host; an `EnergyMeter`.
+
+    Only package domains count: their sub-domains (core, uncore) are part of them, `psys` holds
+    them, and `intel-rapl-mmio` shows the same ones again. Memory (`dram`) is left out. Other
+    programs on the host are counted along.
+
+    MaxPower is the rated power of the long-term constraint, else the limit set there. AMD's
+    packages tell neither: then it is the host's logical cores times `WATTS_PER_CORE`, with a
+    warning.
+
+    Args:
+        root: Directory of the powercap class; None: `/sys/class/powercap`.
+        sample_interval_s: Seconds between two looks at the counters. They wrap around after as
+            little as 65 kJ, 6.5 kW over the default's 10 s.
+
+    Raises:
+        ZeusMeterError: The host has no package counters, or they cannot be read.
+    """
+
+    name: str = "rapl"
+    is_estimate: bool = False
+
+    def __init__(self, root: Path | None = None, *, sample_interval_s: float = 10.0) -> None:
+        self._packages = _find_packages(root or POWERCAP)
+        self._closed = False
+        self.devices: tuple[str, ...] = tuple(package.name for package in self._packages)
+        self.device_model: str = cpu_model()
+        self.max_power_w: float = self._max_power_w()
+        self._sampler = Sampler(self._energy_j, sample_interval_s, name="zeus-rapl")
+
+    def read(self) -> Reading:
+        """Energy of the packages since the meter was opened.
+
+        Raises:
+            ZeusMeterError: A counter cannot be read, or the meter is closed.
+        """
+        if self._closed:
+            raise ZeusMeterError(f"the rapl meter of {', '.join(self.devices)} is closed")
+        return Reading(self._sampler.read(), time.monotonic())
+
+    def close(self) -> None:
+        """Stop looking at the counters."""
+        self._closed = True
+        self._sampler.stop()
+
+    def _energy_j(self) -> float:
+        return sum(package.energy_j() for package in self._packages)
+
+    def _max_power_w(self) -> float:
+        limits_w = [package.max_power_w() for package in self._packages]
+        if all(limits_w):
+            return sum(limits_w)
+        fallback_w = (os.cpu_count() or 1) * WATTS_PER_CORE
+        warnings.warn(
+            f"{' and '.join(self.devices)} told no power limit: MaxPower is taken as "
+            f"{fallback_w:g} W, {WATTS_PER_CORE} W for each of the host's logical cores",
+            stacklevel=3,
+        )
+        return fallback_w
+
+
+class WrappingCounter:
+    """What a counter that starts again from zero has counted since its first value.
+
+    Args:
+        value: First value.
+        range_: Highest value before zero.
+    """
+
+    def __init__(self, value: int, range_: int) -> None:
+        self.total = 0
+        self._last = value
+        self._range = range_
+
+    def add(self, value: int) -> None:
+        """Add a value, read before the counter can have wrapped around twice."""
+        step = value - self._last
+        self.total += step if step >= 0 else step + self._range
+        self._last = value
+
+
+class _Package:
+    """A CPU package: a directory of powercap files."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        with _explained(directory):
+            self.name = (directory / "name").read_text().strip()
+            self._counter = WrappingCounter(
+                self._number("energy_uj"), self._number("max_energy_range_uj")
+            )
+
+    def energy_j(self) -> float:
+        with _explained(self._directory):
+            self._counter.add(self._number("energy_uj"))
+        return self._counter.total / 1e6
+
+    def max_power_w(self) -> float:
+        """Rated power, else the power limit in force, else 0."""
+        for label in sorted(self._directory.glob("constraint_*_name")):
+            constraint = label.name.removesuffix("_name")
+            for file in (f"{constraint}_max_power_uw", f"{constraint}_power_limit_uw"):
+                with suppress(OSError, ValueError):
+                    power_uw = self._number(file)
+                    if power_uw > 0 and label.read_text().strip() == "long_term":
+                        return power_uw / 1e6
+        return 0.0
+
+    def _number(self, file: str) -> int:
+        return int((self._directory / file).read_text())
+
+
+def _find_packages(root: Path) -> list[_Package]:
+    with _explained(root):
+        directories = [
+            directory
+            for directory in (root.iterdir() if root.is_dir() else ())
+            if _PACKAGE_DIRECTORY.fullmatch(directory.name)
+            and (directory / "name").read_text().startswith("package-")
+        ]
+    if not directories:
+        raise ZeusMeterError(
+            f"no CPU package counts its energy under {root}: RAPL needs Linux on an Intel or AMD "
+            "processor, not a virtual machine, with the kernel module intel_rapl_msr; else choose "
+            'meter="cpu-estimate"'
+        )
+    directories.sort(key=lambda directory: int(directory.name.partition(":")[2]))
+    return [_Package(directory) for directory in directories]
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn failures to read powercap files into errors that say what to do."""
+    try:
+        yield
+    except PermissionError as error:
+        raise ZeusMeterError(f"cannot read {error.filename or path}: {_NOT_READABLE}") from error
+    except (OSError, ValueError) as error:
+        raise ZeusMeterError(
+            f"cannot read the energy of {path}: {error}; see whether the kernel module "
+            'intel_rapl_msr is still loaded, or choose meter="cpu-estimate"'
+        ) from error
