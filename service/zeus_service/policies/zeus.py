@@ -5,6 +5,8 @@ Source: Zeus (You, Chung, Chowdhury, NSDI 2023), sections 4.2 to 4.4 and algorit
 **Pruning.** A round tries its candidates one after the other: first the batch size it starts from,
 then smaller ones, then larger ones. Each direction ends at its first failure. Whoever converged
 survives; the next round has the survivors for candidates and starts from the cheapest of them.
+When a later round would leave nobody, its candidates stay: they have converged before, and one run
+that was lucky in an early round must not end the job.
 
 **Sampling.** After the last round, each survivor is an arm. With `n` costs of mean `m` and
 variance `v`, the belief about its expected reward (the negative cost) is normal with
@@ -181,6 +183,8 @@ def _pending(state: State) -> int | None:
 
 def _next_round(state: State) -> State:
     survivors = [b for b in state["candidates"] if state["tried"].get(str(b))]
+    if not survivors and state["round"] > 1:
+        survivors = state["candidates"]
     start = min(survivors, key=lambda b: _arm(state, b)["mean"], default=state["start"])
     return {
         **state,
