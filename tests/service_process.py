@@ -25,16 +25,19 @@ def free_port() -> int:
 class ServiceProcess:
     """`zeus-service serve` on a free port, with its SQLite file in `folder`.
 
-    Its output goes to `folder/service.log`. Leaving the context ends it with SIGTERM.
+    `program` is the `zeus-service` to run, by default this environment's. Its output goes to
+    `folder/service.log`. Leaving the context ends it with SIGTERM.
     """
 
-    def __init__(self, folder: Path, *, workers: int = 1, **env: str) -> None:
+    def __init__(
+        self, folder: Path, *, workers: int = 1, program: Path | None = None, **env: str
+    ) -> None:
         self.database_url = f"sqlite:///{folder / 'service.sqlite3'}"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / "service.log"
         self._command = [
-            str(Path(sys.executable).parent / "zeus-service"),
+            str(program or Path(sys.executable).parent / "zeus-service"),
             "serve",
             f"--bind=127.0.0.1:{self.port}",
             f"--workers={workers}",

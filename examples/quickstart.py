@@ -1,0 +1,224 @@
+"""A recurring training job finds its batch size: handwritten digits, twelve times.
+
+Starts the service on a free port with its database under `.zeus/`, and trains a small network on
+scikit-learn's digits again and again, as a nightly job would. A run that the service stops because
+its batch size does not pay is launched again, as a user would. Run the script again, and the job
+goes on from what it has learned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lightning as L  # noqa: N812  (as Lightning's own documentation has it)
+import requests
+import torch
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset, random_split
+
+from zeus_lightning import ZeusBSOCallback, ZeusTrialFailed
+
+JOB_ID = "quickstart-digits"
+TRIES = 20  # launches of one recurrence before giving up
+
+
+class Digits(L.LightningDataModule):
+    """scikit-learn's 1,797 handwritten digits of 8 x 8 pixels."""
+
+    def __init__(self, batch_size: int = 128) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+
+    def setup(self, stage: str) -> None:
+        """Split the data, the same way in each run."""
+        images, labels = load_digits(return_X_y=True)
+        data = TensorDataset(torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels))
+        self.train_data, self.val_data = random_split(
+            data, [0.8, 0.2], torch.Generator().manual_seed(0)
+        )
+
+    def train_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
+        """Training data in batches of the size that the callback sets."""
+        return DataLoader(self.train_data, batch_size=self.batch_size, shuffle=True)
+
+    def val_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
+        """Validation data; their batch size changes nothing."""
+        return DataLoader(self.val_data, batch_size=512)
+
+
+class DigitsNet(L.LightningModule):
+    """A small convolutional network."""
+
+    def __init__(self, lr: float = 0.02) -> None:
+        super().__init__()
+        self.lr = lr
+        self.net = nn.Sequential(
+            nn.Unflatten(1, (1, 8)),
+            nn.Conv2d(1, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(32, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(32 * 4 * 4, 128),
+            nn.ReLU(),
+            nn.Linear(128, 10),
+        )
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """The loss of one batch."""
+        images, labels = batch
+        return nn.functional.cross_entropy(self.net(images.unflatten(1, (8, 8))), labels)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Log the share of digits that are read right."""
+        images, labels = batch
+        right = self.net(images.unflatten(1, (8, 8))).argmax(1) == labels
+        self.log("val_acc", right.float().mean())
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Plain SGD with momentum."""
+        return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
+
+
+def train(url: str, seed: int) -> ZeusBSOCallback:
+    """One run of the job, as a user's training script would have it."""
+    L.seed_everything(seed, verbose=False)
+    zeus = ZeusBSOCallback(url, target_metric=0.97, job_id=JOB_ID)
+    trainer = L.Trainer(
+        max_epochs=30,
+        callbacks=[zeus],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    try:
+        trainer.fit(DigitsNet(), datamodule=Digits())
+    except ZeusTrialFailed:
+        pass  # the service gave this batch size up; main() launches the run again
+    return zeus
+
+
+def main() -> None:
+    """Run the job's recurrences, and print what was learned."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=12, help="recurrences of the job")
+    parser.add_argument("--folder", type=Path, default=Path(".zeus"), help="for the database")
+    options = parser.parse_args()
+    torch.set_num_threads(1)  # the network is so small that more threads only wait for each other
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore")
+
+    console = Console()
+    with service(options.folder) as url:
+        known = known_trials(url)
+        if known:
+            console.print(f"Job {JOB_ID!r} goes on after {known} trials.")
+        columns = ("run", "batch size", "why", "outcome", "epochs", "seconds", "joules", "cost (J)")
+        table = Table(*columns, title="A recurring training job finds its batch size")
+        with Live(table, console=console, refresh_per_second=4):
+            for run in range(1, options.runs + 1):
+                recur(url, run, known, table)
+        summarize(url, console)
+
+
+def recur(url: str, run: int, known: int, table: Table) -> None:
+    """One recurrence: launch the run until it reaches its target."""
+    for _ in range(TRIES):
+        zeus = train(url, seed=known + len(table.rows))
+        assert zeus.trial is not None
+        assert zeus.report is not None
+        assert zeus.cost is not None
+        table.add_row(
+            str(run),
+            str(zeus.trial.batch_size),
+            zeus.trial.why,
+            zeus.outcome,
+            str(zeus.report.epoch),
+            f"{zeus.report.time_s:.2f}",
+            f"{zeus.report.energy_j:.1f}",
+            f"{zeus.cost:.1f}",
+            style=None if zeus.outcome == "converged" else "dim",
+        )
+        if zeus.outcome == "converged":
+            return
+    raise SystemExit(f"run {run} did not reach its target in {TRIES} tries")
+
+
+def summarize(url: str, console: Console) -> None:
+    """Print the best batch size, and its cost against the default's."""
+    job = requests.get(f"{url}/api/v1/jobs/{JOB_ID}", timeout=10).json()
+    mean_cost = {arm["batch_size"]: arm["mean"] for arm in job["arms"]}
+    spec, best = job["spec"], job["best_batch_size"]
+    default = spec["default_batch_size"]
+    ratio = mean_cost[best] / mean_cost[default]
+    console.print(
+        f"Best batch size so far: [bold]{best}[/], at a mean cost of {mean_cost[best]:.1f} J; the "
+        f"default, {default}, costs {mean_cost[default]:.1f} J (ratio {ratio:.2f})."
+    )
+    estimate = " (an estimate: no energy counter was read)" if "estimate" in spec["meter"] else ""
+    console.print(f"Energy by {spec['meter']}{estimate}, on {spec['device_model']}.")
+
+
+def known_trials(url: str) -> int:
+    """How many trials the job has had before."""
+    response = requests.get(f"{url}/api/v1/jobs/{JOB_ID}", timeout=10)
+    return 0 if response.status_code == 404 else int(response.json()["trials"])
+
+
+@contextmanager
+def service(folder: Path) -> Iterator[str]:
+    """`zeus-service serve` on a free port, until the context is left; yields its URL."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        bind = f"127.0.0.1:{probe.getsockname()[1]}"
+    database = f"sqlite:///{folder.absolute() / 'quickstart.sqlite3'}"
+    log_path = folder / "service.log"
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "zeus_service", "serve", f"--bind={bind}", "--workers=1"],
+            env={**os.environ, "ZEUS_BSO_DATABASE_URL": database},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C ends the run first, which tells the service so
+        )
+    try:
+        wait_for(f"http://{bind}/healthz", process, log_path)
+        yield f"http://{bind}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def wait_for(url: str, process: subprocess.Popen[bytes], log_path: Path) -> None:
+    """Wait until the service answers."""
+    for _ in range(300):
+        try:
+            if requests.get(url, timeout=5).ok:
+                return
+        except requests.ConnectionError:
+            pass
+        if process.poll() is not None:
+            break
+        time.sleep(0.1)
+    raise SystemExit(f"the service did not start:\n{log_path.read_text()}")
+
+
+if __name__ == "__main__":
+    main()

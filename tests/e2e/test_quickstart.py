@@ -1,0 +1,84 @@
+"""The main job, as a newcomer runs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.py"
+
+
+def command(folder: Path, runs: int) -> list[str]:
+    return [sys.executable, str(QUICKSTART), f"--runs={runs}", f"--folder={folder}"]
+
+
+def quickstart(folder: Path, runs: int) -> str:
+    """Run the example to its end; what it prints."""
+    env = {**os.environ, "COLUMNS": "120"}
+    result = subprocess.run(
+        command(folder, runs), env=env, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def finished(folder: Path) -> dict[int, tuple[Any, ...]]:
+    """The trials that have ended, as the database has them."""
+    path = folder / "quickstart.sqlite3"
+    if not path.exists():
+        return {}
+    with sqlite3.connect(path, timeout=30) as connection:
+        try:
+            rows = connection.execute(
+                "SELECT trial_number, batch_size, outcome, epoch, cost FROM trials"
+                " WHERE outcome IS NOT NULL"
+            ).fetchall()
+        except sqlite3.OperationalError:  # not migrated yet
+            return {}
+    return {row[0]: row[1:] for row in rows}
+
+
+def test_it_prints_each_run_and_a_best_batch_size(tmp_path: Path) -> None:
+    printed = quickstart(tmp_path, runs=3)
+    rows = re.findall(r"│ (\d+) +│ (\d+) +│ (\w+) +│ (\w+) +│", printed)
+    trials = finished(tmp_path)
+    assert [(int(row[1]), row[3]) for row in rows] == [trial[:2] for trial in trials.values()]
+    assert [row[0] for row in rows if row[3] == "converged"] == ["1", "2", "3"]
+    best = re.search(r"Best batch size so far: (\d+), at a mean cost of ([\d.]+) J", printed)
+    assert best
+    costs = {size: cost for size, outcome, _, cost in trials.values() if outcome == "converged"}
+    assert min(costs, key=costs.__getitem__) == int(best[1])
+    assert re.search(r"Energy by (nvml|rapl|cpu-estimate \(an estimate)", printed)
+
+
+def test_killed_with_its_service_it_goes_on_from_what_it_learned(tmp_path: Path) -> None:
+    with (tmp_path / "output").open("wb") as output:
+        process = psutil.Popen(command(tmp_path, runs=12), stdout=output, stderr=output)
+    deadline = time.monotonic() + 120
+    while len(finished(tmp_path)) < 2:
+        assert process.poll() is None, (tmp_path / "output").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    family = [process, *process.children(recursive=True)]
+    assert len(family) == 3  # the example, gunicorn and its worker
+    for member in family:
+        member.kill()
+    psutil.wait_procs(family, timeout=30)
+    before = finished(tmp_path)
+
+    printed = quickstart(tmp_path, runs=1)
+
+    after = finished(tmp_path)
+    assert before.items() <= after.items()
+    assert len(after) > len(before)
+    known = re.search(r"goes on after (\d+) trials", printed)
+    assert known
+    assert int(known[1]) >= len(before)
