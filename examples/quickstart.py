@@ -17,7 +17,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import lightning as L  # noqa: N812  (as Lightning's own documentation has it)
@@ -107,10 +107,8 @@ def train(url: str, seed: int) -> ZeusBSOCallback:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    try:
+    with suppress(ZeusTrialFailed):  # the service gave this batch size up: recur() launches again
         trainer.fit(DigitsNet(), datamodule=Digits())
-    except ZeusTrialFailed:
-        pass  # the service gave this batch size up; main() launches the run again
     return zeus
 
 

@@ -73,11 +73,19 @@ def test_the_next_round_starts_from_the_cheapest_survivor_over_the_survivors() -
     assert state["candidates"] == [8, 16, 32, 64]
 
 
-def test_all_survivors_gone_is_an_error() -> None:
+def test_a_first_round_without_survivors_is_an_error() -> None:
     outcomes: dict[int, float | Verdict] = {32: "not_converged", 64: "not_converged"}
     _, state = prune(spec(num_pruning_rounds=1), [outcomes])
     with pytest.raises(NoBatchSizeLeft):
         policy.next_batch_size(spec(), state, RNG)
+
+
+def test_a_later_round_without_survivors_keeps_its_candidates() -> None:
+    first: dict[int, float | Verdict] = {32: 20.0, 16: 1.0, 8: "early_stopped", 64: "diverged"}
+    second: dict[int, float | Verdict] = {16: "early_stopped", 32: "early_stopped"}
+    _, state = prune(spec(), [first, second])
+    assert policy.stage(spec(), state) == "sampling"
+    assert state["candidates"] == [16, 32]
 
 
 def test_a_start_during_an_exploration_gets_the_default_while_nothing_is_known() -> None:

@@ -1,0 +1,301 @@
+"""Bad input ends at once with one clear message, before any step and with no trial left open."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import pytest
+import requests
+import torch
+from lightning.pytorch import LightningModule
+from programs import Data, Net, StepMeter, Steps, new_job, outcomes, trainer, zeus
+from service_process import ServiceProcess, free_port
+from torch.utils.data import DataLoader, IterableDataset
+
+from zeus_lightning import (
+    ZeusBSOCallback,
+    ZeusConfigError,
+    ZeusError,
+    ZeusJobConflict,
+    ZeusMeterError,
+    ZeusNoBatchSizeLeft,
+    ZeusServiceUnavailable,
+    ZeusTrialFailed,
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"eta_knob": 1.5}, r"eta_knob is 1.5; it must be in \[0, 1\]"),
+        ({"eta_knob": math.nan}, "eta_knob is nan"),
+        ({"beta_knob": 0}, "beta_knob is 0; it must be positive and finite, or None"),
+        ({"beta_knob": math.inf}, "beta_knob is inf"),
+        ({"target_metric": math.nan}, "target_metric is nan; it must be finite"),
+        ({"mode": "up"}, "mode is 'up'; it must be 'min' or 'max'"),
+        ({"max_epochs": 0}, "max_epochs is 0; it must be positive"),
+        ({"num_pruning_rounds": -1}, "num_pruning_rounds is -1; it must be at least 0"),
+        ({"window_size": -1}, "window_size is -1; it must be at least 0"),
+        ({"lr_scaling": "cubic"}, "lr_scaling is 'cubic'"),
+        ({"batch_sizes": []}, r"batch_sizes is \[\]; it must hold positive integers"),
+        ({"batch_sizes": [8, 0]}, r"batch_sizes is \[8, 0\]"),
+        ({"batch_sizes": [8, 2.5]}, r"batch_sizes is \[8, 2.5\]"),
+        ({"batch_sizes": [True, 8]}, r"batch_sizes is \[True, 8\]"),
+        ({"batch_sizes": 8}, "batch_sizes is 8"),
+        ({"default_batch_size": -1}, r"\[-1\]"),
+        (
+            {"batch_sizes": [8, 16], "default_batch_size": 12},
+            r"default batch size 12 is not among batch_sizes \[8, 16\]",
+        ),
+        ({"job_id": "a job"}, "job_id is 'a job'; it must be 1 to 255 letters, digits and"),
+        ({"job_id": "a\n"}, "job_id is"),
+        ({"job_id": "x" * 256}, "job_id is"),
+        ({"url": "localhost:8000"}, "url is 'localhost:8000'; it must look like http://HOST:PORT"),
+        ({"url": "http://"}, "url is 'http://'"),
+        ({"url": "http://host:99999"}, "url is 'http://host:99999'"),
+        ({"url": "http://me:secret@host"}, "url for host has a user"),
+        ({"token": "se cret"}, "the token holds blanks"),
+    ],
+)
+def test_a_bad_argument_is_told_when_the_callback_is_made(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ZeusConfigError, match=message) as error:
+        ZeusBSOCallback(**({"url": "http://127.0.0.1:1", "target_metric": 0.9} | arguments))
+    assert "secret" not in str(error.value)
+    assert "se cret" not in str(error.value)
+
+
+class BareData(Data):
+    def __init__(self) -> None:
+        super().__init__()
+        del self.batch_size
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.samples, batch_size=8)
+
+
+class EarlyData(Data):
+    """Builds its loader before anybody can set the batch size."""
+
+    def setup(self, stage: str) -> None:
+        self.loader = DataLoader(self.samples, batch_size=self.batch_size)
+
+    def train_dataloader(self) -> Any:
+        return self.loader
+
+
+class EarlySamplerData(EarlyData):
+    def setup(self, stage: str) -> None:
+        sampler = torch.utils.data.BatchSampler(range(64), self.batch_size, drop_last=False)
+        self.loader = {"a": DataLoader(self.samples, batch_sampler=sampler)}
+
+
+class SecondLoaderStays(Data):
+    def train_dataloader(self) -> Any:
+        return [
+            DataLoader(self.samples, batch_size=self.batch_size),
+            DataLoader(self.samples, batch_size=8),
+        ]
+
+
+class FixedData(Data):
+    batch_size = property(lambda self: 8, lambda self, size: None)  # type: ignore[assignment]
+
+
+class ReadOnlyData(Data):
+    def __init__(self) -> None:
+        super(Data, self).__init__()
+        self.samples = Data().samples
+
+    batch_size = property(lambda self: 8)  # type: ignore[assignment]
+
+
+class TextLr(Net):
+    lr = "fast"
+
+
+def tried(
+    job: str,
+    url: str,
+    data: Any,
+    module: LightningModule | None = None,
+    trainer_arguments: dict[str, Any] | None = None,
+    **arguments: Any,
+) -> ZeusError:
+    """The error a fit ends with, before any training step."""
+    steps, callback = Steps(), zeus(url, job_id=job, **arguments)
+    fit = trainer(callback, steps, **(trainer_arguments or {}))
+    with pytest.raises(ZeusError) as error:
+        fit.fit(module or Net(), data)
+    assert steps.count == 0
+    assert "\n" not in str(error.value)
+    return error.value
+
+
+@pytest.mark.parametrize(
+    ("data", "arguments", "message"),
+    [
+        (DataLoader(Data().samples), {}, "a dataloader passed straight to fit() cannot be resized"),
+        (BareData(), {}, "datamodule BareData has no attribute 'batch_size'"),
+        (Data(batch_size=None), {}, "batch_size of datamodule Data is None"),
+        (
+            Data(batch_size=12),
+            {"batch_sizes": [8, 16]},
+            "the default batch size 12 is not among batch_sizes [8, 16]",
+        ),
+        (
+            Data(),
+            {"batch_sizes": [8, 9, 11], "trainer_arguments": {"accumulate_grad_batches": 2}},
+            "batch sizes [9, 11] do not divide by 2",
+        ),
+        (Data(), {"lr_scaling": "sqrt"}, "Net has no attribute 'lr' or 'learning_rate'"),
+        (Data(), {"lr_scaling": "sqrt", "module": TextLr()}, "TextLr.lr is 'fast'"),
+        (
+            Data(),
+            {"trainer_arguments": {"max_epochs": -1, "max_steps": 50}},
+            "the Trainer's max_epochs is -1",
+        ),
+        (Data(), {"meter": "perpetual-motion"}, "perpetual-motion"),
+    ],
+)
+def test_a_program_that_cannot_work_is_told_before_the_service_hears_of_it(
+    service: ServiceProcess, data: Any, arguments: dict[str, Any], message: str
+) -> None:
+    job = new_job()
+    error = tried(job, service.url, data, **arguments)
+    assert isinstance(error, ZeusConfigError | ZeusMeterError)
+    assert message in str(error)
+    assert requests.get(f"{service.url}/api/v1/jobs/{job}", timeout=5).status_code == 404
+
+
+@pytest.mark.parametrize("data", [EarlyData, EarlySamplerData, FixedData, SecondLoaderStays])
+def test_a_loader_that_does_not_follow_batch_size_is_told(
+    service: ServiceProcess, data: type[Data]
+) -> None:
+    job = new_job()
+    trainer(zeus(service.url, job_id=job)).fit(Net(), Data())  # the next trial takes 4
+    error = tried(job, service.url, data())
+    assert isinstance(error, ZeusConfigError)
+    assert (
+        f"batch_size was set to 4 per device, but the train_dataloader() of datamodule "
+        f"{data.__name__} gives batches of 8; build the DataLoader in train_dataloader()"
+    ) in str(error)
+    assert outcomes(service.url, job) == ["converged", "withdrawn"]
+
+
+def test_a_batch_size_that_cannot_be_set_is_told(service: ServiceProcess) -> None:
+    job = new_job()
+    error = tried(job, service.url, ReadOnlyData())
+    assert "batch_size cannot be set to 8" in str(error)
+    assert outcomes(service.url, job) == ["withdrawn"]
+
+
+def test_a_loader_that_does_not_tell_its_size_is_a_warning(service: ServiceProcess) -> None:
+    class Stream(Data):
+        def train_dataloader(self) -> Any:
+            return [torch.randn(self.batch_size, 4)[None] for _ in range(4)]
+
+    callback = zeus(service.url)
+    with pytest.warns(UserWarning, match="does not tell its batch size"):
+        trainer(callback).fit(Net(), Stream())
+    assert callback.outcome == "converged"
+
+
+def test_an_iterable_dataset_is_checked_too(service: ServiceProcess) -> None:
+    class Endless(IterableDataset):
+        def __iter__(self):
+            yield from Data().samples
+
+    class Stream(Data):
+        def train_dataloader(self) -> Any:
+            return DataLoader(Endless(), batch_size=self.batch_size)
+
+    callback = zeus(service.url)
+    trainer(callback).fit(Net(), Stream())
+    assert callback.outcome == "converged"
+
+
+def test_an_unknown_monitor_is_told_in_the_sanity_check(service: ServiceProcess) -> None:
+    job = new_job()
+    error = tried(job, service.url, Data(), monitor="accuracy")
+    assert "monitor is 'accuracy', but the metrics logged so far are ['val_acc']" in str(error)
+    assert "num_sanity_val_steps=0" in str(error)
+    assert outcomes(service.url, job) == ["withdrawn"]
+
+
+def test_an_unknown_monitor_is_told_at_the_first_validation_without_a_sanity_check(
+    service: ServiceProcess,
+) -> None:
+    steps, callback = Steps(), zeus(service.url, monitor="accuracy")
+    fit = trainer(callback, steps, num_sanity_val_steps=0)
+    with pytest.raises(ZeusConfigError, match=r"monitor is 'accuracy'.*'val_acc'"):
+        fit.fit(Net(), Data())
+    assert steps.count == 8
+    assert outcomes(service.url, callback.job.job_id) == ["withdrawn"]
+
+
+def test_no_url_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ZEUS_SERVER_URL", raising=False)
+    with pytest.raises(ZeusConfigError, match=r"pass url=... or set \$ZEUS_SERVER_URL"):
+        trainer(zeus(None)).fit(Net(), Data())
+
+
+def test_a_url_nobody_answers_is_told_within_two_seconds() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    began = time.monotonic()
+    error = tried(new_job(), url, Data())
+    assert time.monotonic() - began < 2.5
+    assert isinstance(error, ZeusServiceUnavailable)
+    for part in (url, "Connection refused", "zeus-service serve", "strict=False"):
+        assert part in str(error)
+
+
+def test_without_strict_a_run_trains_on_the_default_when_nobody_answers() -> None:
+    steps, net = Steps(), Net()
+    callback = zeus(f"http://127.0.0.1:{free_port()}", strict=False, batch_sizes=[8, 16])
+    with pytest.warns(UserWarning, match="training without it on batch size 8"):
+        trainer(callback, steps, max_epochs=2).fit(net, Data(batch_size=8))
+    assert steps.count == 2 * 8
+    assert net.batch_lengths == {8}
+    assert (callback.trial, callback.outcome) == (None, None)
+
+
+def test_a_job_id_known_with_another_configuration_is_told_with_what_differs(
+    service: ServiceProcess,
+) -> None:
+    job = new_job()
+    trainer(zeus(service.url, job_id=job)).fit(Net(), Data())
+    error = tried(job, service.url, Data(), target_metric=0.85, eta_knob=0.75)
+    assert isinstance(error, ZeusJobConflict)
+    assert set(error.fields["differences"]) == {"target_metric", "eta_knob"}
+    assert "target_metric: 0.8 there, 0.85 here" in str(error)
+    assert "use another job_id" in str(error)
+    assert outcomes(service.url, job) == ["converged"]
+
+
+def test_a_job_whose_batch_sizes_have_all_failed_is_told(service: ServiceProcess) -> None:
+    job = new_job()
+    with pytest.raises(ZeusTrialFailed):
+        trainer(zeus(service.url, job_id=job, batch_sizes=[8])).fit(Net((0.1,)), Data())
+    error = tried(job, service.url, Data(), batch_sizes=[8])
+    assert isinstance(error, ZeusNoBatchSizeLeft)
+    assert outcomes(service.url, job) == ["not_converged"]
+
+
+def test_an_unknown_policy_is_told(service: ServiceProcess) -> None:
+    error = tried(new_job(), service.url, Data(), policy="astrology")
+    assert "astrology" in str(error) or "policy" in str(error)
+
+
+def test_a_meter_that_fails_as_training_begins_is_told(service: ServiceProcess) -> None:
+    class Broken(StepMeter):
+        def read(self) -> Any:
+            raise ZeusMeterError("the counter is gone")
+
+    job = new_job()
+    error = tried(job, service.url, Data(), meter=Broken())
+    assert str(error) == "the counter is gone"
+    assert outcomes(service.url, job) == ["withdrawn"]

@@ -1,0 +1,286 @@
+"""One trial of `ZeusBSOCallback`, from its start to its end, against the real service."""
+
+from __future__ import annotations
+
+import csv
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+from programs import Data, Net, StepMeter, Steps, new_job, outcomes, trainer, trials, zeus
+from service_process import ServiceProcess
+
+from zeus_lightning import ZeusTrialFailed
+
+
+def test_training_stops_when_the_target_is_reached(service: ServiceProcess) -> None:
+    callback, steps = zeus(service.url), Steps()
+    fit = trainer(callback, steps)
+    fit.fit(Net(), Data())
+    assert callback.outcome == "converged"
+    assert steps.count == 3 * 8
+    assert outcomes(service.url, callback.job.job_id) == ["converged"]
+
+
+def test_energy_and_time_count_from_training_start_to_the_end_of_each_validation(
+    service: ServiceProcess,
+) -> None:
+    callback = zeus(service.url, meter=StepMeter(energy_j=6.0, time_s=2.0), eta_knob=0.25)
+    trainer(callback).fit(Net(), Data())
+    assert callback.report is not None
+    assert callback.report.to_json() == {
+        "sequence": 3,
+        "epoch": 3,
+        "time_s": 6.0,
+        "energy_j": 18.0,
+        "metric": 0.9,
+    }
+    assert callback.cost == pytest.approx(0.25 * 18 + 0.75 * 10 * 6)
+    (trial,) = trials(service.url, callback.job.job_id)
+    assert trial["cost"] == pytest.approx(callback.cost)
+
+
+def test_the_sanity_check_is_not_measured(service: ServiceProcess) -> None:
+    class Meter(StepMeter):
+        def read(self):
+            read_while.append(fit.sanity_checking)
+            return super().read()
+
+    read_while: list[bool] = []
+    callback = zeus(service.url, meter=Meter())
+    fit = trainer(callback)
+    fit.fit(Net(), Data())
+    assert read_while == [False] * 4
+
+
+def test_the_batch_size_the_service_chose_is_trained_with(service: ServiceProcess) -> None:
+    job, seen = new_job(), []
+    for _ in range(3):
+        callback, net = zeus(service.url, job_id=job), Net()
+        trainer(callback).fit(net, Data(batch_size=8))
+        assert net.batch_lengths == {callback.trial.batch_size}
+        seen.append(callback.trial.batch_size)
+    assert seen == [8, 4, 2]  # the default, then downwards
+
+
+@pytest.mark.parametrize("place", ["module", "module.hparams", "datamodule.hparams"])
+def test_the_batch_size_may_live_on_the_module_or_in_hparams(
+    service: ServiceProcess, place: str
+) -> None:
+    class BareData(Data):
+        def __init__(self, **hparams: int) -> None:
+            super().__init__()
+            del self.batch_size
+            self.save_hyperparameters()
+
+        def train_dataloader(self):
+            of_module = self.trainer.lightning_module
+            size = {
+                "module": lambda: of_module.batch_size,
+                "module.hparams": lambda: of_module.hparams.batch_size,
+                "datamodule.hparams": lambda: self.hparams.batch_size,
+            }[place]()
+            return torch.utils.data.DataLoader(self.samples, batch_size=size)
+
+    class HparamsNet(Net):
+        def __init__(self, **hparams: int) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+
+    net = HparamsNet(batch_size=8) if place == "module.hparams" else Net()
+    if place == "module":
+        net.batch_size = 8
+    data = BareData(batch_size=8) if place == "datamodule.hparams" else BareData()
+    callback = zeus(service.url, batch_sizes=[8, 16], job_id=new_job())
+    trainer(callback).fit(net, data)
+    again = zeus(service.url, batch_sizes=[8, 16], job_id=callback.job.job_id)
+    net.batch_lengths.clear()
+    net.validations = 0
+    trainer(again).fit(net, data)
+    assert (callback.trial.batch_size, again.trial.batch_size) == (8, 16)
+    assert net.batch_lengths == {16}
+
+
+def test_batch_sizes_are_by_default_the_programs_own_times_an_eighth_to_eight(
+    service: ServiceProcess,
+) -> None:
+    callback = zeus(service.url)
+    trainer(callback).fit(Net(), Data(batch_size=4))
+    assert callback.job.batch_sizes == [1, 2, 4, 8, 16, 32]
+    assert callback.job.default_batch_size == 4
+
+
+def test_accumulated_batches_share_the_global_batch_size(service: ServiceProcess) -> None:
+    callback, net = zeus(service.url), Net()
+    trainer(callback, accumulate_grad_batches=4).fit(net, Data(batch_size=8))
+    assert callback.trial.batch_size == 32
+    assert callback.job.batch_sizes == [4, 8, 16, 32, 64, 128, 256]
+    assert net.batch_lengths == {8}
+
+
+def test_the_batch_size_is_set_before_an_optimizer_asks_for_the_number_of_steps(
+    service: ServiceProcess,
+) -> None:
+    class Scheduled(Net):
+        def configure_optimizers(self):
+            self.expected_steps = self.trainer.estimated_stepping_batches
+            return super().configure_optimizers()
+
+    net = Scheduled()
+    callback = zeus(service.url, batch_sizes=[8, 16], default_batch_size=16)
+    trainer(callback).fit(net, Data(batch_size=8))
+    assert net.expected_steps == 5 * 64 / 16
+
+
+@pytest.mark.parametrize(("rule", "factor"), [("linear", 4.0), ("sqrt", 2.0)])
+@pytest.mark.parametrize("name", ["lr", "learning_rate"])
+def test_the_learning_rate_is_scaled_from_the_default_batch_size(
+    service: ServiceProcess, rule: str, factor: float, name: str
+) -> None:
+    class Seen(Net):
+        def configure_optimizers(self):
+            self.seen_lr = getattr(self, name)
+            return super().configure_optimizers()
+
+    job, net, data = new_job(), Seen((0.9,)), Data(batch_size=8)
+    setattr(net, name, 0.1)
+    callback = zeus(
+        service.url, job_id=job, batch_sizes=[8, 32], lr_scaling=rule, default_batch_size=8
+    )
+    for batch_size, lr in [(8, 0.1), (32, 0.1 * factor)]:
+        trainer(callback).fit(net, data)
+        assert callback.trial.batch_size == batch_size
+        assert net.seen_lr == pytest.approx(lr)
+    assert getattr(net, name) == 0.1
+
+
+def test_the_program_is_left_as_it_was(service: ServiceProcess) -> None:
+    data, net = Data(batch_size=8), Net()
+    net.lr = 0.5
+    callback = zeus(service.url, batch_sizes=[8, 16], default_batch_size=16, lr_scaling="linear")
+    trainer(callback).fit(net, data)
+    assert (data.batch_size, net.lr) == (8, 0.5)
+
+
+def test_each_fit_of_one_callback_is_a_trial_of_its_own(service: ServiceProcess) -> None:
+    callback, data = zeus(service.url), Data()
+    for number in (1, 2):
+        trainer(callback).fit(Net(), data)
+        assert callback.trial.trial_number == number
+        assert callback.report.sequence == 3
+    assert outcomes(service.url, callback.job.job_id) == ["converged", "converged"]
+
+
+def test_a_batch_size_given_up_raises_after_the_other_callbacks_have_finished(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    class Ended(Callback):
+        train_end = False
+
+        def on_train_end(self, *args):
+            self.train_end = True
+
+    ended = Ended()
+    checkpoint = ModelCheckpoint(dirpath=tmp_path, save_last=True)
+    callback = zeus(service.url, max_epochs=2)
+    fit = trainer(callback, ended, checkpoint, max_epochs=50, enable_checkpointing=True)
+    with pytest.raises(ZeusTrialFailed) as failure:
+        fit.fit(Net((0.1,)), Data())
+    assert ended.train_end
+    assert (tmp_path / "last.ckpt").exists()
+    message = str(failure.value)
+    assert "batch size 8" in message
+    assert "not_converged" in message
+    assert "cost 26.0 J" in message
+    assert "Run the job again: it will try another batch size" in message
+    assert callback.outcome == "not_converged"
+
+
+def test_a_run_expected_to_cross_the_cost_bound_is_stopped(service: ServiceProcess) -> None:
+    job, meter = new_job(), StepMeter()
+    trainer(zeus(service.url, job_id=job, meter=meter)).fit(Net((0.9,)), Data())
+    meter.energy_j *= 100
+    callback, steps = zeus(service.url, job_id=job, meter=meter), Steps()
+    with pytest.raises(ZeusTrialFailed, match="early_stopped"):
+        trainer(callback, steps).fit(Net((0.1,)), Data())
+    assert steps.count == 64 / callback.trial.batch_size
+    assert outcomes(service.url, job) == ["converged", "early_stopped"]
+
+
+def test_nothing_is_reported_after_the_end_though_min_epochs_trains_on(
+    service: ServiceProcess,
+) -> None:
+    callback, steps = zeus(service.url), Steps()
+    trainer(callback, steps, min_epochs=4).fit(Net((0.9,)), Data())
+    assert steps.count == 4 * 8
+    assert callback.report.epoch == 1
+    assert callback.outcome == "converged"
+
+
+def test_figures_reach_the_loggers_and_the_progress_bar(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    logger = CSVLogger(tmp_path)
+    callback = zeus(service.url)
+    fit = trainer(callback, logger=logger, log_every_n_steps=1)
+    fit.fit(Net(), Data())
+    with (Path(logger.log_dir) / "metrics.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["zeus/cost"]]
+    figures = {name.removeprefix("zeus/"): value for name, value in rows[-1].items() if value}
+    assert figures == {
+        "batch_size": "8.0",
+        "energy_j": "18.0",
+        "time_s": "6.0",
+        "power_w": "3.0",
+        "cost": "39.0",
+        "step": "23",
+    }
+    assert len(rows) == 3
+    assert fit.progress_bar_metrics["zeus/cost"] == pytest.approx(39.0)
+
+
+def test_one_line_says_what_was_chosen_and_one_how_it_ended(
+    service: ServiceProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        callback = zeus(service.url, meter="cpu-estimate")
+        trainer(callback).fit(Net(), Data())
+    chosen, ended = [r.getMessage() for r in caplog.records if r.getMessage()[:5] == "zeus:"]
+    assert "trains with batch size 8 (explore)" in chosen
+    assert "ended as converged" in ended
+    assert "J (estimated)" in ended
+
+
+def test_a_target_of_095_is_reached_by_095_in_single_precision(service: ServiceProcess) -> None:
+    callback = zeus(service.url, target_metric=0.95)
+    trainer(callback).fit(Net((0.95,)), Data())
+    assert callback.outcome == "converged"
+    assert callback.report.metric == 0.95
+
+
+def test_a_falling_metric_ends_the_run_with_mode_min(service: ServiceProcess) -> None:
+    callback = zeus(service.url, mode="min", target_metric=0.15)
+    trainer(callback).fit(Net((0.3, 0.2, 0.1)), Data())
+    assert callback.outcome == "converged"
+    assert callback.report.epoch == 3
+
+
+def test_url_job_id_and_token_come_from_the_environment(
+    service: ServiceProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = new_job()
+    monkeypatch.setenv("ZEUS_SERVER_URL", service.url)
+    monkeypatch.setenv("ZEUS_JOB_ID", job)
+    monkeypatch.setenv("ZEUS_BSO_TOKEN", "secret")
+    trainer(zeus(None, job_id=None)).fit(Net(), Data())
+    assert outcomes(service.url, job) == ["converged"]
+
+
+def test_the_job_id_is_by_default_the_modules_class(service: ServiceProcess) -> None:
+    callback = zeus(service.url, job_id=None)
+    trainer(callback).fit(type(new_job().replace("-", "_"), (Net,), {})(), Data())
+    assert callback.job.job_id.startswith("job_")

@@ -1,0 +1,286 @@
+"""`BSOClient` against the real service, and against servers that are not one."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from programs import new_job
+from service_process import ServiceProcess, free_port
+
+from zeus_lightning.client import BSOClient
+from zeus_lightning.errors import (
+    ZeusConfigError,
+    ZeusJobConflict,
+    ZeusServiceError,
+    ZeusServiceUnavailable,
+)
+from zeus_lightning.messages import JobSpec, Report
+
+
+def job(**fields: Any) -> JobSpec:
+    defaults: dict[str, Any] = {
+        "job_id": new_job(),
+        "batch_sizes": [8, 16],
+        "default_batch_size": 8,
+        "target_metric": 0.9,
+        "higher_is_better": True,
+        "monitor": "val_acc",
+        "max_epochs": 10,
+        "max_power_w": 100.0,
+        "num_devices": 1,
+        "device_model": "test",
+        "meter": "test",
+    }
+    return JobSpec(**(defaults | fields))
+
+
+def figures(sequence: int = 1, metric: float = 0.5) -> Report:
+    return Report(sequence=sequence, epoch=sequence, time_s=1.0, energy_j=2.0, metric=metric)
+
+
+class Server:
+    """A real HTTP server that gives scripted answers: `(status, headers, body)`."""
+
+    def __init__(self, *answers: tuple[int, dict[str, str], str]) -> None:
+        self.answers = list(answers)
+        self.seen: list[dict[str, Any]] = []
+
+    @contextmanager
+    def running(self) -> Iterator[str]:
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                outer.seen.append({"headers": dict(self.headers), "path": self.path, "body": body})
+                last = len(outer.answers) == 1
+                status, headers, text = outer.answers[0] if last else outer.answers.pop(0)
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+            thread = threading.Thread(target=server.serve_forever, daemon=True)
+            thread.start()
+            yield f"http://127.0.0.1:{server.server_port}"
+            server.shutdown()
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+def test_a_trial_goes_from_its_start_to_its_end(service: ServiceProcess) -> None:
+    client, spec = BSOClient(service.url), job()
+    client.register_job(spec)
+    start = client.start_trial(spec.job_id, spec.job_id)
+    assert client.heartbeat(spec.job_id, start.trial_number) == spec.lease_s
+    decision = client.report(spec.job_id, start.trial_number, figures())
+    assert (decision.decision, decision.outcome) == ("continue", None)
+    client.end_trial(spec.job_id, start.trial_number, "withdrawn", "by hand")
+    with pytest.raises(ZeusServiceError) as error:
+        client.report(spec.job_id, start.trial_number, figures(2))
+    assert error.value.fields["code"] == "trial_finished"
+    assert error.value.fields["outcome"] == "withdrawn"
+
+
+def test_every_call_may_be_sent_twice(service: ServiceProcess) -> None:
+    client, spec = BSOClient(service.url), job()
+    client.register_job(spec)
+    client.register_job(spec)
+    number = client.start_trial(spec.job_id, spec.job_id).trial_number
+    assert client.start_trial(spec.job_id, spec.job_id).trial_number == number
+    first = client.report(spec.job_id, number, figures())
+    assert client.report(spec.job_id, number, figures()) == first
+    for _ in range(2):
+        client.end_trial(spec.job_id, number, "errored", "x" * 2000)
+
+
+def test_a_conflict_names_what_differs(service: ServiceProcess) -> None:
+    client, spec = BSOClient(service.url), job()
+    client.register_job(spec)
+    with pytest.raises(ZeusJobConflict, match="max_epochs is 10 there and 20 here") as error:
+        client.register_job(job(job_id=spec.job_id, max_epochs=20))
+    assert error.value.fields["differences"] == {"max_epochs": {"known": 10, "given": 20}}
+
+
+def test_a_refusal_carries_the_services_reasons(service: ServiceProcess) -> None:
+    with pytest.raises(ZeusServiceError, match=r"HTTP 422.*eta_knob") as error:
+        BSOClient(service.url).register_job(job(eta_knob=7.0))
+    assert error.value.fields["status"] == 422
+
+
+def test_an_unknown_job_is_told(service: ServiceProcess) -> None:
+    with pytest.raises(ZeusServiceError, match="nobody-knows") as error:
+        BSOClient(service.url).start_trial("nobody-knows", "key")
+    assert error.value.fields["code"] == "not_found"
+
+
+def test_a_path_in_the_url_is_kept() -> None:
+    server = Server((200, JSON, "{}"))
+    with server.running() as url:
+        BSOClient(f"{url}/zeus/").register_job(job())
+    assert server.seen[0]["path"] == "/zeus/api/v1/jobs"
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_service_that_is_unavailable_for_a_moment_is_asked_again(status: int) -> None:
+    server = Server((status, {}, "<html>"), (200, JSON, "{}"))
+    with server.running() as url:
+        BSOClient(url).register_job(job())
+    assert len(server.seen) == 2
+
+
+def test_a_service_that_stays_unavailable_is_told_with_its_status() -> None:
+    with (
+        Server((503, {"Retry-After": "0"}, "<html>")).running() as url,
+        pytest.raises(ZeusServiceUnavailable, match=r"is not available \(HTTP 503\)"),
+    ):
+        BSOClient(url).register_job(job())
+
+
+def test_retry_after_is_honoured_but_not_for_long() -> None:
+    server = Server((503, {"Retry-After": "1"}, ""), (200, JSON, "{}"))
+    with server.running() as url:
+        began = time.monotonic()
+        BSOClient(url).register_job(job())
+        assert 1 <= time.monotonic() - began < 2
+    server = Server((503, {"Retry-After": "3600"}, ""), (200, JSON, "{}"))
+    with server.running() as url:
+        began = time.monotonic()
+        BSOClient(url).register_job(job())
+        assert 2 <= time.monotonic() - began < 3
+
+
+def test_a_server_error_is_not_asked_again() -> None:
+    server = Server((500, JSON, '{"code": "internal", "detail": "oh"}'))
+    with server.running() as url, pytest.raises(ZeusServiceError, match="HTTP 500") as error:
+        BSOClient(url).register_job(job())
+    assert not isinstance(error.value, ZeusServiceUnavailable)
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((404, {"Content-Type": "text/html"}, "<html>nginx"), "HTTP 404, text/html"),
+        ((200, {"Content-Type": "text/html"}, "<html>hello"), "HTTP 200, text/html"),
+        ((200, JSON, "[1]"), "HTTP 200, application/json"),
+        ((404, JSON, '{"message": "other"}'), "HTTP 404, application/json"),
+        ((302, {"Location": "https://login/"}, ""), "redirecting to https://login/"),
+    ],
+)
+def test_another_server_at_the_url_is_told(
+    answer: tuple[int, dict[str, str], str], message: str
+) -> None:
+    with Server(answer).running() as url, pytest.raises(ZeusServiceError) as error:
+        BSOClient(url).register_job(job())
+    assert str(error.value).startswith(f"{url} answers, but not as a zeus service does")
+    assert message in str(error.value)
+    assert "check the URL" in str(error.value)
+
+
+def test_an_answer_of_another_version_is_told() -> None:
+    with (
+        Server((200, JSON, json.dumps({"trial": 1}))).running() as url,
+        pytest.raises(ZeusServiceError, match="of the same version"),
+    ):
+        BSOClient(url).start_trial("a", "key")
+
+
+def test_nobody_at_the_url_is_told_within_two_seconds() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    began = time.monotonic()
+    with pytest.raises(ZeusServiceUnavailable) as error:
+        BSOClient(url).register_job(job())
+    assert time.monotonic() - began < 2
+    message = f"no batch size service answers at {url} ([Errno 111] Connection refused)"
+    assert str(error.value) == message
+
+
+def test_a_connection_that_breaks_off_is_told_with_its_cause() -> None:
+    def hang_up() -> None:
+        for _ in range(2):
+            connection, _ = listener.accept()
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.recv(1)
+            connection.close()
+
+    cause = r" \((\[Errno 104\] Connection reset by peer|Remote end closed connection.*)\)$"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=hang_up, daemon=True).start()
+        with pytest.raises(ZeusServiceUnavailable, match=cause):
+            BSOClient(f"http://127.0.0.1:{listener.getsockname()[1]}").register_job(job())
+
+
+def test_an_unknown_host_is_told() -> None:
+    with pytest.raises(ZeusServiceUnavailable, match=r"http://nowhere.invalid \("):
+        BSOClient("http://nowhere.invalid").register_job(job())
+
+
+def test_a_call_with_a_timeout_is_tried_once_and_no_longer() -> None:
+    began = time.monotonic()
+    with pytest.raises(ZeusServiceUnavailable):
+        BSOClient(f"http://127.0.0.1:{free_port()}").end_trial("a", 1, "errored", "", timeout_s=1)
+    assert time.monotonic() - began < 0.3
+
+
+def test_the_token_is_sent_as_a_bearer_and_never_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password other\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("ZEUS_BSO_TOKEN", "from-environment")
+    server = Server((401, JSON, '{"code": "unauthorized", "detail": "wrong token"}'))
+    with server.running() as url:
+        for token, sent in [(None, "from-environment"), ("given", "given")]:
+            client = BSOClient(url, token)
+            with pytest.raises(ZeusServiceError, match=r"\$ZEUS_BSO_TOKEN") as error:
+                client.register_job(job())
+            assert server.seen[-1]["headers"]["Authorization"] == f"Bearer {sent}"
+            assert sent not in str(error.value) + repr(client) + str(error.value.fields)
+
+
+@pytest.mark.parametrize("token", ["two words", "line\nbreak", "naïve"])
+def test_a_token_that_cannot_be_sent_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(ZeusConfigError) as error:
+        BSOClient("http://127.0.0.1:1", token)
+    assert token not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_proxy_in_the_environment_does_not_catch_loopback(
+    service: ServiceProcess, monkeypatch: pytest.MonkeyPatch, name: str, host: str
+) -> None:
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+    BSOClient(f"http://{host}:{service.port}").register_job(job())
+
+
+def test_a_proxy_in_the_environment_is_used_for_other_hosts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    server = Server((200, JSON, "{}"))
+    with server.running() as proxy:
+        monkeypatch.setenv("http_proxy", proxy)
+        BSOClient("http://zeus.example").register_job(job())
+    assert server.seen[0]["path"] == "http://zeus.example/api/v1/jobs"

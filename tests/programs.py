@@ -1,0 +1,136 @@
+"""Small Lightning programs to train, and how to look at what the service knows of them."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import requests
+import torch
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from torch.utils.data import DataLoader, TensorDataset
+
+from zeus_lightning import ZeusBSOCallback
+from zeus_lightning.meters import Reading
+
+_ids = itertools.count()
+
+
+def new_job() -> str:
+    """A job id no other test uses."""
+    return f"job-{next(_ids)}-{time.monotonic_ns()}"
+
+
+class Net(LightningModule):
+    """Logs `val_acc` as scripted, one value per validation; the last one repeats."""
+
+    def __init__(self, val_acc: tuple[float, ...] = (0.1, 0.2, 0.9)) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+        self.val_acc = val_acc
+        self.validations = 0
+        self.batch_lengths: set[int] = set()
+
+    def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
+        self.batch_lengths.add(len(batch[0]))
+        loss = self.layer(batch[0]).pow(2).mean()
+        self.log("train_loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch: list[torch.Tensor], index: int) -> None:
+        self.log("val_acc", self.val_acc[min(self.validations, len(self.val_acc) - 1)])
+
+    def on_validation_end(self) -> None:
+        if not self.trainer.sanity_checking:
+            self.validations += 1
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=getattr(self, "lr", 0.01))
+
+
+class Data(LightningDataModule):
+    """64 samples, trained in batches of `batch_size`."""
+
+    def __init__(self, batch_size: int = 8) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+        self.samples = TensorDataset(torch.randn(64, 4))
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.samples, batch_size=self.batch_size)
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(self.samples, batch_size=32)
+
+
+class StepMeter:
+    """A meter on which every reading is `energy_j` joules and `time_s` seconds after the last."""
+
+    name = "step"
+    devices = ("step",)
+    device_model = "step"
+    max_power_w = 10.0
+    is_estimate = False
+
+    def __init__(self, energy_j: float = 6.0, time_s: float = 2.0) -> None:
+        self._steps: Iterator[int] = itertools.count()
+        self.energy_j = energy_j
+        self.time_s = time_s
+
+    def read(self) -> Reading:
+        step = next(self._steps)
+        return Reading(energy_j=step * self.energy_j, time_s=step * self.time_s)
+
+    def close(self) -> None:
+        pass
+
+
+class Raise(Callback):
+    """Raises an error at the end of the first training batch."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        raise self.error
+
+
+class Steps(Callback):
+    """Counts training steps."""
+
+    count = 0
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        self.count += 1
+
+
+def zeus(url: str | None, **arguments: Any) -> ZeusBSOCallback:
+    """The callback with what every test would have to say."""
+    defaults = {"target_metric": 0.8, "meter": StepMeter(), "job_id": new_job()}
+    return ZeusBSOCallback(url, **(defaults | arguments))
+
+
+def trainer(*callbacks: Callback, **arguments: Any) -> Trainer:
+    """A quiet Trainer on the CPU."""
+    defaults: dict[str, Any] = {
+        "max_epochs": 5,
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    return Trainer(callbacks=list(callbacks), **(defaults | arguments))
+
+
+def trials(url: str, job_id: str) -> list[dict[str, Any]]:
+    """A job's trials as the service knows them; none when it does not know the job."""
+    answer = requests.get(f"{url}/api/v1/jobs/{job_id}/trials", timeout=5)
+    return [] if answer.status_code == 404 else answer.json()["trials"]
+
+
+def outcomes(url: str, job_id: str) -> list[str | None]:
+    """How a job's trials ended; None: still open."""
+    return [trial["outcome"] for trial in trials(url, job_id)]

@@ -1,0 +1,166 @@
+"""`Trial`: one trial, as the process that runs it sees it."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from lightning.pytorch.utilities import rank_zero_warn
+
+from zeus_lightning.client import BSOClient
+from zeus_lightning.errors import ZeusServiceError, ZeusServiceUnavailable
+from zeus_lightning.messages import Decision, Outcome, Report, TrialStart
+
+_AWAY_S = 2.0  # how long to try again, at each validation, a service that has gone away
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What every rank is to follow after one of them has spoken with the service.
+
+    Args:
+        report: What was reported, None when nothing was.
+        outcome: How the trial ended, None while it goes on.
+        reason: Why, in one sentence.
+        cost_bound: Cost in joules past which the run will be stopped, if known.
+    """
+
+    report: Report | None = None
+    outcome: Outcome | None = None
+    reason: str = ""
+    cost_bound: float | None = None
+
+
+class Trial:
+    """A trial's reports, sent in order and kept while the service is away, and its end.
+
+    Nothing here raises because of the service: a healthy run is never stopped by it.
+
+    Args:
+        client: The service.
+        start: What the service answered to the start.
+    """
+
+    def __init__(self, client: BSOClient, start: TrialStart) -> None:
+        self._client = client
+        self._job_id = start.job_id
+        self._number = start.trial_number
+        self._sequence = 0
+        self._unsent: deque[Report] = deque()
+        self._away = False
+        self._warned = False
+
+    def report(self, epoch: int, time_s: float, energy_j: float, metric: float) -> Answer:
+        """Report a validation's figures, after those still kept.
+
+        Args:
+            epoch: Epochs completed.
+            time_s: Seconds since training began.
+            energy_j: Joules since training began, over all devices; NaN: a meter failed.
+            metric: The monitored metric.
+        """
+        if math.isnan(energy_j):
+            return self.abandon("an energy meter failed")
+        if not math.isfinite(metric):
+            return self.end("diverged", f"the metric is {metric} after {epoch} epochs")
+        self._sequence += 1
+        report = Report(
+            sequence=self._sequence, epoch=epoch, time_s=time_s, energy_j=energy_j, metric=metric
+        )
+        self._unsent.append(report)
+        try:
+            decision = self._flush(timeout_s=_AWAY_S if self._away else None)
+        except ZeusServiceError as error:
+            over = error.fields.get("code") == "trial_finished"
+            return self.abandon(error.message, report, tell=not over)
+        return Answer(report=report) if decision is None else _answer(decision, report)
+
+    def end(self, outcome: Outcome, reason: str) -> Answer:
+        """End the trial; reports still kept go first, and what the service says to them stands."""
+        try:
+            decision = self._flush()
+            if decision is not None and decision.decision == "stop":
+                return _answer(decision)
+            if self._unsent:
+                reason = f"{len(self._unsent)} reports could not be sent; {reason}"
+                return Answer(outcome="lost", reason=reason)
+            self.tell_end(outcome, reason)
+        except ZeusServiceError as error:
+            rank_zero_warn(f"zeus: the trial's end ({outcome}) was not told: {error.message}")
+        return Answer(outcome=outcome, reason=reason)
+
+    def abandon(self, reason: str, report: Report | None = None, *, tell: bool = True) -> Answer:
+        """Go on training without the service: what is measured from here on teaches nothing.
+
+        Args:
+            reason: Why, for the warning.
+            report: What was to be reported.
+            tell: Whether the service is to be told that the trial has ended.
+        """
+        rank_zero_warn(f"zeus: {reason}; training goes on, but this run teaches nothing")
+        self._unsent.clear()
+        if tell:
+            self.end("errored", reason)
+        return Answer(report=report, outcome="errored", reason=reason)
+
+    def tell_end(self, outcome: Outcome, reason: str, timeout_s: float | None = None) -> None:
+        """Tell the service how the trial ended.
+
+        Args:
+            outcome: One of those a client may give.
+            reason: For a person.
+            timeout_s: Try once, and for no longer than this.
+
+        Raises:
+            ZeusServiceError: It could not be told: the trial's lease will run out.
+        """
+        self._client.end_trial(self._job_id, self._number, outcome, reason, timeout_s)
+
+    def _flush(self, timeout_s: float | None = None) -> Decision | None:
+        """Send the reports kept, oldest first, until the service says stop.
+
+        Args:
+            timeout_s: Try each once, and for no longer than this; None: with retries.
+
+        Returns:
+            The answer to the last one sent; None when one could not be sent or none was kept.
+
+        Raises:
+            ZeusServiceError: The service refused a report.
+        """
+        decision = None
+        while self._unsent:
+            try:
+                decision = self._client.report(
+                    self._job_id, self._number, self._unsent[0], timeout_s
+                )
+            except ZeusServiceError as error:
+                if not _may_pass(error):
+                    raise
+                self._away = True
+                self._warn_once(error)
+                return None
+            self._away = False
+            self._unsent.popleft()
+            if decision.decision == "stop":
+                self._unsent.clear()
+        return decision
+
+    def _warn_once(self, error: ZeusServiceError) -> None:
+        if not self._warned:
+            rank_zero_warn(f"zeus: {error.message}; training goes on, reports are kept for later")
+        self._warned = True
+
+
+def _answer(decision: Decision, report: Report | None = None) -> Answer:
+    return Answer(
+        report=report,
+        outcome=decision.outcome,
+        reason=decision.reason,
+        cost_bound=decision.cost_bound,
+    )
+
+
+def _may_pass(error: ZeusServiceError) -> bool:
+    return isinstance(error, ZeusServiceUnavailable) or error.fields.get("status", 0) >= 500
