@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from statistics import mean
 
 import lightning as L  # noqa: N812  (as Lightning's own documentation has it)
 import requests
@@ -39,7 +40,7 @@ TRIES = 20  # launches of one recurrence before giving up
 class Digits(L.LightningDataModule):
     """scikit-learn's 1,797 handwritten digits of 8 x 8 pixels."""
 
-    def __init__(self, batch_size: int = 128) -> None:
+    def __init__(self, batch_size: int = 64) -> None:
         super().__init__()
         self.batch_size = batch_size
 
@@ -63,7 +64,7 @@ class Digits(L.LightningDataModule):
 class DigitsNet(L.LightningModule):
     """A small convolutional network."""
 
-    def __init__(self, lr: float = 0.02) -> None:
+    def __init__(self, lr: float = 0.004) -> None:
         super().__init__()
         self.lr = lr
         self.net = nn.Sequential(
@@ -100,7 +101,7 @@ def train(url: str, seed: int) -> ZeusBSOCallback:
     L.seed_everything(seed, verbose=False)
     zeus = ZeusBSOCallback(url, target_metric=0.97, job_id=JOB_ID)
     trainer = L.Trainer(
-        max_epochs=30,
+        max_epochs=100,
         callbacks=[zeus],
         logger=False,
         enable_checkpointing=False,
@@ -124,6 +125,7 @@ def main() -> None:
 
     console = Console()
     with service(options.folder) as url:
+        console.print(f"The service is at {url}, its database and log in {options.folder}.")
         known = known_trials(url)
         if known:
             console.print(f"Job {JOB_ID!r} goes on after {known} trials.")
@@ -159,15 +161,21 @@ def recur(url: str, run: int, known: int, table: Table) -> None:
 
 
 def summarize(url: str, console: Console) -> None:
-    """Print the best batch size, and its cost against the default's."""
+    """Print the best batch size, and what it costs against the default."""
     job = requests.get(f"{url}/api/v1/jobs/{JOB_ID}", timeout=10).json()
-    mean_cost = {arm["batch_size"]: arm["mean"] for arm in job["arms"]}
+    trials = requests.get(f"{url}/api/v1/jobs/{JOB_ID}/trials?limit=1000", timeout=10).json()
     spec, best = job["spec"], job["best_batch_size"]
+
+    def mean_cost(batch_size: int) -> float:
+        """Mean over the runs that reached the target."""
+        right = {"batch_size": batch_size, "outcome": "converged"}.items()
+        return mean(trial["cost"] for trial in trials["trials"] if right <= trial.items())
+
     default = spec["default_batch_size"]
-    ratio = mean_cost[best] / mean_cost[default]
+    cost, default_cost = mean_cost(best), mean_cost(default)
     console.print(
-        f"Best batch size so far: [bold]{best}[/], at a mean cost of {mean_cost[best]:.1f} J; the "
-        f"default, {default}, costs {mean_cost[default]:.1f} J (ratio {ratio:.2f})."
+        f"\nBest batch size so far: [bold]{best}[/], at a mean cost of {cost:.1f} J. "
+        f"The default, {default}, costs {default_cost:.1f} J (ratio {cost / default_cost:.2f})."
     )
     estimate = " (an estimate: no energy counter was read)" if "estimate" in spec["meter"] else ""
     console.print(f"Energy by {spec['meter']}{estimate}, on {spec['device_model']}.")
