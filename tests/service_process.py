@@ -71,19 +71,20 @@ class ServiceProcess:
         """SIGKILL for it and its workers."""
         self._end(signal.SIGKILL)
 
-    def stop(self) -> None:
-        """SIGTERM, as an operator would."""
-        self._end(signal.SIGTERM)
+    def stop(self) -> int:
+        """SIGTERM, as an operator would; the exit status."""
+        return self._end(signal.SIGTERM)
 
-    def _end(self, signal_number: int) -> None:
+    def _end(self, signal_number: int) -> int:
         if self._process is None:
-            return
+            return 0
         if signal_number == signal.SIGKILL:
             os.killpg(self._process.pid, signal_number)
         else:
             self._process.send_signal(signal_number)
-        self._process.wait(timeout=30)
+        status = self._process.wait(timeout=30)
         self._process = None
+        return status
 
     def __enter__(self) -> Self:
         self.start()

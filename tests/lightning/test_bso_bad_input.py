@@ -271,8 +271,8 @@ def test_a_job_id_known_with_another_configuration_is_told_with_what_differs(
     error = tried(job, service.url, Data(), target_metric=0.85, eta_knob=0.75)
     assert isinstance(error, ZeusJobConflict)
     assert set(error.fields["differences"]) == {"target_metric", "eta_knob"}
-    assert "target_metric: 0.8 there, 0.85 here" in str(error)
-    assert "use another job_id" in str(error)
+    assert "target_metric is 0.8 there and 0.85 here" in str(error)
+    assert "Use another job_id" in str(error)
     assert outcomes(service.url, job) == ["converged"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 import requests
 from service.jobs import spec_json
-from service_process import ServiceProcess, free_port
+from service_process import ServiceProcess
 
 COMMAND = str(Path(sys.executable).parent / "zeus-service")
 
@@ -132,16 +131,5 @@ def test_looking_makes_no_database(url: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_sigterm_ends_it_with_status_0(tmp_path: Path, url: str) -> None:
-    process = subprocess.Popen(
-        [COMMAND, "serve", f"--bind=127.0.0.1:{free_port()}"],
-        env={**os.environ, "ZEUS_BSO_DATABASE_URL": url},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    while "Booting worker" not in process.stderr.readline():
-        pass
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
-    assert process.returncode == 0
+def test_sigterm_ends_it_with_status_0(own_service: ServiceProcess) -> None:
+    assert own_service.stop() == 0
