@@ -8,9 +8,10 @@ from apiflask import APIBlueprint, APIFlask
 from flask.json.provider import DefaultJSONProvider
 from flask.typing import ResponseReturnValue
 from pydantic_core import from_json
+from sqlalchemy.pool import NullPool
 from werkzeug.exceptions import BadRequest
 
-from zeus_service import __version__, models
+from zeus_service import __version__
 from zeus_service.api.errors import set_up_errors
 from zeus_service.api.v1 import JobIdConverter, v1
 from zeus_service.config import Config
@@ -28,13 +29,16 @@ class StrictJSON(DefaultJSONProvider):
         """Parse a request's body.
 
         Raises:
-            BadRequest: It is malformed.
+            BadRequest: It is malformed, or no object.
         """
         del kwargs
         try:
-            return from_json(s, allow_inf_nan=False)
+            value = from_json(s, allow_inf_nan=False)
         except ValueError as error:
             raise BadRequest(f"the body is not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise BadRequest("the body must be a JSON object")
+        return value
 
 
 @health.get("/healthz")
@@ -50,6 +54,9 @@ def make_app(config: Config | None = None) -> APIFlask:
     app = APIFlask("zeus_service", title="zeus-service", version=__version__, docs_path=None)
     app.json = StrictJSON(app)
     app.config["SQLALCHEMY_DATABASE_URI"] = config.database_url
+    if config.sqlite_path:
+        # A connection each time is cheap, and none crosses a fork or outlives its file.
+        app.config["SQLALCHEMY_ENGINE_OPTIONS"] = {"poolclass": NullPool}
     app.config["SQLALCHEMY_ECHO"] = config.echo_sql
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     app.config["VALIDATION_ERROR_DESCRIPTION"] = "invalid"
@@ -59,13 +66,10 @@ def make_app(config: Config | None = None) -> APIFlask:
 
     db.init_app(app)
     with app.app_context():
-        if db.engine.dialect.name == "sqlite":
+        if config.sqlite_path:
             set_up_sqlite(db.engine)
     migrate.init_app(app, db)
     set_up_errors(app)
     app.register_blueprint(v1)
     app.register_blueprint(health)
     return app
-
-
-__all__ = ["make_app", "models"]

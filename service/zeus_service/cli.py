@@ -10,17 +10,18 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 import click
-from flask import Flask
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from rich.console import Console
 from rich.table import Table
+from sqlalchemy.engine import make_url
 
 from zeus_service import __version__, create_app, optimizer
 from zeus_service.config import Config
-from zeus_service.database import DatabaseError, migrate_sqlite
+from zeus_service.database import UnusableDatabase, check_revision, prepare
 from zeus_service.errors import OptimizerError
 from zeus_service.messages import Job, JobSummary, Trial
-from zeus_service.server import BindError, Server, check_bind
+from zeus_service.server import Server, UnusableAddress, check_bind
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,13 +45,10 @@ def one_message(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except ValidationError as error:
-            lines = [
-                f"ZEUS_BSO_{'_'.join(map(str, found['loc'])).upper()}={found['input']!r}: "
-                f"{found['msg']}"
-                for found in error.errors()
-            ]
-            raise click.ClickException("\n".join(lines)) from error
-        except (BindError, DatabaseError, OptimizerError) as error:
+            raise click.ClickException("\n".join(map(_setting, error.errors()))) from error
+        except UnicodeDecodeError as error:
+            raise click.ClickException(f"the .env file is not UTF-8: {error}") from error
+        except (UnusableAddress, UnusableDatabase, OptimizerError) as error:
             raise click.ClickException(str(error)) from error
 
     return wrapper
@@ -62,8 +60,9 @@ def one_message(command: Callable[P, R]) -> Callable[P, R]:
 @one_message
 def serve(bind: str, workers: int) -> None:
     """Run the service."""
-    config, _ = _application()
+    config = Config()
     check_bind(bind)
+    prepare(create_app(config), config)
     click.echo(f"zeus-service {__version__} on http://{bind}, data in {_shown(config)}", err=True)
     # gunicorn reads the command line of the process it runs in; this one is click's.
     sys.argv = sys.argv[:1]
@@ -89,7 +88,13 @@ def jobs() -> None:
 
 @main.command()
 @click.argument("job_id", metavar="JOB")
-@click.option("--trials", default=20, show_default=True, help="How many of the latest to list.")
+@click.option(
+    "--trials",
+    default=20,
+    show_default=True,
+    type=click.IntRange(1, 1000),
+    help="How many of the latest to list.",
+)
 @one_message
 def show(job_id: str, trials: int) -> None:
     """Show what is believed about a job's batch sizes, and its latest trials."""
@@ -103,6 +108,7 @@ def show(job_id: str, trials: int) -> None:
         f"{spec.monitor} to {spec.target_metric:g} in {spec.max_epochs} epochs on "
         f"{spec.num_devices} x {spec.device_model}, energy by {spec.meter}",
         highlight=False,
+        markup=False,
     )
     console.print(_arms_table(job))
     console.print(_trials_table(latest.trials))
@@ -118,32 +124,23 @@ def rebuild(job_id: str) -> None:
     click.echo("the stored state was right" if same else "the stored state differed: replaced")
 
 
-def _application() -> tuple[Config, Flask]:
-    """The application, on a database that is ready."""
-    config = Config()
-    app = create_app(config)
-    if config.sqlite_path:
-        migrate_sqlite(app, config.sqlite_path)
-    return config, app
-
-
 @contextmanager
 def _database() -> Iterator[None]:
+    """The database, for looking into it: it must be there, and is not migrated."""
     config = Config()
-    if config.sqlite_path and not config.sqlite_path.exists():
-        raise DatabaseError(
-            f"no database at {config.sqlite_path}; `zeus-service serve` makes it, or "
-            "ZEUS_BSO_DATABASE_URL names another"
-        )
-    _, app = _application()
-    with app.app_context():
+    with create_app(config).app_context():
+        check_revision(config)
         yield
 
 
 def _shown(config: Config) -> str:
-    from sqlalchemy.engine import make_url
-
     return make_url(config.database_url).render_as_string(hide_password=True)
+
+
+def _setting(error: ErrorDetails) -> str:
+    name = "_".join(map(str, error["loc"]))
+    value = "" if name == "database_url" else f"={error['input']!r}"  # a URL may hold a password
+    return f"ZEUS_BSO_{name.upper()}{value}: {error['msg']}"
 
 
 def _all_jobs() -> Iterator[JobSummary]:

@@ -9,7 +9,7 @@ from platformdirs import user_data_path
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 
 def _default_database_url() -> str:
@@ -27,7 +27,11 @@ class Config(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="ZEUS_BSO_", env_file=".env", env_file_encoding="utf-8", extra="ignore"
+        env_prefix="ZEUS_BSO_",
+        env_file=".env",
+        env_file_encoding="utf-8",
+        env_ignore_empty=True,
+        extra="ignore",
     )
 
     database_url: str = Field(default_factory=_default_database_url)
@@ -44,8 +48,11 @@ class Config(BaseSettings):
     def _absolute(cls, value: str) -> str:
         try:
             url = make_url(value)
+            url.get_dialect().import_dbapi()
         except ArgumentError:
             raise ValueError("not a database URL, such as sqlite:///zeus.sqlite3") from None
+        except (NoSuchModuleError, ModuleNotFoundError) as error:
+            raise ValueError(f"no driver for {value.partition(':')[0]} here: {error}") from None
         if url.get_backend_name() == "sqlite":
             if not url.database or url.database == ":memory:":
                 raise ValueError("a SQLite database must be a file: workers could not share it")

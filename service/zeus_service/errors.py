@@ -31,6 +31,10 @@ class JobBusy(OptimizerError):
     """The job has running trials."""
 
 
+class Contended(OptimizerError):
+    """Too many transactions change the same rows at once."""
+
+
 class UnknownPolicy(OptimizerError):
     """No policy of that name."""
 

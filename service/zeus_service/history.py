@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Literal
 
-from zeus_service.policies import NO_VERDICT, POLICIES, Choice, Observation, State, Why
+from zeus_service.policies import NO_VERDICT, Choice, Observation, State, policy_of
 from zeus_service.spec import JobSpec
 
 Outcome = Literal[
@@ -46,7 +46,7 @@ class Event:
 
 def apply(spec: JobSpec, state: State, event: Event) -> State:
     """The state after one more event."""
-    policy = POLICIES[spec.policy or ""]
+    policy = policy_of(spec)
     if event.kind != "ended":
         return policy.begin(spec, state, event.choice)
     assert event.outcome is not None
@@ -56,8 +56,5 @@ def apply(spec: JobSpec, state: State, event: Event) -> State:
 
 def fold(spec: JobSpec, events: Iterable[Event]) -> State:
     """The state after all events, from the start."""
-    initial = POLICIES[spec.policy or ""].initial_state(spec)
+    initial = policy_of(spec).initial_state(spec)
     return reduce(lambda state, event: apply(spec, state, event), events, initial)
-
-
-__all__ = ["RESUMABLE", "Event", "Outcome", "Why", "apply", "fold"]

@@ -1,4 +1,4 @@
-"""A job under its lock: the only place where events are recorded and the state changes."""
+"""A job under its lock: events are recorded and the state advances together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, and_, insert, select, update
 from zeus_service import history
 from zeus_service.errors import no_job
 from zeus_service.models import EVENTS, JOBS, TRIALS
-from zeus_service.policies import POLICIES, Choice
+from zeus_service.policies import Choice, policy_of
 from zeus_service.spec import JobSpec
 
 
@@ -42,7 +42,7 @@ class LockedJob:
 
     def cost_bound(self) -> float | None:
         """The early-stop bound in joules; None: no bound."""
-        bound = POLICIES[self.spec.policy or ""].cost_bound(self.spec, self.state)
+        bound = policy_of(self.spec).cost_bound(self.spec, self.state)
         return bound if np.isfinite(bound) else None
 
     def lose_expired(self, now: float) -> None:

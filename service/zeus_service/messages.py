@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from zeus_service.history import Outcome
 from zeus_service.policies import Why
-from zeus_service.spec import Integer, JobSpec, Number
+from zeus_service.spec import Amount, Count, Finite, JobSpec, PositiveCount
 
 Reason = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
 
@@ -27,11 +27,11 @@ class Empty(_Message):
 class Report(_Message):
     """What a run measured from the start of training up to one validation end."""
 
-    sequence: Annotated[Integer, Field(ge=1, le=2**31 - 1)]
-    epoch: Annotated[Integer, Field(ge=0, le=2**31 - 1)]
-    time_s: Annotated[Number, Field(ge=0)]
-    energy_j: Annotated[Number, Field(ge=0)]
-    metric: Number
+    sequence: PositiveCount
+    epoch: Count
+    time_s: Amount
+    energy_j: Amount
+    metric: Finite
 
 
 class Decision(_Message):

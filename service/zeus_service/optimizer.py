@@ -17,6 +17,7 @@ from sqlalchemy.exc import IntegrityError
 
 from zeus_service import history, messages, stopping, views
 from zeus_service.errors import (
+    Contended,
     ExhaustedJob,
     JobBusy,
     JobConflict,
@@ -30,7 +31,14 @@ from zeus_service.errors import (
 from zeus_service.extensions import transaction
 from zeus_service.locked_job import LockedJob
 from zeus_service.models import EVENTS, JOBS, REPORTS, TRIALS
-from zeus_service.policies import DEFAULT_POLICY, POLICIES, ArmEstimate, Choice, NoBatchSizeLeft
+from zeus_service.policies import (
+    DEFAULT_POLICY,
+    POLICIES,
+    ArmEstimate,
+    Choice,
+    NoBatchSizeLeft,
+    policy_of,
+)
 from zeus_service.spec import JobSpec
 
 T = TypeVar("T")
@@ -126,7 +134,7 @@ def _start(job_id: str, idempotency_key: str | None) -> tuple[messages.TrialStar
         now = time.time()
         job.lose_expired(now)
         number = job.row.trials + 1
-        policy = POLICIES[job.spec.policy or ""]
+        policy = policy_of(job.spec)
         rng = np.random.default_rng([job.spec.random_seed(), number])
         try:
             choice = policy.next_batch_size(job.spec, job.state, rng)
@@ -239,7 +247,7 @@ def end_trial(job_id: str, trial_number: int, end: messages.TrialEnd) -> message
     """
     with transaction() as connection:
         job = LockedJob.take(connection, job_id)
-        seen = _trial_row(connection, job_id, trial_number)
+        seen = _locked_trial(connection, job_id, trial_number)
         if seen.outcome == end.outcome:
             return views.trial(seen._asdict())
         if seen.outcome is not None and seen.outcome not in history.RESUMABLE:
@@ -362,10 +370,11 @@ def rebuild(job_id: str) -> bool:
             select(EVENTS).where(EVENTS.c.job_id == job_id).order_by(EVENTS.c.sequence)
         ).all()
         folded = history.fold(job.spec, [views.event(row) for row in rows])
-        same = bool(folded == job.state)
+        if folded == job.state:
+            return True
         job.state = folded
         job.save(time.time())
-        return same
+        return False
 
 
 def _save_report(
@@ -428,7 +437,7 @@ def _again_if_raced(use_case: Callable[[], T]) -> T:
             return use_case()
         except _Raced:
             continue
-    raise JobBusy("too many requests change this trial at once; send this one again")
+    raise Contended("too many requests change this at once; send this one again")
 
 
 def _job_row(connection: Connection, job_id: str) -> Row[Any]:
@@ -438,9 +447,11 @@ def _job_row(connection: Connection, job_id: str) -> Row[Any]:
     return row
 
 
-def _trial_row(connection: Connection, job_id: str, trial_number: int) -> Row[Any]:
+def _locked_trial(connection: Connection, job_id: str, trial_number: int) -> Row[Any]:
     row = connection.execute(
-        select(TRIALS).where(TRIALS.c.job_id == job_id, TRIALS.c.trial_number == trial_number)
+        select(TRIALS)
+        .where(TRIALS.c.job_id == job_id, TRIALS.c.trial_number == trial_number)
+        .with_for_update()
     ).one_or_none()
     if row is None:
         raise no_trial(job_id, trial_number)
@@ -463,4 +474,4 @@ def _why(stage: str, choice: Choice) -> str:
 
 
 def _failures(arms: Iterable[ArmEstimate]) -> str:
-    return ", ".join(f"{arm.batch_size} {arm.status}" for arm in arms)
+    return ", ".join(f"{arm.batch_size} {arm.status}" for arm in arms if arm.pulls)

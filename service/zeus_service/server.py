@@ -19,8 +19,8 @@ SETTINGS: dict[str, Any] = {
 """For both ways of starting gunicorn: `zeus-service serve` and `service/gunicorn.conf.py`."""
 
 
-class BindError(Exception):
-    """The address cannot be listened on."""
+class UnusableAddress(Exception):
+    """The address cannot be listened on; the message names it and the remedy."""
 
 
 class Server(BaseApplication):
@@ -49,18 +49,18 @@ def check_bind(bind: str) -> None:
     """Check that `HOST:PORT` can be listened on: gunicorn would try again for five seconds.
 
     Raises:
-        BindError: It is no address, or in use, or not this machine's.
+        UnusableAddress: It is no address, or in use, or not this machine's.
     """
     host, _, port = bind.rpartition(":")
     host = host.strip("[]")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise BindError(f"{bind!r} is not HOST:PORT, such as 127.0.0.1:8765")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise UnusableAddress(f"{bind!r} is not HOST:PORT, such as 127.0.0.1:8765")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, int(port)))
         except OSError as error:
-            raise BindError(
+            raise UnusableAddress(
                 f"cannot listen on {bind}: {error.strerror}; choose another with --bind"
             ) from error

@@ -18,10 +18,7 @@ from pydantic import (
     field_validator,
 )
 
-MAX_INTEGER = 2**53 - 1
-"""Integers up to here survive every JSON reader, and every 64-bit database column."""
-
-MAX_NUMBER = 1e15
+MAX_AMOUNT = 1e15
 """Joules, seconds and watts beyond this are a broken meter; sums of their squares stay finite."""
 
 
@@ -42,10 +39,13 @@ def _real(value: Any) -> Any:
     return value
 
 
-Integer = Annotated[int, BeforeValidator(_whole), Field(ge=-MAX_INTEGER, le=MAX_INTEGER)]
-Number = Annotated[
-    float, BeforeValidator(_real), Field(ge=-MAX_NUMBER, le=MAX_NUMBER, allow_inf_nan=False)
-]
+WHOLE = BeforeValidator(_whole)
+REAL = BeforeValidator(_real)
+Count = Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE]
+PositiveCount = Annotated[int, Field(ge=1, le=2**31 - 1), WHOLE]
+Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False), REAL]
+PositiveAmount = Annotated[float, Field(gt=0, le=MAX_AMOUNT, allow_inf_nan=False), REAL]
+Finite = Annotated[float, Field(allow_inf_nan=False), REAL]
 JOB_ID_PATTERN = "[A-Za-z0-9][A-Za-z0-9._:-]{0,254}"
 JobId = Annotated[str, Field(pattern=f"^{JOB_ID_PATTERN}$", max_length=255)]
 Name = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -64,29 +64,29 @@ class JobSpec(BaseModel):
 
     job_id: JobId
     batch_sizes: Annotated[
-        list[Annotated[Integer, Field(ge=1, le=2**31 - 1)]],
+        list[PositiveCount],
         Field(min_length=1, max_length=128),
         AfterValidator(_ascending),
     ]
-    default_batch_size: Annotated[Integer, Field(ge=1, le=2**31 - 1)]
-    target_metric: Number
+    default_batch_size: PositiveCount
+    target_metric: Finite
     higher_is_better: bool = True
     monitor: Name
-    max_epochs: Annotated[Integer, Field(ge=1, le=10**9)]
-    max_power_w: Annotated[Number, Field(gt=0)]
-    num_devices: Annotated[Integer, Field(ge=1, le=10**6)]
+    max_epochs: PositiveCount
+    max_power_w: PositiveAmount
+    num_devices: PositiveCount
     device_model: Name
     meter: Name
-    eta_knob: Annotated[Number, Field(ge=0, le=1)] = 0.5
-    beta_knob: Annotated[Number, Field(gt=0)] | None = 2.0
-    num_pruning_rounds: Annotated[Integer, Field(ge=0, le=100)] = 2
-    window_size: Annotated[Integer, Field(ge=0, le=1000)] = 0
-    mab_prior_mean: Number = 0.0
-    mab_prior_precision: Annotated[Number, Field(ge=0)] = 0.0
-    mab_num_explorations: Annotated[Integer, Field(ge=0, le=1000)] = 2
+    eta_knob: Annotated[float, Field(ge=0, le=1), REAL] = 0.5
+    beta_knob: PositiveAmount | None = 2.0
+    num_pruning_rounds: Annotated[int, Field(ge=0, le=100), WHOLE] = 2
+    window_size: Annotated[int, Field(ge=0, le=1000), WHOLE] = 0
+    mab_prior_mean: Annotated[float, Field(ge=-1e30, le=1e30), REAL] = 0.0
+    mab_prior_precision: Amount = 0.0
+    mab_num_explorations: Annotated[int, Field(ge=0, le=1000), WHOLE] = 2
     policy: Name | None = None
-    seed: Annotated[Integer, Field(ge=0, le=2**32 - 1)] | None = None
-    lease_s: Annotated[Number, Field(ge=1, le=31 * 86400)] = 900.0
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1), WHOLE] | None = None
+    lease_s: Annotated[float, Field(ge=1, le=31 * 86400), REAL] = 900.0
 
     @field_validator("default_batch_size")
     @classmethod

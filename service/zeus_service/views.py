@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, func, select
 
 from zeus_service import history, messages
 from zeus_service.models import TRIALS
-from zeus_service.policies import POLICIES, Choice
+from zeus_service.policies import Choice, policy_of
 from zeus_service.spec import JobSpec
 
 
@@ -22,7 +22,7 @@ def event(row: Row[Any]) -> history.Event:
 def summary(row: Row[Any]) -> messages.JobSummary:
     """A job in a list."""
     spec = JobSpec.model_validate(row.spec)
-    policy = POLICIES[spec.policy or ""]
+    policy = policy_of(spec)
     return messages.JobSummary(
         job_id=row.job_id,
         stage=policy.stage(spec, row.state),
@@ -39,7 +39,7 @@ def job(connection: Connection, row: Row[Any]) -> messages.Job:
     counts = connection.execute(
         select(outcome, func.count()).where(TRIALS.c.job_id == row.job_id).group_by(outcome)
     ).all()
-    arms = POLICIES[spec.policy or ""].describe(spec, row.state)
+    arms = policy_of(spec).describe(spec, row.state)
     return messages.Job(
         **summary(row).model_dump(),
         spec=spec,

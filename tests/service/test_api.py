@@ -144,13 +144,52 @@ def test_a_new_report_for_a_finished_trial_is_told_its_outcome(api: Api, trial: 
     assert problem(response, 409, "trial_finished")["outcome"] == "converged"
 
 
-def test_a_trial_ends_once(api: Api, trial: str) -> None:
+def test_the_same_end_again_changes_nothing(api: Api, trial: str) -> None:
     end = {"outcome": "errored", "reason": "ValueError"}
     first = api("PATCH", trial, end)
     assert first.json()["outcome"] == "errored"
     assert api("PATCH", trial, end).json() == first.json()
     api("PATCH", trial, {"outcome": "withdrawn"})
     problem(api("PATCH", trial, {"outcome": "diverged"}), 409, "trial_finished")
+
+
+def test_a_run_is_stopped_before_the_report_that_would_cross_the_bound(
+    api: Api, job: str, trial: str
+) -> None:
+    api("POST", f"{trial}/reports", report(metric=0.9))  # a cost of 750 J: a bound of 1500 J
+    assert api("POST", f"/jobs/{job}/trials", {}).json()["cost_bound"] == 1500.0
+    path = f"/jobs/{job}/trials/2/reports"
+    answers = [
+        api("POST", path, report(sequence, time_s=0, energy_j=energy_j)).json()
+        for sequence, energy_j in ((1, 1400.0), (2, 2000.0), (3, 2700.0))
+    ]
+    assert [answer["cost"] for answer in answers] == [700.0, 1000.0, 1350.0]
+    assert [answer["outcome"] for answer in answers] == [None, None, "early_stopped"]
+
+
+def test_an_end_records_when_and_at_what_cost(api: Api, job: str, trial: str) -> None:
+    api("POST", f"{trial}/reports", report())
+    before = time.time()
+    ended = api("PATCH", trial, {"outcome": "diverged", "reason": "NaN"}).json()
+    assert (ended["cost"], ended["reason"]) == (750.0, "NaN")
+    assert before <= ended["ended_at"] <= time.time()
+    assert api("GET", f"/jobs/{job}").json()["arms"][2]["mean"] == 750.0
+
+
+def test_a_report_extends_the_lease(api: Api, job: str, trial: str) -> None:
+    first = api("GET", f"/jobs/{job}/trials").json()["trials"][0]["lease_expires_at"]
+    api("POST", f"{trial}/reports", report())
+    second = api("GET", f"/jobs/{job}/trials").json()["trials"][0]["lease_expires_at"]
+    assert second > first
+
+
+def test_a_deleted_job_leaves_nothing_behind(api: Api, job: str, trial: str) -> None:
+    api("POST", f"{trial}/reports", report(metric=0.9))
+    api("DELETE", f"/jobs/{job}")
+    assert api("POST", "/jobs", spec_json(job_id=job)).status_code == 201
+    start = api("POST", f"/jobs/{job}/trials", {})
+    assert (start.status_code, start.json()["trial_number"]) == (201, 1)
+    assert api("POST", f"{trial}/reports", report()).json()["decision"] == "continue"
 
 
 def test_a_report_takes_an_interruption_back(api: Api, job: str, trial: str) -> None:
@@ -234,7 +273,7 @@ UNSUITED = {
         list(range(999)),
     ],
     "default_batch_size": [*NUMBERS, 7],
-    "target_metric": [10**400, 1e300, "1", True, None, []],
+    "target_metric": [10**400, "1", True, None, []],
     "max_epochs": [*NUMBERS, 0],
     "eta_knob": [1.01, -0.01, "0.5", True, 10**400, None],
     "beta_knob": [0, -1, "2", True, 1e300],
@@ -265,9 +304,9 @@ def test_a_job_with_an_unsuited_value_is_refused_by_name(api: Api, field: str) -
 def test_a_report_with_an_unsuited_value_changes_nothing(
     api: Api, job: str, trial: str, field: str
 ) -> None:
-    values = [10**400, 1e300, "1", True, None, [], {}]
+    values = [10**400, "1", True, None, [], {}]
     if field != "metric":
-        values += [-1, -1e300]
+        values += [-1, 1e300, -1e300]
     for value in values:
         body = problem(
             api.raw(f"{trial}/reports", json.dumps({**report(), field: value})), 422, "invalid"
@@ -277,10 +316,15 @@ def test_a_report_with_an_unsuited_value_changes_nothing(
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
-def test_numbers_that_are_none_are_refused(api: Api, trial: str, number: str) -> None:
-    for field in ("time_s", "energy_j", "metric", "epoch"):
-        body = json.dumps(report()).replace(str(report()[field]), number, 1)
-        assert api.raw(f"{trial}/reports", body).status_code in (400, 422)
+@pytest.mark.parametrize("field", ["time_s", "energy_j", "metric", "epoch"])
+def test_numbers_that_are_none_are_refused(api: Api, trial: str, field: str, number: str) -> None:
+    body = json.dumps({**report(), field: "HERE"}).replace('"HERE"', number)
+    assert api.raw(f"{trial}/reports", body).status_code in (400, 422)
+
+
+@pytest.mark.parametrize("metric", [1e300, -1e300, 5e-324, 1])
+def test_a_metric_may_be_any_finite_number(api: Api, trial: str, metric: float) -> None:
+    assert api("POST", f"{trial}/reports", report(metric=metric)).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -289,8 +333,19 @@ def test_numbers_that_are_none_are_refused(api: Api, trial: str, number: str) ->
      b'{"job_id": "\\ud800"}'],
 )  # fmt: skip
 def test_a_body_that_is_no_object_is_refused(api: Api, trial: str, body: bytes) -> None:
-    for path in ("/jobs", f"{trial}/reports"):
+    for path in ("/jobs", "/jobs/x/trials", f"{trial}/reports", f"{trial}/heartbeat"):
         assert api.raw(path, body).status_code in (400, 422)
+
+
+@pytest.mark.parametrize("body", [b"{}", b" " * 70_000 + b"{}", b"{}" + b" " * 70_000 + b"x"])
+def test_a_body_of_unknown_length_is_refused(api: Api, job: str, body: bytes) -> None:
+    response = requests.post(
+        f"{api.root}/api/v1/jobs/{job}/trials",
+        iter([body]),
+        headers={"Content-Type": "application/json"},
+        timeout=30,
+    )
+    problem(response, 411, "length_required")
 
 
 def test_a_body_over_64_kib_is_refused(api: Api) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 import requests
 from service.jobs import spec_json
-from service_process import ServiceProcess
+from service_process import ServiceProcess, free_port
+from zeus_service import optimizer
+from zeus_service.spec import JobSpec
 
 COMMAND = str(Path(sys.executable).parent / "zeus-service")
 
@@ -66,7 +69,8 @@ def test_a_bind_that_is_no_address_is_told(url: str, bind: str) -> None:
     ["sqlite:////proc/nowhere/x.sqlite3", "sqlite:////dev/null/x.sqlite3", "sqlite:////etc"],
 )
 def test_a_database_that_cannot_be_opened_is_told_by_name(database_url: str) -> None:
-    error = one_error(zeus_service("serve", database_url=database_url))
+    bind = f"--bind=127.0.0.1:{free_port()}"
+    error = one_error(zeus_service("serve", bind, database_url=database_url))
     assert database_url.removeprefix("sqlite:///") in error
     assert "ZEUS_BSO_DATABASE_URL" in error
 
@@ -74,8 +78,6 @@ def test_a_database_that_cannot_be_opened_is_told_by_name(database_url: str) -> 
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        ("ZEUS_BSO_DATABASE_URL", "nonsense"),
-        ("ZEUS_BSO_DATABASE_URL", "sqlite://"),
         ("ZEUS_BSO_LOG_LEVEL", "LOUD"),
         ("ZEUS_BSO_ECHO_SQL", "perhaps"),
     ],
@@ -83,6 +85,21 @@ def test_a_database_that_cannot_be_opened_is_told_by_name(database_url: str) -> 
 def test_a_variable_without_sense_is_told_by_name(url: str, variable: str, value: str) -> None:
     result = zeus_service("jobs", **{"database_url": url, variable: value})  # type: ignore[arg-type]
     assert f"{variable}='{value}'" in one_error(result)
+
+
+@pytest.mark.parametrize(
+    "database_url",
+    ["postgresql//u:secret@h/db", "sqlite://", "foo://u:secret@h/db", "oracle://h/d"],
+)
+def test_a_database_url_without_sense_is_told_without_its_password(database_url: str) -> None:
+    error = one_error(zeus_service("serve", database_url=database_url))
+    assert error.startswith("Error: ZEUS_BSO_DATABASE_URL: ")
+    assert "secret" not in error
+
+
+def test_an_empty_variable_is_as_none(url: str) -> None:
+    result = zeus_service("jobs", database_url=url, ZEUS_BSO_LOG_LEVEL="", ZEUS_BSO_ECHO_SQL="")
+    assert "no database at" in one_error(result)
 
 
 def test_configuration_comes_from_a_dotenv_file(tmp_path: Path) -> None:
@@ -133,3 +150,26 @@ def test_looking_makes_no_database(url: str, tmp_path: Path) -> None:
 
 def test_sigterm_ends_it_with_status_0(own_service: ServiceProcess) -> None:
     assert own_service.stop() == 0
+
+
+def test_the_log_has_the_level_and_the_statements_asked_for(tmp_path: Path) -> None:
+    env = {"ZEUS_BSO_LOG_LEVEL": "warning", "ZEUS_BSO_ECHO_SQL": "true"}
+    with ServiceProcess(tmp_path, **env) as service:
+        requests.get(f"{service.url}/api/v1/jobs", timeout=5)
+    log = service.log.read_text()
+    assert "[INFO] Starting gunicorn" not in log
+    assert "FROM jobs" in log
+
+
+def test_a_database_of_a_newer_version_is_told_by_name(app: object, url: str) -> None:
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    bind = f"--bind=127.0.0.1:{free_port()}"
+    for command in (("serve", bind), ("jobs",)):
+        error = one_error(zeus_service(*command, database_url=url))
+        assert "9999" in error
+
+
+def test_a_name_with_brackets_is_printed_as_it_is(app: object, url: str) -> None:
+    optimizer.register_job(JobSpec.model_validate(spec_json(monitor="val[/acc]")))
+    assert "val[/acc]" in zeus_service("show", "job", database_url=url).stdout

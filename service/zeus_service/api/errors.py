@@ -11,7 +11,7 @@ from typing import Any
 
 from apiflask import APIFlask, HTTPError
 from flask import Response, current_app
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import exc
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from zeus_service import errors
@@ -22,6 +22,7 @@ _STATUS: dict[type[errors.OptimizerError], tuple[int, str]] = {
     errors.NotFound: (404, "not_found"),
     errors.JobConflict: (409, "job_conflict"),
     errors.JobBusy: (409, "job_busy"),
+    errors.Contended: (503, "unavailable"),
     errors.UnknownPolicy: (422, "invalid"),
     errors.KeyConflict: (409, "key_conflict"),
     errors.ReportConflict: (409, "report_conflict"),
@@ -72,10 +73,14 @@ def set_up_errors(app: APIFlask) -> None:
             answer.allow.update(error.valid_methods or ())
         return answer
 
-    @app.errorhandler(OperationalError)
-    def database_failed(error: OperationalError) -> Response:
-        logger.error("database: %s", error.orig)
-        return problem(503, "unavailable", f"the database cannot be used: {error.orig}")
+    @app.errorhandler(exc.DatabaseError)
+    @app.errorhandler(exc.TimeoutError)
+    def database_failed(error: exc.DatabaseError | exc.TimeoutError) -> Response:
+        if isinstance(error, exc.IntegrityError | exc.DataError):
+            raise error  # ours, not the database's
+        cause = error.orig if isinstance(error, exc.DatabaseError) else error
+        logger.error("database: %s", cause)
+        return problem(503, "unavailable", f"the database cannot be used: {cause}")
 
 
 def _code(status: int) -> str:

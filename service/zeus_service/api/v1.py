@@ -9,7 +9,7 @@ from apiflask import APIBlueprint
 from flask import request
 from flask.typing import ResponseReturnValue
 from pydantic import BaseModel, Field
-from werkzeug.exceptions import UnprocessableEntity, UnsupportedMediaType
+from werkzeug.exceptions import LengthRequired, UnprocessableEntity, UnsupportedMediaType
 from werkzeug.routing import BaseConverter
 
 from zeus_service import messages, optimizer
@@ -50,8 +50,11 @@ class Deletion(BaseModel):
 @v1.before_request
 def require_json() -> None:
     """Refuse other bodies: a form of any web page would reach a service on loopback."""
-    if request.method in ("POST", "PUT", "PATCH") and request.mimetype != "application/json":
-        raise UnsupportedMediaType("the body must be application/json")
+    if request.method in ("POST", "PUT", "PATCH"):
+        if request.mimetype != "application/json":
+            raise UnsupportedMediaType("the body must be application/json")
+        if request.content_length is None:  # Flask cuts a longer chunked body at the limit
+            raise LengthRequired("the body must come with a Content-Length")
 
 
 @v1.post("/jobs")

@@ -8,6 +8,10 @@ from flask import current_app
 from zeus_service.extensions import db
 
 with db.engine.connect() as connection:
+    if connection.dialect.name == "sqlite":
+        # Altering a table there means making a new one and dropping the old, whose rows would take
+        # their children along. Before the transaction; this connection is not used again.
+        connection.connection.cursor().execute("PRAGMA foreign_keys = OFF")
     context.configure(
         connection=connection,
         target_metadata=db.metadata,

@@ -1,4 +1,4 @@
-"""The policies by name, and the fold that carries a job's state through its events."""
+"""The policies by name."""
 
 from __future__ import annotations
 
@@ -14,9 +14,20 @@ from zeus_service.policies.base import (
     Why,
 )
 from zeus_service.policies.zeus import ZeusPolicy
+from zeus_service.spec import JobSpec
 
 POLICIES: dict[str, Policy] = {policy.name: policy for policy in (ZeusPolicy(),)}
 DEFAULT_POLICY = "zeus"
+
+
+def policy_of(spec: JobSpec) -> Policy:
+    """The policy of a registered job, whose specification names one.
+
+    Raises:
+        KeyError: This version has no policy of that name.
+    """
+    return POLICIES[spec.policy or DEFAULT_POLICY]
+
 
 __all__ = [
     "DEFAULT_POLICY",
@@ -30,4 +41,5 @@ __all__ = [
     "State",
     "Verdict",
     "Why",
+    "policy_of",
 ]

@@ -15,7 +15,7 @@ variance `v`, the belief about its expected reward (the negative cost) is normal
     mean = (prior_precision * prior_mean - n / v * m) / precision
 
 and the arm with the largest draw is taken. An arm with fewer than `mab_num_explorations` costs goes
-first, in random order.
+first, in random order; one that has never converged by then is given up.
 
 **Overlap.** While an exploration is running, a further start gets the cheapest batch size known.
 
@@ -26,7 +26,8 @@ The state, a JSON object:
     candidates   the round's batch sizes, ascending; when sampling, the arms
     tried        {batch size: whether it converged} in this round
     exploring    {batch size: explorations running}
-    arms         {batch size: {count, mean, m2, converged, lowest, failure, recent}}
+    arms         {batch size: {count, mean, m2, converged, ever_converged, lowest,
+                 failure, recent}}
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ _NEW_ARM: dict[str, Any] = {
     "mean": 0.0,
     "m2": 0.0,
     "converged": 0,  # how many of them are of runs that converged
+    "ever_converged": False,  # also before the window
     "lowest": None,  # the lowest of those
     "failure": None,  # verdict of the latest failure
     "recent": [],  # [cost, converged], the latest `window_size`; empty without a window
@@ -84,7 +86,7 @@ class ZeusPolicy:
                 return Choice(self._while_exploring(spec, state, pending), "concurrent")
             return Choice(pending, "explore")
 
-        needed = max(1, spec.mab_num_explorations)
+        needed = _explorations_needed(spec)
         short = [b for b in state["candidates"] if _arm(state, b)["count"] < needed]
         free = [
             b for b in short if _arm(state, b)["count"] + state["exploring"].get(str(b), 0) < needed
@@ -116,7 +118,13 @@ class ZeusPolicy:
 
         if observation.verdict == "out_of_memory":
             state = _give_up_from(state, batch_size)
-        elif batch_size in state["candidates"] and not _sampling(spec, state):
+        elif converged and not state["candidates"]:
+            # It was still running when all others had failed.
+            state = {**state, "round": spec.num_pruning_rounds + 1, "candidates": [batch_size]}
+        elif _sampling(spec, state):
+            if arm["count"] >= _explorations_needed(spec) and not arm["ever_converged"]:
+                state = {**state, "candidates": [b for b in state["candidates"] if b != batch_size]}
+        elif batch_size in state["candidates"]:
             # The first verdict of a round stands, whichever trial it comes from.
             state = {**state, "tried": {str(batch_size): converged, **state["tried"]}}
         while not _sampling(spec, state) and state["candidates"] and _pending(state) is None:
@@ -124,8 +132,17 @@ class ZeusPolicy:
         return state
 
     def cost_bound(self, spec: JobSpec, state: State) -> float:
-        """`beta_knob` times the lowest cost of any run that converged (section 4.4)."""
-        lowest = [arm["lowest"] for arm in state["arms"].values() if arm["lowest"] is not None]
+        """`beta_knob` times the lowest cost of any run that converged (section 4.4).
+
+        With a window, only the runs within it count, of batch sizes that are still tried: the
+        window of the others stands still. A cost of zero is a meter that does not count.
+        """
+        arms = [
+            arm
+            for batch_size, arm in state["arms"].items()
+            if not spec.window_size or int(batch_size) in state["candidates"]
+        ]
+        lowest = [arm["lowest"] for arm in arms if arm["lowest"]]
         if spec.beta_knob is None or not lowest:
             return math.inf
         return float(spec.beta_knob * min(lowest))
@@ -163,6 +180,11 @@ class ZeusPolicy:
         return max(observation.cost, bound)
 
 
+def _explorations_needed(spec: JobSpec) -> int:
+    """Verdicts that an arm needs before it is sampled; a window cannot hold more than its size."""
+    return max(1, min(spec.mab_num_explorations, spec.window_size or spec.mab_num_explorations))
+
+
 def _sampling(spec: JobSpec, state: State) -> bool:
     return bool(state["round"] > spec.num_pruning_rounds)
 
@@ -196,12 +218,17 @@ def _next_round(state: State) -> State:
 
 
 def _give_up_from(state: State, batch_size: int) -> State:
-    """Give up a batch size that does not fit the memory, and all larger ones."""
+    """Give up a batch size that does not fit the memory, and all larger ones.
+
+    Not the last ones that have ever converged: they fit, and something else took the memory.
+    """
     candidates = [b for b in state["candidates"] if b < batch_size]
+    if not candidates:
+        candidates = [b for b in state["candidates"] if _arm(state, b)["ever_converged"]]
     return {
         **state,
         "candidates": candidates,
-        "tried": {b: converged for b, converged in state["tried"].items() if int(b) < batch_size},
+        "tried": {b: right for b, right in state["tried"].items() if int(b) in candidates},
         "start": min(state["start"], max(candidates, default=state["start"])),
     }
 
@@ -245,6 +272,7 @@ def _add(arm: dict[str, Any], cost: float, converged: bool, window_size: int) ->
         "mean": moments.mean,
         "m2": moments.m2,
         "converged": successes,
+        "ever_converged": arm["ever_converged"] or converged,
         "lowest": lowest,
         "failure": start["failure"],
         "recent": recent,
@@ -254,7 +282,7 @@ def _add(arm: dict[str, Any], cost: float, converged: bool, window_size: int) ->
 def _belief(spec: JobSpec, arm: dict[str, Any]) -> tuple[float, float]:
     """Mean and standard deviation of the expected reward, the negative cost in joules."""
     moments = Moments(arm["count"], arm["mean"], arm["m2"])
-    if moments.variance == 0.0:
+    if moments.variance < 1e-300:  # its inverse would be infinite
         return -moments.mean, 0.0
     data_precision = moments.count / moments.variance
     precision = spec.mab_prior_precision + data_precision

@@ -169,8 +169,10 @@ def test_the_cheapest_batch_size_is_found(policy: Policy) -> None:
 
 
 @policies
-def test_all_failing_is_an_error_not_a_loop(policy: Policy) -> None:
-    job = spec()
+@pytest.mark.parametrize("rounds", [0, 1, 2])
+@pytest.mark.parametrize("window_size", [0, 1])
+def test_all_failing_is_an_error_not_a_loop(policy: Policy, rounds: int, window_size: int) -> None:
+    job = spec(num_pruning_rounds=rounds, window_size=window_size)
     state = policy.initial_state(job)
 
     def fail_100_trials(state: State) -> None:

@@ -182,6 +182,85 @@ def test_an_arm_that_is_clearly_cheaper_is_always_taken() -> None:
     assert choices == {Choice(16, "exploit")}
 
 
+def observe(job: JobSpec, state: State, batch_size: int, cost: float, verdict: Verdict) -> State:
+    """The end of a trial that was no exploration."""
+    return policy.observe(job, state, Observation(Choice(batch_size, "exploit"), verdict, cost))
+
+
+def test_the_first_verdict_of_a_round_stands() -> None:
+    job, state = spec(), policy.initial_state(spec())
+    state = observe(job, state, 32, 10.0, "converged")
+    state = observe(job, state, 32, 10.0, "not_converged")
+    assert state["tried"] == {"32": True}
+
+
+def test_out_of_memory_leaves_the_verdicts_of_smaller_ones() -> None:
+    job, state = spec(), policy.initial_state(spec())
+    for batch_size in (32, 16, 8):
+        state = observe(job, state, batch_size, 10.0, "converged")
+    state = observe(job, state, 64, 0.0, "out_of_memory")
+    assert (state["round"], state["candidates"]) == (2, [8, 16, 32])
+
+
+def test_out_of_memory_of_the_last_ones_that_converged_does_not_end_the_job() -> None:
+    costs = {8: 30.0, 16: 20.0, 32: 10.0, 64: 20.0, 128: 30.0}
+    job = spec()
+    _, state = prune(job, [costs, costs])
+    state = observe(job, state, 8, 0.0, "out_of_memory")
+    assert state["candidates"] == [8, 16, 32, 64, 128]
+
+
+def test_a_trial_that_converges_when_all_others_have_failed_saves_the_job() -> None:
+    job, state = spec(), policy.initial_state(spec())
+    for batch_size in (32, 64):
+        state = observe(job, state, batch_size, 1.0, "not_converged")
+    assert policy.stage(job, state) == "exhausted"
+    state = observe(job, state, 32, 1.0, "converged")
+    assert policy.best_batch_size(job, state) == 32
+    assert policy.next_batch_size(job, state, RNG).batch_size == 32
+
+
+def test_without_pruning_rounds_an_arm_that_never_converges_is_given_up() -> None:
+    job = spec(num_pruning_rounds=0, batch_sizes=[16, 32])
+    state = policy.initial_state(job)
+    for verdict in ("converged", "not_converged"):
+        state = observe(job, state, 16, 10.0, verdict)
+        state = observe(job, state, 32, 10.0, "not_converged")
+    assert state["candidates"] == [16]
+
+
+def test_a_window_smaller_than_the_explorations_still_ends_them() -> None:
+    job = spec(num_pruning_rounds=0, batch_sizes=[16, 32], window_size=1, mab_num_explorations=3)
+    state = policy.initial_state(job)
+    for batch_size in (16, 32):
+        state = observe(job, state, batch_size, 10.0, "converged")
+    assert policy.next_batch_size(job, state, RNG).why == "exploit"
+
+
+def test_with_a_window_the_bound_forgets_a_lucky_run_of_a_pruned_arm() -> None:
+    job = spec(window_size=3)
+    first: dict[int, float | Verdict] = {32: 50.0, 16: 10.0, 8: "diverged", 64: "diverged"}
+    second: dict[int, float | Verdict] = {16: "early_stopped", 32: 50.0}
+    _, state = prune(job, [first, second])
+    assert state["candidates"] == [32]
+    assert policy.cost_bound(job, state) == 100.0
+
+
+def test_a_cost_of_zero_sets_no_bound() -> None:
+    job, state = spec(), policy.initial_state(spec())
+    state = observe(job, state, 32, 0.0, "converged")
+    assert math.isinf(policy.cost_bound(job, state))
+
+
+def test_costs_too_alike_for_a_precision_are_taken_as_equal() -> None:
+    job = spec(num_pruning_rounds=0, batch_sizes=[16, 32])
+    state = policy.initial_state(job)
+    for cost in (1e-160, 2e-160):
+        state = observe(job, state, 16, cost, "converged")
+        state = observe(job, state, 32, cost / 2, "converged")
+    assert policy.next_batch_size(job, state, RNG).batch_size == 32
+
+
 def test_a_window_forgets_what_is_older() -> None:
     job = spec(num_pruning_rounds=0, batch_sizes=[16, 32], window_size=3)
     state = policy.initial_state(job)

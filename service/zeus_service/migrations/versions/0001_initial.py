@@ -34,7 +34,7 @@ def upgrade() -> None:
         sa.Column("cost", sa.Double(), nullable=False),
         sa.Column("happened_at", sa.Double(), nullable=False),
         sa.ForeignKeyConstraint(
-            ["job_id"], ["jobs.job_id"], name=op.f("fk_events_jobs"), ondelete="CASCADE"
+            ["job_id"], ["jobs.job_id"], name=op.f("fk_events_job_id_jobs"), ondelete="CASCADE"
         ),
         sa.PrimaryKeyConstraint("job_id", "sequence", name=op.f("pk_events")),
     )
@@ -59,7 +59,7 @@ def upgrade() -> None:
         sa.Column("metric", sa.Double(), nullable=True),
         sa.Column("cost", sa.Double(), nullable=False),
         sa.ForeignKeyConstraint(
-            ["job_id"], ["jobs.job_id"], name=op.f("fk_trials_jobs"), ondelete="CASCADE"
+            ["job_id"], ["jobs.job_id"], name=op.f("fk_trials_job_id_jobs"), ondelete="CASCADE"
         ),
         sa.PrimaryKeyConstraint("job_id", "trial_number", name=op.f("pk_trials")),
         sa.UniqueConstraint("idempotency_key", name=op.f("uq_trials_idempotency_key")),
@@ -87,7 +87,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(
             ["job_id", "trial_number"],
             ["trials.job_id", "trials.trial_number"],
-            name=op.f("fk_reports_trials"),
+            name=op.f("fk_reports_job_id_trial_number_trials"),
             ondelete="CASCADE",
         ),
         sa.PrimaryKeyConstraint("job_id", "trial_number", "sequence", name=op.f("pk_reports")),
