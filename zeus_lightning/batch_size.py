@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, SupportsIndex, cast
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader
@@ -24,16 +24,21 @@ def positive_sizes(batch_sizes: Iterable[int]) -> list[int]:
     Raises:
         ZeusConfigError: There is none, or one is not a positive integer.
     """
-    try:
-        sizes = {operator.index(size) for size in batch_sizes if not isinstance(size, bool)}
-        valid = len(sizes) > 0 and min(sizes) > 0 and True not in map(_is_bool, batch_sizes)
-    except TypeError:
-        valid = False
-    if not valid:
+    sizes = list(batch_sizes) if isinstance(batch_sizes, Iterable) else []
+    if not sizes or not all(map(is_size, sizes)):
         raise ZeusConfigError(
             f"batch_sizes is {batch_sizes!r}; it must hold positive integers, and at least one"
         )
-    return sorted(sizes)
+    return sorted({operator.index(size) for size in sizes})
+
+
+def is_size(value: object) -> bool:
+    """Whether a value is a batch size: a positive integer, also one of numpy's."""
+    return (
+        hasattr(value, "__index__")
+        and not isinstance(value, bool)
+        and operator.index(cast("SupportsIndex", value)) > 0
+    )
 
 
 def default_sizes(default: int, share: int) -> list[int]:
@@ -85,10 +90,10 @@ def find_batch_size(trainer: Trainer, module: LightningModule) -> int:
             f"{owner} has no attribute 'batch_size' (nor has its hparams); add one and use it in "
             "train_dataloader()"
         )
-    size = lightning_getattr(module, "batch_size")
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+    size: Any = lightning_getattr(module, "batch_size")
+    if not is_size(size):
         raise ZeusConfigError(f"batch_size of {owner} is {size!r}; it must be a positive integer")
-    return size
+    return operator.index(size)
 
 
 def check_loaders(trainer: Trainer, module: LightningModule, batch_size: int) -> bool:
@@ -126,7 +131,3 @@ def _loader_batch_size(loader: Any) -> int | None:
         if isinstance(size, int):
             return size
     return None
-
-
-def _is_bool(value: object) -> bool:
-    return isinstance(value, bool)

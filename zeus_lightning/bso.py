@@ -28,7 +28,7 @@ from zeus_lightning.errors import (
     ZeusTrialFailed,
 )
 from zeus_lightning.injection import Injection
-from zeus_lightning.job import JobArguments, cost
+from zeus_lightning.job import JobArguments, cost, reached
 from zeus_lightning.lr_scaling import LRScaling
 from zeus_lightning.messages import JobSpec, Outcome, Report, TrialStart
 from zeus_lightning.meters import EnergyMeter, Reading, open_meter
@@ -51,7 +51,7 @@ class ZeusBSOCallback(Callback):
     training began) and `zeus/cost` at each validation end.
 
     Args:
-        url: The service, such as `http://127.0.0.1:8000`. Default: `$ZEUS_SERVER_URL`.
+        url: The service, such as `http://127.0.0.1:8765`. Default: `$ZEUS_SERVER_URL`.
         target_metric: Value of `monitor` that ends the training.
         monitor: A metric the module logs in validation.
         mode: `max` if the metric is to rise to the target, `min` if it is to fall to it.
@@ -71,7 +71,8 @@ class ZeusBSOCallback(Callback):
         seed: Of the policy's random choices. Default: from the job id.
         lr_scaling: `linear` or `sqrt`: scales the module's `lr` or `learning_rate`, taken to be
             right for `default_batch_size`.
-        meter: `auto`, `nvml`, `rapl`, `cpu-estimate`, or an `EnergyMeter`.
+        meter: `auto`, `nvml`, `nvml:0,1` (NVML indices or UUIDs), `rapl`, `cpu-estimate`,
+            `cpu-estimate:5.0` (watts per core), or an `EnergyMeter`.
         token: The service's token. Default: `$ZEUS_BSO_TOKEN`.
         strict: Whether a service that cannot be reached at the start is an error. If not, the run
             trains on the default batch size, with a warning.
@@ -100,7 +101,7 @@ class ZeusBSOCallback(Callback):
 
         trainer = Trainer(
             max_epochs=50,
-            callbacks=[ZeusBSOCallback("http://127.0.0.1:8000", target_metric=0.97)],
+            callbacks=[ZeusBSOCallback("http://127.0.0.1:8765", target_metric=0.97)],
         )
         trainer.fit(Net(), datamodule=Digits(batch_size=64))
     """
@@ -174,8 +175,16 @@ class ZeusBSOCallback(Callback):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        if self._open is not None and trainer.state.fn == "fit":
+        # Lightning's tuners load a checkpoint too: one of their own, from before the first step
+        if self._open is not None and checkpoint.get("global_step", 0) > 0:
             self._sit_out_resume()
+
+    @override
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        if self._injection is not None:
+            self._injection.clean(checkpoint)
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -205,22 +214,21 @@ class ZeusBSOCallback(Callback):
             self._close(trainer)
 
     @override
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.outcome in _FAILURES:  # raised here, so that ModelCheckpoint and others finish
-            raise ZeusTrialFailed(self._failure())
-
-    @override
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        self._end_from_here(_outcome_of(exception), f"{type(exception).__name__}: {exception}")
-        self._release()
+        try:
+            self._end_from_here(_outcome_of(exception), _text_of(exception))
+        finally:
+            self._release()
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
             self._end_from_here("withdrawn", "fit ended before training began")
             self._release()
+            if self._error is not None:  # this late, so that checkpoints and other ends are done
+                raise self._error
 
     # --- the start -------------------------------------------------------------------------------
 
@@ -229,7 +237,7 @@ class ZeusBSOCallback(Callback):
         self._open: Trial | None = None  # the trial, from its start to its end, on every rank
         self._began: Reading | None = None
         self._reason = ""
-        self._cost_bound: float | None = None
+        self._error: ZeusError | None = None  # to be raised when fit is over
 
     def _start(self, trainer: Trainer, module: LightningModule) -> None:
         strategy = trainer.strategy
@@ -239,7 +247,11 @@ class ZeusBSOCallback(Callback):
             self.trial = on_rank_zero(strategy, lambda: self._start_trial(client, job))
         except ZeusServiceUnavailable as error:
             if self._strict:
-                raise
+                raise ZeusServiceUnavailable(
+                    f"{error.message}; start one with `zeus-service serve`, correct the URL, or "
+                    "pass strict=False to train without it",
+                    error.fields,
+                ) from None
             batch_size = job.default_batch_size
             rank_zero_warn(f"zeus: {error.message}; training without it on batch size {batch_size}")
         else:
@@ -265,15 +277,15 @@ class ZeusBSOCallback(Callback):
         return client, job
 
     def _start_trial(self, client: BSOClient, job: JobSpec) -> TrialStart:
+        client.register_job(job)
         try:
-            client.register_job(job)
             return client.start_trial(job.job_id, self._run_key)
-        except ZeusServiceUnavailable as error:
-            raise ZeusServiceUnavailable(
-                f"{error.message}; start one with `zeus-service serve`, correct the URL, or pass "
-                "strict=False to train without it",
-                error.fields,
-            ) from None
+        except (ZeusServiceUnavailable, KeyboardInterrupt):
+            # It may have been started all the same: the key names it.
+            with suppress(Exception):
+                start = client.start_trial(job.job_id, self._run_key, timeout_s=_LAST_CALL_S)
+                Trial(client, start).tell_end("withdrawn", "its start was not heard", _LAST_CALL_S)
+            raise
 
     def _sit_out_resume(self) -> None:
         rank_zero_warn(
@@ -341,14 +353,18 @@ class ZeusBSOCallback(Callback):
         if answer.report is not None:
             self.report = answer.report
             self.cost = cost(self.job, answer.report)
-        self._cost_bound = answer.cost_bound
         if answer.outcome is None:
+            if answer.report is not None and self._reached(answer.report):
+                trainer.should_stop = True  # the report is kept: the service is away
             return
         self._open = None
         self.outcome, self._reason = answer.outcome, answer.reason
         if self.outcome == "converged" or self.outcome in _FAILURES:
             trainer.should_stop = True
-        rank_zero_info(f"zeus: {self._ending()}")
+        if self.outcome in _FAILURES:
+            self._error = ZeusTrialFailed(self._failure())
+        say = rank_zero_warn if self.outcome in ("interrupted", "lost") else rank_zero_info
+        say(f"zeus: {self._ending()}")
 
     def _log(self, trainer: Trainer) -> None:
         if self.report is None or self.trial is None or self.cost is None:
@@ -370,12 +386,38 @@ class ZeusBSOCallback(Callback):
         """End a trial that is still open when training ends."""
         trial = self._open
         assert trial is not None
-        outcome: Outcome = "interrupted" if _out_of_time(trainer) else "not_converged"
-        cause = "max_time was reached" if outcome == "interrupted" else "training ended"
-        reason = f"{cause} after {trainer.current_epoch} epochs, short of the target"
+        epochs = trainer.current_epoch
+        outcome: Outcome
+        if _out_of_time(trainer):
+            outcome, reason = "interrupted", f"max_time was reached after {epochs} epochs"
+        elif self.report is None and trainer.should_stop:
+            outcome, reason = "interrupted", "another callback stopped it before a validation"
+        elif self.report is None:
+            outcome, reason = "withdrawn", f"no validation in {epochs} epochs"
+            self._error = ZeusConfigError(
+                f"training ended after {epochs} epochs without a validation, so {self.monitor!r} "
+                "was never seen and nothing was learned; let validation run, or monitor a metric "
+                "of training with limit_val_batches=0"
+            )
+        elif self._reached(self.report):
+            outcome, reason = "not_converged", "the target is reached"  # and reports are kept
+        else:
+            stopped = "another callback stopped it" if trainer.should_stop else "training ended"
+            outcome, reason = "not_converged", f"{stopped}, short of the target"
         self._follow(trainer, on_rank_zero(trainer.strategy, lambda: trial.end(outcome, reason)))
-        if self.outcome in ("interrupted", "lost"):
-            rank_zero_warn(f"zeus: {self._ending()}")
+
+    def _reached(self, report: Report) -> bool:
+        assert self.job is not None
+        return reached(self.job, report.metric)
+
+    def _failure(self) -> str:
+        text = f"{self._ending()}. Run the job again: it will try another batch size."
+        if self.outcome == "early_stopped":
+            text += (
+                " Where the job itself has become slower, give it a new job_id, with window_size "
+                "or beta_knob=None."
+            )
+        return text
 
     def _ending(self) -> str:
         assert self.trial is not None
@@ -392,10 +434,6 @@ class ZeusBSOCallback(Callback):
             f"cost {self.cost:.1f} J)"
         )
 
-    def _failure(self) -> str:
-        bound = "" if self._cost_bound is None else f", cost bound {self._cost_bound:.1f} J"
-        return f"{self._ending()}{bound}. Run the job again: it will try another batch size."
-
     def _end_from_here(self, outcome: Outcome, reason: str) -> None:
         """End a trial still open from whichever rank this is: one short call, never an error."""
         trial, self._open = self._open, None
@@ -404,6 +442,7 @@ class ZeusBSOCallback(Callback):
         self.outcome, self._reason = outcome, reason
         with suppress(Exception):  # whatever ended the run matters more; the lease covers the rest
             trial.tell_end(outcome, reason, timeout_s=_LAST_CALL_S)
+        rank_zero_info(f"zeus: {self._ending()}")
 
     def _release(self) -> None:
         """Leave the program as it was, ready for another fit."""
@@ -431,6 +470,17 @@ def _outcome_of(exception: BaseException) -> Outcome:
         return "interrupted"
     if isinstance(exception, torch.OutOfMemoryError):
         return "out_of_memory"
-    if is_cuda_out_of_memory(exception) or is_out_of_cpu_memory(exception):
+    told = bool(exception.args) and isinstance(exception.args[0], str)  # what Lightning reads
+    if told and (is_cuda_out_of_memory(exception) or is_out_of_cpu_memory(exception)):
         return "out_of_memory"
     return "withdrawn" if isinstance(exception, ZeusError) else "errored"
+
+
+def _text_of(exception: BaseException) -> str:
+    """An exception as the service can keep it, whatever it holds."""
+    name = type(exception).__name__
+    try:
+        text = f"{name}: {exception}"
+    except Exception:  # noqa: BLE001 - a broken __str__ is the user's, and not what ended the run
+        return name
+    return text.encode("utf-8", "replace").decode().replace("\0", " ")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from queue import Empty, Queue
+from threading import Thread
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
 from zeus_lightning.errors import (
@@ -21,6 +24,7 @@ if TYPE_CHECKING:  # importing requests takes 40 ms: only when first needed
     import requests
 
 M = TypeVar("M", TrialStart, Decision)
+T = TypeVar("T")
 
 _UNAVAILABLE = (502, 503, 504)
 _NO_PROXY = {"http": None, "https": None, "all": None}
@@ -32,12 +36,12 @@ class BSOClient:
     Every call may be sent twice without harm (a job is confirmed, a start has a key, a report a
     sequence number), so every call is retried: on connection errors and on 502, 503 and 504, with
     the server's `Retry-After`. Nobody listening is told within two seconds, a server that does not
-    answer within about `timeout_s`.
+    answer after `timeout_s`.
 
     Args:
-        url: Where the service is, such as `http://127.0.0.1:8000`.
+        url: Where the service is, such as `http://127.0.0.1:8765`.
         token: Sent as a bearer token; default: `$ZEUS_BSO_TOKEN`, else none.
-        timeout_s: What a call may take, retries included (each `Retry-After` adds up to 2 s).
+        timeout_s: What a call may take in all: names looked up, retries and waits included.
 
     Raises:
         ZeusConfigError: The URL or the token cannot be used.
@@ -62,14 +66,20 @@ class BSOClient:
         """
         return self._call("POST", "/jobs", job.to_json())
 
-    def start_trial(self, job_id: str, key: str) -> TrialStart:
+    def start_trial(self, job_id: str, key: str, timeout_s: float | None = None) -> TrialStart:
         """Start a trial; the same key gives the same trial again.
+
+        Args:
+            job_id: The job.
+            key: New for each trial, 1 to 255 printable ASCII characters.
+            timeout_s: Try once, and for no longer than this; None: as every call.
 
         Raises:
             ZeusNoBatchSizeLeft: Every batch size of the job has failed.
         """
         path = f"{_job(job_id)}/trials"
-        return self._parse(TrialStart, self._call("POST", path, {}, {"Idempotency-Key": key}))
+        headers = {"Idempotency-Key": key}
+        return self._parse(TrialStart, self._call("POST", path, {}, headers, once_s=timeout_s))
 
     def report(
         self, job_id: str, trial_number: int, report: Report, timeout_s: float | None = None
@@ -150,24 +160,28 @@ class BSOClient:
     ) -> dict[str, Any]:
         """Send one request, and return the JSON object it is answered with."""
         import requests
+        from urllib3.exceptions import LocationValueError
 
-        if once_s is None:
-            session = self._session
-            timeout = (self._timeout_s / 5, self._timeout_s / 2)  # four attempts, two attempts
-        else:
-            session = self._new_session(0)
-            timeout = (once_s / 2, once_s / 2)
-        try:
-            response = session.request(
+        session = self._session if once_s is None else self._new_session(0)
+        total_s = self._timeout_s if once_s is None else once_s
+
+        def send() -> requests.Response:
+            return session.request(
                 method,
                 f"{self.url}/api/v1{path}",
                 json=body,
                 headers=headers,
-                timeout=timeout,
+                timeout=(total_s / 5, total_s / 2),  # of each attempt
                 proxies=self._proxies,  # type: ignore[arg-type]
                 allow_redirects=False,
             )
-        except requests.exceptions.InvalidURL as error:
+
+        try:
+            response = _within(total_s, send)
+        except TimeoutError as error:
+            self.__dict__.pop("_session", None)  # it is still in use there
+            raise ZeusServiceUnavailable(f"{self.url} did not answer: {error}") from None
+        except (requests.exceptions.InvalidURL, LocationValueError) as error:
             raise ZeusConfigError(f"url is {self.url!r}: {error}") from None
         except requests.RequestException as error:
             raise ZeusServiceUnavailable(
@@ -225,6 +239,33 @@ class BSOClient:
                 f"{self.url} gave an answer this version does not understand: {error}; "
                 "are the service and this package of the same version?"
             ) from None
+
+
+def _within(seconds: float, call: Callable[[], T]) -> T:
+    """Call in another thread, and wait for it no longer than that.
+
+    The timeouts of a socket are for each of its operations: a server that sends a byte now and then
+    would hold a run up for as long as it likes.
+
+    Raises:
+        TimeoutError: It took longer; it may still be going on.
+    """
+    done: Queue[tuple[T | None, BaseException | None]] = Queue()
+
+    def run() -> None:
+        try:
+            done.put((call(), None))
+        except BaseException as error:  # noqa: BLE001 - raised below
+            done.put((None, error))
+
+    Thread(target=run, name="zeus-client", daemon=True).start()
+    try:
+        result, error = done.get(timeout=seconds)
+    except Empty:
+        raise TimeoutError(f"no answer within {seconds:g} s") from None
+    if error is not None:
+        raise error
+    return cast("T", result)
 
 
 def _job(job_id: str) -> str:

@@ -25,6 +25,8 @@ def on_rank_zero(strategy: Strategy, call: Callable[[], T]) -> T:
     Raises:
         ZeusError: What the call raised on rank zero, rebuilt on every rank.
     """
+    if _world_size(strategy) == 1:
+        return call()
     answer = _attempt(call) if strategy.is_global_zero else None
     result: T = _unpack(strategy.broadcast(answer))
     return result
@@ -41,6 +43,8 @@ def on_every_rank(strategy: Strategy, call: Callable[[], T]) -> T:
     Raises:
         ZeusError: The error of the lowest rank that failed.
     """
+    if _world_size(strategy) == 1:
+        return call()
     answer = _attempt(call)
     failed = [0.0] * _world_size(strategy)
     failed[getattr(strategy, "global_rank", 0)] = float(answer[0] == "error")

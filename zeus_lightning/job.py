@@ -48,19 +48,30 @@ class JobArguments:
         if self.batch_sizes is not None:
             sizes.positive_sizes(self.batch_sizes)
         if self.default_batch_size is not None:
-            sizes.positive_sizes([self.default_batch_size])
+            default_ok = sizes.is_size(self.default_batch_size)
+            _check(default_ok, "default_batch_size", self.default_batch_size, "a positive integer")
             _check_default(self.default_batch_size, self.batch_sizes)
-        max_epochs, beta_knob = self.max_epochs, self.beta_knob
+        for name in ("target_metric", "eta_knob", "beta_knob"):
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            _check(number or value is None, name, value, "a number")
+        for name in ("max_epochs", "num_pruning_rounds", "window_size", "seed"):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            _check(whole or value is None, name, value, "an integer")
+        max_epochs, beta_knob, seed = self.max_epochs, self.beta_knob, self.seed
         beta_ok = beta_knob is None or 0 < beta_knob < math.inf
         lr_ok = self.lr_scaling in (None, "linear", "sqrt")
+        _check(bool(self.monitor), "monitor", self.monitor, "a metric's name")
         _check(math.isfinite(self.target_metric), "target_metric", self.target_metric, "finite")
         _check(self.mode in ("min", "max"), "mode", self.mode, "'min' or 'max'")
         _check(max_epochs is None or max_epochs > 0, "max_epochs", max_epochs, "positive")
         _check(0 <= self.eta_knob <= 1, "eta_knob", self.eta_knob, "in [0, 1]")
         _check(beta_ok, "beta_knob", beta_knob, "positive and finite, or None")
         rounds = self.num_pruning_rounds
-        _check(rounds >= 0, "num_pruning_rounds", rounds, "at least 0")
-        _check(self.window_size >= 0, "window_size", self.window_size, "at least 0")
+        _check(0 <= rounds <= 100, "num_pruning_rounds", rounds, "0 to 100")
+        _check(0 <= self.window_size <= 1000, "window_size", self.window_size, "0 to 1000")
+        _check(seed is None or 0 <= seed < 2**32, "seed", seed, "0 to 2**32 - 1")
         _check(lr_ok, "lr_scaling", self.lr_scaling, "'linear', 'sqrt' or None")
 
     def job(self, trainer: Trainer, module: LightningModule, meter: EnergyMeter) -> JobSpec:
@@ -70,7 +81,7 @@ class JobArguments:
             ZeusConfigError: They do not go together.
         """
         job_id = self.job_id or os.environ.get("ZEUS_JOB_ID") or type(module).__name__
-        _check_job_id(job_id)
+        _check_job_id(job_id, "job_id (by default the module's class name)")
         max_epochs = self.max_epochs or trainer.max_epochs or 0
         if max_epochs < 1:
             raise ZeusConfigError(
@@ -108,6 +119,11 @@ class JobArguments:
         )
 
 
+def reached(job: JobSpec, metric: float) -> bool:
+    """Whether a metric reaches the job's target."""
+    return metric >= job.target_metric if job.higher_is_better else metric <= job.target_metric
+
+
 def cost(job: JobSpec, report: Report) -> float:
     """A run's cost in joules (Zeus: You, Chung and Chowdhury, NSDI 2023)."""
     time_j = job.max_power_w * report.time_s
@@ -119,9 +135,9 @@ def _check(valid: bool, name: str, value: object, rule: str) -> None:
         raise ZeusConfigError(f"{name} is {value!r}; it must be {rule}")
 
 
-def _check_job_id(job_id: str) -> None:
+def _check_job_id(job_id: str, name: str = "job_id") -> None:
     rule = "1 to 255 letters, digits and ._:-, starting with a letter or digit"
-    _check(_JOB_ID.fullmatch(job_id) is not None, "job_id", job_id, rule)
+    _check(_JOB_ID.fullmatch(job_id) is not None, name, job_id, rule)
 
 
 def _check_default(default: int, batch_sizes: list[int] | None) -> None:

@@ -57,10 +57,10 @@ class Trial:
         Args:
             epoch: Epochs completed.
             time_s: Seconds since training began.
-            energy_j: Joules since training began, over all devices; NaN: a meter failed.
+            energy_j: Joules since training began, over all devices; not finite: a meter failed.
             metric: The monitored metric.
         """
-        if math.isnan(energy_j):
+        if not math.isfinite(energy_j):
             return self.abandon("an energy meter failed")
         if not math.isfinite(metric):
             return self.end("diverged", f"the metric is {metric} after {epoch} epochs")
@@ -74,21 +74,23 @@ class Trial:
         except ZeusServiceError as error:
             over = error.fields.get("code") == "trial_finished"
             return self.abandon(error.message, report, tell=not over)
-        return Answer(report=report) if decision is None else _answer(decision, report)
+        return Answer(report=report) if decision is None else decision
 
     def end(self, outcome: Outcome, reason: str) -> Answer:
         """End the trial; reports still kept go first, and what the service says to them stands."""
         try:
-            decision = self._flush()
-            if decision is not None and decision.decision == "stop":
-                return _answer(decision)
-            if self._unsent:
-                reason = f"{len(self._unsent)} reports could not be sent; {reason}"
-                return Answer(outcome="lost", reason=reason)
-            self.tell_end(outcome, reason)
+            answer = self._flush()
+            if answer is not None and answer.outcome is not None:
+                return answer
+            if not self._unsent:
+                self.tell_end(outcome, reason)
+                return Answer(outcome=outcome, reason=reason)
         except ZeusServiceError as error:
             rank_zero_warn(f"zeus: the trial's end ({outcome}) was not told: {error.message}")
-        return Answer(outcome=outcome, reason=reason)
+        if outcome == "diverged":  # that needs nobody's confirmation
+            return Answer(outcome=outcome, reason=reason)
+        reason = f"{reason}, and the service could not be told ({len(self._unsent)} reports kept)"
+        return Answer(outcome="lost", reason=reason)
 
     def abandon(self, reason: str, report: Report | None = None, *, tell: bool = True) -> Answer:
         """Go on training without the service: what is measured from here on teaches nothing.
@@ -117,7 +119,7 @@ class Trial:
         """
         self._client.end_trial(self._job_id, self._number, outcome, reason, timeout_s)
 
-    def _flush(self, timeout_s: float | None = None) -> Decision | None:
+    def _flush(self, timeout_s: float | None = None) -> Answer | None:
         """Send the reports kept, oldest first, until the service says stop.
 
         Args:
@@ -129,12 +131,11 @@ class Trial:
         Raises:
             ZeusServiceError: The service refused a report.
         """
-        decision = None
+        answer = None
         while self._unsent:
+            report = self._unsent[0]
             try:
-                decision = self._client.report(
-                    self._job_id, self._number, self._unsent[0], timeout_s
-                )
+                decision = self._client.report(self._job_id, self._number, report, timeout_s)
             except ZeusServiceError as error:
                 if not _may_pass(error):
                     raise
@@ -143,9 +144,10 @@ class Trial:
                 return None
             self._away = False
             self._unsent.popleft()
+            answer = _answer(decision, report)
             if decision.decision == "stop":
                 self._unsent.clear()
-        return decision
+        return answer
 
     def _warn_once(self, error: ZeusServiceError) -> None:
         if not self._warned:
@@ -153,7 +155,7 @@ class Trial:
         self._warned = True
 
 
-def _answer(decision: Decision, report: Report | None = None) -> Answer:
+def _answer(decision: Decision, report: Report) -> Answer:
     return Answer(
         report=report,
         outcome=decision.outcome,
@@ -163,4 +165,6 @@ def _answer(decision: Decision, report: Report | None = None) -> Answer:
 
 
 def _may_pass(error: ZeusServiceError) -> bool:
-    return isinstance(error, ZeusServiceUnavailable) or error.fields.get("status", 0) >= 500
+    """Whether it is worth sending again: anything but a refusal by the service itself."""
+    refused = "code" in error.fields and error.fields["status"] < 500
+    return isinstance(error, ZeusServiceUnavailable) or not refused

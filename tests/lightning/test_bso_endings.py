@@ -9,8 +9,10 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import warnings
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,11 @@ import pytest
 import requests
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import EarlyStopping, LearningRateFinder
 from programs import Data, Net, Raise, StepMeter, Steps, new_job, outcomes, trainer, trials, zeus
 from service_process import ServiceProcess
 
-from zeus_lightning import ZeusMeterError, ZeusTrialFailed
+from zeus_lightning import ZeusConfigError, ZeusMeterError, ZeusTrialFailed
 
 CHILD = Path(__file__).with_name("train_until_signalled.py")
 
@@ -49,6 +51,13 @@ def a_silent_server(port: int) -> socket.socket:
             time.sleep(0.01)
 
 
+class Speechless(Exception):
+    """Cannot be printed."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
@@ -57,6 +66,9 @@ def a_silent_server(port: int) -> socket.socket:
         (RuntimeError("CUDA error: out of memory"), "out_of_memory"),
         (RuntimeError("[...] DefaultCPUAllocator: can't allocate memory: ..."), "out_of_memory"),
         (SystemExit(3), "interrupted"),
+        (RuntimeError(ValueError("wrapped")), "errored"),
+        (RuntimeError("a NUL \0 and half a pair \ud800"), "errored"),
+        (Speechless(), "errored"),
     ],
 )
 def test_an_exception_ends_the_trial_and_comes_through_unchanged(
@@ -133,7 +145,7 @@ def test_another_callback_stopping_the_run_short_of_the_target_gives_the_batch_s
 ) -> None:
     callback = zeus(service.url)
     stop = EarlyStopping("val_acc", mode="max", patience=1)
-    with pytest.raises(ZeusTrialFailed, match="training ended after 2 epochs, short of the target"):
+    with pytest.raises(ZeusTrialFailed, match="another callback stopped it, short of the target"):
         trainer(callback, stop).fit(Net((0.1,)), Data())
     assert outcomes(service.url, callback.job.job_id) == ["not_converged"]
 
@@ -148,6 +160,49 @@ def test_training_that_ends_without_a_validation_gives_the_batch_size_up(
     with pytest.raises(ZeusTrialFailed, match="not_converged"):
         trainer(callback, **arguments).fit(Net((0.1,)), Data())
     assert outcomes(service.url, callback.job.job_id) == ["not_converged"]
+
+
+def test_a_start_interrupted_before_its_answer_is_taken_back(service: ServiceProcess) -> None:
+    interrupted = threading.Event()
+
+    class InterruptAtStart(BaseHTTPRequestHandler):
+        """Passes requests on to the service, and presses Ctrl-C before the start's answer."""
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            answer = requests.post(service.url + self.path, body, headers=self.headers, timeout=5)
+            if self.path.endswith("/trials") and not interrupted.is_set():
+                interrupted.set()
+                signal.raise_signal(signal.SIGINT)
+                time.sleep(1)
+            self.send_response(answer.status_code)
+            self.send_header("Content-Type", answer.headers["Content-Type"])
+            self.send_header("Content-Length", str(len(answer.content)))
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+        def do_PATCH(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            answer = requests.patch(service.url + self.path, body, headers=self.headers, timeout=5)
+            self.send_response(answer.status_code)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    job = new_job()
+    with ThreadingHTTPServer(("127.0.0.1", 0), InterruptAtStart) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        callback = zeus(f"http://127.0.0.1:{proxy.server_port}", job_id=job)
+        try:
+            with pytest.raises(SystemExit):  # what Lightning makes of Ctrl-C
+                trainer(callback).fit(Net(), Data())
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # Lightning ignores it now
+            proxy.shutdown()
+    assert outcomes(service.url, job) == ["withdrawn"]
 
 
 def test_max_time_interrupts_the_trial_and_raises_nothing(service: ServiceProcess) -> None:
@@ -180,18 +235,65 @@ def test_a_service_that_comes_back_gets_the_reports_it_missed_in_order(
 def test_a_target_reached_while_the_service_was_away_counts_when_it_is_back(
     own_service: ServiceProcess,
 ) -> None:
-    pause = AfterValidation(after_1=own_service.kill, after_4=own_service.start)
+    class BackAtTheEnd(AfterValidation):
+        def on_train_end(self, *args: Any) -> None:
+            own_service.start()
+
+    pause = BackAtTheEnd(after_1=own_service.kill)
     callback, steps = zeus(own_service.url), Steps()
     trainer(pause, callback, steps, max_epochs=9).fit(Net((0.1, 0.9)), Data())
     (trial,) = trials(own_service.url, callback.job.job_id)
-    assert trial["outcome"] == "converged"
+    assert trial["outcome"] == callback.outcome == "converged"
     assert trial["cost"] == pytest.approx(0.5 * 12 + 0.5 * 10 * 4)  # of the second validation
-    assert steps.count == 4 * 8
+    assert callback.cost == pytest.approx(trial["cost"])
+    assert steps.count == 2 * 8
+
+
+def test_a_target_reached_ends_training_also_when_the_service_stays_away(
+    own_service: ServiceProcess,
+) -> None:
+    callback, steps = zeus(own_service.url), Steps()
+    stopped = AfterValidation(after_1=own_service.kill)
+    with pytest.warns(UserWarning, match="ended as lost: the target is reached, and the service"):
+        trainer(stopped, callback, steps, max_epochs=9).fit(Net((0.1, 0.9)), Data())
+    assert steps.count == 2 * 8
+
+
+def test_an_end_that_cannot_be_told_is_no_verdict(own_service: ServiceProcess) -> None:
+    callback = zeus(own_service.url)
+    stop = EarlyStopping("val_acc", mode="max", patience=1)
+    end = AfterValidation(after_2=own_service.kill)
+    with pytest.warns(UserWarning, match="ended as lost"):
+        trainer(callback, stop, end).fit(Net((0.1,)), Data())
+
+
+@pytest.mark.parametrize("arguments", [{"check_val_every_n_epoch": 9}, {"max_steps": 3}])
+def test_a_run_without_a_validation_is_told_and_teaches_nothing(
+    service: ServiceProcess, arguments: dict[str, Any]
+) -> None:
+    callback = zeus(service.url)
+    with pytest.raises(ZeusConfigError, match="without a validation, so 'val_acc' was never seen"):
+        trainer(callback, **arguments).fit(Net(), Data())
+    assert outcomes(service.url, callback.job.job_id) == ["withdrawn"]
+
+
+def test_a_finder_of_lightnings_beside_it_is_no_resumed_run(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    net = Net()
+    net.lr = 0.01
+    finder = LearningRateFinder(num_training_steps=5)
+    callback = zeus(service.url)
+    trainer(callback, finder, default_root_dir=tmp_path).fit(net, Data())
+    assert outcomes(service.url, callback.job.job_id) == ["converged"]
 
 
 def test_a_service_that_stays_away_stops_nobody(own_service: ServiceProcess) -> None:
     callback, steps = zeus(own_service.url), Steps()
-    with pytest.warns(UserWarning, match="ended as lost: 3 reports could not be sent"):
+    with pytest.warns(
+        UserWarning,
+        match="ended as lost: training ended, short of the target",
+    ):
         trainer(AfterValidation(after_1=own_service.kill), callback, steps, max_epochs=3).fit(
             Net((0.1,)), Data()
         )

@@ -166,6 +166,30 @@ def test_the_program_is_left_as_it_was(service: ServiceProcess) -> None:
     assert (data.batch_size, net.lr) == (8, 0.5)
 
 
+def test_each_holder_of_a_value_gets_its_own_back(service: ServiceProcess) -> None:
+    net, data = Net(), Data(batch_size=16)
+    net.batch_size = 64
+    trainer(zeus(service.url, batch_sizes=[8], default_batch_size=8)).fit(net, data)
+    assert net.batch_lengths == {8}
+    assert (net.batch_size, data.batch_size) == (64, 16)
+
+
+def test_a_checkpoint_holds_the_programs_own_values(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    class Saved(Net):
+        def __init__(self, lr: float = 0.5, batch_size: int = 16) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+            self.lr = lr
+
+    callback = zeus(service.url, batch_sizes=[8], default_batch_size=8, lr_scaling="linear")
+    checkpoint = ModelCheckpoint(dirpath=tmp_path, save_last=True)
+    trainer(callback, checkpoint, enable_checkpointing=True).fit(Saved(), Data(batch_size=16))
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)["hyper_parameters"]
+    assert (saved["lr"], saved["batch_size"]) == (0.5, 16)
+
+
 def test_each_fit_of_one_callback_is_a_trial_of_its_own(service: ServiceProcess) -> None:
     callback, data = zeus(service.url), Data()
     for number in (1, 2):
@@ -191,7 +215,7 @@ def test_a_batch_size_given_up_raises_after_the_other_callbacks_have_finished(
     with pytest.raises(ZeusTrialFailed) as failure:
         fit.fit(Net((0.1,)), Data())
     assert ended.train_end
-    assert (tmp_path / "last.ckpt").exists()
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["epoch"] == 1
     message = str(failure.value)
     assert "batch size 8" in message
     assert "not_converged" in message

@@ -240,6 +240,25 @@ def test_a_call_with_a_timeout_is_tried_once_and_no_longer() -> None:
     assert time.monotonic() - began < 0.3
 
 
+@pytest.mark.parametrize("once_s", [None, 0.5])
+def test_a_server_that_trickles_its_answer_is_not_waited_for(once_s: float | None) -> None:
+    def trickle() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
+            for _ in range(100):
+                time.sleep(0.1)
+                connection.sendall(b" ")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=trickle, daemon=True).start()
+        client = BSOClient(f"http://127.0.0.1:{server.getsockname()[1]}", timeout_s=0.7)
+        began = time.monotonic()
+        with pytest.raises(ZeusServiceUnavailable, match="did not answer"):
+            client.report("job", 1, figures(), once_s)
+        assert time.monotonic() - began < 3
+
+
 def test_the_token_is_sent_as_a_bearer_and_never_shown(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

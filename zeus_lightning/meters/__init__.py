@@ -69,8 +69,7 @@ def _open_auto(device: torch.device | None) -> EnergyMeter:
     except ZeusMeterError as error:
         estimate = _open_cpu_estimate("auto", None)
         warnings.warn(
-            "energy figures are an estimate (CPU time times watts per core), not a measurement: "
-            f"{error}",
+            f"zeus: energy is estimated, as CPU time times watts per core: {error}",
             stacklevel=3,
         )
         return estimate
