@@ -16,8 +16,9 @@ install: $(STAMP)
 
 $(STAMP): setup.cfg pyproject.toml constraints.txt service/requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[service,dev]'
+	@echo "Installing into $(VENV): a few minutes the first time."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[service,dev]'
 	@touch $@
 
 demo: install

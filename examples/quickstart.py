@@ -26,7 +26,7 @@ import requests
 import torch
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, random_split
@@ -124,15 +124,30 @@ def main() -> None:
     warnings.filterwarnings("ignore")
 
     console = Console()
-    with service(options.folder) as url:
-        console.print(f"The service is at {url}, its database and log in {options.folder}.")
+    try:
+        run_job(options.runs, options.folder, console)
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if isinstance(stop, SystemExit) and stop.code != 1:  # Lightning's answer to Ctrl-C is 1
+            raise
+        console.print("\nStopped. Run it again: the job goes on from what it has learned.")
+        raise SystemExit(130) from None
+
+
+def run_job(runs: int, folder: Path, console: Console) -> None:
+    """Start the service, run the job's recurrences, and print the table."""
+    with service(folder) as url:
+        console.print(f"The service is at {url}, its database and log in {folder}.")
         known = known_trials(url)
         if known:
             console.print(f"Job {JOB_ID!r} goes on after {known} trials.")
-        columns = ("run", "batch size", "why", "outcome", "epochs", "seconds", "joules", "cost (J)")
-        table = Table(*columns, title="A recurring training job finds its batch size")
+        names = ("run", "batch size", "why", "outcome", "epochs", "seconds", "joules", "cost (J)")
+        table = Table(
+            *(Column(name, no_wrap=True) for name in names),
+            title="A recurring training job finds its batch size",
+            caption="A run that was stopped early would not have paid, and was launched again.",
+        )
         with Live(table, console=console, refresh_per_second=4):
-            for run in range(1, options.runs + 1):
+            for run in range(1, runs + 1):
                 recur(url, run, known, table)
         summarize(url, console)
 
@@ -166,17 +181,16 @@ def summarize(url: str, console: Console) -> None:
     trials = requests.get(f"{url}/api/v1/jobs/{JOB_ID}/trials?limit=1000", timeout=10).json()
     spec, best = job["spec"], job["best_batch_size"]
 
-    def mean_cost(batch_size: int) -> float:
-        """Mean over the runs that reached the target."""
-        right = {"batch_size": batch_size, "outcome": "converged"}.items()
-        return mean(trial["cost"] for trial in trials["trials"] if right <= trial.items())
-
-    default = spec["default_batch_size"]
-    cost, default_cost = mean_cost(best), mean_cost(default)
-    console.print(
-        f"\nBest batch size so far: [bold]{best}[/], at a mean cost of {cost:.1f} J. "
-        f"The default, {default}, costs {default_cost:.1f} J (ratio {cost / default_cost:.2f})."
-    )
+    costs: dict[int, list[float]] = {}  # of the runs that reached the target
+    for trial in trials["trials"]:
+        if trial["outcome"] == "converged":
+            costs.setdefault(trial["batch_size"], []).append(trial["cost"])
+    cost, default = mean(costs[best]), spec["default_batch_size"]
+    console.print(f"\nBest batch size so far: [bold]{best}[/], at a mean cost of {cost:.1f} J.")
+    if default in costs:
+        default_cost = mean(costs[default])
+        ratio = cost / default_cost
+        console.print(f"The default, {default}, costs {default_cost:.1f} J (ratio {ratio:.2f}).")
     estimate = " (an estimate: no energy counter was read)" if "estimate" in spec["meter"] else ""
     console.print(f"Energy by {spec['meter']}{estimate}, on {spec['device_model']}.")
 

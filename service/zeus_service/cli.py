@@ -13,7 +13,7 @@ import click
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from sqlalchemy.engine import make_url
 
 from zeus_service import __version__, create_app, optimizer
@@ -56,7 +56,9 @@ def one_message(command: Callable[P, R]) -> Callable[P, R]:
 
 @main.command()
 @click.option("--bind", default="127.0.0.1:8765", show_default=True, help="HOST:PORT.")
-@click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 256))
+@click.option(
+    "--workers", default=2, show_default=True, type=click.IntRange(1, 256), help="Processes."
+)
 @one_message
 def serve(bind: str, workers: int) -> None:
     """Run the service."""
@@ -97,7 +99,7 @@ def jobs() -> None:
 )
 @one_message
 def show(job_id: str, trials: int) -> None:
-    """Show what is believed about a job's batch sizes, and its latest trials."""
+    """Show a job's batch sizes and its latest trials."""
     with _database():
         job = optimizer.get_job(job_id)
         latest = optimizer.list_trials(job_id, after=max(0, job.trials - trials), limit=1000)
@@ -116,9 +118,20 @@ def show(job_id: str, trials: int) -> None:
 
 @main.command()
 @click.argument("job_id", metavar="JOB")
+@click.option("--force", is_flag=True, help="Also when it has running trials.")
+@one_message
+def delete(job_id: str, force: bool) -> None:
+    """Delete a job with all that is known about it."""
+    with _database():
+        optimizer.delete_job(job_id, force=force)
+    click.echo(f"job {job_id!r} is deleted")
+
+
+@main.command()
+@click.argument("job_id", metavar="JOB")
 @one_message
 def rebuild(job_id: str) -> None:
-    """Fold a job's history again from the start, and store the state it gives."""
+    """Make a job's state anew from its history."""
     with _database():
         same = optimizer.rebuild(job_id)
     click.echo("the stored state was right" if same else "the stored state differed: replaced")
@@ -166,7 +179,8 @@ def _arms_table(job: Job) -> Table:
 
 
 def _trials_table(trials: list[Trial]) -> Table:
-    table = Table("trial", "batch size", "why", "outcome", "epochs", "s", "J", "cost (J)")
+    names = ("trial", "batch size", "why", "outcome", "epochs", "s", "J", "cost (J)")
+    table = Table(*(Column(name, no_wrap=True) for name in names))
     for trial in trials:
         table.add_row(
             str(trial.trial_number),

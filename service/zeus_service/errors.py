@@ -57,7 +57,7 @@ class ExhaustedJob(OptimizerError):
 
 def no_job(job_id: str) -> NotFound:
     """The error of a job id that is not known."""
-    return NotFound(f"no job {job_id!r}; register it first")
+    return NotFound(f"no job {job_id!r}; `zeus-service jobs` lists those there are")
 
 
 def no_trial(job_id: str, trial_number: int) -> NotFound:

@@ -8,7 +8,7 @@ takes no job lock.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -42,6 +42,12 @@ from zeus_service.policies import (
 from zeus_service.spec import JobSpec
 
 T = TypeVar("T")
+
+_HARDWARE = {"max_power_w", "num_devices", "device_model", "meter"}
+_OTHER_HARDWARE = (
+    " Costs on different hardware, or by different meters, cannot be compared: a job belongs to one"
+    " kind of machine, its number of GPUs or CPU cores included."
+)
 
 
 class _Raced(Exception):
@@ -79,7 +85,8 @@ def _register(given: JobSpec, resolved: JobSpec) -> tuple[messages.Job, bool]:
                         f"{name} is {values['known']!r} there and {values['given']!r} here"
                         for name, values in differences.items()
                     )
-                    + ". Use another job_id, or delete the job to start anew.",
+                    + ". Use another job_id, or delete the job to start anew."
+                    + (_OTHER_HARDWARE if _HARDWARE & differences.keys() else ""),
                     differences=differences,
                 )
             return views.job(connection, row), False
@@ -140,9 +147,9 @@ def _start(job_id: str, idempotency_key: str | None) -> tuple[messages.TrialStar
             choice = policy.next_batch_size(job.spec, job.state, rng)
         except NoBatchSizeLeft:
             raise ExhaustedJob(
-                f"every batch size of job {job_id!r} has failed: "
+                f"job {job_id!r} has no batch size left to try: "
                 f"{_failures(policy.describe(job.spec, job.state))}. Register it under another "
-                "job_id with a target that can be reached, more epochs, or other batch sizes."
+                "job_id, with a target that can be reached, more epochs, or other batch sizes."
             ) from None
         bound = job.cost_bound()
         values = {
@@ -467,11 +474,14 @@ def _finished(row: Row[Any]) -> TrialFinished:
 
 def _why(stage: str, choice: Choice) -> str:
     return {
-        "explore": f"exploring ({stage})",
-        "exploit": f"the best draw of what is known ({stage})",
-        "concurrent": "the best known while another trial explores",
+        "explore": f"stage {stage}",
+        "exploit": "the best draw of what is known",
+        "concurrent": "while another trial explores: the best known, or the default",
     }[choice.why]
 
 
-def _failures(arms: Iterable[ArmEstimate]) -> str:
-    return ", ".join(f"{arm.batch_size} {arm.status}" for arm in arms if arm.pulls)
+def _failures(arms: list[ArmEstimate]) -> str:
+    tried = [f"{arm.batch_size} ({arm.status})" for arm in arms if arm.pulls]
+    beyond = [str(arm.batch_size) for arm in arms if not arm.pulls]
+    text = f"{', '.join(tried)} failed"
+    return f"{text}; {', '.join(beyond)} lie beyond these and were not tried" if beyond else text

@@ -30,8 +30,7 @@ def decide(
             outcome="converged",
             cost=cost,
             cost_bound=cost_bound,
-            reason=f"{spec.monitor} is {report.metric:.6g}: the target of "
-            f"{spec.target_metric:.6g} is reached",
+            reason=f"the target of {spec.target_metric:.6g} is reached",
         )
     if report.epoch >= spec.max_epochs:
         return Decision(
@@ -39,8 +38,7 @@ def decide(
             outcome="not_converged",
             cost=cost,
             cost_bound=cost_bound,
-            reason=f"{spec.monitor} is {report.metric:.6g} after {report.epoch} epochs, the target "
-            f"is {spec.target_metric:.6g}",
+            reason=f"the epochs are used up, short of the target of {spec.target_metric:.6g}",
         )
     expected = cost + max(cost - previous_cost, 0.0)
     if cost_bound is not None and expected > cost_bound:
@@ -49,13 +47,13 @@ def decide(
             outcome="early_stopped",
             cost=cost,
             cost_bound=cost_bound,
-            reason=f"the next report is expected at a cost of {expected:.6g} J, past the bound of "
-            f"{cost_bound:.6g} J ({spec.beta_knob:g} times the lowest cost known)",
+            reason=f"the next report is expected at a cost of {expected:.4g} J, past the bound of "
+            f"{cost_bound:.4g} J ({spec.beta_knob:g} times the lowest cost known)",
         )
     return Decision(
         decision="continue",
         outcome=None,
         cost=cost,
         cost_bound=cost_bound,
-        reason=f"{spec.monitor} is {report.metric:.6g}, the target is {spec.target_metric:.6g}",
+        reason=f"short of the target of {spec.target_metric:.6g}",
     )

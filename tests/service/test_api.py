@@ -88,6 +88,11 @@ def test_a_job_known_with_another_configuration_names_what_differs(api: Api, job
     assert "eta_knob is 0.5 there and 0.25 here" in body["detail"]
 
 
+def test_a_job_known_on_other_hardware_is_told_why_that_matters(api: Api, job: str) -> None:
+    other = spec_json(job_id=job, max_power_w=300.0)
+    assert "different hardware" in api("POST", "/jobs", other).json()["detail"]
+
+
 def test_the_order_of_batch_sizes_is_no_difference(api: Api, job: str) -> None:
     given = spec_json(job_id=job, batch_sizes=[128, 8, 64, 16, 32], policy="zeus")
     assert api("POST", "/jobs", given).status_code == 200
@@ -229,7 +234,7 @@ def test_a_job_whose_batch_sizes_have_all_failed_says_so(api: Api, job: str) -> 
         number = api("POST", path, {}).json()["trial_number"]
         api("PATCH", f"{path}/{number}", {"outcome": "not_converged"})
     body = problem(api("POST", path, {}), 409, "no_batch_size_left")
-    assert "32 not_converged" in body["detail"]
+    assert "32 (not_converged), 64 (not_converged) failed; 8, 16, 128 lie" in body["detail"]
 
 
 def test_a_job_with_running_trials_is_deleted_only_by_force(api: Api, job: str, trial: str) -> None:

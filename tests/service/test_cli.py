@@ -133,6 +133,15 @@ def test_jobs_and_their_beliefs_are_printed(tmp_path: Path) -> None:
     assert "was right" in rebuilt.stdout
 
 
+def test_a_job_with_running_trials_is_deleted_only_by_force(app: object, url: str) -> None:
+    optimizer.register_job(JobSpec.model_validate(spec_json()))
+    optimizer.start_trial("job", None)
+    assert "1 running trials" in one_error(zeus_service("delete", "job", database_url=url))
+    deleted = zeus_service("delete", "--force", "job", database_url=url)
+    assert "'job' is deleted" in deleted.stdout
+    assert "no jobs yet" in zeus_service("jobs", database_url=url).stdout
+
+
 def test_a_job_that_is_not_known_is_told(app_url: str) -> None:
     assert "no job 'nightly'" in one_error(zeus_service("show", "nightly", database_url=app_url))
 
