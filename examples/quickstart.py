@@ -24,6 +24,7 @@ from statistics import mean
 import lightning as L  # noqa: N812  (as Lightning's own documentation has it)
 import requests
 import torch
+from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Column, Table
@@ -140,9 +141,10 @@ def run_job(runs: int, folder: Path, console: Console) -> None:
         known = known_trials(url)
         if known:
             console.print(f"Job {JOB_ID!r} goes on after {known} trials.")
-        names = ("run", "batch size", "why", "outcome", "epochs", "seconds", "joules", "cost (J)")
+        names = ("run", "batch size", "why", "outcome", "epochs", "s", "J", "cost (J)")
         table = Table(
             *(Column(name, no_wrap=True) for name in names),
+            box=box.SIMPLE_HEAD,
             title="A recurring training job finds its batch size",
             caption="A run that was stopped early would not have paid, and was launched again.",
         )

@@ -12,6 +12,7 @@ from typing import ParamSpec, TypeVar
 import click
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
+from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 from sqlalchemy.engine import make_url
@@ -75,7 +76,9 @@ def serve(bind: str, workers: int) -> None:
 @one_message
 def jobs() -> None:
     """List the jobs."""
-    table = Table("job", "stage", "best batch size", "trials", "last change")
+    names = ("stage", "best batch size", "trials", "last change")
+    columns = (Column("job", overflow="fold"), *(Column(name, no_wrap=True) for name in names))
+    table = Table(*columns, box=box.SIMPLE_HEAD)
     with _database():
         for job in _all_jobs():
             table.add_row(
@@ -83,7 +86,7 @@ def jobs() -> None:
                 job.stage,
                 _or_dash(job.best_batch_size),
                 str(job.trials),
-                f"{datetime.fromtimestamp(job.updated_at):%Y-%m-%d %H:%M:%S}",
+                f"{datetime.fromtimestamp(job.updated_at):%Y-%m-%d %H:%M}",
             )
     Console().print(table if table.row_count else "no jobs yet")
 
@@ -164,7 +167,8 @@ def _all_jobs() -> Iterator[JobSummary]:
 
 
 def _arms_table(job: Job) -> Table:
-    table = Table("batch size", "trials", "mean cost (J)", "standard error (J)", "status")
+    names = ("batch size", "trials", "mean cost (J)", "standard error (J)", "status")
+    table = Table(*names, box=box.SIMPLE_HEAD)
     for arm in job.arms:
         best = arm.batch_size == job.best_batch_size
         table.add_row(
@@ -179,8 +183,8 @@ def _arms_table(job: Job) -> Table:
 
 
 def _trials_table(trials: list[Trial]) -> Table:
-    names = ("trial", "batch size", "why", "outcome", "epochs", "s", "J", "cost (J)")
-    table = Table(*(Column(name, no_wrap=True) for name in names))
+    names = ("trial", "batch size", "why", "outcome", "epochs", "s", "J", "cost")
+    table = Table(*(Column(name, no_wrap=True) for name in names), box=box.SIMPLE_HEAD)
     for trial in trials:
         table.add_row(
             str(trial.trial_number),

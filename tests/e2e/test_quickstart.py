@@ -48,7 +48,7 @@ def finished(folder: Path) -> dict[int, tuple[Any, ...]]:
 
 def test_it_prints_each_run_and_a_best_batch_size(tmp_path: Path) -> None:
     printed = quickstart(tmp_path, runs=3)
-    rows = re.findall(r"│ (\d+) +│ (\d+) +│ (\w+) +│ (\w+) +│", printed)
+    rows = re.findall(r"^ +(\d+) +(\d+) +(\w+) +(\w+) ", printed, re.MULTILINE)
     trials = finished(tmp_path)
     assert [(int(row[1]), row[3]) for row in rows] == [trial[:2] for trial in trials.values()]
     assert [row[0] for row in rows if row[3] == "converged"] == ["1", "2", "3"]
