@@ -99,7 +99,7 @@ class JobSpec(BaseModel):
     def cost(self, energy_j: float, time_s: float) -> float:
         """Cost of a run in joules: `eta * energy + (1 - eta) * MaxPower * time`.
 
-        Source: Zeus (You, Chung, Chowdhury, NSDI 2023), section 3.
+        Source: Zeus (You, Chung, Chowdhury, NSDI 2023).
         """
         return self.eta_knob * energy_j + (1 - self.eta_knob) * self.max_power_w * time_s
 

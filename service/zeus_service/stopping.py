@@ -21,7 +21,7 @@ def decide(
         previous_cost: Cost in joules at the report before; 0 for the first.
         cost_bound: Early-stop bound in joules; None: no bound.
 
-    Source: Zeus (NSDI 2023), section 4.4, for the bound.
+    Source: Zeus (You, Chung, Chowdhury, NSDI 2023), section 4, for the bound.
     """
     cost = spec.cost(report.energy_j, report.time_s)
     if spec.reached(report.metric):

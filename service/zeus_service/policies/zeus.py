@@ -1,6 +1,6 @@
 """The policy of the Zeus paper: pruning rounds, then Gaussian Thompson sampling.
 
-Source: Zeus (You, Chung, Chowdhury, NSDI 2023), sections 4.2 to 4.4 and algorithms 1 to 3.
+Source: Zeus (You, Chung, Chowdhury, NSDI 2023), section 4.
 
 **Pruning.** A round tries its candidates one after the other: first the batch size it starts from,
 then smaller ones, then larger ones. Each direction ends at its first failure. Whoever converged
@@ -132,7 +132,7 @@ class ZeusPolicy:
         return state
 
     def cost_bound(self, spec: JobSpec, state: State) -> float:
-        """`beta_knob` times the lowest cost of any run that converged (section 4.4).
+        """`beta_knob` times the lowest cost of any run that converged.
 
         With a window, only the runs within it count, of batch sizes that are still tried: the
         window of the others stands still. A cost of zero is a meter that does not count.
