@@ -193,6 +193,7 @@ def test_a_start_interrupted_before_its_answer_is_taken_back(service: ServicePro
             pass
 
     job = new_job()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under a shell's `&`
     with ThreadingHTTPServer(("127.0.0.1", 0), InterruptAtStart) as proxy:
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
         callback = zeus(f"http://127.0.0.1:{proxy.server_port}", job_id=job)

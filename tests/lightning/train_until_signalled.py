@@ -1,5 +1,6 @@
 """Trains without end, to be signalled. Arguments: the service's URL and a job id."""
 
+import signal
 import sys
 import time
 from typing import Any
@@ -16,6 +17,7 @@ class SayTraining(Callback):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under a shell's `&`
     url, job_id = sys.argv[1:]
     callback = zeus(url, job_id=job_id, max_epochs=10**6)
     trainer(callback, SayTraining(), max_epochs=-1).fit(Net((0.1,)), Data(batch_size=64))

@@ -86,7 +86,7 @@ def test_on_cpu_auto_is_rapl_where_it_can_be_read(
 
 
 def test_else_auto_is_the_estimate_and_one_line_says_so_and_how_to_get_real_figures() -> None:
-    with pytest.warns(UserWarning, match=r"an estimate.*RAPL needs Linux") as caught:
+    with pytest.warns(UserWarning, match=r"energy is estimated.*RAPL needs Linux") as caught:
         meter = open_meter()
     assert meter.name == "cpu-estimate"
     assert [len(str(warning.message).splitlines()) for warning in caught] == [1]
