@@ -13,11 +13,9 @@ from werkzeug.exceptions import BadRequest
 
 from zeus_service import __version__
 from zeus_service.api.errors import set_up_errors
-from zeus_service.api.v1 import JobIdConverter, v1
+from zeus_service.api.v1 import MAX_BODY_BYTES, JobIdConverter, v1
 from zeus_service.config import Config
 from zeus_service.extensions import db, migrate, set_up_sqlite
-
-MAX_BODY_BYTES = 64 * 1024
 
 health = APIBlueprint("health", __name__)
 

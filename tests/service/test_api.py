@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -342,15 +343,24 @@ def test_a_body_that_is_no_object_is_refused(api: Api, trial: str, body: bytes) 
         assert api.raw(path, body).status_code in (400, 422)
 
 
-@pytest.mark.parametrize("body", [b"{}", b" " * 70_000 + b"{}", b"{}" + b" " * 70_000 + b"x"])
-def test_a_body_of_unknown_length_is_refused(api: Api, job: str, body: bytes) -> None:
-    response = requests.post(
-        f"{api.root}/api/v1/jobs/{job}/trials",
-        iter([body]),
-        headers={"Content-Type": "application/json"},
-        timeout=30,
-    )
-    problem(response, 411, "length_required")
+def test_a_chunked_body_is_taken_up_to_64_kib(api: Api, job: str) -> None:
+    def post(body: bytes) -> requests.Response:
+        headers = {"Content-Type": "application/json"}
+        path = f"{api.root}/api/v1/jobs/{job}/trials"
+        return requests.post(path, iter([body]), headers=headers, timeout=30)
+
+    assert post(b" " * 65_534 + b"{}").status_code == 201
+    problem(post(b"{}" + b" " * 65_535), 413, "too_large")
+    problem(post(b"{}" + b" " * 70_000 + b"x"), 413, "too_large")
+
+
+def test_a_malformed_chunk_is_refused(service: ServiceProcess) -> None:
+    with socket.create_connection(("127.0.0.1", service.port), timeout=10) as connection:
+        connection.sendall(
+            b"POST /api/v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"
+        )
+        assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
 
 
 def test_a_body_over_64_kib_is_refused(api: Api) -> None:

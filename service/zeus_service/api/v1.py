@@ -8,14 +8,22 @@ from typing import Annotated
 from apiflask import APIBlueprint
 from flask import request
 from flask.typing import ResponseReturnValue
+from gunicorn.http.errors import ParseException
 from pydantic import BaseModel, Field
-from werkzeug.exceptions import LengthRequired, UnprocessableEntity, UnsupportedMediaType
+from werkzeug.exceptions import (
+    BadRequest,
+    RequestEntityTooLarge,
+    UnprocessableEntity,
+    UnsupportedMediaType,
+)
 from werkzeug.routing import BaseConverter
 
 from zeus_service import messages, optimizer
 from zeus_service.spec import JOB_ID_PATTERN, JobSpec
 
 v1 = APIBlueprint("v1", __name__, url_prefix="/api/v1", tag="jobs")
+
+MAX_BODY_BYTES = 64 * 1024
 
 JOB = "/jobs/<job_id:job_id>"
 TRIAL = f"{JOB}/trials/<int(min=1, max=2147483647):trial_number>"
@@ -50,11 +58,18 @@ class Deletion(BaseModel):
 @v1.before_request
 def require_json() -> None:
     """Refuse other bodies: a form of any web page would reach a service on loopback."""
-    if request.method in ("POST", "PUT", "PATCH"):
-        if request.mimetype != "application/json":
-            raise UnsupportedMediaType("the body must be application/json")
-        if request.content_length is None:  # Flask cuts a longer chunked body at the limit
-            raise LengthRequired("the body must come with a Content-Length")
+    if request.method not in ("POST", "PUT", "PATCH"):
+        return
+    if request.mimetype != "application/json":
+        raise UnsupportedMediaType("the body must be application/json")
+    if request.content_length is None:  # chunked: Flask would cut a longer one at the limit
+        request.max_content_length = MAX_BODY_BYTES + 1
+        try:
+            too_large = len(request.get_data()) > MAX_BODY_BYTES
+        except (OSError, ParseException) as error:
+            raise BadRequest(f"the body cannot be read: {error}") from error
+        if too_large:
+            raise RequestEntityTooLarge
 
 
 @v1.post("/jobs")
