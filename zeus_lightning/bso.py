@@ -14,12 +14,12 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-from lightning.pytorch.utilities.memory import is_cuda_out_of_memory, is_out_of_cpu_memory
 from typing_extensions import override
 
 from zeus_lightning import batch_size as sizes
 from zeus_lightning.client import BSOClient
 from zeus_lightning.distributed import on_every_rank, on_rank_zero, sum_over_ranks
+from zeus_lightning.ending import out_of_time, outcome_of, text_of
 from zeus_lightning.errors import (
     ZeusConfigError,
     ZeusError,
@@ -218,7 +218,7 @@ class ZeusBSOCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         try:
-            self._end_from_here(_outcome_of(exception), _text_of(exception))
+            self._end_from_here(outcome_of(exception), text_of(exception))
         finally:
             self._release()
 
@@ -388,7 +388,7 @@ class ZeusBSOCallback(Callback):
         assert trial is not None
         epochs = trainer.current_epoch
         outcome: Outcome
-        if _out_of_time(trainer):
+        if out_of_time(trainer):
             outcome, reason = "interrupted", f"max_time was reached after {epochs} epochs"
         elif self.report is None and trainer.should_stop:
             outcome, reason = "interrupted", "another callback stopped it before a validation"
@@ -453,34 +453,3 @@ class ZeusBSOCallback(Callback):
                 self._meter.close()  # a meter that was passed in is its owner's
         self._injection = self._meter = None
         self._run_key = uuid4().hex
-
-
-def _out_of_time(trainer: Trainer) -> bool:
-    """Whether a Timer, of whichever Lightning package, has run out."""
-    remaining = (
-        callback.time_remaining()
-        for callback in trainer.callbacks  # type: ignore[attr-defined]
-        if hasattr(callback, "time_remaining")
-    )
-    return any(time is not None and time <= 0 for time in remaining)
-
-
-def _outcome_of(exception: BaseException) -> Outcome:
-    if isinstance(exception, KeyboardInterrupt | SystemExit):  # SIGTERM is a SystemExit
-        return "interrupted"
-    if isinstance(exception, torch.OutOfMemoryError):
-        return "out_of_memory"
-    told = bool(exception.args) and isinstance(exception.args[0], str)  # what Lightning reads
-    if told and (is_cuda_out_of_memory(exception) or is_out_of_cpu_memory(exception)):
-        return "out_of_memory"
-    return "withdrawn" if isinstance(exception, ZeusError) else "errored"
-
-
-def _text_of(exception: BaseException) -> str:
-    """An exception as the service can keep it, whatever it holds."""
-    name = type(exception).__name__
-    try:
-        text = f"{name}: {exception}"
-    except Exception:  # noqa: BLE001 - a broken __str__ is the user's, and not what ended the run
-        return name
-    return text.encode("utf-8", "replace").decode().replace("\0", " ")

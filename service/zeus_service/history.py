@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Literal
+from typing import Literal, cast
 
-from zeus_service.policies import NO_VERDICT, Choice, Observation, State, policy_of
+from zeus_service.policies import NO_VERDICT, Choice, Observation, State, Verdict, policy_of
 from zeus_service.spec import JobSpec
 
 Outcome = Literal[
@@ -49,9 +49,8 @@ def apply(spec: JobSpec, state: State, event: Event) -> State:
     policy = policy_of(spec)
     if event.kind != "ended":
         return policy.begin(spec, state, event.choice)
-    assert event.outcome is not None
-    verdict = None if event.outcome in NO_VERDICT else event.outcome
-    return policy.observe(spec, state, Observation(event.choice, verdict, event.cost))  # type: ignore[arg-type]
+    verdict = None if event.outcome in NO_VERDICT else cast("Verdict", event.outcome)
+    return policy.observe(spec, state, Observation(event.choice, verdict, event.cost))
 
 
 def fold(spec: JobSpec, events: Iterable[Event]) -> State:
