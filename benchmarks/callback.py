@@ -7,6 +7,7 @@ measurements to read, not tests: the figures are of this machine, now.
 from __future__ import annotations
 
 import os
+import platform
 import socket
 import statistics
 import subprocess
@@ -14,8 +15,10 @@ import sys
 import tempfile
 import time
 import timeit
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from uuid import uuid4
 
@@ -25,6 +28,7 @@ from rich.table import Table
 from zeus_lightning import ZeusBSOCallback, ZeusServiceUnavailable
 from zeus_lightning.client import BSOClient
 from zeus_lightning.messages import JobSpec, Report
+from zeus_lightning.meters.cpu_estimate import cpu_model
 
 IMPORT = """
 import time
@@ -128,7 +132,12 @@ def _wait_for(url: str) -> None:
 
 
 def main() -> None:
-    table = Table(title="ZeusBSOCallback: what it costs")
+    ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    machine = (
+        f"{cpu_model()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; "
+        f"Python {platform.python_version()}, lightning {version('lightning')}"
+    )
+    table = Table(title="ZeusBSOCallback: what it costs", caption=machine)
     for heading in ("figure", "median", "min", "max", "limit"):
         table.add_column(heading, justify="left" if heading == "figure" else "right")
 
