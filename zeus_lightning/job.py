@@ -13,7 +13,7 @@ from lightning.pytorch import LightningModule, Trainer
 from zeus_lightning import batch_size as sizes
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.lr_scaling import LRScaling, find_lr
-from zeus_lightning.messages import JobSpec, Report
+from zeus_lightning.messages import MAX_METRIC, JobSpec, Report
 from zeus_lightning.meters import EnergyMeter
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
@@ -63,7 +63,13 @@ class JobArguments:
         beta_ok = beta_knob is None or 0 < beta_knob < math.inf
         lr_ok = self.lr_scaling in (None, "linear", "sqrt")
         _check(bool(self.monitor), "monitor", self.monitor, "a metric's name")
-        _check(math.isfinite(self.target_metric), "target_metric", self.target_metric, "finite")
+        target_ok = abs(self.target_metric) <= MAX_METRIC
+        _check(
+            target_ok,
+            "target_metric",
+            self.target_metric,
+            f"finite, at most {MAX_METRIC:g} in size",
+        )
         _check(self.mode in ("min", "max"), "mode", self.mode, "'min' or 'max'")
         _check(max_epochs is None or max_epochs > 0, "max_epochs", max_epochs, "positive")
         _check(0 <= self.eta_knob <= 1, "eta_knob", self.eta_knob, "in [0, 1]")

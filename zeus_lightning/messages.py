@@ -22,6 +22,9 @@ Outcome = Literal[
     "lost",
 ]
 
+MAX_METRIC = 1e30
+"""The service takes no metric or target beyond this: such a run has diverged."""
+
 
 class _Message:
     """A dataclass that is a JSON object on the wire."""
@@ -115,7 +118,7 @@ class Report(_Message):
         epoch: Training epochs completed.
         time_s: Since training began, validation included.
         energy_j: Likewise, over all devices.
-        metric: The monitored metric at this validation.
+        metric: The monitored metric at this validation, at most `MAX_METRIC` in size.
     """
 
     sequence: int

@@ -10,7 +10,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusServiceError, ZeusServiceUnavailable
-from zeus_lightning.messages import Decision, Outcome, Report, TrialStart
+from zeus_lightning.messages import MAX_METRIC, Decision, Outcome, Report, TrialStart
 
 _AWAY_S = 2.0  # how long to try again, at each validation, a service that has gone away
 
@@ -23,13 +23,11 @@ class Answer:
         report: What was reported, None when nothing was.
         outcome: How the trial ended, None while it goes on.
         reason: Why, in one sentence.
-        cost_bound: Cost in joules past which the run will be stopped, if known.
     """
 
     report: Report | None = None
     outcome: Outcome | None = None
     reason: str = ""
-    cost_bound: float | None = None
 
 
 class Trial:
@@ -62,7 +60,7 @@ class Trial:
         """
         if not math.isfinite(energy_j):
             return self.abandon("an energy meter failed")
-        if not math.isfinite(metric):
+        if not abs(metric) <= MAX_METRIC:  # nor is NaN
             return self.end("diverged", f"the metric is {metric} after {epoch} epochs")
         self._sequence += 1
         report = Report(
@@ -156,12 +154,7 @@ class Trial:
 
 
 def _answer(decision: Decision, report: Report) -> Answer:
-    return Answer(
-        report=report,
-        outcome=decision.outcome,
-        reason=decision.reason,
-        cost_bound=decision.cost_bound,
-    )
+    return Answer(report=report, outcome=decision.outcome, reason=decision.reason)
 
 
 def _may_pass(error: ZeusServiceError) -> bool:

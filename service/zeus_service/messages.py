@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from zeus_service.history import Outcome
 from zeus_service.policies import Why
-from zeus_service.spec import Amount, Count, Finite, JobSpec, PositiveCount
+from zeus_service.spec import Amount, Count, JobSpec, Metric, PositiveCount
 
 Reason = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
 
@@ -31,7 +31,7 @@ class Report(_Message):
     epoch: Count
     time_s: Amount
     energy_j: Amount
-    metric: Finite
+    metric: Metric
 
 
 class Decision(_Message):

@@ -21,6 +21,9 @@ from pydantic import (
 MAX_AMOUNT = 1e15
 """Joules, seconds and watts beyond this are a broken meter; sums of their squares stay finite."""
 
+MAX_METRIC = 1e30
+"""A metric beyond this has diverged; a run says so by its outcome, not by a report."""
+
 
 def _whole(value: Any) -> Any:
     """Accept 1 and 1.0, not "1", true or 1.5: JSON has one kind of number."""
@@ -45,7 +48,7 @@ Count = Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE]
 PositiveCount = Annotated[int, Field(ge=1, le=2**31 - 1), WHOLE]
 Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False), REAL]
 PositiveAmount = Annotated[float, Field(gt=0, le=MAX_AMOUNT, allow_inf_nan=False), REAL]
-Finite = Annotated[float, Field(allow_inf_nan=False), REAL]
+Metric = Annotated[float, Field(ge=-MAX_METRIC, le=MAX_METRIC, allow_inf_nan=False), REAL]
 JOB_ID_PATTERN = "[A-Za-z0-9][A-Za-z0-9._:-]{0,254}"
 JobId = Annotated[str, Field(pattern=f"^{JOB_ID_PATTERN}$", max_length=255)]
 Name = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -69,7 +72,7 @@ class JobSpec(BaseModel):
         AfterValidator(_ascending),
     ]
     default_batch_size: PositiveCount
-    target_metric: Finite
+    target_metric: Metric
     higher_is_better: bool = True
     monitor: Name
     max_epochs: PositiveCount

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 from zeus_service import messages as service
 from zeus_service.history import Outcome
-from zeus_service.spec import JobSpec
+from zeus_service.spec import MAX_METRIC, JobSpec
 
 from zeus_lightning import messages as client
 
@@ -46,3 +46,7 @@ def test_a_job_has_the_same_fields_and_defaults_on_both_sides() -> None:
 
 def test_both_sides_know_the_same_outcomes() -> None:
     assert set(get_args(client.Outcome)) == set(get_args(Outcome))
+
+
+def test_both_sides_bound_a_metric_alike() -> None:
+    assert client.MAX_METRIC == MAX_METRIC

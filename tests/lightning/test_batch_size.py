@@ -39,7 +39,7 @@ def test_given_sizes_are_taken_ascending_and_once(sizes: list[int]) -> None:
 @pytest.mark.parametrize("sizes", [[], [0], [-1, 8], [8.0], ["8"], [True], None, 8])
 def test_sizes_that_are_not_positive_integers_are_refused(sizes: object) -> None:
     with pytest.raises(ZeusConfigError, match="positive integers, and at least one"):
-        positive_sizes(sizes)  # type: ignore[arg-type]
+        positive_sizes(sizes)
 
 
 def test_sizes_that_do_not_divide_are_named_all_at_once() -> None:

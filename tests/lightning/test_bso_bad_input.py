@@ -107,7 +107,7 @@ class SecondLoaderStays(Data):
 
 
 class FixedData(Data):
-    batch_size = property(lambda self: 8, lambda self, size: None)  # type: ignore[assignment]
+    batch_size = property(lambda self: 8, lambda self, size: None)
 
 
 class ReadOnlyData(Data):
@@ -115,7 +115,7 @@ class ReadOnlyData(Data):
         super(Data, self).__init__()
         self.samples = Data().samples
 
-    batch_size = property(lambda self: 8)  # type: ignore[assignment]
+    batch_size = property(lambda self: 8)
 
 
 class TextLr(Net):

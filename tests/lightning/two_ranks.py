@@ -47,7 +47,7 @@ class ClosedOnRankOne(StepMeter):
     """Cannot be asked for its facts on rank 1."""
 
     @property
-    def max_power_w(self) -> float:  # type: ignore[override]
+    def max_power_w(self) -> float:
         if torch.distributed.get_rank() == 1:
             raise ZeusMeterError("GPU 1 cannot be opened")
         return 10.0

@@ -279,7 +279,7 @@ UNSUITED = {
         list(range(999)),
     ],
     "default_batch_size": [*NUMBERS, 7],
-    "target_metric": [10**400, "1", True, None, []],
+    "target_metric": [10**400, 1e300, -1e300, "1", True, None, []],
     "max_epochs": [*NUMBERS, 0],
     "eta_knob": [1.01, -0.01, "0.5", True, 10**400, None],
     "beta_knob": [0, -1, "2", True, 1e300],
@@ -310,9 +310,9 @@ def test_a_job_with_an_unsuited_value_is_refused_by_name(api: Api, field: str) -
 def test_a_report_with_an_unsuited_value_changes_nothing(
     api: Api, job: str, trial: str, field: str
 ) -> None:
-    values = [10**400, "1", True, None, [], {}]
+    values = [10**400, 1e300, -1e300, "1", True, None, [], {}]
     if field != "metric":
-        values += [-1, 1e300, -1e300]
+        values.append(-1)
     for value in values:
         body = problem(
             api.raw(f"{trial}/reports", json.dumps({**report(), field: value})), 422, "invalid"
@@ -328,8 +328,8 @@ def test_numbers_that_are_none_are_refused(api: Api, trial: str, field: str, num
     assert api.raw(f"{trial}/reports", body).status_code in (400, 422)
 
 
-@pytest.mark.parametrize("metric", [1e300, -1e300, 5e-324, 1])
-def test_a_metric_may_be_any_finite_number(api: Api, trial: str, metric: float) -> None:
+@pytest.mark.parametrize("metric", [3e20, -1e30, 5e-324, 1])
+def test_a_metric_may_be_large_small_or_negative(api: Api, trial: str, metric: float) -> None:
     assert api("POST", f"{trial}/reports", report(metric=metric)).status_code == 200
 
 

@@ -83,7 +83,7 @@ def test_a_database_that_cannot_be_opened_is_told_by_name(database_url: str) -> 
     ],
 )
 def test_a_variable_without_sense_is_told_by_name(url: str, variable: str, value: str) -> None:
-    result = zeus_service("jobs", **{"database_url": url, variable: value})  # type: ignore[arg-type]
+    result = zeus_service("jobs", **{"database_url": url, variable: value})
     assert f"{variable}='{value}'" in one_error(result)
 
 

@@ -37,8 +37,8 @@ def test_a_run_that_reaches_its_target_has_converged() -> None:
 def test_a_target_may_be_one_to_fall_to() -> None:
     falling = spec(target_metric=0.9, higher_is_better=False)
     known = {"previous_cost": 0.0, "cost_bound": None}
-    assert decide(falling, report(1.0, metric=0.91), **known).decision == "continue"  # type: ignore[arg-type]
-    assert decide(falling, report(1.0, metric=0.9), **known).outcome == "converged"  # type: ignore[arg-type]
+    assert decide(falling, report(1.0, metric=0.91), **known).decision == "continue"
+    assert decide(falling, report(1.0, metric=0.9), **known).outcome == "converged"
 
 
 def test_a_run_that_reaches_its_target_past_the_bound_is_not_thrown_away() -> None:

@@ -146,4 +146,4 @@ def test_a_string_that_is_no_meter_is_refused_with_what_could_be_written(meter: 
 
 def test_something_else_than_a_meter_is_refused() -> None:
     with pytest.raises(ZeusConfigError, match="meter=3 is neither a meter nor one of"):
-        open_meter(3)  # type: ignore[arg-type]
+        open_meter(3)

@@ -171,7 +171,7 @@ def test_the_belief_about_an_arm_is_the_conjugate_posterior() -> None:
             assert scale == pytest.approx(precision**-0.5)
             return 0.0
 
-    assert policy.next_batch_size(job, state, Recorder()).batch_size == 32  # type: ignore[arg-type]
+    assert policy.next_batch_size(job, state, Recorder()).batch_size == 32
 
 
 def test_an_arm_that_is_clearly_cheaper_is_always_taken() -> None:
