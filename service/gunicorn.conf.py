@@ -1,17 +1,25 @@
 """For starting gunicorn directly: `gunicorn -c gunicorn.conf.py zeus_service.wsgi:app`."""
 
+import sys
 from typing import Any
 
-from zeus_service import create_app
-from zeus_service.config import Config
-from zeus_service.database import prepare
-from zeus_service.server import SETTINGS
+from zeus_service.config import UnusableConfig, load_config
+from zeus_service.database import UnusableDatabase
+from zeus_service.server import make_ready, settings
 
-globals().update(SETTINGS)
+try:
+    _config = load_config()
+except UnusableConfig as error:
+    sys.exit(f"Error: {error}")
+
+globals().update(settings(_config))
 
 
 def on_starting(server: Any) -> None:
     """Called once, before workers start."""
-    del server
-    config = Config()
-    prepare(create_app(config), config)
+    if server.cfg.preload_app or server.cfg.reuse_port:
+        sys.exit("Error: preload_app and reuse_port are not supported: remove them")
+    try:
+        make_ready(_config)
+    except UnusableDatabase as error:
+        sys.exit(f"Error: {error}")

@@ -8,11 +8,20 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import psutil
 import requests
+
+BIN = Path(sys.executable).parent
+GUNICORN = (
+    str(BIN / "gunicorn"),
+    f"--config={Path(__file__).parents[1] / 'service' / 'gunicorn.conf.py'}",
+    "zeus_service.wsgi:app",
+)
 
 
 def free_port() -> int:
@@ -23,27 +32,44 @@ def free_port() -> int:
 
 
 class ServiceProcess:
-    """`zeus-service serve` on a free port, with its SQLite file in `folder`.
+    """`zeus-service serve` on a free port.
 
-    `program` is the `zeus-service` to run, by default this environment's. Its output goes to
-    `folder/service.log`. Leaving the context ends it with SIGTERM.
+    `database_url` names its database, by default a SQLite file in `folder`. `program` is the
+    `zeus-service` to run, by default this environment's; `gunicorn` runs gunicorn with
+    `service/gunicorn.conf.py` instead. Its output goes to `folder/service.log`. Leaving the context
+    ends it with SIGTERM.
     """
 
     def __init__(
-        self, folder: Path, *, workers: int = 1, program: Path | None = None, **env: str
+        self,
+        folder: Path,
+        *,
+        database_url: str | None = None,
+        workers: int = 1,
+        program: Path | None = None,
+        gunicorn: bool = False,
+        **env: str,
     ) -> None:
-        self.database_url = f"sqlite:///{folder / 'service.sqlite3'}"
+        self.database_url = database_url or f"sqlite:///{folder / 'service.sqlite3'}"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / "service.log"
         self._command = [
-            str(program or Path(sys.executable).parent / "zeus-service"),
-            "serve",
+            *(GUNICORN if gunicorn else (str(program or BIN / "zeus-service"), "serve")),
             f"--bind=127.0.0.1:{self.port}",
             f"--workers={workers}",
         ]
         self._env = {**os.environ, "ZEUS_BSO_DATABASE_URL": self.database_url, **env}
         self._process: subprocess.Popen[bytes] | None = None
+
+    def bind_to(self, host: str) -> None:
+        """Listen there, from the next start on."""
+        self._command[-2] = f"--bind={host}:{self.port}"
+
+    def signal(self, signal_number: int) -> None:
+        """Send a signal to the process that holds the workers."""
+        assert self._process is not None
+        self._process.send_signal(signal_number)
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
@@ -56,7 +82,7 @@ class ServiceProcess:
                 cwd=self.log.parent,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while True:
             try:
                 if requests.get(f"{self.url}/healthz", timeout=5).ok:
@@ -64,8 +90,18 @@ class ServiceProcess:
             except requests.ConnectionError:
                 pass
             if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
                 raise RuntimeError(f"the service did not start:\n{self.log.read_text()}")
             time.sleep(0.05)
+
+    def workers(self) -> list[int]:
+        """The process ids of its workers."""
+        if self._process is None:
+            return []
+        try:
+            return [child.pid for child in psutil.Process(self._process.pid).children()]
+        except psutil.NoSuchProcess:
+            return []
 
     def kill(self) -> None:
         """SIGKILL for it and its workers."""
@@ -79,10 +115,11 @@ class ServiceProcess:
         if self._process is None:
             return 0
         if signal_number == signal.SIGKILL:
-            os.killpg(self._process.pid, signal_number)
+            with suppress(ProcessLookupError):  # it has ended by itself
+                os.killpg(self._process.pid, signal_number)
         else:
             self._process.send_signal(signal_number)
-        status = self._process.wait(timeout=30)
+        status = self._process.wait(timeout=60)
         self._process = None
         return status
 

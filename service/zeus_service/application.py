@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
-from apiflask import APIBlueprint, APIFlask
+from apiflask import APIFlask
 from flask.json.provider import DefaultJSONProvider
-from flask.typing import ResponseReturnValue
 from pydantic_core import from_json
-from sqlalchemy.pool import NullPool
+from sqlalchemy.engine import make_url
 from werkzeug.exceptions import BadRequest
 
 from zeus_service import __version__
+from zeus_service.api.body import MAX_BODY_BYTES
 from zeus_service.api.errors import set_up_errors
-from zeus_service.api.v1 import MAX_BODY_BYTES, JobIdConverter, v1
+from zeus_service.api.health import health
+from zeus_service.api.openapi import set_up_openapi
+from zeus_service.api.request_log import set_up_request_log
+from zeus_service.api.v1 import JobIdConverter, v1
+from zeus_service.api.zeus_wire import zeus_wire
 from zeus_service.config import Config
-from zeus_service.extensions import db, migrate, set_up_sqlite
-
-health = APIBlueprint("health", __name__)
+from zeus_service.connections import engine_options, set_up
+from zeus_service.extensions import db, migrate
 
 
 class StrictJSON(DefaultJSONProvider):
@@ -39,35 +43,30 @@ class StrictJSON(DefaultJSONProvider):
         return value
 
 
-@health.get("/healthz")
-@health.doc(responses={200: "The process answers."})
-def healthz() -> ResponseReturnValue:
-    """Tell that the process answers."""
-    return {"status": "ok", "version": __version__}
-
-
 def make_app(config: Config | None = None) -> APIFlask:
     """Make the WSGI application; see `zeus_service.create_app`."""
     config = config or Config()
     app = APIFlask("zeus_service", title="zeus-service", version=__version__, docs_path=None)
     app.json = StrictJSON(app)
+    app.extensions["zeus_config"] = config
     app.config["SQLALCHEMY_DATABASE_URI"] = config.database_url
-    if config.sqlite_path:
-        # A connection each time is cheap, and none crosses a fork or outlives its file.
-        app.config["SQLALCHEMY_ENGINE_OPTIONS"] = {"poolclass": NullPool}
-    app.config["SQLALCHEMY_ECHO"] = config.echo_sql
+    app.config["SQLALCHEMY_ENGINE_OPTIONS"] = engine_options(make_url(config.database_url))
+    if config.echo_sql:  # SQLALCHEMY_ECHO would log it in a form of its own
+        logging.getLogger("sqlalchemy.engine").setLevel(logging.INFO)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     app.config["VALIDATION_ERROR_DESCRIPTION"] = "invalid"
-    app.logger.setLevel(config.log_level)
     app.url_map.merge_slashes = False
     app.url_map.converters["job_id"] = JobIdConverter
 
     db.init_app(app)
     with app.app_context():
-        if config.sqlite_path:
-            set_up_sqlite(db.engine)
+        set_up(db.engine)
     migrate.init_app(app, db)
+    set_up_request_log(app)
     set_up_errors(app)
+    set_up_openapi(app)
     app.register_blueprint(v1)
+    if config.serves_zeus_wire:
+        app.register_blueprint(zeus_wire)
     app.register_blueprint(health)
     return app

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,19 +11,25 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 import click
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from flask import Flask
 from rich import box
 from rich.console import Console
 from rich.table import Column, Table
-from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
 
-from zeus_service import __version__, create_app, optimizer
-from zeus_service.config import Config
-from zeus_service.database import UnusableDatabase, check_revision, prepare
+from zeus_service import __version__, create_app, database, optimizer
+from zeus_service.config import UnusableConfig, load_config
+from zeus_service.connections import cause
+from zeus_service.database import (
+    UnusableDatabase,
+    check_exists,
+    check_revision,
+    migrate_sqlite,
+)
 from zeus_service.errors import OptimizerError
 from zeus_service.messages import Job, JobSummary, Trial
-from zeus_service.server import Server, UnusableAddress, check_bind
+from zeus_service.server import Server, UnusableAddress, check_bind, make_ready
+from zeus_service.simulation.cli import simulate
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,8 +40,9 @@ R = TypeVar("R")
 def main() -> None:
     """The batch size service for recurring training jobs.
 
-    Configuration comes from ZEUS_BSO_DATABASE_URL, ZEUS_BSO_LOG_LEVEL and ZEUS_BSO_ECHO_SQL, in
-    the environment or in a .env file.
+    Configuration comes from the variables ZEUS_BSO_*, in the environment or in a .env file:
+    DATABASE_URL, TOKEN, READ_TOKEN (or the names of files that hold them: DATABASE_URL_FILE and so
+    on), INSECURE, ZEUS_WIRE, LOG_LEVEL, LOG_FORMAT and ECHO_SQL.
     """
 
 
@@ -45,12 +53,10 @@ def one_message(command: Callable[P, R]) -> Callable[P, R]:
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return command(*args, **kwargs)
-        except ValidationError as error:
-            raise click.ClickException("\n".join(map(_setting, error.errors()))) from error
-        except UnicodeDecodeError as error:
-            raise click.ClickException(f"the .env file is not UTF-8: {error}") from error
-        except (UnusableAddress, UnusableDatabase, OptimizerError) as error:
+        except (UnusableConfig, UnusableAddress, UnusableDatabase, OptimizerError) as error:
             raise click.ClickException(str(error)) from error
+        except SQLAlchemyError as error:
+            raise click.ClickException(f"the database cannot be used: {cause(error)}") from error
 
     return wrapper
 
@@ -63,13 +69,15 @@ def one_message(command: Callable[P, R]) -> Callable[P, R]:
 @one_message
 def serve(bind: str, workers: int) -> None:
     """Run the service."""
-    config = Config()
-    check_bind(bind)
-    prepare(create_app(config), config)
-    click.echo(f"zeus-service {__version__} on http://{bind}, data in {_shown(config)}", err=True)
+    config = load_config()
+    check_bind(bind, config)
+    make_ready(config)
+    click.echo(
+        f"zeus-service {__version__} on http://{bind}, data in {config.shown_database}", err=True
+    )
     # gunicorn reads the command line of the process it runs in; this one is click's.
     sys.argv = sys.argv[:1]
-    Server(bind=bind, workers=workers, loglevel=config.log_level.lower()).run()
+    Server(config, bind=bind, workers=workers).run()
 
 
 @main.command()
@@ -140,23 +148,77 @@ def rebuild(job_id: str) -> None:
     click.echo("the stored state was right" if same else "the stored state differed: replaced")
 
 
+@main.group()
+def db() -> None:
+    """Look at the database's revision, and change it.
+
+    SQLite is migrated by `serve`. A server's database is not: back it up, stop the service, run
+    `zeus-service db upgrade`, and start the new version.
+    """
+
+
+@db.command()
+@click.argument("revision", default="head")
+@one_message
+def upgrade(revision: str) -> None:
+    """Migrate up to REVISION, by default the one this version works with."""
+    config = load_config()
+    app = create_app(config)
+    if config.sqlite_path and revision == "head":
+        migrate_sqlite(app, config.sqlite_path)
+    else:
+        database.upgrade(app, revision)
+    _show_revision(app)
+
+
+@db.command(context_settings={"ignore_unknown_options": True})  # -1 is a revision
+@click.argument("revision")
+@one_message
+def downgrade(revision: str) -> None:
+    """Migrate down to REVISION, or by one with -1; `base` drops every table with all its rows."""
+    config = load_config()
+    check_exists(config)
+    app = create_app(config)
+    database.downgrade(app, revision)
+    _show_revision(app)
+
+
+@db.command()
+@one_message
+def current() -> None:
+    """Show the database's revision and the one this version works with."""
+    config = load_config()
+    check_exists(config)
+    _show_revision(create_app(config))
+
+
+@db.command()
+@click.argument("revisions", metavar="[FROM:]TO", default="head")
+@one_message
+def sql(revisions: str) -> None:
+    """Print the SQL of an upgrade, without a connection.
+
+    It is in the dialect of ZEUS_BSO_DATABASE_URL, from an empty database unless FROM is given.
+    """
+    database.upgrade(create_app(load_config()), revisions, sql=sys.stdout)
+
+
+main.add_command(simulate)
+
+
 @contextmanager
 def _database() -> Iterator[None]:
     """The database, for looking into it: it must be there, and is not migrated."""
-    config = Config()
+    config = load_config()
+    logging.basicConfig()
     with create_app(config).app_context():
         check_revision(config)
         yield
 
 
-def _shown(config: Config) -> str:
-    return make_url(config.database_url).render_as_string(hide_password=True)
-
-
-def _setting(error: ErrorDetails) -> str:
-    name = "_".join(map(str, error["loc"]))
-    value = "" if name == "database_url" else f"={error['input']!r}"  # a URL may hold a password
-    return f"ZEUS_BSO_{name.upper()}{value}: {error['msg']}"
+def _show_revision(app: Flask) -> None:
+    with app.app_context():
+        click.echo(f"revision {database.current_revision()}, head {database.head_revision()}")
 
 
 def _all_jobs() -> Iterator[JobSummary]:
@@ -167,7 +229,7 @@ def _all_jobs() -> Iterator[JobSummary]:
 
 
 def _arms_table(job: Job) -> Table:
-    names = ("batch size", "trials", "mean cost (J)", "standard error (J)", "status")
+    names = ("batch size", "trials", "mean cost (J)", "uncertainty (J)", "status")
     table = Table(*names, box=box.SIMPLE_HEAD)
     for arm in job.arms:
         best = arm.batch_size == job.best_batch_size
@@ -200,7 +262,7 @@ def _trials_table(trials: list[Trial]) -> Table:
 
 
 def _joules(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
+    return "-" if value is None else f"{value:.5g}"
 
 
 def _or_dash(value: object) -> str:

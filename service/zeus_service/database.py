@@ -1,21 +1,26 @@
-"""Bring the database to the revision that this version works with."""
+"""Bring the database to the revision that this version works with, and check that it is there."""
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
-import flask_migrate
+from alembic import command
 from alembic.config import Config as AlembicConfig
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from flask import Flask
+from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from zeus_service.config import Config
-from zeus_service.extensions import db, transaction
+from zeus_service.connections import cause
+from zeus_service.extensions import db
+from zeus_service.transactions import use_case
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -27,11 +32,18 @@ class UnusableDatabase(Exception):
 def prepare(app: Flask, config: Config) -> None:
     """Make the database ready to serve from; to be called once, before workers start.
 
+    SQLite is migrated. A server's database must be at the right revision: an operator migrates it,
+    with a backup at hand, when no older version writes to it any more.
+
     Raises:
-        UnusableDatabase: It cannot be made, opened, migrated or written.
+        UnusableDatabase: It cannot be reached, migrated or written, or is of another revision.
     """
     if config.sqlite_path:
         migrate_sqlite(app, config.sqlite_path)
+        return
+    with app.app_context():
+        check_revision(config)
+        db.engine.dispose()  # no connection may cross a fork
 
 
 def migrate_sqlite(app: Flask, path: Path) -> None:
@@ -45,25 +57,76 @@ def migrate_sqlite(app: Flask, path: Path) -> None:
         with contextlib.closing(sqlite3.connect(path, timeout=30)) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA user_version = 0")  # nobody uses it: can it be written?
-        with app.app_context():
-            flask_migrate.upgrade(directory=str(MIGRATIONS))
-    except (OSError, sqlite3.Error, SQLAlchemyError) as error:
+    except (OSError, sqlite3.Error) as error:
         raise UnusableDatabase(
-            f"cannot open the database {path}: {getattr(error, 'orig', error)}; set "
-            "ZEUS_BSO_DATABASE_URL to a file that this user can write, such as "
-            "sqlite:////var/lib/zeus/zeus.sqlite3"
+            f"cannot open the database {path}: {error}; set ZEUS_BSO_DATABASE_URL to a file that "
+            "this user can write, such as sqlite:////var/lib/zeus/zeus.sqlite3"
         ) from error
-    except CommandError as error:
-        raise UnusableDatabase(
-            f"the database {path} is not of this version or an older one ({error}); start the "
-            "version of zeus-service that made it, or name another file in ZEUS_BSO_DATABASE_URL"
-        ) from error
+    upgrade(app)
 
 
-def check_revision(config: Config) -> None:
-    """Check that the database is there, and of the revision that this version works with.
+def upgrade(app: Flask, revision: str = "head", *, sql: TextIO | None = None) -> None:
+    """Migrate up to a revision, or write the SQL that would, without a connection.
 
-    To be called within the application's context, by what reads but does not serve.
+    Args:
+        app: The application, which names the database.
+        revision: Up to this one; with `sql` also `FROM:TO`.
+        sql: Where to write SQL to.
+
+    Raises:
+        UnusableDatabase: It cannot be reached or migrated, or has a revision unknown here.
+    """
+    _migrate(app, command.upgrade, revision, sql=sql)
+
+
+def downgrade(app: Flask, revision: str) -> None:
+    """Migrate down to a revision; `base` drops everything.
+
+    Raises:
+        UnusableDatabase: As for `upgrade`.
+    """
+    _migrate(app, command.downgrade, revision)
+
+
+def _migrate(
+    app: Flask, carry_out: Callable[..., None], revision: str, *, sql: TextIO | None = None
+) -> None:
+    with app.app_context():
+        try:
+            carry_out(_alembic(sql), revision, sql=sql is not None)
+        except SQLAlchemyError as error:
+            raise UnusableDatabase(f"cannot migrate {_shown()}: {cause(error)}") from error
+        except CommandError as error:
+            raise UnusableDatabase(
+                f"cannot migrate {_shown()}: {error}. A database that a newer version of "
+                "zeus-service made is migrated by that version alone"
+            ) from error
+
+
+def current_revision() -> str | None:
+    """The database's revision; None: it has no tables. To be called in the application's context.
+
+    Raises:
+        UnusableDatabase: It cannot be read.
+    """
+    try:
+        return _read_revision()
+    except SQLAlchemyError as error:
+        raise UnusableDatabase(f"cannot read {_shown()}: {cause(error)}") from error
+
+
+@use_case(read_only=True)
+def _read_revision(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def head_revision() -> str | None:
+    """The revision that this version works with."""
+    return ScriptDirectory.from_config(_alembic()).get_current_head()
+
+
+def check_exists(config: Config) -> None:
+    """Check that a SQLite file is there: opening it would make it.
 
     Raises:
         UnusableDatabase: It is not.
@@ -74,19 +137,37 @@ def check_revision(config: Config) -> None:
             f"no database at {path}; `zeus-service serve` makes it, or ZEUS_BSO_DATABASE_URL "
             "names another"
         )
-    alembic = AlembicConfig()
-    alembic.set_main_option("script_location", str(MIGRATIONS))
-    head = ScriptDirectory.from_config(alembic).get_current_head()
-    try:
-        with transaction(read_only=True) as connection:
-            found = MigrationContext.configure(connection).get_current_revision()
-    except SQLAlchemyError as error:
-        shown = db.engine.url.render_as_string(hide_password=True)
-        raise UnusableDatabase(
-            f"cannot read the database {shown}: {getattr(error, 'orig', error)}"
-        ) from error
-    if found != head:
-        raise UnusableDatabase(
-            f"the database is at revision {found}, this version of zeus-service works with {head}; "
-            "`zeus-service serve` of this version migrates an older one"
+
+
+def check_revision(config: Config) -> None:
+    """Check that the database is there, and of the revision that this version works with.
+
+    To be called in the application's context.
+
+    Raises:
+        UnusableDatabase: It is not.
+    """
+    check_exists(config)
+    found, head = current_revision(), head_revision()
+    if found == head:
+        return
+    known = {script.revision for script in ScriptDirectory.from_config(_alembic()).walk_revisions()}
+    raise UnusableDatabase(
+        f"{_shown()} is at revision {found}, this version of zeus-service works with {head}: "
+        + (
+            "run `zeus-service db upgrade`"
+            if found is None or found in known
+            else "use the newer version that migrated it, or its `zeus-service db downgrade`"
         )
+    )
+
+
+def _alembic(sql: TextIO | None = None) -> AlembicConfig:
+    alembic = AlembicConfig(str(MIGRATIONS / "alembic.ini"), output_buffer=sql)
+    alembic.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    return alembic
+
+
+def _shown() -> str:
+    """The database without its password, which may stand in the query too."""
+    return f"the database {db.engine.url.set(query={}).render_as_string(hide_password=True)}"

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Row, and_, insert, select, update
+from sqlalchemy import Connection, Row, insert, select, update
 
 from zeus_service import history
 from zeus_service.errors import no_job
 from zeus_service.models import EVENTS, JOBS, TRIALS
 from zeus_service.policies import Choice, policy_of
+from zeus_service.signals import announce, trial_ended
 from zeus_service.spec import JobSpec
 
 
@@ -39,6 +40,8 @@ class LockedJob:
         """Record an event and advance the state by it."""
         self.state = history.apply(self.spec, self.state, event)
         self.events.append(event)
+        if event.outcome is not None:
+            announce(self.connection, trial_ended, event.outcome)
 
     def cost_bound(self) -> float | None:
         """The early-stop bound in joules; None: no bound."""
@@ -47,23 +50,28 @@ class LockedJob:
 
     def lose_expired(self, now: float) -> None:
         """Mark running trials whose lease has run out as lost."""
-        expired = and_(
-            TRIALS.c.job_id == self.row.job_id,
-            TRIALS.c.outcome.is_(None),
-            TRIALS.c.lease_expires_at < now,
-        )
         rows = self.connection.execute(
-            select(TRIALS).where(expired).order_by(TRIALS.c.trial_number)
-        ).all()
-        for row in rows:
-            lost = self.connection.execute(
-                update(TRIALS)
-                .where(expired, TRIALS.c.trial_number == row.trial_number)
-                .values(outcome="lost", ended_at=now, reason="its lease ran out")
+            select(TRIALS.c.trial_number, TRIALS.c.batch_size, TRIALS.c.why, TRIALS.c.cost)
+            .where(
+                TRIALS.c.job_id == self.row.job_id,
+                TRIALS.c.outcome.is_(None),
+                TRIALS.c.lease_expires_at < now,
             )
-            if lost.rowcount:  # a report may have extended the lease meanwhile
-                choice = Choice(row.batch_size, row.why)
-                self.append(history.Event("ended", row.trial_number, choice, "lost", row.cost))
+            .with_for_update()  # a report may be extending the lease right now
+        ).all()  # ordered below: asked for an order, SQLite goes through all trials of the job
+        if not rows:
+            return
+        self.connection.execute(
+            update(TRIALS)
+            .where(
+                TRIALS.c.job_id == self.row.job_id,
+                TRIALS.c.trial_number.in_([row.trial_number for row in rows]),
+            )
+            .values(outcome="lost", ended_at=now, reason="its lease ran out")
+        )
+        for row in sorted(rows, key=lambda row: row.trial_number):
+            choice = Choice(row.batch_size, row.why)
+            self.append(history.Event("ended", row.trial_number, choice, "lost", row.cost))
 
     def save(self, now: float, **values: Any) -> None:
         """Write the new events and the state they lead to."""

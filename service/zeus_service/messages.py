@@ -5,13 +5,22 @@ Times are in seconds, energies and costs in joules, powers in watts, instants in
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from zeus_service.history import Outcome
 from zeus_service.policies import Why
-from zeus_service.spec import Amount, Count, JobSpec, Metric, PositiveCount
+from zeus_service.spec import (
+    REAL,
+    Amount,
+    Count,
+    JobSpec,
+    Metric,
+    Name,
+    PositiveAmount,
+    PositiveCount,
+)
 
 Reason = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
 
@@ -72,7 +81,7 @@ class Lease(_Message):
 
 
 class Trial(_Message):
-    """One run of a job."""
+    """One run of a job; `reports` is the sequence number of its last report, 0 before any."""
 
     job_id: str
     trial_number: int
@@ -83,6 +92,7 @@ class Trial(_Message):
     started_at: float
     ended_at: float | None
     lease_expires_at: float
+    reports: int
     epoch: int
     time_s: float
     energy_j: float
@@ -129,3 +139,56 @@ class TrialList(_Message):
     """A page of a job's trials, ordered by number."""
 
     trials: list[Trial]
+
+
+class Health(_Message):
+    """The service answers."""
+
+    status: Literal["ok"]
+    version: str
+
+
+class PowerPoint(_Message):
+    """What one training batch takes at one power limit: joules of all GPUs, seconds."""
+
+    limit_w: PositiveCount
+    energy_j: PositiveAmount
+    time_s: PositiveAmount
+
+
+def _text(value: Any) -> Any:
+    """Refuse a number, which pydantic would take for seconds since 1970."""
+    if isinstance(value, int | float):
+        raise ValueError("must be a date and time, such as 2026-01-31T12:00:00Z")
+    return value
+
+
+class PowerProfile(_Message):
+    """What was measured for a batch size on a GPU model, and the limit that was chosen of it."""
+
+    device_model: Name
+    driver: Annotated[str, Field(max_length=255, pattern=r"^[^\x00]*$")]
+    num_devices: PositiveCount
+    batch_size: PositiveCount
+    points: Annotated[list[PowerPoint], Field(min_length=1, max_length=500)]
+    chosen_w: PositiveCount
+    selector: Name
+    eta_knob: Annotated[float, Field(ge=0, le=1), REAL]
+    max_power_w: PositiveAmount
+    search: Name
+    measured_at: Annotated[AwareDatetime, BeforeValidator(_text)]
+
+    @model_validator(mode="after")
+    def _of_one_piece(self) -> PowerProfile:
+        limits = [point.limit_w for point in self.points]
+        if len(set(limits)) != len(limits):
+            raise ValueError("points must not repeat a limit_w")
+        if self.chosen_w not in limits:
+            raise ValueError(f"chosen_w {self.chosen_w} is not the limit_w of a point")
+        return self
+
+
+class PowerProfileList(_Message):
+    """A job's power profiles, ordered by batch size."""
+
+    profiles: list[PowerProfile]

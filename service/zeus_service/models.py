@@ -5,19 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import JSON, Double, ForeignKey, ForeignKeyConstraint, Index, String, Table
+from sqlalchemy.dialects.postgresql import VARCHAR
 from sqlalchemy.orm import Mapped, mapped_column
 
 from zeus_service.extensions import db
 
-_JobId = String(255)
+_TABLE = {
+    "mysql_engine": "InnoDB",
+    "mysql_charset": "utf8mb4",
+    "mysql_collate": "utf8mb4_bin",  # the default takes "Job" for "job"
+}
+_Id = String(255).with_variant(VARCHAR(255, collation="C"), "postgresql")
+"""Compared and ordered by its bytes: alike everywhere, and not by the operating system's locale,
+whose upgrades break indices."""
 
 
 class Job(db.Model):  # type: ignore[name-defined, misc]
     """A recurring job and its bandit state: the fold of its events."""
 
     __tablename__ = "jobs"
+    __table_args__ = _TABLE
 
-    job_id: Mapped[str] = mapped_column(_JobId, primary_key=True)
+    job_id: Mapped[str] = mapped_column(_Id, primary_key=True)
     spec: Mapped[dict[str, Any]] = mapped_column(JSON)
     state: Mapped[dict[str, Any]] = mapped_column(JSON)
     cost_bound: Mapped[float | None] = mapped_column(Double)
@@ -34,13 +43,13 @@ class Trial(db.Model):  # type: ignore[name-defined, misc]
     """One run of a job. `outcome` is null while it runs; figures are those of its last report."""
 
     __tablename__ = "trials"
-    __table_args__ = (Index(None, "job_id", "outcome"),)  # running trials of a job with many
+    __table_args__ = (Index(None, "job_id", "outcome"), _TABLE)  # running trials of a job with many
 
     job_id: Mapped[str] = mapped_column(
-        _JobId, ForeignKey("jobs.job_id", ondelete="CASCADE"), primary_key=True
+        _Id, ForeignKey("jobs.job_id", ondelete="CASCADE"), primary_key=True
     )
     trial_number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    idempotency_key: Mapped[str | None] = mapped_column(String(255), unique=True)
+    idempotency_key: Mapped[str | None] = mapped_column(_Id, unique=True)
     batch_size: Mapped[int]
     why: Mapped[str] = mapped_column(String(32))
     start_reason: Mapped[str] = mapped_column(String(255))
@@ -69,9 +78,10 @@ class Report(db.Model):  # type: ignore[name-defined, misc]
             ["trials.job_id", "trials.trial_number"],
             ondelete="CASCADE",
         ),
+        _TABLE,
     )
 
-    job_id: Mapped[str] = mapped_column(_JobId, primary_key=True)
+    job_id: Mapped[str] = mapped_column(_Id, primary_key=True)
     trial_number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     sequence: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     epoch: Mapped[int]
@@ -90,9 +100,10 @@ class Event(db.Model):  # type: ignore[name-defined, misc]
     """A line of a job's append-only history; see `zeus_service.history`."""
 
     __tablename__ = "events"
+    __table_args__ = _TABLE
 
     job_id: Mapped[str] = mapped_column(
-        _JobId, ForeignKey("jobs.job_id", ondelete="CASCADE"), primary_key=True
+        _Id, ForeignKey("jobs.job_id", ondelete="CASCADE"), primary_key=True
     )
     sequence: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     kind: Mapped[str] = mapped_column(String(32))
@@ -104,7 +115,23 @@ class Event(db.Model):  # type: ignore[name-defined, misc]
     happened_at: Mapped[float] = mapped_column(Double)
 
 
+class PowerProfile(db.Model):  # type: ignore[name-defined, misc]
+    """What a batch takes at each power limit of a GPU model; see `zeus_service.power_profiles`."""
+
+    __tablename__ = "power_profiles"
+    __table_args__ = _TABLE
+
+    job_id: Mapped[str] = mapped_column(
+        _Id, ForeignKey("jobs.job_id", ondelete="CASCADE"), primary_key=True
+    )
+    batch_size: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    device_model: Mapped[str] = mapped_column(_Id, primary_key=True)
+    profile: Mapped[dict[str, Any]] = mapped_column(JSON)
+    updated_at: Mapped[float] = mapped_column(Double)
+
+
 JOBS: Table = Job.__table__
 TRIALS: Table = Trial.__table__
 REPORTS: Table = Report.__table__
 EVENTS: Table = Event.__table__
+POWER_PROFILES: Table = PowerProfile.__table__

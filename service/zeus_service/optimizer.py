@@ -8,16 +8,13 @@ takes no job lock.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Row, and_, delete, func, insert, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Connection, Row, and_, bindparam, delete, func, insert, select, update
 
 from zeus_service import history, messages, stopping, views
 from zeus_service.errors import (
-    Contended,
     ExhaustedJob,
     JobBusy,
     JobConflict,
@@ -28,7 +25,6 @@ from zeus_service.errors import (
     no_job,
     no_trial,
 )
-from zeus_service.extensions import transaction
 from zeus_service.locked_job import LockedJob
 from zeus_service.models import EVENTS, JOBS, REPORTS, TRIALS
 from zeus_service.policies import (
@@ -39,9 +35,9 @@ from zeus_service.policies import (
     NoBatchSizeLeft,
     policy_of,
 )
+from zeus_service.signals import announce, energy_measured
 from zeus_service.spec import JobSpec
-
-T = TypeVar("T")
+from zeus_service.transactions import Raced, use_case
 
 _HARDWARE = {"max_power_w", "num_devices", "device_model", "meter"}
 _OTHER_HARDWARE = (
@@ -49,12 +45,38 @@ _OTHER_HARDWARE = (
     " kind of machine, its number of GPUs or CPU cores included."
 )
 
+# The statements of each report are made once: making them takes longer than carrying them out.
+_THIS_TRIAL = and_(
+    TRIALS.c.job_id == bindparam("job"), TRIALS.c.trial_number == bindparam("number")
+)
+_TRIAL_AND_REPORT = (
+    select(
+        TRIALS,
+        JOBS.c.spec,
+        JOBS.c.cost_bound.label("bound"),
+        *(column.label(f"report_{column.name}") for column in REPORTS.c),
+    )
+    .join(JOBS, JOBS.c.job_id == TRIALS.c.job_id)
+    .outerjoin(
+        REPORTS,
+        and_(
+            REPORTS.c.job_id == TRIALS.c.job_id,
+            REPORTS.c.trial_number == TRIALS.c.trial_number,
+            REPORTS.c.sequence == bindparam("reported"),
+        ),
+    )
+    .where(_THIS_TRIAL)
+)
+_UNCHANGED_TRIAL = update(TRIALS).where(
+    _THIS_TRIAL,
+    TRIALS.c.reports == bindparam("reported"),
+    TRIALS.c.outcome.is_not_distinct_from(bindparam("ended_as")),
+)
+_REPORT = insert(REPORTS)
 
-class _Raced(Exception):
-    """Another transaction changed a row between our reading and our writing it: try again."""
 
-
-def register_job(spec: JobSpec) -> tuple[messages.Job, bool]:
+@use_case()
+def register_job(connection: Connection, given: JobSpec) -> tuple[messages.Job, bool]:
     """Register a job, or confirm that it is known with this configuration.
 
     Returns:
@@ -64,52 +86,48 @@ def register_job(spec: JobSpec) -> tuple[messages.Job, bool]:
         UnknownPolicy: No policy has the name given.
         JobConflict: The id is known with another configuration.
     """
-    policy = POLICIES.get(spec.policy or DEFAULT_POLICY)
+    policy = POLICIES.get(given.policy or DEFAULT_POLICY)
     if policy is None:
         raise UnknownPolicy(
-            f"policy {spec.policy!r} is not known; choose one of {sorted(POLICIES)}",
+            f"policy {given.policy!r} is not known; choose one of {sorted(POLICIES)}",
             errors={"policy": [f"must be one of {sorted(POLICIES)}"]},
         )
-    return _again_if_raced(lambda: _register(spec, spec.model_copy(update={"policy": policy.name})))
-
-
-def _register(given: JobSpec, resolved: JobSpec) -> tuple[messages.Job, bool]:
-    with transaction() as connection:
-        row = connection.execute(select(JOBS).where(JOBS.c.job_id == given.job_id)).one_or_none()
-        if row is not None:
-            differences = JobSpec.model_validate(row.spec).differences(given)
-            if differences:
-                raise JobConflict(
-                    f"job {given.job_id!r} is known with another configuration: "
-                    + "; ".join(
-                        f"{name} is {values['known']!r} there and {values['given']!r} here"
-                        for name, values in differences.items()
-                    )
-                    + ". Use another job_id, or delete the job to start anew."
-                    + (_OTHER_HARDWARE if _HARDWARE & differences.keys() else ""),
-                    differences=differences,
+    resolved = given.model_copy(update={"policy": policy.name})
+    row = connection.execute(select(JOBS).where(JOBS.c.job_id == given.job_id)).one_or_none()
+    if row is not None:
+        differences = JobSpec.model_validate(row.spec).differences(given)
+        if differences:
+            raise JobConflict(
+                f"job {given.job_id!r} is known with another configuration: "
+                + "; ".join(
+                    f"{name} is {values['known']!r} there and {values['given']!r} here"
+                    for name, values in differences.items()
                 )
-            return views.job(connection, row), False
-        now = time.time()
-        try:
-            connection.execute(
-                insert(JOBS).values(
-                    job_id=resolved.job_id,
-                    spec=resolved.model_dump(mode="json"),
-                    state=history.fold(resolved, []),
-                    cost_bound=None,
-                    trials=0,
-                    events=0,
-                    created_at=now,
-                    updated_at=now,
-                )
+                + ". Use another job_id, or delete the job to start anew."
+                + (_OTHER_HARDWARE if _HARDWARE & differences.keys() else ""),
+                differences=differences,
             )
-        except IntegrityError:
-            raise _Raced from None
-        return views.job(connection, _job_row(connection, resolved.job_id)), True
+        return views.job(connection, row), False
+    now = time.time()
+    connection.execute(
+        insert(JOBS).values(
+            job_id=resolved.job_id,
+            spec=resolved.model_dump(mode="json"),
+            state=history.fold(resolved, []),
+            cost_bound=None,
+            trials=0,
+            events=0,
+            created_at=now,
+            updated_at=now,
+        )
+    )
+    return views.job(connection, _job_row(connection, resolved.job_id)), True
 
 
-def start_trial(job_id: str, idempotency_key: str | None) -> tuple[messages.TrialStart, bool]:
+@use_case()
+def start_trial(
+    connection: Connection, job_id: str, idempotency_key: str | None
+) -> tuple[messages.TrialStart, bool]:
     """Start a trial; the same key again gets the same trial.
 
     Trials whose lease has run out are marked lost first.
@@ -122,66 +140,59 @@ def start_trial(job_id: str, idempotency_key: str | None) -> tuple[messages.Tria
         KeyConflict: The key was used for another job.
         ExhaustedJob: Every batch size has failed.
     """
-    return _again_if_raced(lambda: _start(job_id, idempotency_key))
+    job = LockedJob.take(connection, job_id)
+    if idempotency_key is not None:
+        known = connection.execute(
+            select(TRIALS).where(TRIALS.c.idempotency_key == idempotency_key)
+        ).one_or_none()
+        if known is not None:
+            if known.job_id != job_id:
+                raise KeyConflict("this Idempotency-Key was used for another job; make a new one")
+            return views.trial_start(job.spec, known._asdict()), False
+    now = time.time()
+    job.lose_expired(now)
+    number = job.row.trials + 1
+    policy = policy_of(job.spec)
+    rng = np.random.default_rng([job.spec.random_seed(), number])
+    try:
+        choice = policy.next_batch_size(job.spec, job.state, rng)
+    except NoBatchSizeLeft:
+        raise ExhaustedJob(
+            f"job {job_id!r} has no batch size left to try: "
+            f"{_failures(policy.describe(job.spec, job.state))}. Register it under another "
+            "job_id, with a target that can be reached, more epochs, or other batch sizes."
+        ) from None
+    bound = job.cost_bound()
+    values = {
+        "job_id": job_id,
+        "trial_number": number,
+        "idempotency_key": idempotency_key,
+        "batch_size": choice.batch_size,
+        "why": choice.why,
+        "start_reason": _why(policy.stage(job.spec, job.state), choice),
+        "start_cost_bound": bound,
+        "outcome": None,
+        "reason": "",
+        "started_at": now,
+        "ended_at": None,
+        "lease_expires_at": now + job.spec.lease_s,
+        "reports": 0,
+        "epoch": 0,
+        "time_s": 0.0,
+        "energy_j": 0.0,
+        "metric": None,
+        "cost": 0.0,
+    }
+    connection.execute(insert(TRIALS).values(values))
+    job.append(history.Event("started", number, choice))
+    job.save(now, trials=number)
+    return views.trial_start(job.spec, values), True
 
 
-def _start(job_id: str, idempotency_key: str | None) -> tuple[messages.TrialStart, bool]:
-    with transaction() as connection:
-        job = LockedJob.take(connection, job_id)
-        if idempotency_key is not None:
-            known = connection.execute(
-                select(TRIALS).where(TRIALS.c.idempotency_key == idempotency_key)
-            ).one_or_none()
-            if known is not None:
-                if known.job_id != job_id:
-                    raise KeyConflict(
-                        "this Idempotency-Key was used for another job; make a new one"
-                    )
-                return views.trial_start(job.spec, known._asdict()), False
-        now = time.time()
-        job.lose_expired(now)
-        number = job.row.trials + 1
-        policy = policy_of(job.spec)
-        rng = np.random.default_rng([job.spec.random_seed(), number])
-        try:
-            choice = policy.next_batch_size(job.spec, job.state, rng)
-        except NoBatchSizeLeft:
-            raise ExhaustedJob(
-                f"job {job_id!r} has no batch size left to try: "
-                f"{_failures(policy.describe(job.spec, job.state))}. Register it under another "
-                "job_id, with a target that can be reached, more epochs, or other batch sizes."
-            ) from None
-        bound = job.cost_bound()
-        values = {
-            "job_id": job_id,
-            "trial_number": number,
-            "idempotency_key": idempotency_key,
-            "batch_size": choice.batch_size,
-            "why": choice.why,
-            "start_reason": _why(policy.stage(job.spec, job.state), choice),
-            "start_cost_bound": bound,
-            "outcome": None,
-            "reason": "",
-            "started_at": now,
-            "ended_at": None,
-            "lease_expires_at": now + job.spec.lease_s,
-            "reports": 0,
-            "epoch": 0,
-            "time_s": 0.0,
-            "energy_j": 0.0,
-            "metric": None,
-            "cost": 0.0,
-        }
-        try:
-            connection.execute(insert(TRIALS).values(values))
-        except IntegrityError:
-            raise _Raced from None
-        job.append(history.Event("started", number, choice))
-        job.save(now, trials=number)
-        return views.trial_start(job.spec, values), True
-
-
-def report(job_id: str, trial_number: int, given: messages.Report) -> messages.Decision:
+@use_case()
+def report(
+    connection: Connection, job_id: str, trial_number: int, given: messages.Report
+) -> messages.Decision:
     """Take a report and decide whether the run goes on; the same report again, the same answer.
 
     A report of a trial that was lost or interrupted takes that back.
@@ -191,178 +202,179 @@ def report(job_id: str, trial_number: int, given: messages.Report) -> messages.D
         ReportConflict: The sequence number was used with other figures, or is behind the last.
         TrialFinished: The trial has ended for good.
     """
-    return _again_if_raced(lambda: _report(job_id, trial_number, given))
+    seen = connection.execute(
+        _TRIAL_AND_REPORT,
+        {"job": job_id, "number": trial_number, "reported": given.sequence},
+    ).one_or_none()
+    if seen is None:
+        raise no_trial(job_id, trial_number)
+    if seen.report_sequence is not None:
+        return _same_answer(seen, given)
+    if given.sequence <= seen.reports:
+        raise ReportConflict(
+            f"report {given.sequence} comes after report {seen.reports} of the same trial"
+        )
+    if seen.outcome is not None and seen.outcome not in history.RESUMABLE:
+        raise _finished(seen)
 
-
-def _report(job_id: str, trial_number: int, given: messages.Report) -> messages.Decision:
-    with transaction() as connection:
-        seen = connection.execute(
-            select(
-                TRIALS,
-                JOBS.c.spec,
-                JOBS.c.cost_bound.label("bound"),
-                *(column.label(f"report_{column.name}") for column in REPORTS.c),
-            )
-            .join(JOBS, JOBS.c.job_id == TRIALS.c.job_id)
-            .outerjoin(
-                REPORTS,
-                and_(
-                    REPORTS.c.job_id == TRIALS.c.job_id,
-                    REPORTS.c.trial_number == TRIALS.c.trial_number,
-                    REPORTS.c.sequence == given.sequence,
-                ),
-            )
-            .where(TRIALS.c.job_id == job_id, TRIALS.c.trial_number == trial_number)
-        ).one_or_none()
-        if seen is None:
-            raise no_trial(job_id, trial_number)
-        if seen.report_sequence is not None:
-            return _same_answer(seen, given)
-        if given.sequence <= seen.reports:
-            raise ReportConflict(
-                f"report {given.sequence} comes after report {seen.reports} of the same trial"
-            )
-        if seen.outcome is not None and seen.outcome not in history.RESUMABLE:
-            raise _finished(seen)
-
-        spec = JobSpec.model_validate(seen.spec)
-        decision = stopping.decide(spec, given, previous_cost=seen.cost, cost_bound=seen.bound)
-        now = time.time()
-        if decision.decision == "continue" and seen.outcome is None:
-            _save_report(connection, seen, given, decision, now, spec.lease_s)
-            return decision
-
-        job = LockedJob.take(connection, job_id)
+    spec = JobSpec.model_validate(seen.spec)
+    decision = stopping.decide(spec, given, previous_cost=seen.cost, cost_bound=seen.bound)
+    now = time.time()
+    if decision.decision == "continue" and seen.outcome is None:
         _save_report(connection, seen, given, decision, now, spec.lease_s)
-        choice = Choice(seen.batch_size, seen.why)
-        if seen.outcome is not None:
-            job.append(history.Event("revived", trial_number, choice))
-        if decision.outcome is not None:
-            job.append(
-                history.Event("ended", trial_number, choice, decision.outcome, decision.cost)
-            )
-        job.save(now)
         return decision
 
+    job = LockedJob.take(connection, job_id)
+    _save_report(connection, seen, given, decision, now, spec.lease_s)
+    choice = Choice(seen.batch_size, seen.why)
+    if seen.outcome is not None:
+        job.append(history.Event("revived", trial_number, choice))
+    if decision.outcome is not None:
+        job.append(history.Event("ended", trial_number, choice, decision.outcome, decision.cost))
+    job.save(now)
+    return decision
 
-def end_trial(job_id: str, trial_number: int, end: messages.TrialEnd) -> messages.Trial:
+
+@use_case()
+def end_trial(
+    connection: Connection, job_id: str, trial_number: int, end: messages.TrialEnd
+) -> messages.Trial:
     """End a trial that says itself how it ended; the same outcome again changes nothing.
 
     Raises:
         NotFound: No such job or trial.
         TrialFinished: It has ended otherwise.
     """
-    with transaction() as connection:
-        job = LockedJob.take(connection, job_id)
-        seen = _locked_trial(connection, job_id, trial_number)
-        if seen.outcome == end.outcome:
-            return views.trial(seen._asdict())
-        if seen.outcome is not None and seen.outcome not in history.RESUMABLE:
-            raise _finished(seen)
-        now = time.time()
-        choice = Choice(seen.batch_size, seen.why)
-        if seen.outcome is not None:
-            job.append(history.Event("revived", trial_number, choice))
-        job.append(history.Event("ended", trial_number, choice, end.outcome, seen.cost))
-        changes = {"outcome": end.outcome, "reason": end.reason, "ended_at": now}
-        connection.execute(
-            update(TRIALS)
-            .where(TRIALS.c.job_id == job_id, TRIALS.c.trial_number == trial_number)
-            .values(changes)
-        )
-        job.save(now)
-        return views.trial({**seen._asdict(), **changes})
+    job = LockedJob.take(connection, job_id)
+    seen = _locked_trial(connection, job_id, trial_number)
+    if seen.outcome == end.outcome:
+        return views.trial(seen._asdict())
+    if seen.outcome is not None and seen.outcome not in history.RESUMABLE:
+        raise _finished(seen)
+    now = time.time()
+    choice = Choice(seen.batch_size, seen.why)
+    if seen.outcome is not None:
+        job.append(history.Event("revived", trial_number, choice))
+    job.append(history.Event("ended", trial_number, choice, end.outcome, seen.cost))
+    changes = {"outcome": end.outcome, "reason": end.reason, "ended_at": now}
+    connection.execute(
+        update(TRIALS)
+        .where(TRIALS.c.job_id == job_id, TRIALS.c.trial_number == trial_number)
+        .values(changes)
+    )
+    job.save(now)
+    return views.trial({**seen._asdict(), **changes})
 
 
-def heartbeat(job_id: str, trial_number: int) -> messages.Lease:
+@use_case()
+def heartbeat(connection: Connection, job_id: str, trial_number: int) -> messages.Lease:
     """Extend a running trial's lease.
 
     Raises:
         NotFound: No such job or trial.
         TrialFinished: It has ended, or was lost; a report brings a lost trial back.
     """
-    with transaction() as connection:
-        seen = connection.execute(
-            select(TRIALS, JOBS.c.spec)
-            .join(JOBS, JOBS.c.job_id == TRIALS.c.job_id)
-            .where(TRIALS.c.job_id == job_id, TRIALS.c.trial_number == trial_number)
-        ).one_or_none()
-        if seen is None:
-            raise no_trial(job_id, trial_number)
-        lease_s = float(seen.spec["lease_s"])
-        changed = connection.execute(
-            update(TRIALS)
-            .where(
-                TRIALS.c.job_id == job_id,
-                TRIALS.c.trial_number == trial_number,
-                TRIALS.c.outcome.is_(None),
-            )
-            .values(lease_expires_at=time.time() + lease_s)
+    seen = connection.execute(
+        select(TRIALS, JOBS.c.spec)
+        .join(JOBS, JOBS.c.job_id == TRIALS.c.job_id)
+        .where(TRIALS.c.job_id == job_id, TRIALS.c.trial_number == trial_number)
+    ).one_or_none()
+    if seen is None:
+        raise no_trial(job_id, trial_number)
+    if seen.outcome is not None:
+        raise _finished(seen)
+    lease_s = float(seen.spec["lease_s"])
+    changed = connection.execute(
+        update(TRIALS)
+        .where(
+            TRIALS.c.job_id == job_id,
+            TRIALS.c.trial_number == trial_number,
+            TRIALS.c.outcome.is_(None),
         )
-        if changed.rowcount == 0:
-            raise _finished(seen)
-        return messages.Lease(lease_s=lease_s)
+        .values(lease_expires_at=time.time() + lease_s)
+    )
+    if changed.rowcount == 0:
+        raise Raced
+    return messages.Lease(lease_s=lease_s)
 
 
-def get_job(job_id: str) -> messages.Job:
+@use_case(read_only=True)
+def get_job(connection: Connection, job_id: str) -> messages.Job:
     """A job and what is believed about its batch sizes.
 
     Raises:
         NotFound: No such job.
     """
-    with transaction(read_only=True) as connection:
-        return views.job(connection, _job_row(connection, job_id))
+    return views.job(connection, _job_row(connection, job_id))
 
 
-def list_jobs(*, after: str = "", limit: int = 100) -> messages.JobList:
+@use_case(read_only=True)
+def list_jobs(connection: Connection, *, after: str = "", limit: int = 100) -> messages.JobList:
     """Jobs with an id greater than `after`, ordered by id."""
-    with transaction(read_only=True) as connection:
-        rows = connection.execute(
-            select(JOBS).where(JOBS.c.job_id > after).order_by(JOBS.c.job_id).limit(limit)
-        ).all()
+    rows = connection.execute(
+        select(JOBS).where(JOBS.c.job_id > after).order_by(JOBS.c.job_id).limit(limit)
+    ).all()
     return messages.JobList(jobs=[views.summary(row) for row in rows])
 
 
-def delete_job(job_id: str, *, force: bool = False) -> None:
+@use_case()
+def delete_job(connection: Connection, job_id: str, *, force: bool = False) -> None:
     """Delete a job, its trials, reports and events.
 
     Raises:
         NotFound: No such job.
         JobBusy: It has running trials, and `force` is not set.
     """
-    with transaction() as connection:
-        LockedJob.take(connection, job_id)
-        running = connection.execute(
-            select(func.count())
-            .select_from(TRIALS)
-            .where(TRIALS.c.job_id == job_id, TRIALS.c.outcome.is_(None))
-        ).scalar_one()
-        if running and not force:
-            raise JobBusy(
-                f"job {job_id!r} has {running} running trials; delete it with force=true",
-                running=running,
-            )
-        connection.execute(delete(JOBS).where(JOBS.c.job_id == job_id))
+    LockedJob.take(connection, job_id)
+    running = connection.execute(
+        select(func.count())
+        .select_from(TRIALS)
+        .where(TRIALS.c.job_id == job_id, TRIALS.c.outcome.is_(None))
+    ).scalar_one()
+    if running and not force:
+        raise JobBusy(
+            f"job {job_id!r} has {running} running trials; delete it with force=true",
+            running=running,
+        )
+    connection.execute(delete(JOBS).where(JOBS.c.job_id == job_id))
 
 
-def list_trials(job_id: str, *, after: int = 0, limit: int = 100) -> messages.TrialList:
+@use_case(read_only=True)
+def get_trial(connection: Connection, job_id: str, trial_number: int) -> messages.Trial:
+    """A trial as it is.
+
+    Raises:
+        NotFound: No such job or trial.
+    """
+    row = connection.execute(
+        select(TRIALS).where(TRIALS.c.job_id == job_id, TRIALS.c.trial_number == trial_number)
+    ).one_or_none()
+    if row is None:
+        raise no_trial(job_id, trial_number)
+    return views.trial(row._asdict())
+
+
+@use_case(read_only=True)
+def list_trials(
+    connection: Connection, job_id: str, *, after: int = 0, limit: int = 100
+) -> messages.TrialList:
     """A job's trials with a number greater than `after`, ordered by number.
 
     Raises:
         NotFound: No such job.
     """
-    with transaction(read_only=True) as connection:
-        _job_row(connection, job_id)
-        rows = connection.execute(
-            select(TRIALS)
-            .where(TRIALS.c.job_id == job_id, TRIALS.c.trial_number > after)
-            .order_by(TRIALS.c.trial_number)
-            .limit(limit)
-        ).all()
+    _job_row(connection, job_id)
+    rows = connection.execute(
+        select(TRIALS)
+        .where(TRIALS.c.job_id == job_id, TRIALS.c.trial_number > after)
+        .order_by(TRIALS.c.trial_number)
+        .limit(limit)
+    ).all()
     return messages.TrialList(trials=[views.trial(row._asdict()) for row in rows])
 
 
-def rebuild(job_id: str) -> bool:
+@use_case()
+def rebuild(connection: Connection, job_id: str) -> bool:
     """Fold a job's events again from the start and store the result.
 
     Returns:
@@ -371,17 +383,16 @@ def rebuild(job_id: str) -> bool:
     Raises:
         NotFound: No such job.
     """
-    with transaction() as connection:
-        job = LockedJob.take(connection, job_id)
-        rows = connection.execute(
-            select(EVENTS).where(EVENTS.c.job_id == job_id).order_by(EVENTS.c.sequence)
-        ).all()
-        folded = history.fold(job.spec, [views.event(row) for row in rows])
-        if folded == job.state:
-            return True
-        job.state = folded
-        job.save(time.time())
-        return False
+    job = LockedJob.take(connection, job_id)
+    rows = connection.execute(
+        select(EVENTS).where(EVENTS.c.job_id == job_id).order_by(EVENTS.c.sequence)
+    ).all()
+    folded = history.fold(job.spec, [views.event(row) for row in rows])
+    if folded == job.state:
+        return True
+    job.state = folded
+    job.save(time.time())
+    return False
 
 
 def _save_report(
@@ -393,39 +404,37 @@ def _save_report(
     lease_s: float,
 ) -> None:
     changed = connection.execute(
-        update(TRIALS)
-        .where(
-            TRIALS.c.job_id == seen.job_id,
-            TRIALS.c.trial_number == seen.trial_number,
-            TRIALS.c.reports == seen.reports,
-            TRIALS.c.outcome.is_(None)
-            if seen.outcome is None
-            else TRIALS.c.outcome == seen.outcome,
-        )
-        .values(
-            reports=given.sequence,
-            epoch=given.epoch,
-            time_s=given.time_s,
-            energy_j=given.energy_j,
-            metric=given.metric,
-            cost=decision.cost,
-            lease_expires_at=now + lease_s,
-            outcome=decision.outcome,
-            reason=decision.reason if decision.outcome else "",
-            ended_at=now if decision.outcome else None,
-        )
+        _UNCHANGED_TRIAL,
+        {
+            "job": seen.job_id,
+            "number": seen.trial_number,
+            "reported": seen.reports,
+            "ended_as": seen.outcome,
+            "reports": given.sequence,
+            "epoch": given.epoch,
+            "time_s": given.time_s,
+            "energy_j": given.energy_j,
+            "metric": given.metric,
+            "cost": decision.cost,
+            "lease_expires_at": now + lease_s,
+            "outcome": decision.outcome,
+            "reason": decision.reason if decision.outcome else "",
+            "ended_at": now if decision.outcome else None,
+        },
     )
     if changed.rowcount == 0:
-        raise _Raced
+        raise Raced
     connection.execute(
-        insert(REPORTS).values(
-            job_id=seen.job_id,
-            trial_number=seen.trial_number,
-            reported_at=now,
+        _REPORT,
+        {
+            "job_id": seen.job_id,
+            "trial_number": seen.trial_number,
+            "reported_at": now,
             **given.model_dump(),
             **decision.model_dump(),
-        )
+        },
     )
+    announce(connection, energy_measured, max(0.0, given.energy_j - seen.energy_j))
 
 
 def _same_answer(seen: Row[Any], given: messages.Report) -> messages.Decision:
@@ -436,15 +445,6 @@ def _same_answer(seen: Row[Any], given: messages.Report) -> messages.Decision:
         )
     answer = {name: getattr(seen, f"report_{name}") for name in messages.Decision.model_fields}
     return messages.Decision.model_validate(answer)
-
-
-def _again_if_raced(use_case: Callable[[], T]) -> T:
-    for _ in range(8):
-        try:
-            return use_case()
-        except _Raced:
-            continue
-    raise Contended("too many requests change this at once; send this one again")
 
 
 def _job_row(connection: Connection, job_id: str) -> Row[Any]:
@@ -474,7 +474,7 @@ def _finished(row: Row[Any]) -> TrialFinished:
 
 def _why(stage: str, choice: Choice) -> str:
     return {
-        "explore": f"stage {stage}",
+        "explore": f"to learn what it costs (stage: {stage})",
         "exploit": "the best draw of what is known",
         "concurrent": "while another trial explores: the best known, or the default",
     }[choice.why]

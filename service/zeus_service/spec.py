@@ -6,7 +6,7 @@ The numbers on the wire are strict: no strings, no booleans, no NaN, nothing inf
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -23,6 +23,10 @@ MAX_AMOUNT = 1e15
 
 MAX_METRIC = 1e30
 """A metric beyond this has diverged; a run says so by its outcome, not by a report."""
+
+
+MAX_INTEGER = 2**31 - 1
+"""What every database keeps in an integer column."""
 
 
 def _whole(value: Any) -> Any:
@@ -44,8 +48,8 @@ def _real(value: Any) -> Any:
 
 WHOLE = BeforeValidator(_whole)
 REAL = BeforeValidator(_real)
-Count = Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE]
-PositiveCount = Annotated[int, Field(ge=1, le=2**31 - 1), WHOLE]
+Count = Annotated[int, Field(ge=0, le=MAX_INTEGER), WHOLE]
+PositiveCount = Annotated[int, Field(ge=1, le=MAX_INTEGER), WHOLE]
 Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False), REAL]
 PositiveAmount = Annotated[float, Field(gt=0, le=MAX_AMOUNT, allow_inf_nan=False), REAL]
 Metric = Annotated[float, Field(ge=-MAX_METRIC, le=MAX_METRIC, allow_inf_nan=False), REAL]
@@ -61,19 +65,27 @@ def _ascending(values: list[int]) -> list[int]:
 
 
 class JobSpec(BaseModel):
-    """A recurring job. Defaults are those of the Zeus project's batch size server."""
+    """A recurring job. Defaults are those of the Zeus project's batch size server.
+
+    Args:
+        early_stop: What is held against the early-stop bound. `expected`: the cost at the next
+            report, unless the target is reached; the bound follows from the runs that converged,
+            as the policy has it. `spent`, the rule of the Zeus project's server: the cost so far,
+            even if the target is reached, and runs that failed count for the bound as well.
+            None: `expected`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     job_id: JobId
     batch_sizes: Annotated[
         list[PositiveCount],
-        Field(min_length=1, max_length=128),
+        Field(min_length=1, max_length=128, json_schema_extra={"uniqueItems": True}),
         AfterValidator(_ascending),
     ]
     default_batch_size: PositiveCount
     target_metric: Metric
-    higher_is_better: bool = True
+    higher_is_better: Annotated[bool, Field(strict=True)] = True
     monitor: Name
     max_epochs: PositiveCount
     max_power_w: PositiveAmount
@@ -82,6 +94,7 @@ class JobSpec(BaseModel):
     meter: Name
     eta_knob: Annotated[float, Field(ge=0, le=1), REAL] = 0.5
     beta_knob: PositiveAmount | None = 2.0
+    early_stop: Literal["expected", "spent"] | None = None
     num_pruning_rounds: Annotated[int, Field(ge=0, le=100), WHOLE] = 2
     window_size: Annotated[int, Field(ge=0, le=1000), WHOLE] = 0
     mab_prior_mean: Annotated[float, Field(ge=-1e30, le=1e30), REAL] = 0.0
@@ -118,15 +131,15 @@ class JobSpec(BaseModel):
             return self.seed
         return int.from_bytes(hashlib.sha256(self.job_id.encode()).digest()[:4], "big")
 
-    def differences(self, given: JobSpec) -> dict[str, dict[str, Any]]:
-        """Fields in which another registration of this job differs: `{name: {known, given}}`.
+    def unsaid(self) -> set[str]:
+        """Fields that this registration leaves open: they agree with any value known."""
+        return {name for name in ("policy", "seed", "early_stop") if getattr(self, name) is None}
 
-        A `policy` or `seed` that is not given agrees with any.
-        """
+    def differences(self, given: JobSpec) -> dict[str, dict[str, Any]]:
+        """Fields in which another registration of this job differs: `{name: {known, given}}`."""
         mine, theirs = self.model_dump(), given.model_dump()
         return {
             name: {"known": mine[name], "given": theirs[name]}
             for name in mine
-            if mine[name] != theirs[name]
-            and not (name in ("policy", "seed") and theirs[name] is None)
+            if mine[name] != theirs[name] and name not in given.unsaid()
         }

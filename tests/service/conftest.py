@@ -1,4 +1,4 @@
-"""The application in this process, on a SQLite file."""
+"""The application in this process, on each of the databases."""
 
 from __future__ import annotations
 
@@ -7,25 +7,45 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from databases import DATABASES, migrated_database
 from flask import Flask
+from service_process import ServiceProcess
 from zeus_service import create_app
 from zeus_service.config import Config
-from zeus_service.database import migrate_sqlite
 from zeus_service.extensions import db
 
 
+@pytest.fixture(params=DATABASES)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a new database at the head revision, of each kind in turn."""
+    with migrated_database(request.param, tmp_path) as url:
+        yield url
+
+
 @contextmanager
-def migrated_app(path: Path) -> Iterator[Flask]:
-    """An application on a new SQLite file, within its context."""
-    app = create_app(Config(database_url=f"sqlite:///{path}"))
-    migrate_sqlite(app, path)
+def application(database_url: str) -> Iterator[Flask]:
+    """An application within its context."""
+    app = create_app(Config(database_url=database_url))
     with app.app_context():
         yield app
         db.engine.dispose()
 
 
 @pytest.fixture
-def app(tmp_path: Path) -> Iterator[Flask]:
-    """An application on a new SQLite file, within its context."""
-    with migrated_app(tmp_path / "service.sqlite3") as app:
+def app(database_url: str) -> Iterator[Flask]:
+    """An application on a new database of each kind, within its context."""
+    with application(database_url) as app:
         yield app
+
+
+@pytest.fixture(scope="module", params=DATABASES)
+def any_service(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServiceProcess]:
+    """A running service on each kind of database, which a module's tests share."""
+    folder = tmp_path_factory.mktemp("service")
+    with (
+        migrated_database(request.param, folder) as url,
+        ServiceProcess(folder, database_url=url) as process,
+    ):
+        yield process

@@ -13,6 +13,7 @@ import pytest
 import requests
 from service.jobs import spec_json
 from service_process import ServiceProcess
+from zeus_service.policies import DEFAULT_POLICY
 
 _numbers = itertools.count()
 
@@ -36,8 +37,8 @@ class Api:
 
 
 @pytest.fixture(scope="module")
-def api(service: ServiceProcess) -> Iterator[Api]:
-    api = Api(service.url)
+def api(any_service: ServiceProcess) -> Iterator[Api]:
+    api = Api(any_service.url)
     yield api
     api.session.close()
 
@@ -46,7 +47,7 @@ def api(service: ServiceProcess) -> Iterator[Api]:
 def job(api: Api) -> str:
     """The id of a registered job of the test's own."""
     job_id = f"api-{next(_numbers)}"
-    assert api("POST", "/jobs", spec_json(job_id=job_id)).status_code == 201
+    assert api("POST", "/jobs", spec_json(job_id=job_id, policy="zeus")).status_code == 201
     return job_id
 
 
@@ -76,7 +77,7 @@ def test_a_job_is_registered_once_and_then_confirmed(api: Api) -> None:
     first, second = api("POST", "/jobs", given), api("POST", "/jobs", given)
     assert (first.status_code, second.status_code) == (201, 200)
     assert first.json()["spec"] == second.json()["spec"]
-    assert first.json()["spec"]["policy"] == "zeus"
+    assert first.json()["spec"]["policy"] == DEFAULT_POLICY
 
 
 def test_a_job_known_with_another_configuration_names_what_differs(api: Api, job: str) -> None:
@@ -219,6 +220,66 @@ def test_a_trial_whose_lease_ran_out_is_lost_at_the_next_start(api: Api) -> None
     assert api("POST", f"{path}/1/reports", report()).json()["decision"] == "continue"
 
 
+def test_a_lost_trial_is_no_verdict_and_blocks_no_exploration(api: Api) -> None:
+    api("POST", "/jobs", spec_json(job_id="lost", lease_s=1))
+    path = "/jobs/lost/trials"
+    before = api("GET", "/jobs/lost").json()["arms"]
+    api("POST", path, {})
+    time.sleep(1.1)
+    for _ in range(2):  # it is lost at the next start, and once
+        start = api("POST", path, {}).json()
+        api("PATCH", f"{path}/{start['trial_number']}", {"outcome": "withdrawn"})
+        assert (start["batch_size"], start["why"]) == (32, "explore")
+    outcomes = {"lost": 1, "withdrawn": 2}
+    shown = api("GET", "/jobs/lost").json()
+    assert (shown["arms"], shown["outcomes"]) == (before, outcomes)
+
+
+def test_a_report_revives_a_lost_trial_also_when_it_is_the_last(api: Api) -> None:
+    api("POST", "/jobs", spec_json(job_id="revived", lease_s=1))
+    path = "/jobs/revived/trials"
+    api("POST", path, {})
+    api("POST", f"{path}/1/reports", report())
+    time.sleep(1.1)
+    api("POST", path, {})
+    assert api("GET", path).json()["trials"][0]["outcome"] == "lost"
+    last = api("POST", f"{path}/1/reports", report(2, metric=0.95)).json()
+    assert (last["decision"], last["outcome"]) == ("stop", "converged")
+    assert api("GET", "/jobs/revived").json()["outcomes"] == {"converged": 1, "running": 1}
+    assert api("POST", f"{path}/1/reports", report(2, metric=0.95)).json() == last
+
+
+def test_a_heartbeat_extends_the_lease(api: Api, job: str, trial: str) -> None:
+    first = api("GET", f"/jobs/{job}/trials").json()["trials"][0]["lease_expires_at"]
+    assert api("POST", f"{trial}/heartbeat", {}).json() == {"lease_s": 900.0}
+    second = api("GET", f"/jobs/{job}/trials").json()["trials"][0]["lease_expires_at"]
+    assert first < second <= time.time() + 900
+
+
+def test_what_names_no_job_or_trial_is_not_found(api: Api, job: str) -> None:
+    end = {"outcome": "errored"}
+    for path in ("/jobs/nowhere", f"/jobs/{job}"):
+        for method, rest, body in (
+            ("POST", "/trials/1/reports", report()),
+            ("POST", "/trials/1/heartbeat", {}),
+            ("PATCH", "/trials/1", end),
+        ):
+            problem(api(method, f"{path}{rest}", body), 404, "not_found")
+    for method, rest, body in (
+        ("GET", "", None),
+        ("DELETE", "", None),
+        ("POST", "/trials", {}),
+        ("GET", "/trials", None),
+    ):
+        problem(api(method, f"/jobs/nowhere{rest}", body), 404, "not_found")
+
+
+def test_ids_that_differ_by_case_are_not_the_same(api: Api) -> None:
+    assert api("POST", "/jobs", spec_json(job_id="case")).status_code == 201
+    problem(api("GET", "/jobs/Case"), 404, "not_found")
+    assert api("POST", "/jobs", spec_json(job_id="CASE", eta_knob=0.1)).status_code == 201
+
+
 def test_a_job_shows_what_is_believed(api: Api, job: str, trial: str) -> None:
     api("POST", f"{trial}/reports", report(metric=0.9))
     shown = api("GET", f"/jobs/{job}").json()
@@ -293,7 +354,7 @@ UNSUITED = {
     "monitor": ["", None, 1, "\x00", "x" * 300],
     "device_model": ["", None, 1, "a\nb"],
     "job_id": ["", None, 1, "..", "../x", "a/b", "a b", "a\n", "é", "\x00", "x" * 256],
-    "higher_is_better": [None, 2, "maybe"],
+    "higher_is_better": [None, 2, 1, "maybe", "true"],
 }
 
 
@@ -393,6 +454,36 @@ def test_a_path_that_names_nothing_is_not_found(api: Api, path: str) -> None:
         )
         assert response.status_code in (404, 405)
         assert response.headers["Content-Type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/jobs", {"GET", "HEAD", "OPTIONS", "POST"}),
+        ("/jobs/x/trials/1", {"OPTIONS", "PATCH"}),
+        ("/jobs/x/trials/1/reports", {"OPTIONS", "POST"}),
+    ],
+)
+@pytest.mark.parametrize("method", ["PUT", "TRACE", "NONSENSE"])
+def test_another_method_is_told_those_there_are(
+    api: Api, method: str, path: str, allowed: set[str]
+) -> None:
+    response = api(method, path)
+    problem(response, 405, "method_not_allowed")
+    assert set(response.headers["Allow"].split(", ")) == allowed
+
+
+@pytest.mark.parametrize("number", ["-1", "1.5", "", "x", "9" * 30, "9" * 1000, "1e3", "\x00"])
+@pytest.mark.parametrize("parameter", ["limit", "after"])
+def test_an_unsuited_parameter_is_refused(api: Api, job: str, parameter: str, number: str) -> None:
+    response = api("GET", f"/jobs/{job}/trials", params={parameter: number})
+    assert parameter in problem(response, 422, "invalid")["errors"]
+
+
+@pytest.mark.parametrize("after", ["\x00", "x" * 256])
+def test_an_id_to_list_after_that_can_be_none_is_refused(api: Api, after: str) -> None:
+    response = api("GET", "/jobs", params={"after": after})
+    assert "after" in problem(response, 422, "invalid")["errors"]
 
 
 @pytest.mark.parametrize("key", ["", "a b", "x" * 256, "\x7f"])

@@ -7,10 +7,12 @@ import socket
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import requests
+from databases import migrated_database
 from service.jobs import spec_json
 from service_process import ServiceProcess, free_port
 from zeus_service import optimizer
@@ -45,6 +47,13 @@ def one_error(result: subprocess.CompletedProcess[str]) -> str:
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'service.sqlite3'}"
+
+
+@pytest.fixture
+def database_url(tmp_path: Path) -> Iterator[str]:
+    """SQLite is enough here; for the fixture `app`."""
+    with migrated_database("sqlite", tmp_path) as url:
+        yield url
 
 
 def test_a_port_in_use_is_told_at_once(url: str) -> None:
@@ -113,7 +122,7 @@ def test_configuration_comes_from_a_dotenv_file(tmp_path: Path) -> None:
 def test_jobs_and_their_beliefs_are_printed(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path) as service:
         api = f"{service.url}/api/v1/jobs"
-        requests.post(api, json=spec_json(job_id="nightly"), timeout=5)
+        requests.post(api, json=spec_json(job_id="nightly", policy="zeus"), timeout=5)
         requests.post(f"{api}/nightly/trials", json={}, timeout=5)
         report = {"sequence": 1, "epoch": 3, "time_s": 10.0, "energy_j": 500.0, "metric": 0.95}
         requests.post(f"{api}/nightly/trials/1/reports", json=report, timeout=5)
@@ -123,7 +132,7 @@ def test_jobs_and_their_beliefs_are_printed(tmp_path: Path) -> None:
     assert listed.stdout.splitlines()[3].split()[:5] == ["nightly", "pruning", "1/2", "32", "1"]
     assert "best batch size 32" in shown.stdout
     rows = [line.split() for line in shown.stdout.splitlines()]
-    assert ["32", "1", "750.0", "-", "best"] in rows
+    assert ["32", "1", "750", "-", "best"] in rows
     assert ["1", "32", "explore", "converged", "3", "10.0", "500.0", "750.0"] in rows
     assert "was right" in rebuilt.stdout
 
@@ -172,6 +181,13 @@ def test_a_database_of_a_newer_version_is_told_by_name(app: object, url: str) ->
     for command in (("serve", bind), ("jobs",)):
         error = one_error(zeus_service(*command, database_url=url))
         assert "9999" in error
+
+
+def test_a_database_that_fails_is_told_by_its_own_words(app: object, url: str) -> None:
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        connection.execute("DROP TABLE jobs")
+    for command in (("jobs",), ("delete", "nightly")):
+        assert "no such table: jobs" in one_error(zeus_service(*command, database_url=url))
 
 
 def test_a_name_with_brackets_is_printed_as_it_is(app: object, url: str) -> None:

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import numpy as np
+import pytest
 from flask import Flask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,11 +14,11 @@ from service.jobs import spec_json
 from sqlalchemy import select, update
 from zeus_service import history, optimizer, views
 from zeus_service.errors import ExhaustedJob, TrialFinished
-from zeus_service.extensions import transaction
 from zeus_service.messages import Report, TrialEnd
 from zeus_service.models import EVENTS, JOBS, TRIALS
 from zeus_service.policies import POLICIES
 from zeus_service.spec import JobSpec
+from zeus_service.transactions import transaction
 
 job_ids = (f"job-{number}" for number in itertools.count())
 
@@ -73,15 +74,21 @@ def play(job_id: str, moves: list[Any]) -> None:
             continue
 
 
-@given(moves=moves, policy=st.sampled_from(sorted(POLICIES)), window=st.sampled_from([0, 3]))
+@given(
+    moves=moves,
+    policy=st.sampled_from(sorted(POLICIES)),
+    window=st.sampled_from([0, 3]),
+    early_stop=st.sampled_from(["expected", "spent"]),
+)
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_folding_the_event_log_gives_the_stored_state(
-    app: Flask, moves: list[Any], policy: str, window: int
+    app: Flask, moves: list[Any], policy: str, window: int, early_stop: str
 ) -> None:
     job_id = next(job_ids)
-    given = spec_json(job_id=job_id, policy=policy, window_size=window, target_metric=0.5)
+    changes = {"policy": policy, "window_size": window, "early_stop": early_stop}
+    given = spec_json(job_id=job_id, target_metric=0.5, **changes)
     optimizer.register_job(JobSpec.model_validate(given))
     play(job_id, moves)
     spec, state, events = stored(job_id)
@@ -89,15 +96,18 @@ def test_folding_the_event_log_gives_the_stored_state(
     assert optimizer.rebuild(job_id)
 
 
-def test_every_choice_can_be_replayed_from_the_seed_and_the_trial_number(app: Flask) -> None:
-    optimizer.register_job(JobSpec.model_validate(spec_json(seed=7)))
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_choice_can_be_replayed_from_the_seed_and_the_trial_number(
+    app: Flask, name: str
+) -> None:
+    optimizer.register_job(JobSpec.model_validate(spec_json(seed=7, policy=name)))
     for number in range(1, 30):
         optimizer.start_trial("job", None)
         figures = {"epoch": 1, "time_s": 1.0, "metric": 1.0}
         energy = float(np.random.default_rng(number).normal(1000, 200))
         optimizer.report("job", number, Report(sequence=1, energy_j=energy, **figures))
     resolved, _, events = stored("job")
-    policy = POLICIES["zeus"]
+    policy = POLICIES[name]
     for position, event in enumerate(events):
         if event.kind == "started":
             rng = np.random.default_rng([7, event.trial_number])

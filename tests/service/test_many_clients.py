@@ -1,56 +1,178 @@
-"""Many clients, several workers, one file."""
+"""Many clients and several workers, with and without processes being killed: nothing is lost."""
 
 from __future__ import annotations
 
+import http.client
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
+from typing import Any
 
-import requests
+import pytest
+from databases import DATABASES, migrated_database
+from service.conftest import application
 from service.jobs import spec_json
-from service.test_cli import zeus_service
 from service_process import ServiceProcess
+from sqlalchemy import Row, select
+from zeus_service import optimizer
+from zeus_service.models import EVENTS, REPORTS, TRIALS
+from zeus_service.spec import JobSpec
+from zeus_service.transactions import transaction
 
-CLIENTS, TRIALS = 16, 5
+from zeus_lightning.client import BSOClient
+from zeus_lightning.errors import ZeusServiceUnavailable
+from zeus_lightning.messages import Report
 
-
-def test_many_clients_of_one_job_lose_nothing_and_the_history_folds(tmp_path: Path) -> None:
-    def client(number: int) -> list[int]:
-        started = []
-        with requests.Session() as session:
-            for _ in range(TRIALS):
-                response = session.post(f"{trials}", json={}, timeout=60)
-                response.raise_for_status()
-                trial = response.json()["trial_number"]
-                started.append(trial)
-                for sequence in (1, 2):
-                    figures = {"epoch": sequence, "time_s": 1.0, "energy_j": 100.0 + number}
-                    body = {"sequence": sequence, "metric": sequence / 2, **figures}
-                    path = f"{trials}/{trial}/reports"
-                    session.post(path, json=body, timeout=60).raise_for_status()
-        return started
-
-    with ServiceProcess(tmp_path, workers=2) as service:
-        jobs = f"{service.url}/api/v1/jobs"
-        trials = f"{jobs}/job/trials"
-        requests.post(jobs, json=spec_json(beta_knob=None), timeout=5).raise_for_status()
-        with ThreadPoolExecutor(CLIENTS) as pool:
-            numbers = [number for found in pool.map(client, range(CLIENTS)) for number in found]
-        assert sorted(numbers) == list(range(1, CLIENTS * TRIALS + 1))
-        outcomes = requests.get(f"{jobs}/job", timeout=5).json()["outcomes"]
-        assert outcomes == {"converged": CLIENTS * TRIALS}
-
-    assert "was right" in zeus_service("rebuild", "job", database_url=service.database_url).stdout
+CLIENTS, TRIALS_EACH, REPORTS_EACH, WORKERS, KILLS = 64, 20, 2, 4, 24
 
 
-def test_killing_the_service_loses_no_answered_report(own_service: ServiceProcess) -> None:
-    jobs = f"{own_service.url}/api/v1/jobs"
-    requests.post(jobs, json=spec_json(), timeout=5).raise_for_status()
-    requests.post(f"{jobs}/job/trials", json={}, timeout=5).raise_for_status()
-    report = {"sequence": 1, "epoch": 1, "time_s": 1.0, "energy_j": 100.0, "metric": 0.95}
-    answer = requests.post(f"{jobs}/job/trials/1/reports", json=report, timeout=5).json()
-    before = requests.get(f"{jobs}/job", timeout=5).json()
-    own_service.kill()
-    own_service.start()
-    assert requests.get(f"{jobs}/job", timeout=5).json() == before
-    again = requests.post(f"{jobs}/job/trials/1/reports", json=report, timeout=5)
-    assert again.json() == answer
+@dataclass
+class Acknowledged:
+    """What clients were told has been done."""
+
+    trials: list[tuple[str, int]] = field(default_factory=list)
+    reports: dict[tuple[str, int, int], float] = field(default_factory=dict)
+    """Costs by job, trial and sequence."""
+
+
+def figures(client: int, sequence: int) -> dict[str, Any]:
+    """A report; the last one reaches the target."""
+    return {
+        "sequence": sequence,
+        "epoch": sequence,
+        "time_s": 1.0 * sequence,
+        "energy_j": 100.0 * sequence + client,
+        "metric": sequence / REPORTS_EACH,
+    }
+
+
+def without_retry(port: int, job_id: str, number: int, done: Acknowledged) -> None:
+    """A client that takes no failure: on one connection, each request once."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+
+    def post(path: str, body: Any) -> dict[str, Any]:
+        connection.request(
+            "POST",
+            f"/api/v1/jobs/{job_id}/trials{path}",
+            json.dumps(body),
+            {"Content-Type": "application/json"},
+        )
+        response = connection.getresponse()
+        answer: dict[str, Any] = json.loads(response.read())
+        assert response.status in (200, 201), answer
+        return answer
+
+    for _ in range(TRIALS_EACH):
+        trial = post("", {})["trial_number"]
+        done.trials.append((job_id, trial))
+        for sequence in range(1, REPORTS_EACH + 1):
+            answer = post(f"/{trial}/reports", figures(number, sequence))
+            done.reports[job_id, trial, sequence] = answer["cost"]
+    connection.close()
+
+
+def with_retry(port: int, job_id: str, number: int, done: Acknowledged) -> None:
+    """The real client; like the callback, it sends again later what nobody took."""
+    client = BSOClient(f"http://127.0.0.1:{port}", timeout_s=60)
+    deadline = time.monotonic() + 900
+
+    def until_it_is_taken(call: Callable[[], Any]) -> Any:
+        while True:
+            try:
+                return call()
+            except ZeusServiceUnavailable:
+                assert time.monotonic() < deadline
+                time.sleep(0.5)
+
+    for turn in range(TRIALS_EACH):
+        key = f"{job_id}-{number}-{turn}"
+        trial = until_it_is_taken(lambda key=key: client.start_trial(job_id, key)).trial_number
+        done.trials.append((job_id, trial))
+        for sequence in range(1, REPORTS_EACH + 1):
+            report = Report(**figures(number, sequence))
+            answer = until_it_is_taken(
+                lambda trial=trial, report=report: client.report(job_id, trial, report)
+            )
+            done.reports[job_id, trial, sequence] = answer.cost
+
+
+def kill_at_random(service: ServiceProcess, done: Acknowledged, finished: Event) -> int:
+    """SIGKILL for a worker, and now and then for the whole service; returns how often.
+
+    It goes by what is done, not by time: however slow the machine, there is an end.
+    """
+    chance = random.Random(0)
+    moments = sorted(chance.sample(range(CLIENTS * TRIALS_EACH * REPORTS_EACH), KILLS))
+    for number, moment in enumerate(moments, 1):
+        while len(done.reports) < moment:
+            if finished.wait(0.005):
+                return number - 1
+        if number % 8 == 0:
+            service.kill()
+            service.start()
+        elif workers := service.workers():
+            with suppress(ProcessLookupError):
+                os.kill(chance.choice(workers), signal.SIGKILL)
+    return KILLS
+
+
+def check(job_ids: list[str], done: Acknowledged) -> None:
+    """Compare what the database holds with what clients were told."""
+    assert len(done.trials) == CLIENTS * TRIALS_EACH
+    for job_id in job_ids:
+        told = [number for job, number in done.trials if job == job_id]
+        with transaction(read_only=True) as connection:
+
+            def rows(table: Any, job_id: str = job_id) -> list[Row[Any]]:
+                query = select(table).where(table.c.job_id == job_id)
+                return list(connection.execute(query))
+
+            trials, reports, events = rows(TRIALS), rows(REPORTS), rows(EVENTS)
+        assert sorted(told) == sorted(row.trial_number for row in trials)
+        assert sorted(told) == list(range(1, len(told) + 1))
+        assert {row.outcome for row in trials} == {"converged"}
+        stored = {(job_id, row.trial_number, row.sequence): row.cost for row in reports}
+        assert stored == {key: cost for key, cost in done.reports.items() if key[0] == job_id}
+        happened = sorted((row.trial_number, row.kind) for row in events)
+        assert happened == [(n, kind) for n in sorted(told) for kind in ("ended", "started")]
+        assert optimizer.rebuild(job_id), "the fold of the events is not the stored state"
+
+
+@pytest.mark.parametrize("killing", [False, True], ids=["undisturbed", "killed at random"])
+@pytest.mark.parametrize("job_count", [1, CLIENTS], ids=["one job", "a job each"])
+@pytest.mark.parametrize("kind", DATABASES)
+def test_many_clients_lose_nothing(
+    kind: str, job_count: int, killing: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("ERROR", "urllib3.connectionpool")  # each retry is a warning
+    job_ids = [f"job-{number}" for number in range(job_count)]
+    done, finished = Acknowledged(), Event()
+    with migrated_database(kind, tmp_path) as url, application(url):
+        for job_id in job_ids:
+            given = spec_json(job_id=job_id, beta_knob=None)
+            optimizer.register_job(JobSpec.model_validate(given))
+        with (
+            ServiceProcess(tmp_path, database_url=url, workers=WORKERS) as service,
+            ThreadPoolExecutor(CLIENTS + 1) as pool,
+        ):
+            client = with_retry if killing else without_retry
+            clients = [
+                pool.submit(client, service.port, job_ids[number % job_count], number, done)
+                for number in range(CLIENTS)
+            ]
+            killer = pool.submit(kill_at_random, service, done, finished) if killing else None
+            try:
+                for future in clients:
+                    future.result()
+            finally:
+                finished.set()
+            assert killer is None or killer.result() == KILLS
+        check(job_ids, done)

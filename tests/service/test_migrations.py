@@ -3,87 +3,249 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import flask_migrate
 import pytest
 import requests
+import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from databases import DATABASES, new_database
 from flask import Flask
 from forked import in_forked_child
 from service.jobs import spec_json
-from service_process import ServiceProcess
-from sqlalchemy import inspect, select
-from zeus_service import create_app, optimizer
+from service.test_cli import one_error, zeus_service
+from service_process import ServiceProcess, free_port
+from sqlalchemy import Engine, create_engine, func, inspect, select
+from zeus_service import create_app, database, messages, optimizer
 from zeus_service.config import Config
-from zeus_service.database import MIGRATIONS, UnusableDatabase, migrate_sqlite
-from zeus_service.extensions import db, transaction
-from zeus_service.models import EVENTS
+from zeus_service.database import (
+    MIGRATIONS,
+    UnusableDatabase,
+    current_revision,
+    downgrade,
+    head_revision,
+    migrate_sqlite,
+    upgrade,
+)
+from zeus_service.extensions import db
+from zeus_service.models import EVENTS, JOBS, REPORTS, TRIALS
 from zeus_service.spec import JobSpec
+from zeus_service.transactions import transaction
 
 
-def test_the_revisions_make_what_the_models_say(app: Flask) -> None:
+def description(engine: Engine) -> dict[str, Any]:
+    """Everything that the database says of its tables: types with collations, keys, indices."""
+    inspector = inspect(engine)
+    found: dict[str, Any] = {}
+    for name in sorted(set(inspector.get_table_names()) - {"alembic_version"}):
+        columns = [
+            {**column, "type": (repr(column["type"]), getattr(column["type"], "collation", None))}
+            for column in inspector.get_columns(name)
+        ]
+        found[name] = {
+            "columns": columns,
+            "primary key": inspector.get_pk_constraint(name),
+            "foreign keys": inspector.get_foreign_keys(name),
+            "unique": inspector.get_unique_constraints(name),
+            "checks": inspector.get_check_constraints(name),
+            "indices": sorted(inspector.get_indexes(name), key=lambda index: str(index["name"])),
+            "options": inspector.get_table_options(name),
+        }
+    return found
+
+
+def differences() -> list[Any]:
+    """What Alembic finds between the database and the models."""
     with db.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, db.metadata) == []
+        return compare_metadata(context, db.metadata)
 
 
-def test_every_revision_goes_down_again(app: Flask) -> None:
-    assert {"jobs", "trials", "reports", "events"} < set(inspect(db.engine).get_table_names())
-    flask_migrate.downgrade(directory=str(MIGRATIONS), revision="base")
-    assert inspect(db.engine).get_table_names() == ["alembic_version"]
-    flask_migrate.upgrade(directory=str(MIGRATIONS))
-    assert "jobs" in inspect(db.engine).get_table_names()
+def test_the_revisions_make_what_the_models_say(app: Flask, tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    with new_database(db.engine.dialect.name, tmp_path / "models") as url:
+        made_from_models = create_engine(Config(database_url=url).database_url)
+        db.metadata.create_all(made_from_models)
+        assert description(db.engine) == description(made_from_models)
+        made_from_models.dispose()
+    assert differences() == []
 
 
-def test_altering_a_table_keeps_the_rows_that_refer_to_it(app: Flask, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: TRIALS.c.cost.__setattr__("type", sa.Integer()),
+        lambda: JOBS.c.job_id.__setattr__("type", sa.String(100)),
+        lambda: JOBS.c.created_at.__setattr__("nullable", True),
+        lambda: JOBS.append_column(sa.Column("another", sa.Integer)),
+        lambda: sa.Index("another", TRIALS.c.started_at),
+    ],
+)
+def test_a_change_of_the_models_without_a_revision_is_found(
+    app: Flask, change: Callable[[], None]
+) -> None:
+    def find() -> None:
+        change()
+        db.engine.dispose()
+        assert differences() != []
+
+    in_forked_child(find)
+
+
+def fill() -> None:
+    """Put rows into every table."""
     optimizer.register_job(JobSpec.model_validate(spec_json()))
     optimizer.start_trial("job", None)
+    figures = {"epoch": 1, "time_s": 1.0, "energy_j": 1.0, "metric": 0.1}
+    optimizer.report("job", 1, messages.Report(sequence=1, **figures))
+
+
+def rows() -> dict[str, int]:
+    """How many rows each table has."""
+    with transaction(read_only=True) as connection:
+        return {
+            table.name: connection.execute(select(func.count()).select_from(table)).scalar_one()
+            for table in (JOBS, TRIALS, REPORTS, EVENTS)
+        }
+
+
+def test_every_revision_goes_down_and_up_with_rows_in_the_tables(app: Flask) -> None:
+    fill()
+    assert rows() == {"jobs": 1, "trials": 1, "reports": 1, "events": 1}
+    while current_revision() is not None:
+        downgrade(app, "-1")
+    assert inspect(db.engine).get_table_names() == ["alembic_version"]
+    while current_revision() != head_revision():
+        upgrade(app, "+1")
+    fill()
+
+
+def test_altering_a_table_keeps_the_rows_that_refer_to_it(
+    app: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill()
+    before = rows()
     revisions = tmp_path / "migrations"
     shutil.copytree(MIGRATIONS, revisions)
-    (revisions / "versions" / "0002_alter.py").write_text(
+    (revisions / "versions" / "9999_alter.py").write_text(
         "import sqlalchemy as sa\n"
         "from alembic import op\n"
-        "revision, down_revision = '0002', '0001'\n"
+        f"revision, down_revision = '9999', {head_revision()!r}\n"
         "def upgrade():\n"
         "    with op.batch_alter_table('jobs') as jobs:\n"
         "        jobs.alter_column('cost_bound', type_=sa.Float())\n"
     )
-    flask_migrate.upgrade(directory=str(revisions))
-    assert len(optimizer.list_trials("job").trials) == 1
-    with transaction(read_only=True) as connection:
-        assert len(connection.execute(select(EVENTS)).all()) == 1
+    monkeypatch.setattr(database, "MIGRATIONS", revisions)
+    upgrade(app)
+    assert current_revision() == "9999"
+    assert rows() == before
+
+
+def test_the_sql_of_an_upgrade_needs_no_connection_and_makes_the_same_tables(
+    app: Flask, tmp_path: Path
+) -> None:
+    kind = db.engine.dialect.name
+    unreachable = {
+        "sqlite": f"sqlite:///{tmp_path}/not/there/x.sqlite3",
+        "postgresql": "postgresql://127.0.0.1:1/x",
+        "mysql": "mariadb://127.0.0.1:1/x",
+    }[kind]
+    printed = zeus_service("db", "sql", database_url=unreachable)
+    assert printed.returncode == 0, printed.stderr
+    folder = tmp_path / "by_hand"
+    folder.mkdir()
+    with new_database(kind, folder) as url:
+        engine = create_engine(Config(database_url=url).database_url)
+        with engine.connect() as connection:
+            for statement in re.split(r";\n", printed.stdout):
+                if statement.strip() and statement.strip() not in ("BEGIN", "COMMIT"):
+                    connection.exec_driver_sql(statement)
+            connection.commit()
+        assert description(engine) == description(db.engine)
+        engine.dispose()
+        assert zeus_service("jobs", database_url=url).stdout == "no jobs yet\n"
+
+
+def test_the_revision_is_shown_and_changed_by_hand(database_url: str) -> None:
+    head = head_revision()
+
+    def db_command(*arguments: str) -> str:
+        result = zeus_service("db", *arguments, database_url=database_url)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    assert db_command("current") == f"revision {head}, head {head}\n"
+    one_back = db_command("downgrade", "-1")
+    assert one_back.endswith(f", head {head}\n")
+    assert one_back != f"revision {head}, head {head}\n"
+    assert db_command("upgrade", "+1") == f"revision {head}, head {head}\n"
+    assert db_command("downgrade", "base") == f"revision None, head {head}\n"
+    assert db_command("current") == f"revision None, head {head}\n"
+    assert db_command("upgrade") == f"revision {head}, head {head}\n"
+    assert db_command("upgrade") == f"revision {head}, head {head}\n"
+
+
+def test_a_revision_that_is_not_known_is_told(database_url: str) -> None:
+    for command in ("upgrade", "downgrade"):
+        error = one_error(zeus_service("db", command, "nowhere", database_url=database_url))
+        assert "nowhere" in error
+
+
+@pytest.mark.parametrize("command", ["current", "downgrade"])
+def test_a_file_that_is_not_there_is_not_made(tmp_path: Path, command: str) -> None:
+    arguments = ["base"] if command == "downgrade" else []
+    url = f"sqlite:///{tmp_path / 'service.sqlite3'}"
+    assert "no database at" in one_error(zeus_service("db", command, *arguments, database_url=url))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", DATABASES[1:])
+def test_serving_is_refused_unless_a_servers_database_is_at_the_head_revision(
+    kind: str, tmp_path: Path
+) -> None:
+    with new_database(kind, tmp_path) as url:
+
+        def error() -> str:
+            bind = f"--bind=127.0.0.1:{free_port()}"
+            return one_error(zeus_service("serve", bind, database_url=url))
+
+        assert "at revision None" in error()
+        assert "run `zeus-service db upgrade`" in error()
+        zeus_service("db", "upgrade", database_url=url)
+        engine = create_engine(Config(database_url=url).database_url)
+        with engine.begin() as connection:
+            connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+        engine.dispose()
+        assert "at revision 9999" in error()
+        assert "the newer version" in error()
 
 
 def test_a_new_file_is_made_with_its_folder_and_a_write_ahead_log(tmp_path: Path) -> None:
-    from service.conftest import migrated_app
-
     path = tmp_path / "new" / "folder" / "service.sqlite3"
-    with migrated_app(path):
-        assert sqlite3.connect(path).execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    migrate_sqlite(create_app(Config(database_url=f"sqlite:///{path}")), path)
+    assert sqlite3.connect(path).execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_several_processes_may_migrate_one_new_file_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "service.sqlite3"
-    program = (
-        "from pathlib import Path; from zeus_service import create_app\n"
-        "from zeus_service.config import Config\n"
-        "from zeus_service.database import migrate_sqlite\n"
-        f"migrate_sqlite(create_app(Config(database_url='sqlite:///{path}')), Path({str(path)!r}))"
-    )
-    processes = [
-        subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
-        for _ in range(6)
-    ]
-    for process in processes:
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 0, errors
+@pytest.mark.parametrize("kind", DATABASES)
+def test_several_processes_may_migrate_one_new_database_at_once(kind: str, tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).parent / "zeus-service"), "db", "upgrade"]
+    with new_database(kind, tmp_path) as url:
+        env = {**os.environ, "ZEUS_BSO_DATABASE_URL": url}
+        processes = [
+            subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) for _ in range(6)
+        ]
+        for process in processes:
+            _, errors = process.communicate(timeout=120)
+            assert process.returncode == 0, errors
 
 
 def test_a_file_that_this_user_cannot_write_is_told_by_name(app: Flask) -> None:

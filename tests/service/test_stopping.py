@@ -60,5 +60,24 @@ def test_a_run_stops_when_the_next_report_is_expected_past_the_bound(
     assert ask(report(cost), previous_cost=cost - 1.0, cost_bound=6.0).outcome == outcome
 
 
+SPENT = JOB.model_copy(update={"early_stop": "spent"})
+
+
+@pytest.mark.parametrize(("cost", "outcome"), [(5.9, None), (6.0, None), (6.1, "early_stopped")])
+def test_a_job_may_ask_to_be_judged_by_the_cost_so_far(cost: float, outcome: str | None) -> None:
+    known = {"previous_cost": 0.0, "cost_bound": 6.0}
+    assert decide(SPENT, report(cost), **known).outcome == outcome
+
+
+@pytest.mark.parametrize("epoch", [1, 10])
+def test_past_the_bound_such_a_run_has_failed_even_at_its_target(epoch: int) -> None:
+    known = {"previous_cost": 0.0, "cost_bound": 6.0}
+    reached = decide(SPENT, report(6.0, metric=0.9, epoch=epoch), **known)
+    assert reached.outcome == "converged"
+    past = decide(SPENT, report(6.1, metric=0.9, epoch=epoch), **known)
+    assert past.outcome == "early_stopped"
+    assert "the cost so far is 6.1 J, past the bound of 6 J" in past.reason
+
+
 def test_a_counter_that_went_back_expects_nothing_less() -> None:
     assert ask(report(5.0), previous_cost=50.0, cost_bound=6.0).decision == "continue"

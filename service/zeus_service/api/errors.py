@@ -12,9 +12,10 @@ from typing import Any
 from apiflask import APIFlask, HTTPError
 from flask import Response, current_app
 from sqlalchemy import exc
-from werkzeug.exceptions import HTTPException, MethodNotAllowed
+from werkzeug.exceptions import HTTPException
 
 from zeus_service import errors
+from zeus_service.connections import cause
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,9 @@ _STATUS: dict[type[errors.OptimizerError], tuple[int, str]] = {
 }
 _CODES = {400: "malformed", 404: "not_found", 413: "too_large", 422: "invalid", 503: "unavailable"}
 
+RETRY_AFTER_S = 1
+"""What passes by itself passes soon, and clients wait longer by themselves."""
+
 
 def problem(status: int, code: str, detail: str, **fields: Any) -> Response:
     """A problem response; `fields` become further members."""
@@ -42,7 +46,10 @@ def problem(status: int, code: str, detail: str, **fields: Any) -> Response:
         "code": code,
         **fields,
     }
-    return Response(current_app.json.dumps(body), status, mimetype="application/problem+json")
+    response = Response(current_app.json.dumps(body), status, mimetype="application/problem+json")
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        response.retry_after = RETRY_AFTER_S
+    return response
 
 
 def set_up_errors(app: APIFlask) -> None:
@@ -69,18 +76,19 @@ def set_up_errors(app: APIFlask) -> None:
     def refused(error: HTTPException) -> Response:
         status = error.code or 500
         answer = problem(status, _code(status), error.description or error.name)
-        if isinstance(error, MethodNotAllowed):
-            answer.allow.update(error.valid_methods or ())
+        for name, value in error.get_headers():  # Allow, WWW-Authenticate, Retry-After
+            if name != "Content-Type":
+                answer.headers[name] = value
         return answer
 
-    @app.errorhandler(exc.DatabaseError)
+    @app.errorhandler(exc.DBAPIError)
     @app.errorhandler(exc.TimeoutError)
-    def database_failed(error: exc.DatabaseError | exc.TimeoutError) -> Response:
+    def database_failed(error: exc.DBAPIError | exc.TimeoutError) -> Response:
         if isinstance(error, exc.IntegrityError | exc.DataError):
             raise error  # ours, not the database's
-        cause = error.orig if isinstance(error, exc.DatabaseError) else error
-        logger.error("database: %s", cause)
-        return problem(503, "unavailable", f"the database cannot be used: {cause}")
+        said = cause(error)
+        logger.error("database: %s", said)
+        return problem(503, "unavailable", f"the database cannot be used: {said}")
 
 
 def _code(status: int) -> str:

@@ -6,27 +6,25 @@ import re
 from typing import Annotated
 
 from apiflask import APIBlueprint
-from flask import request
+from flask import g, request
 from flask.typing import ResponseReturnValue
-from gunicorn.http.errors import ParseException
 from pydantic import BaseModel, Field
-from werkzeug.exceptions import (
-    BadRequest,
-    RequestEntityTooLarge,
-    UnprocessableEntity,
-    UnsupportedMediaType,
-)
+from werkzeug.exceptions import UnprocessableEntity, UnsupportedMediaType
 from werkzeug.routing import BaseConverter
 
-from zeus_service import messages, optimizer
-from zeus_service.spec import JOB_ID_PATTERN, JobSpec
+from zeus_service import messages, optimizer, power_profiles
+from zeus_service.api.auth import require_access
+from zeus_service.api.body import limit_chunked_body
+from zeus_service.spec import JOB_ID_PATTERN, MAX_INTEGER, JobSpec, Name
 
 v1 = APIBlueprint("v1", __name__, url_prefix="/api/v1", tag="jobs")
 
-MAX_BODY_BYTES = 64 * 1024
+IDEMPOTENCY_KEY_PATTERN = "[!-~]{1,255}"
 
 JOB = "/jobs/<job_id:job_id>"
-TRIAL = f"{JOB}/trials/<int(min=1, max=2147483647):trial_number>"
+TRIAL = f"{JOB}/trials/<int(min=1, max={MAX_INTEGER}):trial_number>"
+POWER_PROFILES = f"{JOB}/power-profiles"
+POWER_PROFILE = f"{POWER_PROFILES}/<int(min=1, max={MAX_INTEGER}):batch_size>"
 
 
 class JobIdConverter(BaseConverter):
@@ -45,14 +43,29 @@ class JobPage(BaseModel):
 class TrialPage(BaseModel):
     """Which part of a job's trials."""
 
-    after: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    after: Annotated[int, Field(ge=0, le=MAX_INTEGER)] = 0
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
+
+
+class OnGpuModel(BaseModel):
+    """On which GPU model a power profile was measured."""
+
+    device_model: Name
+
+
+class OnAnyGpuModel(BaseModel):
+    """Power profiles of one GPU model, or of all."""
+
+    device_model: Name | None = None
 
 
 class Deletion(BaseModel):
     """Whether to delete a job with running trials."""
 
     force: bool = False
+
+
+v1.before_request(require_access)
 
 
 @v1.before_request
@@ -62,14 +75,7 @@ def require_json() -> None:
         return
     if request.mimetype != "application/json":
         raise UnsupportedMediaType("the body must be application/json")
-    if request.content_length is None:  # chunked: Flask would cut a longer one at the limit
-        request.max_content_length = MAX_BODY_BYTES + 1
-        try:
-            too_large = len(request.get_data()) > MAX_BODY_BYTES
-        except (OSError, ParseException) as error:
-            raise BadRequest(f"the body cannot be read: {error}") from error
-        if too_large:
-            raise RequestEntityTooLarge
+    limit_chunked_body()
 
 
 @v1.post("/jobs")
@@ -78,6 +84,7 @@ def require_json() -> None:
 @v1.doc(responses={200: "Known, with the same configuration."})
 def register_job(json_data: JobSpec) -> ResponseReturnValue:
     """Register a job, or confirm it."""
+    g.job_id = json_data.job_id  # for the log
     job, new = optimizer.register_job(json_data)
     return job.model_dump(mode="json"), 201 if new else 200
 
@@ -114,7 +121,7 @@ def start_trial(job_id: str, json_data: messages.Empty) -> ResponseReturnValue:
     """Start a trial; the header `Idempotency-Key` makes repeating it harmless."""
     del json_data
     key = request.headers.get("Idempotency-Key")
-    if key is not None and not re.fullmatch(r"[\x21-\x7e]{1,255}", key):
+    if key is not None and not re.fullmatch(IDEMPOTENCY_KEY_PATTERN, key):
         raise UnprocessableEntity("Idempotency-Key must be 1 to 255 printable ASCII characters")
     start, new = optimizer.start_trial(job_id, key)
     return start.model_dump(), 201 if new else 200
@@ -152,3 +159,35 @@ def heartbeat(job_id: str, trial_number: int, json_data: messages.Empty) -> Resp
 def end_trial(job_id: str, trial_number: int, json_data: messages.TrialEnd) -> ResponseReturnValue:
     """End a trial that knows itself how it ended."""
     return optimizer.end_trial(job_id, trial_number, json_data).model_dump()
+
+
+@v1.put(POWER_PROFILE)
+@v1.input(messages.PowerProfile)
+@v1.output(messages.PowerProfile, status_code=201, description="New.")
+@v1.doc(responses={200: "It replaces another one."})
+def put_power_profile(
+    job_id: str, batch_size: int, json_data: messages.PowerProfile
+) -> ResponseReturnValue:
+    """Keep what was measured for a batch size on a GPU model."""
+    if json_data.batch_size != batch_size:
+        raise UnprocessableEntity(
+            f"batch_size is {json_data.batch_size} in the body and {batch_size} in the path"
+        )
+    new = power_profiles.put(job_id, json_data)
+    return json_data.model_dump(mode="json"), 201 if new else 200
+
+
+@v1.get(POWER_PROFILE)
+@v1.input(OnGpuModel, location="query")
+@v1.output(messages.PowerProfile)
+def get_power_profile(job_id: str, batch_size: int, query_data: OnGpuModel) -> ResponseReturnValue:
+    """Show what was measured for a batch size on a GPU model."""
+    return power_profiles.get(job_id, batch_size, query_data.device_model).model_dump(mode="json")
+
+
+@v1.get(POWER_PROFILES)
+@v1.input(OnAnyGpuModel, location="query")
+@v1.output(messages.PowerProfileList)
+def list_power_profiles(job_id: str, query_data: OnAnyGpuModel) -> ResponseReturnValue:
+    """List a job's power profiles, ordered by batch size."""
+    return power_profiles.all_of(job_id, query_data.device_model).model_dump(mode="json")

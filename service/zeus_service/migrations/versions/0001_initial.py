@@ -1,18 +1,33 @@
 """Tables for jobs, trials, reports and events."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.dialects import postgresql
 
 revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
 
+MYSQL: dict[str, Any] = {
+    "mysql_engine": "InnoDB",
+    "mysql_charset": "utf8mb4",
+    "mysql_collate": "utf8mb4_bin",
+}
+
+
+def identifier() -> sa.String:
+    """Compared and ordered by its bytes."""
+    on_postgresql = postgresql.VARCHAR(255, collation="C")
+    return sa.String(length=255).with_variant(on_postgresql, "postgresql")
+
 
 def upgrade() -> None:
     op.create_table(
         "jobs",
-        sa.Column("job_id", sa.String(length=255), nullable=False),
+        sa.Column("job_id", identifier(), nullable=False),
         sa.Column("spec", sa.JSON(), nullable=False),
         sa.Column("state", sa.JSON(), nullable=False),
         sa.Column("cost_bound", sa.Double(), nullable=True),
@@ -21,10 +36,11 @@ def upgrade() -> None:
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("updated_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("job_id", name=op.f("pk_jobs")),
+        **MYSQL,
     )
     op.create_table(
         "events",
-        sa.Column("job_id", sa.String(length=255), nullable=False),
+        sa.Column("job_id", identifier(), nullable=False),
         sa.Column("sequence", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("kind", sa.String(length=32), nullable=False),
         sa.Column("trial_number", sa.Integer(), nullable=False),
@@ -37,12 +53,13 @@ def upgrade() -> None:
             ["job_id"], ["jobs.job_id"], name=op.f("fk_events_job_id_jobs"), ondelete="CASCADE"
         ),
         sa.PrimaryKeyConstraint("job_id", "sequence", name=op.f("pk_events")),
+        **MYSQL,
     )
     op.create_table(
         "trials",
-        sa.Column("job_id", sa.String(length=255), nullable=False),
+        sa.Column("job_id", identifier(), nullable=False),
         sa.Column("trial_number", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("idempotency_key", sa.String(length=255), nullable=True),
+        sa.Column("idempotency_key", identifier(), nullable=True),
         sa.Column("batch_size", sa.Integer(), nullable=False),
         sa.Column("why", sa.String(length=32), nullable=False),
         sa.Column("start_reason", sa.String(length=255), nullable=False),
@@ -63,15 +80,12 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("job_id", "trial_number", name=op.f("pk_trials")),
         sa.UniqueConstraint("idempotency_key", name=op.f("uq_trials_idempotency_key")),
+        **MYSQL,
     )
-    with op.batch_alter_table("trials", schema=None) as batch_op:
-        batch_op.create_index(
-            batch_op.f("ix_trials_job_id_outcome"), ["job_id", "outcome"], unique=False
-        )
-
+    op.create_index(op.f("ix_trials_job_id_outcome"), "trials", ["job_id", "outcome"])
     op.create_table(
         "reports",
-        sa.Column("job_id", sa.String(length=255), nullable=False),
+        sa.Column("job_id", identifier(), nullable=False),
         sa.Column("trial_number", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("sequence", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("epoch", sa.Integer(), nullable=False),
@@ -91,14 +105,12 @@ def upgrade() -> None:
             ondelete="CASCADE",
         ),
         sa.PrimaryKeyConstraint("job_id", "trial_number", "sequence", name=op.f("pk_reports")),
+        **MYSQL,
     )
 
 
 def downgrade() -> None:
     op.drop_table("reports")
-    with op.batch_alter_table("trials", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_trials_job_id_outcome"))
-
     op.drop_table("trials")
     op.drop_table("events")
     op.drop_table("jobs")

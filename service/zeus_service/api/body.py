@@ -1,0 +1,28 @@
+"""Request bodies: how large they may be."""
+
+from __future__ import annotations
+
+from flask import request
+from gunicorn.http.errors import ParseException
+from werkzeug.exceptions import BadRequest, RequestEntityTooLarge
+
+MAX_BODY_BYTES = 64 * 1024
+"""Flask refuses a longer `Content-Length` by itself."""
+
+
+def limit_chunked_body() -> None:
+    """Refuse a chunked body that is too long: Flask would cut it at the limit.
+
+    Raises:
+        RequestEntityTooLarge: It is longer than `MAX_BODY_BYTES`.
+        BadRequest: It is not well formed.
+    """
+    if request.content_length is not None:
+        return
+    request.max_content_length = MAX_BODY_BYTES + 1
+    try:
+        too_large = len(request.get_data()) > MAX_BODY_BYTES
+    except (OSError, ParseException) as error:
+        raise BadRequest(f"the body cannot be read: {error}") from error
+    if too_large:
+        raise RequestEntityTooLarge

@@ -1,0 +1,44 @@
+"""Every request has an id, a line in the log, and a place in the metrics."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+
+from flask import Flask, Response, g, request
+
+from zeus_service.metrics import count_request
+
+logger = logging.getLogger(__name__)
+
+REQUEST_ID_PATTERN = "[A-Za-z0-9._:=/+-]{1,128}"
+
+
+def set_up_request_log(app: Flask) -> None:
+    """Log and count every request, and give each an id."""
+
+    @app.before_request
+    def begin() -> None:
+        g.began = time.perf_counter()
+        given = request.headers.get("X-Request-ID", "")
+        g.request_id = given if re.fullmatch(REQUEST_ID_PATTERN, given) else uuid.uuid4().hex
+
+    @app.after_request
+    def end(response: Response) -> Response:
+        seconds = time.perf_counter() - g.began
+        response.headers["X-Request-ID"] = g.request_id
+        route = request.url_rule.rule if request.url_rule else ""
+        count_request(request.method, route, response.status_code, seconds)
+        fields = {
+            "method": request.method,
+            "route": route,
+            "status": response.status_code,
+            "milliseconds": round(seconds * 1000, 1),
+        }
+        job_id = g.get("job_id") or (request.view_args or {}).get("job_id")
+        if job_id:
+            fields["job_id"] = job_id
+        logger.info("request", extra={"fields": fields})
+        return response

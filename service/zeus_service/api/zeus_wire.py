@@ -1,0 +1,268 @@
+"""The wire of the Zeus project's own batch size server, for its existing clients.
+
+Its paths lie beside `/api/v1` and lead to the same use cases and the same jobs. It differs in what
+`zeus.optimizer.batch_size.BatchSizeOptimizer` (release 0.16) relies on:
+
+- There are no keys and no sequence numbers: a start is new each time, and a report is known by its
+  epoch.
+- A run is judged by the cost so far, and past the bound it has failed even if it has reached its
+  target: a job registered here has the `early_stop` of that server, `spent`.
+- There are no heartbeats, only a report each epoch: a job registered here has a lease of six hours.
+  A longer epoch costs at most a second exploration, since a late report revives its trial; and a
+  daily job that was killed does not count as running the next day.
+- Bodies come without a Content-Type, and a diverged run's metric as `NaN`, which is no JSON. Such a
+  metric ends the run as `diverged`.
+- The client ends its trial whenever its process exits. A trial still running then is `interrupted`,
+  which says nothing about its batch size: why the process exits is not told, and that server learns
+  nothing from it either. Should the run be alive after all, since forked children run exit handlers
+  too, its next report takes that back.
+- Errors are `{"message": ...}`.
+
+No browser speaks this wire. Since a body needs no Content-Type and a mere GET starts a trial, any
+web page could reach a service on loopback through one; requests with a browser's headers are
+refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable
+from typing import Annotated, Any, Self, TypeVar
+
+from apiflask import APIBlueprint
+from flask import Response, current_app, g, request
+from flask.typing import ResponseReturnValue
+from pydantic import BaseModel, Field, ValidationError, model_validator
+from werkzeug.exceptions import (
+    BadRequest,
+    Forbidden,
+    MethodNotAllowed,
+    UnprocessableEntity,
+    UnsupportedMediaType,
+)
+
+from zeus_service import errors, history, messages, optimizer
+from zeus_service.api.body import limit_chunked_body
+from zeus_service.spec import (
+    MAX_METRIC,
+    REAL,
+    WHOLE,
+    Amount,
+    JobId,
+    JobSpec,
+    Metric,
+    Name,
+    PositiveAmount,
+    PositiveCount,
+)
+
+N = TypeVar("N", "Job", "Named", "Trial", "Result")
+
+zeus_wire = APIBlueprint("zeus_wire", __name__, enable_openapi=False)
+
+
+class Job(JobSpec):
+    """A job in the words of Zeus's client; what that client cannot say is the same for all."""
+
+    job_id_prefix: Annotated[str, Field(max_length=255)]
+    target_metric: Metric = 0.5
+    higher_is_better: bool = Field(True, alias="higher_is_better_metric")
+    max_epochs: PositiveCount = 100
+    max_power_w: PositiveAmount = Field(alias="max_power")
+    num_devices: PositiveCount = Field(alias="number_of_gpus")
+    device_model: Name = Field(alias="gpu_model")
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1), WHOLE] | None = Field(None, alias="mab_seed")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        made = f"{given.get('job_id_prefix')}-{secrets.token_hex(4)}"
+        return {
+            **given,
+            "job_id": made if given.get("job_id") is None else given["job_id"],
+            "monitor": "metric",
+            "meter": "nvml",
+            "policy": "zeus",
+            "early_stop": "spent",
+            "lease_s": 6 * 3600,
+        }
+
+    @model_validator(mode="after")
+    def _starts_with_prefix(self) -> Self:
+        if not self.job_id.startswith(self.job_id_prefix):
+            raise ValueError(
+                f"job_id {self.job_id!r} does not start with job_id_prefix {self.job_id_prefix!r}"
+            )
+        return self
+
+    def unsaid(self) -> set[str]:
+        """A job of `/api/v1` may be joined; the meter counts: this client has but one."""
+        return {"monitor", "policy", "early_stop", "lease_s"}
+
+    def to_json(self) -> dict[str, Any]:
+        """As Zeus's client knows it."""
+        return self.model_dump(by_alias=True, exclude=self.unsaid() | {"meter"})
+
+
+class Named(BaseModel):
+    """A job by its id."""
+
+    job_id: JobId
+
+
+class Trial(Named):
+    """A trial, with the batch size it was started with."""
+
+    batch_size: PositiveCount
+    trial_number: PositiveCount
+
+
+class Result(Trial):
+    """What a run has measured since its start, and the metric of its latest epoch."""
+
+    time: Amount
+    energy: Amount
+    metric: Annotated[float, REAL]
+    current_epoch: Annotated[int, Field(ge=0, lt=2**31 - 1), WHOLE]
+
+
+@zeus_wire.before_request
+def check_request() -> None:
+    """Refuse browsers, and bodies that say they are something else than JSON."""
+    if "Origin" in request.headers or "Sec-Fetch-Site" in request.headers:
+        raise Forbidden("these paths are for the Zeus project's client, not for browsers")
+    if request.method in ("POST", "PATCH"):
+        if request.mimetype not in ("", "application/json"):
+            raise UnsupportedMediaType("the body must be application/json")
+        limit_chunked_body()
+
+
+@zeus_wire.errorhandler(errors.NotFound)
+def unknown(error: errors.NotFound) -> ResponseReturnValue:
+    """Give what is not known the status that Zeus's server gives it."""
+    return {"message": error.message}, 404 if request.method in ("PATCH", "DELETE") else 400
+
+
+@zeus_wire.after_request
+def use_zeus_form(response: Response) -> Response:
+    """Turn a problem (RFC 9457) into Zeus's form of an error."""
+    if response.mimetype == "application/problem+json":
+        message = response.get_json()["detail"]
+        response.set_data(current_app.json.dumps({"message": message}))
+        response.mimetype = "application/json"
+    return response
+
+
+@zeus_wire.post("/jobs")
+def register_job() -> ResponseReturnValue:
+    """Register a job, or confirm it; the answer fills in the `job_id`."""
+    job = _body(Job)
+    _, new = optimizer.register_job(job)
+    return job.to_json(), 201 if new else 200
+
+
+@zeus_wire.get("/jobs/batch_size")
+def start_trial() -> ResponseReturnValue:
+    """Start a trial."""
+    if request.method != "GET":  # Flask answers HEAD as well
+        raise MethodNotAllowed(["GET"])
+    start, _ = optimizer.start_trial(_query().job_id, None)
+    answer = start.model_dump(include={"job_id", "batch_size", "trial_number"})
+    return answer, {"Cache-Control": "no-store"}
+
+
+@zeus_wire.post("/report")
+def report() -> ResponseReturnValue:
+    """Take what a run has measured, and say whether it goes on."""
+    result = _body(Result)
+    trial = _known(result)
+    if trial.outcome is not None and trial.outcome not in history.RESUMABLE:
+        return _finished(trial.outcome)
+    try:
+        if not abs(result.metric) <= MAX_METRIC:
+            end = messages.TrialEnd(outcome="diverged", reason=f"the metric is {result.metric}")
+            ended = optimizer.end_trial(result.job_id, result.trial_number, end)
+            return _answer(ended.outcome, ended.reason)
+        decision = optimizer.report(
+            result.job_id,
+            result.trial_number,
+            messages.Report(
+                sequence=result.current_epoch + 1,
+                epoch=result.current_epoch,
+                time_s=result.time,
+                energy_j=result.energy,
+                metric=result.metric,
+            ),
+        )
+    except errors.TrialFinished as error:
+        return _finished(error.fields["outcome"])
+    return _answer(decision.outcome, decision.reason)
+
+
+@zeus_wire.patch("/trials")
+def end_trial() -> ResponseReturnValue:
+    """Take note that a run's process exits; a trial that has ended stays as it ended."""
+    given = _body(Trial)
+    _known(given)
+    end = messages.TrialEnd(outcome="interrupted", reason="its process exited")
+    with contextlib.suppress(errors.TrialFinished):
+        optimizer.end_trial(given.job_id, given.trial_number, end)
+    return {"message": f"trial {given.trial_number} has ended"}
+
+
+@zeus_wire.delete("/jobs")
+def delete_job() -> ResponseReturnValue:
+    """Delete a job with all that is known about it, running trials included."""
+    job_id = _query().job_id
+    optimizer.delete_job(job_id, force=True)
+    return {"message": f"job {job_id!r} is deleted"}
+
+
+def _known(given: Trial) -> messages.Trial:
+    trial = optimizer.get_trial(given.job_id, given.trial_number)
+    if trial.batch_size != given.batch_size:
+        raise errors.NotFound(
+            f"trial {given.trial_number} of job {given.job_id!r} was started with batch size "
+            f"{trial.batch_size}, not {given.batch_size}"
+        )
+    return trial
+
+
+def _finished(outcome: history.Outcome) -> ResponseReturnValue:
+    return _answer(outcome, f"this trial has ended: {outcome}")
+
+
+def _answer(outcome: history.Outcome | None, message: str) -> ResponseReturnValue:
+    return {
+        "stop_train": outcome is not None,
+        "converged": outcome == "converged",
+        "message": message,
+    }
+
+
+def _body(model: type[N]) -> N:
+    """The request's body; it is read as JSON whatever the request says of it."""
+    return _named(lambda: model.model_validate_json(request.get_data()))
+
+
+def _query() -> Named:
+    return _named(lambda: Named.model_validate(request.args.to_dict()))
+
+
+def _named(read: Callable[[], N]) -> N:
+    try:
+        named = read()
+    except ValidationError as error:
+        raise _refusal(error) from None
+    g.job_id = named.job_id  # for the log
+    return named
+
+
+def _refusal(error: ValidationError) -> BadRequest | UnprocessableEntity:
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    text = "; ".join(": ".join([*map(str, each["loc"]), each["msg"]]) for each in found)
+    malformed = found[0]["type"] == "json_invalid"
+    return BadRequest(f"the body is not JSON: {text}") if malformed else UnprocessableEntity(text)

@@ -1,0 +1,105 @@
+"""The databases that the service works with, for tests: each gets one of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL, NullPool, create_engine, make_url, text
+from sqlalchemy.exc import DBAPIError
+from zeus_service import create_app
+from zeus_service.config import Config
+from zeus_service.database import upgrade
+
+SERVERS = {"postgresql": "ZEUS_TEST_POSTGRES_URL", "mysql": "ZEUS_TEST_MYSQL_URL"}
+
+DATABASES = [
+    "sqlite",
+    *(
+        pytest.param(
+            name,
+            marks=pytest.mark.skipif(
+                not os.environ.get(variable), reason=f"{variable} names no {name} server"
+            ),
+        )
+        for name, variable in SERVERS.items()
+    ),
+]
+"""For `pytest.mark.parametrize` and fixtures."""
+
+
+def server_url(name: str) -> URL:
+    """Of the server that the environment names, with the driver that the service uses."""
+    return make_url(Config(database_url=os.environ[SERVERS[name]]).database_url)
+
+
+@contextmanager
+def new_database(name: str, folder: Path) -> Iterator[str]:
+    """The URL of a new, empty database: a file in `folder`, or on a server, which drops it."""
+    if name == "sqlite":
+        yield f"sqlite:///{folder / 'service.sqlite3'}"
+        return
+    url = server_url(name)
+    database = f"zeus_test_{uuid.uuid4().hex[:12]}"
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        # with a language's order, which ours must not depend on
+        order = " TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
+        connection.execute(
+            text(f"CREATE DATABASE {database}{order if name == 'postgresql' else ''}")
+        )
+    try:
+        yield url.set(database=database).render_as_string(hide_password=False)
+    finally:
+        with engine.connect() as connection:
+            force = " WITH (FORCE)" if name == "postgresql" else ""
+            connection.execute(text(f"DROP DATABASE {database}{force}"))
+        engine.dispose()
+
+
+@contextmanager
+def migrated_database(name: str, folder: Path) -> Iterator[str]:
+    """The URL of a new database at the head revision."""
+    with new_database(name, folder) as url:
+        upgrade(create_app(Config(database_url=url)))
+        yield url
+
+
+def kill_connections(database_url: str) -> int:
+    """End every connection to a database, as its server's operator would; how many there were."""
+    url = make_url(Config(database_url=database_url).database_url)
+    engine = create_engine(server_url(url.get_backend_name()), poolclass=NullPool)
+    if url.get_backend_name() == "postgresql":
+        statement = (
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = :database"
+        )
+        with engine.connect() as connection:
+            return len(connection.execute(text(statement), {"database": url.database}).all())
+    statement = "SELECT id FROM information_schema.processlist WHERE db = :database"
+    with engine.connect() as connection:
+        numbers = connection.execute(text(statement), {"database": url.database}).scalars().all()
+        for number in numbers:
+            with contextlib.suppress(DBAPIError):  # it has just ended by itself
+                connection.exec_driver_sql(f"KILL {number}")
+    return len(numbers)
+
+
+def main() -> None:
+    """Check that the servers named in the environment answer; for CI, which may skip none."""
+    for name, variable in SERVERS.items():
+        if not os.environ.get(variable):
+            sys.exit(f"{variable} is not set: it must name a {name} server")
+        try:
+            create_engine(server_url(name)).connect().close()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+            sys.exit(f"no {name} server answers at {variable}={os.environ[variable]}: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""A PostgreSQL server of a test's own, which it may stop and start."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from service_process import free_port
+
+
+def binaries() -> Path | None:
+    """Where the server's programs are."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    initdb = found[-1] if found else shutil.which("initdb")
+    return Path(initdb).parent if initdb else None
+
+
+class PostgresCluster:
+    """A cluster in a temporary folder, on a free port of 127.0.0.1, within a `with`.
+
+    It runs as this user, or as `nobody` where this user is root, whom the server refuses.
+    """
+
+    def __init__(self) -> None:
+        programs = binaries()
+        assert programs is not None
+        self._programs = programs
+        self._as: dict[str, Any] = (
+            {"user": "nobody", "extra_groups": []} if os.getuid() == 0 else {}
+        )
+        self.port = free_port()
+        self.url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> None:
+        """Start it, and wait until it takes connections."""
+        settings = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories="
+        self._run("pg_ctl", "start", "-w", "-t", "120", "-o", settings, "-l", "server.log")
+
+    def stop(self, mode: str) -> None:
+        """Stop it: `fast` ends its connections first, `immediate` is a crash."""
+        self._run("pg_ctl", "stop", "-w", "-t", "120", "-m", mode)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [self._programs / program, *arguments, "-D", self._folder / "data"]
+        result = subprocess.run(
+            command,
+            cwd=self._folder,
+            stdout=subprocess.DEVNULL,  # the server would keep a pipe open
+            stderr=subprocess.PIPE if program == "initdb" else subprocess.DEVNULL,
+            check=False,
+            timeout=180,
+            **self._as,
+        )
+        assert result.returncode == 0, (program, arguments, result.stderr)
+
+    def __enter__(self) -> Self:
+        self._folder = Path(tempfile.mkdtemp(prefix="zeus-postgres-"))
+        if self._as:
+            shutil.chown(self._folder, "nobody")
+        self._run("initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale")
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if (self._folder / "data" / "postmaster.pid").exists():
+            self.stop("immediate")
+        shutil.rmtree(self._folder)

@@ -1,0 +1,96 @@
+"""A server between a run and the real service, that does to requests what a test asks for."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+
+import requests
+
+Body = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a run asks for: `kind` is `job`, `start`, `report`, `heartbeat`, `end` or `list`."""
+
+    kind: str
+    body: Body
+
+
+def _kind(method: str, path: str) -> str:
+    if method == "PATCH":
+        return "end"
+    if method == "GET":
+        return "list"
+    last = path.rpartition("/")[2]
+    return {"jobs": "job", "trials": "start", "reports": "report"}.get(last, last)
+
+
+class Proxy:
+    """Passes requests on to the service at `url`.
+
+    Args:
+        url: The service.
+        instead: Given a request, the status and body to answer with; None: ask the service.
+        after: Given a request and the service's answer, the answer to give.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        instead: Callable[[Request], tuple[int, Body] | None] = lambda request: None,
+        after: Callable[[Request, Body], Body] = lambda request, body: body,
+    ) -> None:
+        seen: list[Request] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                request = Request(_kind(self.command, self.path), json.loads(body or b"{}"))
+                seen.append(request)
+                given = instead(request)
+                if given is None:
+                    response = requests.request(
+                        self.command, url + self.path, data=body, headers=self.headers, timeout=30
+                    )
+                    given = response.status_code, response.json()
+                status, answer = given
+                text = json.dumps(after(request, answer)).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            do_GET = do_POST = do_PATCH = answer  # noqa: N815
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self.seen = seen
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def count(self, kind: str) -> int:
+        """How many requests of a kind have come."""
+        return sum(request.kind == kind for request in self.seen)
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()

@@ -1,0 +1,147 @@
+"""What a request costs the database: statements, and rows read."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from flask import Flask
+from service.jobs import spec_json
+from sqlalchemy import Connection, event, insert, select, text, update
+from zeus_service import optimizer
+from zeus_service.extensions import db
+from zeus_service.messages import Report, TrialEnd
+from zeus_service.models import EVENTS, JOBS, REPORTS, TRIALS
+from zeus_service.spec import JobSpec
+from zeus_service.transactions import transaction
+
+FINISHED = 10_000
+
+
+def report(sequence: int, metric: float = 0.5) -> Report:
+    return Report(sequence=sequence, epoch=1, time_s=1.0, energy_j=1.0, metric=metric)
+
+
+@contextlib.contextmanager
+def statements() -> Iterator[list[tuple[str, Any]]]:
+    """The statements that are carried out meanwhile with their parameters; no BEGIN or COMMIT."""
+    seen: list[tuple[str, Any]] = []
+
+    def note(_c: Any, _cursor: Any, statement: str, parameters: Any, *_more: Any) -> None:
+        if not statement.startswith("BEGIN"):
+            seen.append((statement, parameters))
+
+    event.listen(db.engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        event.remove(db.engine, "before_cursor_execute", note)
+
+
+def test_a_request_takes_few_statements(app: Flask) -> None:
+    client = app.test_client()
+    assert client.post("/api/v1/jobs", json=spec_json(lease_s=1)).status_code == 201
+    trials = "/api/v1/jobs/job/trials"
+
+    def count(path: str, body: dict[str, Any], **headers: str) -> int:
+        with statements() as seen:
+            answer = client.post(f"{trials}{path}", json=body, headers=headers)
+        assert answer.status_code in (200, 201), answer.text
+        return len(seen)
+
+    key = {"Idempotency-Key": "key"}
+    assert count("", {}, **key) == 6
+    assert count("", {}, **key) == 2
+    for sequence in (1, 2):
+        assert count("/1/reports", report(sequence).model_dump()) == 3
+    assert count("/1/reports", report(2).model_dump()) == 1
+    assert count("/1/heartbeat", {}) == 2
+    assert count("/1/reports", report(3, metric=1.0).model_dump()) == 6
+    for _ in range(3):
+        assert count("", {}) == 5
+    with transaction() as connection:
+        connection.execute(update(TRIALS).values(lease_expires_at=0))
+    assert count("", {}, **{"Idempotency-Key": "another"}) == 7  # three leases had expired
+    assert count("/2/reports", report(1).model_dump()) == 6  # revives it
+
+
+@pytest.fixture
+def long_history(app: Flask) -> None:
+    """A job with thousands of finished trials, and one that is running."""
+    optimizer.register_job(JobSpec.model_validate(spec_json()))
+    optimizer.start_trial("job", None)
+    optimizer.report("job", 1, report(1))
+    with transaction() as connection:
+        for table in (TRIALS, REPORTS, EVENTS):
+            rows = connection.execute(select(table)).mappings().all()
+            connection.execute(
+                insert(table),
+                [
+                    {**rows[-1], **changed}
+                    for number in range(2, FINISHED + 2)
+                    for changed in (
+                        {
+                            "trial_number": number,
+                            "sequence": number if table is EVENTS else 1,
+                            "idempotency_key": f"key-{number}",
+                            "outcome": "converged",
+                        },
+                    )
+                ],
+            )
+        connection.execute(update(JOBS).values(trials=FINISHED + 1, events=FINISHED + 1))
+    if db.engine.name == "postgresql":  # as its daemon does within a minute
+        with db.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+            connection.execute(text("ANALYZE"))
+
+
+_ROWS_READ = {
+    "postgresql": "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) "
+    "FROM pg_stat_xact_user_tables",
+    "mysql": "SHOW SESSION STATUS LIKE 'Handler_read%'",
+}
+
+
+def work(move: Callable[[], Any]) -> int:
+    """About how many rows a use case read; on SQLite, how often it took twenty steps."""
+    read = [0]
+    db.engine.dispose()  # a new connection has counted nothing yet
+
+    def count_steps(connection: Any, _record: Any) -> None:
+        def count() -> None:
+            read[0] += 1
+
+        connection.set_progress_handler(count, 20)
+
+    def ask(connection: Connection) -> None:
+        found = connection.execute(text(_ROWS_READ[connection.dialect.name])).all()
+        read[0] = sum(int(row[-1]) for row in found)
+
+    name, note = ("connect", count_steps) if db.engine.name == "sqlite" else ("commit", ask)
+    event.listen(db.engine, name, note)
+    try:
+        move()
+    finally:
+        event.remove(db.engine, name, note)
+    assert read[0] > 0
+    return read[0]
+
+
+MOVES: dict[str, Callable[[], Any]] = {
+    "report again": lambda: optimizer.report("job", 1, report(1)),
+    "heartbeat": lambda: optimizer.heartbeat("job", 1),
+    "report that goes on": lambda: optimizer.report("job", 1, report(2)),
+    "report that ends it": lambda: optimizer.report("job", 1, report(3, metric=1.0)),
+    "start": lambda: optimizer.start_trial("job", "a key"),
+    "end": lambda: optimizer.end_trial("job", FINISHED + 2, TrialEnd(outcome="errored")),
+}
+
+
+def test_nothing_in_a_trials_life_costs_more_on_a_job_with_a_long_history(
+    app: Flask, long_history: None
+) -> None:
+    for name, move in MOVES.items():
+        assert work(move) < 50, name
+    assert work(lambda: optimizer.list_trials("job", limit=1000)) > 300  # this does read rows

@@ -1,0 +1,254 @@
+"""What the service survives: its database going away, its disk filling up, its own end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+import requests
+from databases import DATABASES, migrated_database
+from gunicorn.arbiter import Arbiter
+from postgres_cluster import PostgresCluster, binaries
+from service.conftest import application
+from service.jobs import spec_json
+from service_process import ServiceProcess
+from sqlalchemy import NullPool, create_engine, make_url, select
+from zeus_service import create_app, optimizer
+from zeus_service.config import Config
+from zeus_service.database import migrate_sqlite, upgrade
+from zeus_service.locked_job import LockedJob
+from zeus_service.models import REPORTS
+from zeus_service.server import Server
+from zeus_service.transactions import transaction
+
+
+def report(sequence: int) -> dict[str, Any]:
+    figures = {"epoch": sequence, "time_s": 1.0 * sequence, "energy_j": 100.0 * sequence}
+    return {"sequence": sequence, "metric": sequence / 2, **figures}
+
+
+def check_unavailable(response: requests.Response, *reasons: str) -> None:
+    """Check that a response says that the database cannot be used, why, and when to come again."""
+    assert response.status_code == 503, response.text
+    assert response.headers["Content-Type"] == "application/problem+json"
+    assert response.headers["Retry-After"] == "1"
+    body = response.json()
+    assert body["code"] == "unavailable"
+    assert not reasons or any(reason in body["detail"] for reason in reasons), body
+
+
+needs_server = pytest.mark.skipif(binaries() is None, reason="no PostgreSQL server is installed")
+
+
+@pytest.fixture
+def cluster() -> Iterator[PostgresCluster]:
+    """A PostgreSQL server of the test's own, at the head revision."""
+    with PostgresCluster() as cluster:
+        upgrade(create_app(Config(database_url=cluster.url)))
+        yield cluster
+
+
+@needs_server
+def test_postgresql_may_be_restarted_in_the_middle(
+    cluster: PostgresCluster, tmp_path: Path
+) -> None:
+    acknowledged: list[tuple[int, int, float]] = []
+    finished = Event()
+
+    def client(number: int) -> int:
+        refused, turn = 0, 0
+        with requests.Session() as session:
+
+            def until_it_is_taken(path: str, body: Any, **headers: str) -> dict[str, Any]:
+                nonlocal refused
+                while True:
+                    url = f"{service.url}/api/v1/jobs/job/trials{path}"
+                    response = session.post(url, json=body, headers=headers, timeout=120)
+                    if response.ok:
+                        return dict(response.json())
+                    check_unavailable(response)
+                    refused += 1
+                    time.sleep(0.1)
+
+            while turn < 3 or not finished.is_set():
+                turn += 1
+                key = {"Idempotency-Key": f"{number}-{turn}"}
+                trial = until_it_is_taken("", {}, **key)["trial_number"]
+                for sequence in (1, 2):
+                    answer = until_it_is_taken(f"/{trial}/reports", report(sequence))
+                    acknowledged.append((trial, sequence, answer["cost"]))
+        return refused
+
+    with (
+        ServiceProcess(tmp_path, database_url=cluster.url, workers=2) as service,
+        ThreadPoolExecutor(16) as pool,
+    ):
+        jobs = f"{service.url}/api/v1/jobs"
+        requests.post(jobs, json=spec_json(beta_knob=None), timeout=30).raise_for_status()
+        clients = [pool.submit(client, number) for number in range(16)]
+        try:
+            for mode in ("fast", "immediate"):
+                time.sleep(1)
+                cluster.stop(mode)
+                check_unavailable(requests.get(jobs, timeout=30), "refused")
+                assert requests.get(f"{service.url}/healthz", timeout=30).ok
+                cluster.start()
+                assert requests.get(jobs, timeout=30).ok
+            time.sleep(1)
+        finally:
+            finished.set()
+        assert sum(future.result(timeout=300) for future in clients) > 0
+    with application(cluster.url):
+        assert optimizer.rebuild("job")
+        with transaction(read_only=True) as connection:
+            columns = (REPORTS.c.trial_number, REPORTS.c.sequence, REPORTS.c.cost)
+            stored = [tuple(row) for row in connection.execute(select(*columns))]
+    assert sorted(stored) == sorted(acknowledged)
+    trials = {trial for trial, _, _ in acknowledged}
+    assert trials == set(range(1, len(trials) + 1))
+
+
+@pytest.mark.parametrize("kind", DATABASES)
+def test_sigterm_lets_the_requests_in_flight_finish(kind: str, tmp_path: Path) -> None:
+    with (
+        migrated_database(kind, tmp_path) as url,
+        application(url),
+        ServiceProcess(tmp_path, database_url=url, workers=2) as service,
+        ThreadPoolExecutor(5) as pool,
+    ):
+        jobs = f"{service.url}/api/v1/jobs"
+        requests.post(jobs, json=spec_json(), timeout=30).raise_for_status()
+        idle = requests.Session()
+        assert idle.get(jobs, timeout=30).ok  # and its connection is kept
+        with transaction() as connection:
+            LockedJob.take(connection, "job")
+            starts = [
+                pool.submit(requests.post, f"{jobs}/job/trials", json={}, timeout=60)
+                for _ in range(4)
+            ]
+            time.sleep(1)
+            assert not any(start.done() for start in starts)
+            status = pool.submit(service.stop)
+            time.sleep(1)
+        assert sorted(start.result().json()["trial_number"] for start in starts) == [1, 2, 3, 4]
+        assert status.result() == 0
+        idle.close()
+
+
+def test_sigterm_while_workers_boot_ends_them(tmp_path: Path) -> None:
+    """A worker that has just been forked has the handler of its parent, which only notes it."""
+    arbiter = Arbiter(Server(Config(), bind="127.0.0.1:0"))
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(SystemExit):
+            arbiter.signal(signal.SIGTERM, None)
+            arbiter.cfg.post_fork(arbiter, None)
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+FULL_OR_NOT = """#!{python}
+from pathlib import Path
+from sqlalchemy import Engine, event
+from zeus_service.cli import main
+
+@event.listens_for(Engine, "connect")
+def connect(connection, record):
+    if Path("full").exists():  # then the file may not grow: as on a full disk
+        connection.execute("PRAGMA max_page_count = 1")
+
+main()
+"""
+
+
+def program(folder: Path, source: str) -> Path:
+    """Make a program of a text, as a stand-in for `zeus-service`."""
+    path = folder / "program"
+    path.write_text(source.format(python=sys.executable))
+    path.chmod(0o755)
+    return path
+
+
+def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
+    with ServiceProcess(tmp_path, program=program(tmp_path, FULL_OR_NOT)) as service:
+        jobs = f"{service.url}/api/v1/jobs"
+        full = tmp_path / "full"
+        full.touch()
+        for number in range(100):
+            answer = requests.post(jobs, json=spec_json(job_id=f"job-{number}"), timeout=30)
+            if answer.status_code != 201:
+                break
+        check_unavailable(answer, "database or disk is full")
+        assert len(requests.get(jobs, timeout=30).json()["jobs"]) == number
+        check_unavailable(requests.post(jobs, json=spec_json(job_id=f"job-{number}"), timeout=30))
+        full.unlink()
+        answer = requests.post(jobs, json=spec_json(job_id=f"job-{number}"), timeout=30)
+        assert answer.status_code == 201
+
+
+AS_NOBODY = """#!{python}
+import os
+from zeus_service import create_app, server
+from zeus_service.cli import main
+
+if os.getuid() == 0:  # who may write any file
+    settings = server.settings
+    server.settings = lambda config: {{**settings(config), "user": "nobody"}}
+    # Who perhaps may not read where Python and the service lie: everything is imported now.
+    create_app().test_client().get("/api/v1/jobs")
+main()
+"""
+
+
+def test_a_file_that_becomes_read_only_is_told_and_passes() -> None:
+    with tempfile.TemporaryDirectory() as name:  # other users cannot enter pytest's
+        folder = Path(name)
+        folder.chmod(0o777)
+        path = folder / "service.sqlite3"
+        url = f"sqlite:///{path}"
+        migrate_sqlite(create_app(Config(database_url=url)), path)
+        path.chmod(0o666)
+        named = program(folder, AS_NOBODY)
+        with ServiceProcess(folder, database_url=url, program=named) as service:
+            jobs = f"{service.url}/api/v1/jobs"
+            assert requests.post(jobs, json=spec_json(), timeout=30).status_code == 201
+            path.chmod(0o444)
+            answer = requests.post(f"{jobs}/job/trials", json={}, timeout=30)
+            check_unavailable(answer, "readonly database")
+            assert requests.get(jobs, timeout=30).ok
+            for part in folder.glob(f"{path.name}*"):  # the log and its index have its mode
+                part.chmod(0o666)
+            assert requests.post(f"{jobs}/job/trials", json={}, timeout=30).status_code == 201
+
+
+@needs_server
+def test_a_server_that_only_reads_is_told_and_passes(cluster: PostgresCluster) -> None:
+    admin = create_engine(
+        make_url(Config(database_url=cluster.url).database_url).set(database="template1"),
+        isolation_level="AUTOCOMMIT",
+        poolclass=NullPool,
+    )
+
+    def alter(change: str) -> None:
+        with admin.connect() as connection:
+            connection.exec_driver_sql(f"ALTER DATABASE postgres {change}")
+
+    with application(cluster.url) as app:
+        client = app.test_client()
+        alter("SET default_transaction_read_only = on")
+        answer = client.post("/api/v1/jobs", json=spec_json())
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+        assert "read-only transaction" in answer.json["detail"]
+        alter("RESET default_transaction_read_only")
+        assert client.post("/api/v1/jobs", json=spec_json()).status_code == 201

@@ -1,0 +1,325 @@
+"""What an operator sees: health, metrics, the log."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import requests
+from flask import Flask
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+from service.jobs import spec_json
+from service_process import ServiceProcess
+from sqlalchemy import StaticPool, create_engine
+from zeus_service import metrics as metrics_module
+from zeus_service import signals
+from zeus_service.logs import JSONFormatter, TextFormatter
+from zeus_service.signals import announce, energy_measured
+from zeus_service.transactions import transaction
+
+
+def metrics(service: ServiceProcess) -> dict[tuple[str, ...], float]:
+    """`(name, label values...)` to value, of all samples but the buckets."""
+    answer = requests.get(f"{service.url}/metrics", timeout=30)
+    assert answer.headers["Content-Type"].startswith("text/plain")
+    return {
+        (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+        if not sample.name.endswith("_bucket")
+    }
+
+
+def post(service: ServiceProcess, path: str, body: Any) -> dict[str, Any]:
+    answer = requests.post(f"{service.url}/api/v1{path}", json=body, timeout=30)
+    assert answer.ok, answer.text
+    return answer.json()
+
+
+def report(sequence: int, energy_j: float, metric: float = 0.5) -> dict[str, Any]:
+    figures = {"epoch": sequence, "time_s": 1.0, "energy_j": energy_j, "metric": metric}
+    return {"sequence": sequence, **figures}
+
+
+@pytest.mark.parametrize("gunicorn", [False, True], ids=["serve", "gunicorn"])
+def test_requests_are_counted_over_all_workers(tmp_path: Path, gunicorn: bool) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    env = {"TMPDIR": str(temporary)}
+    with ServiceProcess(tmp_path, workers=3, gunicorn=gunicorn, **env) as service:
+        for _ in range(60):  # a connection each, so that every worker gets some
+            requests.get(f"{service.url}/api/v1/jobs/nobody-{os.getpid()}", timeout=30)
+        requests.get(f"{service.url}/nothing/{os.getpid()}", timeout=30)
+        requests.request("FOO", f"{service.url}/api/v1/jobs", timeout=30)
+        found = metrics(service)
+        (folder,) = temporary.glob("zeus-service-metrics-*")
+        pids = {path.stem.rpartition("_")[2] for path in folder.glob("histogram_*.db")}
+        assert len(pids) > 1, "the requests all went to one worker"
+    route = "/api/v1/jobs/<job_id:job_id>"
+    assert found["zeus_bso_http_requests_total", "GET", route, "404"] == 60
+    assert found["zeus_bso_http_request_duration_seconds_count", "GET", route] == 60
+    assert 0 < found["zeus_bso_http_request_duration_seconds_sum", "GET", route] < 600
+    assert found["zeus_bso_http_requests_total", "GET", "", "404"] == 1
+    assert found["zeus_bso_http_requests_total", "other", "", "405"] == 1
+    assert str(os.getpid()) not in str(found.keys())
+    assert list(temporary.iterdir()) == []
+
+
+def test_metrics_are_counted_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk, counting would end the worker."""
+    monkeypatch.delenv("TMPDIR", raising=False)
+    with ServiceProcess(tmp_path) as service:
+        metrics(service)
+        maps = psutil.Process(service.workers()[0]).memory_maps()
+    folders = [Path(each.path).parents[1] for each in maps if "zeus-service-metrics-" in each.path]
+    assert folders
+    assert set(folders) == {Path("/dev/shm")}
+
+
+def test_a_worker_that_is_killed_leaves_its_counts(own_service: ServiceProcess) -> None:
+    """And a new start counts from 0."""
+    post(own_service, "/jobs", spec_json())
+    name = ("zeus_bso_http_requests_total", "POST", "/api/v1/jobs", "201")
+    assert metrics(own_service)[name] == 1
+    worker = re.search(r"Booting worker with pid: (\d+)", own_service.log.read_text())
+    assert worker
+    os.kill(int(worker[1]), signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while own_service.log.read_text().count("Booting worker") < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert metrics(own_service)[name] == 1
+    own_service.stop()
+    own_service.start()
+    assert name not in metrics(own_service)
+
+
+def test_trials_and_joules_are_counted_once(own_service: ServiceProcess) -> None:
+    post(own_service, "/jobs", spec_json(beta_knob=None, lease_s=1))
+    for _ in range(4):
+        post(own_service, "/jobs/job/trials", {})
+    for sequence, energy_j, metric in ((1, 100.0, 0.5), (2, 250.0, 0.95)):
+        for _ in range(2):  # the same again counts once
+            post(own_service, "/jobs/job/trials/1/reports", report(sequence, energy_j, metric))
+    refused = requests.post(
+        f"{own_service.url}/api/v1/jobs/job/trials/1/reports", json=report(3, 999.0), timeout=30
+    )
+    assert refused.status_code == 409
+    post(own_service, "/jobs/job/trials/2/reports", report(1, 7.0))
+    end = {"outcome": "diverged"}
+    for _ in range(2):
+        path = f"{own_service.url}/api/v1/jobs/job/trials/2"
+        assert requests.patch(path, json=end, timeout=30).ok
+    found = metrics(own_service)
+    assert found["zeus_bso_trials_ended_total", "converged"] == 1
+    assert found["zeus_bso_trials_ended_total", "diverged"] == 1
+    assert found["zeus_bso_energy_joules_total",] == 257.0
+    assert found["zeus_bso_trials_running",] == 2
+    assert found["zeus_bso_jobs",] == 1
+    assert found["zeus_bso_job_last_cost_joules", "job"] == 0.5 * 7.0 + 0.5 * 100.0
+
+    time.sleep(1.1)
+    post(own_service, "/jobs/job/trials", {})  # the two others are lost
+    found = metrics(own_service)
+    assert found["zeus_bso_trials_ended_total", "lost"] == 2
+    assert found["zeus_bso_trials_running",] == 1
+
+    own_service.stop()
+    own_service.start()
+    found = metrics(own_service)
+    assert found["zeus_bso_trials_running",] == 1
+    assert ("zeus_bso_trials_ended_total", "lost") not in found
+
+
+def test_what_is_rolled_back_is_not_counted(app: Flask) -> None:
+    def announced(joules: float, divisor: int) -> None:
+        with transaction() as connection:
+            announce(connection, energy_measured, joules)
+            assert sent == []
+            _ = joules / divisor
+
+    sent: list[float] = []
+    with energy_measured.connected_to(sent.append):
+        with pytest.raises(ZeroDivisionError):
+            announced(1.0, 0)
+        announced(2.0, 1)
+    assert sent == [2.0]
+
+
+def test_what_a_pooled_connection_rolled_back_is_not_counted_with_what_it_commits_next() -> None:
+    sent: list[float] = []
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    with energy_measured.connected_to(sent.append), engine.connect() as connection:
+        signals.begin(connection)
+        announce(connection, energy_measured, 1.0)
+        connection.rollback()
+        signals.begin(connection)
+        signals.committed(connection)
+    assert sent == []
+
+
+def test_only_the_100_jobs_that_changed_last_have_a_cost(own_service: ServiceProcess) -> None:
+    for number in range(105):
+        post(own_service, "/jobs", spec_json(job_id=f"job-{number}"))
+        post(own_service, f"/jobs/job-{number}/trials", {})
+        post(own_service, f"/jobs/job-{number}/trials/1/reports", report(1, number, 0.95))
+    post(own_service, "/jobs/job-0/trials", {})
+    found = metrics(own_service)
+    costs = {key[1]: cost for key, cost in found.items() if key[0].endswith("last_cost_joules")}
+    assert set(costs) == {"job-0", *(f"job-{number}" for number in range(6, 105))}
+    assert costs["job-104"] == 0.5 * 104 + 0.5 * 100.0
+    assert found["zeus_bso_jobs",] == 105
+    assert found["zeus_bso_trials_running",] == 1
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # its plans are steps to read
+def test_a_scrape_does_not_read_the_trials_that_have_ended(app: Flask) -> None:
+    with transaction(read_only=True) as connection:
+        for query in (metrics_module._RUNNING, metrics_module._LAST_COSTS):
+            sql = query.compile(connection, compile_kwargs={"literal_binds": True})
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}").all()
+            steps = [step.detail for step in plan if "trials" in step.detail]
+            assert steps
+            assert all(step.startswith("SEARCH trials USING") for step in steps), steps
+
+
+def test_metrics_answer_without_the_database(own_service: ServiceProcess) -> None:
+    assert metrics(own_service)["zeus_bso_database_up",] == 1
+    take_the_database_away(own_service)
+    found = metrics(own_service)
+    assert found["zeus_bso_database_up",] == 0
+    assert found["zeus_bso_http_requests_total", "GET", "/metrics", "200"] == 1
+    assert ("zeus_bso_jobs",) not in found
+
+
+def take_the_database_away(service: ServiceProcess) -> None:
+    database = Path(service.database_url.removeprefix("sqlite:///"))
+    for path in database.parent.glob(f"{database.name}*"):
+        path.unlink()
+    database.mkdir()
+
+
+def test_it_is_ready_while_the_database_is_there_and_of_this_version(
+    own_service: ServiceProcess,
+) -> None:
+    def ready() -> requests.Response:
+        return requests.get(f"{own_service.url}/readyz", timeout=30)
+
+    assert ready().json()["status"] == "ok"
+    database = own_service.database_url.removeprefix("sqlite:///")
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
+        (head,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    for revision in ("9999", head):
+        with contextlib.closing(sqlite3.connect(database)) as connection, connection:
+            connection.execute("UPDATE alembic_version SET version_num = ?", [revision])
+        answer = ready()
+        if revision != head:
+            assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+            assert f"is at revision {revision}" in own_service.log.read_text()
+    assert ready().ok  # at the head again
+    take_the_database_away(own_service)
+    assert ready().status_code == 503
+    assert requests.get(f"{own_service.url}/healthz", timeout=30).ok
+
+
+def lines(service: ServiceProcess, count: int = 1) -> list[str]:
+    """The log's lines about requests, once there are that many."""
+    deadline = time.monotonic() + 30
+    while len(found := [x for x in service.log.read_text().splitlines() if "status" in x]) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def test_each_request_has_one_line_in_the_log(own_service: ServiceProcess) -> None:
+    before = len(lines(own_service))  # until /healthz answered
+    answer = requests.post(f"{own_service.url}/api/v1/jobs", json=spec_json(), timeout=30)
+    requests.get(f"{own_service.url}/api/v1/jobs/other?secret=1", timeout=30)
+    requests.get(f"{own_service.url}/%0anothing", timeout=30)
+    first, second, third = lines(own_service, before + 3)[before:]
+    route = "/api/v1/jobs"
+    for part in (f"method=POST route={route} status=201 milliseconds=", " job_id=job ",
+                 f" request_id={answer.headers['X-Request-ID']}"):  # fmt: skip
+        assert part in first
+    assert f"method=GET route={route}/<job_id:job_id> status=404" in second
+    assert " job_id=other " in second
+    assert "secret" not in second
+    assert "route= status=404" in third
+    assert "nothing" not in third
+
+
+@pytest.mark.parametrize("gunicorn", [False, True], ids=["serve", "gunicorn"])
+def test_every_line_of_the_log_may_be_json(tmp_path: Path, gunicorn: bool) -> None:
+    env = {"ZEUS_BSO_LOG_FORMAT": "json", "ZEUS_BSO_LOG_LEVEL": "debug", "ZEUS_BSO_ECHO_SQL": "1"}
+    with ServiceProcess(tmp_path, gunicorn=gunicorn, **env) as service:
+        path = f"{service.url}/api/v1/jobs"
+        answer = requests.post(path, json=spec_json(), headers={"X-Request-ID": "a-1"}, timeout=30)
+        with socket.create_connection(("127.0.0.1", service.port), timeout=30) as connection:
+            connection.sendall(b"nonsense\r\n\r\n")
+            connection.recv(1000)
+        take_the_database_away(service)
+        assert requests.get(path, timeout=30).status_code == 503
+    assert answer.headers["X-Request-ID"] == "a-1"
+    log = [line for line in service.log.read_text().splitlines() if " on http://" not in line]
+    records = [json.loads(line) for line in log]
+    assert {"gunicorn.error", "sqlalchemy.engine.Engine", "zeus_service.api.request_log"} <= {
+        record["logger"] for record in records
+    }
+    (line,) = (record for record in records if record.get("status") == 201)
+    assert (line["method"], line["route"]) == ("POST", "/api/v1/jobs")
+    assert (line["job_id"], line["request_id"], line["level"]) == ("job", "a-1", "INFO")
+    assert 0 < line["milliseconds"] < 60_000
+    assert any(
+        record["request_id"] == "a-1" and "INSERT INTO jobs" in record["message"]
+        for record in records
+        if "request_id" in record
+    )
+    assert any("Invalid request" in record["message"] for record in records)
+
+
+@pytest.mark.parametrize("given", ["a", "0" * 128, "9f-A._:=/+"])
+def test_a_request_id_is_given_back(service: ServiceProcess, given: str) -> None:
+    for path in ("/healthz", "/api/v1/jobs", "/nothing", "/api/v1/jobs/nobody"):
+        answer = requests.get(service.url + path, headers={"X-Request-ID": given}, timeout=30)
+        assert answer.headers["X-Request-ID"] == given
+
+
+@pytest.mark.parametrize("given", [None, "", "0" * 129, "a b", "a;b", "é", 'a"b', "a\tb", "{}"])
+def test_a_request_id_that_could_mislead_is_replaced(
+    service: ServiceProcess, given: str | None
+) -> None:
+    headers = {} if given is None else {"X-Request-ID": given.encode("latin-1")}
+    for path in ("/healthz", "/nothing"):
+        answered = requests.get(service.url + path, headers=headers, timeout=30)
+        assert re.fullmatch("[0-9a-f]{32}", answered.headers["X-Request-ID"])
+
+
+def format_with(formatter: logging.Formatter, message: str, error: Exception | None = None) -> str:
+    exc_info = (type(error), error, None) if error else None
+    record = logging.LogRecord("x", logging.INFO, "", 0, "%s", (message,), exc_info)
+    return formatter.format(record)
+
+
+@given(st.text(), st.text())
+def test_no_text_can_forge_a_line(message: str, error: str) -> None:
+    """A line that is not indented begins a record, and JSON is one line."""
+    text = format_with(TextFormatter(), message, ValueError(error))
+    first, *rest = text.splitlines()
+    assert first.startswith("[")
+    assert all(line.startswith("    ") for line in rest)
+    line = format_with(JSONFormatter(), message, ValueError(error))
+    assert len(line.splitlines()) == 1
+    assert json.loads(line)["message"] == message

@@ -1,0 +1,57 @@
+"""Clients that do not finish what they began to send."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from pathlib import Path
+
+import pytest
+import requests
+from service.jobs import spec_json
+from service_process import ServiceProcess
+
+HEAD = b"POST /api/v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+STOPS = {
+    "in the request line": b"POST /api/v1",
+    "in the headers": HEAD,
+    "in the body": HEAD + b'Content-Length: 100\r\n\r\n{"job_id": ',
+    "in a chunk": HEAD + b'Transfer-Encoding: chunked\r\n\r\n64\r\n{"job_id": ',
+}
+
+
+@pytest.mark.parametrize("gunicorn", [False, True], ids=["serve", "gunicorn"])
+def test_half_sent_requests_do_not_keep_others_out(tmp_path: Path, gunicorn: bool) -> None:
+    with (
+        ServiceProcess(tmp_path, workers=2, gunicorn=gunicorn) as service,
+        contextlib.ExitStack() as stack,
+    ):
+        clients = []
+        for sent in STOPS.values():
+            for _ in range(8):  # 32 for 16 threads
+                client = socket.create_connection(("127.0.0.1", service.port), timeout=90)
+                clients.append(stack.enter_context(client))
+                client.sendall(sent)
+        answer = requests.post(f"{service.url}/api/v1/jobs", json=spec_json(), timeout=90)
+        assert answer.status_code == 201
+        for client in clients:
+            received = client.recv(1000)
+            assert received == b"" or received.startswith(b"HTTP/1.1 400 ")
+    assert "Traceback" not in service.log.read_text()
+
+
+def test_a_client_that_pauses_for_a_moment_is_served(own_service: ServiceProcess) -> None:
+    address = ("127.0.0.1", own_service.port)
+    with socket.create_connection(address, timeout=60) as client, client.makefile("rb") as answers:
+        for _ in range(2):  # also on a connection that is kept
+            for part in (b"GET /healthz HTTP/1.1\r\n", b"Host: ", b"x\r\n", b"\r\n"):
+                client.sendall(part)
+                with contextlib.suppress(TimeoutError):
+                    client.settimeout(1)
+                    client.recv(1, socket.MSG_PEEK)
+                client.settimeout(60)
+            assert answers.readline() == b"HTTP/1.1 200 OK\r\n"
+            while answers.readline() != b"\r\n":
+                pass
+            answers.readline()
+            answers.read(0)

@@ -1,0 +1,317 @@
+"""A use case is carried out once and whole, whatever other transactions and connections do."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from databases import DATABASES, kill_connections, migrated_database
+from flask import Flask
+from service.conftest import application
+from service.jobs import spec_json
+from service_process import ServiceProcess
+from sqlalchemy import Connection, event, exc, select, text, update
+from zeus_service import create_app, messages, optimizer
+from zeus_service.config import Config
+from zeus_service.errors import Contended, ReportConflict, TrialFinished
+from zeus_service.extensions import db
+from zeus_service.locked_job import LockedJob
+from zeus_service.models import EVENTS, JOBS
+from zeus_service.spec import JobSpec
+from zeus_service.transactions import ATTEMPTS, Raced, transaction, use_case
+
+SERVERS = DATABASES[1:]
+on_servers = pytest.mark.parametrize("database_url", SERVERS, indirect=True)
+
+
+def register(job_id: str) -> None:
+    optimizer.register_job(JobSpec.model_validate(spec_json(job_id=job_id)))
+
+
+def trials_of(job_id: str) -> int:
+    """A number in the job's row, which these tests count with."""
+    with transaction(read_only=True) as connection:
+        return connection.execute(select(JOBS.c.trials).where(JOBS.c.job_id == job_id)).scalar_one()
+
+
+def add_one(connection: Connection, job_id: str) -> None:
+    connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(trials=JOBS.c.trials + 1))
+
+
+@on_servers
+def test_two_that_deadlock_are_both_carried_out_once(app: Flask) -> None:
+    for job_id in ("one", "two"):
+        register(job_id)
+    barrier = threading.Barrier(2)
+    attempts = []
+
+    @use_case()
+    def both(connection: Connection, first: str, second: str) -> None:
+        attempts.append(first)
+        add_one(connection, first)
+        if len(attempts) <= 2:
+            barrier.wait(30)
+        add_one(connection, second)
+
+    def in_thread(first: str, second: str) -> None:
+        with app.app_context():
+            both(first, second)
+
+    with ThreadPoolExecutor() as pool:
+        futures = [pool.submit(in_thread, *pair) for pair in (("one", "two"), ("two", "one"))]
+        for future in futures:
+            future.result(timeout=60)
+    assert len(attempts) == 3
+    assert (trials_of("one"), trials_of("two")) == (2, 2)
+
+
+def test_one_that_races_each_time_is_given_up(app: Flask) -> None:
+    attempts = []
+
+    @use_case()
+    def race(connection: Connection) -> None:
+        attempts.append(1)
+        raise Raced
+
+    with pytest.raises(Contended):
+        race()
+    assert len(attempts) == ATTEMPTS
+
+
+def test_what_an_attempt_did_before_it_raced_is_undone(app: Flask) -> None:
+    register("job")
+    attempts = []
+
+    @use_case()
+    def race_once(connection: Connection) -> None:
+        add_one(connection, "job")
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise Raced
+
+    race_once()
+    assert trials_of("job") == 1
+
+
+@on_servers
+def test_a_connection_lost_before_the_commit_is_replaced_unnoticed(
+    app: Flask, database_url: str
+) -> None:
+    register("job")
+    attempts = []
+
+    @use_case()
+    def lose_the_connection_once(connection: Connection) -> None:
+        add_one(connection, "job")
+        attempts.append(1)
+        if len(attempts) == 1:
+            kill_connections(database_url)
+        connection.execute(text("SELECT 1"))
+
+    lose_the_connection_once()
+    assert len(attempts) == 2
+    assert trials_of("job") == 1
+
+
+@on_servers
+def test_a_connection_lost_at_the_commit_is_told(app: Flask, database_url: str) -> None:
+    """Nobody knows whether it was carried out: the caller must ask."""
+    register("job")
+    attempts = []
+
+    @use_case()
+    def lose_the_connection_at_the_end(connection: Connection) -> None:
+        attempts.append(1)
+        add_one(connection, "job")
+        kill_connections(database_url)
+
+    with pytest.raises(exc.DBAPIError):
+        lose_the_connection_at_the_end()
+    assert len(attempts) == 1
+    assert trials_of("job") == 0
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_connections_that_went_stale_while_idle_fail_no_request(kind: str, tmp_path: Path) -> None:
+    with (
+        migrated_database(kind, tmp_path) as url,
+        ServiceProcess(tmp_path, database_url=url) as service,
+        ThreadPoolExecutor(16) as pool,
+    ):
+        jobs = f"{service.url}/api/v1/jobs"
+        requests.post(jobs, json=spec_json(), timeout=30).raise_for_status()
+        for number in range(5):
+            starts = [pool.submit(requests.post, f"{jobs}/job/trials", json={}) for _ in range(16)]
+            lists = [pool.submit(requests.get, jobs) for _ in range(16)]
+            statuses = [future.result(timeout=60).status_code for future in (*starts, *lists)]
+            assert statuses == [201] * 16 + [200] * 16
+            assert kill_connections(url) > 1, number
+        assert requests.get(f"{jobs}/job", timeout=30).json()["trials"] == 5 * 16
+
+
+@on_servers
+@pytest.mark.parametrize(
+    ("path", "expected"), [("/readyz", '"ok"'), ("/metrics", "zeus_bso_database_up 1.0")]
+)
+def test_stale_connections_raise_no_alarm(
+    app: Flask, database_url: str, path: str, expected: str
+) -> None:
+    client = app.test_client()
+    assert client.get("/readyz").status_code == 200
+    assert kill_connections(database_url) > 0
+    assert expected in client.get(path).text
+
+
+@contextlib.contextmanager
+def just_before_the_trial_is_written(other: Callable[[], object]) -> Iterator[None]:
+    """Have another transaction carried out between a use case's reading a trial and writing it."""
+    others = [other]
+
+    def carry_out(_connection: Any, _cursor: Any, statement: str, *_more: Any) -> None:
+        if statement.startswith("UPDATE trials") and others:
+            others.pop()()
+
+    event.listen(db.engine, "before_cursor_execute", carry_out)
+    yield
+    event.remove(db.engine, "before_cursor_execute", carry_out)
+    assert not others
+
+
+def errored() -> None:
+    optimizer.end_trial("job", 1, messages.TrialEnd(outcome="errored"))
+
+
+def report(sequence: int) -> messages.Decision:
+    figures = {"epoch": sequence, "time_s": 1.0, "energy_j": 1.0, "metric": 0.1}
+    return optimizer.report("job", 1, messages.Report(sequence=sequence, **figures))
+
+
+@on_servers
+def test_a_heartbeat_whose_trial_ends_meanwhile_is_told_how(app: Flask) -> None:
+    register("job")
+    optimizer.start_trial("job", None)
+    with (
+        just_before_the_trial_is_written(errored),
+        pytest.raises(TrialFinished, match="has ended: errored"),
+    ):
+        optimizer.heartbeat("job", 1)
+
+
+@on_servers
+def test_a_report_whose_trial_ends_meanwhile_takes_the_end_back(app: Flask) -> None:
+    register("job")
+    optimizer.start_trial("job", None)
+    with just_before_the_trial_is_written(errored):
+        assert report(1).decision == "continue"
+    assert optimizer.get_trial("job", 1).outcome is None
+    with transaction(read_only=True) as connection:
+        kinds = connection.execute(select(EVENTS.c.kind).order_by(EVENTS.c.sequence)).scalars()
+        assert list(kinds) == ["started", "ended", "revived"]
+    assert optimizer.rebuild("job")
+
+
+@on_servers
+def test_a_report_that_the_next_one_overtakes_is_refused(app: Flask) -> None:
+    register("job")
+    optimizer.start_trial("job", None)
+    with (
+        just_before_the_trial_is_written(lambda: report(2)),
+        pytest.raises(ReportConflict, match="report 1 comes after report 2"),
+    ):
+        report(1)
+    assert optimizer.get_trial("job", 1).epoch == 2
+
+
+@on_servers
+def test_the_same_report_twice_at_once_is_taken_once(app: Flask) -> None:
+    register("job")
+    optimizer.start_trial("job", None)
+    answers = []
+    with just_before_the_trial_is_written(lambda: answers.append(report(1))):
+        answers.append(report(1))
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_pool_that_is_exhausted_is_told_as_unavailable(kind: str, tmp_path: Path) -> None:
+    with (
+        migrated_database(kind, tmp_path) as url,
+        application(url) as app,
+        contextlib.ExitStack() as taken,
+    ):
+        for _ in range(8):
+            taken.enter_context(db.engine.connect())
+        db.engine.pool._timeout = 0.1  # type: ignore[attr-defined]
+        answer = app.test_client().get("/api/v1/jobs")
+        assert (answer.status_code, answer.json["code"]) == (503, "unavailable")
+        assert answer.headers["Retry-After"] == "1"
+        taken.close()
+        assert app.test_client().get("/api/v1/jobs").status_code == 200
+
+
+@on_servers
+def test_a_job_that_stays_locked_is_told_as_unavailable(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that died may hold the lock until its server notices."""
+    monkeypatch.setattr("zeus_service.transactions.PATIENCE_S", 1.0)
+    register("job")
+    with ThreadPoolExecutor(1) as pool, transaction() as connection:
+        LockedJob.take(connection, "job")
+        start = pool.submit(app.test_client().post, "/api/v1/jobs/job/trials", json={})
+        with contextlib.suppress(TimeoutError):
+            start.result(timeout=45)
+        in_time = start.done()
+    assert in_time
+    answer = start.result()
+    assert (answer.status_code, answer.json["code"]) == (503, "unavailable")
+    assert answer.headers["Retry-After"] == "1"
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "mysql", "mariadb"])
+def test_a_server_that_is_away_is_told_as_unavailable(scheme: str) -> None:
+    app = create_app(Config(database_url=f"{scheme}://user:secret@127.0.0.1:1/database"))
+    answer = app.test_client().get("/api/v1/jobs")
+    assert (answer.status_code, answer.json["code"]) == (503, "unavailable")
+    assert answer.headers["Retry-After"] == "1"
+    assert answer.mimetype == "application/problem+json"
+    assert "refused" in answer.json["detail"]
+    assert "secret" not in answer.text
+
+
+def test_many_that_register_start_report_and_delete_the_same_jobs_see_no_failure(
+    database_url: str, tmp_path: Path
+) -> None:
+    def client(number: int) -> set[int]:
+        statuses = set()
+        with requests.Session() as session:
+            for turn in range(30):
+                jobs = f"{service.url}/api/v1/jobs"
+                job = f"{jobs}/job-{(number + turn) % 2}"
+                answers = [session.post(jobs, json=spec_json(job_id=job.rpartition("/")[2]))]
+                start = session.post(f"{job}/trials", json={})
+                answers.append(start)
+                if start.ok:
+                    for sequence in (1, 2):
+                        figures = {"epoch": sequence, "time_s": 1.0, "energy_j": 1.0}
+                        body = {"sequence": sequence, "metric": sequence / 2, **figures}
+                        path = f"{job}/trials/{start.json()['trial_number']}/reports"
+                        answers.append(session.post(path, json=body))
+                if turn % 2:
+                    answers.append(session.delete(f"{job}?force=true"))
+                statuses.update(answer.status_code for answer in answers)
+        return statuses
+
+    with (
+        ServiceProcess(tmp_path, database_url=database_url, workers=2) as service,
+        ThreadPoolExecutor(12) as pool,
+    ):
+        statuses = set().union(*pool.map(client, range(12)))
+    assert statuses <= {200, 201, 204, 404, 409}
+    assert statuses >= {200, 201, 204}
