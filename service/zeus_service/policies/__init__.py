@@ -13,11 +13,14 @@ from zeus_service.policies.base import (
     Verdict,
     Why,
 )
+from zeus_service.policies.information_directed import InformationDirectedPolicy
 from zeus_service.policies.zeus import ZeusPolicy
 from zeus_service.spec import JobSpec
 
-POLICIES: dict[str, Policy] = {policy.name: policy for policy in (ZeusPolicy(),)}
-DEFAULT_POLICY = "zeus"
+POLICIES: dict[str, Policy] = {
+    policy.name: policy for policy in (ZeusPolicy(), InformationDirectedPolicy())
+}
+DEFAULT_POLICY = InformationDirectedPolicy.name
 
 
 def policy_of(spec: JobSpec) -> Policy:

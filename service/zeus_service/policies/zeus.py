@@ -28,6 +28,8 @@ The state, a JSON object:
     exploring    {batch size: explorations running}
     arms         {batch size: {count, mean, m2, converged, ever_converged, lowest,
                  failure, recent}}
+    lowest       the lowest cost of any finished run, converged or not; only where it is the
+                 measure of the early-stop bound (`early_stop` is `spent`)
 """
 
 from __future__ import annotations
@@ -57,6 +59,10 @@ _NEW_ARM: dict[str, Any] = {
     "failure": None,  # verdict of the latest failure
     "recent": [],  # [cost, converged], the latest `window_size`; empty without a window
 }
+
+
+_FINISHED = ("converged", "early_stopped", "not_converged")
+"""Verdicts that a report ends a run with: what the Zeus project's server takes costs from."""
 
 
 class ZeusPolicy:
@@ -115,6 +121,9 @@ class ZeusPolicy:
         if not converged:
             arm["failure"] = observation.verdict
         state = {**state, "arms": {**state["arms"], str(batch_size): arm}}
+        if spec.early_stop == "spent" and observation.verdict in _FINISHED and observation.cost:
+            lowest = min(observation.cost, state.get("lowest", math.inf))
+            state = {**state, "lowest": lowest}
 
         if observation.verdict == "out_of_memory":
             state = _give_up_from(state, batch_size)
@@ -136,7 +145,12 @@ class ZeusPolicy:
 
         With a window, only the runs within it count, of batch sizes that are still tried: the
         window of the others stands still. A cost of zero is a meter that does not count.
+
+        With the `early_stop` of the Zeus project's server, `spent`, every run counts that was
+        stopped by its reports, converged or not, whatever the window.
         """
+        if spec.early_stop == "spent" and spec.beta_knob is not None:
+            return float(spec.beta_knob * state.get("lowest", math.inf))
         arms = [
             arm
             for batch_size, arm in state["arms"].items()

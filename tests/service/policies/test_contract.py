@@ -153,8 +153,10 @@ def test_the_state_does_not_grow_with_trials(policy: Policy) -> None:
 
 
 @policies
-def test_the_cheapest_batch_size_is_found(policy: Policy) -> None:
-    job = spec()
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e9])
+@pytest.mark.parametrize("default", [8, 32, 128])
+def test_the_cheapest_batch_size_is_found(policy: Policy, scale: float, default: int) -> None:
+    job = spec(default_batch_size=default)
     found = []
     for seed in range(10):
         rng = np.random.default_rng(seed)
@@ -162,10 +164,71 @@ def test_the_cheapest_batch_size_is_found(policy: Policy) -> None:
         for _ in range(60):
             choice = policy.next_batch_size(job, state, rng)
             state = policy.begin(job, state, choice)
-            cost = 1000 * (1 + 0.3 * abs(math.log2(choice.batch_size / 16))) * rng.normal(1, 0.03)
+            cost = scale * 1000 * (1 + 0.3 * abs(math.log2(choice.batch_size / 16)))
+            cost *= rng.normal(1, 0.03)
             state = policy.observe(job, state, Observation(choice, "converged", cost))
         found.append(policy.best_batch_size(job, state))
     assert found == [16] * 10
+
+
+@policies
+def test_ten_thousand_trials_leave_a_small_state_that_still_decides(policy: Policy) -> None:
+    job, rng = spec(), np.random.default_rng(0)
+    verdicts = ["converged"] * 8 + ["early_stopped", "not_converged"]
+    state = policy.initial_state(job)
+    for number in range(10_000):
+        choice = Choice(job.batch_sizes[number % 3], "exploit")
+        state = policy.begin(job, state, choice)
+        verdict = verdicts[number // 3 % 10]
+        state = policy.observe(job, state, Observation(choice, verdict, rng.normal(1e3, 100)))
+    assert len(json.dumps(state, allow_nan=False)) < 3000
+    assert policy.next_batch_size(job, state, rng).batch_size in job.batch_sizes
+    assert policy.cost_bound(job, state) > 1000
+
+
+@policies
+def test_the_only_batch_size_is_always_taken(policy: Policy) -> None:
+    job, rng = spec(batch_sizes=[32]), np.random.default_rng(0)
+    state = policy.initial_state(job)
+    for _ in range(50):
+        choice = policy.next_batch_size(job, state, rng)
+        assert choice.batch_size == 32
+        state = policy.begin(job, state, choice)
+        state = policy.observe(job, state, Observation(choice, "converged", rng.normal(1e3, 50)))
+    assert policy.best_batch_size(job, state) == 32
+
+
+@policies
+def test_one_unlucky_divergence_does_not_ban_the_best_batch_size(policy: Policy) -> None:
+    job, rng = spec(), np.random.default_rng(0)
+    state, last = policy.initial_state(job), []
+    for number in range(100):
+        choice = policy.next_batch_size(job, state, rng)
+        cost = 1000 * (1 + 0.5 * abs(math.log2(choice.batch_size / 32))) * rng.normal(1, 0.03)
+        verdict = "diverged" if number == 60 else "converged"
+        state = policy.begin(job, state, choice)
+        state = policy.observe(job, state, Observation(choice, verdict, cost))
+        last.append(choice.batch_size)
+    assert last[60] == 32
+    assert last[61:].count(32) > 30
+
+
+@policies
+def test_with_a_window_a_job_that_became_slower_is_not_stopped_for_ever(policy: Policy) -> None:
+    job, rng = spec(window_size=5), np.random.default_rng(0)
+    state, stops = policy.initial_state(job), []
+    for number in range(200):
+        choice = policy.next_batch_size(job, state, rng)
+        slower = 1 if number < 60 else 3
+        cost = slower * 1000 * (1 + 0.5 * abs(math.log2(choice.batch_size / 32)))
+        cost *= rng.normal(1, 0.03)
+        bound = policy.cost_bound(job, state)
+        stopped = number >= 10 and cost > bound
+        state = policy.begin(job, state, choice)
+        verdict = "early_stopped" if stopped else "converged"
+        state = policy.observe(job, state, Observation(choice, verdict, min(cost, bound)))
+        stops.append(stopped)
+    assert sum(stops[160:]) < 10
 
 
 @policies

@@ -283,6 +283,24 @@ def test_the_bound_is_beta_times_the_lowest_cost_that_converged() -> None:
     assert math.isinf(policy.cost_bound(spec(beta_knob=None), state))
 
 
+def test_the_bound_may_be_taken_from_every_run_that_its_reports_ended() -> None:
+    job = spec(early_stop="spent", window_size=2)
+    state = policy.initial_state(job)
+    ends: list[tuple[float, Verdict, float]] = [
+        (1.0, "diverged", math.inf),
+        (1.0, "out_of_memory", math.inf),
+        (0.0, "converged", math.inf),
+        (30.0, "not_converged", 60.0),
+        (40.0, "converged", 60.0),
+        (20.0, "early_stopped", 40.0),
+        (50.0, "converged", 40.0),
+    ]
+    for cost, verdict, bound in ends:
+        state = observe(job, state, 32, cost, verdict)
+        assert policy.cost_bound(job, state) == bound
+    assert math.isinf(policy.cost_bound(spec(early_stop="spent", beta_knob=None), state))
+
+
 def test_a_run_that_diverges_at_once_does_not_count_as_cheap() -> None:
     costs = {8: 30.0, 16: 20.0, 32: 10.0, 64: 20.0, 128: 30.0}
     job = spec()

@@ -1,0 +1,215 @@
+"""Makes the figures of `docs/policies.md` anew: `make figures`.
+
+Everything in them is simulated on made-up workloads, so no recorded runs are needed and the same
+version makes the same figures.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+from zeus_service.policies import POLICIES
+from zeus_service.simulation.experiment import Experiment, run_all
+from zeus_service.simulation.machine import price
+from zeus_service.simulation.series import Floats, series
+from zeus_service.simulation.summary import Tally, ratio, tally
+from zeus_service.simulation.synthetic import drifting, synthetic
+from zeus_service.simulation.workload import Drift, Workload
+
+FOLDER = Path(__file__).parent / "figures"
+COLOURS = dict(zip(POLICIES, ("#4c78a8", "#e45756", "#54a24b", "#b279a2"), strict=False))
+SEEDS = range(20)
+EXAMPLE = synthetic(20)
+"""The workload that is looked at closely."""
+MANY = [synthetic(seed) for seed in range(2000, 2012)]
+DRIFTING = [drifting(seed) for seed in range(2000, 2006)]
+
+mpl.rcParams |= {
+    "svg.hashsalt": "zeus-lightning",  # the same figure is the same file
+    "svg.fonttype": "none",
+    "font.size": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+}
+
+
+def main() -> None:
+    """Write them all."""
+    FOLDER.mkdir(exist_ok=True)
+    for draw in (valley, regret, choices, drift, knobs):
+        figure = draw()
+        figure.savefig(FOLDER / f"{draw.__name__}.svg", metadata={"Date": None})
+        print(f"{FOLDER.name}/{draw.__name__}.svg")
+
+
+def valley() -> Figure:
+    """Cost over batch size: what a policy has to find out."""
+    figure = Figure(figsize=(7, 2.8), layout="constrained")
+    axes = figure.subplots()
+    oracle = EXAMPLE.expected_cost(EXAMPLE.oracle(0.5), 0.5)
+    for size, setting in EXAMPLE.settings.items():
+        epoch = price(setting, 0.5, EXAMPLE.max_power_w).epoch_cost
+        runs = [epochs * epoch / oracle for epochs in setting.target_epochs if np.isfinite(epochs)]
+        axes.plot([size] * len(runs), runs, "o", color="#4c78a8", alpha=0.3, markersize=4)
+        if not runs:
+            axes.annotate("never", (size, 1.0), ha="center", rotation=90, color="#777777")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(list(EXAMPLE.settings), [str(size) for size in EXAMPLE.settings])
+    axes.set_yscale("log", base=2)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.axvline(EXAMPLE.default_batch_size, color="#777777", linestyle=":", label="default")
+    axes.axhline(2.0, color="#e45756", linestyle="--", label="2 x the best: a run is stopped")
+    axes.set(xlabel="batch size", ylabel="cost of a run, over the best")
+    axes.set_xlim(min(EXAMPLE.settings) / 1.5, max(EXAMPLE.settings) * 1.5)
+    axes.legend(loc="upper left")
+    return figure
+
+
+def regret() -> Figure:
+    """Cumulative regret on the example and on many."""
+    figure = Figure(figsize=(7, 2.8), layout="constrained")
+    for axes, title, workloads in zip(
+        figure.subplots(1, 2),
+        ("the workload above", f"{len(MANY)} other ones"),
+        ([EXAMPLE], MANY),
+        strict=True,
+    ):
+        for policy, values in by_policy(workloads, recurrences=100).items():
+            band(axes, policy, np.cumsum(values - 1, axis=1))
+        axes.set(title=title, xlabel="recurrence", ylabel="regret (runs of the best)")
+        axes.legend(loc="upper left")
+    return figure
+
+
+def choices() -> Figure:
+    """Which batch size when."""
+    figure = Figure(figsize=(7, 1.0 + 1.8 * len(POLICIES)), layout="constrained")
+    every = series(replays([EXAMPLE], recurrences=100))
+    for axes, one in zip(np.atleast_1d(figure.subplots(len(every), 1)), every, strict=True):
+        image = axes.imshow(one.chosen, aspect="auto", origin="lower", cmap="Blues", vmin=0, vmax=1)
+        axes.set_yticks(range(len(one.batch_sizes)), [str(size) for size in one.batch_sizes])
+        axes.set(title=one.policy, xlabel="recurrence", ylabel="batch size")
+        figure.colorbar(image, ax=axes, format=PercentFormatter(1.0, 0), label="of the seeds")
+    return figure
+
+
+def drift() -> Figure:
+    """Cost of each recurrence while the best batch size moves."""
+    figure = Figure(figsize=(7, 2.8), layout="constrained")
+    for axes, window_size in zip(figure.subplots(1, 2, sharey=True), (0, 10), strict=True):
+        for policy, values in by_policy(DRIFTING, window_size=window_size).items():
+            # The median over replays, and then the mean over twenty recurrences.
+            middle = np.convolve(np.median(values, axis=0), np.ones(20) / 20, mode="valid")
+            axes.plot(np.arange(10, 10 + len(middle)), middle, color=COLOURS[policy], label=policy)
+        axes.set(title=f"window_size={window_size}", xlabel="recurrence")
+        axes.set_ylim(0.95, 2.0)
+    figure.axes[0].set_ylabel("cost, over the best's")
+    figure.axes[0].legend(loc="upper left")
+    return figure
+
+
+def knobs() -> Figure:
+    """What the knobs of a job do to the outcome."""
+    figure = Figure(figsize=(7, 5.4), layout="constrained")
+    (beta, rounds), (window, eta) = figure.subplots(2, 2)
+    sweep(beta, MANY, "beta_knob", [1.25, 1.5, 2.0, 3.0, 5.0, 10.0])
+    beta.set_xscale("log")
+    ticks = [1.25, 1.5, 2, 3, 5, 10]
+    beta.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    beta.minorticks_off()
+    sweep(rounds, MANY, "num_pruning_rounds", [0, 1, 2, 3, 4])
+    sweep(window, DRIFTING, "window_size", [3, 5, 10, 20, 40])
+    window.set_title("window_size, under drift")
+    values = [0.0, 0.25, 0.5, 0.75, 1.0]
+    for policy in POLICIES:
+        spent = [tallies(MANY, policy, eta_knob=value) for value in values]
+        for name, style in (("energy_j", "-"), ("time_s", "--")):
+            ratios = [
+                ratio((getattr(each, name), getattr(each, f"default_{name}")) for each in group)
+                for group in spent
+            ]
+            eta.plot(
+                values,
+                [each.value for each in ratios],
+                style,
+                marker="o",
+                markersize=3,
+                color=COLOURS[policy],
+                label=f"{policy}, {'energy' if style == '-' else 'time'}",
+            )
+    eta.set(title="eta_knob", ylabel="over the default's")
+    eta.legend()
+    return figure
+
+
+def sweep(axes: Axes, workloads: Sequence[Workload | Drift], knob: str, values: list[Any]) -> None:
+    """The mean excess of every policy over the values of a knob."""
+    for policy in POLICIES:
+        excess = [mean_excess(tallies(workloads, policy, **{knob: value})) for value in values]
+        axes.plot(values, excess, marker="o", markersize=3, color=COLOURS[policy], label=policy)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, 0))
+    axes.set(title=knob, ylabel="excess over the best")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+
+
+def mean_excess(group: Sequence[Tally]) -> float:
+    """Mean over the replays of the cost over the best's, less one."""
+    return statistics.mean(each.cost / each.oracle - 1 for each in group)
+
+
+def replays(
+    workloads: Sequence[Workload | Drift],
+    policies: Sequence[str] = tuple(POLICIES),
+    recurrences: int | None = None,
+    seeds: Sequence[int] = SEEDS,
+    **job_knobs: Any,
+) -> list[tuple[Experiment, Any]]:
+    """Replay every workload with every policy and seed."""
+    experiments = [
+        Experiment(
+            workload,
+            workload.spec(policy=policy, seed=seed, **job_knobs),
+            recurrences or workload.horizon,
+        )
+        for policy in policies
+        for workload in workloads
+        for seed in seeds
+    ]
+    return list(zip(experiments, run_all(experiments, jobs=-1), strict=True))
+
+
+def tallies(workloads: Sequence[Workload | Drift], policy: str, **job_knobs: Any) -> list[Tally]:
+    """The sums of a few seeds' replays."""
+    return [tally(*replay) for replay in replays(workloads, [policy], seeds=SEEDS[:4], **job_knobs)]
+
+
+def by_policy(
+    workloads: Sequence[Workload | Drift], recurrences: int | None = None, **job_knobs: Any
+) -> dict[str, Floats]:
+    """For every policy, the cost of each recurrence over the best's, of all replays."""
+    costs: dict[str, list[Floats]] = {}
+    for one in series(replays(workloads, recurrences=recurrences, **job_knobs)):
+        costs.setdefault(one.policy, []).append(one.cost)
+    return {policy: np.concatenate(each) for policy, each in costs.items()}
+
+
+def band(axes: Axes, policy: str, values: Floats) -> None:
+    """The mean, and the middle 80 % of the replays."""
+    recurrences = np.arange(1, values.shape[1] + 1)
+    low, high = np.percentile(values, [10, 90], axis=0)
+    axes.fill_between(recurrences, low, high, color=COLOURS[policy], alpha=0.2, linewidth=0)
+    axes.plot(recurrences, values.mean(axis=0), color=COLOURS[policy], label=policy)
+
+
+if __name__ == "__main__":
+    main()

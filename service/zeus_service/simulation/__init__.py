@@ -1,0 +1,1 @@
+"""Replays recurring jobs through the policies, with no server and no waiting."""

@@ -1,0 +1,135 @@
+"""A page of figures that needs no network: plotly's JavaScript is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zeus_service.simulation.errors import SimulationError
+from zeus_service.simulation.series import Floats, Series
+
+_COLOURS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518")
+
+
+def write_page(path: Path, all_series: Sequence[Series]) -> None:
+    """Write a page with one figure for each workload and GPU.
+
+    Raises:
+        SimulationError: plotly is not installed, or the file cannot be written.
+    """
+    figures: dict[tuple[str, str], list[Series]] = {}
+    for one in all_series:
+        figures.setdefault((one.workload, one.gpu), []).append(one)
+    parts = [
+        figure(group).to_html(full_html=False, include_plotlyjs=number == 0)
+        for number, group in enumerate(figures.values())
+    ]
+    page = "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8"><title>zeus-service simulate</title>',
+            "</head><body>",
+            *parts,
+            "</body></html>",
+        ]
+    )
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise SimulationError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def figure(policies: Sequence[Series]) -> Any:
+    """Cumulative regret, cost and choices of the policies on one workload: a plotly figure.
+
+    Lines are means over the replays, bands hold the middle 80 % of them.
+
+    Raises:
+        SimulationError: plotly is not installed.
+    """
+    require_plotly()
+    from plotly import graph_objects, subplots
+
+    choices = [f"First try of each recurrence, {one.policy}" for one in policies]
+    titles = [
+        "Cumulative regret (runs of the best batch size)",
+        "Cost of each recurrence, over the oracle's",
+        *choices,
+    ]
+    figure = subplots.make_subplots(
+        rows=len(titles),
+        cols=1,
+        shared_xaxes=True,
+        subplot_titles=titles,
+        vertical_spacing=0.2 / len(titles),
+    )
+    for index, one in enumerate(policies):
+        colour = _COLOURS[index % len(_COLOURS)]
+        for row, values in ((1, one.regret), (2, one.cost)):
+            for trace in _line(one.policy, colour, values, legend=row == 1):
+                figure.add_trace(trace, row=row, col=1)
+        heat = graph_objects.Heatmap(
+            z=one.chosen,
+            x=list(range(1, one.chosen.shape[1] + 1)),
+            y=[str(size) for size in one.batch_sizes],
+            zmin=0,
+            zmax=1,
+            colorscale=[[0, "#ffffff"], [1, colour]],
+            showscale=False,
+            hovertemplate="recurrence %{x}: batch size %{y} in %{z:.0%}<extra></extra>",
+        )
+        figure.add_trace(heat, row=3 + index, col=1)
+        figure.update_yaxes(type="category", title="batch size", row=3 + index, col=1)
+    figure.update_yaxes(type="log", row=2, col=1)
+    figure.update_xaxes(title="recurrence", row=len(titles), col=1)
+    figure.update_layout(
+        title=f"{policies[0].workload} on {policies[0].gpu}",
+        height=280 * len(titles),
+        template="plotly_white",
+    )
+    return figure
+
+
+def _line(name: str, colour: str, values: Floats, *, legend: bool) -> list[Any]:
+    from plotly import graph_objects
+
+    recurrences = list(range(1, values.shape[1] + 1))
+    low, high = np.nanpercentile(values, [10, 90], axis=0)
+    band = graph_objects.Scatter(
+        x=[*recurrences, *reversed(recurrences)],
+        y=[*high, *reversed(low)],
+        fill="toself",
+        fillcolor=colour,
+        opacity=0.2,
+        line={"width": 0},
+        hoverinfo="skip",
+        showlegend=False,
+        legendgroup=name,
+    )
+    mean = graph_objects.Scatter(
+        x=recurrences,
+        y=np.nanmean(values, axis=0),
+        name=name,
+        mode="lines",
+        line={"color": colour},
+        legendgroup=name,
+        showlegend=legend,
+    )
+    return [band, mean]
+
+
+def require_plotly() -> None:
+    """Say that plotly is missing before the long work, not after it.
+
+    Raises:
+        SimulationError: It is not installed.
+    """
+    try:
+        import plotly  # of the extra `analysis`  # noqa: F401
+    except ImportError:
+        raise SimulationError(
+            "figures need plotly: pip install 'zeus-lightning[service,analysis]'"
+        ) from None

@@ -1,0 +1,205 @@
+"""What a replay's trials come to."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from zeus_service.simulation.experiment import Experiment
+from zeus_service.simulation.machine import Trial
+from zeus_service.simulation.workload import Epoch, Workload
+
+EARLY = 30
+"""Recurrences that count as the first ones."""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """One replay in sums.
+
+    Args:
+        cost: In joules, and with `early` of the first recurrences.
+        oracle: What always choosing the best batch size is expected to cost.
+        energy_j: In joules; `default` is expected of the default batch size at the largest limit.
+        time_s: In seconds.
+        tries_wasted: Trials that failed.
+        cost_wasted: What they cost.
+        given_up: Recurrences that never reached the target.
+        final: Batch sizes of the last ten recurrences.
+    """
+
+    workload: str
+    gpu: str
+    policy: str
+    seed: int
+    recurrences: int
+    cost: float
+    oracle: float
+    early_cost: float
+    early_oracle: float
+    energy_j: float
+    default_energy_j: float
+    time_s: float
+    default_time_s: float
+    tries_wasted: int
+    cost_wasted: float
+    given_up: int
+    final: tuple[int, ...]
+
+
+def tally(experiment: Experiment, trials: Sequence[Trial]) -> Tally:
+    """Add up a replay."""
+    spec, ratios = experiment.spec, experiment.ratios
+    yardsticks = _yardsticks(experiment)
+    oracle = [yardstick.oracle for yardstick in yardsticks]
+    failed = [trial for trial in trials if trial.verdict != "converged"]
+    reached = {t.recurrence: t.batch_size for t in trials if t.verdict == "converged"}
+    return Tally(
+        workload=experiment.workload.name,
+        gpu=experiment.workload.gpu,
+        policy=spec.policy or "",
+        seed=spec.random_seed(),
+        recurrences=len(ratios),
+        cost=math.fsum(trial.cost for trial in trials),
+        oracle=math.fsum(oracle),
+        early_cost=math.fsum(trial.cost for trial in trials if trial.recurrence < EARLY),
+        early_oracle=math.fsum(oracle[:EARLY]),
+        energy_j=math.fsum(trial.energy_j for trial in trials),
+        default_energy_j=math.fsum(each.default.energy_j for each in yardsticks),
+        time_s=math.fsum(trial.time_s for trial in trials),
+        default_time_s=math.fsum(each.default.time_s for each in yardsticks),
+        tries_wasted=len(failed),
+        cost_wasted=math.fsum(trial.cost for trial in failed),
+        given_up=len(ratios) - len(reached),
+        final=tuple(reached[recurrence] for recurrence in sorted(reached)[-10:]),
+    )
+
+
+def oracle_costs(experiment: Experiment) -> list[float]:
+    """What each recurrence is expected to cost with the best batch size, in joules."""
+    return [yardstick.oracle for yardstick in _yardsticks(experiment)]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of two sums over replays, and its standard error."""
+
+    value: float
+    error: float
+
+
+def ratio(pairs: Iterable[tuple[float, float]]) -> Ratio:
+    """The sum of the first over the sum of the second numbers.
+
+    The standard error is that of a ratio estimate (Cochran, Sampling Techniques, 1977, chapter 6);
+    of replays of the same length it is the usual one of the mean.
+    """
+    known = [(top, bottom) for top, bottom in pairs if 0 < bottom < math.inf]
+    if not known:
+        return Ratio(math.nan, math.nan)
+    bottoms = math.fsum(bottom for _, bottom in known)
+    value = math.fsum(top for top, _ in known) / bottoms
+    if len(known) < 2:
+        return Ratio(value, math.nan)
+    squares = math.fsum((top - value * bottom) ** 2 for top, bottom in known)
+    error = math.sqrt(squares * len(known) / (len(known) - 1)) / bottoms
+    return Ratio(value, error)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All replays of one workload with one policy.
+
+    Args:
+        cost: Over the oracle's.
+        early_cost: The same of the first 30 recurrences.
+        energy: Over that of the default batch size at the largest power limit.
+        time: Likewise.
+        tries_wasted: Failed trials of one replay, on average.
+        cost_wasted: Their share of the cost.
+        given_up: Recurrences of one replay that never reached the target, on average.
+        final: The batch size most often chosen in the last ten recurrences.
+        final_share: How often.
+    """
+
+    workload: str
+    gpu: str
+    policy: str
+    replays: int
+    recurrences: int
+    cost: Ratio
+    early_cost: Ratio
+    energy: Ratio
+    time: Ratio
+    tries_wasted: float
+    cost_wasted: float
+    given_up: float
+    final: int | None
+    final_share: float
+
+
+def summarize(tallies: Sequence[Tally]) -> list[Summary]:
+    """One summary for each workload, GPU and policy, in the order in which they first appear."""
+    groups: dict[tuple[str, str, str], list[Tally]] = {}
+    for each in tallies:
+        groups.setdefault((each.workload, each.gpu, each.policy), []).append(each)
+    return [_summary(group) for group in groups.values()]
+
+
+def _summary(tallies: list[Tally]) -> Summary:
+    final = Counter(size for each in tallies for size in each.final).most_common(1)
+    return Summary(
+        workload=tallies[0].workload,
+        gpu=tallies[0].gpu,
+        policy=tallies[0].policy,
+        replays=len(tallies),
+        recurrences=sum(each.recurrences for each in tallies),
+        cost=ratio((each.cost, each.oracle) for each in tallies),
+        early_cost=ratio((each.early_cost, each.early_oracle) for each in tallies),
+        energy=ratio((each.energy_j, each.default_energy_j) for each in tallies),
+        time=ratio((each.time_s, each.default_time_s) for each in tallies),
+        tries_wasted=sum(each.tries_wasted for each in tallies) / len(tallies),
+        cost_wasted=sum(each.cost_wasted for each in tallies) / sum(each.cost for each in tallies),
+        given_up=sum(each.given_up for each in tallies) / len(tallies),
+        final=final[0][0] if final else None,
+        final_share=final[0][1] / sum(len(each.final) for each in tallies) if final else 0.0,
+    )
+
+
+@dataclass(frozen=True)
+class _Yardstick:
+    """What a recurrence is expected to cost with the best batch size, and to take by default."""
+
+    oracle: float
+    default: Epoch
+
+
+def _yardsticks(experiment: Experiment) -> list[_Yardstick]:
+    """One for each recurrence."""
+    eta_knob = experiment.spec.eta_knob
+    of_phase: dict[int, _Yardstick] = {}
+    yardsticks = []
+    for recurrence, ratio in enumerate(experiment.ratios):
+        workload = experiment.workload.at(recurrence)
+        if id(workload) not in of_phase:
+            of_phase[id(workload)] = _Yardstick(
+                workload.expected_cost(workload.oracle(eta_knob), eta_knob), _default(workload)
+            )
+        one = of_phase[id(workload)]
+        yardsticks.append(
+            _Yardstick(
+                one.oracle * ratio,
+                Epoch(one.default.time_s * ratio, one.default.energy_j * ratio),
+            )
+        )
+    return yardsticks
+
+
+def _default(workload: Workload) -> Epoch:
+    """What a run with the default batch size at the largest power limit is expected to take."""
+    setting = workload.settings[workload.default_batch_size]
+    epoch = setting.epochs[max(setting.epochs)]
+    epochs = setting.expected_epochs(workload.max_epochs)
+    return Epoch(epochs * epoch.time_s, epochs * epoch.energy_j)

@@ -1,0 +1,232 @@
+"""What the policy makes of its belief."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from service.jobs import spec
+from zeus_service.policies import Choice, NoBatchSizeLeft, Observation, State, Verdict
+from zeus_service.policies.information_directed import InformationDirectedPolicy
+from zeus_service.spec import JobSpec
+
+policy = InformationDirectedPolicy()
+RNG = np.random.default_rng(0)
+
+
+def observe(
+    job: JobSpec, state: State, batch_size: int, cost: float, verdict: Verdict = "converged"
+) -> State:
+    """A trial, started and ended."""
+    choice = Choice(batch_size, "exploit")
+    state = policy.begin(job, state, choice)
+    return policy.observe(job, state, Observation(choice, verdict, cost))
+
+
+def after(job: JobSpec, *trials: tuple[int, float] | tuple[int, float, Verdict]) -> State:
+    """The state after trials: batch size, cost, and verdict unless it converged."""
+    state = policy.initial_state(job)
+    for trial in trials:
+        state = observe(job, state, *trial)
+    return state
+
+
+def choices(job: JobSpec, state: State, seeds: int = 50) -> list[Choice]:
+    return [
+        policy.next_batch_size(job, state, np.random.default_rng(seed)) for seed in range(seeds)
+    ]
+
+
+def costs(center: int, noise: float = 0.05, tries: int = 6) -> list[tuple[int, float]]:
+    """Runs of a valley around a batch size."""
+    rng = np.random.default_rng(0)
+    return [
+        (b, 1000 * (1 + 0.4 * abs(math.log2(b / center))) * math.exp(rng.normal(0, noise)))
+        for b in spec().batch_sizes
+        for _ in range(tries)
+    ]
+
+
+def test_the_default_comes_first() -> None:
+    assert set(choices(spec(), policy.initial_state(spec()))) == {Choice(32, "explore")}
+
+
+def test_while_all_fail_the_nearest_to_the_default_comes_next() -> None:
+    job, state, order = spec(), policy.initial_state(spec()), []
+    for _ in range(5):
+        choice = policy.next_batch_size(job, state, np.random.default_rng(0))
+        order.append(choice.batch_size)
+        state = observe(job, state, choice.batch_size, 10.0, "not_converged")
+    assert order == [32, 16, 64, 8, 128]
+
+
+def test_two_failures_of_a_batch_size_that_never_converged_give_it_up() -> None:
+    job = spec()
+    once = after(job, (128, 5.0, "diverged"))
+    twice = after(job, (128, 5.0, "diverged"), (128, 5.0, "not_converged"))
+    assert policy.describe(job, once)[-1].status == "alive"
+    assert policy.describe(job, twice)[-1].status == "not_converged"
+
+
+def test_a_single_batch_size_that_fails_twice_is_an_error() -> None:
+    job = spec(batch_sizes=[32])
+    state = after(job, (32, 1.0, "diverged"))
+    assert choices(job, state, 1) == [Choice(32, "explore")]
+    with pytest.raises(NoBatchSizeLeft):
+        policy.next_batch_size(job, observe(job, state, 32, 1.0, "diverged"), RNG)
+
+
+def test_failures_never_end_a_batch_size_that_has_converged() -> None:
+    job = spec(batch_sizes=[32])
+    state = after(job, (32, 1.0), *[(32, 1.0, "diverged")] * 20, (32, 0.0, "out_of_memory"))
+    assert choices(job, state, 1)[0].batch_size == 32
+
+
+def test_one_divergence_does_not_ban_the_best_batch_size() -> None:
+    job = spec()
+    state = observe(job, after(job, *costs(64)), 64, 20.0, "diverged")
+    assert Choice(64, "exploit") in choices(job, state)
+
+
+def test_a_batch_size_that_often_fails_is_worth_less_than_its_cost() -> None:
+    job = spec(batch_sizes=[32, 64])
+    pairs = [(32, 1000.0), (64, 900.0), (64, 900.0, "diverged")]
+    assert policy.best_batch_size(job, after(job, *pairs * 10)) == 32
+
+
+def test_a_failure_makes_those_further_out_unlikely_to_converge_either() -> None:
+    job = spec(batch_sizes=[8, 16, 32, 64, 128, 256, 512])
+    state = after(job, (32, 1000.0), (16, 1200.0), (64, 900.0), (128, 1e4, "not_converged"))
+    assert {c.batch_size for c in choices(job, state)}.isdisjoint({128, 256, 512})
+    state = after(job, (128, 1000.0), (256, 1200.0), (64, 900.0), (32, 1e4, "not_converged"))
+    assert {c.batch_size for c in choices(job, state)}.isdisjoint({8, 16, 32})
+
+
+def test_out_of_memory_spares_what_has_converged() -> None:
+    job = spec()
+    state = after(job, (64, 100.0), (64, 0.0, "out_of_memory"), (128, 0.0, "out_of_memory"))
+    assert [arm.status for arm in policy.describe(job, state)][-2:] == ["alive", "out_of_memory"]
+
+
+def test_a_larger_batch_size_that_converges_shows_that_smaller_ones_fit() -> None:
+    job = spec()
+    state = after(job, (64, 0.0, "out_of_memory"), (128, 100.0))
+    assert {arm.status for arm in policy.describe(job, state)} == {"alive"}
+
+
+def test_exploration_fades() -> None:
+    job, rng = spec(), np.random.default_rng(0)
+    state, picks = policy.initial_state(job), []
+    for number in range(120):
+        choice = policy.next_batch_size(job, state, np.random.default_rng([1, number]))
+        cost = 1000 * (1 + 0.3 * abs(math.log2(choice.batch_size / 16))) * rng.normal(1, 0.03)
+        state = observe(job, state, choice.batch_size, cost)
+        picks.append(choice)
+    assert [choice.why for choice in picks[:2]] == ["explore"] * 2
+    assert picks[20:].count(Choice(16, "exploit")) >= 95
+
+
+def test_trials_in_flight_make_others_worth_more() -> None:
+    job, state = spec(), after(spec(), (32, 1000.0))
+    alone = choices(job, state)
+    first = max(set(alone), key=alone.count)
+    during = choices(job, policy.begin(job, state, first))
+    assert during.count(first) < alone.count(first) / 2
+
+
+def test_starts_before_anything_is_known_get_the_default() -> None:
+    job = spec()
+    state = policy.begin(job, policy.initial_state(job), Choice(32, "explore"))
+    assert set(choices(job, state)) == {Choice(32, "concurrent")}
+
+
+def test_the_bound_is_beta_times_the_believed_cost_of_the_best() -> None:
+    job = spec(beta_knob=3.0)
+    assert math.isinf(policy.cost_bound(job, policy.initial_state(job)))
+    state = after(job, *costs(16))
+    best = min(arm.mean or math.inf for arm in policy.describe(job, state))
+    assert policy.cost_bound(job, state) == pytest.approx(3 * best, rel=0.01)
+    assert math.isinf(policy.cost_bound(spec(beta_knob=None), state))
+
+
+def test_one_lucky_run_hardly_lowers_the_bound() -> None:
+    job = spec()
+    state = after(job, *costs(16, noise=0.1))
+    lucky = observe(job, state, 16, 400.0)
+    assert policy.cost_bound(job, lucky) > 0.8 * policy.cost_bound(job, state)
+
+
+def test_a_small_beta_does_not_stop_the_ordinary_runs_of_the_best() -> None:
+    job = spec(beta_knob=1.01)
+    state = after(job, *costs(16, noise=0.2, tries=20))
+    assert policy.cost_bound(job, state) > 1300
+
+
+@pytest.mark.parametrize("slower", [1.5, 3.0, 20.0])
+def test_a_job_that_becomes_slower_for_good_is_not_stopped_for_ever(slower: float) -> None:
+    job = spec()
+    state = after(job, *costs(16, tries=30))
+    stopped = []
+    for number in range(40):
+        choice = policy.next_batch_size(job, state, np.random.default_rng(number))
+        cost = slower * 1000 * (1 + 0.4 * abs(math.log2(choice.batch_size / 16)))
+        bound = policy.cost_bound(job, state)
+        stopped.append(cost > bound)
+        verdict: Verdict = "early_stopped" if cost > bound else "converged"
+        state = observe(job, state, choice.batch_size, min(cost, bound), verdict)
+    assert not any(stopped[20:])
+    assert policy.best_batch_size(job, state) == 16
+
+
+def test_a_job_that_is_stopped_ever_again_still_decides() -> None:
+    job = spec(batch_sizes=[32])
+    state = after(job, (32, 1000.0), *[(32, 1000.0, "early_stopped")] * 1200)
+    assert choices(job, state, 1)[0].batch_size == 32
+    assert math.isfinite(policy.cost_bound(job, state))
+
+
+def test_costs_are_forgotten_when_the_job_changes() -> None:
+    job = spec()
+    state = after(job, *costs(16))
+    for _ in range(3):
+        state = observe(job, state, 16, 3000.0)
+    assert sum(state["weight"]) <= 3
+    assert {choice.batch_size for choice in choices(job, state)} != {16}
+
+
+def test_one_outlier_is_no_change() -> None:
+    job = spec()
+    state = after(job, *costs(16), (16, 3000.0))
+    assert sum(state["weight"]) == 31
+
+
+def test_with_a_window_older_costs_count_less() -> None:
+    job = spec(window_size=10)
+    state = after(job, *[(32, 100.0)] * 200)
+    assert sum(state["weight"]) == pytest.approx(10, rel=0.01)
+
+
+def test_a_meter_that_does_not_count_teaches_no_cost() -> None:
+    job = spec()
+    state = after(job, (32, 0.0), (16, 0.0))
+    assert math.isinf(policy.cost_bound(job, state))
+    assert policy.best_batch_size(job, state) in (16, 32)
+    assert {arm.mean for arm in policy.describe(job, state)} == {None}
+
+
+def test_a_person_is_shown_the_mean_cost_and_how_far_it_may_be_off() -> None:
+    job = spec()
+    state = after(job, *costs(16))
+    for arm in policy.describe(job, state):
+        seen = [cost for b, cost in costs(16) if b == arm.batch_size]
+        assert arm.pulls == 6
+        assert arm.mean is not None
+        assert arm.spread is not None
+        assert abs(arm.mean - np.mean(seen)) < 2 * arm.spread < 0.15 * arm.mean
+
+
+def test_the_stage_says_whether_anything_has_converged() -> None:
+    job = spec()
+    assert policy.stage(job, policy.initial_state(job)) == "starting"
+    assert policy.stage(job, after(job, (32, 1.0))) == "learning"

@@ -1,0 +1,43 @@
+"""Many replays."""
+
+from __future__ import annotations
+
+import sys
+
+import joblib
+import pytest
+from service.simulation import recorded
+from zeus_service.simulation.errors import SimulationError
+from zeus_service.simulation.experiment import Experiment, run_all
+from zeus_service.simulation.submissions import made_up
+
+WORKLOAD = recorded.workload()
+OVERLAPPING = made_up(["letters"], 0, groups=1, submissions=10)[0].submissions
+EXPERIMENTS = [
+    Experiment(WORKLOAD, WORKLOAD.spec(policy="zeus", seed=seed), submissions)
+    for seed in range(3)
+    for submissions in (12, OVERLAPPING)
+]
+
+
+def test_two_processes_give_what_one_gives_in_the_same_order() -> None:
+    assert list(run_all(EXPERIMENTS, jobs=2)) == list(run_all(EXPERIMENTS, jobs=1))
+
+
+def test_a_backend_of_joblib_that_does_not_stream_gives_the_same() -> None:
+    with joblib.parallel_config(backend="multiprocessing", n_jobs=2):
+        assert list(run_all(EXPERIMENTS)) == list(run_all(EXPERIMENTS, jobs=1))
+
+
+def test_results_come_one_by_one() -> None:
+    results = run_all(EXPERIMENTS, jobs=1)
+    assert next(results) == EXPERIMENTS[0].run()
+    assert len(list(results)) == len(EXPERIMENTS) - 1
+
+
+def test_without_joblib_one_process_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = list(run_all(EXPERIMENTS, jobs=1))
+    monkeypatch.setitem(sys.modules, "joblib", None)
+    assert list(run_all(EXPERIMENTS)) == expected
+    with pytest.raises(SimulationError, match=r"pip install 'zeus-lightning\[service,analysis\]'"):
+        run_all(EXPERIMENTS, jobs=2)

@@ -1,0 +1,75 @@
+"""What a replay's trials come to."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from service.simulation import recorded
+from zeus_service.policies import Verdict
+from zeus_service.simulation.experiment import Experiment
+from zeus_service.simulation.machine import Trial
+from zeus_service.simulation.submissions import Submission
+from zeus_service.simulation.summary import ratio, summarize, tally
+
+WORKLOAD = recorded.workload()
+SPEC = WORKLOAD.spec(policy="zeus", seed=1)
+
+# 8: 0.5 x 400 J + 0.5 x 200 W x 5 s = 700 J an epoch at 100 W, 0.5 x 640 + 400 = 720 at 200 W.
+ORACLE = 6 * 700.0
+
+
+def trial(recurrence: int, batch_size: int, verdict: Verdict, cost: float) -> Trial:
+    return Trial(recurrence, 1, batch_size, 100.0, "explore", verdict, 1, 2.0, 3.0, cost)
+
+
+def test_a_replay_is_added_up() -> None:
+    trials = [
+        trial(0, 16, "converged", 100.0),
+        trial(1, 32, "early_stopped", 30.0),
+        trial(1, 8, "converged", 50.0),
+        trial(40, 8, "not_converged", 7.0),
+    ]
+    added = tally(Experiment(WORKLOAD, SPEC, 41), trials)
+    assert (added.cost, added.early_cost) == (187.0, 180.0)
+    assert added.oracle == pytest.approx(41 * ORACLE)
+    assert added.early_oracle == pytest.approx(30 * ORACLE)
+    assert (added.energy_j, added.time_s) == (12.0, 8.0)
+    # 16 at 200 W: 9 epochs of 3 s and 480 J.
+    assert added.default_energy_j == pytest.approx(41 * 9 * 480.0)
+    assert added.default_time_s == pytest.approx(41 * 9 * 3.0)
+    assert (added.tries_wasted, added.cost_wasted) == (2, 37.0)
+    assert added.given_up == 39
+    assert added.final == (16, 8)
+
+
+def test_a_longer_submission_is_measured_against_a_longer_best_run() -> None:
+    longer = (Submission(0.0, 1.0, 2.0), Submission(2.0, 3.0, 0.5))
+    assert tally(Experiment(WORKLOAD, SPEC, longer), []).oracle == pytest.approx(2.5 * ORACLE)
+
+
+@given(values=st.lists(st.floats(0.1, 10), min_size=2, max_size=50), length=st.floats(0.1, 1e6))
+def test_of_replays_of_one_length_the_error_is_that_of_a_mean(
+    values: list[float], length: float
+) -> None:
+    estimate = ratio([(value * length, length) for value in values])
+    assert estimate.value == pytest.approx(np.mean(values))
+    expected = np.std(values, ddof=1) / math.sqrt(len(values))
+    assert estimate.error == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_replays_are_summarized_by_workload_and_policy() -> None:
+    experiments = [
+        Experiment(WORKLOAD, SPEC.model_copy(update={"policy": policy, "seed": seed}), 20)
+        for policy in ("zeus", "other")
+        for seed in (1, 2)
+    ]
+    trials = [[trial(index, 8, "converged", ORACLE * 2) for index in range(20)]] * 4
+    one, other = summarize(list(map(tally, experiments, trials)))
+    assert (one.policy, other.policy) == ("zeus", "other")
+    assert (one.replays, one.recurrences) == (2, 40)
+    assert one.cost.value == one.early_cost.value == pytest.approx(2.0)
+    assert (one.final, one.final_share, one.tries_wasted, one.given_up) == (8, 1.0, 0.0, 0.0)
