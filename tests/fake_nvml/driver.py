@@ -7,6 +7,7 @@ import fcntl
 import math
 import mmap
 import os
+import random
 import shlex
 import shutil
 import subprocess
@@ -16,7 +17,11 @@ from contextlib import contextmanager
 from ctypes import c_char, c_double, c_int32, c_uint32
 from pathlib import Path
 
-from pynvml import NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_GPU_IS_LOST
+from pynvml import (
+    NVML_ERROR_DRIVER_NOT_LOADED,
+    NVML_ERROR_GPU_IS_LOST,
+    NVML_ERROR_NOT_SUPPORTED,
+)
 
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 SONAME = "libnvidia-ml.so.1"
@@ -54,6 +59,8 @@ class _Gpu(ctypes.Structure):
         ("load", c_double),
         ("energy_j", c_double),
         ("since_s", c_double),
+        ("from_w", c_double),
+        ("lag_s", c_double),
         ("shown_j", c_double),
     )
 
@@ -148,6 +155,7 @@ class FakeDriver:
         default_w: float | None = None,
         idle_w: float = 50,
         demand_w: float | None = None,
+        lag_s: float = 0.0,
     ) -> FakeGpu:
         """Add a GPU.
 
@@ -158,6 +166,7 @@ class FakeDriver:
             default_w: The limit at first; None: `max_w`.
             idle_w: What it draws at no load.
             demand_w: What it would draw at full load without a limit; None: `max_w`.
+            lag_s: Time constant with which its power follows a change of load or limit.
         """
         index = len(self.gpus)
         default_mw = round((max_w if default_w is None else default_w) * 1e3)
@@ -175,6 +184,8 @@ class FakeDriver:
                 energy_j=1e6 * (index + 1),  # counted since the driver loaded, long ago
                 shown_j=1e6 * (index + 1),
                 since_s=now_s,
+                from_w=idle_w,
+                lag_s=lag_s,
             )
             self._state.gpu_count = index + 1
         self.gpus.append(FakeGpu(self, self._state.gpus[index]))
@@ -196,6 +207,11 @@ class FakeDriver:
         with self.locked() as now_s:
             self._state.clock_s = now_s
             self._state.frozen = True
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the clock moves by `advance` alone."""
+        return bool(self._state.frozen)
 
     def advance(self, seconds: float) -> None:
         """Move the driver's clock on."""
@@ -229,6 +245,7 @@ class FakeGpu:
     def __init__(self, driver: FakeDriver, state: _Gpu) -> None:
         self._driver = driver
         self._state = state
+        self._random = random.Random(0)
 
     @property
     def uuid(self) -> str:
@@ -243,12 +260,18 @@ class FakeGpu:
         """The power limit in force."""
         return int(self._state.limit_mw)
 
+    @limit_mw.setter
+    def limit_mw(self, limit_mw: int) -> None:
+        """Set it, as `nvidia-smi -pl` of somebody else would."""
+        with self._driver.locked() as now_s:
+            self._settle(now_s)
+            self._state.limit_mw = limit_mw
+
     @property
     def power_w(self) -> float:
         """What the GPU draws now."""
-        gpu = self._state
-        cap_w = min(gpu.limit_mw / 1e3, gpu.demand_w)
-        return float(gpu.idle_w + gpu.load * max(cap_w - gpu.idle_w, 0.0))
+        with self._driver.locked() as now_s:
+            return self._power_w(now_s)
 
     def energy_mj(self) -> float:
         """What the GPU has spent up to now: its counter, were it refreshed at this moment."""
@@ -258,11 +281,34 @@ class FakeGpu:
     def set_load(self, load: float) -> None:
         """Let the GPU work, between 0 (idle) and 1 (all it can within its power limit)."""
         with self._driver.locked() as now_s:
-            shown_j = self._shown_j(now_s)
-            self._state.energy_j = self._energy_j(now_s)
-            self._state.since_s = now_s
-            self._state.shown_j = shown_j
+            self._settle(now_s)
             self._state.load = load
+
+    def step_s(self, work_s: float) -> float:
+        """How long a kernel takes under the limit in force, `work_s` seconds without one.
+
+        The clock follows the cube root of the power that is left for it: dynamic power is about
+        f * V**2, and the voltage V goes with the frequency f. So the energy of a step has one
+        valley over the limit, and so has its cost.
+        """
+        gpu = self._state
+        dynamic_w = min(gpu.limit_mw / 1e3, gpu.demand_w) - gpu.idle_w
+        return float(work_s * ((gpu.demand_w - gpu.idle_w) / dynamic_w) ** (1 / 3))
+
+    def run(self, work_s: float, noise: float = 0.0) -> None:
+        """Run a kernel at full load: sleep, or on a frozen clock advance it.
+
+        Args:
+            work_s: Seconds it takes without a limit.
+            noise: Standard deviation of its duration, relative; the same sequence in each test.
+        """
+        if self._state.load != 1:
+            self.set_load(1)
+        seconds = self.step_s(work_s) * max(0.1, self._random.gauss(1, noise))
+        if self._driver.frozen:
+            self._driver.advance(seconds)
+        else:
+            time.sleep(seconds)
 
     def fail(self, kind: str, error: int) -> None:
         """Let calls of a kind (one of `KINDS`) return an error from now on; 0: work again."""
@@ -274,14 +320,40 @@ class FakeGpu:
         for kind in KINDS:
             self.fail(kind, NVML_ERROR_GPU_IS_LOST)
 
+    def lack_power_control(self) -> None:
+        """Let the power limit be one that nobody can set, as MIG devices and some laptops do."""
+        for kind in ("constraints", "set_limit"):
+            self.fail(kind, NVML_ERROR_NOT_SUPPORTED)
+
     def reset_counter(self) -> None:
         """Let the energy counter start again from zero, as a reset GPU's does."""
         with self._driver.locked() as now_s:
             self._state.energy_j = self._state.shown_j = 0.0
             self._state.since_s = now_s
 
+    def _settle(self, now_s: float) -> None:
+        gpu = self._state
+        gpu.shown_j = self._shown_j(now_s)
+        gpu.from_w, gpu.energy_j = self._power_w(now_s), self._energy_j(now_s)
+        gpu.since_s = now_s
+
+    def _settled_w(self) -> float:
+        gpu = self._state
+        cap_w = min(gpu.limit_mw / 1e3, gpu.demand_w)
+        return float(gpu.idle_w + gpu.load * max(cap_w - gpu.idle_w, 0.0))
+
+    def _rest(self, at_s: float) -> float:
+        gpu = self._state
+        return math.exp(-(at_s - gpu.since_s) / gpu.lag_s) if gpu.lag_s > 0 else 0.0
+
+    def _power_w(self, at_s: float) -> float:
+        to_w = self._settled_w()
+        return to_w + (float(self._state.from_w) - to_w) * self._rest(at_s)
+
     def _energy_j(self, at_s: float) -> float:
-        return float(self._state.energy_j + self.power_w * (at_s - self._state.since_s))
+        gpu, to_w = self._state, self._settled_w()
+        lagging_s = float(gpu.lag_s) * (1 - self._rest(at_s))
+        return float(gpu.energy_j + to_w * (at_s - gpu.since_s) + (gpu.from_w - to_w) * lagging_s)
 
     def _shown_j(self, now_s: float) -> float:
         refresh_s = self._driver.refresh_s

@@ -4,9 +4,10 @@
  * the same file and has the same layout. Every call takes the file's lock and reads it anew, so that
  * tests, their threads and their child processes all see one driver.
  *
- * A GPU draws   idle + load * (min(limit, demand) - idle)   watts. Its energy is the integral of
- * that: what had been spent at the last change of power (`energy_j` at `since_s`), and power times
- * the time since then. It is exact at any moment and needs no thread.
+ * A GPU draws   idle + load * (min(limit, demand) - idle)   watts, which it nears exponentially, with
+ * the time constant `lag_s`, from what it drew at the last change (`from_w`). Its energy is the
+ * integral of that: what had been spent at the last change (`energy_j` at `since_s`), and the power
+ * since then. It is exact at any moment and needs no thread.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -45,6 +46,7 @@ struct gpu {
     int32_t errors[KINDS]; /* what a call returns, by kind; 0: it works */
     double idle_w, demand_w, load;
     double energy_j, since_s; /* energy up to the last change of power */
+    double from_w, lag_s;     /* power then, and how long it lags behind; 0: not at all */
     double shown_j;           /* what the counter showed then */
 };
 
@@ -114,13 +116,24 @@ static int enter_gpu(struct call *call, void *handle, enum kind kind) {
     return error ? leave(call, error) : NVML_SUCCESS;
 }
 
-static double power_w(const struct gpu *gpu) {
+static double settled_w(const struct gpu *gpu) {
     double cap_w = fmin(gpu->limit_mw / 1e3, gpu->demand_w);
     return gpu->idle_w + gpu->load * fmax(cap_w - gpu->idle_w, 0.0);
 }
 
+/* What is left of the power's last change. */
+static double rest(const struct gpu *gpu, double at_s) {
+    return gpu->lag_s > 0 ? exp(-(at_s - gpu->since_s) / gpu->lag_s) : 0.0;
+}
+
+static double power_w(const struct gpu *gpu, double at_s) {
+    double to_w = settled_w(gpu);
+    return to_w + (gpu->from_w - to_w) * rest(gpu, at_s);
+}
+
 static double energy_j(const struct gpu *gpu, double at_s) {
-    return gpu->energy_j + power_w(gpu) * (at_s - gpu->since_s);
+    double to_w = settled_w(gpu), lagging_s = gpu->lag_s * (1.0 - rest(gpu, at_s));
+    return gpu->energy_j + to_w * (at_s - gpu->since_s) + (gpu->from_w - to_w) * lagging_s;
 }
 
 /* What the counter shows: the energy at its last refresh. */
@@ -134,6 +147,7 @@ static double shown_j(const struct call *call) {
 /* Book the energy spent so far, before the power changes. */
 static void settle(struct call *call) {
     double shown = shown_j(call);
+    call->gpu->from_w = power_w(call->gpu, call->now_s);
     call->gpu->energy_j = energy_j(call->gpu, call->now_s);
     call->gpu->since_s = call->now_s;
     call->gpu->shown_j = shown;
@@ -242,10 +256,13 @@ STRING_GETTER(nvmlDeviceGetName, call.gpu->name)
 STRING_GETTER(nvmlDeviceGetUUID, call.gpu->uuid)
 GETTER(nvmlDeviceGetIndex, INFO, unsigned, call.gpu - call.state.gpus)
 GETTER(nvmlDeviceGetTotalEnergyConsumption, ENERGY, unsigned long long, shown_j(&call) * 1e3)
-GETTER(nvmlDeviceGetPowerUsage, POWER, unsigned, power_w(call.gpu) * 1e3 + 0.5)
+GETTER(nvmlDeviceGetPowerUsage, POWER, unsigned, power_w(call.gpu, call.now_s) * 1e3 + 0.5)
 GETTER(nvmlDeviceGetPowerManagementLimit, LIMIT, unsigned, call.gpu->limit_mw)
 GETTER(nvmlDeviceGetPowerManagementDefaultLimit, DEFAULT_LIMIT, unsigned, call.gpu->default_mw)
 GETTER(nvmlDeviceGetEnforcedPowerLimit, ENFORCED, unsigned, call.gpu->limit_mw)
+
+/* NVML_DEVICE_ARCH_VOLTA, _AMPERE, _HOPPER: 5, 7 and 9 for compute capability 7, 8 and 9. */
+GETTER(nvmlDeviceGetArchitecture, INFO, unsigned, 2 * call.gpu->major - 9)
 
 int nvmlDeviceGetPowerManagementLimitConstraints(void *handle, unsigned *min, unsigned *max) {
     struct call call;

@@ -22,7 +22,11 @@ def fake_nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fake_gpus(
     fake_nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> FakeDriver:
-    """A fake driver with two GPUs at rest, the only one this test and its children see."""
+    """A fake driver with two GPUs at rest, the only one this test and its children see.
+
+    The user's state directory, where power limits on loan are remembered, is the test's own.
+    """
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     driver = FakeDriver(fake_nvml_library, tmp_path / "fake_nvml.state")
     for name, value in driver.variables.items():
         monkeypatch.setenv(name, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -59,6 +60,54 @@ def test_setting_a_limit_may_be_forbidden(fake_gpus: FakeDriver, handle: object)
     fake_gpus.gpus[0].fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
     with pytest.raises(pynvml.NVMLError_NoPermission):
         pynvml.nvmlDeviceSetPowerManagementLimit(handle, 200_000)
+
+
+def test_power_lags_behind_a_change_of_the_limit_and_energy_is_still_its_integral(
+    fake_gpus: FakeDriver, handle: object
+) -> None:
+    gpu = fake_gpus.add_gpu(lag_s=0.5)
+    handle = pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+    fake_gpus.freeze()
+    gpu.set_load(1)
+    fake_gpus.advance(20)
+    pynvml.nvmlDeviceSetPowerManagementLimit(handle, 100_000)
+    before_mj, integral_j, drawn_w = gpu.energy_mj(), 0.0, [gpu.power_w]
+    for _ in range(200):
+        fake_gpus.advance(0.01)
+        drawn_w.append(pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3)
+        integral_j += 0.01 * (drawn_w[-2] + drawn_w[-1]) / 2
+    assert drawn_w[0] == pytest.approx(300)
+    assert drawn_w[50] == pytest.approx(100 + 200 / math.e, abs=0.1)  # one time constant later
+    assert drawn_w[-1] == pytest.approx(gpu.power_w, abs=1e-3)
+    assert gpu.power_w == pytest.approx(100 + 200 * math.exp(-4))
+    assert (gpu.energy_mj() - before_mj) / 1e3 == pytest.approx(integral_j, rel=1e-3)
+    counted_mj = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+    assert counted_mj == pytest.approx(gpu.energy_mj(), abs=1)
+
+
+def test_a_kernel_takes_longer_under_a_lower_limit_and_its_cost_has_one_valley(
+    fake_gpus: FakeDriver, handle: object
+) -> None:
+    gpu = fake_gpus.gpus[0]
+    fake_gpus.freeze()
+    times_s, costs = [], []
+    for limit_w in range(300, 75, -25):
+        pynvml.nvmlDeviceSetPowerManagementLimit(handle, limit_w * 1000)
+        gpu.run(0.01)
+        with fake_gpus.locked() as before_s:
+            before_mj = gpu._energy_j(before_s) * 1e3
+        gpu.run(0.01)
+        with fake_gpus.locked() as now_s:
+            times_s.append(now_s - before_s)
+        energy_j = (gpu.energy_mj() - before_mj) / 1e3
+        assert energy_j == pytest.approx(limit_w * times_s[-1])
+        costs.append(energy_j + 300 * times_s[-1])
+    assert times_s[0] == pytest.approx(0.01)
+    assert times_s == sorted(times_s)
+    lowest = costs.index(min(costs))
+    assert lowest == 3  # 225 W
+    assert costs[: lowest + 1] == sorted(costs[: lowest + 1], reverse=True)
+    assert costs[lowest:] == sorted(costs[lowest:])
 
 
 def test_the_counter_is_refreshed_now_and_then(fake_gpus: FakeDriver, handle: object) -> None:

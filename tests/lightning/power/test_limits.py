@@ -1,0 +1,70 @@
+"""A GPU's power limit through the real nvidia-ml-py, on the fake driver."""
+
+from __future__ import annotations
+
+import pynvml
+import pytest
+from fake_nvml import FakeDriver
+
+from zeus_lightning import ZeusPowerError
+from zeus_lightning.power.limits import PowerLimit
+
+
+def test_it_tells_the_gpu_and_the_whole_watts_that_can_be_set(fake_gpus: FakeDriver) -> None:
+    gpu = fake_gpus.add_gpu(name="Fake GPU X", min_w=99.2, max_w=432.9)
+    for name in (gpu.uuid, 2):
+        limit = PowerLimit(name)
+        assert (limit.uuid, limit.model) == (gpu.uuid, "Fake GPU X")
+        assert (limit.min_w, limit.max_w) == (100, 432)
+        assert limit.driver == "000.00.fake"
+        limit.close()
+
+
+def test_a_limit_that_is_set_is_in_force_on_that_gpu_alone(fake_gpus: FakeDriver) -> None:
+    limit = PowerLimit(fake_gpus.gpus[1].uuid)
+    limit.set_mw(150_000)
+    assert limit.read_mw() == 150_000
+    assert [gpu.limit_mw for gpu in fake_gpus.gpus] == [300_000, 150_000]
+    limit.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "why", "text"),
+    [
+        ("set_limit", pynvml.NVML_ERROR_NO_PERMISSION, "no_permission", "--cap-add SYS_ADMIN"),
+        ("set_limit", pynvml.NVML_ERROR_NOT_SUPPORTED, "no_power_control", "as under MIG"),
+        ("constraints", pynvml.NVML_ERROR_NOT_SUPPORTED, "no_power_control", "as under MIG"),
+        ("limit", pynvml.NVML_ERROR_GPU_IS_LOST, "gpu_lost", "dmesg"),
+        ("find", pynvml.NVML_ERROR_UNKNOWN, "driver", "nvidia-smi"),
+    ],
+)
+def test_what_nvml_refuses_is_told_with_the_gpu_the_cause_and_a_remedy(
+    fake_gpus: FakeDriver, kind: str, code: int, why: str, text: str
+) -> None:
+    uuid = fake_gpus.gpus[0].uuid
+    fake_gpus.gpus[0].fail(kind, code)
+    with pytest.raises(ZeusPowerError, match=text) as raised:  # noqa: PT012 - either may raise
+        limit = PowerLimit(uuid)
+        try:
+            limit.check_permission()
+        finally:
+            limit.close()
+    assert raised.value.fields == {"why": why}
+    assert uuid in raised.value.message
+
+
+def test_checking_the_permission_changes_nothing(fake_gpus: FakeDriver) -> None:
+    fake_gpus.gpus[0].limit_mw = 222_222
+    limit = PowerLimit(0)
+    limit.check_permission()
+    limit.close()
+    assert fake_gpus.gpus[0].limit_mw == 222_222
+
+
+def test_nvml_is_given_back_by_close_and_by_an_opening_that_fails(fake_gpus: FakeDriver) -> None:
+    PowerLimit(0).close()
+    fake_gpus.gpus[0].lose()
+    with pytest.raises(ZeusPowerError):
+        PowerLimit(0)
+    with pytest.raises(pynvml.NVMLError_Uninitialized):
+        pynvml.nvmlDeviceGetCount()

@@ -1,0 +1,315 @@
+"""Limits on loan: put back however the process ends, and never lent twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pynvml
+import pytest
+from fake_nvml import FakeDriver
+from forked import in_forked_child
+
+from zeus_lightning import ZeusPowerError
+from zeus_lightning.power.limits import PowerLimit
+from zeus_lightning.power.loan import Loan, check_free, records_folder, settle_all
+
+EXITING = """
+def borrow():
+    from zeus_lightning.power.limits import PowerLimit
+    from zeus_lightning.power.loan import Loan
+    Loan(PowerLimit(0)).set_w(125)
+    raise ValueError("of the user")
+
+if __name__ == "__main__":
+"""
+SPAWNING = """
+    import multiprocessing
+    process = multiprocessing.get_context("spawn").Process(target=borrow)
+    process.start()
+    process.join()
+    raise SystemExit(process.exitcode)
+"""
+
+
+def borrower(*limits_w: int) -> int:
+    """Pid of a process that has the limit of GPU 0 on loan, has set these, and waits for ever."""
+    receiver, sender = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            loan = Loan(PowerLimit(0))
+            for limit_w in limits_w:
+                loan.set_w(limit_w)
+            os.write(sender, b"set")
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(sender)
+    with os.fdopen(receiver, "rb") as pipe:
+        assert pipe.read(3) == b"set"
+    return pid
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+@pytest.fixture
+def killed(fake_gpus: FakeDriver) -> int:
+    """Pid of a process that set GPU 0 from 250 to 125 W and was killed."""
+    fake_gpus.gpus[0].limit_mw = 250_000
+    pid = borrower(175, 125)
+    kill(pid)
+    assert fake_gpus.gpus[0].limit_mw == 125_000
+    return pid
+
+
+@pytest.fixture
+def limit(fake_gpus: FakeDriver) -> Iterator[PowerLimit]:
+    limit = PowerLimit(0)
+    yield limit
+    limit.close()
+
+
+def records() -> list[str]:
+    return [path.stem for path in records_folder().glob("*")]
+
+
+def test_the_limit_found_comes_back_not_the_highest_and_no_file_stays(
+    fake_gpus: FakeDriver, limit: PowerLimit
+) -> None:
+    gpu = fake_gpus.gpus[0]
+    gpu.limit_mw = 234_567
+    loan = Loan(limit)
+    assert records() == [gpu.uuid]
+    for limit_w in (300, 100, 175):
+        loan.set_w(limit_w)
+        assert gpu.limit_mw == limit_w * 1000
+        assert loan.is_in_force()
+    assert loan.give_back() == ""
+    assert gpu.limit_mw == 234_567
+    assert records() == []
+    gpu.limit_mw = 111_000
+    assert loan.give_back() == ""
+    assert gpu.limit_mw == 111_000
+
+
+def test_a_limit_that_someone_else_set_meanwhile_is_left_and_told(
+    fake_gpus: FakeDriver, limit: PowerLimit
+) -> None:
+    loan = Loan(limit)
+    loan.set_w(200)
+    fake_gpus.gpus[0].limit_mw = 166_000
+    assert not loan.is_in_force()
+    assert "changed by someone else" in loan.give_back()
+    assert fake_gpus.gpus[0].limit_mw == 166_000
+    assert records() == []
+
+
+@pytest.mark.parametrize("main", ["    borrow()", SPAWNING])
+def test_it_comes_back_when_the_interpreter_exits_also_one_that_multiprocessing_spawned(
+    fake_gpus: FakeDriver, tmp_path: Path, main: str
+) -> None:
+    fake_gpus.gpus[0].limit_mw = 250_000
+    script = tmp_path / "script.py"
+    script.write_text(EXITING + main)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, script], env=env, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"ValueError: of the user" in done.stderr
+    assert fake_gpus.gpus[0].limit_mw == 250_000
+    assert records() == []
+
+
+def test_after_a_sigkill_the_next_loan_puts_the_limit_back_first(
+    fake_gpus: FakeDriver, killed: int, limit: PowerLimit
+) -> None:
+    loan = Loan(limit)
+    assert f"put back to 250 W, as process {killed} " in loan.left_behind
+    assert loan.found_mw == fake_gpus.gpus[0].limit_mw == 250_000
+    loan.give_back()
+    assert records() == []
+
+
+def test_after_a_sigkill_settling_all_puts_the_limit_back(
+    fake_gpus: FakeDriver, killed: int
+) -> None:
+    ((uuid, settled, told),) = settle_all()
+    assert (uuid, settled) == (fake_gpus.gpus[0].uuid, True)
+    assert f"put back to 250 W, as process {killed} " in told
+    assert fake_gpus.gpus[0].limit_mw == 250_000
+    assert list(settle_all()) == records() == []
+
+
+def test_killed_between_writing_and_setting_the_limit_before_counts_as_ours(
+    fake_gpus: FakeDriver, killed: int
+) -> None:
+    fake_gpus.gpus[0].limit_mw = 175_000  # as if the second had not been set yet
+    ((_, settled, _),) = settle_all()
+    assert settled
+    assert fake_gpus.gpus[0].limit_mw == 250_000
+
+
+def test_what_a_restarted_driver_or_an_administrator_set_since_the_kill_is_left(
+    fake_gpus: FakeDriver, killed: int
+) -> None:
+    fake_gpus.gpus[0].limit_mw = 300_000
+    ((_, settled, told),) = settle_all()
+    assert settled
+    assert "is left so; it was 250 W before" in told
+    assert fake_gpus.gpus[0].limit_mw == 300_000
+    assert records() == []
+
+
+def test_a_second_process_is_refused_with_the_firsts_pid(
+    fake_gpus: FakeDriver, limit: PowerLimit
+) -> None:
+    first = borrower(125)
+    try:
+        with pytest.raises(ZeusPowerError, match=rf"in use by process {first} \(") as raised:
+            Loan(limit)
+        assert raised.value.fields == {"why": "in_use"}
+        with pytest.raises(ZeusPowerError, match=f"process {first} "):
+            check_free(limit.uuid)
+        ((_, settled, told),) = settle_all()
+        assert settled  # by itself, later
+        assert f"process {first} " in told
+        assert fake_gpus.gpus[0].limit_mw == 125_000
+        other = PowerLimit(1)
+        Loan(other).give_back()
+        other.close()
+    finally:
+        kill(first)
+    Loan(limit).give_back()
+
+
+def test_a_living_process_with_the_pid_of_a_killed_one_refuses_nobody(
+    fake_gpus: FakeDriver, killed: int, limit: PowerLimit
+) -> None:
+    path = records_folder() / f"{fake_gpus.gpus[0].uuid}.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "pid": os.getpid()}))
+    loan = Loan(limit)
+    assert fake_gpus.gpus[0].limit_mw == 250_000
+    loan.give_back()
+
+
+def test_checking_whether_a_limit_is_free_settles_nothing_and_leaves_no_file(
+    fake_gpus: FakeDriver, killed: int
+) -> None:
+    assert check_free(fake_gpus.gpus[0].uuid)
+    assert fake_gpus.gpus[0].limit_mw == 125_000
+    assert not check_free(fake_gpus.gpus[1].uuid)
+    assert records() == [fake_gpus.gpus[0].uuid]
+
+
+def test_a_fork_neither_keeps_the_loan_nor_puts_the_limit_back(
+    fake_gpus: FakeDriver, limit: PowerLimit
+) -> None:
+    loan = Loan(limit)
+    loan.set_w(125)
+
+    def in_the_fork() -> None:
+        assert loan.give_back() == ""
+
+    in_forked_child(in_the_fork)
+    pid = os.fork()
+    if pid == 0:
+        signal.pause()
+    try:
+        assert fake_gpus.gpus[0].limit_mw == 125_000
+        loan.give_back()
+        Loan(limit).give_back()  # though the fork lives
+    finally:
+        kill(pid)
+
+
+def test_a_broken_file_is_no_record(fake_gpus: FakeDriver, limit: PowerLimit) -> None:
+    records_folder().mkdir(parents=True)
+    path = records_folder() / f"{fake_gpus.gpus[0].uuid}.json"
+    for text in ("", "{", "[]", '{"uuid": 1}', "\0" * 1024):
+        path.write_text(text)
+        loan = Loan(limit)
+        assert loan.left_behind == ""
+        loan.set_w(125)
+        loan.give_back()
+        assert fake_gpus.gpus[0].limit_mw == 300_000
+        path.write_text(text)
+        ((_, settled, told),) = settle_all()
+        assert settled
+        assert "was removed" in told
+        assert records() == []
+
+
+def test_a_gpu_that_is_lost_keeps_its_file_for_later(
+    fake_gpus: FakeDriver, limit: PowerLimit
+) -> None:
+    gpu = fake_gpus.gpus[0]
+    loan = Loan(limit)
+    loan.set_w(125)
+    gpu.lose()
+    with pytest.raises(ZeusPowerError, match="GPU is lost"):
+        loan.give_back()
+    ((_, settled, told),) = settle_all()
+    assert not settled
+    assert "GPU is lost" in told
+    for kind in ("find", "info", "constraints", "limit", "set_limit"):
+        gpu.fail(kind, 0)
+    ((_, settled, _),) = settle_all()
+    assert settled
+    assert gpu.limit_mw == 300_000
+
+
+def test_a_folder_that_cannot_be_written_is_told_with_a_remedy(
+    fake_gpus: FakeDriver, limit: PowerLimit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        monkeypatch.setenv("XDG_STATE_HOME", file.name)
+        with pytest.raises(ZeusPowerError, match="set XDG_STATE_HOME to a folder"):
+            check_free(limit.uuid)
+        with pytest.raises(ZeusPowerError, match="set XDG_STATE_HOME to a folder") as raised:
+            Loan(limit)
+    assert raised.value.fields == {"why": "no_record"}
+
+
+def test_a_limit_out_of_range_is_refused_and_the_one_in_force_put_back(
+    fake_gpus: FakeDriver, limit: PowerLimit
+) -> None:
+    loan = Loan(limit)
+    loan.set_w(200)
+    with pytest.raises(ZeusPowerError, match=r"a power limit of 999 W.*Invalid Argument"):
+        loan.set_w(999)
+    assert fake_gpus.gpus[0].limit_mw == 200_000
+    loan.give_back()
+    assert fake_gpus.gpus[0].limit_mw == 300_000
+
+
+def test_however_often_the_driver_refuses_a_limit_the_one_set_before_is_still_ours(
+    fake_gpus: FakeDriver, limit: PowerLimit
+) -> None:
+    loan = Loan(limit)
+    loan.set_w(200)
+    for refused_w in (999, 998, 997):
+        with pytest.raises(ZeusPowerError):
+            loan.set_w(refused_w)
+    assert loan.give_back() == ""
+    assert fake_gpus.gpus[0].limit_mw == 300_000
+
+
+def test_a_gpu_that_forbids_to_put_the_limit_back_keeps_its_file(
+    fake_gpus: FakeDriver, limit: PowerLimit
+) -> None:
+    loan = Loan(limit)
+    loan.set_w(200)
+    fake_gpus.gpus[0].fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
+    with pytest.raises(ZeusPowerError, match="CAP_SYS_ADMIN"):
+        loan.give_back()
+    assert records() == [fake_gpus.gpus[0].uuid]

@@ -1,0 +1,179 @@
+"""A power profile: to JSON and back, what is refused, and choosing again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeus_lightning.errors import ZeusConfigError
+from zeus_lightning.power.profile import PowerProfile
+from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, parse_selector
+
+PROFILE = PowerProfile(
+    device_model="NVIDIA H200",
+    driver="570.86.15",
+    num_devices=2,
+    batch_size=256,
+    points=(
+        PowerPoint(700, 100.0, 0.10),
+        PowerPoint(500, 80.0, 0.11),
+        PowerPoint(300, 60.0, 0.15),
+    ),
+    chosen_w=500,
+    selector="zeus-cost",
+    eta_knob=0.5,
+    max_power_w=1400.0,
+    search="golden",
+    measured_at="2026-05-04T12:00:00Z",
+)
+positive = st.floats(min_value=0, exclude_min=True, max_value=1e29)
+text = st.text(min_size=1)
+profiles = st.lists(
+    st.builds(PowerPoint, st.integers(1, 2000), positive, positive),
+    min_size=1,
+    unique_by=lambda point: point.limit_w,
+).flatmap(
+    lambda points: st.builds(
+        PowerProfile,
+        device_model=text,
+        driver=st.text(),
+        num_devices=st.integers(1, 10_000),
+        batch_size=st.integers(1, 10**9),
+        points=st.just(tuple(points)),
+        chosen_w=st.sampled_from([point.limit_w for point in points]),
+        selector=text,
+        eta_knob=st.floats(0, 1),
+        max_power_w=positive,
+        search=text,
+        measured_at=st.datetimes(timezones=st.timezones()).map(lambda at: at.isoformat()),
+    )
+)
+
+
+@given(profile=profiles)
+def test_a_profile_survives_json(profile: PowerProfile) -> None:
+    assert PowerProfile.loads(profile.dumps()) == profile
+    assert PowerProfile.from_json(profile.to_json()) == profile
+
+
+def test_the_json_is_plain_and_of_these_members() -> None:
+    assert PROFILE.to_json() == json.loads(PROFILE.dumps()) == {
+        "device_model": "NVIDIA H200",
+        "driver": "570.86.15",
+        "num_devices": 2,
+        "batch_size": 256,
+        "points": [
+            {"limit_w": 700, "energy_j": 100.0, "time_s": 0.10},
+            {"limit_w": 500, "energy_j": 80.0, "time_s": 0.11},
+            {"limit_w": 300, "energy_j": 60.0, "time_s": 0.15},
+        ],
+        "chosen_w": 500,
+        "selector": "zeus-cost",
+        "eta_knob": 0.5,
+        "max_power_w": 1400.0,
+        "search": "golden",
+        "measured_at": "2026-05-04T12:00:00Z",
+    }  # fmt: skip
+
+
+def test_members_of_a_later_version_are_ignored() -> None:
+    assert PowerProfile.from_json({**PROFILE.to_json(), "colour": "green"}) == PROFILE
+
+
+@pytest.mark.parametrize("member", list(PROFILE.to_json()))
+def test_a_missing_member_is_named(member: str) -> None:
+    data = PROFILE.to_json()
+    del data[member]
+    with pytest.raises(ZeusConfigError, match=f"a power profile lacks {member}"):
+        PowerProfile.from_json(data)
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("device_model", ""), ("device_model", 7), ("driver", None), ("selector", ""),
+        ("search", []), ("num_devices", 0), ("num_devices", True), ("batch_size", 2.5),
+        ("batch_size", "256"), ("batch_size", 10**40), ("eta_knob", 2.0), ("eta_knob", "0.5"),
+        ("eta_knob", float("nan")), ("max_power_w", 0), ("max_power_w", float("inf")),
+        ("max_power_w", 10**400), ("points", []), ("points", {}), ("points", "none"),
+        ("chosen_w", 400), ("chosen_w", 500.0), ("chosen_w", None),
+        ("measured_at", "yesterday"), ("measured_at", "2026-05-04T12:00:00"), ("measured_at", 12),
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_is_named(member: str, value: Any) -> None:
+    with pytest.raises(ZeusConfigError, match=f"^{member}"):
+        PowerProfile.from_json({**PROFILE.to_json(), member: value})
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        {"limit_w": 700.0, "energy_j": 1.0, "time_s": 1.0},
+        {"limit_w": True, "energy_j": 1.0, "time_s": 1.0},
+        {"limit_w": 0, "energy_j": 1.0, "time_s": 1.0},
+        {"limit_w": 700, "energy_j": 0.0, "time_s": 1.0},
+        {"limit_w": 700, "energy_j": 1.0, "time_s": -1.0},
+        {"limit_w": 700, "energy_j": "1", "time_s": 1.0},
+        {"limit_w": 700, "energy_j": 10**400, "time_s": 1.0},
+        {"limit_w": 700, "energy_j": 1.0, "time_s": float("nan")},
+        {"limit_w": 500, "energy_j": 1.0, "time_s": 1.0},  # a second one of this limit
+        {"limit_w": 700, "energy_j": 1.0},
+        [700, 1.0, 1.0],
+        None,
+    ],
+)
+def test_a_point_that_cannot_be_is_refused(point: Any) -> None:
+    data = PROFILE.to_json()
+    with pytest.raises(ZeusConfigError, match="point"):
+        PowerProfile.from_json({**data, "points": [*data["points"][1:], point]})
+
+
+@pytest.mark.parametrize(
+    "broken",
+    ["", "{", "[]", "null", "7", b"\xff\xfe\x00", "[" * 100_000, PROFILE.dumps()[:-30], "{}"],
+)
+def test_a_broken_file_is_one_clear_error(broken: str | bytes) -> None:
+    with pytest.raises(ZeusConfigError, match=r"a power profile (must be|lacks)"):
+        PowerProfile.loads(broken)
+
+
+@given(data=st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+), member=st.sampled_from(list(PROFILE.to_json())))  # fmt: skip
+def test_whatever_a_member_holds_it_is_a_profile_or_one_error(data: object, member: str) -> None:
+    with contextlib.suppress(ZeusConfigError):
+        profile = PowerProfile.from_json({**PROFILE.to_json(), member: data})
+        assert PowerProfile.loads(profile.dumps()) == profile
+
+
+RUN: dict[str, Any] = {"device_model": "NVIDIA H200", "num_devices": 2, "batch_size": 256}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("device_model", "Tesla V100"), ("num_devices", 1), ("batch_size", 128)]
+)
+def test_a_profile_of_another_run_is_refused_with_both_values(field: str, value: object) -> None:
+    PROFILE.check_fits(**RUN)
+    with pytest.raises(ZeusConfigError) as caught:
+        PROFILE.check_fits(**{**RUN, field: value})
+    for part in (field, repr(value), repr(RUN[field])):
+        assert part in caught.value.message
+
+
+def test_a_changed_selector_chooses_again_from_the_stored_points() -> None:
+    again = PROFILE.choose_again(parse_selector("energy"), PROFILE.inputs)
+    assert again == replace(PROFILE, chosen_w=300, selector="energy")
+    slower = SelectorInputs(eta_knob=1.0, max_power_w=1400.0)
+    again = PROFILE.choose_again(parse_selector("zeus-cost"), slower)
+    assert again == replace(PROFILE, chosen_w=300, eta_knob=1.0)
+
+
+def test_the_same_selector_chooses_the_same_again() -> None:
+    assert PROFILE.choose_again(parse_selector("zeus-cost"), PROFILE.inputs) == PROFILE

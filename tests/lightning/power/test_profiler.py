@@ -1,0 +1,460 @@
+"""The profiler, driven batch by batch: what it asks for, and when."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeus_lightning.errors import ZeusConfigError
+from zeus_lightning.power.profiler import (
+    CUTS,
+    Action,
+    Disturbance,
+    Done,
+    EndWindow,
+    Profiler,
+    ProfilerSettings,
+    SetLimit,
+    StartWindow,
+    Window,
+    merge,
+)
+from zeus_lightning.power.search import make_search, power_limits
+from zeus_lightning.power.selectors import Energy, PowerPoint, SelectorInputs, parse_selector
+
+LIMITS = power_limits(100, 250, 25)
+INPUTS = SelectorInputs(max_power_w=250.0)
+
+
+def profiler(
+    settings: ProfilerSettings,
+    points: Sequence[PowerPoint] = (),
+    selector: str = "zeus-cost",
+    search: Any = "sweep",
+) -> Profiler:
+    chosen = parse_selector(selector)
+    return Profiler(
+        make_search(search, LIMITS, chosen, INPUTS),
+        partial(chosen.select, inputs=INPUTS),
+        settings,
+        points,
+    )
+
+
+def batch_takes(limit_w: int | None) -> Window:
+    """Time falls as the limit rises, power is what the limit allows up to 180 W."""
+    power_w = min(limit_w or 250, 180)
+    return Window(power_w * (1 + 60 / power_w), 1 + 60 / power_w)
+
+
+@dataclass
+class Training:
+    """Stands for the callback: does what is asked, and notes it."""
+
+    profiler: Profiler
+    takes: Callable[[int | None], Window] = batch_takes
+    log: list[tuple[int, Action]] = field(default_factory=list)
+    """(Batches ended so far, action)."""
+    batches: int = 0
+    open_at: int | None = None
+    limit_w: int | None = None
+    windows: list[int] = field(default_factory=list)
+    """Batches of each window that was measured."""
+
+    def do(self, actions: tuple[Action, ...]) -> None:
+        for action in actions:
+            assert not self.log or not isinstance(self.log[-1][1], Done), "nothing after Done"
+            self.log.append((self.batches, action))
+            match action:
+                case SetLimit(limit_w):
+                    assert limit_w in LIMITS
+                    self.limit_w, self.open_at = limit_w, None
+                case StartWindow():
+                    self.open_at = self.batches
+                case EndWindow():
+                    assert self.open_at is not None, "no window spans an interruption"
+                    count, self.open_at = self.batches - self.open_at, None
+                    assert count == self.profiler.window_steps
+                    self.windows.append(count)
+                    one = self.takes(self.limit_w)
+                    window = Window(one.energy_j * count, one.time_s * count, one.disturbance)
+                    self.do(self.profiler.measured(window))
+
+    def batch(self) -> None:
+        self.do(self.profiler.batch_started())
+        self.batches += 1
+        self.do(self.profiler.batch_ended())
+
+    def interrupt(self) -> None:
+        self.open_at = None
+        self.do(self.profiler.interrupted())
+
+    def epochs(self, batches: int, at_most: int = 10_000) -> Training:
+        for _ in itertools.takewhile(lambda _: not self.profiler.done, range(at_most)):
+            self.batch()
+            if self.batches % batches == 0:
+                self.interrupt()
+        return self
+
+    def set_limits(self) -> list[int]:
+        return [action.limit_w for _, action in self.log if isinstance(action, SetLimit)]
+
+
+def test_a_sweep_measures_every_limit_from_the_highest_down_and_applies_the_best() -> None:
+    training = Training(profiler(ProfilerSettings(min_seconds=0))).epochs(10_000)
+    assert training.set_limits() == [250, 225, 200, 175, 150, 125, 100]
+    assert [point.limit_w for point in training.profiler.points] == training.set_limits()
+    for point in training.profiler.points:
+        one = batch_takes(point.limit_w)
+        assert point.energy_j == pytest.approx(one.energy_j)
+        assert point.time_s == pytest.approx(one.time_s)
+    assert training.log[-1][1] == training.profiler.done == Done(125)
+
+
+def test_waiting_warming_up_and_windows_take_the_batches_they_were_given() -> None:
+    settings = ProfilerSettings(wait_steps=3, warmup_steps=5, profile_steps=7, min_seconds=0)
+    training = Training(profiler(settings, search="golden")).epochs(10_000)
+    assert training.log[:5] == [
+        (3, SetLimit(250)),
+        (8, StartWindow()),
+        (15, EndWindow()),
+        (15, SetLimit(150)),
+        (20, StartWindow()),
+    ]
+
+
+def test_without_waiting_or_warm_up_the_window_starts_with_the_first_batch() -> None:
+    settings = ProfilerSettings(wait_steps=0, warmup_steps=0, profile_steps=2, min_seconds=0)
+    training = Training(profiler(settings))
+    training.batch()
+    training.batch()
+    training.batch()
+    assert training.log == [
+        (0, SetLimit(250)),
+        (0, StartWindow()),
+        (2, EndWindow()),
+        (2, SetLimit(225)),
+        (2, StartWindow()),
+    ]
+
+
+def test_too_short_a_first_window_only_tells_how_long_windows_must_be() -> None:
+    seconds = batch_takes(250).time_s * 100.5
+    settings = ProfilerSettings(warmup_steps=5, profile_steps=40, min_seconds=seconds)
+    training = Training(profiler(settings)).epochs(10_000)
+    assert training.windows == [40] + [101] * len(LIMITS)
+    assert training.log[1:5] == [
+        (6, StartWindow()),
+        (46, EndWindow()),
+        (46, StartWindow()),  # at the same limit, without another warm-up
+        (147, EndWindow()),
+    ]
+
+
+def test_a_long_enough_first_window_counts() -> None:
+    training = Training(profiler(ProfilerSettings(min_seconds=2.0))).epochs(10_000)
+    assert training.windows == [40] * len(LIMITS)
+
+
+def test_a_window_cut_by_an_interruption_is_measured_again_after_another_warm_up() -> None:
+    settings = ProfilerSettings(wait_steps=0, warmup_steps=2, profile_steps=6, min_seconds=0)
+    training = Training(profiler(settings))
+    for _ in range(5):
+        training.batch()
+    training.interrupt()
+    for _ in range(8):
+        training.batch()
+    assert training.log == [
+        (0, SetLimit(250)),
+        (2, StartWindow()),
+        (7, StartWindow()),
+        (13, EndWindow()),
+        (13, SetLimit(225)),
+    ]
+    assert [point.limit_w for point in training.profiler.points] == [250]
+
+
+def test_an_interruption_in_the_midst_of_a_batch_takes_the_window_away() -> None:
+    settings = ProfilerSettings(wait_steps=0, warmup_steps=0, profile_steps=2, min_seconds=0)
+    training = Training(profiler(settings))
+    training.batch()
+    training.do(training.profiler.batch_started())
+    training.interrupt()
+    training.do(training.profiler.batch_ended())
+    assert not training.windows
+    training.batch()
+    training.batch()
+    assert training.windows == [2]
+
+
+def test_several_interruptions_without_a_batch_between_are_one() -> None:
+    training = Training(profiler(ProfilerSettings(wait_steps=0, min_seconds=0)))
+    for _ in range(5):
+        training.batch()
+    for _ in range(CUTS + 1):
+        training.interrupt()
+    assert not training.profiler.done
+
+
+def test_a_window_holds_the_loading_of_each_of_its_batches() -> None:
+    settings = ProfilerSettings(wait_steps=0, warmup_steps=2, profile_steps=2, min_seconds=0)
+    machine = profiler(settings)
+    answers = [[machine.batch_started(), machine.batch_ended()] for _ in range(4)]
+    assert answers == [
+        [(SetLimit(250),), ()],
+        [(), (StartWindow(),)],  # before the next batch is loaded
+        [(), ()],
+        [(), (EndWindow(),)],
+    ]
+
+
+def test_a_batch_that_was_interrupted_is_no_warm_up() -> None:
+    settings = ProfilerSettings(wait_steps=0, warmup_steps=1, profile_steps=2, min_seconds=0)
+    machine = profiler(settings)
+    machine.batch_started()
+    machine.interrupted()
+    assert machine.batch_ended() == ()
+    assert machine.batch_started() == ()
+    assert machine.batch_ended() == (StartWindow(),)
+
+
+def test_a_window_that_just_fits_an_epoch_is_measured() -> None:
+    settings = ProfilerSettings(wait_steps=0, warmup_steps=10, profile_steps=40, min_seconds=0)
+    training = Training(profiler(settings)).epochs(50)
+    assert training.windows == [40] * len(LIMITS)
+    assert training.batches == 50 * len(LIMITS)
+
+
+def test_in_short_epochs_of_slow_batches_windows_are_made_to_fit() -> None:
+    training = Training(profiler(ProfilerSettings(min_seconds=5.0))).epochs(24)
+    assert training.windows == [14] * len(LIMITS)
+    assert training.profiler.done == Done(125)
+
+
+@pytest.mark.parametrize("batches", [1, 5, 10, 24])
+def test_in_epochs_too_short_for_any_window_it_gives_up_and_says_what_to_do(batches: int) -> None:
+    training = Training(profiler(ProfilerSettings(min_seconds=60.0))).epochs(batches)
+    done = training.profiler.done
+    assert done is not None
+    assert done.limit_w is None
+    for part in ("interrupted", "10 batches", "60 s", "warmup_steps", "min_seconds"):
+        assert part in done.reason
+    assert training.batches <= 3 * CUTS * batches
+
+
+def test_a_changed_limit_is_set_again_and_the_window_repeated() -> None:
+    disturbances = iter([Disturbance.NONE, Disturbance.LIMIT_CHANGED])
+
+    def takes(limit_w: int | None) -> Window:
+        one = batch_takes(limit_w)
+        return Window(one.energy_j, one.time_s, next(disturbances, Disturbance.NONE))
+
+    training = Training(profiler(ProfilerSettings(min_seconds=0)), takes).epochs(10_000)
+    assert training.set_limits() == [250, 225, 225, 200, 175, 150, 125, 100]
+    assert [p.limit_w for p in training.profiler.points] == [250, 225, 200, 175, 150, 125, 100]
+    assert training.profiler.done == Done(125)
+
+
+@pytest.mark.parametrize(
+    ("disturbance", "windows", "reason"),
+    [
+        (Disturbance.LIMIT_CHANGED, CUTS, "someone else changed a GPU's power limit 3 times"),
+        (Disturbance.NOT_SET, CUTS, "a GPU's power limit could not be set 3 times"),
+        (Disturbance.UNREADABLE, CUTS, "energy or time could not be read 3 times"),
+        (Disturbance.GPU_LOST, 1, "a GPU was lost"),
+    ],
+)
+def test_a_lasting_disturbance_ends_profiling_with_its_reason(
+    disturbance: Disturbance, windows: int, reason: str
+) -> None:
+    def takes(limit_w: int | None) -> Window:
+        return Window(math.nan, math.nan, disturbance)
+
+    training = Training(profiler(ProfilerSettings(min_seconds=0)), takes).epochs(10_000)
+    assert len(training.windows) == windows
+    assert training.profiler.done is not None
+    assert training.profiler.done.limit_w is None
+    assert reason in training.profiler.done.reason
+    assert not training.profiler.points
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+def test_an_implausible_reading_is_not_used(value: float) -> None:
+    for window in (Window(value, 1.0), Window(1.0, value)):
+        training = Training(profiler(ProfilerSettings(min_seconds=0)), lambda _, w=window: w)
+        training.epochs(10_000)
+        assert not training.profiler.points
+
+
+def test_a_gpu_lost_before_the_first_limit_ends_profiling() -> None:
+    training = Training(profiler(ProfilerSettings()))
+    training.do(training.profiler.disturbed(Disturbance.GPU_LOST))
+    assert training.profiler.done == Done(None, "a GPU was lost")
+
+
+def test_points_measured_before_are_not_measured_again() -> None:
+    before = [PowerPoint(limit, 100.0 + limit, 1.0) for limit in LIMITS[:-1]]
+    training = Training(profiler(ProfilerSettings(min_seconds=0), before)).epochs(10_000)
+    assert training.set_limits() == [100]
+    complete = [*before, PowerPoint(100, 900.0, 9.0)]
+    training = Training(profiler(ProfilerSettings(wait_steps=0), complete, "energy"))
+    training.batch()
+    assert training.log == [(0, Done(125))]
+
+
+def test_a_limit_that_was_not_measured_is_never_applied() -> None:
+    machine = Profiler(
+        make_search("sweep", LIMITS, Energy(), INPUTS),
+        lambda points: 240,
+        ProfilerSettings(min_seconds=0),
+    )
+    Training(machine).epochs(10_000)
+    assert machine.done is not None
+    assert machine.done.limit_w is None
+    assert "240" in machine.done.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("step_w", [0, -25, 2.5, "25", True, None]),
+        ("wait_steps", [-1, 1.0, None]),
+        ("warmup_steps", [-1, "10", False]),
+        ("profile_steps", [0, -1, 40.0]),
+        ("min_seconds", [-0.1, math.nan, math.inf, "2", None, True]),
+    ],
+)
+def test_settings_that_cannot_be_are_one_clear_error(name: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(ZeusConfigError, match=f"^{name} is .* it must be"):
+            ProfilerSettings(**{name: value})
+
+
+# Merging over ranks
+
+
+def test_energy_is_summed_and_the_slowest_rank_is_the_time() -> None:
+    assert merge([Window(10.0, 2.0), Window(30.0, 3.0), Window(20.0, 1.0)]) == Window(60.0, 3.0)
+    assert merge([Window(10.0, 2.0)]) == Window(10.0, 2.0)
+
+
+def test_the_worst_disturbance_of_any_rank_is_everyones() -> None:
+    lost = Window(math.nan, math.nan, Disturbance.GPU_LOST)
+    changed = Window(10.0, 2.0, Disturbance.LIMIT_CHANGED)
+    fine = Window(10.0, 2.0)
+    assert merge([fine, changed]).disturbance is Disturbance.LIMIT_CHANGED
+    assert merge([lost, fine, changed]).disturbance is Disturbance.GPU_LOST
+    assert merge([fine, Window(0.0, 2.0)]).disturbance is Disturbance.UNREADABLE
+    assert merge([fine, Window(1.0, math.inf)]).disturbance is Disturbance.UNREADABLE
+
+
+# Any sequence of events
+
+small = st.integers(0, 4)
+all_settings = st.builds(
+    ProfilerSettings,
+    wait_steps=small,
+    warmup_steps=small,
+    profile_steps=st.integers(1, 8),
+    min_seconds=st.floats(0, 20),
+)
+readings = st.builds(
+    Window,
+    st.floats(0.1, 1e6) | st.sampled_from([0.0, math.nan]),
+    st.floats(0.1, 10.0) | st.sampled_from([-1.0, math.inf]),
+    st.sampled_from([Disturbance.NONE] * 12 + list(Disturbance)),
+)
+events = st.sampled_from(["batch"] * 6 + ["interrupt", "half a batch", "disturb", "lose"])
+
+
+class Ranks(Training):
+    """Two ranks with readings of their own, whose machines must ask for the same."""
+
+    def __init__(self, machines: list[Profiler], readings: Iterator[Window]) -> None:
+        super().__init__(machines[0])
+        self.machines, self.readings = machines, readings
+
+    def all(self, event: Callable[[Profiler], tuple[Action, ...]]) -> None:
+        first, second = (event(machine) for machine in self.machines)
+        assert first == second
+        self.follow(first)
+
+    def follow(self, actions: tuple[Action, ...]) -> None:
+        for action in actions:
+            if isinstance(action, EndWindow):
+                assert self.open_at is not None, "no window spans an interruption"
+                assert self.batches - self.open_at == self.profiler.window_steps
+                self.open_at = None
+                merged = merge([next(self.readings), next(self.readings)])
+                self.all(partial(Profiler.measured, window=merged))
+            else:
+                self.do((action,))
+
+    def happens(self, event: str) -> None:
+        if event in ("batch", "half a batch"):
+            self.all(Profiler.batch_started)
+        if event == "batch":
+            self.batches += 1
+            self.all(Profiler.batch_ended)
+        if event in ("interrupt", "half a batch"):
+            self.open_at = None
+            self.all(Profiler.interrupted)
+        if event == "disturb":
+            self.all(lambda machine: machine.disturbed(Disturbance.LIMIT_CHANGED))
+        if event == "lose":
+            self.all(lambda machine: machine.disturbed(Disturbance.UNREADABLE))
+
+
+@given(
+    settings=all_settings,
+    sequence=st.lists(events, min_size=1, max_size=40).filter(lambda them: "batch" in them),
+    windows=st.lists(readings, min_size=1, max_size=20),
+    selector=st.sampled_from(["energy", "time", "zeus-cost", "max-slowdown:1.2"]),
+    search=st.sampled_from(["sweep", "golden"]),
+)
+def test_whatever_happens_limits_are_in_range_windows_are_whole_and_it_ends(
+    settings: ProfilerSettings,
+    sequence: list[str],
+    windows: list[Window],
+    selector: str,
+    search: str,
+) -> None:
+    machines = [profiler(settings, (), selector, search) for _ in range(2)]
+    ranks = Ranks(machines, itertools.cycle(windows))
+    for event in itertools.islice(itertools.cycle(sequence), 40_000):
+        if ranks.profiler.done:
+            break
+        ranks.happens(event)
+    done = ranks.profiler.done
+    assert done is not None
+    assert machines[1].done == done
+    assert ranks.log[-1][1] == done
+    if done.limit_w is None:
+        assert done.reason
+    else:
+        assert done.limit_w in {point.limit_w for point in ranks.profiler.points}
+
+
+@given(
+    epoch=st.integers(1, 60),
+    settings=all_settings,
+)
+def test_epochs_that_hold_a_long_enough_window_are_enough(
+    epoch: int, settings: ProfilerSettings
+) -> None:
+    slow = batch_takes(250).time_s  # the shortest batch
+    steps = max(1, math.ceil(settings.min_seconds / slow))
+    training = Training(profiler(settings)).epochs(epoch, at_most=60 * 600)
+    assert training.profiler.done is not None
+    if epoch >= settings.warmup_steps + max(steps, settings.profile_steps):
+        assert training.profiler.done.limit_w is not None
+    if epoch < settings.warmup_steps + steps:
+        assert training.profiler.done.limit_w is None

@@ -1,0 +1,153 @@
+"""Each selector's choice, and what names it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonargparse import ArgumentParser
+
+from zeus_lightning.errors import ZeusConfigError
+from zeus_lightning.power.selectors import (
+    CostSelector,
+    Energy,
+    MaxSlowdown,
+    PowerPoint,
+    Selector,
+    SelectorInputs,
+    Time,
+    ZeusCost,
+    parse_selector,
+)
+
+#               limit  energy  time   eta 0.5: 0.5 E + 0.5 * 300 T
+POINTS = [
+    PowerPoint(300, 250.0, 1.00),  # 275
+    PowerPoint(250, 200.0, 1.05),  # 257.5, the lowest
+    PowerPoint(200, 180.0, 1.20),  # 270
+    PowerPoint(150, 175.0, 1.60),  # 327.5
+    PowerPoint(100, 190.0, 2.50),
+]
+INPUTS = SelectorInputs(max_power_w=300.0)
+positive = st.floats(1e-3, 1e6)
+points = st.lists(
+    st.builds(PowerPoint, st.integers(50, 1000), positive, positive),
+    min_size=1,
+    max_size=20,
+    unique_by=lambda point: point.limit_w,
+)
+
+
+class Second:
+    """A selector of somebody else's."""
+
+    name = "second"
+
+    def __init__(self, place: int = 2) -> None:
+        self.place = place
+
+    def select(self, points: Sequence[PowerPoint], inputs: SelectorInputs) -> int:
+        return sorted(point.limit_w for point in points)[-self.place]
+
+
+@pytest.mark.parametrize(
+    ("selector", "chosen"),
+    [
+        ("energy", 150),
+        ("time", 300),
+        ("zeus-cost", 250),
+        ("max-slowdown:1", 300),
+        ("max-slowdown:1.05", 250),
+        ("max-slowdown:1.2", 200),
+        ("max-slowdown:9", 100),
+    ],
+)
+def test_each_selector_chooses_by_its_formula(selector: str, chosen: int) -> None:
+    assert parse_selector(selector).select(POINTS, INPUTS) == chosen
+
+
+def test_zeus_cost_takes_eta_and_max_power_from_the_run() -> None:
+    choices = [
+        ZeusCost().select(POINTS, SelectorInputs(eta_knob=eta, max_power_w=300.0))
+        for eta in (0.0, 0.5, 0.8, 1.0)
+    ]
+    assert choices == [300, 250, 200, 150]
+    assert ZeusCost().select(POINTS, SelectorInputs(max_power_w=50.0)) == 200
+
+
+def test_zeus_costs_own_eta_goes_before_the_runs() -> None:
+    selector = ZeusCost(eta_knob=1.0)
+    assert selector.select(POINTS, SelectorInputs(eta_knob=0.0, max_power_w=300.0)) == 150
+    assert selector.name != ZeusCost().name
+
+
+def test_of_equal_costs_the_lowest_limit_is_chosen() -> None:
+    equal = [PowerPoint(limit, 10.0, 1.0) for limit in (250, 150, 200)]
+    for selector in (Energy(), Time(), ZeusCost(), MaxSlowdown(1.0)):
+        assert selector.select(equal, INPUTS) == 150
+
+
+@given(points=points, factor=st.floats(1, 3))
+def test_max_slowdown_is_the_lowest_limit_that_is_fast_enough(
+    points: list[PowerPoint], factor: float
+) -> None:
+    chosen = MaxSlowdown(factor).select(points, INPUTS)
+    highest = max(points, key=lambda point: point.limit_w)
+    for point in points:
+        if point.limit_w == chosen:
+            assert point.time_s <= factor * highest.time_s
+        elif point.limit_w < chosen:
+            assert point.time_s > factor * highest.time_s
+
+
+@given(points=points)
+def test_the_order_of_the_points_does_not_matter(points: list[PowerPoint]) -> None:
+    for selector in (Energy(), Time(), ZeusCost(), MaxSlowdown(1.1)):
+        assert selector.select(points, INPUTS) == selector.select(points[::-1], INPUTS)
+
+
+@pytest.mark.parametrize(
+    "selector",
+    ["", "fastest", "Energy", "zeus-cost:0.3", "energy:", "max-slowdown", "max-slowdown:",
+     "max-slowdown:fast", "max-slowdown:0.9", "max-slowdown:nan", "max-slowdown:inf", 3, None],
+)  # fmt: skip
+def test_an_unknown_selector_is_one_clear_error(selector: object) -> None:
+    with pytest.raises(ZeusConfigError, match='"energy", "time", "zeus-cost", "max-slowdown:'):
+        parse_selector(selector)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("eta", [-0.1, 1.1, float("nan")])
+def test_an_eta_out_of_range_is_refused(eta: float) -> None:
+    with pytest.raises(ZeusConfigError, match="eta_knob is"):
+        ZeusCost(eta_knob=eta)
+    with pytest.raises(ZeusConfigError, match="eta_knob is"):
+        SelectorInputs(eta_knob=eta, max_power_w=300.0)
+
+
+@pytest.mark.parametrize("watts", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_max_power_that_cannot_be_is_refused(watts: float) -> None:
+    with pytest.raises(ZeusConfigError, match="max_power_w is"):
+        SelectorInputs(max_power_w=watts)
+
+
+def test_a_selectors_name_is_what_names_it() -> None:
+    for name in ("energy", "time", "zeus-cost", "max-slowdown:1.1"):
+        assert parse_selector(name).name == name
+
+
+def test_a_selector_object_comes_through_a_class_path() -> None:
+    parser = ArgumentParser()
+    parser.add_argument("--selector", type=str | Selector)
+    module = "zeus_lightning.power.selectors"
+    given = {"class_path": f"{module}.MaxSlowdown", "init_args": {"factor": 1.2}}
+    config = parser.instantiate(parser.parse_object({"selector": given}))
+    assert parse_selector(config.selector) == MaxSlowdown(1.2)
+    assert parser.parse_object({"selector": "energy"}).selector == "energy"
+
+
+def test_only_a_selector_with_a_cost_is_a_cost_selector() -> None:
+    assert all(isinstance(selector, CostSelector) for selector in (Energy(), Time(), ZeusCost()))
+    assert not isinstance(MaxSlowdown(1.1), CostSelector)
+    assert isinstance(parse_selector(Second()), Second)

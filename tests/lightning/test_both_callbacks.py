@@ -1,0 +1,199 @@
+"""`ZeusPowerLimitCallback` beside `ZeusBSOCallback`, and profiles shared through the service."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from fake_nvml import FakeDriver, FakeGpu
+from gpu_programs import DriversClock, GpuNet, ManyBatches, power
+from programs import new_job, trainer, zeus
+from service.jobs import spec_json
+from service_process import ServiceProcess, free_port
+
+from zeus_lightning import ZeusBSOCallback, ZeusPowerLimitCallback
+
+SIZES: dict[str, Any] = {"batch_sizes": [8, 16], "default_batch_size": 8}
+
+
+@pytest.fixture
+def gpu(fake_gpus: FakeDriver) -> FakeGpu:
+    fake_gpus.freeze()
+    fake_gpus.gpus[0].limit_mw = 250_000
+    return fake_gpus.gpus[0]
+
+
+@pytest.fixture
+def meter(fake_gpus: FakeDriver, gpu: FakeGpu) -> Iterator[DriversClock]:
+    meter = DriversClock(fake_gpus)
+    yield meter
+    meter.close()
+
+
+def run(*callbacks: Any, gpu: FakeGpu, **arguments: Any) -> GpuNet:
+    net = GpuNet(gpu)
+    trainer(*callbacks, **arguments).fit(net, ManyBatches())
+    return net
+
+
+def profiles(url: str, job_id: str) -> list[dict[str, Any]]:
+    answer = requests.get(f"{url}/api/v1/jobs/{job_id}/power-profiles", timeout=5)
+    assert answer.status_code == 200
+    return answer.json()["profiles"]
+
+
+@pytest.mark.parametrize("power_first", [True, False])
+def test_in_either_order_the_profile_is_of_the_jobs_eta_and_of_the_batch_size_injected(
+    service: ServiceProcess, gpu: FakeGpu, meter: DriversClock, power_first: bool
+) -> None:
+    bso = zeus(service.url, eta_knob=1.0, batch_sizes=[16], default_batch_size=16)
+    limit = power(meter=meter)
+    net = run(*((limit, bso) if power_first else (bso, limit)), gpu=gpu)
+    assert net.batch_lengths == {16}
+    assert bso.outcome == "converged"
+    (profile,) = profiles(service.url, bso.job.job_id)
+    assert profile == limit.profile.to_json() | {"measured_at": profile["measured_at"]}
+    assert (profile["batch_size"], profile["eta_knob"], profile["chosen_w"]) == (16, 1.0, 100)
+    assert net.limits_w[-1] == 100
+
+
+def test_the_next_recurrence_applies_the_stored_optimum_from_its_first_step(
+    service: ServiceProcess, gpu: FakeGpu, meter: DriversClock
+) -> None:
+    job = new_job()
+    fixed = {"job_id": job, "batch_sizes": [8], "default_batch_size": 8}
+    first, second = power(meter=meter), power(meter=meter)
+    run(zeus(service.url, **fixed), first, gpu=gpu)
+    net = run(zeus(service.url, **fixed), second, gpu=gpu)
+    assert (first.profiled, second.profiled) == (True, False)
+    assert set(net.limits_w) == {225}
+    third = power(meter=meter, selector="time")
+    assert set(run(zeus(service.url, **fixed), third, gpu=gpu).limits_w) == {300}
+
+
+def test_another_batch_size_of_the_job_starts_its_search_from_the_neighbours_optimum(
+    service: ServiceProcess,
+    gpu: FakeGpu,
+    meter: DriversClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    job = new_job()
+    callbacks = [power(meter=meter, search="golden") for _ in range(2)]
+    with caplog.at_level(logging.INFO):
+        for callback in callbacks:
+            run(zeus(service.url, job_id=job, **SIZES), callback, gpu=gpu)
+    assert [profile["batch_size"] for profile in profiles(service.url, job)] == [8, 16]
+    assert "starts from 225 W, the best one of batch size 8" in caplog.text
+    cold, warm = (len(callback.profile.points) for callback in callbacks)
+    assert warm <= cold
+    assert callbacks[1].limit_w == 225
+
+
+def test_the_batch_size_callback_learns_whether_its_trial_paid_for_profiling(
+    service: ServiceProcess,
+    gpu: FakeGpu,
+    meter: DriversClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fixed = {"job_id": new_job(), "batch_sizes": [8], "default_batch_size": 8}
+    for paid in (True, False):
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            run(zeus(service.url, **fixed), power(meter=meter), gpu=gpu)
+        assert (
+            "ended as converged" in caplog.text,
+            "measuring power limits included" in caplog.text,
+        ) == (True, paid)
+
+
+def test_alone_with_url_and_job_the_profile_is_shared_too(
+    service: ServiceProcess, gpu: FakeGpu, meter: DriversClock
+) -> None:
+    job = new_job()
+    registered = requests.post(f"{service.url}/api/v1/jobs", json=spec_json(job_id=job), timeout=5)
+    assert registered.status_code == 201
+    run(power(meter=meter, url=service.url, job_id=job), gpu=gpu, max_epochs=1)
+    net = run(power(meter=meter, url=service.url, job_id=job), gpu=gpu, max_epochs=1)
+    assert set(net.limits_w) == {225}
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_a_service_that_is_away_or_knows_no_such_job_is_told_and_the_limit_found_all_the_same(
+    service: ServiceProcess, gpu: FakeGpu, meter: DriversClock, away: bool
+) -> None:
+    url = f"http://127.0.0.1:{free_port()}" if away else service.url
+    callback = power(meter=meter, url=url, job_id="nobody-registered-this")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        net = run(callback, gpu=gpu, max_epochs=1)
+    assert callback.limit_w == net.limits_w[-1] == 225
+    messages = [str(w.message) for w in told if str(w.message).startswith("zeus:")]
+    assert len(messages) == 2
+    assert "no power profile is asked for" in messages[0]
+    assert "the power profile is not shared" in messages[1]
+
+
+def test_a_run_without_the_service_trains_and_profiles_where_that_is_allowed(
+    gpu: FakeGpu, meter: DriversClock
+) -> None:
+    bso = zeus(f"http://127.0.0.1:{free_port()}", strict=False, eta_knob=0.0)
+    callback = power(meter=meter)
+    with pytest.warns(UserWarning, match="training without it"):
+        run(bso, callback, gpu=gpu, max_epochs=1)
+    assert callback.limit_w == 300  # eta 0: the fastest
+
+
+def test_an_error_of_either_ends_the_trial_and_puts_the_limit_back(
+    service: ServiceProcess, gpu: FakeGpu, meter: DriversClock
+) -> None:
+    from zeus_lightning import ZeusConfigError, ZeusTrialFailed
+
+    for order in (1, -1):
+        bso, limit = zeus(service.url, beta_knob=None), power(meter=meter)
+        with pytest.raises(ZeusTrialFailed):
+            trainer(*[bso, limit][::order], max_epochs=2).fit(GpuNet(gpu), ManyBatches())
+        assert gpu.limit_mw == 250_000
+        bso, limit = zeus(service.url), power(meter=meter, step_w=1000)
+        with pytest.raises(ZeusConfigError, match="step_w"):
+            trainer(*[bso, limit][::order]).fit(GpuNet(gpu), ManyBatches())
+        assert bso.outcome in (None, "withdrawn")
+        assert gpu.limit_mw == 250_000
+
+
+def test_lightning_cli_builds_both_from_a_config_with_a_selector_class(
+    service: ServiceProcess, fake_gpus: FakeDriver, tmp_path: Path
+) -> None:
+    fake_gpus.gpus[0].set_load(1)
+    config = Path(__file__).with_name("both_callbacks.yaml")
+    script = Path(__file__).with_name("cli_program.py")
+    done = subprocess.run(
+        [sys.executable, script, "fit", f"--config={config}"],
+        env={
+            **fake_gpus.env,
+            "PYTHONPATH": ":".join(sys.path),
+            "ZEUS_SERVER_URL": service.url,
+            "ZEUS_JOB_ID": f"cli-{tmp_path.name}",
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    printed = done.stdout + done.stderr
+    assert "* chosen by max-slowdown:1.5" in printed
+    assert "ended as converged" in printed
+    assert (tmp_path / "profile.json").exists()
+    assert fake_gpus.gpus[0].limit_mw == 300_000
+
+
+def test_both_are_public_and_the_callbacks_state_keys_differ() -> None:
+    assert ZeusPowerLimitCallback().state_key != ZeusBSOCallback(target_metric=1).state_key

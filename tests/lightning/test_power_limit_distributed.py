@@ -1,0 +1,151 @@
+"""Two real ranks (`ddp`, gloo), each with a GPU: one limit, set in the same batch on both."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+from fake_nvml import FakeDriver
+from service_process import free_port
+
+SCRIPT = Path(__file__).with_name("two_gpus.py")
+DEADLINE_S = 240
+Ranks = list[dict[str, Any]]
+SCENARIOS = ("whole", "known", "changed", "slow", "ranges", "permission", "observe", "mig")
+
+
+@pytest.fixture(scope="module")
+def driver(fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> FakeDriver:
+    """Six GPUs: two alike at 250 W, and ones of another range, without the right, under MIG."""
+    driver = FakeDriver(fake_nvml_library, tmp_path_factory.mktemp("driver") / "state")
+    driver.add_gpu(max_w=350)
+    driver.add_gpu().fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
+    driver.add_gpu().lack_power_control()
+    for gpu in driver.gpus[:2]:
+        gpu.limit_mw = 250_000
+        gpu.set_load(1)
+    return driver
+
+
+@pytest.fixture(scope="module")
+def seen(driver: FakeDriver, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ranks]:
+    """What both ranks saw of a scenario; all of them run once, in one pair of processes."""
+    folder = tmp_path_factory.mktemp("ranks")
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), str(folder), *SCENARIOS],
+        env={
+            **driver.env,
+            "XDG_STATE_HOME": str(folder / "state"),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "MASTER_PORT": str(free_port()),
+        },
+        start_new_session=True,
+    )
+    try:
+        assert process.wait(timeout=DEADLINE_S) == 0
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        raise
+    return lambda name: [json.loads((folder / f"{name}-{r}.json").read_text()) for r in (0, 1)]
+
+
+def test_both_ranks_set_the_same_limits_in_the_same_batches(seen: Callable[[str], Ranks]) -> None:
+    first, second = seen("whole")
+    assert first["error"] is second["error"] is None
+    assert first["limits_w"] == second["limits_w"]
+    assert len(first["limits_w"]) == 80
+    assert [first["limits_w"][batch] for batch in (0, 1, 10, 79)] == [
+        250,
+        300,
+        200,
+        first["limit_w"],
+    ]
+    assert first["profile"] == second["profile"]
+
+
+def test_energy_is_summed_time_is_the_slowest_ranks_and_max_power_is_of_all(
+    seen: Callable[[str], Ranks],
+) -> None:
+    for rank in seen("slow"):
+        profile = rank["profile"]
+        assert (profile["num_devices"], profile["max_power_w"]) == (2, 600)
+        assert profile["batch_size"] == 8
+        for point in profile["points"]:
+            assert point["time_s"] >= 0.02
+            power_w = point["energy_j"] / point["time_s"]
+            assert power_w == pytest.approx(2 * point["limit_w"], rel=0.2)
+
+
+def test_the_limits_found_are_put_back_on_both(seen: Callable[[str], Ranks]) -> None:
+    for name in SCENARIOS:
+        for rank in seen(name):
+            assert rank["after_w"] == 250
+
+
+def test_a_profile_known_to_rank_zero_is_applied_by_both_from_the_first_step(
+    seen: Callable[[str], Ranks],
+) -> None:
+    chosen_w = seen("whole")[0]["limit_w"]
+    for rank in seen("known"):
+        assert set(rank["limits_w"]) == {chosen_w}
+        assert not rank["profiled"]
+
+
+def test_what_strikes_one_rank_makes_both_measure_again(seen: Callable[[str], Ranks]) -> None:
+    first, second = seen("changed")
+    differ = [
+        batch
+        for batch, limits in enumerate(zip(first["limits_w"], second["limits_w"], strict=True))
+        if limits[0] != limits[1]
+    ]
+    assert differ
+    assert max(differ) < 14  # until the window's edge
+    assert {second["limits_w"][batch] for batch in differ} == {111}
+    assert first["profile"] == second["profile"]
+    assert first["limit_w"] == second["limit_w"]
+    (told,) = first["told"]
+    assert "someone else changed a GPU's power limit (rank 1)" in told
+    void_w = int(re.search(r"at a power limit of (\d+) W is void", told)[1])
+    batches = next(len([*same]) for limit, same in groupby(first["limits_w"]) if limit == void_w)
+    assert batches >= 2 * (2 + 4)  # warm-up and window, twice
+    assert second["told"] == []  # only rank zero speaks
+
+
+def test_different_ranges_of_limits_are_an_error_on_both_ranks_that_lists_them(
+    seen: Callable[[str], Ranks],
+) -> None:
+    for rank in seen("ranges"):
+        kind, message = rank["error"]
+        assert kind == "ZeusConfigError"
+        assert "rank 0 100 to 300 W, rank 1 100 to 350 W" in message
+        assert rank["limits_w"] == []
+
+
+def test_a_right_that_one_rank_lacks_is_an_error_on_both_or_both_observe(
+    seen: Callable[[str], Ranks],
+) -> None:
+    for rank in seen("permission"):
+        assert rank["error"][0] == "ZeusPowerError"
+        assert "CAP_SYS_ADMIN" in rank["error"][1]
+        assert rank["limits_w"] == []
+    for rank in seen("observe"):
+        assert rank["error"] is None
+        assert set(rank["limits_w"]) == {250}
+
+
+def test_a_gpu_without_power_control_on_one_rank_leaves_the_others_limit_alone_too(
+    seen: Callable[[str], Ranks],
+) -> None:
+    for rank in seen("mig"):
+        assert rank["error"] is None
+        assert set(rank["limits_w"]) == {250}
+        assert len(rank["limits_w"]) == 80
