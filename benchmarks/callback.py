@@ -1,11 +1,13 @@
-"""What the callback costs: import time, per-batch hooks, one report to a local service.
+"""What the callbacks cost: at import, for each batch, at each validation end, over a training.
 
-Run it with `python benchmarks/callback.py`; it needs the extras `service` and `dev`. These are
-measurements to read, not tests: the figures are of this machine, now.
+Run it with `python benchmarks/callback.py`, in about four minutes on a quiet machine; it needs the
+extras `service` and `dev`. These are measurements to read, not tests: the figures are of this
+machine, now. Those that were written down are in `RESULTS.md`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import socket
@@ -16,20 +18,26 @@ import tempfile
 import time
 import timeit
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
+import psutil
+import torch
+from lightning.pytorch import Callback
 from rich.console import Console
 from rich.table import Table
 
-from zeus_lightning import ZeusBSOCallback, ZeusServiceUnavailable
+from zeus_lightning import ZeusBSOCallback, ZeusPowerLimitCallback, ZeusServiceUnavailable
 from zeus_lightning.client import BSOClient
 from zeus_lightning.messages import JobSpec, Report
 from zeus_lightning.meters.cpu_estimate import cpu_model
 
+RUNS = Path(__file__).with_name("callback_runs.py")
+EPOCHS = 3  # of each of its trainings
 IMPORT = """
 import time
 import lightning
@@ -46,9 +54,8 @@ def import_ms(rounds: int = 7) -> list[float]:
     return [1e3 * float(output.split()[-1]) for output in outputs]
 
 
-def per_batch_us(rounds: int = 20, calls: int = 10_000) -> list[float]:
-    """All the hooks that Lightning calls on the callback for one training batch."""
-    callback = ZeusBSOCallback("http://127.0.0.1:1", target_metric=0.9)
+def per_batch_us(callback: Callback, rounds: int = 20, calls: int = 10_000) -> list[float]:
+    """All the hooks that Lightning calls on a callback for one training batch."""
     arguments = {
         "on_train_batch_start": 4,
         "on_before_zero_grad": 3,
@@ -98,6 +105,37 @@ def report_ms(url: str, reports: int = 300) -> list[float]:
     return times
 
 
+def run(*arguments: str) -> dict[str, Any]:
+    """What a training of `callback_runs.py` has measured."""
+    command = [sys.executable, str(RUNS), *arguments]
+    output = subprocess.check_output(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True)
+    measured: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return measured
+
+
+def ratios(trained: dict[str, Any], name: str, unit: str) -> list[float]:
+    """Of paired trainings: those so named over those without the callback."""
+    paired = zip(trained[name], trained["without"], strict=True)
+    return [one[unit] / other[unit] for one, other in paired]
+
+
+def spread(values: list[float]) -> str:
+    """Mean and two standard errors of it."""
+    error = statistics.stdev(values) / len(values) ** 0.5
+    return f"{statistics.mean(values):.4f} +- {2 * error:.4f}"
+
+
+def machine() -> str:
+    """What the figures are of."""
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    packages = ", ".join(f"{name} {version(name)}" for name in ("lightning", "torch"))
+    return (
+        f"{cpu_model()}, {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB, "
+        f"{', '.join(gpus) or 'no GPU'}; {platform.platform()}; "
+        f"Python {platform.python_version()}, {packages}"
+    )
+
+
 @contextmanager
 def local_service() -> Iterator[str]:
     """`zeus-service serve` on a free port, with SQLite in a temporary folder."""
@@ -132,25 +170,51 @@ def _wait_for(url: str) -> None:
 
 
 def main() -> None:
-    ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
-    machine = (
-        f"{cpu_model()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; "
-        f"Python {platform.python_version()}, lightning {version('lightning')}"
-    )
-    table = Table(title="ZeusBSOCallback: what it costs", caption=machine)
-    for heading in ("figure", "median", "min", "max", "limit"):
+    """Measure it all, and print it."""
+    parser = ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--epoch-s", type=float, default=2.2, help="seconds of a training epoch")
+    parser.add_argument("--rounds", type=int, default=8, help="of three trainings each")
+    options = parser.parse_args()
+    began_s, load = time.monotonic(), os.getloadavg()[0]
+    table = Table(title="What the callbacks cost")
+    for heading in ("figure", "median", "min", "max", "target"):
         table.add_column(heading, justify="left" if heading == "figure" else "right")
 
-    def add(figure: str, unit: str, limit: float, measure: Callable[[], list[float]]) -> None:
-        values = measure()
-        cells = (statistics.median(values), min(values), max(values), limit)
-        table.add_row(figure, *(f"{value:.3g} {unit}" for value in cells))
+    def add(figure: str, unit: str, limit: str, values: list[float]) -> None:
+        cells = (f(values) for f in (statistics.median, min, max))
+        table.add_row(figure, *(f"{value:.4g} {unit}".rstrip() for value in cells), limit)
 
-    add("import zeus_lightning, after import lightning", "ms", 50, import_ms)
-    add("the callback's hooks for one training batch", "us", 5, per_batch_us)
+    add("import zeus_lightning, after import lightning", "ms", "50 ms", import_ms())
+    batch_size = ZeusBSOCallback("http://127.0.0.1:1", target_metric=0.9)
+    power = ZeusPowerLimitCallback()  # as it is when profiling is over
+    add("ZeusBSOCallback's hooks for one training batch", "us", "5 us", per_batch_us(batch_size))
+    add("ZeusPowerLimitCallback's hooks for one training batch", "us", "5 us", per_batch_us(power))
     with local_service() as url:
-        add("one report to a local service", "ms", 10, lambda: report_ms(url))
-    Console(width=100).print(table)
+        add("one report to a local service", "ms", "10 ms", report_ms(url))
+        for devices, where, limit in ((1, "alone", "10 ms"), (2, "on 2 ranks of ddp", "15 ms")):
+            ends = run("ends", url, str(devices))
+            add(f"in the callback at a validation end, {where}", "ms", limit, ends["ms"])
+            add("strategy calls of it", "", "2" if devices > 1 else "", ends["calls"])
+        trained = run("pairs", url, str(options.epoch_s), str(EPOCHS), str(options.rounds))
+    over = {unit: ratios(trained, "with", unit) for unit in ("s", "cpu_s")}
+    resolution = {unit: ratios(trained, "again", unit) for unit in ("s", "cpu_s")}
+    epochs = [each["s"] / EPOCHS for each in trained["without"]]
+    add("an epoch of the trainings below, without it", "s", ">= 2 s", epochs)
+    add("training time, with it over without", "", "1.01", over["s"])
+    add("  without over without: the resolution", "", "", resolution["s"])
+    add("CPU time of training, with it over without", "", "", over["cpu_s"])
+    add("  without over without: the resolution", "", "", resolution["cpu_s"])
+    console = Console(width=110)
+    console.print(table)
+    console.print(
+        f"Training time, with over without, by {options.rounds} pairs: {spread(over['s'])} (mean "
+        f"and two standard errors); without over without: {spread(resolution['s'])}."
+    )
+    console.print(f"{machine()}.")
+    console.print(
+        f"Load {load:.1f} when it began and {os.getloadavg()[0]:.1f} when it ended, after "
+        f"{time.monotonic() - began_s:.0f} s."
+    )
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ class DigitsNet(L.LightningModule):
         """Log the share of digits that are read right."""
         images, labels = batch
         right = self.net(images.unflatten(1, (8, 8))).argmax(1) == labels
-        self.log("val_acc", right.float().mean())
+        self.log("val_acc", right.float().mean(), sync_dist=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Plain SGD with momentum."""

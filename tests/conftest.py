@@ -6,9 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from service_process import ServiceProcess
 
 pytest_plugins = ["fake_nvml.plugin"]
+
+# how fast examples are made and tried is the machine's affair, and others use it too
+settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
 
 
 @pytest.fixture(scope="session")

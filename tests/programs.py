@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -69,7 +70,6 @@ class StepMeter:
     """A meter on which every reading is `energy_j` joules and `time_s` seconds after the last."""
 
     name = "step"
-    devices = ("step",)
     device_model = "step"
     max_power_w = 10.0
     is_estimate = False
@@ -79,9 +79,35 @@ class StepMeter:
         self.energy_j = energy_j
         self.time_s = time_s
 
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return (f"step {os.getpid()}",)  # each rank's is its own
+
     def read(self) -> Reading:
         step = next(self._steps)
         return Reading(energy_j=step * self.energy_j, time_s=step * self.time_s)
+
+    def close(self) -> None:
+        pass
+
+
+class WorkMeter(Callback):
+    """A meter that counts 3 J and 1 s for each training step; a callback, to see them."""
+
+    name = "work"
+    devices = ("steps",)
+    device_model = "steps"
+    max_power_w = 10.0
+    is_estimate = False
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        self.steps += 1
+
+    def read(self) -> Reading:
+        return Reading(energy_j=self.steps * 3.0, time_s=self.steps * 1.0)
 
     def close(self) -> None:
         pass
@@ -97,6 +123,13 @@ class Raise(Callback):
         raise self.error
 
 
+class BreaksOnException(Raise):
+    """Raises another one where it is told of it: callbacks after it are not told."""
+
+    def on_exception(self, *args: Any) -> None:
+        raise OSError("in on_exception")
+
+
 class Steps(Callback):
     """Counts training steps."""
 
@@ -106,10 +139,18 @@ class Steps(Callback):
         self.count += 1
 
 
-def zeus(url: str | None, **arguments: Any) -> ZeusBSOCallback:
-    """The callback with what every test would have to say."""
-    defaults = {"target_metric": 0.8, "meter": StepMeter(), "job_id": new_job()}
-    return ZeusBSOCallback(url, **(defaults | arguments))
+def zeus(
+    url: str | None, kind: type[ZeusBSOCallback] = ZeusBSOCallback, **arguments: Any
+) -> ZeusBSOCallback:
+    """The callback, or one made from it, with what every test would have to say."""
+    # the choices of `zeus` are known beforehand while it explores
+    defaults = {
+        "target_metric": 0.8,
+        "meter": StepMeter(),
+        "job_id": new_job(),
+        "policy": "zeus",
+    }
+    return kind(url, **(defaults | arguments))
 
 
 def trainer(*callbacks: Callback, **arguments: Any) -> Trainer:

@@ -7,10 +7,12 @@ from zeus_lightning.errors import (
     ZeusJobConflict,
     ZeusMeterError,
     ZeusNoBatchSizeLeft,
+    ZeusPowerError,
     ZeusServiceError,
     ZeusServiceUnavailable,
     ZeusTrialFailed,
 )
+from zeus_lightning.power_limit import ZeusPowerLimitCallback
 from zeus_lightning.version import __version__
 
 __all__ = [
@@ -20,6 +22,8 @@ __all__ = [
     "ZeusJobConflict",
     "ZeusMeterError",
     "ZeusNoBatchSizeLeft",
+    "ZeusPowerError",
+    "ZeusPowerLimitCallback",
     "ZeusServiceError",
     "ZeusServiceUnavailable",
     "ZeusTrialFailed",

@@ -1,21 +1,24 @@
 """Find the batch size of a Lightning program, and check that its dataloaders follow it.
 
 A *global* batch is what one optimizer step sees: `share` per-device batches, where
-`share = world_size * accumulate_grad_batches`. The service speaks of global batch sizes, the
-program of per-device ones.
+`share = devices * accumulate_grad_batches`. The program speaks of per-device batch sizes; the
+service, as the callback was told, of global ones or of the program's own.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from typing import Any, SupportsIndex, cast
+from contextlib import suppress
+from typing import Any, Literal, SupportsIndex, cast
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.parsing import lightning_getattr, lightning_hasattr
 
 from zeus_lightning.errors import ZeusConfigError
+
+Scope = Literal["global", "per_device"]
 
 
 def positive_sizes(batch_sizes: Iterable[int]) -> list[int]:
@@ -67,9 +70,28 @@ def check_shares(batch_sizes: list[int], share: int) -> None:
         )
 
 
-def share(trainer: Trainer) -> int:
-    """Per-device batches in a global batch."""
-    return trainer.world_size * trainer.accumulate_grad_batches
+def share(trainer: Trainer, scope: Scope = "global") -> int:
+    """Per-device batches in what the service calls a batch.
+
+    Args:
+        trainer: Has as many devices as its strategy gives different data to, and accumulates.
+        scope: `per_device`: the service speaks of the program's own batches, one each.
+
+    Raises:
+        ZeusConfigError: The global batch size would change from epoch to epoch.
+    """
+    if scope == "per_device":
+        return 1
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if hasattr(callback, "going_to_accumulate_grad_batches"):
+            raise ZeusConfigError(
+                f"{type(callback).__name__} changes accumulate_grad_batches in mid-run, and with "
+                "it the global batch size that the service is to choose; use "
+                "Trainer(accumulate_grad_batches=...), or batch_size_scope='per_device'"
+            )
+    sampler = trainer.distributed_sampler_kwargs or {}  # fewer than ranks in a model-parallel run
+    devices = int(sampler.get("num_replicas", trainer.world_size))
+    return devices * trainer.accumulate_grad_batches
 
 
 def find_batch_size(trainer: Trainer, module: LightningModule) -> int:
@@ -115,6 +137,20 @@ def check_loaders(trainer: Trainer, module: LightningModule, batch_size: int) ->
                 "train_dataloader(), not in setup() or __init__(), with batch_size=self.batch_size"
             )
     return None not in sizes
+
+
+def trained_size(trainer: Trainer) -> int | None:
+    """The global batch size of the train dataloaders as they are.
+
+    Returns:
+        None where it cannot be seen, or changes from epoch to epoch.
+    """
+    loaders = CombinedLoader(trainer.train_dataloader).flattened
+    sizes = {_loader_batch_size(loader) for loader in loaders}
+    size = sizes.pop() if len(sizes) == 1 else None
+    with suppress(ZeusConfigError):
+        return size * share(trainer) if size else None
+    return None
 
 
 def data_owner(trainer: Trainer, module: LightningModule) -> str:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
+import logging
 import os
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
-from uuid import uuid4
 
-import numpy as np
-import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -18,24 +15,30 @@ from typing_extensions import override
 
 from zeus_lightning import batch_size as sizes
 from zeus_lightning.client import BSOClient
-from zeus_lightning.distributed import on_every_rank, on_rank_zero, sum_over_ranks
-from zeus_lightning.ending import out_of_time, outcome_of, text_of
+from zeus_lightning.distributed import on_every_rank, on_rank_zero
+from zeus_lightning.ending import at_train_end, outcome_of, text_of
 from zeus_lightning.errors import (
     ZeusConfigError,
     ZeusError,
-    ZeusMeterError,
     ZeusServiceUnavailable,
     ZeusTrialFailed,
 )
+from zeus_lightning.heartbeat import Heartbeat
 from zeus_lightning.injection import Injection
-from zeus_lightning.job import JobArguments, cost, reached
+from zeus_lightning.job import JobArguments
 from zeus_lightning.lr_scaling import LRScaling
+from zeus_lightning.mailbox import Mailbox
 from zeus_lightning.messages import JobSpec, Outcome, Report, TrialStart
-from zeus_lightning.meters import EnergyMeter, Reading, open_meter
-from zeus_lightning.trial import Answer, Trial
+from zeus_lightning.meters import EnergyMeter
+from zeus_lightning.monitor import monitored
+from zeus_lightning.recurrence import Recurrence
+from zeus_lightning.resume import SavedTrial, take_up
+from zeus_lightning.run_meter import RunMeter
+from zeus_lightning.trial import Answer, Trial, start_trial
 
 _FAILURES = ("early_stopped", "not_converged", "diverged", "out_of_memory")
-_LAST_CALL_S = 1.0  # after an exception; Lightning kills a ddp run 5 s after a rank's death
+_BEATS_PER_LEASE = 3
+_log = logging.getLogger(__name__)
 
 
 class ZeusBSOCallback(Callback):
@@ -47,8 +50,8 @@ class ZeusBSOCallback(Callback):
     the batch size up. The cost is `eta_knob * energy + (1 - eta_knob) * max_power * time`, in
     joules, where `max_power` is the sum of the devices' highest power limits in watts.
 
-    It logs `zeus/batch_size` (global), `zeus/energy_j`, `zeus/time_s`, `zeus/power_w` (mean since
-    training began) and `zeus/cost` at each validation end.
+    It logs `zeus/batch_size` (see `batch_size_scope`), `zeus/energy_j`, `zeus/time_s`,
+    `zeus/power_w` (mean since training began) and `zeus/cost` at each validation end.
 
     Args:
         url: The service, such as `http://127.0.0.1:8765`. Default: `$ZEUS_SERVER_URL`.
@@ -57,14 +60,17 @@ class ZeusBSOCallback(Callback):
         mode: `max` if the metric is to rise to the target, `min` if it is to fall to it.
         job_id: The same id makes the runs one recurring job: 1 to 255 letters, digits and `._:-`.
             Default: `$ZEUS_JOB_ID`, else the module's class name.
-        batch_sizes: Global batch sizes to choose from: what one optimizer step sees, over all
-            devices and accumulated batches. Default: `default_batch_size` times 2**-3 to 2**3.
-        default_batch_size: Global batch size to start from. Default: what the datamodule or module
-            (or its hparams) has as `batch_size`, times devices and accumulated batches.
+        batch_sizes: Batch sizes to choose from. Default: `default_batch_size` times 2**-3 to 2**3.
+        default_batch_size: Batch size to start from. Default: what the datamodule or module (or its
+            hparams) has as `batch_size`, times devices and accumulated batches if that is global.
+        batch_size_scope: What `batch_sizes`, `default_batch_size` and the service speak of.
+            `global`: what one optimizer step sees, over all devices and accumulated batches; each
+            device trains with an equal share. `per_device`: what `batch_size` of the program says,
+            passed through; one optimizer step sees it times devices and accumulated batches.
         max_epochs: Epochs after which the batch size has failed. Default: the Trainer's.
         eta_knob: Weight of energy against time in the cost, in [0, 1].
-        beta_knob: A run expected to cost more than this times the lowest cost known is stopped.
-            None: never.
+        beta_knob: A run expected to cost more than this times what the best batch size costs is
+            stopped. None: never.
         num_pruning_rounds: Rounds of exploration before Thompson sampling.
         window_size: Latest runs of a batch size that count, for drifting data; 0: all.
         policy: Name of the service's policy. Default: the service's choice.
@@ -76,14 +82,11 @@ class ZeusBSOCallback(Callback):
         token: The service's token. Default: `$ZEUS_BSO_TOKEN`.
         strict: Whether a service that cannot be reached at the start is an error. If not, the run
             trains on the default batch size, with a warning.
+        on_failure: `raise`: a batch size given up is a `ZeusTrialFailed` as `fit` ends. `stop`:
+            `fit` just ends, with a warning, and `outcome` tells.
 
     Attributes:
-        job: What was registered, None before `fit`.
-        trial: The last `fit`'s trial: batch size, and why. None when there was none.
-        outcome: How it ended, None while it runs. `lost`: the service went away and did not come
-            back before the end.
-        report: Its last report: epoch, seconds, joules, metric. None before the first.
-        cost: The cost at `report`, in joules. None before the first.
+        client: The service that is asked, None before `fit`.
 
     Raises:
         ZeusConfigError: An argument or the training program cannot work as it is. Told before the
@@ -96,6 +99,9 @@ class ZeusBSOCallback(Callback):
         ZeusServiceError: The service refused the job or the start.
         ZeusTrialFailed: Raised when `fit` ends without having reached the target. Running the job
             again tries another batch size.
+
+    `fit(ckpt_path=...)` goes on with the trial of the checkpoint, its batch size, joules and
+    seconds. What was spent after the checkpoint and lost with it does not count.
 
     Example::
 
@@ -116,6 +122,7 @@ class ZeusBSOCallback(Callback):
         job_id: str | None = None,
         batch_sizes: list[int] | None = None,
         default_batch_size: int | None = None,
+        batch_size_scope: sizes.Scope = "global",
         max_epochs: int | None = None,
         eta_knob: float = 0.5,
         beta_knob: float | None = 2.0,
@@ -127,6 +134,7 @@ class ZeusBSOCallback(Callback):
         meter: str | EnergyMeter = "auto",
         token: str | None = None,
         strict: bool = True,
+        on_failure: Literal["raise", "stop"] = "raise",
     ) -> None:
         super().__init__()
         if url is not None:
@@ -138,6 +146,7 @@ class ZeusBSOCallback(Callback):
             job_id=job_id,
             batch_sizes=batch_sizes,
             default_batch_size=default_batch_size,
+            batch_size_scope=batch_size_scope,
             max_epochs=max_epochs,
             eta_knob=eta_knob,
             beta_knob=beta_knob,
@@ -147,27 +156,59 @@ class ZeusBSOCallback(Callback):
             seed=seed,
             lr_scaling=lr_scaling,
         )
+        if on_failure not in ("raise", "stop"):
+            raise ZeusConfigError(f"on_failure is {on_failure!r}; it must be 'raise' or 'stop'")
         self.monitor = monitor
-        self.job: JobSpec | None = None
-        self.trial: TrialStart | None = None
-        self.outcome: Outcome | None = None
-        self.report: Report | None = None
-        self.cost: float | None = None
+        self.client: BSOClient | None = None
         self._url = url
         self._token = token
         self._lr_scaling = lr_scaling
         self._meter_choice = meter
         self._strict = strict
-        # one per fit; made here so that the parent of spawned ranks knows it too
-        self._run_key = uuid4().hex
+        self._on_failure = on_failure
+        self._scope = batch_size_scope
+        self._mailbox = Mailbox()  # made here: the parent of spawned ranks calls no hook before
         self._injection: Injection | None = None
-        self._meter: EnergyMeter | None = None
+        self._meter: RunMeter | None = None
+        self._heartbeat: Heartbeat | None = None
         self._forget_last_fit()
+
+    @property
+    def job(self) -> JobSpec | None:
+        """What the last `fit` registered."""
+        return self._known.job if self._known else None
+
+    @property
+    def trial(self) -> TrialStart | None:
+        """The last `fit`'s trial: batch size, and why. None when there was none."""
+        return self._known.trial if self._known else None
+
+    @property
+    def report(self) -> Report | None:
+        """The trial's last report: epoch, seconds, joules, metric. None before the first."""
+        return self._known.report if self._known else None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the trial ended; None while it runs.
+
+        `lost`: the service went away and did not come back before the end.
+        """
+        return self._known.outcome if self._known else None
+
+    @property
+    def cost(self) -> float | None:
+        """The cost at `report`, in joules."""
+        return self._known.cost if self._known else None
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
+            # a fit before this one, whose end another callback has broken off
+            self._end_from_here(trainer, "errored", "its fit broke off")
+            self._release()
             self._forget_last_fit()
+            self._tell(trainer)
             if not trainer.fast_dev_run:  # type: ignore[attr-defined]
                 self._start(trainer, pl_module)
 
@@ -175,9 +216,8 @@ class ZeusBSOCallback(Callback):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        # Lightning's tuners load a checkpoint too: one of their own, from before the first step
-        if self._open is not None and checkpoint.get("global_step", 0) > 0:
-            self._sit_out_resume()
+        if self._injection is not None:  # nor in validate, test and predict
+            self._resume(trainer, checkpoint)
 
     @override
     def on_save_checkpoint(
@@ -185,6 +225,16 @@ class ZeusBSOCallback(Callback):
     ) -> None:
         if self._injection is not None:
             self._injection.clean(checkpoint)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """The trial, to go on with it; `on_load_checkpoint` takes it up."""
+        recurrence = self._recurrence
+        if recurrence is None or recurrence.trial is None or recurrence.outcome == "withdrawn":
+            return {}
+        spent = self._meter.spent_by_now() if self._meter is not None else recurrence.spent
+        unsent = self._open.unsent if self._open is not None else ()
+        return SavedTrial(recurrence, spent, unsent).to_json()
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -196,7 +246,7 @@ class ZeusBSOCallback(Callback):
         if self._open is None:
             return
         if trainer.sanity_checking:
-            on_rank_zero(trainer.strategy, lambda: self._metric(trainer))
+            on_rank_zero(trainer.strategy, lambda: monitored(trainer, self.monitor))
         else:
             # at the validation that ends an epoch, Lightning has not counted that epoch yet
             self._measure_and_report(trainer, trainer.current_epoch + int(trainer.is_last_batch))
@@ -206,7 +256,14 @@ class ZeusBSOCallback(Callback):
         if self._open is not None and not trainer.enable_validation:
             self._measure_and_report(trainer, trainer.current_epoch + 1)
         if self.cost is not None:
-            pl_module.log("zeus/cost", self.cost, prog_bar=True, logger=False, rank_zero_only=True)
+            pl_module.log(
+                "zeus/cost",
+                self.cost,
+                prog_bar=True,
+                logger=False,
+                rank_zero_only=True,  # without a collective
+                sync_dist=True,  # does nothing more, but keeps Lightning from recommending it
+            )
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -218,33 +275,35 @@ class ZeusBSOCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         try:
-            self._end_from_here(outcome_of(exception), text_of(exception))
+            self._hear_of_children()
+            self._end_from_here(trainer, outcome_of(exception), text_of(exception))
         finally:
             self._release()
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
-            self._end_from_here("withdrawn", "fit ended before training began")
+            self._end_from_here(trainer, "withdrawn", "fit ended before training began")
             self._release()
             if self._error is not None:  # this late, so that checkpoints and other ends are done
-                raise self._error
+                self._fail(self._error)
 
     # --- the start -------------------------------------------------------------------------------
 
     def _forget_last_fit(self) -> None:
-        self.job = self.trial = self.outcome = self.report = self.cost = None
+        self._recurrence: Recurrence | None = None
         self._open: Trial | None = None  # the trial, from its start to its end, on every rank
-        self._began: Reading | None = None
-        self._reason = ""
         self._error: ZeusError | None = None  # to be raised when fit is over
 
     def _start(self, trainer: Trainer, module: LightningModule) -> None:
         strategy = trainer.strategy
-        client, job = on_every_rank(strategy, lambda: self._look_around(trainer, module))
-        self.job = job = replace(job, max_power_w=sum_over_ranks(strategy, job.max_power_w))
+        self.client = client = on_every_rank(strategy, self._connect)
+        self._meter = meter = RunMeter(self._meter_choice, strategy)
+        job = on_every_rank(strategy, lambda: self._arguments.job(trainer, module, meter))
+        self._recurrence = Recurrence(job=job, estimated=meter.is_estimate)
+        self._injection = Injection(module)
         try:
-            self.trial = on_rank_zero(strategy, lambda: self._start_trial(client, job))
+            start = on_rank_zero(strategy, lambda: start_trial(client, job))
         except ZeusServiceUnavailable as error:
             if self._strict:
                 raise ZeusServiceUnavailable(
@@ -255,128 +314,144 @@ class ZeusBSOCallback(Callback):
             batch_size = job.default_batch_size
             rank_zero_warn(f"zeus: {error.message}; training without it on batch size {batch_size}")
         else:
-            self._open = Trial(client, self.trial)
-            batch_size = self.trial.batch_size
+            batch_size = start.batch_size
+            self._hold(trainer, Trial(client, start), start)
             rank_zero_info(
-                f"zeus: trial {self.trial.trial_number} of job {job.job_id!r} trains with batch "
-                f"size {batch_size} ({self.trial.why}): {self.trial.reason}"
+                f"zeus: trial {start.trial_number} of job {job.job_id!r} trains with batch size "
+                f"{batch_size} ({start.why}): {start.reason}"
             )
-        self._injection = Injection(module)
-        self._injection.set_batch_size(batch_size // sizes.share(trainer))
-        if self._lr_scaling is not None:
-            self._injection.scale_lr(self._lr_scaling, batch_size, job.default_batch_size)
+        self._inject(trainer, batch_size)
 
-    def _look_around(self, trainer: Trainer, module: LightningModule) -> tuple[BSOClient, JobSpec]:
-        """Check the program, and open the meter; the job's `max_power_w` is this rank's."""
+    def _connect(self) -> BSOClient:
         url = self._url or os.environ.get("ZEUS_SERVER_URL")
         if not url:
             raise ZeusConfigError("no service given; pass url=... or set $ZEUS_SERVER_URL")
-        client = BSOClient(url, self._token)
-        self._meter = open_meter(self._meter_choice, trainer.strategy.root_device)
-        job = self._arguments.job(trainer, module, self._meter)
-        return client, job
+        return BSOClient(url, self._token)
 
-    def _start_trial(self, client: BSOClient, job: JobSpec) -> TrialStart:
-        client.register_job(job)
-        try:
-            return client.start_trial(job.job_id, self._run_key)
-        except (ZeusServiceUnavailable, KeyboardInterrupt):
-            # It may have been started all the same: the key names it.
-            with suppress(Exception):
-                start = client.start_trial(job.job_id, self._run_key, timeout_s=_LAST_CALL_S)
-                Trial(client, start).tell_end("withdrawn", "its start was not heard", _LAST_CALL_S)
-            raise
+    def _hold(self, trainer: Trainer, trial: Trial, start: TrialStart) -> None:
+        """Have a trial, and keep it alive, until `_let_go`."""
+        assert self._recurrence is not None
+        self._let_go()
+        self._open, self._recurrence.trial = trial, start
+        if trainer.is_global_zero:
+            self._heartbeat = Heartbeat(
+                trial.beat,
+                lambda: trainer.state.status == "running",
+                start.lease_s / _BEATS_PER_LEASE,
+            )
+        self._tell(trainer)
 
-    def _sit_out_resume(self) -> None:
-        rank_zero_warn(
-            "zeus: a run resumed from a checkpoint cannot be measured from its start; "
-            "it trains on the program's own batch size, without a trial"
-        )
-        self._end_from_here("withdrawn", "resumed from a checkpoint")
-        self._release()
+    def _let_go(self) -> Trial | None:
+        trial, self._open = self._open, None
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+        self._heartbeat = None
+        return trial
+
+    def _inject(self, trainer: Trainer, batch_size: int) -> None:
+        assert self._injection is not None
+        assert self._recurrence is not None
+        self._injection.undo()
+        self._injection.set_batch_size(batch_size // sizes.share(trainer, self._scope))
+        if self._lr_scaling is not None:
+            default = self._recurrence.job.default_batch_size
+            self._injection.scale_lr(self._lr_scaling, batch_size, default)
 
     def _begin(self, trainer: Trainer, module: LightningModule) -> None:
         """Check what is about to train, and start measuring."""
         assert self._meter is not None
-        assert self.trial is not None
-        batch_size = self.trial.batch_size // sizes.share(trainer)
+        assert self._recurrence is not None
+        assert self._recurrence.trial is not None
+        batch_size = self._recurrence.trial.batch_size // sizes.share(trainer, self._scope)
         if not sizes.check_loaders(trainer, module, batch_size):
             rank_zero_warn(
                 f"zeus: the train_dataloader() of {sizes.data_owner(trainer, module)} does not "
                 f"tell its batch size; make sure that it follows batch_size={batch_size}"
             )
-        self._began = self._meter.read()
+        self._meter.begin()
+
+    # --- a resumed run ---------------------------------------------------------------------------
+
+    def _resume(self, trainer: Trainer, checkpoint: dict[str, Any]) -> None:
+        """Go on with a checkpoint's trial, in the place of the one that `setup` has started."""
+        state = checkpoint["callbacks"].get(self.state_key)
+        if state:
+            self._take_up(trainer, SavedTrial.from_json(state))
+        # Lightning's tuners load a checkpoint too: one of their own, from before the first step
+        elif checkpoint.get("global_step", 0) > 0:
+            rank_zero_warn(
+                "zeus: the checkpoint holds no trial of this callback, so the run cannot be "
+                "measured from its start; it trains on the program's own batch size, without a "
+                "trial"
+            )
+            self._end_from_here(trainer, "withdrawn", "resumed from a checkpoint without a trial")
+            self._release()
+        # FSDP and its kin load after configure_optimizers, which may have built a dataloader
+        trainer.fit_loop._combined_loader = None
+
+    def _take_up(self, trainer: Trainer, saved: SavedTrial) -> None:
+        assert self._meter is not None
+        assert self._recurrence is not None
+        job, started = self._recurrence.job, self._open
+        if saved.is_of(self._recurrence):
+            return
+        sizes.check_shares([saved.batch_size], sizes.share(trainer, self._scope))
+        if started is None:
+            rank_zero_warn(f"zeus: resumed without the service, and so without {saved}")
+        else:
+            client = self._connect()
+            heard = on_rank_zero(
+                trainer.strategy, lambda: take_up(client, job, saved, in_place_of=started)
+            )
+            self._recurrence = replace(saved.recurrence, job=job, outcome=None, reason="")
+            self._meter.go_on_from(saved.spent)
+            self._hold(trainer, saved.open(client, heard), saved.trial)
+            rank_zero_info(f"zeus: goes on with {saved} and batch size {saved.batch_size}")
+        self._inject(trainer, saved.batch_size)
 
     # --- a validation end ------------------------------------------------------------------------
 
     def _measure_and_report(self, trainer: Trainer, epoch: int) -> None:
-        trial, spent = self._open, self._measure()
+        assert self._meter is not None
+        trial, spent = self._open, self._meter.spent()
         assert trial is not None
-        energy_j = sum_over_ranks(trainer.strategy, spent.energy_j)
+        assert self._recurrence is not None
+        # duck-typed: ZeusPowerLimitCallback's module imports this one
+        callbacks = trainer.callbacks  # type: ignore[attr-defined]
+        self._recurrence.profiled |= any(getattr(each, "profiled", False) for each in callbacks)
         answer = on_rank_zero(
             trainer.strategy,
-            lambda: trial.report(epoch, spent.time_s, energy_j, self._metric(trainer)),
+            lambda: trial.report(
+                epoch, spent.time_s, spent.energy_j, monitored(trainer, self.monitor)
+            ),
         )
         self._follow(trainer, answer)
         self._log(trainer)
 
-    def _measure(self) -> Reading:
-        """Energy and time of this rank since training began; NaN joules if the meter failed."""
-        assert self._meter is not None
-        assert self._began is not None
-        try:
-            return self._meter.read() - self._began
-        except ZeusMeterError as error:
-            rank_zero_warn(f"zeus: {error.message}")
-            return Reading(energy_j=math.nan, time_s=0.0)
-
-    def _metric(self, trainer: Trainer) -> float:
-        metric = trainer.callback_metrics.get(self.monitor)
-        if metric is None:
-            hint = (
-                "; a metric logged only in training needs Trainer(num_sanity_val_steps=0)"
-                if trainer.sanity_checking
-                else ""
-            )
-            raise ZeusConfigError(
-                f"monitor is {self.monitor!r}, but the metrics logged so far are "
-                f"{sorted(trainer.callback_metrics)}; log it with self.log(), or monitor one of "
-                f"these{hint}"
-            )
-        # as printed: 0.95 in single precision is 0.94999999, which would miss a target of 0.95
-        single = metric.dtype == torch.float32
-        return float(str(np.float32(metric.item()))) if single else float(metric)
-
     def _follow(self, trainer: Trainer, answer: Answer) -> None:
         """Do, on every rank, what rank zero has heard or decided."""
-        assert self.job is not None
+        recurrence = self._recurrence
+        assert recurrence is not None
         if answer.report is not None:
-            self.report = answer.report
-            self.cost = cost(self.job, answer.report)
+            recurrence.report = answer.report
         if answer.outcome is None:
-            if answer.report is not None and self._reached(answer.report):
+            if answer.report is not None and recurrence.reached:
                 trainer.should_stop = True  # the report is kept: the service is away
-            return
-        self._open = None
-        self.outcome, self._reason = answer.outcome, answer.reason
-        if self.outcome == "converged" or self.outcome in _FAILURES:
-            trainer.should_stop = True
-        if self.outcome in _FAILURES:
-            self._error = ZeusTrialFailed(self._failure())
-        say = rank_zero_warn if self.outcome in ("interrupted", "lost") else rank_zero_info
-        say(f"zeus: {self._ending()}")
+        else:
+            self._let_go()
+            recurrence.outcome, recurrence.reason = answer.outcome, answer.reason
+            if answer.outcome == "converged" or answer.outcome in _FAILURES:
+                trainer.should_stop = True
+            if answer.outcome in _FAILURES:
+                self._error = ZeusTrialFailed(recurrence.failure())
+            say = rank_zero_warn if answer.outcome in ("interrupted", "lost") else rank_zero_info
+            say(f"zeus: {recurrence.ending()}")
+        self._tell(trainer)
 
     def _log(self, trainer: Trainer) -> None:
-        if self.report is None or self.trial is None or self.cost is None:
-            return
-        figures = {
-            "zeus/batch_size": float(self.trial.batch_size),
-            "zeus/energy_j": self.report.energy_j,
-            "zeus/time_s": self.report.time_s,
-            "zeus/power_w": self.report.energy_j / max(self.report.time_s, 1e-9),
-            "zeus/cost": self.cost,
-        }
-        for logger in trainer.loggers:
+        assert self._recurrence is not None
+        figures = self._recurrence.figures()
+        for logger in trainer.loggers if figures else ():
             # the step Lightning gives to the metrics of this validation
             logger.log_metrics(figures, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
 
@@ -384,72 +459,65 @@ class ZeusBSOCallback(Callback):
 
     def _close(self, trainer: Trainer) -> None:
         """End a trial that is still open when training ends."""
-        trial = self._open
+        trial, recurrence = self._open, self._recurrence
         assert trial is not None
-        epochs = trainer.current_epoch
-        outcome: Outcome
-        if out_of_time(trainer):
-            outcome, reason = "interrupted", f"max_time was reached after {epochs} epochs"
-        elif self.report is None and trainer.should_stop:
-            outcome, reason = "interrupted", "another callback stopped it before a validation"
-        elif self.report is None:
-            outcome, reason = "withdrawn", f"no validation in {epochs} epochs"
+        assert recurrence is not None
+        outcome, reason = at_train_end(trainer, recurrence)
+        if outcome == "withdrawn":
             self._error = ZeusConfigError(
-                f"training ended after {epochs} epochs without a validation, so {self.monitor!r} "
-                "was never seen and nothing was learned; let validation run, or monitor a metric "
-                "of training with limit_val_batches=0"
+                f"training ended after {trainer.current_epoch} epochs without a validation, so "
+                f"{self.monitor!r} was never seen and nothing was learned; let validation run, or "
+                "monitor a metric of training with limit_val_batches=0"
             )
-        elif self._reached(self.report):
-            outcome, reason = "not_converged", "the target is reached"  # and reports are kept
-        else:
-            stopped = "another callback stopped it" if trainer.should_stop else "training ended"
-            outcome, reason = "not_converged", f"{stopped}, short of the target"
         self._follow(trainer, on_rank_zero(trainer.strategy, lambda: trial.end(outcome, reason)))
 
-    def _reached(self, report: Report) -> bool:
-        assert self.job is not None
-        return reached(self.job, report.metric)
-
-    def _failure(self) -> str:
-        text = f"{self._ending()}. Run the job again: it will try another batch size."
-        if self.outcome == "early_stopped":
-            text += (
-                " Where the job itself has become slower, give it a new job_id, with window_size "
-                "or beta_knob=None."
-            )
-        return text
-
-    def _ending(self) -> str:
-        assert self.trial is not None
-        text = (
-            f"trial {self.trial.trial_number} of job {self.trial.job_id!r} with batch size "
-            f"{self.trial.batch_size} ended as {self.outcome}: {self._reason.rstrip('.')}"
-        )
-        if self.report is None:
-            return text
-        estimated = " (estimated)" if self._meter is not None and self._meter.is_estimate else ""
-        return (
-            f"{text} ({self.monitor} {self.report.metric:.6g} after {self.report.epoch} epochs, "
-            f"{self.report.time_s:.1f} s, {self.report.energy_j:.1f} J{estimated}, "
-            f"cost {self.cost:.1f} J)"
-        )
-
-    def _end_from_here(self, outcome: Outcome, reason: str) -> None:
+    def _end_from_here(self, trainer: Trainer, outcome: Outcome, reason: str) -> None:
         """End a trial still open from whichever rank this is: one short call, never an error."""
-        trial, self._open = self._open, None
-        if trial is None:
+        trial, recurrence = self._let_go(), self._recurrence
+        if trial is None or recurrence is None:
             return
-        self.outcome, self._reason = outcome, reason
+        stands = outcome
         with suppress(Exception):  # whatever ended the run matters more; the lease covers the rest
-            trial.tell_end(outcome, reason, timeout_s=_LAST_CALL_S)
-        rank_zero_info(f"zeus: {self._ending()}")
+            stands = trial.end_at_once(outcome, reason)
+        if stands != outcome:
+            reason = f"another rank has told so; here it was {reason}"
+        recurrence.outcome, recurrence.reason = stands, reason
+        self._tell(trainer)
+        if outcome == "out_of_memory":
+            _log.warning("zeus: %s", recurrence.failure())  # on the rank it struck
+        else:
+            rank_zero_info(f"zeus: {recurrence.ending()}")
+
+    def _fail(self, error: ZeusError) -> None:
+        if self._on_failure == "raise" or not isinstance(error, ZeusTrialFailed):
+            raise error
+        rank_zero_warn(f"zeus: {error.message}")
 
     def _release(self) -> None:
         """Leave the program as it was, ready for another fit."""
         with suppress(Exception):
             if self._injection is not None:
                 self._injection.undo()
-            if self._meter is not None and isinstance(self._meter_choice, str):
-                self._meter.close()  # a meter that was passed in is its owner's
+            if self._meter is not None:
+                self._meter.close()
         self._injection = self._meter = None
-        self._run_key = uuid4().hex
+
+    # --- processes that this one starts ----------------------------------------------------------
+
+    @property
+    def _known(self) -> Recurrence | None:
+        """What is known of the last fit, also when processes that this one started ran it."""
+        told = None if self._meter is not None else self._mailbox.read()
+        return Recurrence.from_json(told) if told else self._recurrence
+
+    def _tell(self, trainer: Trainer) -> None:
+        """Tell the process that started this one."""
+        if trainer.is_global_zero:
+            self._mailbox.write(self._recurrence.to_json() if self._recurrence else {})
+
+    def _hear_of_children(self) -> None:
+        """Take over the trial of processes that have died: no hook of theirs could end it."""
+        known = self._known
+        if self._meter is None and known is not None and known.trial and known.outcome is None:
+            with suppress(ZeusError):
+                self._open, self._recurrence = Trial(self._connect(), known.trial), known

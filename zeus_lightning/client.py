@@ -9,7 +9,7 @@ from functools import cached_property
 from queue import Empty, Queue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar, cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from zeus_lightning.errors import (
     ZeusConfigError,
@@ -18,12 +18,13 @@ from zeus_lightning.errors import (
     ZeusServiceError,
     ZeusServiceUnavailable,
 )
-from zeus_lightning.messages import Decision, JobSpec, Outcome, Report, TrialStart
+from zeus_lightning.messages import Decision, JobSpec, Outcome, Report, TrialStart, TrialStatus
+from zeus_lightning.power.profile import PowerProfile
 
 if TYPE_CHECKING:  # importing requests takes 40 ms: only when first needed
     import requests
 
-M = TypeVar("M", TrialStart, Decision)
+M = TypeVar("M", TrialStart, TrialStatus, Decision)
 T = TypeVar("T")
 
 _UNAVAILABLE = (502, 503, 504)
@@ -115,10 +116,42 @@ class BSOClient:
         body = {"outcome": outcome, "reason": reason[:1000]}
         self._call("PATCH", _trial(job_id, trial_number), body, once_s=timeout_s)
 
-    def heartbeat(self, job_id: str, trial_number: int) -> float:
-        """Extend a trial's lease; returns the lease in seconds."""
-        answer = self._call("POST", f"{_trial(job_id, trial_number)}/heartbeat", {})
-        return float(answer["lease_s"])
+    def heartbeat(self, job_id: str, trial_number: int, timeout_s: float | None = None) -> None:
+        """Extend a trial's lease.
+
+        Args:
+            job_id: The job.
+            trial_number: The trial.
+            timeout_s: Try once, and for no longer than this; None: as every call.
+        """
+        path = f"{_trial(job_id, trial_number)}/heartbeat"
+        self._call("POST", path, {}, once_s=timeout_s)
+
+    def trial_status(self, job_id: str, trial_number: int) -> TrialStatus | None:
+        """What the service knows of a trial; None when it knows no such trial of the job."""
+        path = f"{_job(job_id)}/trials?after={trial_number - 1}&limit=1"
+        found = self._call("GET", path).get("trials") or [{}]
+        if found[0].get("trial_number") != trial_number:
+            return None
+        return self._parse(TrialStatus, found[0])
+
+    def server_version(self) -> str:
+        """The version of the service that answers."""
+        return str(self._call("GET", "/healthz", None, root="").get("version", "unknown"))
+
+    def put_power_profile(self, job_id: str, profile: PowerProfile) -> None:
+        """Keep a power profile for the job's next runs with this batch size and GPU model."""
+        path = f"{_job(job_id)}/power-profiles/{profile.batch_size}"
+        self._call("PUT", path, profile.to_json())
+
+    def power_profiles(self, job_id: str, device_model: str) -> list[PowerProfile]:
+        """The job's power profiles of a GPU model, ordered by batch size."""
+        query = urlencode({"device_model": device_model})
+        answer = self._call("GET", f"{_job(job_id)}/power-profiles?{query}", None)
+        try:
+            return [PowerProfile.from_json(profile) for profile in answer["profiles"]]
+        except (KeyError, TypeError, ZeusConfigError) as error:
+            raise self._not_understood(error) from None
 
     @cached_property
     def _session(self) -> requests.Session:
@@ -154,9 +187,10 @@ class BSOClient:
         self,
         method: str,
         path: str,
-        body: dict[str, Any],
+        body: dict[str, Any] | None = None,
         headers: dict[str, str] | None = None,
         once_s: float | None = None,
+        root: str = "/api/v1",
     ) -> dict[str, Any]:
         """Send one request, and return the JSON object it is answered with."""
         import requests
@@ -168,7 +202,7 @@ class BSOClient:
         def send() -> requests.Response:
             return session.request(
                 method,
-                f"{self.url}/api/v1{path}",
+                f"{self.url}{root}{path}",
                 json=body,
                 headers=headers,
                 timeout=(total_s / 5, total_s / 2),  # of each attempt
@@ -235,10 +269,13 @@ class BSOClient:
         try:
             return message.from_json(data)
         except TypeError as error:
-            raise ZeusServiceError(
-                f"{self.url} gave an answer this version does not understand: {error}; "
-                "are the service and this package of the same version?"
-            ) from None
+            raise self._not_understood(error) from None
+
+    def _not_understood(self, error: Exception) -> ZeusServiceError:
+        return ZeusServiceError(
+            f"{self.url} gave an answer this version does not understand: {error}; "
+            "are the service and this package of the same version?"
+        )
 
 
 def _within(seconds: float, call: Callable[[], T]) -> T:

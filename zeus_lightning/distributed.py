@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -47,7 +49,7 @@ def on_every_rank(strategy: Strategy, call: Callable[[], T]) -> T:
         return call()
     answer = _attempt(call)
     failed = [0.0] * _world_size(strategy)
-    failed[getattr(strategy, "global_rank", 0)] = float(answer[0] == "error")
+    failed[rank_of(strategy)] = float(answer[0] == "error")
     counts = _sum(strategy, failed)
     if any(counts):
         first = next(rank for rank, count in enumerate(counts) if count)
@@ -56,9 +58,39 @@ def on_every_rank(strategy: Strategy, call: Callable[[], T]) -> T:
     return result
 
 
+def gather(strategy: Strategy, value: Any) -> list[Any]:
+    """Every rank's value, in the order of ranks, on all of them.
+
+    Two reductions: of the lengths, and of the bytes, each rank's in a row of its own.
+
+    Args:
+        strategy: The run's strategy.
+        value: A JSON value; tuples arrive as lists.
+    """
+    world, rank = _world_size(strategy), rank_of(strategy)
+    text = json.dumps(value).encode()
+    lengths = [0.0] * world
+    lengths[rank] = len(text)
+    lengths = _sum(strategy, lengths)
+    width = int(max(lengths))
+    rows = [0.0] * (world * width)
+    rows[rank * width : rank * width + len(text)] = text
+    rows = _sum(strategy, rows)
+    starts = range(0, world * width, width)
+    return [
+        json.loads(bytes(map(int, rows[start : start + int(length)])))
+        for start, length in zip(starts, lengths, strict=True)
+    ]
+
+
 def sum_over_ranks(strategy: Strategy, value: float) -> float:
     """Sum a measurement over all ranks; NaN on any rank gives NaN on all."""
     return _sum(strategy, [value])[0]
+
+
+def rank_of(strategy: Strategy) -> int:
+    """This process's global rank; 0 where there is one process only."""
+    return int(getattr(strategy, "global_rank", 0))
 
 
 def _attempt(call: Callable[[], Any]) -> tuple[Any, ...]:
@@ -67,7 +99,9 @@ def _attempt(call: Callable[[], Any]) -> tuple[Any, ...]:
     except ZeusError as error:
         return ("error", *to_plain(error))
     except Exception as error:  # noqa: BLE001 - the other ranks wait for an answer
-        return ("error", *to_plain(ZeusError(f"{type(error).__name__}: {error}")))
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {error} ({at.filename}, line {at.lineno}, in {at.name})"
+        return ("error", *to_plain(ZeusError(text)))
 
 
 def _unpack(answer: Any) -> Any:

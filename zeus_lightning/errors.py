@@ -28,6 +28,10 @@ class ZeusMeterError(ZeusError):
     """An energy meter cannot be opened or read."""
 
 
+class ZeusPowerError(ZeusError):
+    """A GPU's power limit cannot be read, set or put back; `fields["why"]` tells programs why."""
+
+
 class ZeusServiceError(ZeusError):
     """The service refused a request: status 4xx other than the cases below, or 500."""
 
@@ -70,6 +74,7 @@ _KINDS: dict[str, type[ZeusError]] = {
         ZeusError,
         ZeusConfigError,
         ZeusMeterError,
+        ZeusPowerError,
         ZeusServiceError,
         ZeusServiceUnavailable,
         ZeusJobConflict,

@@ -13,8 +13,8 @@ from lightning.pytorch import LightningModule, Trainer
 from zeus_lightning import batch_size as sizes
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.lr_scaling import LRScaling, find_lr
-from zeus_lightning.messages import MAX_METRIC, JobSpec, Report
-from zeus_lightning.meters import EnergyMeter
+from zeus_lightning.messages import MAX_METRIC, JobSpec
+from zeus_lightning.run_meter import RunMeter
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 
@@ -33,6 +33,7 @@ class JobArguments:
     job_id: str | None
     batch_sizes: list[int] | None
     default_batch_size: int | None
+    batch_size_scope: sizes.Scope
     max_epochs: int | None
     eta_knob: float
     beta_knob: float | None
@@ -70,6 +71,8 @@ class JobArguments:
             self.target_metric,
             f"finite, at most {MAX_METRIC:g} in size",
         )
+        scope_ok = self.batch_size_scope in ("global", "per_device")
+        _check(scope_ok, "batch_size_scope", self.batch_size_scope, "'global' or 'per_device'")
         _check(self.mode in ("min", "max"), "mode", self.mode, "'min' or 'max'")
         _check(max_epochs is None or max_epochs > 0, "max_epochs", max_epochs, "positive")
         _check(0 <= self.eta_knob <= 1, "eta_knob", self.eta_knob, "in [0, 1]")
@@ -80,8 +83,8 @@ class JobArguments:
         _check(seed is None or 0 <= seed < 2**32, "seed", seed, "0 to 2**32 - 1")
         _check(lr_ok, "lr_scaling", self.lr_scaling, "'linear', 'sqrt' or None")
 
-    def job(self, trainer: Trainer, module: LightningModule, meter: EnergyMeter) -> JobSpec:
-        """The job of these arguments and a program, with `max_power_w` of this rank's meter.
+    def job(self, trainer: Trainer, module: LightningModule, meter: RunMeter) -> JobSpec:
+        """The job of these arguments and a program, measured with a meter.
 
         Raises:
             ZeusConfigError: They do not go together.
@@ -96,7 +99,7 @@ class JobArguments:
             )
         if self.lr_scaling is not None:
             find_lr(module)
-        share = sizes.share(trainer)
+        share = sizes.share(trainer, self.batch_size_scope)
         found = sizes.find_batch_size(trainer, module) * share
         default = self.default_batch_size or found
         chosen = sizes.default_sizes(default, share)
@@ -123,17 +126,6 @@ class JobArguments:
             policy=self.policy,
             seed=self.seed,
         )
-
-
-def reached(job: JobSpec, metric: float) -> bool:
-    """Whether a metric reaches the job's target."""
-    return metric >= job.target_metric if job.higher_is_better else metric <= job.target_metric
-
-
-def cost(job: JobSpec, report: Report) -> float:
-    """A run's cost in joules (Zeus: You, Chung and Chowdhury, NSDI 2023)."""
-    time_j = job.max_power_w * report.time_s
-    return job.eta_knob * report.energy_j + (1 - job.eta_knob) * time_j
 
 
 def _check(valid: bool, name: str, value: object, rule: str) -> None:

@@ -58,7 +58,7 @@ class JobSpec(_Message):
         device_model: Their model, as the meter names it.
         meter: Name of the energy meter. Figures of different meters cannot be compared.
         eta_knob: Weight of energy against time in the cost, in [0, 1].
-        beta_knob: Early-stop bound as a multiple of the lowest cost; None: never stop early.
+        beta_knob: Early-stop bound as a multiple of the best cost; None: never stop early.
         num_pruning_rounds: Rounds of exploration before Thompson sampling.
         window_size: Observations of a batch size that count, latest first; 0: all.
         policy: Name of the policy, None: the one the service prefers.
@@ -107,6 +107,25 @@ class TrialStart(_Message):
     reason: str
     cost_bound: float | None
     lease_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialStatus(_Message):
+    """What the service knows of a trial.
+
+    Args:
+        trial_number: Counts the job's trials from 1.
+        batch_size: Global batch size it was started with.
+        outcome: How it ended, None while it runs.
+        reason: Why, in one sentence.
+        reports: Sequence number of its last report, 0 before any.
+    """
+
+    trial_number: int
+    batch_size: int
+    outcome: Outcome | None
+    reason: str
+    reports: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from uuid import uuid4
 
 from lightning.pytorch.utilities import rank_zero_warn
 
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusServiceError, ZeusServiceUnavailable
-from zeus_lightning.messages import MAX_METRIC, Decision, Outcome, Report, TrialStart
+from zeus_lightning.messages import MAX_METRIC, Decision, JobSpec, Outcome, Report, TrialStart
 
 _AWAY_S = 2.0  # how long to try again, at each validation, a service that has gone away
+_BEAT_S = 5.0
+_LAST_CALL_S = 1.0  # after an exception; Lightning kills a ddp run 5 s after a rank's death
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,16 +43,29 @@ class Trial:
     Args:
         client: The service.
         start: What the service answered to the start.
+        sequence: Of the last report made, 0 before any.
+        unsent: Reports the service has not heard, in order.
     """
 
-    def __init__(self, client: BSOClient, start: TrialStart) -> None:
+    def __init__(
+        self,
+        client: BSOClient,
+        start: TrialStart,
+        sequence: int = 0,
+        unsent: Iterable[Report] = (),
+    ) -> None:
         self._client = client
         self._job_id = start.job_id
         self._number = start.trial_number
-        self._sequence = 0
-        self._unsent: deque[Report] = deque()
+        self._sequence = sequence
+        self._unsent: deque[Report] = deque(unsent)
         self._away = False
         self._warned = False
+
+    @property
+    def unsent(self) -> tuple[Report, ...]:
+        """Reports the service has not heard, in order."""
+        return tuple(self._unsent)
 
     def report(self, epoch: int, time_s: float, energy_j: float, metric: float) -> Answer:
         """Report a validation's figures, after those still kept.
@@ -64,7 +82,11 @@ class Trial:
             return self.end("diverged", f"the metric is {metric} after {epoch} epochs")
         self._sequence += 1
         report = Report(
-            sequence=self._sequence, epoch=epoch, time_s=time_s, energy_j=energy_j, metric=metric
+            sequence=self._sequence,
+            epoch=epoch,
+            time_s=float(time_s),
+            energy_j=float(energy_j),
+            metric=metric,
         )
         self._unsent.append(report)
         try:
@@ -81,7 +103,7 @@ class Trial:
             if answer is not None and answer.outcome is not None:
                 return answer
             if not self._unsent:
-                self.tell_end(outcome, reason)
+                self._client.end_trial(self._job_id, self._number, outcome, reason)
                 return Answer(outcome=outcome, reason=reason)
         except ZeusServiceError as error:
             rank_zero_warn(f"zeus: the trial's end ({outcome}) was not told: {error.message}")
@@ -89,6 +111,19 @@ class Trial:
             return Answer(outcome=outcome, reason=reason)
         reason = f"{reason}, and the service could not be told ({len(self._unsent)} reports kept)"
         return Answer(outcome="lost", reason=reason)
+
+    def end_at_once(self, outcome: Outcome, reason: str) -> Outcome:
+        """End the trial in one call of a second at most, whatever comes of it.
+
+        Returns:
+            The outcome that stands: another rank's, where that one was faster.
+        """
+        try:
+            self._client.end_trial(self._job_id, self._number, outcome, reason, _LAST_CALL_S)
+        except ZeusServiceError as error:  # the lease covers the rest
+            stands: Outcome = error.fields.get("outcome", outcome)
+            return stands
+        return outcome
 
     def abandon(self, reason: str, report: Report | None = None, *, tell: bool = True) -> Answer:
         """Go on training without the service: what is measured from here on teaches nothing.
@@ -104,18 +139,13 @@ class Trial:
             self.end("errored", reason)
         return Answer(report=report, outcome="errored", reason=reason)
 
-    def tell_end(self, outcome: Outcome, reason: str, timeout_s: float | None = None) -> None:
-        """Tell the service how the trial ended.
-
-        Args:
-            outcome: One of those a client may give.
-            reason: For a person.
-            timeout_s: Try once, and for no longer than this.
+    def beat(self) -> None:
+        """Tell the service that the trial is alive, in one short call.
 
         Raises:
-            ZeusServiceError: It could not be told: the trial's lease will run out.
+            ZeusServiceError: It could not be told, or has ended the trial.
         """
-        self._client.end_trial(self._job_id, self._number, outcome, reason, timeout_s)
+        self._client.heartbeat(self._job_id, self._number, timeout_s=_BEAT_S)
 
     def _flush(self, timeout_s: float | None = None) -> Answer | None:
         """Send the reports kept, oldest first, until the service says stop.
@@ -151,6 +181,24 @@ class Trial:
         if not self._warned:
             rank_zero_warn(f"zeus: {error.message}; training goes on, reports are kept for later")
         self._warned = True
+
+
+def start_trial(client: BSOClient, job: JobSpec) -> TrialStart:
+    """Register a job and start a trial of it; one that is started but not heard of is withdrawn.
+
+    Raises:
+        ZeusServiceError: There is no trial; `ZeusServiceUnavailable` when nobody answers.
+    """
+    client.register_job(job)
+    key = uuid4().hex
+    try:
+        return client.start_trial(job.job_id, key)
+    except (ZeusServiceUnavailable, KeyboardInterrupt):
+        # It may have been started all the same: the key names it.
+        with suppress(ZeusServiceError):
+            start = client.start_trial(job.job_id, key, timeout_s=_LAST_CALL_S)
+            Trial(client, start).end_at_once("withdrawn", "its start was not heard")
+        raise
 
 
 def _answer(decision: Decision, report: Report) -> Answer:

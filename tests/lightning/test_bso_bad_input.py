@@ -10,6 +10,7 @@ import pytest
 import requests
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from programs import Data, Net, StepMeter, Steps, new_job, outcomes, trainer, zeus
 from service_process import ServiceProcess, free_port
 from torch.utils.data import DataLoader, IterableDataset
@@ -41,6 +42,8 @@ from zeus_lightning import (
         ({"lr_scaling": "cubic"}, "lr_scaling is 'cubic'"),
         ({"batch_sizes": []}, r"batch_sizes is \[\]; it must hold positive integers"),
         ({"batch_sizes": [8, 0]}, r"batch_sizes is \[8, 0\]"),
+        ({"batch_size_scope": "local"}, "batch_size_scope is 'local'; it must be 'global' or"),
+        ({"on_failure": "ignore"}, "on_failure is 'ignore'; it must be 'raise' or 'stop'"),
         ({"batch_sizes": [8, 2.5]}, r"batch_sizes is \[8, 2.5\]"),
         ({"batch_sizes": [True, 8]}, r"batch_sizes is \[True, 8\]"),
         ({"batch_sizes": 8}, "batch_sizes is 8"),
@@ -132,7 +135,8 @@ def tried(
 ) -> ZeusError:
     """The error a fit ends with, before any training step."""
     steps, callback = Steps(), zeus(url, job_id=job, **arguments)
-    fit = trainer(callback, steps, **(trainer_arguments or {}))
+    options = trainer_arguments or {}
+    fit = trainer(callback, steps, *options.pop("callbacks", []), **options)
     with pytest.raises(ZeusError) as error:
         fit.fit(module or Net(), data)
     assert steps.count == 0
@@ -155,6 +159,11 @@ def tried(
             Data(),
             {"batch_sizes": [8, 9, 11], "trainer_arguments": {"accumulate_grad_batches": 2}},
             "batch sizes [9, 11] do not divide by 2",
+        ),
+        (
+            Data(),
+            {"trainer_arguments": {"callbacks": [GradientAccumulationScheduler({0: 1, 2: 4})]}},
+            "GradientAccumulationScheduler changes accumulate_grad_batches in mid-run",
         ),
         (Data(), {"lr_scaling": "sqrt"}, "Net has no attribute 'lr' or 'learning_rate'"),
         (Data(), {"lr_scaling": "sqrt", "module": TextLr()}, "TextLr.lr is 'fast'"),

@@ -1,139 +1,375 @@
-"""Two real ranks (`ddp`, gloo): they proceed together or raise together, and nobody waits."""
+"""Real ranks (gloo): they proceed together or raise together, and nobody waits."""
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
-import subprocess
-import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import outcomes
+import requests
+from fake_nvml import FakeDriver
+from programs import new_job, outcomes, trials
+from proxy import Body, Proxy, Request
+from ranks import run_ranks, seen
 from service_process import ServiceProcess, free_port
 
-SCRIPT = Path(__file__).with_name("two_ranks.py")
-DEADLINE_S = 60
-Ranks = list[dict[str, Any]]
+from zeus_lightning.meters.cpu_estimate import WATTS_PER_CORE, CpuEstimateMeter
+
+Rank = dict[str, Any]
+Instead = Callable[[Request], tuple[int, Body] | None]
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+
+# How the ranks are started, how many there are, and how many of them can tell what they saw. Beside
+# plain `ddp`: that one's processes run all the other scenarios too.
+LAUNCHERS: dict[str, tuple[dict[str, Any], int, int]] = {
+    "ddp_spawn": ({"strategy": "ddp_spawn"}, 2, 1),
+    "ddp_fork": ({"strategy": "ddp_fork"}, 2, 1),
+    "torchrun": ({"launcher": TORCHRUN}, 2, 2),
+    "two-nodes": ({"nodes": 2}, 4, 4),
+}
+WHEREVER = ("converges", "given-up", "memory-1")  # the last one breaks the ranks' connection
+AT_THE_SERVICE = (
+    "converges@conflict",
+    "fails-quietly",
+    "meter-at-start",
+    "meter-auto",
+    "meter-closed",
+    "meter-later",
+    "meter-node",
+    "meter-odd",
+    "per-device",
+    "resumes",
+    "scheduled",
+    "uneven",
+)
 
 
-def two_ranks(folder: Path, **scenarios: str) -> int:
-    """Run the scenarios on two ranks; a hang is a failure."""
-    process = subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(folder), *(f"{k}={v}" for k, v in scenarios.items())],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "MASTER_PORT": str(free_port()),
-        },
-        start_new_session=True,
-    )
-    try:
-        return process.wait(timeout=DEADLINE_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        raise
+@dataclass(frozen=True)
+class Run:
+    """Scenarios that have run on some ranks."""
+
+    url: str
+    folder: Path
+    world: int
+    tellers: int
+
+    def seen(self, scenario: str) -> list[Rank]:
+        ranks = seen(self.folder, scenario)
+        assert [rank["rank"] for rank in ranks] == list(range(self.tellers))
+        return ranks
 
 
-@pytest.fixture(scope="module")
-def own_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with ServiceProcess(tmp_path_factory.mktemp("distributed")) as process:
-        yield process.url
+@pytest.fixture(scope="module", params=["ddp", *LAUNCHERS])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """The scenarios on ranks started in each way; all of them once, in the same processes."""
+    if request.param == "ddp":
+        yield request.getfixturevalue("decided")
+        return
+    folder = tmp_path_factory.mktemp(request.param)
+    arguments, world, tellers = LAUNCHERS[request.param]
+    with ServiceProcess(folder) as service:
+        assert run_ranks(folder, dict.fromkeys(WHEREVER, service.url), **arguments) == 0
+        yield Run(service.url, folder, world, tellers)
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory, own_url: str) -> Callable[[str], Ranks]:
-    """What both ranks saw of a scenario; all of them run once, in one pair of processes."""
-    folder = tmp_path_factory.mktemp("ranks")
-    names = ("converges", "fails", "uneven", "meter-closed", "meter-at-start", "meter-later")
-    scenarios = dict.fromkeys(names, own_url)
-    status = two_ranks(folder, nobody=f"http://127.0.0.1:{free_port()}", **scenarios)
-    assert status == 0
-    return lambda name: [json.loads((folder / f"{name}-{r}.json").read_text()) for r in (0, 1)]
-
-
-def test_both_ranks_train_one_trial_with_their_share_and_stop_together(
-    seen: Callable[[str], Ranks], own_url: str
-) -> None:
-    ranks = seen("converges")
-    assert outcomes(own_url, "converges") == ["converged"]
+def test_all_ranks_train_one_trial_with_their_share_and_stop_together(run: Run) -> None:
+    assert outcomes(run.url, "converges") == ["converged"]
+    ranks = run.seen("converges")
     for rank in ranks:
         assert rank["error"] is None
         assert rank["trial"] == ranks[0]["trial"]
-        assert rank["trial"]["batch_size"] == 16
-        assert rank["batch_lengths"] == [8]
-        assert rank["steps"] == 3 * 64 / 16
+        assert rank["trial"]["batch_size"] == 8 * run.world
         assert rank["outcome"] == "converged"
+        if run.tellers == run.world:
+            assert rank["batch_lengths"] == [8]
+            assert rank["steps"] == 3 * 64 / (8 * run.world)
 
 
-def test_energy_and_power_are_summed_over_ranks_and_time_is_not(
-    seen: Callable[[str], Ranks],
-) -> None:
-    for rank in seen("converges"):
-        assert rank["job"]["max_power_w"] == 20.0
-        assert rank["job"]["num_devices"] == 2
+def test_energy_and_power_are_summed_over_ranks_and_time_is_not(run: Run) -> None:
+    for rank in run.seen("converges"):
+        assert rank["job"]["max_power_w"] == run.world * 10
+        assert rank["job"]["num_devices"] == run.world
         assert rank["report"] == {
             "sequence": 3,
             "epoch": 3,
             "time_s": 6.0,
-            "energy_j": 2 * 18.0,
+            "energy_j": run.world * 18.0,
             "metric": 0.9,
         }
+        assert rank["cost"] == trials(run.url, "converges")[0]["cost"]
 
 
-def test_both_ranks_raise_when_the_batch_size_is_given_up(
-    seen: Callable[[str], Ranks], own_url: str
-) -> None:
-    ranks = seen("fails")
-    assert ranks[0]["error"] == ranks[1]["error"]
-    assert ranks[0]["error"][0] == "ZeusTrialFailed"
-    assert outcomes(own_url, "fails") == ["not_converged"]
+def test_the_cpu_seconds_of_all_ranks_count_once_whoever_started_whom(run: Run) -> None:
+    cpu_s = seen(run.folder / "cpu", "given-up")
+    assert len(cpu_s) == run.world
+    for rank in run.seen("given-up"):
+        # more than the ranks' own seconds: what the callbacks after this one's reading take
+        assert rank["report"]["energy_j"] == pytest.approx(sum(cpu_s) * WATTS_PER_CORE, rel=0.25)
+        assert rank["job"]["max_power_w"] == CpuEstimateMeter().max_power_w
 
 
-def test_both_ranks_raise_when_nobody_answers(seen: Callable[[str], Ranks]) -> None:
-    ranks = seen("nobody")
-    assert ranks[0]["error"] == ranks[1]["error"]
-    assert ranks[0]["error"][0] == "ZeusServiceUnavailable"
-    assert ranks[0]["steps"] == ranks[1]["steps"] == 0
+def test_all_ranks_raise_when_the_batch_size_is_given_up(run: Run) -> None:
+    ranks = run.seen("given-up")
+    assert outcomes(run.url, "given-up") == ["not_converged"]
+    for rank in ranks:
+        assert rank["error"] == ranks[0]["error"]
+        assert rank["error"][0] in ("ZeusTrialFailed", "ProcessRaisedException")
+        assert "ended as not_converged: the epochs are used up" in rank["error"][1]
+        assert rank["outcome"] == "not_converged"
 
 
-def test_batch_sizes_the_ranks_cannot_share_are_refused_all_at_once(
-    seen: Callable[[str], Ranks], own_url: str
-) -> None:
-    for rank in seen("uneven"):
-        assert rank["error"][0] == "ZeusConfigError"
-        assert "batch sizes [17, 19] do not divide by 2" in rank["error"][1]
-    assert outcomes(own_url, "uneven") == []
+def test_the_rank_that_runs_out_of_memory_says_so_itself(run: Run) -> None:
+    (trial,) = trials(run.url, "memory-1")
+    assert trial["outcome"] == "out_of_memory"
+    assert "OutOfMemoryError: CUDA out of memory." in trial["reason"]
+    struck = run.seen("memory-1")[-1 if run.tellers == 1 else 1]
+    assert struck["error"][1].rstrip().endswith("CUDA out of memory.")
 
 
 @pytest.mark.parametrize(
-    ("scenario", "message", "trials"),
+    ("scenario", "outcome"), [("memory-1", "out_of_memory"), ("bug-0", "errored")]
+)
+def test_a_rank_that_dies_of_its_error_has_ended_the_trial(
+    service: ServiceProcess, tmp_path: Path, scenario: str, outcome: str
+) -> None:
+    job = {"ZEUS_JOB_ID": new_job()}
+    assert run_ranks(tmp_path, {scenario: service.url}, env={"LET_THROUGH": "1"} | job) != 0
+    assert outcomes(service.url, job["ZEUS_JOB_ID"]) == [outcome]
+
+
+def after_a_while(request: Request) -> None:
+    time.sleep(0.5)
+
+
+def never(request: Request) -> None:
+    time.sleep(60)
+
+
+def dies_after_one_report() -> Instead:
+    """Answer with 503 from the second report on."""
+    reports = itertools.count(1)
+    dead = threading.Event()
+
+    def instead(request: Request) -> tuple[int, Body] | None:
+        if request.kind == "report" and next(reports) == 2:
+            dead.set()
+        return (503, {"code": "unavailable"}) if dead.is_set() else None
+
+    return instead
+
+
+def refuses(kind: str, status: int, code: str) -> Instead:
+    """Answer requests of a kind with an error."""
+
+    def instead(request: Request) -> tuple[int, Body] | None:
+        return (status, {"code": code, "detail": "no"}) if request.kind == kind else None
+
+    return instead
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Two ranks, and services and programs of all kinds that cannot work."""
+    folder = tmp_path_factory.mktemp("decided")
+    with ExitStack() as stack:
+        service = stack.enter_context(ServiceProcess(folder))
+        proxies = {
+            "converges@slow": Proxy(service.url, instead=after_a_while),
+            "converges@broken": Proxy(service.url, instead=refuses("start", 500, "internal")),
+            "converges@silent": Proxy(service.url, instead=never),
+            "fails@dying": Proxy(service.url, instead=dies_after_one_report()),
+            "fails@refused": Proxy(service.url, instead=refuses("report", 409, "conflict")),
+            "fails@internal": Proxy(service.url, instead=refuses("report", 500, "internal")),
+        }
+        scenarios = {name: stack.enter_context(proxy).url for name, proxy in proxies.items()}
+        nobody = f"http://127.0.0.1:{free_port()}"
+        scenarios |= {"nobody": nobody, "without": nobody}
+        scenarios |= dict.fromkeys((*AT_THE_SERVICE, *WHEREVER), service.url)
+        other = {
+            "job_id": "converges-conflict",
+            "batch_sizes": [8],
+            "default_batch_size": 8,
+            "target_metric": 0.8,
+            "higher_is_better": True,
+            "monitor": "val_acc",
+            "max_epochs": 5,
+            "max_power_w": 20,
+            "num_devices": 2,
+            "device_model": "step",
+            "meter": "step",
+        }
+        assert requests.post(f"{service.url}/api/v1/jobs", json=other, timeout=5).ok
+        assert run_ranks(folder, scenarios) == 0
+        yield Run(service.url, folder, 2, 2)
+
+
+def test_a_slow_service_is_waited_for_by_both(decided: Run) -> None:
+    for rank in decided.seen("converges@slow"):
+        assert rank["error"] is None
+        assert rank["outcome"] == "converged"
+        assert rank["steps"] == 3 * 4
+
+
+def test_a_validation_end_is_one_reduction_and_one_broadcast(decided: Run) -> None:
+    for scenario, validations in {"converges@slow": 3, "fails@dying": 5, "per-device": 3}.items():
+        for rank in decided.seen(scenario):
+            assert rank["strategy_calls"] == [["reduce", "broadcast"]] * validations, scenario
+
+
+def test_no_rank_is_warned_of_what_the_callback_itself_does(decided: Run) -> None:
+    paths = list(decided.folder.glob("*.json"))
+    warned = [text for path in paths for text in json.loads(path.read_text())["warnings"]]
+    assert len(warned) > len(paths)  # Lightning's own
+    assert [text for text in warned if "zeus/" in text] == []
+
+
+def test_estimated_energy_is_warned_of_once(decided: Run) -> None:
+    warned = [rank["warnings"] for rank in decided.seen("meter-auto")]
+    assert [sum("energy is estimated" in text for text in of_rank) for of_rank in warned] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "error", "message"),
     [
-        ("meter-closed", "GPU 1 cannot be opened", []),
-        ("meter-at-start", "GPU 1 is lost", ["withdrawn"]),
+        ("nobody", "ZeusServiceUnavailable", "Connection refused"),
+        ("converges@silent", "ZeusServiceUnavailable", "did not answer"),
+        ("converges@broken", "ZeusServiceError", "HTTP 500"),
+        ("converges@conflict", "ZeusJobConflict", "batch_sizes is [8] there and [2, 4, 8"),
+        ("uneven", "ZeusConfigError", "batch sizes [17, 19] do not divide by 2"),
+        ("meter-closed", "ZeusMeterError", "GPU 1 cannot be opened"),
+        ("meter-at-start", "ZeusMeterError", "GPU 1 is lost"),
+        ("meter-odd", "ZeusError", "in max_power_w)"),  # no error of ours: where is it from?
     ],
 )
-def test_an_error_of_one_rank_at_the_start_is_raised_on_both(
-    seen: Callable[[str], Ranks], own_url: str, scenario: str, message: str, trials: list[str]
+def test_an_error_at_the_start_is_raised_on_both_before_any_step(
+    decided: Run, scenario: str, error: str, message: str
 ) -> None:
-    for rank in seen(scenario):
-        assert rank["error"] == ["ZeusMeterError", message]
+    ranks = decided.seen(scenario)
+    for rank in ranks:
+        assert rank["error"] == ranks[0]["error"]
+        assert rank["error"][0] == error
+        assert message in rank["error"][1]
         assert rank["steps"] == 0
-    assert outcomes(own_url, scenario) == trials
+        assert rank["seconds"] < 30
+    left = {None} & set(outcomes(decided.url, scenario.replace("@", "-")))
+    assert not left  # no trial stays open
 
 
-def test_a_meter_lost_on_one_rank_later_stops_neither(
-    seen: Callable[[str], Ranks], own_url: str
+@pytest.mark.parametrize(
+    ("scenario", "outcome"),
+    [("fails@dying", "lost"), ("fails@refused", "errored"), ("fails@internal", "lost")],
+)
+def test_a_service_that_dies_or_refuses_in_mid_run_stops_neither(
+    decided: Run, scenario: str, outcome: str
 ) -> None:
-    for rank in seen("meter-later"):
+    for rank in decided.seen(scenario):
+        assert rank["error"] is None
+        assert rank["steps"] == 5 * 4
+        assert rank["outcome"] == outcome
+
+
+def test_without_strict_both_train_on_the_default_without_a_service(decided: Run) -> None:
+    for rank in decided.seen("without"):
+        assert rank["error"] is None
+        assert rank["trial"] is None
+        assert rank["batch_lengths"] == [8]
+
+
+def test_what_counts_a_whole_node_is_counted_once(decided: Run) -> None:
+    for rank in decided.seen("meter-node"):
+        assert rank["job"]["max_power_w"] == 10
+        assert rank["report"]["energy_j"] == 6
+
+
+def test_a_meter_lost_on_one_rank_later_stops_neither(decided: Run) -> None:
+    for rank in decided.seen("meter-later"):
         assert rank["error"] is None
         assert rank["steps"] == 5 * 4
         assert rank["outcome"] == "errored"
-    assert outcomes(own_url, "meter-later") == ["errored"]
+    assert outcomes(decided.url, "meter-later") == ["errored"]
 
 
-def test_the_rank_that_runs_out_of_memory_says_so_itself(tmp_path: Path, own_url: str) -> None:
-    assert two_ranks(tmp_path, memory=own_url) != 0
-    assert outcomes(own_url, "memory") == ["out_of_memory"]
+def test_on_failure_stop_ends_both_quietly(decided: Run) -> None:
+    for rank in decided.seen("fails-quietly"):
+        assert rank["error"] is None
+        assert rank["outcome"] == "not_converged"
+
+
+def test_per_device_batch_sizes_are_passed_through(decided: Run) -> None:
+    for rank in decided.seen("per-device"):
+        assert rank["trial"]["batch_size"] == 8
+        assert rank["job"]["batch_sizes"] == [1, 2, 4, 8, 16, 32, 64]
+        assert rank["batch_lengths"] == [8]
+
+
+def test_an_optimizer_that_asks_for_the_number_of_steps_sees_the_injected_share(
+    decided: Run,
+) -> None:
+    for rank in decided.seen("scheduled"):
+        assert rank["error"] is None
+        assert rank["batch_lengths"] == [16]
+        assert rank["expected_steps"] == 5 * 64 / 32
+
+
+def test_a_resumed_run_goes_on_with_its_trial_on_both(decided: Run) -> None:
+    for rank in decided.seen("resumes"):
+        assert rank["broken"]["error"] == ["ZeroDivisionError", "mine"]
+        assert rank["error"] is None
+        assert rank["trial"] == rank["broken"]["trial"]
+        assert rank["outcome"] == "converged"
+        assert rank["batch_lengths"] == [8]
+        report, before = rank["report"], rank["broken"]["report"]
+        assert (report["sequence"], report["epoch"]) == (2, 2)
+        # the checkpoint's own reading is a step of this meter too
+        assert (report["energy_j"], report["time_s"]) == (2 * 6 * 3, 2 * 3)
+        assert (before["energy_j"], before["time_s"]) == (2 * 6, 2)
+    assert outcomes(decided.url, "resumes") == ["converged", "withdrawn"]
+
+
+@pytest.fixture(scope="module")
+def with_gpus(
+    fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], list[Rank]]]:
+    """Two ranks on a host with two GPUs of one model, and one of another."""
+    folder = tmp_path_factory.mktemp("gpus")
+    driver = FakeDriver(fake_nvml_library, folder / "driver", gpu_count=2)
+    driver.add_gpu("Fake A100")
+    driver.gpus[0].set_load(0.2)  # 100 W
+    driver.gpus[1].set_load(1)  # 300 W
+    with ServiceProcess(folder) as service:
+        scenarios = dict.fromkeys(("meter-gpus", "meter-shared-gpu", "meter-models"), service.url)
+        assert run_ranks(folder, scenarios, env=driver.variables) == 0
+        yield lambda scenario: seen(folder, scenario)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "watts", "max_power_w"), [("meter-gpus", 400, 600), ("meter-shared-gpu", 100, 300)]
+)
+def test_each_rank_reads_its_own_gpu_and_one_that_they_share_once(
+    with_gpus: Callable[[str], list[Rank]], scenario: str, watts: float, max_power_w: float
+) -> None:
+    ranks = with_gpus(scenario)
+    assert len(ranks) == 2
+    for rank in ranks:
+        report = rank["report"]
+        assert report["energy_j"] / report["time_s"] == pytest.approx(watts, rel=0.05)
+        assert rank["job"]["max_power_w"] == max_power_w
+        assert rank["job"]["device_model"] == "Fake H100"
+
+
+def test_different_gpus_are_an_error_on_all_ranks_that_lists_them(
+    with_gpus: Callable[[str], list[Rank]],
+) -> None:
+    ranks = with_gpus("meter-models")
+    assert len(ranks) == 2
+    for rank in ranks:
+        assert rank["error"][0] == "ZeusConfigError"
+        assert "Fake H100 by nvml on rank 0; Fake A100 by nvml on rank 1" in rank["error"][1]

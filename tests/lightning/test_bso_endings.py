@@ -13,7 +13,8 @@ import sys
 import threading
 import time
 import warnings
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EarlyStopping, LearningRateFinder
 from programs import Data, Net, Raise, StepMeter, Steps, new_job, outcomes, trainer, trials, zeus
+from proxy import Body, Proxy, Request
 from service_process import ServiceProcess
 
 from zeus_lightning import ZeusConfigError, ZeusMeterError, ZeusTrialFailed
@@ -87,26 +89,100 @@ def test_an_exception_ends_the_trial_and_comes_through_unchanged(
     assert data.batch_size == 8
 
 
-def test_a_signal_ends_the_trial_as_interrupted(service: ServiceProcess) -> None:
-    def start(job: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, str(CHILD), service.url, job],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-
-    children = {number: start(f"signal-{number}") for number in (signal.SIGINT, signal.SIGTERM)}
+@contextmanager
+def training(
+    folder: Path, url: str, job: str, val_acc: float, *ckpt_path: Path, **env: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has come to train its second epoch, if its metric lets it."""
+    child = subprocess.Popen(
+        [sys.executable, str(CHILD), url, job, str(val_acc), *map(str, ckpt_path)],
+        stdout=subprocess.PIPE,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env},
+    )
     try:
-        for number, child in children.items():
-            assert child.stdout is not None
-            assert child.stdout.readline() == b"training\n"
-            child.send_signal(number)
-            child.wait(timeout=30)
-            assert outcomes(service.url, f"signal-{number}") == ["interrupted"]
+        assert child.stdout is not None
+        child.stdout.readline()
+        yield child
     finally:
-        for child in children.values():
-            child.kill()
-            child.communicate()
+        child.kill()
+        child.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_trial_as_interrupted(
+    service: ServiceProcess, tmp_path: Path, number: int
+) -> None:
+    job = new_job()
+    with training(tmp_path, service.url, job, 0.1) as child:
+        child.send_signal(number)
+        child.wait(timeout=60)
+    assert outcomes(service.url, job) == ["interrupted"]
+
+
+def test_a_killed_run_is_lost_when_its_lease_ends_and_resumed_in_a_new_process(
+    own_service: ServiceProcess, tmp_path: Path
+) -> None:
+    job = new_job()
+    with training(tmp_path, own_service.url, job, 0.1) as child:
+        child.kill()
+    assert outcomes(own_service.url, job) == [None]
+    with sqlite3.connect(own_service.database_url.removeprefix("sqlite:///")) as database:
+        database.execute("UPDATE trials SET lease_expires_at = 0")
+    with training(tmp_path, own_service.url, job, 0.1) as other:
+        assert outcomes(own_service.url, job) == ["lost", None]  # the next run goes on
+        other.send_signal(signal.SIGTERM)
+        other.wait(timeout=60)
+    with training(tmp_path, own_service.url, job, 0.9, tmp_path / "last.ckpt") as resumed:
+        assert resumed.wait(timeout=60) == 0
+    assert outcomes(own_service.url, job) == ["lost", "converged", "withdrawn"]
+
+
+def test_slurms_requeue_interrupts_the_trial_and_the_requeued_run_goes_on_with_it(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\nkill -TERM $PPID\n')  # it kills
+    scontrol.chmod(0o755)
+    slurm = {
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "SLURM_JOB_ID": "42",
+        "SLURM_JOB_NAME": "train",
+        "SLURM_NTASKS": "1",
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "0",
+    }
+    job = new_job()
+    with training(tmp_path, service.url, job, 0.1, **slurm) as child:
+        child.send_signal(signal.SIGUSR1)
+        child.wait(timeout=60)
+    assert (tmp_path / "asked").read_text() == "requeue 42\n"
+    assert outcomes(service.url, job) == ["interrupted"]
+    with training(tmp_path, service.url, job, 0.9, **slurm) as requeued:
+        assert requeued.wait(timeout=60) == 0
+    assert outcomes(service.url, job) == ["converged", "withdrawn"]
+
+
+def test_on_failure_stop_ends_fit_with_a_warning(service: ServiceProcess) -> None:
+    callback = zeus(service.url, on_failure="stop")
+    with pytest.warns(UserWarning, match="ended as not_converged.*Run the job again"):
+        trainer(callback).fit(Net((0.1,)), Data())
+    assert callback.outcome == "not_converged"
+    with pytest.raises(ZeusConfigError, match="without a validation"):
+        trainer(callback, max_steps=3).fit(Net(), Data())
+
+
+def test_out_of_memory_says_which_batch_sizes_are_given_up(
+    service: ServiceProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    callback = zeus(service.url)
+    with pytest.raises(torch.OutOfMemoryError):
+        trainer(callback, Raise(torch.OutOfMemoryError("CUDA out of memory."))).fit(Net(), Data())
+    assert "batch size 8 ended as out_of_memory" in caplog.text
+    assert "This one and all larger ones are given up." in caplog.text
+    known = requests.get(f"{service.url}/api/v1/jobs/{callback.job.job_id}", timeout=5).json()
+    assert {arm["batch_size"] for arm in known["arms"] if arm["status"] == "out_of_memory"} >= {8}
 
 
 @pytest.mark.parametrize("silent", [False, True])
@@ -166,44 +242,22 @@ def test_training_that_ends_without_a_validation_gives_the_batch_size_up(
 def test_a_start_interrupted_before_its_answer_is_taken_back(service: ServiceProcess) -> None:
     interrupted = threading.Event()
 
-    class InterruptAtStart(BaseHTTPRequestHandler):
-        """Passes requests on to the service, and presses Ctrl-C before the start's answer."""
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            answer = requests.post(service.url + self.path, body, headers=self.headers, timeout=5)
-            if self.path.endswith("/trials") and not interrupted.is_set():
-                interrupted.set()
-                signal.raise_signal(signal.SIGINT)
-                time.sleep(1)
-            self.send_response(answer.status_code)
-            self.send_header("Content-Type", answer.headers["Content-Type"])
-            self.send_header("Content-Length", str(len(answer.content)))
-            self.end_headers()
-            self.wfile.write(answer.content)
-
-        def do_PATCH(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            answer = requests.patch(service.url + self.path, body, headers=self.headers, timeout=5)
-            self.send_response(answer.status_code)
-            self.send_header("Content-Length", "2")
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-        def log_message(self, *args: Any) -> None:
-            pass
+    def press_ctrl_c(request: Request, body: Body) -> Body:
+        if request.kind == "start" and not interrupted.is_set():
+            interrupted.set()
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(1)
+        return body
 
     job = new_job()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under a shell's `&`
-    with ThreadingHTTPServer(("127.0.0.1", 0), InterruptAtStart) as proxy:
-        threading.Thread(target=proxy.serve_forever, daemon=True).start()
-        callback = zeus(f"http://127.0.0.1:{proxy.server_port}", job_id=job)
+    with Proxy(service.url, after=press_ctrl_c) as proxy:
+        callback = zeus(proxy.url, job_id=job)
         try:
             with pytest.raises(SystemExit):  # what Lightning makes of Ctrl-C
                 trainer(callback).fit(Net(), Data())
         finally:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # Lightning ignores it now
-            proxy.shutdown()
     assert outcomes(service.url, job) == ["withdrawn"]
 
 
@@ -340,39 +394,3 @@ def test_the_next_run_goes_on_after_each_ending(service: ServiceProcess) -> None
     trainer(callback).fit(Net(), data)
     assert callback.trial.batch_size == 8  # an error says nothing about a batch size
     assert outcomes(service.url, job) == ["errored", "converged"]
-
-
-def test_pytorch_lightnings_own_trainer_takes_the_callback_in_a_list(
-    service: ServiceProcess,
-) -> None:
-    import pytorch_lightning as pl
-
-    class PlNet(pl.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(4, 2)
-
-        training_step = lambda self, batch, index: self.layer(batch[0]).pow(2).mean()  # noqa: E731
-        validation_step = lambda self, batch, index: self.log("val_acc", 0.9)  # noqa: E731
-        configure_optimizers = Net.configure_optimizers
-
-    class PlData(pl.LightningDataModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.batch_size = 8
-            self.samples = Data().samples
-
-        train_dataloader = Data.train_dataloader
-        val_dataloader = Data.val_dataloader
-
-    callback = zeus(service.url)
-    runner = pl.Trainer(
-        callbacks=[callback],
-        max_epochs=5,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-    )
-    runner.fit(PlNet(), PlData())
-    assert callback.outcome == "converged"

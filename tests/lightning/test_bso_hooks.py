@@ -8,9 +8,21 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback
-from programs import Data, Net, new_job, outcomes, trainer, trials, zeus
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from programs import (
+    BreaksOnException,
+    Data,
+    Net,
+    Raise,
+    Steps,
+    new_job,
+    outcomes,
+    trainer,
+    trials,
+    zeus,
+)
 from service_process import ServiceProcess
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from zeus_lightning import ZeusBSOCallback, ZeusTrialFailed
 
@@ -41,6 +53,7 @@ class Epochs(Callback):
         ({"accumulate_grad_batches": 2}, [1, 2, 3]),
         ({"reload_dataloaders_every_n_epochs": 1}, [1, 2, 3]),
         ({"overfit_batches": 2}, [1, 2, 3]),
+        ({"overfit_batches": 0.5}, [1, 2, 3]),
     ],
 )
 def test_each_validation_is_reported_with_the_epochs_completed(
@@ -53,20 +66,127 @@ def test_each_validation_is_reported_with_the_epochs_completed(
     assert callback.outcome == "converged"
 
 
-def test_without_validation_a_train_metric_is_reported_at_each_epochs_end(
+class LongData(Data):
+    """100 batches of 8 samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.samples = TensorDataset(torch.randn(800, 4))
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(TensorDataset(torch.randn(8, 4)), batch_size=8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "epochs", "steps"),
+    [
+        ({"val_check_interval": 0.25}, [0, 0, 0, 1, 1, 1], 150),
+        ({"val_check_interval": 0.3}, [0, 0, 0, 1, 1, 1], 190),  # 30, 60 and 90 of each 100
+        ({"val_check_interval": 50}, [0, 1, 1, 2, 2, 3], 300),
+        ({"val_check_interval": 40, "check_val_every_n_epoch": None}, [0, 0, 1, 1, 2, 2], 240),
+        ({"val_check_interval": 50, "check_val_every_n_epoch": 2}, [1, 2, 3, 4, 5, 6], 600),
+    ],
+)
+def test_a_validation_within_an_epoch_stops_training_there(
+    service: ServiceProcess, arguments: dict[str, Any], epochs: list[int], steps: int
+) -> None:
+    callback, counted = zeus(service.url, max_epochs=9), Steps()
+    beside = Epochs(callback)
+    net = Net((0.1, 0.2, 0.3, 0.4, 0.5, 0.9))
+    trainer(callback, beside, counted, **({"max_epochs": 9} | arguments)).fit(net, LongData())
+    assert beside.seen == epochs
+    assert counted.count == steps
+    assert net.batch_lengths == {8}
+    (trial,) = trials(service.url, callback.job.job_id)
+    assert (trial["outcome"], trial["reports"]) == ("converged", 6)
+
+
+def test_an_epoch_that_ends_after_its_last_validation_is_no_verdict_until_training_ends(
     service: ServiceProcess,
 ) -> None:
-    callback = zeus(service.url, monitor="train_loss", mode="min", target_metric=1e9)
-    trainer(callback, limit_val_batches=0).fit(Net(), Data())
+    callback, counted = zeus(service.url), Steps()
+    with pytest.raises(ZeusTrialFailed, match="not_converged: training ended, short of the target"):
+        trainer(callback, counted, val_check_interval=60, max_epochs=2).fit(Net((0.1,)), LongData())
+    assert counted.count == 200
+    assert (callback.report.sequence, callback.report.epoch) == (2, 1)
+
+
+@pytest.mark.parametrize("sanity_steps", [0, 1, 2, -1])
+def test_the_sanity_check_reports_nothing(service: ServiceProcess, sanity_steps: int) -> None:
+    callback = zeus(service.url)
+    runner = trainer(callback, num_sanity_val_steps=sanity_steps, max_epochs=3)
+    runner.fit(Net((0.9,)), Data())  # also a metric that reaches the target there
+    (trial,) = trials(service.url, callback.job.job_id)
+    assert (trial["outcome"], trial["reports"]) == ("converged", 1)
+
+
+class TrainAcc(Net):
+    """Logs `train_acc` in training, one value per epoch."""
+
+    def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
+        value = self.val_acc[min(self.trainer.current_epoch, len(self.val_acc) - 1)]
+        self.log("train_acc", value, on_step=False, on_epoch=True)
+        return super().training_step(batch, index)
+
+
+class NoValidation(Data):
+    """Has nothing to validate on."""
+
+    val_dataloader = None
+
+
+@pytest.mark.parametrize(
+    ("data", "arguments"),
+    [(Data, {"limit_val_batches": 0}), (NoValidation, {})],
+    ids=["no-batches", "no-loader"],
+)
+def test_without_validation_a_train_metric_is_reported_at_each_epochs_end(
+    service: ServiceProcess, data: type[Data], arguments: dict[str, Any]
+) -> None:
+    callback, steps = zeus(service.url, monitor="train_acc"), Steps()
+    trainer(callback, steps, **arguments).fit(TrainAcc(), data())
     assert callback.outcome == "converged"
-    assert callback.report.epoch == 1
+    assert (callback.report.sequence, callback.report.epoch, steps.count) == (3, 3, 3 * 8)
+    failing = zeus(service.url, monitor="train_acc")
+    with pytest.raises(ZeusTrialFailed, match=r"not_converged.*train_acc 0.1 after 5 epochs"):
+        trainer(failing, **arguments).fit(TrainAcc((0.1,)), data())
 
 
-def test_fast_dev_run_has_no_trial(service: ServiceProcess) -> None:
+@pytest.mark.parametrize("at_least", [{"min_epochs": 4}, {"min_steps": 4 * 8}])
+def test_a_batch_size_given_up_is_told_when_the_least_training_is_done(
+    service: ServiceProcess, at_least: dict[str, int]
+) -> None:
+    callback, steps = zeus(service.url), Steps()
+    with pytest.raises(ZeusTrialFailed, match="diverged"):
+        trainer(callback, steps, **at_least).fit(Net((0.1, float("nan"), 0.9)), Data())
+    assert steps.count == 4 * 8
+    (trial,) = trials(service.url, callback.job.job_id)
+    assert (trial["outcome"], trial["reports"]) == ("diverged", 1)
+
+
+def test_dataloaders_built_anew_each_epoch_have_the_injected_size(service: ServiceProcess) -> None:
+    class Counted(Data):
+        built = 0
+
+        def train_dataloader(self) -> Any:
+            self.built += 1
+            return super().train_dataloader()
+
+    callback = zeus(service.url, batch_sizes=[16], default_batch_size=16)
+    net, data = Net(), Counted(batch_size=8)
+    trainer(callback, reload_dataloaders_every_n_epochs=1).fit(net, data)
+    assert callback.report.epoch == 3
+    assert data.built == 3
+    assert net.batch_lengths == {16}
+
+
+@pytest.mark.parametrize("batches", [True, 3])
+def test_fast_dev_run_has_no_trial(service: ServiceProcess, batches: bool | int) -> None:
     job = new_job()
-    callback = zeus(service.url, job_id=job)
-    trainer(callback, fast_dev_run=True).fit(Net(), Data())
+    callback, net = zeus(service.url, job_id=job, batch_sizes=[16], default_batch_size=16), Net()
+    trainer(callback, fast_dev_run=batches).fit(net, Data(batch_size=8))
     assert callback.trial is None
+    assert net.batch_lengths == {8}
     assert trials(service.url, job) == []
 
 
@@ -104,28 +224,62 @@ def test_a_fit_that_trains_nothing_withdraws_its_trial(service: ServiceProcess) 
     assert outcomes(service.url, callback.job.job_id) == ["not_converged", "withdrawn"]
 
 
-def test_a_run_resumed_from_a_checkpoint_sits_out(service: ServiceProcess, tmp_path: Path) -> None:
-    job, net = new_job(), Net()
-    runner = trainer(zeus(service.url, job_id=job))
-    runner.fit(net, Data())
-    runner.save_checkpoint(tmp_path / "a.ckpt")
-    net.batch_lengths.clear()
-    resumed = zeus(service.url, job_id=job)
-    with pytest.warns(UserWarning, match="resumed from a checkpoint"):
-        trainer(resumed).fit(net, Data(), ckpt_path=tmp_path / "a.ckpt")
-    assert net.batch_lengths == {8}
-    assert outcomes(service.url, job) == ["converged", "withdrawn"]
+def test_a_callback_whose_fit_broke_is_good_for_another(service: ServiceProcess) -> None:
+    callback, data = zeus(service.url), Data(batch_size=8)
+    with pytest.raises(ZeroDivisionError):
+        trainer(callback, Raise(ZeroDivisionError())).fit(Net(), data)
+    trainer(callback).fit(Net(), data)
+    assert (callback.trial.trial_number, callback.report.sequence) == (2, 3)
+    assert outcomes(service.url, callback.job.job_id) == ["errored", "converged"]
 
 
-def test_a_checkpoint_loaded_to_validate_starts_nothing(
-    service: ServiceProcess, tmp_path: Path
+def test_a_fit_whose_end_another_callback_broke_off_is_ended_and_undone_by_the_next(
+    service: ServiceProcess,
 ) -> None:
-    callback = zeus(service.url)
-    runner = trainer(callback)
-    runner.fit(Net(), Data())
-    runner.save_checkpoint(tmp_path / "a.ckpt")
-    runner.validate(Net(), datamodule=Data(), ckpt_path=tmp_path / "a.ckpt")
-    assert outcomes(service.url, callback.job.job_id) == ["converged"]
+    callback, data = zeus(service.url, batch_sizes=[4], default_batch_size=4), Data(batch_size=8)
+    with pytest.raises(OSError, match="in on_exception"):
+        trainer(BreaksOnException(ZeroDivisionError()), callback).fit(Net(), data)
+    assert data.batch_size == 4
+    trainer(callback).fit(Net(), data)
+    assert data.batch_size == 8
+    assert outcomes(service.url, callback.job.job_id) == ["errored", "converged"]
+
+
+@pytest.mark.parametrize("zeus_first", [True, False])
+@pytest.mark.parametrize(
+    ("val_acc", "outcome", "best"),
+    [
+        ((0.1, 0.5, 0.9), "converged", 0.9),  # stops where EarlyStopping's threshold is crossed
+        ((0.1, 0.5, 0.2, 0.3), "not_converged", 0.5),  # EarlyStopping's patience ends
+        ((0.1, 0.2, 0.3, 0.4, 0.5), "not_converged", 0.5),  # the epochs are used up
+        ((0.1, 0.5, float("nan")), "diverged", 0.5),
+    ],
+)
+def test_the_best_checkpoint_is_there_however_the_trial_ended(
+    service: ServiceProcess,
+    tmp_path: Path,
+    val_acc: tuple[float, ...],
+    outcome: str,
+    best: float,
+    zeus_first: bool,
+) -> None:
+    callback, steps = zeus(service.url), Steps()
+    stop = EarlyStopping(
+        "val_acc", mode="max", patience=2, stopping_threshold=0.85, check_finite=True
+    )
+    saver = ModelCheckpoint(tmp_path, monitor="val_acc", mode="max")
+    ours = [callback, stop, saver] if zeus_first else [saver, stop, callback]
+    runner = trainer(*ours, steps, enable_checkpointing=True)
+    if outcome == "converged":
+        runner.fit(Net(val_acc), Data())
+    else:
+        with pytest.raises(ZeusTrialFailed):
+            runner.fit(Net(val_acc), Data())
+    assert steps.count == len(val_acc) * 8
+    assert outcomes(service.url, callback.job.job_id) == [outcome]
+    assert float(saver.best_model_score) == pytest.approx(best)
+    saved = torch.load(saver.best_model_path, weights_only=True)
+    assert saved["epoch"] == val_acc.index(best)
 
 
 def test_the_callback_overrides_no_hook_that_fires_for_every_batch() -> None:

@@ -9,9 +9,20 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
-from programs import Data, Net, StepMeter, Steps, new_job, outcomes, trainer, trials, zeus
+from programs import (
+    Data,
+    Net,
+    StepMeter,
+    Steps,
+    WorkMeter,
+    new_job,
+    outcomes,
+    trainer,
+    trials,
+    zeus,
+)
 from service_process import ServiceProcess
 
 from zeus_lightning import ZeusTrialFailed
@@ -122,6 +133,21 @@ def test_accumulated_batches_share_the_global_batch_size(service: ServiceProcess
     assert net.batch_lengths == {8}
 
 
+def test_per_device_batch_sizes_are_passed_through_whatever_is_accumulated(
+    service: ServiceProcess,
+) -> None:
+    scheduler = GradientAccumulationScheduler({0: 2, 1: 4})
+    job, seen = new_job(), []
+    for _ in range(2):
+        callback = zeus(service.url, job_id=job, batch_size_scope="per_device")
+        net = Net()
+        trainer(callback, scheduler).fit(net, Data(batch_size=8))
+        assert net.batch_lengths == {callback.trial.batch_size}
+        seen.append(callback.trial.batch_size)
+    assert callback.job.batch_sizes == [1, 2, 4, 8, 16, 32, 64]
+    assert seen == [8, 4]
+
+
 def test_the_batch_size_is_set_before_an_optimizer_asks_for_the_number_of_steps(
     service: ServiceProcess,
 ) -> None:
@@ -208,10 +234,10 @@ def test_a_batch_size_given_up_raises_after_the_other_callbacks_have_finished(
         def on_train_end(self, *args):
             self.train_end = True
 
-    ended = Ended()
+    ended, meter = Ended(), WorkMeter()
     checkpoint = ModelCheckpoint(dirpath=tmp_path, save_last=True)
-    callback = zeus(service.url, max_epochs=2)
-    fit = trainer(callback, ended, checkpoint, max_epochs=50, enable_checkpointing=True)
+    callback = zeus(service.url, max_epochs=2, meter=meter)
+    fit = trainer(meter, callback, ended, checkpoint, max_epochs=50, enable_checkpointing=True)
     with pytest.raises(ZeusTrialFailed) as failure:
         fit.fit(Net((0.1,)), Data())
     assert ended.train_end
@@ -219,7 +245,7 @@ def test_a_batch_size_given_up_raises_after_the_other_callbacks_have_finished(
     message = str(failure.value)
     assert "batch size 8" in message
     assert "not_converged" in message
-    assert "cost 26.0 J" in message
+    assert "cost 104.0 J" in message
     assert "Run the job again: it will try another batch size" in message
     assert callback.outcome == "not_converged"
 

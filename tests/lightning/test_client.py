@@ -25,6 +25,8 @@ from zeus_lightning.errors import (
     ZeusServiceUnavailable,
 )
 from zeus_lightning.messages import JobSpec, Report
+from zeus_lightning.power.profile import PowerProfile
+from zeus_lightning.power.selectors import PowerPoint
 
 
 def job(**fields: Any) -> JobSpec:
@@ -61,7 +63,7 @@ class Server:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 outer.seen.append({"headers": dict(self.headers), "path": self.path, "body": body})
                 last = len(outer.answers) == 1
                 status, headers, text = outer.answers[0] if last else outer.answers.pop(0)
@@ -71,6 +73,8 @@ class Server:
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
                 self.wfile.write(text.encode())
+
+            do_GET = do_POST  # noqa: N815
 
             def log_message(self, *args: Any) -> None:
                 pass
@@ -89,9 +93,12 @@ def test_a_trial_goes_from_its_start_to_its_end(service: ServiceProcess) -> None
     client, spec = BSOClient(service.url), job()
     client.register_job(spec)
     start = client.start_trial(spec.job_id, spec.job_id)
-    assert client.heartbeat(spec.job_id, start.trial_number) == spec.lease_s
+    client.heartbeat(spec.job_id, start.trial_number)
     decision = client.report(spec.job_id, start.trial_number, figures())
     assert (decision.decision, decision.outcome) == ("continue", None)
+    status = client.trial_status(spec.job_id, start.trial_number)
+    assert (status.batch_size, status.outcome, status.reports) == (start.batch_size, None, 1)
+    assert client.trial_status(spec.job_id, start.trial_number + 1) is None
     client.end_trial(spec.job_id, start.trial_number, "withdrawn", "by hand")
     with pytest.raises(ZeusServiceError) as error:
         client.report(spec.job_id, start.trial_number, figures(2))
@@ -303,3 +310,49 @@ def test_a_proxy_in_the_environment_is_used_for_other_hosts(
         monkeypatch.setenv("http_proxy", proxy)
         BSOClient("http://zeus.example").register_job(job())
     assert server.seen[0]["path"] == "http://zeus.example/api/v1/jobs"
+
+
+def profile(batch_size: int, **fields: Any) -> PowerProfile:
+    defaults: dict[str, Any] = {
+        "device_model": "NVIDIA H100 80GB & more",
+        "driver": "1.2",
+        "num_devices": 1,
+        "batch_size": batch_size,
+        "points": (PowerPoint(300, 20.125, 0.1), PowerPoint(275, 18.0, 0.11)),
+        "chosen_w": 275,
+        "selector": "energy",
+        "eta_knob": 0.5,
+        "max_power_w": 300.0,
+        "search": "sweep",
+        "measured_at": "2026-05-04T12:00:00Z",
+    }
+    return PowerProfile(**(defaults | fields))
+
+
+def test_power_profiles_come_back_by_gpu_model_as_they_were_put(service: ServiceProcess) -> None:
+    client, spec = BSOClient(service.url), job()
+    client.register_job(spec)
+    kept = [profile(8), profile(16, measured_at="2026-05-04T12:00:00.250000Z")]
+    for one in (*kept, profile(8, device_model="another")):
+        client.put_power_profile(spec.job_id, one)
+    assert client.power_profiles(spec.job_id, kept[0].device_model) == kept
+
+
+def test_power_profiles_of_a_job_that_is_not_known_are_refused(service: ServiceProcess) -> None:
+    with pytest.raises(ZeusServiceError, match="no job 'unknown-job'"):
+        BSOClient(service.url).power_profiles("unknown-job", "x")
+
+
+def test_power_profiles_of_another_version_are_an_error_that_says_so() -> None:
+    for body in ('{"profiles": [{}]}', '{"profiles": 1}', "{}"):
+        with (
+            Server((200, JSON, body)).running() as url,
+            pytest.raises(ZeusServiceError, match="of the same version"),
+        ):
+            BSOClient(url).power_profiles("job", "x")
+
+
+def test_the_service_tells_its_version(service: ServiceProcess) -> None:
+    from zeus_lightning import __version__
+
+    assert BSOClient(service.url).server_version() == __version__

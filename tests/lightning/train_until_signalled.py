@@ -1,4 +1,7 @@
-"""Trains without end, to be signalled. Arguments: the service's URL and a job id."""
+"""Trains until it is signalled, or its metric reaches the target, and saves each epoch.
+
+Arguments: the service's URL, a job id, the metric's value, and a checkpoint to go on from.
+"""
 
 import signal
 import sys
@@ -6,6 +9,7 @@ import time
 from typing import Any
 
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
 from programs import Data, Net, trainer, zeus
 
 
@@ -18,6 +22,8 @@ class SayTraining(Callback):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under a shell's `&`
-    url, job_id = sys.argv[1:]
+    url, job_id, val_acc, *ckpt_path = sys.argv[1:]
     callback = zeus(url, job_id=job_id, max_epochs=10**6)
-    trainer(callback, SayTraining(), max_epochs=-1).fit(Net((0.1,)), Data(batch_size=64))
+    saver = ModelCheckpoint(".", "last", enable_version_counter=False)
+    runner = trainer(callback, SayTraining(), saver, max_epochs=-1, enable_checkpointing=True)
+    runner.fit(Net((float(val_acc),)), Data(64), ckpt_path=ckpt_path[0] if ckpt_path else None)

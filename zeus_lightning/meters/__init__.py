@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from lightning.pytorch.utilities import rank_zero_warn
 
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
 from zeus_lightning.meters.protocol import EnergyMeter, Reading
@@ -20,7 +22,9 @@ _CHOICES = (
 
 
 def open_meter(
-    meter: str | EnergyMeter = "auto", device: torch.device | None = None
+    meter: str | EnergyMeter = "auto",
+    device: torch.device | None = None,
+    pids: Sequence[int] = (),
 ) -> EnergyMeter:
     """Open the energy meter of one rank.
 
@@ -30,10 +34,11 @@ def open_meter(
             estimate, with a warning.
             `nvml`: the GPU that is `device`; `nvml:0,1`: the GPUs of these NVML indices or UUIDs.
             `rapl`: the host's CPU packages.
-            `cpu-estimate`: this process tree's CPU time times 3.5 W per core;
-            `cpu-estimate:5.0`: times 5.0 W per core.
+            `cpu-estimate`: the CPU time of the run's process trees on this host times 3.5 W per
+            core; `cpu-estimate:5.0`: times 5.0 W per core.
             A meter: that one.
         device: Where this rank trains; None: on the CPU.
+        pids: The run's processes on this host; this one is always among them.
 
     Raises:
         ZeusConfigError: `meter` is none of these, or does not go with `device`.
@@ -53,24 +58,24 @@ def open_meter(
     if kind == "nvml":
         return _open_nvml(meter, argument.split(",") if colon else [], device)
     if kind == "cpu-estimate":
-        return _open_cpu_estimate(meter, argument if colon else None)
+        return _open_cpu_estimate(meter, argument if colon else None, pids)
     if meter == "rapl":
         return _open_rapl()
     if meter == "auto":
-        return _open_auto(device)
+        return _open_auto(device, pids)
     raise ZeusConfigError(f"meter={meter!r} is not one of {_CHOICES}")
 
 
-def _open_auto(device: torch.device | None) -> EnergyMeter:
+def _open_auto(device: torch.device | None, pids: Sequence[int]) -> EnergyMeter:
     if device is not None and device.type == "cuda":
         return _open_nvml("auto", [], device)
     try:
         return _open_rapl()
     except ZeusMeterError as error:
-        estimate = _open_cpu_estimate("auto", None)
-        warnings.warn(
+        estimate = _open_cpu_estimate("auto", None, pids)
+        rank_zero_warn(
             f"zeus: energy is estimated, as CPU time times watts per core: {error}",
-            stacklevel=3,
+            stacklevel=6,  # three frames are rank_zero_warn's own
         )
         return estimate
 
@@ -106,15 +111,15 @@ def _open_rapl() -> EnergyMeter:
     return RaplMeter()
 
 
-def _open_cpu_estimate(meter: str, watts_per_core: str | None) -> EnergyMeter:
+def _open_cpu_estimate(meter: str, watts_per_core: str | None, pids: Sequence[int]) -> EnergyMeter:
     from zeus_lightning.meters.cpu_estimate import CpuEstimateMeter
 
     if watts_per_core is None:
-        return CpuEstimateMeter()
+        return CpuEstimateMeter(pids=pids)
     try:
         watts = float(watts_per_core)
     except ValueError as error:
         raise ZeusConfigError(
             f'meter={meter!r} gives no watts per core: write it as in meter="cpu-estimate:5.0"'
         ) from error
-    return CpuEstimateMeter(watts)
+    return CpuEstimateMeter(watts, pids=pids)

@@ -1,4 +1,4 @@
-"""An estimate of the energy of this process tree, from its CPU time."""
+"""An estimate of the energy of a run's process trees on this host, from their CPU time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 import os
 import platform
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -22,13 +23,15 @@ _LOOKS = 3
 
 
 class CpuEstimateMeter:
-    """Estimates the energy of this process and its descendants; an `EnergyMeter`.
+    """Estimates the energy of some processes and their descendants; an `EnergyMeter`.
 
     Energy is CPU time times watts per core. It says how much one run takes against another on the
     same machine, not what a wattmeter would show: memory, fans and idle power are left out.
 
     Args:
         watts_per_core: Power of a busy logical core in watts.
+        pids: Processes to count beside this one. A run's ranks on a host share its cores: one of
+            them counts them all, whichever of them started which.
 
     Raises:
         ZeusConfigError: `watts_per_core` is not a positive number.
@@ -36,9 +39,8 @@ class CpuEstimateMeter:
 
     name: str = "cpu-estimate"
     is_estimate: bool = True
-    devices: tuple[str, ...] = ("process tree",)
 
-    def __init__(self, watts_per_core: float = WATTS_PER_CORE) -> None:
+    def __init__(self, watts_per_core: float = WATTS_PER_CORE, pids: Sequence[int] = ()) -> None:
         if not (math.isfinite(watts_per_core) and watts_per_core > 0):
             raise ZeusConfigError(
                 f"watts per core must be a positive number, not {watts_per_core}: write it as in "
@@ -47,13 +49,17 @@ class CpuEstimateMeter:
         self._watts_per_core = watts_per_core
         self._closed = False
         self._process = psutil.Process()
+        self._roots = [self._process]
+        with _explained():
+            self._roots += [psutil.Process(pid) for pid in pids if pid != self._process.pid]
+        self.devices: tuple[str, ...] = (_cores(),)
         self.device_model: str = cpu_model()
         self.max_power_w: float = watts_per_core * _usable_cores()
         self._first_s = self._last_s = self._tree_cpu_s()
         self._lost_s = 0.0
 
     def read(self) -> Reading:
-        """Estimated energy of the process tree since the meter was opened.
+        """Estimated energy of the processes since the meter was opened.
 
         Raises:
             ZeusMeterError: The processes cannot be read, or the meter is closed.
@@ -68,7 +74,7 @@ class CpuEstimateMeter:
         self._closed = True
 
     def _cpu_s(self) -> float:
-        """CPU time of the tree, the part of processes that have left it included."""
+        """CPU time of the trees, the part of processes that have left it included."""
         cpu_s = self._tree_cpu_s() + self._lost_s
         if cpu_s < self._last_s:
             # Either a child ended between two lines of a look: looking again finds its time in its
@@ -79,26 +85,36 @@ class CpuEstimateMeter:
         return self._last_s
 
     def _tree_cpu_s(self) -> float:
-        """CPU time of this process, its live descendants and those that were waited for.
+        """CPU time of the processes, their live descendants and those that were waited for.
 
         Each process is read before its children, so that one that ends in between is missed rather
         than counted twice: this may be too little for a moment, never too much.
         """
-        try:
-            descendants = self._process.children(recursive=True)
-            times = self._process.cpu_times()
+        with _explained():
+            processes = {root.pid: root for root in self._roots}
+            for root in self._roots:
+                with suppress(psutil.NoSuchProcess):
+                    processes.update((child.pid, child) for child in root.children(recursive=True))
+            times = processes.pop(self._process.pid).cpu_times()
             # process_time has the resolution that cpu_times (10 ms) lacks.
             cpu_s = time.process_time() + times.children_user + times.children_system
-            for process in descendants:
+            for process in processes.values():
                 with suppress(psutil.NoSuchProcess):
                     times = process.cpu_times()
                     cpu_s += times.user + times.system
                     cpu_s += times.children_user + times.children_system
-        except psutil.Error as error:
-            raise ZeusMeterError(
-                f"cannot read the CPU time of this process tree: {error}; it needs /proc, readable"
-            ) from error
         return float(cpu_s)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn psutil's errors into ones that say what to do."""
+    try:
+        yield
+    except psutil.Error as error:
+        raise ZeusMeterError(
+            f"cannot read the CPU time of this process tree: {error}; it needs /proc, readable"
+        ) from error
 
 
 def cpu_model() -> str:
@@ -109,6 +125,13 @@ def cpu_model() -> str:
             if key.strip() == "model name":
                 return value.strip()
     return platform.processor() or platform.machine()
+
+
+def _cores() -> str:
+    """What all processes that see each other share: the cores, of one container if in one."""
+    with suppress(OSError):
+        return f"cores of {Path('/proc/self/ns/pid').readlink()}"
+    return "cores"
 
 
 def _usable_cores() -> int:

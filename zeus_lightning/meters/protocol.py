@@ -18,6 +18,10 @@ class Reading:
     energy_j: float
     time_s: float
 
+    def __add__(self, other: Reading) -> Reading:
+        """Joules and seconds of two measurements together."""
+        return Reading(self.energy_j + other.energy_j, self.time_s + other.time_s)
+
     def __sub__(self, earlier: Reading) -> Reading:
         """Joules and seconds spent since `earlier`."""
         return Reading(self.energy_j - earlier.energy_j, self.time_s - earlier.time_s)
@@ -31,7 +35,8 @@ class EnergyMeter(Protocol):
 
     Attributes:
         name: `nvml`, `rapl` or `cpu-estimate`. Figures of different meters cannot be compared.
-        devices: What it counts, by names that are unique on the host: GPU UUIDs, RAPL packages.
+        devices: What it counts, by names that are unique on the host: GPU UUIDs, RAPL packages. Of
+            several ranks of a run that name the same devices, the lowest one's meter counts.
         device_model: Their model; several different ones are joined by ` + `.
         max_power_w: Sum over the devices of the highest settable power limit.
         is_estimate: Whether the figures are computed rather than measured.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from lightning.pytorch.utilities import rank_zero_warn
 
 from zeus_lightning.errors import ZeusMeterError
 from zeus_lightning.meters.cpu_estimate import WATTS_PER_CORE, cpu_model
@@ -79,10 +80,10 @@ class RaplMeter:
         if all(limits_w):
             return sum(limits_w)
         fallback_w = (os.cpu_count() or 1) * WATTS_PER_CORE
-        warnings.warn(
+        rank_zero_warn(
             f"{' and '.join(self.devices)} told no power limit: MaxPower is taken as "
             f"{fallback_w:g} W, {WATTS_PER_CORE} W for each of the host's logical cores",
-            stacklevel=3,
+            stacklevel=6,  # three frames are rank_zero_warn's own
         )
         return fallback_w
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from zeus_lightning.errors import ZeusConfigError
+from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
 from zeus_lightning.meters.cpu_estimate import CpuEstimateMeter, cpu_model
 
 BURN = """
@@ -69,6 +69,28 @@ def joules_of(work: Callable[[], object], meter: CpuEstimateMeter) -> float:
     before = meter.read()
     work()
     return (meter.read() - before).energy_j
+
+
+def test_a_process_counts_once_whether_it_is_a_descendant_or_named_or_both() -> None:
+    child = start(BURN, 0.5)
+    try:
+        tree, named = CpuEstimateMeter(10), CpuEstimateMeter(10, pids=[os.getpid(), child.pid])
+        assert named._tree_cpu_s() == pytest.approx(tree._tree_cpu_s(), rel=0.05)
+        # from within the child's tree this process is no descendant
+        outside = "import sys; from zeus_lightning.meters.cpu_estimate import CpuEstimateMeter; "
+        outside += "print(CpuEstimateMeter(10, pids=[int(sys.argv[1])])._tree_cpu_s())"
+        command = [sys.executable, "-c", outside, str(child.pid)]
+        seen_s = float(subprocess.check_output(command, text=True))
+        assert seen_s > 0.5
+    finally:
+        child.communicate("")
+
+
+def test_a_named_process_that_has_gone_is_told() -> None:
+    child = start(BURN, 0.0)
+    child.communicate("")
+    with pytest.raises(ZeusMeterError, match="cannot read the CPU time"):
+        CpuEstimateMeter(10, pids=[child.pid])
 
 
 def test_joules_are_this_process_cpu_seconds_times_watts() -> None:

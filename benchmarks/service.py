@@ -1,0 +1,326 @@
+"""What the service bears: requests a second, latencies, memory, and the cost of a long history.
+
+    ZEUS_TEST_POSTGRES_URL=postgresql://postgres@127.0.0.1/postgres python benchmarks/service.py
+
+It makes a database of its own on that server and drops it; without a URL it uses a SQLite file. It
+needs the extras `service` and `dev`. These are measurements to read, not tests: the figures are of
+this machine, now.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import platform
+import selectors
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psutil
+import sqlalchemy as sa
+from rich.console import Console
+from rich.table import Table
+
+PROGRAM = Path(sys.executable).parent / "zeus-service"
+REPORTS = 3
+JOB = {
+    "batch_sizes": [16, 32, 64, 128, 256],
+    "default_batch_size": 64,
+    "target_metric": 0.9,
+    "higher_is_better": True,
+    "monitor": "val_acc",
+    "max_epochs": 100,
+    "max_power_w": 250.0,
+    "num_devices": 1,
+    "device_model": "none",
+    "meter": "cpu-estimate",
+}
+
+
+@dataclass
+class Load:
+    """What a round of load came to."""
+
+    seconds: float
+    cpu_seconds: float
+    """Of the generator."""
+    starts_ms: list[float] = field(default_factory=list)
+    reports_ms: list[float] = field(default_factory=list)
+    errors: int = 0
+
+    @property
+    def requests(self) -> int:
+        """Answers in all."""
+        return len(self.starts_ms) + len(self.reports_ms)
+
+
+class Client:
+    """One training job after another, on a kept-alive connection: a start, then its reports.
+
+    It speaks HTTP by hand: a library would take more of the machine than the service does.
+    """
+
+    def __init__(self, port: int, job_id: str, reports: int) -> None:
+        self.job_id = job_id
+        self.reports = reports
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.received = b""
+        self.sent_at = 0.0
+        self.trial = 0
+        self.sequence = 0  # 0: a start is under way
+
+    def send(self) -> None:
+        """Send what comes next."""
+        trials = f"/api/v1/jobs/{self.job_id}/trials"
+        if self.sequence == 0:
+            self._post(trials, "{}", f"Idempotency-Key: {uuid4().hex}\r\n")
+        else:
+            n, metric = (
+                self.sequence,
+                0.95 if self.sequence == self.reports else 0.1 * self.sequence,
+            )
+            self._post(
+                f"{trials}/{self.trial}/reports",
+                f'{{"sequence":{n},"epoch":{n},"time_s":{n}.5,"energy_j":{n}00.0,'
+                f'"metric":{metric}}}',
+            )
+
+    def _post(self, path: str, body: str, headers: str = "") -> None:
+        self.sent_at = time.perf_counter()
+        self.socket.sendall(
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"{headers}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+        )
+
+    def take(self, load: Load) -> bool:
+        """Take what has arrived; whether that was a whole answer."""
+        self.received += self.socket.recv(65536)
+        head, blank, body = self.received.partition(b"\r\n\r\n")
+        if not blank:
+            return False
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        if len(body) < length:
+            return False
+        self.received = b""
+        took_ms = 1e3 * (time.perf_counter() - self.sent_at)
+        (load.reports_ms if self.sequence else load.starts_ms).append(took_ms)
+        if head[9:10] != b"2":
+            load.errors += 1
+            self.sequence = 0
+        elif self.sequence == 0:
+            self.trial = json.loads(body)["trial_number"]
+            self.sequence = 1
+        else:
+            self.sequence = (self.sequence + 1) % (self.reports + 1)
+        return True
+
+
+def generate(port: int, job_ids: list[str], seconds: float, trials: int, reports: int) -> Load:
+    """Load the service with a client for each job id, for so long or for so many trials."""
+    clients = [Client(port, job_id, reports) for job_id in job_ids]
+    load = Load(0.0, 0.0)
+    began, cpu_began = time.perf_counter(), time.process_time()
+    with selectors.DefaultSelector() as selector:
+        for client in clients:
+            selector.register(client.socket, selectors.EVENT_READ, client)
+            client.send()
+        waiting = len(clients)
+        while waiting:
+            for key, _ in selector.select():
+                if key.data.take(load):
+                    over = time.perf_counter() - began > seconds or len(load.starts_ms) >= trials
+                    if over and key.data.sequence == 0:
+                        waiting -= 1
+                    else:
+                        key.data.send()
+    load.seconds = time.perf_counter() - began
+    load.cpu_seconds = time.process_time() - cpu_began
+    for client in clients:
+        client.socket.close()
+    return load
+
+
+def apart(*arguments: Any) -> Load:
+    """The same in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(generate, arguments)
+
+
+@contextmanager
+def database(server: str | None, folder: Path) -> Iterator[str]:
+    """A new database: on the server whose URL is given, or a SQLite file."""
+    if server is None:
+        yield f"sqlite:///{folder / 'benchmark.sqlite3'}"
+        return
+    url = sa.make_url(server)
+    drivers = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
+    url = url.set(drivername=drivers[url.get_backend_name()])
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    name = f"zeus_benchmark_{uuid4().hex[:8]}"
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+        try:
+            yield url.set(database=name).render_as_string(hide_password=False)
+        finally:
+            forced = " WITH (FORCE)" if url.get_backend_name() == "postgresql" else ""
+            connection.exec_driver_sql(f"DROP DATABASE {name}{forced}")
+    engine.dispose()
+
+
+@contextmanager
+def service(database_url: str, folder: Path, workers: int) -> Iterator[tuple[int, int]]:
+    """The service on a free port: the port, and the process id of gunicorn's arbiter."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {
+        **os.environ,
+        "ZEUS_BSO_DATABASE_URL": database_url,
+        "ZEUS_BSO_LOG_LEVEL": "WARNING",
+    }
+    subprocess.run([PROGRAM, "db", "upgrade"], env=environment, check=True, capture_output=True)
+    command = [PROGRAM, "serve", f"--bind=127.0.0.1:{port}", f"--workers={workers}"]
+    with (folder / "service.log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        for _ in range(300):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield port, process.pid
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def register(port: int, count: int = 1) -> list[str]:
+    """Register new jobs."""
+    import requests
+
+    job_ids = [f"benchmark-{uuid4().hex}" for _ in range(count)]
+    for job_id in job_ids:
+        body = {**JOB, "job_id": job_id}
+        requests.post(
+            f"http://127.0.0.1:{port}/api/v1/jobs", json=body, timeout=30
+        ).raise_for_status()
+    return job_ids
+
+
+def report_on(port: int, job_id: str, count: int) -> list[float]:
+    """Milliseconds of reports that say "keep going", by one client that is alone."""
+    load, client = Load(0.0, 0.0), Client(port, job_id, reports=10**6)
+    for _ in range(count + 1):
+        client.send()
+        while not client.take(load):
+            pass
+    client.socket.close()
+    return load.reports_ms
+
+
+def percentile(values: list[float], percent: int) -> float:
+    """The value that so many percent of the values do not exceed."""
+    return statistics.quantiles(values, n=100)[percent - 1]
+
+
+def main() -> None:
+    """Measure, and print the tables."""
+    parser = ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--server", default=os.environ.get("ZEUS_TEST_POSTGRES_URL"))
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of one round")
+    parser.add_argument("--trials", type=int, default=10_000, help="of the long history")
+    given = parser.parse_args()
+    console = Console(width=100)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        url = stack.enter_context(database(given.server, folder))
+        port, arbiter = stack.enter_context(service(url, folder, given.workers))
+        console.print(_machine(url), highlight=False)
+        table = Table(title=f"{given.clients} clients, a start and {REPORTS} reports each, in turn")
+        for name in ("", "requests/s", "report p50 ms", "p99 ms", "start p50 ms", "errors", "CPU"):
+            table.add_column(name, justify="right" if name else "left")
+        for title, jobs in (("a job each", given.clients), ("one job for all", 1)):
+            ids = register(port, jobs) * (given.clients // jobs)
+            rounds = [
+                apart(port, ids, given.seconds, sys.maxsize, REPORTS) for _ in range(given.rounds)
+            ]
+            table.add_row(title, *_figures(rounds))
+        console.print(table)
+        console.print("CPU: of the load's generator, in percent of one core. Medians of rounds.")
+        workers = psutil.Process(arbiter).children()
+        memory = [f"{worker.memory_info().rss / 1e6:.0f}" for worker in workers]
+        console.print(f"Resident memory per worker after this load: {', '.join(memory)} MB")
+
+        short, long = register(port, 2)
+        generate(port, [short], 1e9, 10, 1)
+        apart(port, [long] * given.clients, 1e9, given.trials, 1)
+        pairs = [(report_on(port, short, 200), report_on(port, long, 200)) for _ in range(7)]
+        few = [statistics.median(pair[0]) for pair in pairs]
+        many = [statistics.median(pair[1]) for pair in pairs]
+        ratios = [b / a for a, b in zip(few, many, strict=True)]
+        console.print(
+            f"A report on a job with {given.trials} finished trials takes "
+            f"{statistics.median(ratios):.2f} times one on a job with 10 "
+            f"({min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} pairs; "
+            f"{statistics.median(few):.2f} ms there)"
+        )
+
+
+def _figures(rounds: list[Load]) -> list[str]:
+    def median(values: list[float]) -> float:
+        return statistics.median(values)
+
+    return [
+        f"{median([load.requests / load.seconds for load in rounds]):.0f}",
+        f"{median([percentile(load.reports_ms, 50) for load in rounds]):.1f}",
+        f"{median([percentile(load.reports_ms, 99) for load in rounds]):.1f}",
+        f"{median([percentile(load.starts_ms, 50) for load in rounds]):.1f}",
+        str(sum(load.errors for load in rounds)),
+        f"{100 * median([load.cpu_seconds / load.seconds for load in rounds]):.0f}",
+    ]
+
+
+def _machine(url: str) -> str:
+    engine = sa.create_engine(url)
+    with engine.connect() as connection:
+        if engine.dialect.name == "postgresql":
+            server = connection.exec_driver_sql("SHOW server_version").scalar()
+            fsync = connection.exec_driver_sql("SHOW fsync").scalar()
+            data = f"PostgreSQL {server}, fsync {fsync}"
+        else:
+            data = f"{engine.dialect.name} {connection.dialect.server_version_info}"
+    engine.dispose()
+    cpu = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    return (
+        f"{cpu}, {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB, "
+        f"Python {platform.python_version()}, gunicorn {version('gunicorn')}, "
+        f"SQLAlchemy {version('sqlalchemy')}, {data}"
+    )
+
+
+if __name__ == "__main__":
+    main()

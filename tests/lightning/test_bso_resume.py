@@ -1,0 +1,336 @@
+"""A run that is resumed from a checkpoint goes on with its trial."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import LearningRateFinder, ModelCheckpoint
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from programs import Data, Net, Steps, WorkMeter, new_job, outcomes, trainer, trials, zeus
+from service_process import ServiceProcess
+
+from zeus_lightning import ZeusBSOCallback, ZeusConfigError
+
+PER_EPOCH = 64 // 4  # steps, of a trial that trains with batch size 4
+
+
+class Scaled(Net):
+    """Says what its optimizer is built from."""
+
+    lr = 0.1
+
+    def configure_optimizers(self) -> Any:
+        self.seen_lr = self.lr
+        self.seen_steps = self.trainer.estimated_stepping_batches
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.lr)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, max_lr=self.lr, total_steps=int(self.seen_steps)
+        )
+        return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
+
+
+class After(Callback):
+    """Does something when an epoch, counted from 1, has been validated and saved."""
+
+    def __init__(self, epoch: int, do: Any) -> None:
+        self.epoch = epoch
+        self.do = do
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.current_epoch == self.epoch:
+            self.do()
+
+
+def crash() -> None:
+    raise ZeroDivisionError("mine")
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+class Job:
+    """A job whose second trial trains with batch size 4, where the program says 8."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url = url
+        self.folder = folder
+        self.id = new_job()
+        trainer(self.callback(WorkMeter())).fit(Net((0.9,)), Data())
+
+    def callback(self, meter: WorkMeter, **arguments: Any) -> ZeusBSOCallback:
+        defaults = {"job_id": self.id, "meter": meter, "max_epochs": 9, "beta_knob": None}
+        return zeus(self.url, **(defaults | arguments))
+
+    def fit(
+        self,
+        val_acc: tuple[float, ...],
+        *others: Callback,
+        ckpt_path: Path | None = None,
+        net: Net | None = None,
+        trainer_arguments: dict[str, Any] | None = None,
+        **arguments: Any,
+    ) -> tuple[ZeusBSOCallback, Net]:
+        """Train, and leave a checkpoint of each epoch."""
+        meter = WorkMeter()
+        net = net or Net()
+        net.val_acc = val_acc
+        saver = ModelCheckpoint(self.folder, "{epoch}", save_top_k=-1, monitor=None)
+        callback = self.callback(meter, **arguments)
+        runner = trainer(
+            meter,
+            callback,
+            saver,
+            *others,
+            **({"max_epochs": 9, "enable_checkpointing": True} | (trainer_arguments or {})),
+        )
+        with suppress(ZeroDivisionError, SystemExit):
+            runner.fit(net, Data(batch_size=8), ckpt_path=ckpt_path)
+        return callback, net
+
+    def after(self, epoch: int) -> Path:
+        """The checkpoint saved when so many epochs were done."""
+        return self.folder / f"epoch={epoch - 1}.ckpt"
+
+    def outcomes(self) -> list[str | None]:
+        return outcomes(self.url, self.id)
+
+    def beliefs(self) -> dict[str, Any]:
+        known = requests.get(f"{self.url}/api/v1/jobs/{self.id}", timeout=5).json()
+        return {name: known[name] for name in ("stage", "best_batch_size", "arms", "cost_bound")}
+
+
+@pytest.fixture
+def job(service: ServiceProcess, tmp_path: Path) -> Job:
+    return Job(service.url, tmp_path)
+
+
+@pytest.mark.parametrize(("end", "outcome"), [(crash, "errored"), (interrupt, "interrupted")])
+def test_it_goes_on_with_the_same_trial_batch_size_energy_and_time(
+    job: Job, end: Any, outcome: str
+) -> None:
+    ended, _ = job.fit((0.1, 0.2), After(2, end))
+    assert (ended.outcome, ended.trial.batch_size) == (outcome, 4)
+    resumed, net = job.fit((0.9,), ckpt_path=job.after(2))
+    assert job.outcomes() == ["converged", "converged", "withdrawn"]
+    assert net.batch_lengths == {4}
+    assert resumed.trial == ended.trial
+    assert resumed.report.to_json() == {
+        "sequence": 3,
+        "epoch": 3,
+        "time_s": 3 * PER_EPOCH,
+        "energy_j": 3 * PER_EPOCH * 3.0,
+        "metric": 0.9,
+    }
+    trial = trials(job.url, job.id)[1]
+    assert trial["cost"] == resumed.cost == 0.5 * 3.0 * 48 + 0.5 * 10 * 48
+
+
+def test_the_trial_that_setup_had_started_leaves_no_trace_in_the_beliefs(job: Job) -> None:
+    class Look(Callback):
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            self.beliefs = job.beliefs()
+
+    job.fit((0.1,), After(1, crash))
+    before, look = job.beliefs(), Look()
+    job.fit((0.9,), look, ckpt_path=job.after(1))
+    assert look.beliefs == before
+    assert job.outcomes()[2] == "withdrawn"
+
+
+def test_a_lost_trial_is_taken_up_and_revived(own_service: ServiceProcess, tmp_path: Path) -> None:
+    job = Job(own_service.url, tmp_path)
+    job.fit((0.1,), After(1, own_service.kill), After(2, crash))
+    own_service.start()
+    with sqlite3.connect(own_service.database_url.removeprefix("sqlite:///")) as database:
+        database.execute("UPDATE trials SET lease_expires_at = 0 WHERE outcome IS NULL")
+    trainer(job.callback(WorkMeter())).fit(Net((0.9,)), Data())  # marks it as lost
+    assert job.outcomes() == ["converged", "lost", "converged"]
+    resumed, _ = job.fit((0.9,), ckpt_path=job.after(1))
+    assert resumed.trial.trial_number == 2
+    assert job.outcomes() == ["converged", "converged", "converged", "withdrawn"]
+
+
+def test_a_checkpoint_older_than_the_last_report_goes_on_from_where_it_was_saved(
+    job: Job,
+) -> None:
+    job.fit((0.1, 0.2, 0.3, 0.4), After(4, crash))
+    resumed, _ = job.fit((0.5, 0.9), ckpt_path=job.after(2))
+    assert job.outcomes() == ["converged", "converged", "withdrawn"]
+    report = resumed.report
+    assert (report.sequence, report.epoch, report.metric) == (4 + 2, 4, 0.9)
+    # the two epochs that were lost are not counted
+    assert (report.time_s, report.energy_j) == (4 * PER_EPOCH, 4 * PER_EPOCH * 3.0)
+    assert trials(job.url, job.id)[1]["cost"] == resumed.cost
+
+
+def test_a_run_resumed_twice_adds_up(job: Job) -> None:
+    job.fit((0.1,), After(1, crash))
+    job.fit((0.2,), After(2, crash), ckpt_path=job.after(1))
+    resumed, _ = job.fit((0.9,), ckpt_path=job.after(2))
+    assert job.outcomes() == ["converged", "converged", "withdrawn", "withdrawn"]
+    assert resumed.report.energy_j == 3 * PER_EPOCH * 3.0
+
+
+def test_a_checkpoint_in_mid_epoch_counts_what_was_spent_by_then(job: Job) -> None:
+    saver = ModelCheckpoint(job.folder, "step={step}", every_n_train_steps=PER_EPOCH + 3)
+    job.fit((0.1,), saver, After(2, crash))
+    saved = torch.load(saver.best_model_path, weights_only=True)["callbacks"]["ZeusBSOCallback"]
+    assert saved["energy_j"] == (PER_EPOCH + 3) * 3.0
+    assert saved["time_s"] == PER_EPOCH + 3
+
+
+def test_what_is_saved_are_plain_values(job: Job) -> None:
+    job.fit((0.1,), After(1, crash))
+    saved = torch.load(job.after(1), weights_only=True)["callbacks"]["ZeusBSOCallback"]
+    assert json.loads(json.dumps(saved)) == saved
+
+
+def test_the_learning_rate_and_its_schedule_are_scaled_once(job: Job) -> None:
+    arguments = {"lr_scaling": "linear", "default_batch_size": 8}
+    _, net = job.fit((0.1,), After(1, crash), net=Scaled(), **arguments)
+    assert net.seen_lr == pytest.approx(0.05)
+    resumed, net = job.fit((0.9,), ckpt_path=job.after(1), net=Scaled(), **arguments)
+    assert net.seen_lr == pytest.approx(0.05)
+    assert net.seen_steps == 9 * PER_EPOCH
+    assert net.lr == 0.1
+    (optimizer,) = torch.load(job.after(2), weights_only=True)["optimizer_states"]
+    assert optimizer["param_groups"][0]["max_lr"] == pytest.approx(0.05)
+    assert resumed.outcome == "converged"
+
+
+class RestoresLate(SingleDeviceStrategy):
+    """Loads the checkpoint after `configure_optimizers`, as FSDP and DeepSpeed do."""
+
+    restore_checkpoint_after_setup = True
+
+
+def test_a_strategy_that_loads_late_trains_with_the_trials_batch_size_too(job: Job) -> None:
+    def fit(*args: Any, **arguments: Any) -> tuple[ZeusBSOCallback, Net]:
+        strategy = {"strategy": RestoresLate(torch.device("cpu"))}
+        return job.fit(*args, net=Scaled(), trainer_arguments=strategy, **arguments)
+
+    fit((0.1,), After(1, crash))
+    trainer(job.callback(WorkMeter())).fit(Net((0.9,)), Data())  # so that another size is next
+    resumed, net = fit((0.9,), ckpt_path=job.after(1))
+    assert job.outcomes() == ["converged", "converged", "converged", "withdrawn"]
+    started = trials(job.url, job.id)[3]["batch_size"]
+    assert started != resumed.trial.batch_size == 4
+    assert net.batch_lengths == {4}
+    assert resumed.report.energy_j == 2 * PER_EPOCH * 3.0
+
+
+def test_reports_the_service_missed_are_sent_by_the_resumed_run(
+    own_service: ServiceProcess, tmp_path: Path
+) -> None:
+    job = Job(own_service.url, tmp_path)
+    job.fit((0.1, 0.2, 0.3), After(1, own_service.kill), After(3, crash))
+    own_service.start()
+    resumed, _ = job.fit((0.9,), ckpt_path=job.after(3))
+    assert resumed.outcome == "converged"
+    with sqlite3.connect(own_service.database_url.removeprefix("sqlite:///")) as database:
+        reports = database.execute(
+            "SELECT sequence, epoch, metric FROM reports WHERE trial_number = 2 ORDER BY rowid"
+        ).fetchall()
+    assert reports == [(1, 1, 0.1), (2, 2, 0.2), (3, 3, 0.3), (4, 4, 0.9)]
+
+
+def test_a_trial_that_has_ended_cannot_be_taken_up(job: Job) -> None:
+    job.fit((0.1, 0.9))
+    steps = Steps()
+    with pytest.raises(ZeusConfigError) as error:
+        job.fit((0.9,), steps, ckpt_path=job.after(2))
+    for part in (
+        f"the checkpoint is of trial 2 of job '{job.id}'",
+        "which has ended as converged (the target of 0.8 is reached)",
+        "without ckpt_path",
+    ):
+        assert part in str(error.value)
+    assert steps.count == 0
+    assert job.outcomes() == ["converged", "converged", "withdrawn"]
+
+
+def test_a_trial_of_another_job_cannot_be_taken_up(job: Job) -> None:
+    job.fit((0.1,), After(1, crash))
+    other = new_job()
+    with pytest.raises(ZeusConfigError, match=f"trial 2 of job '{job.id}', and this is '{other}'"):
+        job.fit((0.9,), ckpt_path=job.after(1), job_id=other)
+    assert outcomes(job.url, other) == ["withdrawn"]
+
+
+def test_a_trial_the_service_does_not_know_cannot_be_taken_up(job: Job) -> None:
+    job.fit((0.1,), After(1, crash))
+    assert requests.delete(f"{job.url}/api/v1/jobs/{job.id}", timeout=5).ok
+    with pytest.raises(ZeusConfigError, match="which the service does not know"):
+        job.fit((0.9,), ckpt_path=job.after(1))
+    assert job.outcomes() == ["withdrawn"]
+
+
+def test_a_checkpoint_without_a_trial_is_trained_on_without_one(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    plain = trainer(max_epochs=1)
+    plain.fit(Net(), Data())
+    plain.save_checkpoint(tmp_path / "plain.ckpt")
+    net, callback = Net((0.1,)), zeus(service.url, batch_sizes=[8, 16], default_batch_size=16)
+    with pytest.warns(UserWarning, match="the checkpoint holds no trial of this callback"):
+        trainer(callback, max_epochs=2).fit(net, Data(), ckpt_path=tmp_path / "plain.ckpt")
+    assert net.batch_lengths == {8}
+    assert outcomes(service.url, callback.job.job_id) == ["withdrawn"]
+
+
+def test_a_checkpoint_of_weights_only_holds_no_trial_and_lightning_refuses_to_resume_it(
+    job: Job,
+) -> None:
+    saver = ModelCheckpoint(job.folder, "weights", save_weights_only=True, every_n_train_steps=1)
+    job.fit((0.1,), saver, After(1, crash))
+    assert "callbacks" not in torch.load(saver.best_model_path, weights_only=True)
+    with pytest.raises(KeyError, match="checkpoint contains only the model"):
+        job.fit((0.9,), ckpt_path=Path(saver.best_model_path))
+    assert job.outcomes() == ["converged", "errored", "errored"]
+
+
+@pytest.mark.parametrize("call", [Trainer.validate, Trainer.test])
+def test_a_checkpoint_loaded_to_validate_or_test_starts_and_resumes_nothing(
+    job: Job, call: Any
+) -> None:
+    class Tested(Net):
+        def test_step(self, batch: Any, index: int) -> None:
+            pass
+
+    job.fit((0.1,), After(1, crash))
+    data = Data()
+    data.test_dataloader = data.val_dataloader
+    before = job.outcomes()
+    call(trainer(job.callback(WorkMeter())), Tested(), datamodule=data, ckpt_path=job.after(1))
+    assert job.outcomes() == before == ["converged", "errored"]
+
+
+def test_without_strict_and_without_the_service_it_trains_on_with_its_batch_size(
+    own_service: ServiceProcess, tmp_path: Path
+) -> None:
+    job = Job(own_service.url, tmp_path)
+    job.fit((0.1,), After(1, crash))
+    own_service.kill()
+    with pytest.warns(UserWarning, match="resumed without the service, and so without trial 2"):
+        resumed, net = job.fit((0.9,), After(2, crash), ckpt_path=job.after(1), strict=False)
+    assert net.batch_lengths == {4}
+    assert resumed.trial is None
+
+
+def test_a_finder_of_lightnings_beside_it_resumes_nothing(job: Job, tmp_path: Path) -> None:
+    net = Net()
+    net.lr = 0.01
+    finder = LearningRateFinder(num_training_steps=5)
+    callback, _ = job.fit((0.1, 0.9), finder, net=net)
+    assert callback.trial.trial_number == 2
+    assert job.outcomes() == ["converged", "converged"]
+    assert callback.report.energy_j == 2 * PER_EPOCH * 3.0

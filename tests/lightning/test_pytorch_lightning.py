@@ -1,0 +1,143 @@
+"""The callback in the Trainer of the package `pytorch_lightning`, whose classes are others."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from programs import Data, new_job, outcomes, trials, zeus
+from proxy import Body, Proxy, Request
+from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
+from service_process import ServiceProcess
+
+from zeus_lightning import ZeusBSOCallback, ZeusTrialFailed
+
+
+class Net(pl.LightningModule):
+    """Logs `val_acc` as scripted, one value per epoch; the last one repeats."""
+
+    def __init__(self, val_acc: tuple[float, ...] = (0.1, 0.2, 0.9)) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+        self.val_acc = val_acc
+        self.batch_lengths: set[int] = set()
+
+    def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
+        self.batch_lengths.add(len(batch[0]))
+        return self.layer(batch[0]).pow(2).mean()
+
+    def validation_step(self, batch: list[torch.Tensor], index: int) -> None:
+        epoch = min(self.trainer.current_epoch, len(self.val_acc) - 1)
+        self.log("val_acc", self.val_acc[epoch])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+class PlData(pl.LightningDataModule):
+    """The samples of `programs.Data`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batch_size = 8
+        self.samples = Data().samples
+
+    train_dataloader = Data.train_dataloader
+    val_dataloader = Data.val_dataloader
+
+
+class RaiseInThirdEpoch(pl.Callback):
+    """Raises an error when two epochs are done."""
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.current_epoch == 2:
+            raise ZeroDivisionError("mine")
+
+
+def trainer(*callbacks: Any, **arguments: Any) -> pl.Trainer:
+    """A quiet Trainer on the CPU."""
+    defaults: dict[str, Any] = {
+        "max_epochs": 5,
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    return pl.Trainer(callbacks=list(callbacks), **(defaults | arguments))
+
+
+def sixteen(url: str, **arguments: Any) -> ZeusBSOCallback:
+    """The callback of a job that has one batch size, twice what the program says."""
+    return zeus(url, **({"batch_sizes": [16], "default_batch_size": 16} | arguments))
+
+
+def test_it_trains_with_the_batch_size_chosen_until_the_target(service: ServiceProcess) -> None:
+    callback, net, data = sixteen(service.url), Net(), PlData()
+    trainer(callback).fit(net, data)
+    assert (callback.outcome, callback.report.epoch) == ("converged", 3)
+    assert net.batch_lengths == {16}
+    assert data.batch_size == 8
+
+
+def test_a_batch_size_given_up_raises_with_the_best_checkpoint_saved(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    callback = zeus(service.url)
+    stop = EarlyStopping("val_acc", mode="max", patience=1)
+    saver = ModelCheckpoint(tmp_path, monitor="val_acc", mode="max")
+    with pytest.raises(ZeusTrialFailed, match="another callback stopped it"):
+        trainer(callback, stop, saver, enable_checkpointing=True).fit(Net((0.5, 0.1)), PlData())
+    assert torch.load(saver.best_model_path, weights_only=True)["epoch"] == 0
+    assert outcomes(service.url, callback.job.job_id) == ["not_converged"]
+
+
+def test_a_checkpoint_takes_the_trial_up_again(service: ServiceProcess, tmp_path: Path) -> None:
+    job, saver = new_job(), ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
+    broken = sixteen(service.url, job_id=job)
+    with pytest.raises(ZeroDivisionError):
+        trainer(broken, saver, RaiseInThirdEpoch(), enable_checkpointing=True).fit(
+            Net((0.1,)), PlData()
+        )
+    resumed, net = sixteen(service.url, job_id=job), Net((0.9,))
+    trainer(resumed).fit(net, PlData(), ckpt_path=tmp_path / "epoch=1.ckpt")
+    assert resumed.trial == broken.trial
+    assert (resumed.report.sequence, resumed.report.epoch) == (3, 3)
+    assert resumed.report.energy_j > broken.report.energy_j
+    assert net.batch_lengths == {16}
+    assert outcomes(service.url, job) == ["converged", "withdrawn"]
+
+
+def test_max_time_interrupts_the_trial(service: ServiceProcess) -> None:
+    callback = zeus(service.url, max_epochs=10**6)
+    with pytest.warns(UserWarning, match="interrupted: max_time was reached after"):
+        trainer(callback, max_time={"milliseconds": 300}, max_epochs=-1).fit(Net((0.1,)), PlData())
+    assert outcomes(service.url, callback.job.job_id) == ["interrupted"]
+
+
+def test_a_heartbeat_keeps_a_long_epoch_alive(service: ServiceProcess) -> None:
+    beaten = threading.Event()
+
+    def with_a_short_lease(request: Request, body: Body) -> Body:
+        if request.kind == "heartbeat":
+            beaten.set()
+        return body | {"lease_s": 0.3} if request.kind == "start" else body
+
+    class WaitForABeat(pl.Callback):
+        def on_train_batch_end(self, *args: Any) -> None:
+            assert beaten.wait(60)
+
+    with Proxy(service.url, after=with_a_short_lease) as proxy:
+        trainer(zeus(proxy.url), WaitForABeat()).fit(Net(), PlData())
+
+
+def test_validate_and_fast_dev_run_have_no_trial(service: ServiceProcess) -> None:
+    job = new_job()
+    callback = zeus(service.url, job_id=job)
+    trainer(callback).validate(Net(), PlData())
+    trainer(callback, fast_dev_run=True).fit(Net(), PlData())
+    assert trials(service.url, job) == []

@@ -1,0 +1,254 @@
+"""Runs one or more fits on several ranks. Arguments: a folder for results, then SCENARIO=URL each.
+
+`$TRAINER_ARGUMENTS` says on which, `$LET_THROUGH` that an error is to end its rank. Each rank
+writes what it saw of each fit to `SCENARIO.RANK.json`; of ranks that are spawned or forked, the
+process that started them does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
+from programs import Data, Net, StepMeter, Steps, trainer, zeus
+
+from zeus_lightning import ZeusBSOCallback, ZeusMeterError
+from zeus_lightning.meters import EnergyMeter, rapl
+
+FOLDER = Path(sys.argv[1])
+STRATEGY_CALLS = ("all_gather", "barrier", "broadcast", "reduce", "reduce_boolean_decision")
+TRAINER_ARGUMENTS = json.loads(os.environ["TRAINER_ARGUMENTS"])
+
+
+def is_rank_one() -> bool:
+    """Whether this is rank 1: asked of torch, as a meter knows no Trainer."""
+    return torch.distributed.get_rank() == 1
+
+
+class NetThatLogsOnRankZero(Net):
+    def validation_step(self, batch: Any, index: int) -> None:
+        value = self.val_acc[min(self.validations, len(self.val_acc) - 1)]
+        self.log("val_acc", value, rank_zero_only=True)
+
+
+class Scheduled(Net):
+    """Asks for the number of steps, which builds the dataloader, before training."""
+
+    def configure_optimizers(self) -> Any:
+        self.steps = self.trainer.estimated_stepping_batches
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.lr)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, max_lr=self.lr, total_steps=self.steps
+        )
+        return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
+
+    lr = 0.1
+
+
+class RaiseOnRank(Callback):
+    """Raises an error on one rank as the first training batch ends."""
+
+    def __init__(self, rank: int, error: BaseException) -> None:
+        self.rank = rank
+        self.error = error
+
+    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+        if trainer.global_rank == self.rank:
+            raise self.error
+
+
+class CpuSeconds(Callback):
+    """Works for some CPU time in each step, and leaves what each rank has used by each report."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self.began_s = time.process_time()
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        end_s = time.process_time() + 0.1
+        while time.process_time() < end_s:
+            pass
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        if not trainer.sanity_checking:
+            path = FOLDER / "cpu" / f"{self.name}.{trainer.global_rank}.json"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps(time.process_time() - self.began_s))
+
+
+class BrokenOnRankOne(StepMeter):
+    """Fails on rank 1 at a given reading."""
+
+    def __init__(self, at_reading: int) -> None:
+        super().__init__()
+        self.left = at_reading
+
+    def read(self) -> Any:
+        self.left -= 1
+        if self.left <= 0 and is_rank_one():
+            raise ZeusMeterError("GPU 1 is lost")
+        return super().read()
+
+
+class ClosedOnRankOne(StepMeter):
+    """Cannot be asked for its facts on rank 1."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    @property
+    def max_power_w(self) -> float:
+        if is_rank_one():
+            raise self.error
+        return 10.0
+
+
+class CountedZeus(ZeusBSOCallback):
+    """Counts what it asks of the strategy at each validation end."""
+
+    def __init__(self, *args: Any, **arguments: Any) -> None:
+        super().__init__(*args, **arguments)
+        self.strategy_calls: list[list[str]] = []
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        made: list[str] = []
+
+        def counted(name: str, call: Any) -> Any:
+            return lambda *args, **arguments: (made.append(name), call(*args, **arguments))[1]
+
+        for name in STRATEGY_CALLS:
+            setattr(trainer.strategy, name, counted(name, getattr(trainer.strategy, name)))
+        super().on_validation_end(trainer, pl_module)
+        for name in STRATEGY_CALLS:
+            delattr(trainer.strategy, name)
+        if not trainer.sanity_checking:
+            self.strategy_calls.append(made)
+
+
+class OfTheNode(StepMeter):
+    """Counts a whole node, as RAPL does."""
+
+    devices = ("package-0",)
+
+
+def own_gpu(apart: int = 1) -> str:
+    """Each rank's own GPU; by its local rank, which the launcher has told or is about to."""
+    return f"nvml:{apart * int(os.environ.get('LOCAL_RANK', '0'))}"
+
+
+class RaiseInSecondEpoch(Callback):
+    """Raises an error on all ranks."""
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.current_epoch == 1:
+            raise ZeroDivisionError("mine")
+
+
+def fit(
+    name: str,
+    url: str,
+    net: Net,
+    *others: Callback,
+    ckpt_path: Path | None = None,
+    **arguments: Any,
+) -> dict[str, Any]:
+    """Train, and tell how it went."""
+    callback = zeus(
+        url, CountedZeus, **({"job_id": os.environ.get("ZEUS_JOB_ID", name)} | arguments)
+    )
+    assert isinstance(callback, CountedZeus)
+    error, steps, data = None, Steps(), Data(batch_size=8)
+    saves = any(isinstance(other, ModelCheckpoint) for other in others)
+    runner = trainer(*others, callback, steps, enable_checkpointing=saves, **TRAINER_ARGUMENTS)
+    began_s = time.monotonic()
+    with warnings.catch_warnings(record=True, action="always") as warned:
+        try:
+            runner.fit(net, data, ckpt_path=ckpt_path)
+        except Exception as caught:
+            if "LET_THROUGH" in os.environ:
+                raise
+            error = [type(caught).__name__, str(caught)]
+    return {
+        "error": error,
+        "seconds": time.monotonic() - began_s,
+        "warnings": [str(warning.message) for warning in warned],
+        "strategy_calls": callback.strategy_calls,
+        "steps": steps.count,
+        "expected_steps": getattr(net, "steps", None),
+        "batch_lengths": sorted(net.batch_lengths),
+        "trial": callback.trial and callback.trial.to_json(),
+        "job": callback.job and callback.job.to_json(),
+        "report": callback.report and callback.report.to_json(),
+        "outcome": callback.outcome,
+        "cost": callback.cost,
+        "rank": runner.global_rank,
+    }
+
+
+def meter(name: str, url: str, choice: str | EnergyMeter) -> dict[str, Any]:
+    """Train one epoch, and see what is measured."""
+    return fit(name, url, Net((0.9,)), CpuSeconds(name), meter=choice)
+
+
+def estimate(name: str, url: str) -> dict[str, Any]:
+    """Train where there is nothing to measure energy with."""
+    rapl.POWERCAP = FOLDER / "none"
+    return fit(name, url, Net((0.9,)), meter="auto")
+
+
+def resume(name: str, url: str) -> dict[str, Any]:
+    """Train, break off, and go on from the checkpoint."""
+    saver = ModelCheckpoint(FOLDER / name, "first")
+    broken = fit(name, url, Net((0.1,)), saver, RaiseInSecondEpoch())
+    return fit(name, url, Net((0.9,)), ckpt_path=FOLDER / name / "first.ckpt") | {"broken": broken}
+
+
+SCENARIOS: dict[str, Any] = {
+    "converges": lambda n, url: fit(n, url, NetThatLogsOnRankZero()),
+    "scheduled": lambda n, url: fit(
+        n, url, Scheduled(), batch_sizes=[16, 32], default_batch_size=32, lr_scaling="linear"
+    ),
+    "fails": lambda n, url: fit(n, url, Net((0.1,))),
+    "fails-quietly": lambda n, url: fit(n, url, Net((0.1,)), on_failure="stop"),
+    "without": lambda n, url: fit(n, url, Net(), strict=False),
+    "uneven": lambda n, url: fit(n, url, Net(), batch_sizes=[16, 17, 19]),
+    "per-device": lambda n, url: fit(n, url, Net(), batch_size_scope="per_device"),
+    "meter-closed": lambda n, url: fit(
+        n, url, Net(), meter=ClosedOnRankOne(ZeusMeterError("GPU 1 cannot be opened"))
+    ),
+    "meter-odd": lambda n, url: fit(n, url, Net(), meter=ClosedOnRankOne(RuntimeError("mine"))),
+    "meter-at-start": lambda n, url: fit(n, url, Net(), meter=BrokenOnRankOne(1)),
+    "meter-later": lambda n, url: fit(n, url, Net((0.1,)), meter=BrokenOnRankOne(3)),
+    "meter-node": lambda n, url: fit(n, url, Net((0.9,)), meter=OfTheNode()),
+    "given-up": lambda n, url: fit(
+        n, url, Net((0.1,)), CpuSeconds(n), meter="cpu-estimate", max_epochs=1
+    ),
+    "meter-auto": estimate,
+    "meter-gpus": lambda n, url: meter(n, url, own_gpu()),
+    "meter-models": lambda n, url: meter(n, url, own_gpu(apart=2)),
+    "meter-shared-gpu": lambda n, url: meter(n, url, "nvml:0"),
+    "memory-1": lambda n, url: fit(
+        n, url, Net(), RaiseOnRank(1, torch.OutOfMemoryError("CUDA out of memory."))
+    ),
+    "bug-0": lambda n, url: fit(n, url, Net(), RaiseOnRank(0, ZeroDivisionError("mine"))),
+    "resumes": resume,
+    "nobody": lambda n, url: fit(n, url, Net()),
+}
+
+if __name__ == "__main__":
+    for scenario in sys.argv[2:]:
+        name, _, url = scenario.partition("=")
+        kind = name.partition("@")[0]  # `converges@slow` trains as `converges` does
+        seen = SCENARIOS[kind](name.replace("@", "-"), url)
+        (FOLDER / f"{name}.{seen['rank']}.json").write_text(json.dumps(seen))

@@ -1,0 +1,73 @@
+"""Start runs on several ranks, in each way that Lightning can."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from service_process import free_port
+
+SCRIPT = Path(__file__).parent / "lightning" / "train_on_ranks.py"
+DEADLINE_S = 300  # of a loaded machine; a hang lasts for ever
+
+
+def run_ranks(
+    folder: Path,
+    scenarios: Mapping[str, str],
+    *,
+    launcher: Sequence[str] = (),
+    nodes: int = 1,
+    env: Mapping[str, str] | None = None,
+    **trainer_arguments: Any,
+) -> int:
+    """Run scenarios of `train_on_ranks.py`, each with the URL given, one after the other.
+
+    A hang is a failure: when the deadline passes, all processes are killed.
+
+    Args:
+        folder: Where each rank leaves what it saw.
+        scenarios: Names and URLs.
+        launcher: What starts the script, such as `-m torch.distributed.run`.
+        nodes: Start it so many times, each with its `NODE_RANK`.
+        env: Variables beside this process's.
+        trainer_arguments: Of the Trainer.
+
+    Returns:
+        The highest exit status of the nodes; a signal's is positive too.
+    """
+    arguments = {"strategy": "ddp", "devices": 2, "num_nodes": nodes, **trainer_arguments}
+    variables = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "TRAINER_ARGUMENTS": json.dumps(arguments),
+        **(env or {}),
+    }
+    if launcher:
+        del variables["MASTER_ADDR"], variables["MASTER_PORT"]
+    urls = [f"{name}={url}" for name, url in scenarios.items()]
+    command = [sys.executable, *launcher, str(SCRIPT), str(folder), *urls]
+    processes = [
+        subprocess.Popen(command, env=variables | node, start_new_session=True)
+        for node in ([{"NODE_RANK": str(n)} for n in range(nodes)] if nodes > 1 else [{}])
+    ]
+    try:
+        return max(abs(process.wait(timeout=DEADLINE_S)) for process in processes)
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, 9)
+                process.wait()
+
+
+def seen(folder: Path, scenario: str) -> list[dict[str, Any]]:
+    """What the ranks saw of a scenario, in their order."""
+    paths = sorted(folder.glob(f"{scenario}.*.json"), key=lambda path: int(path.suffixes[-2][1:]))
+    return [json.loads(path.read_text()) for path in paths]
