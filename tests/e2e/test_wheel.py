@@ -67,15 +67,3 @@ def test_with_the_extra_service_both_packages_import_and_the_service_answers(
     run(programs / "python", "-c", "import zeus_lightning, zeus_service", cwd=tmp_path)
     with ServiceProcess(tmp_path, program=programs / "zeus-service"):
         pass  # it has answered /healthz
-
-
-def test_the_service_needs_neither_torch_nor_lightning(wheel: Path, tmp_path: Path) -> None:
-    requirements = ROOT / "service" / "requirements.txt"
-    programs = environment(tmp_path / "venv", "--requirement", requirements)
-    run(programs / "pip", "install", "--quiet", "--no-deps", wheel)
-    installed = run(programs / "pip", "list").lower()
-    assert "torch" not in installed
-    assert "\nlightning " not in installed
-    run(programs / "python", "-c", "import zeus_service", cwd=tmp_path)
-    with ServiceProcess(tmp_path, program=programs / "zeus-service"):
-        pass

@@ -13,7 +13,7 @@ from zeus_service.spec import MAX_METRIC, JobSpec
 
 from zeus_lightning import messages as client
 
-_SERVICE_ONLY = {"mab_prior_mean", "mab_prior_precision", "mab_num_explorations"}
+_SERVICE_ONLY = {"early_stop", "mab_prior_mean", "mab_prior_precision", "mab_num_explorations"}
 
 
 def defaults(cls: type) -> dict[str, object]:
@@ -35,6 +35,11 @@ def defaults(cls: type) -> dict[str, object]:
 )
 def test_a_message_has_the_same_fields_on_both_sides(ours: type, theirs: type[BaseModel]) -> None:
     assert {field.name for field in dataclasses.fields(ours)} == set(theirs.model_fields)
+
+
+def test_all_that_is_read_of_a_trial_is_told() -> None:
+    read = {field.name for field in dataclasses.fields(client.TrialStatus)}
+    assert read <= set(service.Trial.model_fields)
 
 
 def test_a_job_has_the_same_fields_and_defaults_on_both_sides() -> None:

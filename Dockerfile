@@ -1,0 +1,33 @@
+# The service alone: no torch, no lightning. Every version comes from constraints.txt.
+#
+#     docker build --tag zeus-service .
+#     docker run --publish 8765:8765 --env ZEUS_BSO_TOKEN=... --volume zeus:/var/lib/zeus-service zeus-service
+#
+# It runs without a writable root file system: --read-only --tmpfs /tmp
+
+FROM python:3.11-slim-trixie AS build
+WORKDIR /build
+COPY constraints.txt ./
+COPY service/requirements.txt service/requirements.txt
+RUN python -m venv /opt/zeus \
+    && /opt/zeus/bin/pip install --no-cache-dir -c constraints.txt -r service/requirements.txt
+COPY pyproject.toml setup.cfg README.md LICENSE ./
+COPY zeus_lightning zeus_lightning
+COPY service service
+RUN /opt/zeus/bin/pip install --no-cache-dir --no-deps .
+
+FROM python:3.11-slim-trixie
+RUN useradd --system --uid 10001 --home-dir /var/lib/zeus-service --create-home zeus
+COPY --from=build /opt/zeus /opt/zeus
+ENV PATH=/opt/zeus/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    XDG_DATA_HOME=/var/lib
+USER 10001
+WORKDIR /var/lib/zeus-service
+VOLUME /var/lib/zeus-service
+EXPOSE 8765
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD \
+    ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8765/healthz', timeout=4)"]
+ENTRYPOINT ["zeus-service"]
+CMD ["serve", "--bind", "0.0.0.0:8765"]

@@ -1,0 +1,107 @@
+"""The examples beside the quickstart, as their headings say to run them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from programs import trials
+from service_process import ServiceProcess, free_port
+
+from zeus_lightning import ZeusBSOCallback
+
+ROOT = Path(__file__).parents[2]
+DDP = [str(ROOT / "examples" / "digits_ddp.py")]
+TORCHRUN = ["torch.distributed.run", "--nproc-per-node=2", "--master-port={port}"]
+CLI = [sys.executable, "-m", "examples.lightning_cli.train", "fit"]
+CONFIG = ROOT / "examples" / "lightning_cli" / "config.yaml"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    with ServiceProcess(tmp_path_factory.mktemp("service")) as process:
+        yield process
+
+
+def run(*command: str, status: int = 0) -> str:
+    """What a command prints."""
+    result = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": "120", "MASTER_PORT": str(free_port())},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert result.returncode == status, result.stdout
+    return result.stdout
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param([sys.executable], id="python"),
+        pytest.param(
+            [sys.executable, "-m", *TORCHRUN],
+            id="torchrun",
+        ),
+    ],
+)
+def test_the_job_on_two_processes_is_one_trial(
+    service: ServiceProcess, launcher: list[str]
+) -> None:
+    before = len(trials(service.url, "digits-on-2"))
+    launcher = [word.format(port=free_port()) for word in launcher]
+    printed = run(*launcher, *DDP, f"--url={service.url}")
+    after = trials(service.url, "digits-on-2")
+    assert len(after) == before + 1
+    assert after[-1]["outcome"] == "converged"
+    assert printed.count("converged in ") == 1
+
+
+def test_without_a_service_the_ranks_say_so_and_end(tmp_path: Path) -> None:
+    printed = run(sys.executable, *DDP, f"--url=http://127.0.0.1:{free_port()}", status=1)
+    assert "start one with `zeus-service serve`" in printed
+
+
+def test_the_yaml_config_trains(service: ServiceProcess, tmp_path: Path) -> None:
+    config = yaml.safe_load(CONFIG.read_text())
+    config["trainer"]["callbacks"][0]["init_args"]["url"] = service.url
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    run(*CLI, f"--config={tmp_path / 'config.yaml'}")
+    (trial,) = trials(service.url, "digits-from-yaml")
+    assert trial["outcome"] == "converged"
+    assert trial["batch_size"] == config["data"]["batch_size"]
+
+
+def test_every_argument_is_typed_and_explained_in_the_help() -> None:
+    printed = run(*CLI, "--trainer.callbacks.help=zeus_lightning.ZeusBSOCallback")
+    _, _, helped = printed.partition("Help for ")
+    paragraphs = {}
+    for paragraph in helped.split("\n  --trainer.callbacks.")[1:]:
+        name, _, about = " ".join(paragraph.split()).partition(" ")
+        paragraphs[name.rstrip(",")] = about
+    for name in inspect.signature(ZeusBSOCallback).parameters:
+        explanation, _, kind = paragraphs[name].partition("type: ")
+        assert kind, name
+        assert len(explanation.split()) >= 4, name
+
+
+def test_the_printed_config_is_read_again_as_it_is(tmp_path: Path) -> None:
+    first = run(*CLI, f"--config={CONFIG}", "--print_config")
+    (tmp_path / "printed.yaml").write_text(first)
+    second = run(*CLI, f"--config={tmp_path / 'printed.yaml'}", "--print_config")
+    arguments: list[Any] = [
+        yaml.safe_load(text)["trainer"]["callbacks"][0] for text in (first, second)
+    ]
+    assert arguments[0] == arguments[1]
+    assert arguments[0]["init_args"].keys() == inspect.signature(ZeusBSOCallback).parameters.keys()
