@@ -108,7 +108,10 @@ class Client:
 
     def take(self, load: Load) -> bool:
         """Take what has arrived; whether that was a whole answer."""
-        self.received += self.socket.recv(65536)
+        received = self.socket.recv(65536)
+        if not received:
+            raise ConnectionError("the service closed a connection")
+        self.received += received
         head, blank, body = self.received.partition(b"\r\n\r\n")
         if not blank:
             return False

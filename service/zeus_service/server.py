@@ -17,6 +17,7 @@ from typing import Any
 from flask import Flask
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
+from gunicorn.http.message import Request
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
 from zeus_service.config import Config, UnusableConfig, load_config
@@ -42,7 +43,7 @@ class Worker(ThreadWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._reading: dict[TConn, float] = {}
+        self._reading: dict[TConn, float] = {}  # deadlines of those that a thread waits for
 
     def load_wsgi(self) -> None:
         """Called by gunicorn; the configuration may be another than at the start."""
@@ -55,14 +56,32 @@ class Worker(ThreadWorker):
         try:
             return super().handle(conn)
         finally:
-            del self._reading[conn]
+            self._reading.pop(conn, None)
+
+    def handle_request(self, req: Request, conn: TConn) -> Any:
+        """Called by gunicorn with the head; the body is read when the application asks for it."""
+        deadline = self._reading.pop(conn)
+        read = req.body.reader.read
+
+        def read_in_time(size: int) -> bytes:
+            self._reading[conn] = deadline
+            try:
+                return read(size)  # type: ignore[no-any-return]
+            finally:
+                del self._reading[conn]
+
+        req.body.reader.read = read_in_time
+        try:
+            return super().handle_request(req, conn)
+        finally:
+            req.body.reader.read = read  # gunicorn discards the rest, within 5 s
 
     def notify(self) -> None:
         """Called by gunicorn in the main loop, at least once a second."""
         super().notify()
         now = time.monotonic()
         for conn, deadline in list(self._reading.items()):
-            if deadline < now:  # an answer being worked on can still be sent
+            if deadline < now:  # the answer, if only an error, can still be sent
                 with contextlib.suppress(OSError):
                     conn.sock.shutdown(socket.SHUT_RD)
 

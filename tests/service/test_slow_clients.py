@@ -1,17 +1,23 @@
-"""Clients that do not finish what they began to send."""
+"""Clients that do not finish what they began to send, and some that only look so."""
 
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import socket
+import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
 import requests
 from service.jobs import spec_json
 from service_process import ServiceProcess
+from zeus_service.server import REQUEST_TIMEOUT_S
 
 HEAD = b"POST /api/v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+JSON = {"Content-Type": "application/json"}
 STOPS = {
     "in the request line": b"POST /api/v1",
     "in the headers": HEAD,
@@ -20,24 +26,29 @@ STOPS = {
 }
 
 
-@pytest.mark.parametrize("gunicorn", [False, True], ids=["serve", "gunicorn"])
-def test_half_sent_requests_do_not_keep_others_out(tmp_path: Path, gunicorn: bool) -> None:
+def test_half_sent_requests_do_not_keep_others_out(tmp_path: Path) -> None:
+    (tmp_path / "gunicorn").mkdir()
     with (
-        ServiceProcess(tmp_path, workers=2, gunicorn=gunicorn) as service,
+        ServiceProcess(tmp_path, workers=2) as served,
+        ServiceProcess(tmp_path / "gunicorn", workers=2, gunicorn=True) as under_gunicorn,
         contextlib.ExitStack() as stack,
     ):
+        services = (served, under_gunicorn)
         clients = []
-        for sent in STOPS.values():
-            for _ in range(8):  # 32 for 16 threads
-                client = socket.create_connection(("127.0.0.1", service.port), timeout=90)
-                clients.append(stack.enter_context(client))
-                client.sendall(sent)
-        answer = requests.post(f"{service.url}/api/v1/jobs", json=spec_json(), timeout=90)
-        assert answer.status_code == 201
+        for service in services:
+            for sent in STOPS.values():
+                for _ in range(8):  # 32 for 16 threads
+                    client = socket.create_connection(("127.0.0.1", service.port), timeout=90)
+                    clients.append(stack.enter_context(client))
+                    client.sendall(sent)
+        for service in services:
+            answer = requests.post(f"{service.url}/api/v1/jobs", json=spec_json(), timeout=90)
+            assert answer.status_code == 201
         for client in clients:
             received = client.recv(1000)
             assert received == b"" or received.startswith(b"HTTP/1.1 400 ")
-    assert "Traceback" not in service.log.read_text()
+        for service in services:
+            assert "Traceback" not in service.log.read_text()
 
 
 def test_a_client_that_pauses_for_a_moment_is_served(own_service: ServiceProcess) -> None:
@@ -55,3 +66,29 @@ def test_a_client_that_pauses_for_a_moment_is_served(own_service: ServiceProcess
                 pass
             answers.readline()
             answers.read(0)
+
+
+def test_a_slow_answer_leaves_the_connection_open(own_service: ServiceProcess) -> None:
+    lock = sqlite3.connect(
+        own_service.database_url.removeprefix("sqlite:///"),
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    connection = http.client.HTTPConnection("127.0.0.1", own_service.port, timeout=90)
+    with contextlib.closing(lock), contextlib.closing(connection):
+        connection.connect()
+        kept = connection.sock
+        lock.execute("BEGIN IMMEDIATE")
+        unlock = threading.Timer(REQUEST_TIMEOUT_S + 2.5, lock.rollback)
+        unlock.start()
+        for status in (201, 200):
+            connection.request("POST", "/api/v1/jobs", json.dumps(spec_json()), JSON)
+            answer = connection.getresponse()
+            assert answer.status == status
+            answer.read()
+            kept.settimeout(1)
+            with pytest.raises(TimeoutError):
+                kept.recv(1, socket.MSG_PEEK)
+            kept.settimeout(90)
+        assert not unlock.is_alive()
+        assert connection.sock is kept
