@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from zeus_service import history
 from zeus_service.errors import no_job
@@ -14,6 +14,21 @@ from zeus_service.models import EVENTS, JOBS, TRIALS
 from zeus_service.policies import Choice, policy_of
 from zeus_service.signals import announce, trial_ended
 from zeus_service.spec import JobSpec
+
+# Made once: making a statement takes longer than carrying it out.
+_THIS_JOB = JOBS.c.job_id == bindparam("job")
+_LOCKED = select(JOBS).where(_THIS_JOB).with_for_update(key_share=True)
+_EXPIRED = (
+    select(TRIALS.c.trial_number, TRIALS.c.batch_size, TRIALS.c.why, TRIALS.c.cost)
+    .where(
+        TRIALS.c.job_id == bindparam("job"),
+        TRIALS.c.outcome.is_(None),
+        TRIALS.c.lease_expires_at < bindparam("now"),
+    )
+    .with_for_update()  # a report may be extending the lease right now
+)
+_APPEND = insert(EVENTS)
+_SAVE = update(JOBS).where(_THIS_JOB)
 
 
 @dataclass
@@ -29,9 +44,7 @@ class LockedJob:
     @classmethod
     def take(cls, connection: Connection, job_id: str) -> LockedJob:
         """Lock the job: FOR NO KEY UPDATE, FOR UPDATE, or what `BEGIN IMMEDIATE` has locked."""
-        row = connection.execute(
-            select(JOBS).where(JOBS.c.job_id == job_id).with_for_update(key_share=True)
-        ).one_or_none()
+        row = connection.execute(_LOCKED, {"job": job_id}).one_or_none()
         if row is None:
             raise no_job(job_id)
         return cls(connection, row, JobSpec.model_validate(row.spec), row.state, [])
@@ -50,15 +63,8 @@ class LockedJob:
 
     def lose_expired(self, now: float) -> None:
         """Mark running trials whose lease has run out as lost."""
-        rows = self.connection.execute(
-            select(TRIALS.c.trial_number, TRIALS.c.batch_size, TRIALS.c.why, TRIALS.c.cost)
-            .where(
-                TRIALS.c.job_id == self.row.job_id,
-                TRIALS.c.outcome.is_(None),
-                TRIALS.c.lease_expires_at < now,
-            )
-            .with_for_update()  # a report may be extending the lease right now
-        ).all()  # ordered below: asked for an order, SQLite goes through all trials of the job
+        # Ordered below: asked for an order, SQLite goes through all trials of the job.
+        rows = self.connection.execute(_EXPIRED, {"job": self.row.job_id, "now": now}).all()
         if not rows:
             return
         self.connection.execute(
@@ -78,7 +84,7 @@ class LockedJob:
         first = self.row.events + 1
         if self.events:
             self.connection.execute(
-                insert(EVENTS),
+                _APPEND,
                 [
                     {
                         "job_id": self.row.job_id,
@@ -95,13 +101,13 @@ class LockedJob:
                 ],
             )
         self.connection.execute(
-            update(JOBS)
-            .where(JOBS.c.job_id == self.row.job_id)
-            .values(
-                state=self.state,
-                cost_bound=self.cost_bound(),
-                events=self.row.events + len(self.events),
-                updated_at=now,
+            _SAVE,
+            {
+                "job": self.row.job_id,
+                "state": self.state,
+                "cost_bound": self.cost_bound(),
+                "events": self.row.events + len(self.events),
+                "updated_at": now,
                 **values,
-            )
+            },
         )

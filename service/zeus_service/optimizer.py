@@ -73,6 +73,8 @@ _UNCHANGED_TRIAL = update(TRIALS).where(
     TRIALS.c.outcome.is_not_distinct_from(bindparam("ended_as")),
 )
 _REPORT = insert(REPORTS)
+_TRIAL = insert(TRIALS)
+_TRIAL_OF_KEY = select(TRIALS).where(TRIALS.c.idempotency_key == bindparam("key"))
 
 
 @use_case()
@@ -142,9 +144,7 @@ def start_trial(
     """
     job = LockedJob.take(connection, job_id)
     if idempotency_key is not None:
-        known = connection.execute(
-            select(TRIALS).where(TRIALS.c.idempotency_key == idempotency_key)
-        ).one_or_none()
+        known = connection.execute(_TRIAL_OF_KEY, {"key": idempotency_key}).one_or_none()
         if known is not None:
             if known.job_id != job_id:
                 raise KeyConflict("this Idempotency-Key was used for another job; make a new one")
@@ -183,7 +183,7 @@ def start_trial(
         "metric": None,
         "cost": 0.0,
     }
-    connection.execute(insert(TRIALS).values(values))
+    connection.execute(_TRIAL, values)
     job.append(history.Event("started", number, choice))
     job.save(now, trials=number)
     return views.trial_start(job.spec, values), True
