@@ -90,7 +90,7 @@ class _Database(Collector):
     """What is asked of the database at a scrape.
 
     Its cost does not grow with the trials that have ended: a pass over the jobs, for each of them a
-    look into the index on (job, outcome), and for `MAX_JOBS` of them one into the primary key.
+    look into the index on (outcome, job), and for `MAX_JOBS` of them one into the primary key.
     """
 
     def collect(self) -> Iterator[GaugeMetricFamily]:

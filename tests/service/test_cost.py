@@ -92,9 +92,6 @@ def long_history(app: Flask) -> None:
                 ],
             )
         connection.execute(update(JOBS).values(trials=FINISHED + 1, events=FINISHED + 1))
-    if db.engine.name == "postgresql":  # as its daemon does within a minute
-        with db.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
-            connection.execute(text("ANALYZE"))
 
 
 _ROWS_READ = {

@@ -36,6 +36,7 @@ def upgrade() -> None:
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("updated_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("job_id", name=op.f("pk_jobs")),
+        postgresql_with={"fillfactor": 50},
         **MYSQL,
     )
     op.create_table(
@@ -82,7 +83,7 @@ def upgrade() -> None:
         sa.UniqueConstraint("idempotency_key", name=op.f("uq_trials_idempotency_key")),
         **MYSQL,
     )
-    op.create_index(op.f("ix_trials_job_id_outcome"), "trials", ["job_id", "outcome"])
+    op.create_index(op.f("ix_trials_outcome_job_id"), "trials", ["outcome", "job_id"])
     op.create_table(
         "reports",
         sa.Column("job_id", identifier(), nullable=False),
