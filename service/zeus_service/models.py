@@ -26,7 +26,7 @@ class Job(db.Model):  # type: ignore[name-defined, misc]
     __tablename__ = "jobs"
     # Each start and end writes the row anew: PostgreSQL keeps the versions on one page, and clears
     # them away as it reads it, while half of the page is free.
-    __table_args__ = {**_TABLE, "postgresql_with": {"fillfactor": 50}}
+    __table_args__ = ({**_TABLE, "postgresql_with": {"fillfactor": 50}},)
 
     job_id: Mapped[str] = mapped_column(_Id, primary_key=True)
     spec: Mapped[dict[str, Any]] = mapped_column(JSON)

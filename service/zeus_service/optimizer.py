@@ -49,23 +49,18 @@ _OTHER_HARDWARE = (
 _THIS_TRIAL = and_(
     TRIALS.c.job_id == bindparam("job"), TRIALS.c.trial_number == bindparam("number")
 )
-_TRIAL_AND_REPORT = (
+_TRIAL_AND_JOB = (
     select(
-        TRIALS,
-        JOBS.c.spec,
-        JOBS.c.cost_bound.label("bound"),
-        *(column.label(f"report_{column.name}") for column in REPORTS.c),
+        *TRIALS.c["trial_number", "reports", "outcome", "batch_size", "why", "energy_j", "cost"],
+        *JOBS.c["job_id", "spec", "cost_bound"],
     )
     .join(JOBS, JOBS.c.job_id == TRIALS.c.job_id)
-    .outerjoin(
-        REPORTS,
-        and_(
-            REPORTS.c.job_id == TRIALS.c.job_id,
-            REPORTS.c.trial_number == TRIALS.c.trial_number,
-            REPORTS.c.sequence == bindparam("reported"),
-        ),
-    )
     .where(_THIS_TRIAL)
+)
+_STORED_REPORT = select(REPORTS).where(
+    REPORTS.c.job_id == bindparam("job"),
+    REPORTS.c.trial_number == bindparam("number"),
+    REPORTS.c.sequence == bindparam("reported"),
 )
 _UNCHANGED_TRIAL = update(TRIALS).where(
     _THIS_TRIAL,
@@ -202,23 +197,18 @@ def report(
         ReportConflict: The sequence number was used with other figures, or is behind the last.
         TrialFinished: The trial has ended for good.
     """
-    seen = connection.execute(
-        _TRIAL_AND_REPORT,
-        {"job": job_id, "number": trial_number, "reported": given.sequence},
-    ).one_or_none()
+    this = {"job": job_id, "number": trial_number}
+    seen = connection.execute(_TRIAL_AND_JOB, this).one_or_none()
     if seen is None:
         raise no_trial(job_id, trial_number)
-    if seen.report_sequence is not None:
-        return _same_answer(seen, given)
     if given.sequence <= seen.reports:
-        raise ReportConflict(
-            f"report {given.sequence} comes after report {seen.reports} of the same trial"
-        )
+        stored = connection.execute(_STORED_REPORT, {**this, "reported": given.sequence})
+        return _same_answer(stored.one_or_none(), given, seen.reports)
     if seen.outcome is not None and seen.outcome not in history.RESUMABLE:
         raise _finished(seen)
 
     spec = JobSpec.model_validate(seen.spec)
-    decision = stopping.decide(spec, given, previous_cost=seen.cost, cost_bound=seen.bound)
+    decision = stopping.decide(spec, given, previous_cost=seen.cost, cost_bound=seen.cost_bound)
     now = time.time()
     if decision.decision == "continue" and seen.outcome is None:
         _save_report(connection, seen, given, decision, now, spec.lease_s)
@@ -437,14 +427,19 @@ def _save_report(
     announce(connection, energy_measured, max(0.0, given.energy_j - seen.energy_j))
 
 
-def _same_answer(seen: Row[Any], given: messages.Report) -> messages.Decision:
-    stored = {name: getattr(seen, f"report_{name}") for name in messages.Report.model_fields}
-    if stored != given.model_dump():
+def _same_answer(
+    stored: Row[Any] | None, given: messages.Report, reports: int
+) -> messages.Decision:
+    if stored is None:
         raise ReportConflict(
-            f"report {given.sequence} was sent before with other figures", known=stored
+            f"report {given.sequence} comes after report {reports} of the same trial"
         )
-    answer = {name: getattr(seen, f"report_{name}") for name in messages.Decision.model_fields}
-    return messages.Decision.model_validate(answer)
+    known = messages.Report.model_validate(stored, from_attributes=True)
+    if known != given:
+        raise ReportConflict(
+            f"report {given.sequence} was sent before with other figures", known=known.model_dump()
+        )
+    return messages.Decision.model_validate(stored, from_attributes=True)
 
 
 def _job_row(connection: Connection, job_id: str) -> Row[Any]:
