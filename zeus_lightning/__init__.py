@@ -1,5 +1,7 @@
 """Train recurring Lightning jobs for the least energy and time."""
 
+from typing import TYPE_CHECKING, Any
+
 from zeus_lightning.bso import ZeusBSOCallback
 from zeus_lightning.errors import (
     ZeusConfigError,
@@ -12,8 +14,10 @@ from zeus_lightning.errors import (
     ZeusServiceUnavailable,
     ZeusTrialFailed,
 )
-from zeus_lightning.power_limit import ZeusPowerLimitCallback
 from zeus_lightning.version import __version__
+
+if TYPE_CHECKING:
+    from zeus_lightning.power_limit import ZeusPowerLimitCallback
 
 __all__ = [
     "ZeusBSOCallback",
@@ -29,3 +33,12 @@ __all__ = [
     "ZeusTrialFailed",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `ZeusPowerLimitCallback` when it is asked for: it is a third of the package."""
+    if name != "ZeusPowerLimitCallback":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from zeus_lightning.power_limit import ZeusPowerLimitCallback
+
+    return ZeusPowerLimitCallback

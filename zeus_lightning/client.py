@@ -19,10 +19,11 @@ from zeus_lightning.errors import (
     ZeusServiceUnavailable,
 )
 from zeus_lightning.messages import Decision, JobSpec, Outcome, Report, TrialStart, TrialStatus
-from zeus_lightning.power.profile import PowerProfile
 
 if TYPE_CHECKING:  # importing requests takes 40 ms: only when first needed
     import requests
+
+    from zeus_lightning.power.profile import PowerProfile
 
 M = TypeVar("M", TrialStart, TrialStatus, Decision)
 T = TypeVar("T")
@@ -147,6 +148,8 @@ class BSOClient:
     def power_profiles(self, job_id: str, device_model: str) -> list[PowerProfile]:
         """The job's power profiles of a GPU model, ordered by batch size."""
         query = urlencode({"device_model": device_model})
+        from zeus_lightning.power.profile import PowerProfile
+
         answer = self._call("GET", f"{_job(job_id)}/power-profiles?{query}", None)
         try:
             return [PowerProfile.from_json(profile) for profile in answer["profiles"]]
