@@ -212,30 +212,32 @@ def check_speed(policy: str) -> bool:
     right = verdict(
         speed >= wanted, f"{policy}: {speed:,.0f} recurrences a second (at least {wanted:,.0f})"
     )
-    median, slowest = decision_ms(policy)
+    first, *later = decision_ms(policy)
+    median, most = statistics.median(later), statistics.quantiles(later, n=100)[-1]
     return right & verdict(
-        median <= DECISION_MS,
-        f"{policy}: a decision takes {median:.2f} ms, the slowest of 1,000 {slowest:.2f} ms "
-        f"(at most {DECISION_MS:g} ms)",
+        most <= DECISION_MS,
+        f"{policy}: a decision takes {median:.2f} ms, 99 of 100 at most {most:.2f} ms (at most "
+        f"{DECISION_MS:g} ms); the slowest {max(later):.2f} ms, the first of the process "
+        f"{first:.2f} ms",
     )
 
 
-def decision_ms(policy: str) -> tuple[float, float]:
-    """Median and maximum of 1,000 decisions of a job with 20 batch sizes, all of which work."""
+def decision_ms(policy: str) -> list[float]:
+    """CPU time of 1,000 decisions of a job with 20 batch sizes, all of which work."""
     sizes = [8 * (number + 1) for number in range(20)]
     setting = Setting((9.0, 10.0, 11.0), {200.0: Epoch(1.0, 150.0)})
     workload = Workload("twenty", "made-up", dict.fromkeys(sizes, setting), 80, 20, 200.0)
     spec = workload.spec(policy=policy, seed=1)
     job, took = SimulatedJob(spec), []
     cost = np.random.default_rng(1)
-    for number in range(1, 1001):
+    for number in range(1, 1002):
         rng = np.random.default_rng([1, number])
-        began = time.perf_counter()
+        began = time.thread_time()  # other processes take time from the clock on the wall
         policy_of(spec).next_batch_size(spec, job.state, rng)
-        took.append(1e3 * (time.perf_counter() - began))
+        took.append(1e3 * (time.thread_time() - began))
         started = job.start()
         job.end(number, started.choice, "converged", float(cost.normal(1000.0, 50.0)))
-    return statistics.median(took), max(took)
+    return took[1:]  # the very first knows of no cost, and takes the default
 
 
 def verdict(right: bool, text: str) -> bool:
