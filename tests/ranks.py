@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ SCRIPT = Path(__file__).parent / "lightning" / "train_on_ranks.py"
 DEADLINE_S = 300  # of a loaded machine; a hang lasts for ever
 
 
-def run_ranks(
+@contextmanager
+def running_ranks(
     folder: Path,
     scenarios: Mapping[str, str],
     *,
@@ -24,10 +27,11 @@ def run_ranks(
     nodes: int = 1,
     env: Mapping[str, str] | None = None,
     **trainer_arguments: Any,
-) -> int:
-    """Run scenarios of `train_on_ranks.py`, each with the URL given, one after the other.
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Scenarios of `train_on_ranks.py` under way; in the end all of their processes are killed.
 
-    A hang is a failure: when the deadline passes, all processes are killed.
+    Each has its URL, and they run one after the other. What is yielded is the process of each node,
+    which leads a process group of its own.
 
     Args:
         folder: Where each rank leaves what it saw.
@@ -36,9 +40,6 @@ def run_ranks(
         nodes: Start it so many times, each with its `NODE_RANK`.
         env: Variables beside this process's.
         trainer_arguments: Of the Trainer.
-
-    Returns:
-        The highest exit status of the nodes; a signal's is positive too.
     """
     arguments = {"strategy": "ddp", "devices": 2, "num_nodes": nodes, **trainer_arguments}
     variables = {
@@ -59,12 +60,22 @@ def run_ranks(
         for node in ([{"NODE_RANK": str(n)} for n in range(nodes)] if nodes > 1 else [{}])
     ]
     try:
-        return max(abs(process.wait(timeout=DEADLINE_S)) for process in processes)
+        yield processes
     finally:
         for process in processes:
-            if process.poll() is None:
-                os.killpg(process.pid, 9)
-                process.wait()
+            with suppress(ProcessLookupError):  # whoever is left of its group
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def run_ranks(folder: Path, scenarios: Mapping[str, str], **arguments: Any) -> int:
+    """Run scenarios to their end; see `running_ranks`. A hang is a failure.
+
+    Returns:
+        The highest exit status of the nodes; a signal's is positive too.
+    """
+    with running_ranks(folder, scenarios, **arguments) as processes:
+        return max(abs(process.wait(timeout=DEADLINE_S)) for process in processes)
 
 
 def seen(folder: Path, scenario: str) -> list[dict[str, Any]]:

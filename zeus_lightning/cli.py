@@ -255,7 +255,10 @@ def power_profile(options: argparse.Namespace) -> int:
         if page is not None:
             options.plot.write_text(page)
             print(f"Drawn in {options.plot}.")
-    except (OSError, ZeusError) as error:
+    except OSError as error:  # which names the file
+        print(f"zeus-lightning: {error}", file=sys.stderr)
+        return 1
+    except ZeusError as error:
         print(f"zeus-lightning: {options.file}: {error}", file=sys.stderr)
         return 1
     return 0

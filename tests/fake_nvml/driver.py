@@ -320,6 +320,11 @@ class FakeGpu:
         for kind in KINDS:
             self.fail(kind, NVML_ERROR_GPU_IS_LOST)
 
+    def fix_limit(self) -> None:
+        """Let only the limit in force be settable."""
+        with self._driver.locked():
+            self._state.min_mw = self._state.max_mw = self._state.limit_mw
+
     def lack_power_control(self) -> None:
         """Let the power limit be one that nobody can set, as MIG devices and some laptops do."""
         for kind in ("constraints", "set_limit"):

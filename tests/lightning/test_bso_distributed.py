@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +19,7 @@ import requests
 from fake_nvml import FakeDriver
 from programs import new_job, outcomes, trials
 from proxy import Body, Proxy, Request
-from ranks import run_ranks, seen
+from ranks import DEADLINE_S, run_ranks, running_ranks, seen
 from service_process import ServiceProcess, free_port
 
 from zeus_lightning.meters.cpu_estimate import WATTS_PER_CORE, CpuEstimateMeter
@@ -35,7 +37,8 @@ LAUNCHERS: dict[str, tuple[dict[str, Any], int, int]] = {
     "torchrun": ({"launcher": TORCHRUN}, 2, 2),
     "two-nodes": ({"nodes": 2}, 4, 4),
 }
-WHEREVER = ("converges", "given-up", "memory-1")  # the last one breaks the ranks' connection
+WHEREVER = ("converges", "given-up", "diverges", "out-of-time", "bug", "memory-1")
+"""The last one breaks the ranks' connection."""
 AT_THE_SERVICE = (
     "converges@conflict",
     "fails-quietly",
@@ -126,6 +129,29 @@ def test_all_ranks_raise_when_the_batch_size_is_given_up(run: Run) -> None:
         assert rank["outcome"] == "not_converged"
 
 
+def test_a_metric_that_is_not_finite_gives_the_batch_size_up(run: Run) -> None:
+    for rank in run.seen("diverges"):
+        assert "ended as diverged" in rank["error"][1]
+        assert rank["outcome"] == "diverged"
+    assert outcomes(run.url, "diverges") == ["diverged"]
+
+
+def test_max_time_interrupts_the_trial_and_raises_nothing(run: Run) -> None:
+    for rank in run.seen("out-of-time"):
+        assert rank["error"] is None
+        assert rank["outcome"] == "interrupted"
+    assert outcomes(run.url, "out-of-time") == ["interrupted"]
+
+
+def test_an_error_of_the_program_ends_the_trial_and_comes_through(run: Run) -> None:
+    wrapped = run.tellers == 1  # by torch's launcher, with the text of the error
+    for rank in run.seen("bug"):
+        assert rank["error"][0] == "ProcessRaisedException" if wrapped else "ZeroDivisionError"
+        assert rank["error"][1].rstrip().endswith("ZeroDivisionError: mine" if wrapped else "mine")
+        assert rank["outcome"] == "errored"
+    assert outcomes(run.url, "bug") == ["errored"]
+
+
 def test_the_rank_that_runs_out_of_memory_says_so_itself(run: Run) -> None:
     (trial,) = trials(run.url, "memory-1")
     assert trial["outcome"] == "out_of_memory"
@@ -145,12 +171,48 @@ def test_a_rank_that_dies_of_its_error_has_ended_the_trial(
     assert outcomes(service.url, job["ZEUS_JOB_ID"]) == [outcome]
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_fork"])
+def test_ctrl_c_ends_the_trial_as_interrupted(
+    service: ServiceProcess, tmp_path: Path, strategy: str
+) -> None:
+    """The terminal sends it to all processes."""
+    job = {"ZEUS_JOB_ID": new_job()}
+    endless = {"endless": service.url}
+    with running_ranks(tmp_path, endless, env=job, strategy=strategy, max_epochs=-1) as (process,):
+        wait_for(tmp_path / "endless.begun")
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(timeout=60)
+    assert outcomes(service.url, job["ZEUS_JOB_ID"]) == ["interrupted"]
+
+
+def wait_for(path: Path) -> None:
+    """Wait until a file is there."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not path.exists():
+        assert time.monotonic() < deadline_s, path
+        time.sleep(0.1)
+
+
 def after_a_while(request: Request) -> None:
     time.sleep(0.5)
 
 
 def never(request: Request) -> None:
     time.sleep(60)
+
+
+def falls_silent_after_one_report() -> Instead:
+    """Answer nothing any more, once a report was answered."""
+    silent = threading.Event()
+
+    def instead(request: Request) -> tuple[int, Body] | None:
+        if silent.is_set():
+            never(request)
+        elif request.kind == "report":
+            silent.set()
+        return None
+
+    return instead
 
 
 def dies_after_one_report() -> Instead:
@@ -185,6 +247,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             "converges@slow": Proxy(service.url, instead=after_a_while),
             "converges@broken": Proxy(service.url, instead=refuses("start", 500, "internal")),
             "converges@silent": Proxy(service.url, instead=never),
+            "bug@silent": Proxy(service.url, instead=falls_silent_after_one_report()),
             "fails@dying": Proxy(service.url, instead=dies_after_one_report()),
             "fails@refused": Proxy(service.url, instead=refuses("report", 409, "conflict")),
             "fails@internal": Proxy(service.url, instead=refuses("report", 500, "internal")),
@@ -274,6 +337,13 @@ def test_a_service_that_dies_or_refuses_in_mid_run_stops_neither(
         assert rank["error"] is None
         assert rank["steps"] == 5 * 4
         assert rank["outcome"] == outcome
+
+
+def test_after_an_error_a_service_that_is_gone_holds_neither_up(decided: Run) -> None:
+    for rank in decided.seen("bug@silent"):
+        assert rank["error"] == ["ZeroDivisionError", "mine"]
+        assert rank["seconds_after_the_error"] < 2
+    assert outcomes(decided.url, "bug-silent") == [None]  # until its lease ends
 
 
 def test_without_strict_both_train_on_the_default_without_a_service(decided: Run) -> None:

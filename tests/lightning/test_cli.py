@@ -203,6 +203,7 @@ def test_a_profile_that_cannot_be_read_is_one_message(
     assert main(["power-profile", str(path)]) == 1
     errors = capsys.readouterr().err
     assert message in errors
+    assert errors.count(str(path)) == 1
     assert len(errors.splitlines()) == 1
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -36,26 +38,47 @@ def driver(fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return driver
 
 
+def run(
+    driver: FakeDriver,
+    folder: Path,
+    *scenarios: str,
+    strategy: str = "ddp",
+    nodes: int = 1,
+    tellers: int = 2,
+) -> Callable[[str], Ranks]:
+    """Run scenarios in one pair of processes: what the ranks that can tell it saw of each."""
+    variables = {
+        **driver.env,
+        "XDG_STATE_HOME": str(folder / "state"),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "STRATEGY": strategy,
+        "NODES": str(nodes),
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(folder), *scenarios],
+            env=variables | {"NODE_RANK": str(node)},
+            start_new_session=True,
+        )
+        for node in range(nodes)
+    ]
+    try:
+        assert [process.wait(timeout=DEADLINE_S) for process in processes] == [0] * nodes
+    finally:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return lambda name: [
+        json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in range(tellers)
+    ]
+
+
 @pytest.fixture(scope="module")
 def seen(driver: FakeDriver, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ranks]:
-    """What both ranks saw of a scenario; all of them run once, in one pair of processes."""
-    folder = tmp_path_factory.mktemp("ranks")
-    process = subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(folder), *SCENARIOS],
-        env={
-            **driver.env,
-            "XDG_STATE_HOME": str(folder / "state"),
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "MASTER_PORT": str(free_port()),
-        },
-        start_new_session=True,
-    )
-    try:
-        assert process.wait(timeout=DEADLINE_S) == 0
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        raise
-    return lambda name: [json.loads((folder / f"{name}-{r}.json").read_text()) for r in (0, 1)]
+    """What both ranks saw of a scenario; all of them run once."""
+    return run(driver, tmp_path_factory.mktemp("ranks"), *SCENARIOS)
 
 
 def test_both_ranks_set_the_same_limits_in_the_same_batches(seen: Callable[[str], Ranks]) -> None:
@@ -70,6 +93,31 @@ def test_both_ranks_set_the_same_limits_in_the_same_batches(seen: Callable[[str]
         first["limit_w"],
     ]
     assert first["profile"] == second["profile"]
+
+
+def test_two_nodes_set_the_same_limits_too(driver: FakeDriver, tmp_path: Path) -> None:
+    first, second = run(driver, tmp_path, "whole", nodes=2)("whole")
+    assert first["error"] is second["error"] is None
+    assert first["limits_w"] == second["limits_w"]
+    assert first["profile"] == second["profile"]
+    assert first["profile"]["num_devices"] == 2
+    assert {250, 300, 200} <= set(first["limits_w"])
+    assert first["limits_w"][-1] == first["limit_w"]
+    assert first["after_w"] == second["after_w"] == 250
+
+
+@pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_fork"])
+def test_spawned_and_forked_ranks_set_the_same_limits_too(
+    driver: FakeDriver, tmp_path: Path, strategy: str
+) -> None:
+    assert run(driver, tmp_path, "children", strategy=strategy, tellers=1)("children")
+    first, second = (json.loads((tmp_path / f"child-{rank}.json").read_text()) for rank in (0, 1))
+    assert first == second
+    assert len(first["limits_w"]) == 80
+    assert first["profile"]["num_devices"] == 2
+    assert {250, 300, 200} <= set(first["limits_w"])
+    assert first["limits_w"][-1] == first["limit_w"]
+    assert first["after_w"] == 250
 
 
 def test_energy_is_summed_time_is_the_slowest_ranks_and_max_power_is_of_all(

@@ -183,6 +183,17 @@ def test_a_gpu_without_power_control_as_under_mig_trains_on_with_one_warning(
     assert "as under MIG" in told[0]
 
 
+def test_a_gpu_whose_limit_is_fixed_trains_on_with_one_warning(
+    fake_gpus: FakeDriver, gpu: FakeGpu
+) -> None:
+    gpu.fix_limit()
+    callback, net, told = fit(fake_gpus)
+    assert len(net.limits_w) == 200
+    assert not callback.profiled
+    assert len(told) == 1
+    assert "is fixed at 250 W" in told[0]
+
+
 def test_a_limit_changed_by_someone_else_is_told_and_the_window_measured_again(
     fake_gpus: FakeDriver, gpu: FakeGpu
 ) -> None:

@@ -8,7 +8,9 @@ process that started them does.
 from __future__ import annotations
 
 import json
+import math
 import os
+import signal
 import sys
 import time
 import warnings
@@ -17,12 +19,13 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, Timer
 from programs import Data, Net, StepMeter, Steps, trainer, zeus
 
 from zeus_lightning import ZeusBSOCallback, ZeusMeterError
 from zeus_lightning.meters import EnergyMeter, rapl
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under a shell's `&`
 FOLDER = Path(sys.argv[1])
 STRATEGY_CALLS = ("all_gather", "barrier", "broadcast", "reduce", "reduce_boolean_decision")
 TRAINER_ARGUMENTS = json.loads(os.environ["TRAINER_ARGUMENTS"])
@@ -63,6 +66,19 @@ class RaiseOnRank(Callback):
     def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
         if trainer.global_rank == self.rank:
             raise self.error
+
+
+class Endless(Callback):
+    """Makes a file when all ranks have come to their second epoch, and never lets them end."""
+
+    def __init__(self, name: str) -> None:
+        self.begun = FOLDER / f"{name}.begun"
+
+    def on_train_batch_start(self, trainer: Any, *args: Any) -> None:
+        time.sleep(0.01)
+        if trainer.current_epoch == 1:
+            trainer.strategy.barrier()
+            self.begun.touch()
 
 
 class CpuSeconds(Callback):
@@ -152,6 +168,7 @@ class RaiseInSecondEpoch(Callback):
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         if trainer.current_epoch == 1:
+            self.raised_s = time.monotonic()
             raise ZeroDivisionError("mine")
 
 
@@ -169,6 +186,7 @@ def fit(
     )
     assert isinstance(callback, CountedZeus)
     error, steps, data = None, Steps(), Data(batch_size=8)
+    raises = next((other for other in others if isinstance(other, RaiseInSecondEpoch)), None)
     saves = any(isinstance(other, ModelCheckpoint) for other in others)
     runner = trainer(*others, callback, steps, enable_checkpointing=saves, **TRAINER_ARGUMENTS)
     began_s = time.monotonic()
@@ -181,6 +199,7 @@ def fit(
             error = [type(caught).__name__, str(caught)]
     return {
         "error": error,
+        "seconds_after_the_error": time.monotonic() - getattr(raises, "raised_s", math.nan),
         "seconds": time.monotonic() - began_s,
         "warnings": [str(warning.message) for warning in warned],
         "strategy_calls": callback.strategy_calls,
@@ -242,6 +261,10 @@ SCENARIOS: dict[str, Any] = {
         n, url, Net(), RaiseOnRank(1, torch.OutOfMemoryError("CUDA out of memory."))
     ),
     "bug-0": lambda n, url: fit(n, url, Net(), RaiseOnRank(0, ZeroDivisionError("mine"))),
+    "bug": lambda n, url: fit(n, url, Net((0.1,)), RaiseInSecondEpoch()),
+    "diverges": lambda n, url: fit(n, url, Net((0.1, math.nan))),
+    "out-of-time": lambda n, url: fit(n, url, Net((0.1,)), Timer({"microseconds": 1})),
+    "endless": lambda n, url: fit(n, url, Net((0.1,)), Endless(n), max_epochs=10**6),
     "resumes": resume,
     "nobody": lambda n, url: fit(n, url, Net()),
 }

@@ -1,7 +1,8 @@
 """Runs fits on two ranks, each with a GPU of the fake driver. Arguments: a folder, SCENARIO...
 
 Each rank writes what it saw of each fit to `SCENARIO-RANK.json`. A scenario may change what the
-GPUs do: their state is in the file that $FAKE_NVML_STATE names.
+GPUs do: their state is in the file that $FAKE_NVML_STATE names. $STRATEGY is Lightning's; where
+$NODES is 2, this is one of them.
 """
 
 from __future__ import annotations
@@ -11,26 +12,35 @@ import os
 import sys
 import time
 import warnings
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pynvml
+import torch
 from gpu_programs import ManyBatches, power
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, Trainer
 from programs import Net, trainer
 
-from zeus_lightning import ZeusError
+from zeus_lightning import ZeusError, ZeusPowerLimitCallback
+from zeus_lightning.meters import Reading
+from zeus_lightning.meters.nvml import NvmlMeter
 
-RANK = int(os.environ.get("LOCAL_RANK", "0"))
+NODES = int(os.environ["NODES"])
+RANK = int(os.environ.get("LOCAL_RANK" if NODES == 1 else "NODE_RANK", "0"))
 
 
 class Gpu(Callback):
     """This rank's GPU: the limit in each batch, and what a scenario does to it."""
 
     def __init__(self) -> None:
-        pynvml.nvmlInit()
-        self.handle = pynvml.nvmlDeviceGetHandleByIndex(RANK)
+        self.index = RANK
         self.limits_w: list[float] = []
+
+    @property
+    def handle(self) -> Any:
+        pynvml.nvmlInit()
+        return pynvml.nvmlDeviceGetHandleByIndex(self.index)
 
     def limit_w(self) -> float:
         return float(pynvml.nvmlDeviceGetPowerManagementLimit(self.handle)) / 1000
@@ -40,6 +50,47 @@ class Gpu(Callback):
 
     def on_train_batch_end(self, *args: Any) -> None:
         self.limits_w.append(self.limit_w())
+
+
+class GpuOfAChild(Gpu):
+    """Of a rank that is spawned or forked: it has to leave what it saw in a file itself."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        self.index = trainer.global_rank
+
+    def teardown(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        (callback,) = [c for c in trainer.callbacks if isinstance(c, ZeusPowerLimitCallback)]
+        seen = {
+            "limits_w": self.limits_w,
+            "limit_w": callback.limit_w,
+            "profile": callback.profile.to_json(),
+            "after_w": self.limit_w(),
+        }
+        (self.folder / f"child-{self.index}.json").write_text(json.dumps(seen))
+
+
+class MeterOfAChild:
+    """NVML's meter of this rank's GPU, opened in the process that asks it for anything."""
+
+    name = "nvml"
+    is_estimate = False
+    devices = property(lambda self: self.nvml.devices)
+    device_model = property(lambda self: self.nvml.device_model)
+    max_power_w = property(lambda self: self.nvml.max_power_w)
+
+    @cached_property
+    def nvml(self) -> NvmlMeter:
+        return NvmlMeter([torch.distributed.get_rank()])
+
+    def read(self) -> Reading:
+        return self.nvml.read()
+
+    def close(self) -> None:
+        self.nvml.close()
 
 
 class ChangedByHand(Gpu):
@@ -63,7 +114,8 @@ def fit(gpu: Gpu, **arguments: Any) -> dict[str, Any]:
     defaults: dict[str, Any] = {"meter": f"nvml:{RANK}", "step_w": 100, "min_seconds": 0.01}
     callback, error = power(**(defaults | arguments)), None
     # `gpu` last: it sees the limit after the callback has acted
-    runner = trainer(callback, gpu, strategy="ddp", devices=2, max_epochs=1)
+    where = {"strategy": os.environ["STRATEGY"], "devices": 2 // NODES, "num_nodes": NODES}
+    runner = trainer(callback, gpu, **where, max_epochs=1)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
@@ -88,6 +140,8 @@ def scenario(name: str, folder: Path) -> dict[str, Any]:
             return fit(Gpu(), profile_path=folder / "profile.json")
         case "known":  # after `whole`
             return fit(Gpu(), profile_path=folder / "profile.json")
+        case "children":
+            return fit(GpuOfAChild(folder), meter=MeterOfAChild())
         case "changed":
             return fit(ChangedByHand())
         case "slow":

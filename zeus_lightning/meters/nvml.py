@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 _NO_SUCH_FUNCTION = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound)
 
 _NO_DRIVER = (
-    "install or load the NVIDIA driver (`nvidia-smi` must work; a container needs `--gpus all`), "
-    'or choose meter="rapl" or "cpu-estimate"'
+    "install or load the NVIDIA driver (`nvidia-smi` must work; a container needs `--gpus all`); "
+    'without an NVIDIA GPU, ZeusBSOCallback measures with meter="rapl" or "cpu-estimate", and '
+    "ZeusPowerLimitCallback has no limit to set"
 )
 _NO_SUCH_GPU = "`nvidia-smi -L` lists the GPUs; for a MIG slice name its GPU, as in meter='nvml:0'"
 _GPU_FAILED = "see `dmesg`, then reset the GPU with `nvidia-smi --gpu-reset` or restart the host"

@@ -39,9 +39,9 @@ class PowerLimit:
         max_w: The highest, rounded down.
 
     Raises:
-        ZeusPowerError: There is no such GPU, or its power limit cannot be read. `fields["why"]` of
-            this and the methods' errors is `no_permission`, `no_power_control`, `gpu_lost` or
-            `driver`.
+        ZeusPowerError: There is no such GPU, or its power limit cannot be read or is fixed.
+            `fields["why"]` of this and the methods' errors is `no_permission`, `no_power_control`,
+            `gpu_lost` or `driver`.
     """
 
     def __init__(self, gpu: int | str) -> None:
@@ -70,6 +70,12 @@ class PowerLimit:
         except BaseException:
             self.close()
             raise
+        if self.min_w >= self.max_w:
+            self.close()
+            raise ZeusPowerError(
+                f"the power limit of GPU {self.uuid} is fixed at {highest_mw / 1000:g} W",
+                {"why": "no_power_control"},
+            )
 
     def read_mw(self) -> int:
         """The limit that is set, by whomever.

@@ -67,9 +67,13 @@ class Record:
         """The record of a file's text; None where it is empty or broken."""
         try:
             data = json.loads(text)
-            return cls(**{**data, "set_mw": tuple(data["set_mw"])})
-        except (ValueError, TypeError, KeyError):
+            record = cls(**{**data, "set_mw": tuple(data["set_mw"])})
+            str(record)
+        except (ValueError, TypeError, KeyError, OverflowError):
             return None
+        integers = (record.pid, record.found_mw, *record.set_mw)
+        valid = isinstance(record.uuid, str) and all(type(value) is int for value in integers)
+        return record if valid else None
 
 
 class Loan:
@@ -199,7 +203,9 @@ def settle_all() -> Iterator[tuple[str, bool, str]]:
         try:
             yield path.stem, True, _settle(path)
         except ZeusPowerError as error:
-            yield path.stem, error.fields["why"] == "in_use", error.message
+            in_use = error.fields["why"] == "in_use"
+            gone = "" if in_use else f"; if this GPU is gone for good, delete {path}"
+            yield path.stem, in_use, error.message + gone
         except OSError as error:
             yield path.stem, False, str(error)
 

@@ -235,7 +235,10 @@ def test_a_fork_neither_keeps_the_loan_nor_puts_the_limit_back(
 def test_a_broken_file_is_no_record(fake_gpus: FakeDriver, limit: PowerLimit) -> None:
     records_folder().mkdir(parents=True)
     path = records_folder() / f"{fake_gpus.gpus[0].uuid}.json"
-    for text in ("", "{", "[]", '{"uuid": 1}', "\0" * 1024):
+    record = {"uuid": path.stem, "pid": 1, "process_started_at": 1.0, "found_mw": 1, "set_mw": [2]}
+    wrong = {"uuid": 1, "pid": "1", "process_started_at": 1e99, "found_mw": None, "set_mw": ["2"]}
+    broken = [json.dumps({**record, name: value}) for name, value in wrong.items()]
+    for text in ("", "{", "[]", '{"uuid": 1}', "\0" * 1024, *broken):
         path.write_text(text)
         loan = Loan(limit)
         assert loan.left_behind == ""
@@ -261,6 +264,7 @@ def test_a_gpu_that_is_lost_keeps_its_file_for_later(
     ((_, settled, told),) = settle_all()
     assert not settled
     assert "GPU is lost" in told
+    assert told.endswith(f"delete {records_folder() / gpu.uuid}.json")
     for kind in ("find", "info", "constraints", "limit", "set_limit"):
         gpu.fail(kind, 0)
     ((_, settled, _),) = settle_all()
