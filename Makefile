@@ -25,8 +25,9 @@ $(STAMP): setup.cfg pyproject.toml constraints.txt service/requirements.txt
 demo: install
 	$(BIN)/python examples/quickstart.py
 
+# Most tests wait for other processes. In the order of their names the long ones come first.
 test: install
-	$(BIN)/python -m pytest -n 3 --dist loadfile  # most tests wait for other processes
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: install
 	$(BIN)/ruff check .

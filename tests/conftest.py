@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,10 @@ from hypothesis import HealthCheck, settings
 from service_process import ServiceProcess
 
 pytest_plugins = ["fake_nvml.plugin"]
+
+# Of the processes that tests start, too: where they are more than the cores, threads that wait for
+# each other in circles take ten times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # how fast examples are made and tried is the machine's affair, and others use it too
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
