@@ -17,9 +17,14 @@ from zeus_lightning.meters.nvml import NvmlMeter
 class DriversClock(NvmlMeter):
     """The GPU's meter, with the seconds of the fake driver's clock, which a test may freeze."""
 
-    def __init__(self, driver: FakeDriver, gpus: tuple[int, ...] = (0,)) -> None:
+    def __init__(
+        self,
+        driver: FakeDriver,
+        gpus: tuple[int, ...] = (0,),
+        device: torch.device | None = None,
+    ) -> None:
         self._driver = driver
-        super().__init__(gpus)
+        super().__init__(gpus, device=device)
 
     def read(self) -> Reading:
         energy_j = super().read().energy_j

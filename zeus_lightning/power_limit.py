@@ -91,6 +91,7 @@ class ZeusPowerLimitCallback(Callback):
         profiled: Whether the last `fit` paid for measuring limits.
         profile: What is known of this batch size on these GPUs; None before.
         limit_w: The limit that the last `fit` trained at once it was chosen; None where none was.
+            Under `ddp_spawn` and `ddp_fork` all three stay in the processes that trained.
 
     Raises:
         ZeusConfigError: An argument cannot work, or the GPUs have different ranges of limits.

@@ -111,6 +111,13 @@ def load(library: Path) -> None:
     ctypes.CDLL(str(library))
 
 
+def fail_elsewhere(state: Path, gpu: int, kind: str, error: int) -> None:
+    """`FakeGpu.fail` in a process that knows of the driver by its state's file alone."""
+    with state.open("r+b") as file:
+        shared = _State.from_buffer(mmap.mmap(file.fileno(), 0))
+    shared.gpus[gpu].errors[KINDS.index(kind)] = error
+
+
 class FakeDriver:
     """A driver with some GPUs at rest, each 100 to 300 W and 50 W idle.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -493,6 +494,21 @@ def test_a_line_for_each_limit_and_a_table_with_the_saving_are_told(
     assert f"* chosen by zeus-cost: {told_saving}" in table
     assert re.search(r"^ +\* +200 ", table, re.MULTILINE)
     assert max(map(len, table.splitlines()[1:-1])) <= 80
+
+
+@pytest.mark.parametrize("batches", [100, 200])
+def test_the_device_is_synchronized_at_the_windows_edges_only(
+    fake_gpus: FakeDriver, gpu: FakeGpu, batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synchronized: list[object] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronized.append)
+    cuda = torch.device("cuda", 0)
+    with contextlib.closing(DriversClock(fake_gpus, device=cuda)) as meter:
+        callback = power(step_w=100, meter=meter)
+        fit(callback, GpuNet(gpu), data=ManyBatches(batches))
+    windows = len(callback.profile.points)
+    assert windows == 3
+    assert synchronized == [cuda] * (2 * windows)
 
 
 def test_limit_watts_and_joules_per_step_are_logged(

@@ -22,7 +22,17 @@ from service_process import free_port
 SCRIPT = Path(__file__).with_name("two_gpus.py")
 DEADLINE_S = 240
 Ranks = list[dict[str, Any]]
-SCENARIOS = ("whole", "known", "changed", "slow", "ranges", "permission", "observe", "mig")
+SCENARIOS = (
+    "whole",
+    "known",
+    "refused",
+    "changed",
+    "slow",
+    "ranges",
+    "permission",
+    "observe",
+    "mig",
+)
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +156,18 @@ def test_a_profile_known_to_rank_zero_is_applied_by_both_from_the_first_step(
     for rank in seen("known"):
         assert set(rank["limits_w"]) == {chosen_w}
         assert not rank["profiled"]
+
+
+def test_a_limit_that_one_ranks_gpu_refuses_is_left_by_both(
+    seen: Callable[[str], Ranks],
+) -> None:
+    first, second = seen("refused")
+    for rank in (first, second):
+        assert rank["error"] is None
+        assert set(rank["limits_w"]) == {250}
+        assert rank["limit_w"] is None
+    (told,) = first["told"]
+    assert "cannot be set on rank 1; training goes on at the limits found" in told
 
 
 def test_what_strikes_one_rank_makes_both_measure_again(seen: Callable[[str], Ranks]) -> None:

@@ -267,6 +267,36 @@ def test_a_gpu_that_vanishes_in_mid_window_ends_profiling_and_training_goes_on(
     assert len(told) == 3
 
 
+def test_a_gpu_that_is_lost_before_the_first_step_is_one_clear_error(
+    fake_gpus: FakeDriver, gpu: FakeGpu
+) -> None:
+    class LosesIt(Callback):
+        def setup(self, *args: Any, **kwargs: Any) -> None:
+            gpu.lose()
+
+    steps: list[int] = []
+    with pytest.raises(ZeusPowerError, match=rf"{gpu.uuid}: GPU is lost; see `dmesg`"):
+        fit(fake_gpus, LosesIt(), AtStep(1, lambda: steps.append(1)))
+    assert steps == []
+
+
+def test_a_known_limit_that_the_driver_refuses_is_told_and_training_goes_on(
+    fake_gpus: FakeDriver, gpu: FakeGpu, tmp_path: Path
+) -> None:
+    class Refuses(Callback):
+        def setup(self, *args: Any, **kwargs: Any) -> None:
+            gpu.fail("set_limit", pynvml.NVML_ERROR_UNKNOWN)
+
+    known = {"profile_path": tmp_path / "profile.json", "step_w": 100}
+    fit(fake_gpus, **known)
+    callback, net, told = fit(fake_gpus, Refuses(), **known)
+    assert set(net.limits_w) == {250}
+    assert callback.limit_w is None
+    assert len(told) == 1
+    assert "the power limit of 200 W cannot be set on rank 0" in told[0]
+    no_trace(gpu)
+
+
 def test_an_energy_counter_that_fails_for_a_while_costs_a_window(
     fake_gpus: FakeDriver, gpu: FakeGpu
 ) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pynvml
 import torch
+from fake_nvml import fail_elsewhere
 from gpu_programs import ManyBatches, power
 from lightning.pytorch import Callback, Trainer
 from programs import Net, trainer
@@ -93,6 +94,20 @@ class MeterOfAChild:
         self.nvml.close()
 
 
+class RefusesOnRankOne(Gpu):
+    """Rank 1's GPU takes no limit once the callback has seen that it would."""
+
+    def setup(self, *args: Any, **arguments: Any) -> None:
+        self.refuse(pynvml.NVML_ERROR_UNKNOWN)
+
+    def teardown(self, *args: Any, **arguments: Any) -> None:
+        self.refuse(0)
+
+    def refuse(self, error: int) -> None:
+        if RANK == 1:
+            fail_elsewhere(Path(os.environ["FAKE_NVML_STATE"]), 1, "set_limit", error)
+
+
 class ChangedByHand(Gpu):
     """Somebody changes the limit of rank 1's GPU alone, once."""
 
@@ -140,6 +155,8 @@ def scenario(name: str, folder: Path) -> dict[str, Any]:
             return fit(Gpu(), profile_path=folder / "profile.json")
         case "known":  # after `whole`
             return fit(Gpu(), profile_path=folder / "profile.json")
+        case "refused":  # after `whole`
+            return fit(RefusesOnRankOne(), profile_path=folder / "profile.json")
         case "children":
             return fit(GpuOfAChild(folder), meter=MeterOfAChild())
         case "changed":

@@ -168,6 +168,9 @@ def simulate(
         raise SimulationError("--jobs 0 is no number of processes; take 1 or more, or -1 for all")
     if plot_path is not None:
         plots.require_plotly()
+    for path in (csv_path, plot_path):  # now, not when all is replayed
+        if path is not None and not path.parent.is_dir():
+            raise SimulationError(f"{path} cannot be written: there is no folder {path.parent}")
     groups = _groups(cluster, names)
     if groups and not names:
         names = tuple(dict.fromkeys(group.dataset for group in groups))

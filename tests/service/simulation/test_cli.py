@@ -202,6 +202,15 @@ def test_a_cluster_without_the_workload_says_which_it_has(traces: Path, tmp_path
     assert error.endswith("take --workload of squad")
 
 
+@pytest.mark.parametrize("option", ["--csv", "--plot"])
+def test_a_folder_that_is_not_there_is_told_before_the_long_work(
+    tmp_path: Path, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("zeus_service.simulation.cli.run_all")
+    folder = tmp_path / "none"
+    assert f"there is no folder {folder}" in the_error("--synthetic", f"{option}={folder}/out")
+
+
 def test_what_is_missing_is_told_before_the_long_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly", None)
     monkeypatch.setitem(sys.modules, "joblib", None)
