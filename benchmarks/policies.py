@@ -217,13 +217,13 @@ def check_speed(policy: str) -> bool:
     return right & verdict(
         most <= DECISION_MS,
         f"{policy}: a decision takes {median:.2f} ms, 99 of 100 at most {most:.2f} ms (at most "
-        f"{DECISION_MS:g} ms); the slowest {max(later):.2f} ms, the first of the process "
-        f"{first:.2f} ms",
+        f"{DECISION_MS:g} ms); the slowest {max(later):.2f} ms, the first after a cost is "
+        f"known {first:.2f} ms",
     )
 
 
 def decision_ms(policy: str) -> list[float]:
-    """CPU time of 1,000 decisions of a job with 20 batch sizes, all of which work."""
+    """CPU milliseconds of 1,000 decisions with 20 batch sizes, all of which work."""
     sizes = [8 * (number + 1) for number in range(20)]
     setting = Setting((9.0, 10.0, 11.0), {200.0: Epoch(1.0, 150.0)})
     workload = Workload("twenty", "made-up", dict.fromkeys(sizes, setting), 80, 20, 200.0)

@@ -15,7 +15,7 @@ from zeus_service.policies import Choice, policy_of
 from zeus_service.signals import announce, trial_ended
 from zeus_service.spec import JobSpec
 
-# Made once: making a statement takes longer than carrying it out.
+# Made once, as those of `optimizer`.
 _THIS_JOB = JOBS.c.job_id == bindparam("job")
 _LOCKED = select(JOBS).where(_THIS_JOB).with_for_update(key_share=True)
 _EXPIRED = (
@@ -27,7 +27,7 @@ _EXPIRED = (
     )
     .with_for_update()  # a report may be extending the lease right now
 )
-_APPEND = insert(EVENTS)
+_NEW_EVENTS = insert(EVENTS)
 _SAVE = update(JOBS).where(_THIS_JOB)
 
 
@@ -84,7 +84,7 @@ class LockedJob:
         first = self.row.events + 1
         if self.events:
             self.connection.execute(
-                _APPEND,
+                _NEW_EVENTS,
                 [
                     {
                         "job_id": self.row.job_id,

@@ -45,7 +45,7 @@ _OTHER_HARDWARE = (
     " kind of machine, its number of GPUs or CPU cores included."
 )
 
-# The statements of each report are made once: making them takes longer than carrying them out.
+# Statements of each start and report, made once: making them takes longer than carrying them out.
 _THIS_TRIAL = and_(
     TRIALS.c.job_id == bindparam("job"), TRIALS.c.trial_number == bindparam("number")
 )
@@ -67,8 +67,8 @@ _UNCHANGED_TRIAL = update(TRIALS).where(
     TRIALS.c.reports == bindparam("reported"),
     TRIALS.c.outcome.is_not_distinct_from(bindparam("ended_as")),
 )
-_REPORT = insert(REPORTS)
-_TRIAL = insert(TRIALS)
+_NEW_REPORT = insert(REPORTS)
+_NEW_TRIAL = insert(TRIALS)
 _TRIAL_OF_KEY = select(TRIALS).where(TRIALS.c.idempotency_key == bindparam("key"))
 
 
@@ -178,7 +178,7 @@ def start_trial(
         "metric": None,
         "cost": 0.0,
     }
-    connection.execute(_TRIAL, values)
+    connection.execute(_NEW_TRIAL, values)
     job.append(history.Event("started", number, choice))
     job.save(now, trials=number)
     return views.trial_start(job.spec, values), True
@@ -202,8 +202,14 @@ def report(
     if seen is None:
         raise no_trial(job_id, trial_number)
     if given.sequence <= seen.reports:
-        stored = connection.execute(_STORED_REPORT, {**this, "reported": given.sequence})
-        return _same_answer(stored.one_or_none(), given, seen.reports)
+        stored = connection.execute(
+            _STORED_REPORT, {**this, "reported": given.sequence}
+        ).one_or_none()
+        if stored is None:
+            raise ReportConflict(
+                f"report {given.sequence} comes after report {seen.reports} of the same trial"
+            )
+        return _same_answer(stored, given)
     if seen.outcome is not None and seen.outcome not in history.RESUMABLE:
         raise _finished(seen)
 
@@ -415,7 +421,7 @@ def _save_report(
     if changed.rowcount == 0:
         raise Raced
     connection.execute(
-        _REPORT,
+        _NEW_REPORT,
         {
             "job_id": seen.job_id,
             "trial_number": seen.trial_number,
@@ -427,13 +433,7 @@ def _save_report(
     announce(connection, energy_measured, max(0.0, given.energy_j - seen.energy_j))
 
 
-def _same_answer(
-    stored: Row[Any] | None, given: messages.Report, reports: int
-) -> messages.Decision:
-    if stored is None:
-        raise ReportConflict(
-            f"report {given.sequence} comes after report {reports} of the same trial"
-        )
+def _same_answer(stored: Row[Any], given: messages.Report) -> messages.Decision:
     known = messages.Report.model_validate(stored, from_attributes=True)
     if known != given:
         raise ReportConflict(

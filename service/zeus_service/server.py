@@ -63,24 +63,33 @@ class Worker(ThreadWorker):
         deadline = self._reading.pop(conn)
         read = req.body.reader.read
 
+        def end_if_late() -> None:
+            """End the connection with this answer: it may have been shut."""
+            if time.monotonic() >= deadline:
+                req.force_close()
+
         def read_in_time(size: int) -> bytes:
             self._reading[conn] = deadline
             try:
                 return read(size)  # type: ignore[no-any-return]
             finally:
                 del self._reading[conn]
+                end_if_late()
 
+        end_if_late()
         req.body.reader.read = read_in_time
         try:
             return super().handle_request(req, conn)
         finally:
-            req.body.reader.read = read  # gunicorn discards the rest, within 5 s
+            del req.body.reader.read
+            # gunicorn discards what nobody has read: that may take as long again
+            self._reading[conn] = time.monotonic() + REQUEST_TIMEOUT_S
 
     def notify(self) -> None:
         """Called by gunicorn in the main loop, at least once a second."""
         super().notify()
         now = time.monotonic()
-        for conn, deadline in list(self._reading.items()):
+        for conn, deadline in self._reading.copy().items():
             if deadline < now:  # the answer, if only an error, can still be sent
                 with contextlib.suppress(OSError):
                     conn.sock.shutdown(socket.SHUT_RD)

@@ -146,7 +146,7 @@ def test_max_time_interrupts_the_trial_and_raises_nothing(run: Run) -> None:
 def test_an_error_of_the_program_ends_the_trial_and_comes_through(run: Run) -> None:
     wrapped = run.tellers == 1  # by torch's launcher, with the text of the error
     for rank in run.seen("bug"):
-        assert rank["error"][0] == "ProcessRaisedException" if wrapped else "ZeroDivisionError"
+        assert rank["error"][0] == ("ProcessRaisedException" if wrapped else "ZeroDivisionError")
         assert rank["error"][1].rstrip().endswith("ZeroDivisionError: mine" if wrapped else "mine")
         assert rank["outcome"] == "errored"
     assert outcomes(run.url, "bug") == ["errored"]
@@ -181,7 +181,7 @@ def test_ctrl_c_ends_the_trial_as_interrupted(
     with running_ranks(tmp_path, endless, env=job, strategy=strategy, max_epochs=-1) as (process,):
         wait_for(tmp_path / "endless.begun")
         os.killpg(process.pid, signal.SIGINT)
-        process.wait(timeout=60)
+        process.wait(timeout=DEADLINE_S)
     assert outcomes(service.url, job["ZEUS_JOB_ID"]) == ["interrupted"]
 
 
@@ -197,8 +197,9 @@ def after_a_while(request: Request) -> None:
     time.sleep(0.5)
 
 
-def never(request: Request) -> None:
+def never(request: Request) -> tuple[int, Body]:
     time.sleep(60)
+    return 503, {"code": "unavailable"}
 
 
 def falls_silent_after_one_report() -> Instead:
@@ -207,8 +208,8 @@ def falls_silent_after_one_report() -> Instead:
 
     def instead(request: Request) -> tuple[int, Body] | None:
         if silent.is_set():
-            never(request)
-        elif request.kind == "report":
+            return never(request)
+        if request.kind == "report":
             silent.set()
         return None
 

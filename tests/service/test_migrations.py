@@ -18,6 +18,7 @@ import requests
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from click.testing import CliRunner
 from databases import DATABASES, new_database
 from flask import Flask
 from forked import in_forked_child
@@ -26,6 +27,7 @@ from service.test_cli import one_error, zeus_service
 from service_process import ServiceProcess, free_port
 from sqlalchemy import Engine, create_engine, func, inspect, select
 from zeus_service import create_app, database, messages, optimizer
+from zeus_service.cli import main
 from zeus_service.config import Config
 from zeus_service.database import (
     MIGRATIONS,
@@ -179,8 +181,9 @@ def test_the_revision_is_shown_and_changed_by_hand(database_url: str) -> None:
     head = head_revision()
 
     def db_command(*arguments: str) -> str:
-        result = zeus_service("db", *arguments, database_url=database_url)
-        assert result.returncode == 0, result.stderr
+        environment = {"ZEUS_BSO_DATABASE_URL": database_url}
+        result = CliRunner(env=environment).invoke(main, ["db", *arguments])
+        assert result.exit_code == 0, result.output
         return result.stdout
 
     assert db_command("current") == f"revision {head}, head {head}\n"

@@ -51,6 +51,27 @@ def test_half_sent_requests_do_not_keep_others_out(tmp_path: Path) -> None:
             assert "Traceback" not in service.log.read_text()
 
 
+def test_bodies_that_trickle_and_that_nobody_reads_do_not_keep_others_out(
+    own_service: ServiceProcess,
+) -> None:
+    head = b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+    over = threading.Event()
+
+    def trickle(client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while not over.wait(1):
+                client.sendall(b"x")
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(8):  # the threads of its worker
+            client = socket.create_connection(("127.0.0.1", own_service.port), timeout=90)
+            stack.enter_context(client).sendall(head)
+            threading.Thread(target=trickle, args=(client,), daemon=True).start()
+        stack.callback(over.set)
+        started = requests.post(f"{own_service.url}/api/v1/jobs", json=spec_json(), timeout=60)
+        assert started.status_code == 201
+
+
 def test_a_client_that_pauses_for_a_moment_is_served(own_service: ServiceProcess) -> None:
     address = ("127.0.0.1", own_service.port)
     with socket.create_connection(address, timeout=60) as client, client.makefile("rb") as answers:

@@ -31,7 +31,7 @@ class Gpus:
     Raises:
         ZeusConfigError: The meter counts no GPUs, or their limits have different ranges.
         ZeusMeterError: The meter cannot be opened.
-        ZeusPowerError: A GPU's power limit cannot be read.
+        ZeusPowerError: A GPU's power limit cannot be read, or is fixed.
     """
 
     def __init__(self, meter: str | EnergyMeter, device: torch.device) -> None:

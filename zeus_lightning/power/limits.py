@@ -67,15 +67,10 @@ class PowerLimit:
                 )
             self.min_w = math.ceil(lowest_mw / 1000)
             self.max_w = int(highest_mw) // 1000
+            self._check_range()
         except BaseException:
             self.close()
             raise
-        if self.min_w >= self.max_w:
-            self.close()
-            raise ZeusPowerError(
-                f"the power limit of GPU {self.uuid} is fixed at {highest_mw / 1000:g} W",
-                {"why": "no_power_control"},
-            )
 
     def read_mw(self) -> int:
         """The limit that is set, by whomever.
@@ -109,6 +104,13 @@ class PowerLimit:
             self._closed = True
             with suppress(pynvml.NVMLError):
                 pynvml.nvmlShutdown()
+
+    def _check_range(self) -> None:
+        if self.min_w >= self.max_w:
+            raise ZeusPowerError(
+                f"the power limit of GPU {self.uuid} is fixed at {self.max_w} W",
+                {"why": "no_power_control"},
+            )
 
     @contextmanager
     def _explained(self, doing: str) -> Iterator[None]:

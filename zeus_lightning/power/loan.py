@@ -69,7 +69,7 @@ class Record:
             data = json.loads(text)
             record = cls(**{**data, "set_mw": tuple(data["set_mw"])})
             str(record)
-        except (ValueError, TypeError, KeyError, OverflowError):
+        except (ValueError, TypeError, KeyError, OverflowError, OSError):
             return None
         integers = (record.pid, record.found_mw, *record.set_mw)
         valid = isinstance(record.uuid, str) and all(type(value) is int for value in integers)
@@ -203,9 +203,10 @@ def settle_all() -> Iterator[tuple[str, bool, str]]:
         try:
             yield path.stem, True, _settle(path)
         except ZeusPowerError as error:
-            in_use = error.fields["why"] == "in_use"
-            gone = "" if in_use else f"; if this GPU is gone for good, delete {path}"
-            yield path.stem, in_use, error.message + gone
+            why = error.fields["why"]
+            missing = why in ("gpu_lost", "driver")
+            told = f"; if this GPU is gone for good, delete {path}" if missing else ""
+            yield path.stem, why == "in_use", error.message + told
         except OSError as error:
             yield path.stem, False, str(error)
 

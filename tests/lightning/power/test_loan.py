@@ -236,8 +236,15 @@ def test_a_broken_file_is_no_record(fake_gpus: FakeDriver, limit: PowerLimit) ->
     records_folder().mkdir(parents=True)
     path = records_folder() / f"{fake_gpus.gpus[0].uuid}.json"
     record = {"uuid": path.stem, "pid": 1, "process_started_at": 1.0, "found_mw": 1, "set_mw": [2]}
-    wrong = {"uuid": 1, "pid": "1", "process_started_at": 1e99, "found_mw": None, "set_mw": ["2"]}
-    broken = [json.dumps({**record, name: value}) for name, value in wrong.items()]
+    wrong = [
+        ("uuid", 1),
+        ("pid", "1"),
+        ("process_started_at", 1e17),
+        ("process_started_at", 1e99),
+        ("found_mw", None),
+        ("set_mw", ["2"]),
+    ]
+    broken = [json.dumps(record | {name: value}) for name, value in wrong]
     for text in ("", "{", "[]", '{"uuid": 1}', "\0" * 1024, *broken):
         path.write_text(text)
         loan = Loan(limit)
