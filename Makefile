@@ -39,12 +39,13 @@ format: install
 	$(BIN)/ruff format .
 
 figures: install
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[figures]'
 	$(BIN)/python docs/figures.py
 
 constraints:
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet torch==2.13.0 --editable '.[service,analysis,dev]'
+	$(BIN)/pip install --quiet torch==2.13.0 --editable '.[service,analysis,figures,dev]'
 	{ sed '/^#/!d' constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu//'; } > constraints.new
 	mv constraints.new constraints.txt
 	@touch $(STAMP)

@@ -37,10 +37,11 @@ LAUNCHERS: dict[str, tuple[dict[str, Any], int, int]] = {
     "torchrun": ({"launcher": TORCHRUN}, 2, 2),
     "two-nodes": ({"nodes": 2}, 4, 4),
 }
-WHEREVER = ("converges", "given-up", "diverges", "out-of-time", "bug", "memory-1")
+WHEREVER = ("converges", "given-up", "bug", "memory-1")
 """The last one breaks the ranks' connection."""
 AT_THE_SERVICE = (
     "converges@conflict",
+    "diverges",
     "fails-quietly",
     "meter-at-start",
     "meter-auto",
@@ -48,6 +49,7 @@ AT_THE_SERVICE = (
     "meter-later",
     "meter-node",
     "meter-odd",
+    "out-of-time",
     "per-device",
     "resumes",
     "scheduled",
@@ -127,20 +129,6 @@ def test_all_ranks_raise_when_the_batch_size_is_given_up(run: Run) -> None:
         assert rank["error"][0] in ("ZeusTrialFailed", "ProcessRaisedException")
         assert "ended as not_converged: the epochs are used up" in rank["error"][1]
         assert rank["outcome"] == "not_converged"
-
-
-def test_a_metric_that_is_not_finite_gives_the_batch_size_up(run: Run) -> None:
-    for rank in run.seen("diverges"):
-        assert "ended as diverged" in rank["error"][1]
-        assert rank["outcome"] == "diverged"
-    assert outcomes(run.url, "diverges") == ["diverged"]
-
-
-def test_max_time_interrupts_the_trial_and_raises_nothing(run: Run) -> None:
-    for rank in run.seen("out-of-time"):
-        assert rank["error"] is None
-        assert rank["outcome"] == "interrupted"
-    assert outcomes(run.url, "out-of-time") == ["interrupted"]
 
 
 def test_an_error_of_the_program_ends_the_trial_and_comes_through(run: Run) -> None:
@@ -366,6 +354,21 @@ def test_a_meter_lost_on_one_rank_later_stops_neither(decided: Run) -> None:
         assert rank["steps"] == 5 * 4
         assert rank["outcome"] == "errored"
     assert outcomes(decided.url, "meter-later") == ["errored"]
+
+
+def test_a_metric_that_is_not_finite_gives_the_batch_size_up(decided: Run) -> None:
+    for rank in decided.seen("diverges"):
+        assert rank["error"][0] == "ZeusTrialFailed"
+        assert "ended as diverged" in rank["error"][1]
+        assert rank["outcome"] == "diverged"
+    assert outcomes(decided.url, "diverges") == ["diverged"]
+
+
+def test_max_time_interrupts_the_trial_and_raises_nothing(decided: Run) -> None:
+    for rank in decided.seen("out-of-time"):
+        assert rank["error"] is None
+        assert rank["outcome"] == "interrupted"
+    assert outcomes(decided.url, "out-of-time") == ["interrupted"]
 
 
 def test_on_failure_stop_ends_both_quietly(decided: Run) -> None:
