@@ -226,6 +226,15 @@ def test_limits_that_the_load_cannot_use_are_told_by_their_power() -> None:
     assert len([limit for limit in measured if limit > 350]) == 1
 
 
+def test_limits_above_the_one_that_the_load_can_use_are_not_measured() -> None:
+    """At 225 W and at 300 W it draws the same: between them nothing is to be found."""
+    points = [PowerPoint(300, 20.0, 0.1), PowerPoint(225, 20.0, 0.1), PowerPoint(200, 21.0, 0.12)]
+    inputs = SelectorInputs(max_power_w=300)
+    search = make_search("golden", range(100, 325, 25), parse_selector("energy"), inputs)
+    assert search(points) is None
+    assert search([points[0], points[2]]) == 225
+
+
 def test_for_the_lowest_time_only_the_highest_limit_is_measured() -> None:
     assert run("golden", WIDE, "time") == ([700], 700)
     assert run("golden", WIDE, "time", 300) == ([700], 700)
