@@ -338,7 +338,7 @@ def test_a_finder_of_lightnings_beside_it_is_no_resumed_run(
 ) -> None:
     net = Net()
     net.lr = 0.01
-    finder = LearningRateFinder(num_training_steps=5)
+    finder = LearningRateFinder(num_training_steps=5, early_stop_threshold=None)
     callback = zeus(service.url)
     trainer(callback, finder, default_root_dir=tmp_path).fit(net, Data())
     assert outcomes(service.url, callback.job.job_id) == ["converged"]

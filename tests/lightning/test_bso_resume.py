@@ -329,7 +329,7 @@ def test_without_strict_and_without_the_service_it_trains_on_with_its_batch_size
 def test_a_finder_of_lightnings_beside_it_resumes_nothing(job: Job, tmp_path: Path) -> None:
     net = Net()
     net.lr = 0.01
-    finder = LearningRateFinder(num_training_steps=5)
+    finder = LearningRateFinder(num_training_steps=5, early_stop_threshold=None)
     callback, _ = job.fit((0.1, 0.9), finder, net=net)
     assert callback.trial.trial_number == 2
     assert job.outcomes() == ["converged", "converged"]
