@@ -27,6 +27,6 @@ def in_forked_child(function: Callable[[], object]) -> None:
 def _error_of(function: Callable[[], object]) -> Exception | None:
     try:
         function()
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 - raised again by the parent
         return error
     return None

@@ -79,7 +79,7 @@ def exposition() -> bytes:
     """All metrics in Prometheus' text format; to be called within the application's context."""
     registry = CollectorRegistry()
     if "PROMETHEUS_MULTIPROC_DIR" in environ:
-        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call] # has no types
     else:
         registry.register(_counted)
     registry.register(_Database())

@@ -20,6 +20,7 @@ _Id = String(255).with_variant(VARCHAR(255, collation="C"), "postgresql")
 whose upgrades break indices."""
 
 
+# The comments to the type checker: Flask-SQLAlchemy makes `db.Model` when it runs.
 class Job(db.Model):  # type: ignore[name-defined, misc]
     """A recurring job and its bandit state: the fold of its events."""
 

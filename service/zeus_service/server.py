@@ -71,7 +71,7 @@ class Worker(ThreadWorker):
         def read_in_time(size: int) -> bytes:
             self._reading[conn] = deadline
             try:
-                return read(size)  # type: ignore[no-any-return]
+                return read(size)  # type: ignore[no-any-return] # gunicorn has no types
             finally:
                 del self._reading[conn]
                 end_if_late()
@@ -137,7 +137,8 @@ class Server(BaseApplication):
                 read = load_config()
                 check_access(read, [listener.sock for listener in arbiter.LISTENERS])
             except (UnusableConfig, UnusableAddress) as error:
-                arbiter.log.error("the configuration stays as it was: %s", error)  # noqa: TRY400
+                told = "the configuration stays as it was: %s"
+                arbiter.log.error(told, error)  # noqa: TRY400 - the message says all
             else:
                 self.config = read
 
@@ -173,7 +174,7 @@ def child_exit(server: Any, worker: Any) -> None:
     from prometheus_client.multiprocess import mark_process_dead
 
     del server
-    mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
+    mark_process_dead(worker.pid)  # type: ignore[no-untyped-call] # has no types
 
 
 def make_ready(config: Config) -> None:

@@ -128,7 +128,7 @@ def require_plotly() -> None:
         SimulationError: It is not installed.
     """
     try:
-        import plotly  # of the extra `analysis`  # noqa: F401
+        import plotly  # noqa: F401 - only whether the extra `analysis` is there
     except ImportError:
         raise SimulationError(
             "figures need plotly: pip install 'zeus-lightning[service,analysis]'"

@@ -87,7 +87,7 @@ def test_a_step_of_zero_or_larger_than_the_range_is_one_clear_error(step_w: int)
 
 def test_an_unknown_search_is_one_clear_error() -> None:
     with pytest.raises(ZeusConfigError, match=r"search is 'binary'.*golden.*sweep"):
-        run("binary", NARROW, "energy")  # type: ignore[arg-type]
+        run("binary", NARROW, "energy")
 
 
 # Sweep
