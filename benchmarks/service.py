@@ -235,6 +235,14 @@ def report_on(port: int, job_id: str, count: int) -> list[float]:
     return load.reports_ms
 
 
+def additions_s() -> float:
+    """Seconds of adding up 5 million integers, by which to tell the machine's speed just now."""
+    began, total = time.perf_counter(), 0
+    for number in range(5_000_000):
+        total += number
+    return time.perf_counter() - began
+
+
 def percentile(values: list[float], percent: int) -> float:
     """The value that so many percent of the values do not exceed."""
     return statistics.quantiles(values, n=100)[percent - 1]
@@ -259,14 +267,19 @@ def main() -> None:
         table = Table(title=f"{given.clients} clients, a start and {REPORTS} reports each, in turn")
         for name in ("", "requests/s", "report p50 ms", "p99 ms", "start p50 ms", "errors", "CPU"):
             table.add_column(name, justify="right" if name else "left")
+        speeds = []
         for title, jobs in (("a job each", given.clients), ("one job for all", 1)):
             ids = register(port, jobs) * (given.clients // jobs)
-            rounds = [
-                apart(port, ids, given.seconds, sys.maxsize, REPORTS) for _ in range(given.rounds)
-            ]
+            rounds = []
+            for _ in range(given.rounds):
+                speeds.append(additions_s())
+                rounds.append(apart(port, ids, given.seconds, sys.maxsize, REPORTS))
             table.add_row(title, *_figures(rounds))
         console.print(table)
         console.print("CPU: of the load's generator, in percent of one core. Medians of rounds.")
+        console.print(
+            f"Adding up 5 million integers took {min(speeds):.2f} to {max(speeds):.2f} s meanwhile."
+        )
         workers = psutil.Process(arbiter).children()
         memory = [f"{worker.memory_info().rss / 1e6:.0f}" for worker in workers]
         console.print(f"Resident memory per worker after this load: {', '.join(memory)} MB")

@@ -32,6 +32,8 @@ DATABASES = [
     ),
 ]
 """For `pytest.mark.parametrize` and fixtures."""
+POSTGRESQL = DATABASES[1:2]
+"""Likewise, for what is so on PostgreSQL only."""
 
 
 def server_url(name: str) -> URL:

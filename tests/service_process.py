@@ -20,8 +20,8 @@ BIN = Path(sys.executable).parent
 GUNICORN = (
     str(BIN / "gunicorn"),
     f"--config={Path(__file__).parents[1] / 'service' / 'gunicorn.conf.py'}",
-    "zeus_service.wsgi:app",
 )
+APPLICATION = "zeus_service.wsgi:app"
 
 
 def free_port() -> int:
@@ -36,8 +36,8 @@ class ServiceProcess:
 
     `database_url` names its database, by default a SQLite file in `folder`. `program` is the
     `zeus-service` to run, by default this environment's; `gunicorn` runs gunicorn with
-    `service/gunicorn.conf.py` instead. Its output goes to `folder/service.log`. Leaving the context
-    ends it with SIGTERM.
+    `service/gunicorn.conf.py` instead, for `application`. Its output goes to `folder/service.log`.
+    Leaving the context ends it with SIGTERM.
     """
 
     def __init__(
@@ -48,14 +48,16 @@ class ServiceProcess:
         workers: int = 1,
         program: Path | None = None,
         gunicorn: bool = False,
+        application: str = APPLICATION,
         **env: str,
     ) -> None:
         self.database_url = database_url or f"sqlite:///{folder / 'service.sqlite3'}"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / "service.log"
+        own = (str(program or BIN / "zeus-service"), "serve")
         self._command = [
-            *(GUNICORN if gunicorn else (str(program or BIN / "zeus-service"), "serve")),
+            *((*GUNICORN, application) if gunicorn else own),
             f"--bind=127.0.0.1:{self.port}",
             f"--workers={workers}",
         ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, ExceptionContext, NullPool, event
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, event
+from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 
 from zeus_service.server import THREADS
 
@@ -23,7 +25,8 @@ _CONNECT: dict[str, dict[str, Any]] = {
 
 _SESSION = {
     # What a host that died has locked is free again before its server's TCP notices.
-    "postgresql": "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'",
+    "postgresql": "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; "
+    "SET default_transaction_isolation = 'read committed'",
     "mysql": "SET SESSION innodb_lock_wait_timeout = 10, SESSION wait_timeout = 600",
 }
 
@@ -44,19 +47,16 @@ def cause(error: SQLAlchemyError) -> str:
 
 def engine_options(url: URL) -> dict[str, Any]:
     """Options of `create_engine` for a database."""
+    # The one that was used last is taken first: what is behind it has all at hand.
+    pool = {"pool_size": THREADS, "max_overflow": 0, "pool_timeout": 10, "pool_use_lifo": True}
     backend = url.get_backend_name()
     if backend == "sqlite":
-        # A connection each time is cheap, and none crosses a fork or outlives its file.
-        return {"poolclass": NullPool}
+        return pool
     connect = {name: value for name, value in _CONNECT[backend].items() if name not in url.query}
-    return {
-        "isolation_level": "READ COMMITTED",
-        "connect_args": connect,
-        "pool_size": THREADS,
-        "max_overflow": 0,
-        "pool_timeout": 10,
-        "pool_recycle": 300,  # before a firewall forgets it, or `wait_timeout` ends it
-    }
+    # The driver of PostgreSQL begins no transaction by itself; see `_set_up_postgresql`.
+    isolation = {} if backend == "postgresql" else {"isolation_level": "READ COMMITTED"}
+    # Connections are replaced before a firewall has forgotten them.
+    return {**pool, **isolation, "pool_recycle": 300, "connect_args": connect}
 
 
 def set_up(engine: Engine) -> None:
@@ -64,6 +64,8 @@ def set_up(engine: Engine) -> None:
     if engine.dialect.name == "sqlite":
         _set_up_sqlite(engine)
         return
+    if engine.dialect.name == "postgresql":
+        _set_up_postgresql(engine)
     session = _SESSION[engine.dialect.name]
 
     @event.listens_for(engine, "connect")
@@ -78,8 +80,29 @@ def set_up(engine: Engine) -> None:
             context.is_disconnect = True  # new ones may lead to the server that writes
 
 
+def _set_up_postgresql(engine: Engine) -> None:
+    """Begin a transaction only where there are several statements: it takes two round trips."""
+
+    @event.listens_for(engine, "connect")
+    def connect(connection: Any, _record: Any) -> None:
+        connection.autocommit = True
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        options = connection.get_execution_options()
+        if not (options.get("read_only") or options.get("one_write")):
+            connection.exec_driver_sql("BEGIN")
+
+
 def _set_up_sqlite(engine: Engine) -> None:
-    """Give SQLAlchemy, not the driver, the say over SQLite's transactions."""
+    """Give SQLAlchemy, not the driver, the say over transactions, and use the file that is there.
+
+    Connections are kept: when the last one is closed, SQLite writes its log back into the file.
+    """
+
+    @event.listens_for(engine, "do_connect")
+    def do_connect(_dialect: Any, record: Any, *_arguments: Any) -> None:
+        record.info["file"] = _file(engine.url)
 
     @event.listens_for(engine, "connect")
     def connect(connection: Any, _record: Any) -> None:
@@ -87,7 +110,25 @@ def _set_up_sqlite(engine: Engine) -> None:
         connection.execute("PRAGMA busy_timeout = 30000")
         connection.execute("PRAGMA foreign_keys = ON")
 
+    @event.listens_for(engine, "checkout")
+    def checkout(_connection: Any, record: Any, _proxy: Any) -> None:
+        if record.info["file"] != _file(engine.url):
+            raise DisconnectionError("it is another file now")  # a new connection is made
+
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         read_only = connection.get_execution_options().get("read_only", False)
         connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+
+def _file(url: URL) -> tuple[int, ...] | None:
+    """Which file lies at a SQLite URL's path now, and whether it can be written; None: none.
+
+    SQLite opens a file that it may not write for reading only, and stays at that.
+    """
+    path = Path(url.database or "")
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, os.access(path, os.W_OK)

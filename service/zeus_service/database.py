@@ -40,9 +40,9 @@ def prepare(app: Flask, config: Config) -> None:
     """
     if config.sqlite_path:
         migrate_sqlite(app, config.sqlite_path)
-        return
     with app.app_context():
-        check_revision(config)
+        if not config.sqlite_path:
+            check_revision(config)
         db.engine.dispose()  # no connection may cross a fork
 
 

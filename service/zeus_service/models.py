@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, Double, ForeignKey, ForeignKeyConstraint, Index, String, Table
+from sqlalchemy import JSON, Double, ForeignKey, ForeignKeyConstraint, Index, String, Table, text
 from sqlalchemy.dialects.postgresql import VARCHAR
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -46,9 +46,13 @@ class Trial(db.Model):  # type: ignore[name-defined, misc]
     """One run of a job. `outcome` is null while it runs; figures are those of its last report."""
 
     __tablename__ = "trials"
-    # For the running trials of a job with many. Were the job first, PostgreSQL without statistics
-    # would look up single trials by it as well, and go through all of a job's.
-    __table_args__ = (Index(None, "outcome", "job_id"), _TABLE)
+    # For the running trials of a job with many. PostgreSQL plans while the table is empty and has
+    # no statistics: were the job first, it would look up single trials by this index; were it not
+    # partial, running trials by the primary key. Either goes through all trials of the job.
+    __table_args__ = (
+        Index(None, "outcome", "job_id", postgresql_where=text("outcome IS NULL")),
+        _TABLE,
+    )
 
     job_id: Mapped[str] = mapped_column(
         _Id, ForeignKey("jobs.job_id", ondelete="CASCADE"), primary_key=True

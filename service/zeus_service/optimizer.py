@@ -1,4 +1,4 @@
-"""The use cases, one transaction each.
+"""The use cases, one transaction each, but a report that ends its run takes two.
 
 All that changes a job's bandit state happens here, under a lock on the job's row that the database
 holds: any number of workers on any number of hosts is correct. A report that only says "keep going"
@@ -11,7 +11,18 @@ import time
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Row, and_, bindparam, delete, func, insert, select, update
+from sqlalchemy import (
+    Connection,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from zeus_service import history, messages, stopping, views
 from zeus_service.errors import (
@@ -25,7 +36,12 @@ from zeus_service.errors import (
     no_job,
     no_trial,
 )
-from zeus_service.locked_job import LockedJob
+from zeus_service.locked_job import (
+    EXPIRED_TRIALS,
+    LOCKED_JOB,
+    SAVED_JOB,
+    LockedJob,
+)
 from zeus_service.models import EVENTS, JOBS, REPORTS, TRIALS
 from zeus_service.policies import (
     DEFAULT_POLICY,
@@ -38,6 +54,7 @@ from zeus_service.policies import (
 from zeus_service.signals import announce, energy_measured
 from zeus_service.spec import JobSpec
 from zeus_service.transactions import Raced, use_case
+from zeus_service.writes import Writes, named, parameter
 
 _HARDWARE = {"max_power_w", "num_devices", "device_model", "meter"}
 _OTHER_HARDWARE = (
@@ -46,15 +63,27 @@ _OTHER_HARDWARE = (
 )
 
 # Statements of each start and report, made once: making them takes longer than carrying them out.
+_KNOWN = TRIALS.alias("known")
+_FOR_START = LOCKED_JOB.add_columns(
+    _KNOWN.c.job_id.label("known_job_id"),
+    _KNOWN.c.trial_number.label("known_number"),
+    EXPIRED_TRIALS.exists().label("any_expired"),
+).outerjoin_from(JOBS, _KNOWN, _KNOWN.c.idempotency_key == bindparam("key"))
+_STARTED = Writes(TRIALS, EVENTS, SAVED_JOB)
+
 _THIS_TRIAL = and_(
     TRIALS.c.job_id == bindparam("job"), TRIALS.c.trial_number == bindparam("number")
 )
-_TRIAL_AND_JOB = (
-    select(
-        *TRIALS.c["trial_number", "reports", "outcome", "batch_size", "why", "energy_j", "cost"],
-        *JOBS.c["job_id", "spec", "cost_bound"],
-    )
+_THE_TRIAL = select(TRIALS).where(_THIS_TRIAL)
+_TRIAL = TRIALS.c["trial_number", "reports", "outcome", "batch_size", "why", "energy_j", "cost"]
+_FOR_REPORT = (
+    select(*_TRIAL, *JOBS.c["job_id", "spec", "cost_bound"])
     .join(JOBS, JOBS.c.job_id == TRIALS.c.job_id)
+    .where(_THIS_TRIAL)
+)
+_FOR_LOCKED_REPORT = (
+    LOCKED_JOB.add_columns(*_TRIAL)
+    .join_from(JOBS, TRIALS, JOBS.c.job_id == TRIALS.c.job_id)
     .where(_THIS_TRIAL)
 )
 _STORED_REPORT = select(REPORTS).where(
@@ -62,14 +91,40 @@ _STORED_REPORT = select(REPORTS).where(
     REPORTS.c.trial_number == bindparam("number"),
     REPORTS.c.sequence == bindparam("reported"),
 )
-_UNCHANGED_TRIAL = update(TRIALS).where(
-    _THIS_TRIAL,
-    TRIALS.c.reports == bindparam("reported"),
-    TRIALS.c.outcome.is_not_distinct_from(bindparam("ended_as")),
+_REPORTED_TRIAL = (
+    update(TRIALS)
+    .where(
+        _THIS_TRIAL,
+        TRIALS.c.reports == bindparam("reported"),
+        TRIALS.c.outcome.is_not_distinct_from(bindparam("ended_as")),
+    )
+    .values(
+        {
+            name: parameter(TRIALS, name)
+            for name in (
+                "reports",
+                "epoch",
+                "time_s",
+                "energy_j",
+                "metric",
+                "cost",
+                "lease_expires_at",
+                "outcome",
+                "reason",
+                "ended_at",
+            )
+        }
+    )
 )
-_NEW_REPORT = insert(REPORTS)
-_NEW_TRIAL = insert(TRIALS)
-_TRIAL_OF_KEY = select(TRIALS).where(TRIALS.c.idempotency_key == bindparam("key"))
+_ENDED = Writes(
+    update(TRIALS)
+    .where(_THIS_TRIAL)
+    .values({name: parameter(TRIALS, name) for name in ("outcome", "reason", "ended_at")}),
+    EVENTS,
+    SAVED_JOB,
+)
+_REPORTED = Writes(_REPORTED_TRIAL, REPORTS)
+_REPORTED_TO_JOB = Writes(_REPORTED_TRIAL, REPORTS, EVENTS, SAVED_JOB)
 
 
 @use_case()
@@ -137,15 +192,15 @@ def start_trial(
         KeyConflict: The key was used for another job.
         ExhaustedJob: Every batch size has failed.
     """
-    job = LockedJob.take(connection, job_id)
-    if idempotency_key is not None:
-        known = connection.execute(_TRIAL_OF_KEY, {"key": idempotency_key}).one_or_none()
-        if known is not None:
-            if known.job_id != job_id:
-                raise KeyConflict("this Idempotency-Key was used for another job; make a new one")
-            return views.trial_start(job.spec, known._asdict()), False
-    now = time.time()
-    job.lose_expired(now)
+    job = LockedJob.take(connection, job_id, _FOR_START, key=idempotency_key, now=time.time())
+    if job.row.known_job_id is not None:
+        if job.row.known_job_id != job_id:
+            raise KeyConflict("this Idempotency-Key was used for another job; make a new one")
+        known = _trial_row(connection, job_id, job.row.known_number)
+        return views.trial_start(job.spec, known._asdict()), False
+    now = time.time()  # the lock may have taken a while
+    if job.row.any_expired:
+        job.lose_expired(now)
     number = job.row.trials + 1
     policy = policy_of(job.spec)
     rng = np.random.default_rng([job.spec.random_seed(), number])
@@ -157,7 +212,6 @@ def start_trial(
             f"{_failures(policy.describe(job.spec, job.state))}. Register it under another "
             "job_id, with a target that can be reached, more epochs, or other batch sizes."
         ) from None
-    bound = job.cost_bound()
     values = {
         "job_id": job_id,
         "trial_number": number,
@@ -165,7 +219,7 @@ def start_trial(
         "batch_size": choice.batch_size,
         "why": choice.why,
         "start_reason": _why(policy.stage(job.spec, job.state), choice),
-        "start_cost_bound": bound,
+        "start_cost_bound": job.cost_bound(),
         "outcome": None,
         "reason": "",
         "started_at": now,
@@ -178,16 +232,12 @@ def start_trial(
         "metric": None,
         "cost": 0.0,
     }
-    connection.execute(_NEW_TRIAL, values)
     job.append(history.Event("started", number, choice))
-    job.save(now, trials=number)
+    job.save(_STARTED, named(TRIALS, values), now)
     return views.trial_start(job.spec, values), True
 
 
-@use_case()
-def report(
-    connection: Connection, job_id: str, trial_number: int, given: messages.Report
-) -> messages.Decision:
+def report(job_id: str, trial_number: int, given: messages.Report) -> messages.Decision:
     """Take a report and decide whether the run goes on; the same report again, the same answer.
 
     A report of a trial that was lost or interrupted takes that back.
@@ -197,37 +247,54 @@ def report(
         ReportConflict: The sequence number was used with other figures, or is behind the last.
         TrialFinished: The trial has ended for good.
     """
+    return _report_without_lock(job_id, trial_number, given) or _report_with_lock(
+        job_id, trial_number, given
+    )
+
+
+@use_case(one_write=True)
+def _report_without_lock(
+    connection: Connection, job_id: str, trial_number: int, given: messages.Report
+) -> messages.Decision | None:
+    """Take a report that changes its trial only; None: it does more, and nothing has been done."""
     this = {"job": job_id, "number": trial_number}
-    seen = connection.execute(_TRIAL_AND_JOB, this).one_or_none()
+    seen = connection.execute(_FOR_REPORT, this).one_or_none()
     if seen is None:
         raise no_trial(job_id, trial_number)
-    if given.sequence <= seen.reports:
-        stored = connection.execute(
-            _STORED_REPORT, {**this, "reported": given.sequence}
-        ).one_or_none()
-        if stored is None:
-            raise ReportConflict(
-                f"report {given.sequence} comes after report {seen.reports} of the same trial"
-            )
-        return _same_answer(stored, given)
-    if seen.outcome is not None and seen.outcome not in history.RESUMABLE:
-        raise _finished(seen)
-
-    spec = JobSpec.model_validate(seen.spec)
-    decision = stopping.decide(spec, given, previous_cost=seen.cost, cost_bound=seen.cost_bound)
-    now = time.time()
-    if decision.decision == "continue" and seen.outcome is None:
-        _save_report(connection, seen, given, decision, now, spec.lease_s)
+    decision, known = _decide(connection, seen, given)
+    if known:
         return decision
+    if decision.outcome is not None or seen.outcome is not None:
+        return None
+    now = time.time()
+    if not _REPORTED.carry_out(connection, _reported(seen, given, decision, now)):
+        raise Raced
+    announce(connection, energy_measured, max(0.0, given.energy_j - seen.energy_j))
+    return decision
 
-    job = LockedJob.take(connection, job_id)
-    _save_report(connection, seen, given, decision, now, spec.lease_s)
+
+@use_case()
+def _report_with_lock(
+    connection: Connection, job_id: str, trial_number: int, given: messages.Report
+) -> messages.Decision:
+    """Take a report that ends its trial or brings it back."""
+    job = LockedJob.take(connection, job_id, _FOR_LOCKED_REPORT, number=trial_number)
+    seen = job.row
+    decision, known = _decide(connection, seen, given)
+    if known:
+        return decision
     choice = Choice(seen.batch_size, seen.why)
     if seen.outcome is not None:
         job.append(history.Event("revived", trial_number, choice))
     if decision.outcome is not None:
         job.append(history.Event("ended", trial_number, choice, decision.outcome, decision.cost))
-    job.save(now)
+    now = time.time()
+    values = _reported(seen, given, decision, now)
+    if job.events:
+        job.save(_REPORTED_TO_JOB, values, now)
+    elif not _REPORTED.carry_out(connection, values):
+        raise Raced
+    announce(connection, energy_measured, max(0.0, given.energy_j - seen.energy_j))
     return decision
 
 
@@ -242,7 +309,7 @@ def end_trial(
         TrialFinished: It has ended otherwise.
     """
     job = LockedJob.take(connection, job_id)
-    seen = _locked_trial(connection, job_id, trial_number)
+    seen = _trial_row(connection, job_id, trial_number, _THE_TRIAL.with_for_update())
     if seen.outcome == end.outcome:
         return views.trial(seen._asdict())
     if seen.outcome is not None and seen.outcome not in history.RESUMABLE:
@@ -253,16 +320,12 @@ def end_trial(
         job.append(history.Event("revived", trial_number, choice))
     job.append(history.Event("ended", trial_number, choice, end.outcome, seen.cost))
     changes = {"outcome": end.outcome, "reason": end.reason, "ended_at": now}
-    connection.execute(
-        update(TRIALS)
-        .where(TRIALS.c.job_id == job_id, TRIALS.c.trial_number == trial_number)
-        .values(changes)
-    )
-    job.save(now)
+    this = {"job": job_id, "number": trial_number}
+    job.save(_ENDED, {**this, **named(TRIALS, changes)}, now)
     return views.trial({**seen._asdict(), **changes})
 
 
-@use_case()
+@use_case(one_write=True)
 def heartbeat(connection: Connection, job_id: str, trial_number: int) -> messages.Lease:
     """Extend a running trial's lease.
 
@@ -342,12 +405,7 @@ def get_trial(connection: Connection, job_id: str, trial_number: int) -> message
     Raises:
         NotFound: No such job or trial.
     """
-    row = connection.execute(
-        select(TRIALS).where(TRIALS.c.job_id == job_id, TRIALS.c.trial_number == trial_number)
-    ).one_or_none()
-    if row is None:
-        raise no_trial(job_id, trial_number)
-    return views.trial(row._asdict())
+    return views.trial(_trial_row(connection, job_id, trial_number)._asdict())
 
 
 @use_case(read_only=True)
@@ -386,60 +444,75 @@ def rebuild(connection: Connection, job_id: str) -> bool:
     folded = history.fold(job.spec, [views.event(row) for row in rows])
     if folded == job.state:
         return True
-    job.state = folded
-    job.save(time.time())
+    job.replace_state(folded, time.time())
     return False
 
 
-def _save_report(
-    connection: Connection,
-    seen: Row[Any],
-    given: messages.Report,
-    decision: messages.Decision,
-    now: float,
-    lease_s: float,
-) -> None:
-    changed = connection.execute(
-        _UNCHANGED_TRIAL,
-        {
-            "job": seen.job_id,
-            "number": seen.trial_number,
-            "reported": seen.reports,
-            "ended_as": seen.outcome,
-            "reports": given.sequence,
-            "epoch": given.epoch,
-            "time_s": given.time_s,
-            "energy_j": given.energy_j,
-            "metric": given.metric,
-            "cost": decision.cost,
-            "lease_expires_at": now + lease_s,
-            "outcome": decision.outcome,
-            "reason": decision.reason if decision.outcome else "",
-            "ended_at": now if decision.outcome else None,
-        },
+def _decide(
+    connection: Connection, seen: Row[Any], given: messages.Report
+) -> tuple[messages.Decision, bool]:
+    """The decision on a report, and whether it has been taken and answered before."""
+    if given.sequence <= seen.reports:
+        return _same_answer(connection, seen, given), True
+    if seen.outcome is not None and seen.outcome not in history.RESUMABLE:
+        raise _finished(seen)
+    spec = JobSpec.model_validate(seen.spec)
+    return (
+        stopping.decide(spec, given, previous_cost=seen.cost, cost_bound=seen.cost_bound),
+        False,
     )
-    if changed.rowcount == 0:
-        raise Raced
-    connection.execute(
-        _NEW_REPORT,
-        {
-            "job_id": seen.job_id,
-            "trial_number": seen.trial_number,
-            "reported_at": now,
-            **given.model_dump(),
-            **decision.model_dump(),
-        },
-    )
-    announce(connection, energy_measured, max(0.0, given.energy_j - seen.energy_j))
 
 
-def _same_answer(stored: Row[Any], given: messages.Report) -> messages.Decision:
+def _same_answer(
+    connection: Connection, seen: Row[Any], given: messages.Report
+) -> messages.Decision:
+    stored = connection.execute(
+        _STORED_REPORT,
+        {"job": seen.job_id, "number": seen.trial_number, "reported": given.sequence},
+    ).one_or_none()
+    if stored is None:
+        raise ReportConflict(
+            f"report {given.sequence} comes after report {seen.reports} of the same trial"
+        )
     known = messages.Report.model_validate(stored, from_attributes=True)
     if known != given:
         raise ReportConflict(
             f"report {given.sequence} was sent before with other figures", known=known.model_dump()
         )
     return messages.Decision.model_validate(stored, from_attributes=True)
+
+
+def _reported(
+    seen: Row[Any], given: messages.Report, decision: messages.Decision, now: float
+) -> dict[str, Any]:
+    """Values for `_REPORTED`."""
+    trial = {
+        "reports": given.sequence,
+        "epoch": given.epoch,
+        "time_s": given.time_s,
+        "energy_j": given.energy_j,
+        "metric": given.metric,
+        "cost": decision.cost,
+        "lease_expires_at": now + seen.spec["lease_s"],
+        "outcome": decision.outcome,
+        "reason": decision.reason if decision.outcome else "",
+        "ended_at": now if decision.outcome else None,
+    }
+    report = {
+        "job_id": seen.job_id,
+        "trial_number": seen.trial_number,
+        "reported_at": now,
+        **given.model_dump(),
+        **decision.model_dump(),
+    }
+    return {
+        "job": seen.job_id,
+        "number": seen.trial_number,
+        "reported": seen.reports,
+        "ended_as": seen.outcome,
+        **named(TRIALS, trial),
+        **named(REPORTS, report),
+    }
 
 
 def _job_row(connection: Connection, job_id: str) -> Row[Any]:
@@ -449,12 +522,13 @@ def _job_row(connection: Connection, job_id: str) -> Row[Any]:
     return row
 
 
-def _locked_trial(connection: Connection, job_id: str, trial_number: int) -> Row[Any]:
-    row = connection.execute(
-        select(TRIALS)
-        .where(TRIALS.c.job_id == job_id, TRIALS.c.trial_number == trial_number)
-        .with_for_update()
-    ).one_or_none()
+def _trial_row(
+    connection: Connection,
+    job_id: str,
+    trial_number: int,
+    query: Select[Any] = _THE_TRIAL,
+) -> Row[Any]:
+    row = connection.execute(query, {"job": job_id, "number": trial_number}).one_or_none()
     if row is None:
         raise no_trial(job_id, trial_number)
     return row

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import ipaddress
 import os
+import select
 import shutil
 import signal
 import socket
@@ -22,6 +23,7 @@ from gunicorn.workers.gthread import TConn, ThreadWorker
 
 from zeus_service.config import Config, UnusableConfig, load_config
 from zeus_service.logs import LOGGERS
+from zeus_service.turns import Turns
 
 THREADS = 8
 """Of a worker."""
@@ -35,20 +37,32 @@ class UnusableAddress(Exception):
 
 
 class Worker(ThreadWorker):
-    """A worker whose threads do not wait for ever for the rest of a request.
+    """A worker that shares new connections with the others, and whose threads take turns.
 
-    gunicorn waits in the main loop for a request's first byte, but in a thread for the others: 16
-    half-sent requests would stop 2 workers of 8 threads.
+    Nor do they wait for ever for the rest of a request: gunicorn waits in the main loop for the
+    first byte, but in a thread for the others, and 16 half-sent requests would stop 2 workers.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._turns = Turns()
         self._reading: dict[TConn, float] = {}  # deadlines of those that a thread waits for
 
     def load_wsgi(self) -> None:
         """Called by gunicorn; the configuration may be another than at the start."""
         super().load_wsgi()
         check_access(self.wsgi.extensions["zeus_config"], [each.sock for each in self.sockets])
+
+    def accept(self, listener: Any) -> None:
+        """Called by gunicorn in the main loop of each worker, when a connection waits.
+
+        Of those that arrive at once, the first worker to wake up would take all, and a worker's
+        threads share one core: the more connections it has, up to ten, the longer it lets others go
+        first, up to a millisecond.
+        """
+        if self.cfg.workers > 1:
+            time.sleep(min(self.nr_conns, 10) * 1e-4)
+        super().accept(listener)
 
     def handle(self, conn: TConn) -> Any:
         """Called by gunicorn, in a thread: read a request and answer it."""
@@ -61,27 +75,37 @@ class Worker(ThreadWorker):
     def handle_request(self, req: Request, conn: TConn) -> Any:
         """Called by gunicorn with the head; the body is read when the application asks for it."""
         deadline = self._reading.pop(conn)
-        read = req.body.reader.read
+        receive = req.unreader.chunk
 
         def end_if_late() -> None:
             """End the connection with this answer: it may have been shut."""
             if time.monotonic() >= deadline:
                 req.force_close()
 
-        def read_in_time(size: int) -> bytes:
+        def receive_in_time(*args: Any) -> bytes:
+            if time.monotonic() >= deadline:
+                req.force_close()
+                return b""  # as if that was all
+            waits = not _readable(conn.sock)
+            if waits:
+                self._turns.give()
             self._reading[conn] = deadline
             try:
-                return read(size)  # type: ignore[no-any-return] # gunicorn has no types
+                return receive(*args)  # type: ignore[no-any-return] # gunicorn has no types
             finally:
                 del self._reading[conn]
                 end_if_late()
+                if waits:
+                    self._turns.take()
 
         end_if_late()
-        req.body.reader.read = read_in_time
+        req.unreader.chunk = receive_in_time
+        self._turns.take()
         try:
             return super().handle_request(req, conn)
         finally:
-            del req.body.reader.read
+            self._turns.give()
+            del req.unreader.chunk
             # gunicorn discards what nobody has read: that may take as long again
             self._reading[conn] = time.monotonic() + REQUEST_TIMEOUT_S
 
@@ -93,6 +117,12 @@ class Worker(ThreadWorker):
             if deadline < now:  # the answer, if only an error, can still be sent
                 with contextlib.suppress(OSError):
                     conn.sock.shutdown(socket.SHUT_RD)
+
+
+def _readable(sock: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def settings(config: Config) -> dict[str, Any]:

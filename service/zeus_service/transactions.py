@@ -35,14 +35,17 @@ class Raced(Exception):
 
 
 @contextmanager
-def transaction(*, read_only: bool = False) -> Iterator[Connection]:
+def transaction(*, read_only: bool = False, one_write: bool = False) -> Iterator[Connection]:
     """A connection in a transaction that commits at the end, and rolls back on an error.
+
+    PostgreSQL takes a round trip each to begin and to commit. With `read_only`, or `one_write` for
+    what writes once, by `Writes`, each statement is a transaction by itself there.
 
     On SQLite a writing transaction takes the write lock at once (`BEGIN IMMEDIATE`): one that
     reads first and writes later could not wait for another writer, only fail.
     """
     with db.engine.connect() as connection:
-        connection = connection.execution_options(read_only=read_only)
+        connection = connection.execution_options(read_only=read_only, one_write=one_write)
         signals.begin(connection)
         with connection.begin():
             yield connection
@@ -50,7 +53,7 @@ def transaction(*, read_only: bool = False) -> Iterator[Connection]:
 
 
 def use_case(
-    *, read_only: bool = False
+    *, read_only: bool = False, one_write: bool = False
 ) -> Callable[[Callable[Concatenate[Connection, P], R]], Callable[P, R]]:
     """Decorate a function of a connection: each call is one transaction.
 
@@ -58,6 +61,7 @@ def use_case(
     transaction got in its way, or when the connection turns out to be lost: most were lost while
     they lay idle, and the pool makes new ones then. Nothing has been done in these cases; whether a
     commit whose answer was lost was carried out nobody knows, and that is the caller's to ask.
+    With `one_write` the write may have been carried out too: the function must then find it done.
 
     Raises:
         Contended: Others got in the way each time.
@@ -71,7 +75,7 @@ def use_case(
             for attempt in range(1, ATTEMPTS + 1):
                 committing = False
                 try:
-                    with transaction(read_only=read_only) as connection:
+                    with transaction(read_only=read_only, one_write=one_write) as connection:
                         result = function(connection, *args, **kwargs)
                         committing = not read_only
                     return result  # noqa: TRY300 - after the commit

@@ -18,7 +18,7 @@ from databases import DATABASES, new_database
 from pydantic import ValidationError
 from service.jobs import spec_json
 from service.test_cli import zeus_service
-from service_process import BIN, GUNICORN, ServiceProcess, free_port
+from service_process import APPLICATION, BIN, GUNICORN, ServiceProcess, free_port
 from sqlalchemy import make_url
 from zeus_service import create_app
 from zeus_service.config import Config, problems
@@ -142,7 +142,8 @@ def refusal(command: tuple[str, ...], folder: Path, **env: str) -> str:
 
 
 SERVE = (str(BIN / "zeus-service"), "serve")
-both_ways = pytest.mark.parametrize("command", [SERVE, GUNICORN], ids=["serve", "gunicorn"])
+CONFIGURED = (*GUNICORN, APPLICATION)
+both_ways = pytest.mark.parametrize("command", [SERVE, CONFIGURED], ids=["serve", "gunicorn"])
 
 
 @both_ways
@@ -159,7 +160,7 @@ def test_with_a_token_or_insecure_it_listens_anywhere(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     for env in ({"ZEUS_BSO_TOKEN": OLD}, {"ZEUS_BSO_INSECURE": "1"}):
-        service = ServiceProcess(tmp_path, gunicorn=command is GUNICORN, **env)
+        service = ServiceProcess(tmp_path, gunicorn=command is CONFIGURED, **env)
         service.bind_to("0.0.0.0")
         with service:
             pass

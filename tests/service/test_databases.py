@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,3 +121,18 @@ def test_an_id_may_have_255_characters_of_all_that_are_allowed(any_service: Serv
         assert (started.status_code, started.json()["trial_number"]) == (status, 2)
     assert requests.delete(f"{jobs}/{job_id}?force=true", timeout=30).status_code == 204
     assert requests.get(f"{jobs}/{job_id}", timeout=30).status_code == 404
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_file_that_was_replaced_is_read_anew(app: Flask, database_url: str) -> None:
+    register(job_id="old")
+    path = Path(database_url.removeprefix("sqlite:///"))
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("VACUUM INTO ?", [f"{path}.backup"])
+    register(job_id="new")
+    for part in path.parent.glob(f"{path.name}-*"):
+        part.unlink()
+    Path(f"{path}.backup").replace(path)
+    assert [job.job_id for job in optimizer.list_jobs().jobs] == ["old"]
+    register(job_id="newer")
+    assert [job.job_id for job in optimizer.list_jobs().jobs] == ["newer", "old"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import signal
 import sys
 import tempfile
@@ -163,10 +164,10 @@ from pathlib import Path
 from sqlalchemy import Engine, event
 from zeus_service.cli import main
 
-@event.listens_for(Engine, "connect")
-def connect(connection, record):
-    if Path("full").exists():  # then the file may not grow: as on a full disk
-        connection.execute("PRAGMA max_page_count = 1")
+@event.listens_for(Engine, "checkout")
+def checkout(connection, *more):
+    pages = 1 if Path("full").exists() else 2**30  # 1: the file may not grow, as on a full disk
+    connection.execute(f"PRAGMA max_page_count = {{pages}}")
 
 main()
 """
@@ -201,12 +202,16 @@ AS_NOBODY = """#!{python}
 import os
 from zeus_service import create_app, server
 from zeus_service.cli import main
+from zeus_service.extensions import db
 
 if os.getuid() == 0:  # who may write any file
     settings = server.settings
     server.settings = lambda config: {{**settings(config), "user": "nobody"}}
     # Who perhaps may not read where Python and the service lie: everything is imported now.
-    create_app().test_client().get("/api/v1/jobs")
+    app = create_app()
+    app.test_client().get("/api/v1/jobs")
+    with app.app_context():
+        db.engine.dispose()
 main()
 """
 
@@ -230,6 +235,16 @@ def test_a_file_that_becomes_read_only_is_told_and_passes() -> None:
             for part in folder.glob(f"{path.name}*"):  # the log and its index have its mode
                 part.chmod(0o666)
             assert requests.post(f"{jobs}/job/trials", json={}, timeout=30).status_code == 201
+            if os.getuid() == 0:  # the same by its owner: its mode stays as it is
+                for part in folder.glob(f"{path.name}*"):
+                    os.chown(part, 0, 0)
+                    part.chmod(0o644)
+                answer = requests.post(f"{jobs}/job/trials", json={}, timeout=30)
+                check_unavailable(answer, "readonly database")
+                nobody = pwd.getpwnam("nobody")
+                for part in folder.glob(f"{path.name}*"):
+                    os.chown(part, nobody.pw_uid, nobody.pw_gid)
+                assert requests.post(f"{jobs}/job/trials", json={}, timeout=30).status_code == 201
 
 
 @needs_server

@@ -51,10 +51,13 @@ def test_half_sent_requests_do_not_keep_others_out(tmp_path: Path) -> None:
             assert "Traceback" not in service.log.read_text()
 
 
-def test_bodies_that_trickle_and_that_nobody_reads_do_not_keep_others_out(
+def test_bodies_that_trickle_read_or_not_do_not_keep_others_out(
     own_service: ServiceProcess,
 ) -> None:
-    head = b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+    heads = (
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n",
+        HEAD + b"Content-Length: 1000\r\n\r\n",
+    )
     over = threading.Event()
 
     def trickle(client: socket.socket) -> None:
@@ -63,9 +66,9 @@ def test_bodies_that_trickle_and_that_nobody_reads_do_not_keep_others_out(
                 client.sendall(b"x")
 
     with contextlib.ExitStack() as stack:
-        for _ in range(8):  # the threads of its worker
+        for number in range(8):  # the threads of its worker
             client = socket.create_connection(("127.0.0.1", own_service.port), timeout=90)
-            stack.enter_context(client).sendall(head)
+            stack.enter_context(client).sendall(heads[number % 2])
             threading.Thread(target=trickle, args=(client,), daemon=True).start()
         stack.callback(over.set)
         started = requests.post(f"{own_service.url}/api/v1/jobs", json=spec_json(), timeout=60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,15 +17,16 @@ from flask import Flask
 from service.conftest import application
 from service.jobs import spec_json
 from service_process import ServiceProcess
-from sqlalchemy import Connection, event, exc, select, text, update
+from sqlalchemy import Connection, bindparam, event, exc, select, text, update
 from zeus_service import create_app, messages, optimizer
 from zeus_service.config import Config
 from zeus_service.errors import Contended, ReportConflict, TrialFinished
 from zeus_service.extensions import db
 from zeus_service.locked_job import LockedJob
-from zeus_service.models import EVENTS, JOBS
+from zeus_service.models import EVENTS, JOBS, REPORTS, TRIALS
 from zeus_service.spec import JobSpec
 from zeus_service.transactions import ATTEMPTS, Raced, transaction, use_case
+from zeus_service.writes import Writes, named, parameter
 
 SERVERS = DATABASES[1:]
 on_servers = pytest.mark.parametrize("database_url", SERVERS, indirect=True)
@@ -119,6 +121,43 @@ def test_a_connection_lost_before_the_commit_is_replaced_unnoticed(
     assert trials_of("job") == 1
 
 
+@pytest.mark.parametrize("database_url", SERVERS[:1], indirect=True)  # others commit apart
+def test_a_report_whose_answer_was_lost_is_answered_again(app: Flask, database_url: str) -> None:
+    register("job")
+    optimizer.start_trial("job", None)
+    lost = []
+
+    @event.listens_for(db.engine, "after_cursor_execute")
+    def lose_the_connection_once(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "UPDATE trials" in statement and not lost:
+            lost.append(statement)
+            kill_connections(database_url)
+            connection.exec_driver_sql("SELECT 1")
+
+    assert report(1).decision == "continue"
+    assert lost
+    with transaction(read_only=True) as connection:
+        assert connection.execute(select(REPORTS.c.sequence)).scalars().all() == [1]
+
+
+@pytest.mark.parametrize("database_url", SERVERS[:1], indirect=True)
+def test_transactions_read_what_is_committed_whatever_the_database_does_by_default(
+    app: Flask,
+) -> None:
+    with transaction() as connection:
+        connection.execute(
+            text(
+                f"ALTER DATABASE {db.engine.url.database} "
+                "SET default_transaction_isolation = 'serializable'"
+            )
+        )
+    db.engine.dispose()
+    for options in ({}, {"read_only": True}, {"one_write": True}):
+        with transaction(**options) as connection:
+            level = connection.execute(text("SHOW transaction_isolation")).scalar_one()
+            assert level == "read committed"
+
+
 @on_servers
 def test_a_connection_lost_at_the_commit_is_told(app: Flask, database_url: str) -> None:
     """Nobody knows whether it was carried out: the caller must ask."""
@@ -141,17 +180,24 @@ def test_a_connection_lost_at_the_commit_is_told(app: Flask, database_url: str) 
 def test_connections_that_went_stale_while_idle_fail_no_request(kind: str, tmp_path: Path) -> None:
     with (
         migrated_database(kind, tmp_path) as url,
+        application(url),
         ServiceProcess(tmp_path, database_url=url) as service,
         ThreadPoolExecutor(16) as pool,
     ):
+        register("job")
         jobs = f"{service.url}/api/v1/jobs"
-        requests.post(jobs, json=spec_json(), timeout=30).raise_for_status()
-        for number in range(5):
-            starts = [pool.submit(requests.post, f"{jobs}/job/trials", json={}) for _ in range(16)]
+        for _ in range(5):
+            with transaction() as connection:
+                LockedJob.take(connection, "job")  # so that each takes a connection
+                starts = [
+                    pool.submit(requests.post, f"{jobs}/job/trials", json={}) for _ in range(16)
+                ]
+                time.sleep(1)
             lists = [pool.submit(requests.get, jobs) for _ in range(16)]
             statuses = [future.result(timeout=60).status_code for future in (*starts, *lists)]
             assert statuses == [201] * 16 + [200] * 16
-            assert kill_connections(url) > 1, number
+            db.engine.dispose()
+            assert kill_connections(url) > 4
         assert requests.get(f"{jobs}/job", timeout=30).json()["trials"] == 5 * 16
 
 
@@ -169,12 +215,12 @@ def test_stale_connections_raise_no_alarm(
 
 
 @contextlib.contextmanager
-def just_before_the_trial_is_written(other: Callable[[], object]) -> Iterator[None]:
-    """Have another transaction carried out between a use case's reading a trial and writing it."""
+def just_before(words: str, other: Callable[[], object]) -> Iterator[None]:
+    """Have another transaction carried out just before the first statement with these words."""
     others = [other]
 
     def carry_out(_connection: Any, _cursor: Any, statement: str, *_more: Any) -> None:
-        if statement.startswith("UPDATE trials") and others:
+        if words in statement and others:
             others.pop()()
 
     event.listen(db.engine, "before_cursor_execute", carry_out)
@@ -183,12 +229,19 @@ def just_before_the_trial_is_written(other: Callable[[], object]) -> Iterator[No
     assert not others
 
 
+def just_before_the_trial_is_written(
+    other: Callable[[], object],
+) -> contextlib.AbstractContextManager[None]:
+    """Have another transaction carried out between a use case's reading a trial and writing it."""
+    return just_before("UPDATE trials", other)
+
+
 def errored() -> None:
     optimizer.end_trial("job", 1, messages.TrialEnd(outcome="errored"))
 
 
-def report(sequence: int) -> messages.Decision:
-    figures = {"epoch": sequence, "time_s": 1.0, "energy_j": 1.0, "metric": 0.1}
+def report(sequence: int, metric: float = 0.1) -> messages.Decision:
+    figures = {"epoch": sequence, "time_s": 1.0, "energy_j": 1.0, "metric": metric}
     return optimizer.report("job", 1, messages.Report(sequence=sequence, **figures))
 
 
@@ -236,6 +289,34 @@ def test_the_same_report_twice_at_once_is_taken_once(app: Flask) -> None:
     with just_before_the_trial_is_written(lambda: answers.append(report(1))):
         answers.append(report(1))
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("database_url", SERVERS[:1], indirect=True)  # MySQL locks the trial too
+def test_a_last_report_that_another_one_overtakes_is_taken_after_it(app: Flask) -> None:
+    register("job")
+    optimizer.start_trial("job", None)
+    with just_before_the_trial_is_written(lambda: report(1)):
+        assert report(2, metric=1.0).outcome == "converged"
+    with transaction(read_only=True) as connection:
+        reports = connection.execute(select(REPORTS.c.sequence).order_by(REPORTS.c.sequence))
+        assert list(reports.scalars()) == [1, 2]
+        events = connection.execute(select(EVENTS.c.kind).order_by(EVENTS.c.sequence))
+        assert list(events.scalars()) == ["started", "ended"]
+    assert optimizer.rebuild("job")
+
+
+@on_servers
+def test_a_report_that_finds_its_trial_taken_up_again_meanwhile_is_taken(app: Flask) -> None:
+    register("job")
+    optimizer.start_trial("job", None)
+    errored()
+    with just_before(" UPDATE", lambda: report(1)):  # FOR UPDATE, FOR NO KEY UPDATE
+        assert report(2).decision == "continue"
+    assert optimizer.get_trial("job", 1).epoch == 2
+    with transaction(read_only=True) as connection:
+        events = connection.execute(select(EVENTS.c.kind).order_by(EVENTS.c.sequence))
+        assert list(events.scalars()) == ["started", "ended", "revived"]
+    assert optimizer.rebuild("job")
 
 
 @pytest.mark.parametrize("kind", SERVERS)
@@ -315,3 +396,54 @@ def test_many_that_register_start_report_and_delete_the_same_jobs_see_no_failure
         statuses = set().union(*pool.map(client, range(12)))
     assert statuses <= {200, 201, 204, 404, 409}
     assert statuses >= {200, 201, 204}
+
+
+@on_servers
+def test_two_starts_at_once_with_one_key_are_one_trial(app: Flask) -> None:
+    register("job")
+    starts = []
+
+    def start() -> None:
+        with app.app_context():
+            starts.append(optimizer.start_trial("job", "key"))
+
+    other = threading.Thread(target=start)
+
+    def let_the_other_wait() -> None:
+        other.start()
+        time.sleep(0.5)  # it has looked for the key, and waits for the job
+
+    with just_before("INTO trials", let_the_other_wait):
+        start()
+    other.join()
+    (one, new), (same, again) = starts
+    assert (one, new, again) == (same, True, False)
+    assert optimizer.get_job("job").trials == 1
+
+
+def test_writes_are_carried_out_only_if_the_first_one_changes_a_row(app: Flask) -> None:
+    register("job")
+    writes = Writes(
+        update(TRIALS)
+        .where(TRIALS.c.job_id == bindparam("job"))
+        .values(epoch=parameter(TRIALS, "epoch")),
+        EVENTS,
+        update(JOBS).values(events=parameter(JOBS, "events")),
+    )
+    what = {"job_id": "job", "sequence": 7, "kind": "started", "trial_number": 1, "batch_size": 8}
+    why = {"why": "explore", "outcome": None, "cost": 0.0, "happened_at": 1.0}
+    values = {"job": "job", "trials_epoch": 3, "jobs_events": 7, **named(EVENTS, what | why)}
+
+    def happened() -> tuple[int, list[int]]:
+        with transaction(read_only=True) as connection:
+            recorded = connection.execute(select(EVENTS.c.sequence)).scalars().all()
+            return connection.execute(select(JOBS.c.events)).scalar_one(), list(recorded)
+
+    with transaction() as connection:
+        assert not writes.carry_out(connection, values)
+    assert happened() == (0, [])
+    optimizer.start_trial("job", None)
+    with transaction() as connection:
+        assert writes.carry_out(connection, values)
+    assert happened() == (7, [1, 7])
+    assert optimizer.get_trial("job", 1).epoch == 3

@@ -22,14 +22,14 @@ health = APIBlueprint("health", __name__, tag="health")
 
 @health.get("/healthz")
 @health.output(Health)
-def healthz() -> ResponseReturnValue:
+def healthz() -> Health:
     """Tell that the process answers."""
-    return Health(status="ok", version=__version__).model_dump()
+    return Health(status="ok", version=__version__)
 
 
 @health.get("/readyz")
 @health.output(Health)
-def readyz() -> ResponseReturnValue:
+def readyz() -> Health:
     """Tell whether the database answers, and is of the revision that this version works with."""
     try:
         check_revision(current_app.extensions["zeus_config"])
@@ -37,7 +37,7 @@ def readyz() -> ResponseReturnValue:
         logger.error("not ready: %s", error)  # noqa: TRY400 - the message says all
         # not here: it names hosts, users and paths, and this is open to all
         raise ServiceUnavailable("the database cannot be used; the log says why") from error
-    return Health(status="ok", version=__version__).model_dump()
+    return Health(status="ok", version=__version__)
 
 
 @health.get("/metrics")

@@ -7,7 +7,6 @@ from typing import Annotated
 
 from apiflask import APIBlueprint
 from flask import g, request
-from flask.typing import ResponseReturnValue
 from pydantic import BaseModel, Field
 from werkzeug.exceptions import UnprocessableEntity, UnsupportedMediaType
 from werkzeug.routing import BaseConverter
@@ -82,32 +81,32 @@ def require_json() -> None:
 @v1.input(JobSpec)
 @v1.output(messages.Job, status_code=201, description="New.")
 @v1.doc(responses={200: "Known, with the same configuration."})
-def register_job(json_data: JobSpec) -> ResponseReturnValue:
+def register_job(json_data: JobSpec) -> tuple[messages.Job, int]:
     """Register a job, or confirm it."""
     g.job_id = json_data.job_id  # for the log
     job, new = optimizer.register_job(json_data)
-    return job.model_dump(mode="json"), 201 if new else 200
+    return job, 201 if new else 200
 
 
 @v1.get("/jobs")
 @v1.input(JobPage, location="query")
 @v1.output(messages.JobList)
-def list_jobs(query_data: JobPage) -> ResponseReturnValue:
+def list_jobs(query_data: JobPage) -> messages.JobList:
     """List jobs, ordered by id."""
-    return optimizer.list_jobs(after=query_data.after, limit=query_data.limit).model_dump()
+    return optimizer.list_jobs(after=query_data.after, limit=query_data.limit)
 
 
 @v1.get(JOB)
 @v1.output(messages.Job)
-def get_job(job_id: str) -> ResponseReturnValue:
+def get_job(job_id: str) -> messages.Job:
     """Show a job and what is believed about its batch sizes."""
-    return optimizer.get_job(job_id).model_dump(mode="json")
+    return optimizer.get_job(job_id)
 
 
 @v1.delete(JOB)
 @v1.input(Deletion, location="query")
 @v1.output({}, status_code=204)
-def delete_job(job_id: str, query_data: Deletion) -> ResponseReturnValue:
+def delete_job(job_id: str, query_data: Deletion) -> tuple[str, int]:
     """Delete a job with all that is known about it."""
     optimizer.delete_job(job_id, force=query_data.force)
     return "", 204
@@ -117,48 +116,47 @@ def delete_job(job_id: str, query_data: Deletion) -> ResponseReturnValue:
 @v1.input(messages.Empty)
 @v1.output(messages.TrialStart, status_code=201, description="New.")
 @v1.doc(responses={200: "This Idempotency-Key started it before."})
-def start_trial(job_id: str, json_data: messages.Empty) -> ResponseReturnValue:
+def start_trial(job_id: str, json_data: messages.Empty) -> tuple[messages.TrialStart, int]:
     """Start a trial; the header `Idempotency-Key` makes repeating it harmless."""
     del json_data
     key = request.headers.get("Idempotency-Key")
     if key is not None and not re.fullmatch(IDEMPOTENCY_KEY_PATTERN, key):
         raise UnprocessableEntity("Idempotency-Key must be 1 to 255 printable ASCII characters")
     start, new = optimizer.start_trial(job_id, key)
-    return start.model_dump(), 201 if new else 200
+    return start, 201 if new else 200
 
 
 @v1.get(f"{JOB}/trials")
 @v1.input(TrialPage, location="query")
 @v1.output(messages.TrialList)
-def list_trials(job_id: str, query_data: TrialPage) -> ResponseReturnValue:
+def list_trials(job_id: str, query_data: TrialPage) -> messages.TrialList:
     """List a job's trials, ordered by number."""
-    page = optimizer.list_trials(job_id, after=query_data.after, limit=query_data.limit)
-    return page.model_dump()
+    return optimizer.list_trials(job_id, after=query_data.after, limit=query_data.limit)
 
 
 @v1.post(f"{TRIAL}/reports")
 @v1.input(messages.Report)
 @v1.output(messages.Decision)
-def report(job_id: str, trial_number: int, json_data: messages.Report) -> ResponseReturnValue:
+def report(job_id: str, trial_number: int, json_data: messages.Report) -> messages.Decision:
     """Report what a run has measured; the answer says whether it goes on."""
-    return optimizer.report(job_id, trial_number, json_data).model_dump()
+    return optimizer.report(job_id, trial_number, json_data)
 
 
 @v1.post(f"{TRIAL}/heartbeat")
 @v1.input(messages.Empty)
 @v1.output(messages.Lease)
-def heartbeat(job_id: str, trial_number: int, json_data: messages.Empty) -> ResponseReturnValue:
+def heartbeat(job_id: str, trial_number: int, json_data: messages.Empty) -> messages.Lease:
     """Extend a running trial's lease."""
     del json_data
-    return optimizer.heartbeat(job_id, trial_number).model_dump()
+    return optimizer.heartbeat(job_id, trial_number)
 
 
 @v1.patch(TRIAL)
 @v1.input(messages.TrialEnd)
 @v1.output(messages.Trial)
-def end_trial(job_id: str, trial_number: int, json_data: messages.TrialEnd) -> ResponseReturnValue:
+def end_trial(job_id: str, trial_number: int, json_data: messages.TrialEnd) -> messages.Trial:
     """End a trial that knows itself how it ended."""
-    return optimizer.end_trial(job_id, trial_number, json_data).model_dump()
+    return optimizer.end_trial(job_id, trial_number, json_data)
 
 
 @v1.put(POWER_PROFILE)
@@ -167,27 +165,29 @@ def end_trial(job_id: str, trial_number: int, json_data: messages.TrialEnd) -> R
 @v1.doc(responses={200: "It replaces another one."})
 def put_power_profile(
     job_id: str, batch_size: int, json_data: messages.PowerProfile
-) -> ResponseReturnValue:
+) -> tuple[messages.PowerProfile, int]:
     """Keep what was measured for a batch size on a GPU model."""
     if json_data.batch_size != batch_size:
         raise UnprocessableEntity(
             f"batch_size is {json_data.batch_size} in the body and {batch_size} in the path"
         )
     new = power_profiles.put(job_id, json_data)
-    return json_data.model_dump(mode="json"), 201 if new else 200
+    return json_data, 201 if new else 200
 
 
 @v1.get(POWER_PROFILE)
 @v1.input(OnGpuModel, location="query")
 @v1.output(messages.PowerProfile)
-def get_power_profile(job_id: str, batch_size: int, query_data: OnGpuModel) -> ResponseReturnValue:
+def get_power_profile(
+    job_id: str, batch_size: int, query_data: OnGpuModel
+) -> messages.PowerProfile:
     """Show what was measured for a batch size on a GPU model."""
-    return power_profiles.get(job_id, batch_size, query_data.device_model).model_dump(mode="json")
+    return power_profiles.get(job_id, batch_size, query_data.device_model)
 
 
 @v1.get(POWER_PROFILES)
 @v1.input(OnAnyGpuModel, location="query")
 @v1.output(messages.PowerProfileList)
-def list_power_profiles(job_id: str, query_data: OnAnyGpuModel) -> ResponseReturnValue:
+def list_power_profiles(job_id: str, query_data: OnAnyGpuModel) -> messages.PowerProfileList:
     """List a job's power profiles, ordered by batch size."""
-    return power_profiles.all_of(job_id, query_data.device_model).model_dump(mode="json")
+    return power_profiles.all_of(job_id, query_data.device_model)

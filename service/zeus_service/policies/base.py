@@ -86,7 +86,10 @@ class Policy(Protocol):
         """
 
     def begin(self, spec: JobSpec, state: State, choice: Choice) -> State:
-        """A trial with this choice is running: it was started, or came back after it was lost."""
+        """A trial with this choice is running: it was started, or came back after it was lost.
+
+        The `cost_bound` stays as it is: only an end moves it.
+        """
 
     def observe(self, spec: JobSpec, state: State, observation: Observation) -> State:
         """A running trial ended. Without a verdict the beliefs are as before its `begin`."""

@@ -83,7 +83,12 @@ def upgrade() -> None:
         sa.UniqueConstraint("idempotency_key", name=op.f("uq_trials_idempotency_key")),
         **MYSQL,
     )
-    op.create_index(op.f("ix_trials_outcome_job_id"), "trials", ["outcome", "job_id"])
+    op.create_index(
+        op.f("ix_trials_outcome_job_id"),
+        "trials",
+        ["outcome", "job_id"],
+        postgresql_where=sa.text("outcome IS NULL"),
+    )
     op.create_table(
         "reports",
         sa.Column("job_id", identifier(), nullable=False),
