@@ -135,10 +135,12 @@ def test_signals_put_the_limit_back_a_second_process_is_refused_and_sigkill_is_m
             assert process.stdout.readline() == b"training\n"
         assert 250_000 not in [gpu.limit_mw for gpu in fake_gpus.gpus]
 
+        killed.send_signal(signal.SIGSTOP)  # it would go on to its next limit
         before_mw = fake_gpus.gpus[0].limit_mw
         with pytest.raises(ZeusPowerError, match=f"in use by process {killed.pid} "):
             fit(fake_gpus)
         assert fake_gpus.gpus[0].limit_mw == before_mw
+        killed.send_signal(signal.SIGCONT)
         fit(fake_gpus, apply=False, min_seconds=0)  # who changes nothing is welcome
 
         for process, number in zip(others, (signal.SIGINT, signal.SIGTERM), strict=True):

@@ -90,10 +90,11 @@ class CpuSeconds(Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.began_s = time.process_time()
 
-    def on_train_batch_end(self, *args: Any) -> None:
+    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
         end_s = time.process_time() + 0.1
         while time.process_time() < end_s:
             pass
+        trainer.strategy.barrier()  # each reads its meter at about the same time as the other
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         if not trainer.sanity_checking:

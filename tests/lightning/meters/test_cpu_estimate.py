@@ -7,14 +7,17 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from queue import Queue
 
 import psutil
 import pytest
 
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
+from zeus_lightning.meters import cpu_estimate
 from zeus_lightning.meters.cpu_estimate import CpuEstimateMeter, cpu_model
 
 BURN = """
@@ -129,8 +132,16 @@ def test_a_child_that_lived_between_two_readings_counts() -> None:
     assert joules_of(lambda: start(BURN, 0.3).communicate(), meter) >= 0.28 * 10
 
 
+@pytest.mark.parametrize("kernel_lists", [True, False])
 @pytest.mark.parametrize("script", [BURN_IN_GRANDCHILD, BURN_IN_ENDED_GRANDCHILD])
-def test_a_grandchild_counts(script: str) -> None:
+def test_a_grandchild_counts(
+    script: str, kernel_lists: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if Path("/proc/thread-self/children").exists():
+        assert cpu_estimate._LISTS_CHILDREN
+    elif kernel_lists:
+        pytest.skip("this kernel does not list a process's children")
+    monkeypatch.setattr(cpu_estimate, "_LISTS_CHILDREN", kernel_lists)
     meter = CpuEstimateMeter(10)
     before, own_s, ended_s = meter.read(), cpu_s(), cpu_s(resource.RUSAGE_CHILDREN)
     child = start(script, 0.4)
@@ -140,6 +151,27 @@ def test_a_grandchild_counts(script: str) -> None:
     spent_s = cpu_s() - own_s + cpu_s(resource.RUSAGE_CHILDREN) - ended_s
     assert (alive - before).energy_j >= 0.38 * 10
     assert (ended - before).energy_j == pytest.approx(spent_s * 10, abs=0.4)
+
+
+def test_the_child_of_another_thread_counts() -> None:
+    meter = CpuEstimateMeter(10)
+    done = threading.Event()
+    started: Queue[subprocess.Popen[str]] = Queue()
+
+    def start_and_stay() -> None:
+        started.put(start(BURN, 0.3))
+        done.wait()
+
+    thread = threading.Thread(target=start_and_stay)
+    thread.start()
+    try:
+        child = started.get(timeout=30)
+        assert joules_of(lambda: None, meter) < 1
+        assert meter.read().energy_j >= 0.28 * 10
+        child.communicate("")
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_what_ran_before_it_was_opened_does_not_count() -> None:
