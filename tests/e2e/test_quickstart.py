@@ -9,9 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import psutil
+import pytest
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.py"
 
@@ -54,8 +56,10 @@ def test_it_prints_each_run_and_a_best_batch_size(tmp_path: Path) -> None:
     assert [row[0] for row in rows if row[3] == "converged"] == ["1", "2", "3"]
     best = re.search(r"Best batch size so far: (\d+), at a mean cost of ([\d.]+) J", printed)
     assert best
-    costs = {size: cost for size, outcome, _, cost in trials.values() if outcome == "converged"}
-    assert min(costs, key=costs.__getitem__) == int(best[1])
+    # Which one it is, is the policy's to say: it goes by the batch sizes beside, too.
+    converged = [trial for trial in trials.values() if trial[1] == "converged"]
+    costs = [cost for size, _, _, cost in converged if size == int(best[1])]
+    assert float(best[2]) == pytest.approx(mean(costs), abs=0.05)
     assert re.search(r"Energy by (nvml|rapl|cpu-estimate \(an estimate)", printed)
 
 

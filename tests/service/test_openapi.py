@@ -101,7 +101,7 @@ def test_every_link_leads_on(guarded: ServiceProcess) -> None:
             return output
 
     settings = hypothesis.settings(
-        max_examples=60,
+        max_examples=80,
         stateful_step_count=20,
         derandomize=True,
         database=None,

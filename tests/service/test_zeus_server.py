@@ -87,7 +87,7 @@ class Both:
 
     def run(self, trial: dict[str, Any], epochs: list[tuple[float, float, float]]) -> None:
         """Train as Zeus's client does, up to the exit of its process."""
-        time_s, energy_j = 0.0, trial["trial_number"] / 1000  # no two runs cost the same
+        time_s = energy_j = trial["trial_number"] / 1000  # no two runs cost the same
         for epoch, (more_s, more_j, metric) in enumerate(epochs, 1):
             time_s, energy_j = time_s + more_s, energy_j + more_j
             result = {

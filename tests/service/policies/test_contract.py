@@ -89,6 +89,7 @@ def test_a_trial_without_a_verdict_leaves_no_trace(
     state, choice = play(policy, job, moves)
     if choice:
         during = policy.begin(job, state, choice)
+        assert policy.cost_bound(job, during) == policy.cost_bound(job, state)
         assert policy.observe(job, during, Observation(choice, None, 123.0)) == state
 
 
