@@ -3,49 +3,69 @@
 from __future__ import annotations
 
 from collections import deque
-from threading import Lock, get_ident
+from threading import Lock
+from time import perf_counter, process_time
 
-TURN_S = 0.02
-"""Seconds after which a turn passes on, also from one that has not given it away."""
+AT_ONCE = 2
+"""Requests, at least: one computes while the other waits for the database."""
+
+WINDOW_S = 0.02
+"""How long to look at the worker before another request is let in."""
 
 
 class Turns:
-    """One thread begins after the other, in the order of their coming.
+    """Few requests at a time, in the order of their coming, as long as these keep a core busy.
 
-    Python runs one of them at a time. Eight that fight over that, at each answer of the database,
-    take a third longer than one after the other, and the unlucky ones twice as long. One that needs
-    long, as it waits for a lock or a database far away, holds up the others for `TURN_S` only.
+    Python runs one thread at a time. Eight that fight over that, at each answer of the database,
+    take a quarter longer than two at a time, and the unlucky ones twice as long. Where they do not
+    compute but wait, for a lock or a database far away, more are let in, and fewer again later.
     """
 
     def __init__(self) -> None:
         self._mutex = Lock()
-        self._holder: int | None = None
-        self._waiting: deque[tuple[int, Lock]] = deque()  # each waits for its lock
+        self._at_once = AT_ONCE
+        self._taken = 0
+        self._waiting: deque[Lock] = deque()  # each waits for its lock
+        self._began_s = self._cpu_s = 0.0  # of the window
 
     def take(self) -> None:
-        """Wait for this thread's turn: at most `TURN_S` for each thread that is before it."""
-        me, called = get_ident(), Lock()
+        """Wait for a turn."""
+        called = Lock()
         with self._mutex:
-            if self._holder is None:
-                self._holder = me
+            if self._taken < self._at_once:
+                self._taken += 1
                 return
             called.acquire()
-            self._waiting.append((me, called))
-            before = len(self._waiting)
-        while not called.acquire(timeout=before * TURN_S):
+            if not self._waiting:
+                self._began_s, self._cpu_s = perf_counter(), process_time()
+            self._waiting.append(called)
+        while not called.acquire(timeout=WINDOW_S):
             with self._mutex:
-                if self._holder != me:  # it could have been called just now
-                    self._pass_on()
-                before = 1
+                self._call()
 
     def give(self) -> None:
-        """Give the turn to the next one, if this thread still has it."""
+        """Give a turn that was taken to the next one."""
         with self._mutex:
-            if self._holder == get_ident():
-                self._pass_on()
+            self._taken -= 1
+            self._call()
 
-    def _pass_on(self) -> None:
-        self._holder = None
+    def _call(self) -> None:
+        """Call those that have waited longest, if there are turns for them."""
         if self._waiting:
-            self._holder, called = self._waiting.popleft()
-            called.release()
+            self._adapt()
+        while self._waiting and self._taken < self._at_once:
+            self._taken += 1
+            self._waiting.popleft().release()
+
+    def _adapt(self) -> None:
+        """One more where the worker computes less than half of the time, one less above 70 %."""
+        now_s, cpu_s = perf_counter(), process_time()
+        window_s = now_s - self._began_s
+        if window_s < WINDOW_S:
+            return
+        busy = (cpu_s - self._cpu_s) / window_s
+        if busy < 0.5:
+            self._at_once += 1
+        elif busy > 0.7:
+            self._at_once = max(AT_ONCE, self._at_once - 1)
+        self._began_s, self._cpu_s = now_s, cpu_s

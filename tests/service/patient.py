@@ -1,4 +1,4 @@
-"""The service with turns that do not pass on, and a route that tells how many are under way."""
+"""The service, always few requests at a time, and a route that tells how many are under way."""
 
 import time
 from threading import Lock
@@ -7,7 +7,7 @@ from flask import request
 from zeus_service import create_app, turns
 from zeus_service.config import load_config
 
-turns.TURN_S = 60
+turns.WINDOW_S = 60
 app = create_app(load_config())
 changing = Lock()
 under_way = 0

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Barrier, Event
 
 import pytest
 from zeus_service import turns
-from zeus_service.turns import Turns
+from zeus_service.turns import AT_ONCE, Turns
 
 DEADLINE_S = 60
 
@@ -31,66 +31,94 @@ def wait_until_waiting(of: Turns, count: int) -> None:
         time.sleep(0.001)
 
 
-def test_one_at_a_time_in_the_order_of_their_coming(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "TURN_S", DEADLINE_S)
-    shared, order, inside = Turns(), [], []
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> Turns:
+    """Turns that let nobody in beyond those that begin."""
+    monkeypatch.setattr(turns, "WINDOW_S", 2 * DEADLINE_S)
+    return Turns()
+
+
+def test_few_at_a_time_and_never_more(patient: Turns) -> None:
+    inside, most = [], []
 
     def work(number: int) -> None:
-        with turn(shared):
-            inside.append(number)
-            assert inside == [number]
-            order.append(number)
-            inside.remove(number)
+        for _ in range(50):
+            with turn(patient):
+                inside.append(number)
+                most.append(len(inside))
+                time.sleep(1e-4)
+                inside.remove(number)
 
     with ThreadPoolExecutor(8) as pool:
-        with turn(shared):
-            futures = []
-            for number in range(8):
-                futures.append(pool.submit(work, number))
-                wait_until_waiting(shared, number + 1)
-            assert order == []
+        for future in [pool.submit(work, number) for number in range(8)]:
+            future.result(DEADLINE_S)
+    assert max(most) == AT_ONCE
+
+
+def test_in_the_order_of_their_coming(patient: Turns) -> None:
+    order = []
+
+    def work(number: int) -> None:
+        with turn(patient):
+            order.append(number)
+
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(AT_ONCE):
+            patient.take()
+        futures = []
+        for number in range(8):
+            futures.append(pool.submit(work, number))
+            wait_until_waiting(patient, number + 1)
+        assert order == []
+        patient.give()  # only this one: they follow each other
         for future in futures:
             future.result(DEADLINE_S)
     assert order == list(range(8))
 
 
-def test_a_turn_that_nobody_gives_passes_on_and_is_not_waited_for_again() -> None:
-    shared = Turns()
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(shared.take).result(DEADLINE_S)  # and never gives it
-        shared.take()
-        assert shared._holder == threading.get_ident()
-        pool.submit(shared.give).result(DEADLINE_S)  # it is no longer its own
-        assert shared._holder == threading.get_ident()
-        shared.give()
-        assert shared._holder is None
+def test_more_are_let_in_while_those_that_have_a_turn_only_wait() -> None:
+    shared, all_in = Turns(), Barrier(8)
 
-
-def test_a_turn_passes_on_to_the_one_that_has_waited_longest(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(turns, "TURN_S", 0.2)
-    shared, order = Turns(), []
-
-    def work(number: int) -> None:
+    def work() -> None:
         with turn(shared):
-            order.append(number)
+            all_in.wait(DEADLINE_S)
 
-    with ThreadPoolExecutor(4) as pool:
-        shared.take()
-        futures = []
-        for number in range(4):
-            futures.append(pool.submit(work, number))
-            wait_until_waiting(shared, number + 1)
+    with ThreadPoolExecutor(8) as pool:
+        for future in [pool.submit(work) for _ in range(8)]:
+            future.result(DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    ("busy", "at_once"), [(0.45, AT_ONCE + 6), (0.6, AT_ONCE + 3), (0.75, AT_ONCE)]
+)
+def test_their_number_follows_how_much_the_worker_computes(
+    monkeypatch: pytest.MonkeyPatch, busy: float, at_once: int
+) -> None:
+    monkeypatch.setattr(turns, "process_time", lambda: busy * time.perf_counter())
+    shared, over = Turns(), Event()
+    shared._at_once = AT_ONCE + 3
+
+    def work() -> None:
+        with turn(shared):
+            over.wait(DEADLINE_S)
+
+    with ThreadPoolExecutor(AT_ONCE + 6) as pool:
+        futures = [pool.submit(work) for _ in range(AT_ONCE + 6)]
+        deadline = time.monotonic() + DEADLINE_S
+        while shared._at_once != at_once:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        time.sleep(10 * turns.WINDOW_S)
+        assert shared._at_once == at_once
+        over.set()
         for future in futures:
             future.result(DEADLINE_S)
-    assert order == list(range(4))
 
 
-def test_many_threads_whose_turns_pass_on_come_to_an_end(
+def test_many_threads_come_to_an_end_while_their_number_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turns, "TURN_S", 1e-4)
+    monkeypatch.setattr(turns, "WINDOW_S", 1e-4)
     shared = Turns()
 
     def work(number: int) -> None:
@@ -101,5 +129,5 @@ def test_many_threads_whose_turns_pass_on_come_to_an_end(
     with ThreadPoolExecutor(8) as pool:
         for future in [pool.submit(work, number) for number in range(8)]:
             future.result(DEADLINE_S)
-    assert shared._holder is None
+    assert shared._taken == 0
     assert not shared._waiting
