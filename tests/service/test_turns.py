@@ -89,7 +89,7 @@ def test_more_are_let_in_while_those_that_have_a_turn_only_wait() -> None:
 
 
 @pytest.mark.parametrize(
-    ("busy", "at_once"), [(0.45, AT_ONCE + 6), (0.6, AT_ONCE + 3), (0.75, AT_ONCE)]
+    ("busy", "at_once"), [(0.25, AT_ONCE + 6), (0.45, AT_ONCE + 3), (0.65, AT_ONCE)]
 )
 def test_their_number_follows_how_much_the_worker_computes(
     monkeypatch: pytest.MonkeyPatch, busy: float, at_once: int
