@@ -14,11 +14,12 @@ WINDOW_S = 0.02
 
 
 class Turns:
-    """Few requests at a time, in the order of their coming, as long as these keep a core busy.
+    """Few requests at a time, in the order of their coming, unless they hardly compute.
 
     Python runs one thread at a time. Eight that fight over that, at each answer of the database,
     take a quarter longer than two at a time, and the unlucky ones twice as long. Where they do not
     compute but wait, for a lock or a database far away, more are let in, and fewer again later.
+    A worker that waits for a core looks alike.
     """
 
     def __init__(self) -> None:
@@ -32,12 +33,12 @@ class Turns:
         """Wait for a turn."""
         called = Lock()
         with self._mutex:
+            if self._taken == 0:
+                self._began_s, self._cpu_s = perf_counter(), process_time()
             if self._taken < self._at_once:
                 self._taken += 1
                 return
             called.acquire()
-            if not self._waiting:
-                self._began_s, self._cpu_s = perf_counter(), process_time()
             self._waiting.append(called)
         while not called.acquire(timeout=WINDOW_S):
             with self._mutex:
@@ -51,8 +52,7 @@ class Turns:
 
     def _call(self) -> None:
         """Call those that have waited longest, if there are turns for them."""
-        if self._waiting:
-            self._adapt()
+        self._adapt()
         while self._waiting and self._taken < self._at_once:
             self._taken += 1
             self._waiting.popleft().release()
@@ -68,7 +68,7 @@ class Turns:
         if window_s < WINDOW_S:
             return
         busy = (cpu_s - self._cpu_s) / window_s
-        if busy < 0.3:
+        if busy < 0.3 and self._waiting:
             self._at_once += 1
         elif busy > 0.6:
             self._at_once = max(AT_ONCE, self._at_once - 1)

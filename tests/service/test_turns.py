@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -57,22 +58,17 @@ def test_few_at_a_time_and_never_more(patient: Turns) -> None:
 
 def test_in_the_order_of_their_coming(patient: Turns) -> None:
     order = []
+    patient._at_once = 1
 
     def work(number: int) -> None:
         with turn(patient):
             order.append(number)
 
-    with ThreadPoolExecutor(8) as pool:
-        for _ in range(AT_ONCE):
-            patient.take()
-        futures = []
+    with ThreadPoolExecutor(8) as pool, turn(patient):
         for number in range(8):
-            futures.append(pool.submit(work, number))
+            pool.submit(work, number)
             wait_until_waiting(patient, number + 1)
         assert order == []
-        patient.give()  # only this one: they follow each other
-        for future in futures:
-            future.result(DEADLINE_S)
     assert order == list(range(8))
 
 
@@ -89,28 +85,39 @@ def test_more_are_let_in_while_those_that_have_a_turn_only_wait() -> None:
 
 
 @pytest.mark.parametrize(
-    ("busy", "at_once"), [(0.25, AT_ONCE + 6), (0.45, AT_ONCE + 3), (0.65, AT_ONCE)]
+    ("busy", "first", "last"),
+    [(0.25, AT_ONCE, 8), (0.45, 5, 5), (0.65, 5, AT_ONCE), (0.65, 8, AT_ONCE)],
 )
 def test_their_number_follows_how_much_the_worker_computes(
-    monkeypatch: pytest.MonkeyPatch, busy: float, at_once: int
+    monkeypatch: pytest.MonkeyPatch, busy: float, first: int, last: int
 ) -> None:
-    monkeypatch.setattr(turns, "process_time", lambda: busy * time.perf_counter())
+    now_s = itertools.count(step=turns.WINDOW_S / 10)  # of each look at the clock
+    looked = [0.0]
+
+    def look() -> float:
+        looked.append(next(now_s))
+        return looked[-1]
+
+    monkeypatch.setattr(turns, "perf_counter", look)
+    monkeypatch.setattr(turns, "process_time", lambda: busy * looked[-1])
     shared, over = Turns(), Event()
-    shared._at_once = AT_ONCE + 3
+    shared._at_once = first
 
     def work() -> None:
-        with turn(shared):
-            over.wait(DEADLINE_S)
+        while not over.is_set():
+            with turn(shared):
+                time.sleep(1e-4)
 
-    with ThreadPoolExecutor(AT_ONCE + 6) as pool:
-        futures = [pool.submit(work) for _ in range(AT_ONCE + 6)]
-        deadline = time.monotonic() + DEADLINE_S
-        while shared._at_once != at_once:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-        time.sleep(10 * turns.WINDOW_S)
-        assert shared._at_once == at_once
-        over.set()
+    with ThreadPoolExecutor(8) as pool:
+        futures = [pool.submit(work) for _ in range(8)]
+        try:
+            deadline = time.monotonic() + DEADLINE_S
+            while len(looked) < 10_000:
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+            assert shared._at_once == last
+        finally:
+            over.set()
         for future in futures:
             future.result(DEADLINE_S)
 
