@@ -64,8 +64,8 @@ def fit(driver: FakeDriver, *others: Callback, **arguments: Any) -> tuple[Any, G
     return callback, net, [text for text in messages if text.startswith("zeus:")]
 
 
-def no_trace(gpu: FakeGpu) -> None:
-    assert gpu.limit_mw == 250_000
+def no_trace(gpu: FakeGpu, limit_mw: int = 250_000) -> None:
+    assert gpu.limit_mw == limit_mw
     assert not records_folder().exists() or not list(records_folder().iterdir())
 
 
@@ -127,13 +127,13 @@ def test_signals_put_the_limit_back_a_second_process_is_refused_and_sigkill_is_m
 ) -> None:
     fake_gpus.add_gpu()
     for gpu in fake_gpus.gpus:
-        gpu.limit_mw = 250_000
+        gpu.limit_mw = 260_000  # none of those that are tried
     killed, *others = children = [child(index) for index in range(3)]
     try:
         for process in children:
             assert process.stdout is not None
             assert process.stdout.readline() == b"training\n"
-        assert 250_000 not in [gpu.limit_mw for gpu in fake_gpus.gpus]
+        assert 260_000 not in [gpu.limit_mw for gpu in fake_gpus.gpus]
 
         killed.send_signal(signal.SIGSTOP)  # it would go on to its next limit
         before_mw = fake_gpus.gpus[0].limit_mw
@@ -147,19 +147,19 @@ def test_signals_put_the_limit_back_a_second_process_is_refused_and_sigkill_is_m
             process.send_signal(number)
         for process in others:
             process.wait(timeout=DEADLINE_S)
-        assert [gpu.limit_mw for gpu in fake_gpus.gpus[1:]] == [250_000] * 2
+        assert [gpu.limit_mw for gpu in fake_gpus.gpus[1:]] == [260_000] * 2
     finally:
         for process in children:
             process.kill()
             process.communicate()
 
-    assert fake_gpus.gpus[0].limit_mw != 250_000
+    assert fake_gpus.gpus[0].limit_mw != 260_000
     fake_gpus.freeze()
     _, net, told = fit(fake_gpus)
-    assert net.limits_w[0] == 250
+    assert net.limits_w[0] == 260
     assert len(told) == 1
-    assert f"is put back to 250 W, as process {killed.pid} " in told[0]
-    no_trace(fake_gpus.gpus[0])
+    assert f"is put back to 260 W, as process {killed.pid} " in told[0]
+    no_trace(fake_gpus.gpus[0], 260_000)
 
 
 def test_without_the_right_to_set_limits_an_error_says_what_is_needed_before_the_first_step(
