@@ -11,10 +11,9 @@ COPY constraints.txt ./
 COPY service/requirements.txt service/requirements.txt
 RUN python -m venv /opt/zeus \
     && /opt/zeus/bin/pip install --no-cache-dir -c constraints.txt -r service/requirements.txt
-COPY pyproject.toml setup.cfg README.md LICENSE ./
-COPY zeus_lightning zeus_lightning
+COPY LICENSE ./
 COPY service service
-RUN /opt/zeus/bin/pip install --no-cache-dir --no-deps .
+RUN /opt/zeus/bin/pip install --no-cache-dir --no-deps ./service
 
 FROM python:3.11-slim-trixie
 RUN useradd --system --uid 10001 --home-dir /var/lib/zeus-service --create-home zeus

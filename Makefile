@@ -4,35 +4,41 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format figures constraints
+.PHONY: help install demo quick test lint format figures constraints
 
 help:
 	@echo "make demo     train a small recurring job, and see it find its batch size"
+	@echo "make quick    run the tests that start no process: two minutes"
 	@echo "make test     run the whole test suite"
-	@echo "make lint     ruff and mypy"
-	@echo "make figures  make the figures of docs/policies.md anew"
-	@echo "make install  make .venv; demo, test and lint do it themselves"
+	@echo "make lint     ruff, mypy and import-linter"
+	@echo "make figures  draw the figures of docs/policies.md"
+	@echo "make install  create .venv; the others do it themselves"
 
 install: $(STAMP)
 
-$(STAMP): setup.cfg pyproject.toml constraints.txt service/requirements.txt
+$(STAMP): setup.cfg pyproject.toml constraints.txt service/setup.cfg service/requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
 	@echo "Installing into $(VENV): a few minutes the first time."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[service,analysis,dev]'
+	@$(BIN)/pip install --quiet --constraint constraints.txt \
+		--editable '.[analysis,dev]' --editable './service[analysis]'
 	@touch $@
 
 demo: install
 	$(BIN)/python examples/quickstart.py
 
+quick: install
+	$(BIN)/python -m pytest -m quick -n 2 --dist worksteal $(ARGS)
+
 # Most tests wait for other processes. In the order of their names the long ones come first.
 test: install
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: install
 	$(BIN)/ruff check --fix .
@@ -45,7 +51,8 @@ figures: install
 constraints:
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet torch==2.13.0 --editable '.[service,analysis,figures,dev]'
+	$(BIN)/pip install --quiet torch==2.13.0 \
+		--editable '.[analysis,figures,dev]' --editable './service[analysis]'
 	{ sed '/^#/!d' constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu//'; } > constraints.new
 	mv constraints.new constraints.txt
 	@touch $(STAMP)

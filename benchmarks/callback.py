@@ -1,8 +1,8 @@
 """What the callbacks cost: at import, for each batch, at each validation end, over a training.
 
 Run it with `python benchmarks/callback.py`, in about four minutes on a quiet machine; it needs the
-extras `service` and `dev`. These are measurements to read, not tests: the figures are of this
-machine, now. Those that were written down are in `RESULTS.md`.
+environment of `make install`. These are measurements to read, not tests; those of one machine are
+in `RESULTS.md`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ IMPORT = """
 import time
 import lightning
 began = time.perf_counter()
-import zeus_lightning
+from zeus_lightning import ZeusBSOCallback
 print(time.perf_counter() - began)
 """
 
@@ -74,7 +74,7 @@ def per_batch_us(callback: Callback, rounds: int = 20, calls: int = 10_000) -> l
 
 
 def report_ms(url: str, reports: int = 300) -> list[float]:
-    """One report that is answered with "keep going", as the callback sends it."""
+    """One report that is answered with `continue`, as the callback sends it."""
     client = BSOClient(url)
     job = JobSpec(
         job_id=f"benchmark-{uuid4().hex}",
@@ -106,7 +106,7 @@ def report_ms(url: str, reports: int = 300) -> list[float]:
 
 
 def run(*arguments: str) -> dict[str, Any]:
-    """What a training of `callback_runs.py` has measured."""
+    """The measurements of a training of `callback_runs.py`."""
     command = [sys.executable, str(RUNS), *arguments]
     output = subprocess.check_output(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True)
     measured: dict[str, Any] = json.loads(output.splitlines()[-1])
@@ -120,7 +120,7 @@ def spread(values: list[float]) -> str:
 
 
 def machine() -> str:
-    """What the figures are of."""
+    """The machine and the versions that were measured."""
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     packages = ", ".join(f"{name} {version(name)}" for name in ("lightning", "torch"))
     return (

@@ -33,7 +33,7 @@ STRATEGY_CALLS = ("all_gather", "barrier", "broadcast", "reduce", "reduce_boolea
 
 
 class Noise(Dataset[torch.Tensor]):
-    """As many samples as asked for, all the same."""
+    """A number of equal samples."""
 
     def __init__(self, length: int) -> None:
         self.length = length

@@ -1,15 +1,16 @@
-"""What the policies spend, how fast they decide, and whether a new one is better than `zeus`.
+"""The cost and speed of the policies, and whether a new one is better than `zeus`.
 
-Run it with `python benchmarks/policies.py --traces DIR`; it needs the extras `service` and
-`analysis`, and the runs recorded for the Zeus paper (ZEUS_TRACES names their directory, too). Costs
-are exact and the same on every machine; times are of this machine, now.
+Run it with `python benchmarks/policies.py --traces DIR`. It needs the
+environment of `make install` and the runs recorded for the Zeus paper; ZEUS_TRACES can also name
+their directory.
+Costs are the same on every machine; times depend on the machine and its load.
 
-An excess is the total cost over that of always choosing the best batch size, less one. A policy is
-better than `zeus` when
+The excess is the total cost over that of always choosing the best batch size, minus one. A policy
+is better than `zeus` if
 
-- its mean excess over the recorded pairs is at most half, over the full horizon and over the first
-  30 recurrences, and on no pair more than one percentage point larger over the full horizon;
-- it is no larger under overlapping submissions and under drift.
+- its mean excess over the recorded pairs is at most half as large, over the full horizon and over
+  the first 30 recurrences, and on no pair more than one percentage point larger over the full one;
+- its excess is no larger under overlapping submissions and under drift.
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 from zeus_service.policies import POLICIES, policy_of
-from zeus_service.simulation import traces
+from zeus_service.simulation import recorded_runs
 from zeus_service.simulation.errors import SimulationError
 from zeus_service.simulation.experiment import Experiment, run_all
-from zeus_service.simulation.job import SimulatedJob
 from zeus_service.simulation.replay import replay
-from zeus_service.simulation.submissions import made_up
+from zeus_service.simulation.simulated_job import SimulatedJob
+from zeus_service.simulation.submissions import synthetic_groups
 from zeus_service.simulation.summary import Summary, summarize, tally
-from zeus_service.simulation.synthetic import drifting, synthetic
-from zeus_service.simulation.workload import Drift, Epoch, Setting, Workload
+from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
+from zeus_service.simulation.workload import Epoch, Setting, Workload
 
 HELD_OUT = range(1000, 1030)
-"""Seeds of made-up workloads; whoever tunes a policy takes others."""
+"""Seeds of synthetic workloads that no policy may be tuned on."""
 DRIFTING = range(1000, 1010)
 WINDOW = 10
 RECURRENCES_PER_SECOND = {"zeus": 5000.0}
-"""At least; of any other policy 500."""
+"""Lower limits; 500 for any other policy."""
 DECISION_MS = 2.0
-"""At most, with 20 batch sizes."""
+"""The upper limit, with 20 batch sizes."""
 CONSOLE = Console()
 
 
@@ -63,10 +64,10 @@ def main() -> int:
     policies = arguments.policy or list(POLICIES)
     try:
         pairs = [
-            traces.read(arguments.traces, gpu, traces.RECIPES[name])
-            for gpu in traces.gpus(arguments.traces)
-            for name in traces.datasets(arguments.traces, gpu)
-            if name in traces.RECIPES
+            recorded_runs.read(arguments.traces, gpu, recorded_runs.RECIPES[name])
+            for gpu in recorded_runs.gpus(arguments.traces)
+            for name in recorded_runs.datasets(arguments.traces, gpu)
+            if name in recorded_runs.RECIPES
         ]
     except SimulationError as error:
         parser.error(str(error))
@@ -83,22 +84,22 @@ def main() -> int:
 
     seeds = range(arguments.seeds)
     recorded = compare("Recorded runs", recurring(pairs, policies, seeds), each=True)
-    fresh = [synthetic(seed) for seed in HELD_OUT]
-    compare("Made-up workloads", recurring(fresh, policies, seeds[:5]))
+    fresh = [synthetic_workload(seed) for seed in HELD_OUT]
+    compare("Synthetic workloads", recurring(fresh, policies, seeds[:5]))
     busy = compare(
         "Overlapping submissions", overlapping([*pairs, *fresh[:6]], policies, seeds[:5])
     )
-    phases = [drifting(seed) for seed in DRIFTING]
+    phases = [drifting_workload(seed) for seed in DRIFTING]
     still = compare("Drift, no window", recurring(phases, policies, seeds[:5]))
     window = compare(
         f"Drift, window_size={WINDOW}",
         recurring(phases, policies, seeds[:5], window_size=WINDOW),
     )
-    held = [check_speed(policy) for policy in policies]
+    passed = [check_speed(policy) for policy in policies]
     for policy in policies:
         if policy != "zeus" and "zeus" in policies:
-            held.append(check_recorded(recorded, policy))
-            held += [
+            passed.append(check_recorded(recorded, policy))
+            passed += [
                 check_no_worse(title, summaries, policy)
                 for title, summaries in (
                     ("overlapping submissions", busy),
@@ -106,12 +107,12 @@ def main() -> int:
                     ("drift with a window", window),
                 )
             ]
-    CONSOLE.print("all numbers hold" if all(held) else "not all numbers hold")
-    return 0 if all(held) else 1
+    CONSOLE.print("all checks passed" if all(passed) else "some checks failed")
+    return 0 if all(passed) else 1
 
 
 def recurring(
-    workloads: Sequence[Workload | Drift],
+    workloads: Sequence[Workload],
     policies: Sequence[str],
     seeds: Sequence[int],
     **knobs: int,
@@ -128,13 +129,13 @@ def recurring(
 def overlapping(
     workloads: Sequence[Workload], policies: Sequence[str], seeds: Sequence[int]
 ) -> list[Experiment]:
-    """Every workload with every policy and seed, as a busy cluster would start it."""
+    """Every workload with every policy and seed, with the submissions of a busy cluster."""
     return [
         Experiment(workload, workload.spec(policy=policy, seed=seed), group.submissions)
         for workload in workloads
         for policy in policies
         for seed in seeds
-        for group in made_up([workload.name], seed, groups=4, submissions=100)
+        for group in synthetic_groups([workload.name], seed, groups=4, submissions=100)
     ]
 
 
@@ -150,7 +151,10 @@ def excess(summaries: Sequence[Summary], policy: str, *, early: bool) -> float:
 def excess_table(
     title: str, summaries: Sequence[Summary], policies: Sequence[str], *, each: bool
 ) -> Table:
-    """Every policy's excess over all recurrences and over the first 30, on `each` workload too."""
+    """The mean excess of each policy over all recurrences and over the first 30.
+
+    With `each`, the table also has the excess on each workload.
+    """
     columns = (Column(name, no_wrap=True, justify="right") for name in ("all", "first 30"))
     table = Table(
         Column("workload, policy", no_wrap=True),
@@ -173,11 +177,11 @@ def excess_table(
 
 
 def check_recorded(summaries: Sequence[Summary], policy: str) -> bool:
-    """At most half of the excess of `zeus`, on no pair a point more."""
+    """Check for at most half of the excess of `zeus`, and at most a point more on every pair."""
     right = True
     for early, span in ((False, "the full horizon"), (True, "the first 30")):
         share = excess(summaries, policy, early=early) / excess(summaries, "zeus", early=early)
-        right &= verdict(
+        right &= checked(
             share <= 0.5, f"{policy}: {share:.0%} of the excess of zeus over {span} (at most 50 %)"
         )
     values = {
@@ -188,37 +192,37 @@ def check_recorded(summaries: Sequence[Summary], policy: str) -> bool:
     pairs = {(row.workload, row.gpu) for row in summaries}
     worst = max(pairs, key=lambda pair: values[*pair, policy] - values[*pair, "zeus"])
     points = values[*worst, policy] - values[*worst, "zeus"]
-    return right & verdict(
+    return right & checked(
         points <= 0.01,
         f"{policy}: {points:+.2%} against zeus on its worst pair, {' '.join(worst)} (at most +1 %)",
     )
 
 
 def check_no_worse(title: str, summaries: Sequence[Summary], policy: str) -> bool:
-    """No more excess than `zeus`."""
+    """Check for no more excess than that of `zeus`."""
     mine, theirs = (excess(summaries, name, early=False) for name in (policy, "zeus"))
-    return verdict(mine <= theirs, f"{policy}: {mine:.2%} under {title}, zeus {theirs:.2%}")
+    return checked(mine <= theirs, f"{policy}: {mine:.2%} under {title}, zeus {theirs:.2%}")
 
 
 def check_speed(policy: str) -> bool:
-    """Recurrences per second on one core, and how long a decision takes with 20 batch sizes."""
-    workload = synthetic(3)
+    """Check the recurrences per second on one core, and the time of a decision."""
+    workload = synthetic_workload(3)
     spec = workload.spec(policy=policy, seed=1)
     replay(workload, spec, 50)
-    began = time.process_time()  # of this process alone, whatever else the machine does
+    began = time.process_time()  # not the time of other processes
     replay(workload, spec, 2000)
     speed = 2000 / (time.process_time() - began)
     wanted = RECURRENCES_PER_SECOND.get(policy, 500.0)
-    right = verdict(
+    right = checked(
         speed >= wanted, f"{policy}: {speed:,.0f} recurrences a second (at least {wanted:,.0f})"
     )
     first, *later = decision_ms(policy)
-    median, most = statistics.median(later), statistics.quantiles(later, n=100)[-1]
-    return right & verdict(
-        most <= DECISION_MS,
-        f"{policy}: a decision takes {median:.2f} ms, 99 of 100 at most {most:.2f} ms (at most "
-        f"{DECISION_MS:g} ms); the slowest {max(later):.2f} ms, the first after a cost is "
-        f"known {first:.2f} ms",
+    median, slow = statistics.median(later), statistics.quantiles(later, n=100)[-1]
+    return right & checked(
+        slow <= DECISION_MS,
+        f"{policy}: a decision takes {median:.2f} ms, the 99th percentile is {slow:.2f} ms "
+        f"(at most {DECISION_MS:g} ms), the maximum {max(later):.2f} ms; the first decision after "
+        f"a cost took {first:.2f} ms",
     )
 
 
@@ -226,27 +230,24 @@ def decision_ms(policy: str) -> list[float]:
     """CPU milliseconds of 1,000 decisions with 20 batch sizes, all of which work."""
     sizes = [8 * (number + 1) for number in range(20)]
     setting = Setting((9.0, 10.0, 11.0), {200.0: Epoch(1.0, 150.0)})
-    workload = Workload("twenty", "made-up", dict.fromkeys(sizes, setting), 80, 20, 200.0)
+    workload = Workload("twenty", "synthetic", dict.fromkeys(sizes, setting), 80, 20, 200.0)
     spec = workload.spec(policy=policy, seed=1)
     job, took = SimulatedJob(spec), []
     cost = np.random.default_rng(1)
     for number in range(1, 1002):
         rng = np.random.default_rng([1, number])
-        began = time.thread_time()  # other processes take time from the clock on the wall
+        began = time.thread_time()  # not the time of other processes
         policy_of(spec).next_batch_size(spec, job.state, rng)
         took.append(1e3 * (time.thread_time() - began))
         started = job.start()
-        job.end(number, started.choice, "converged", float(cost.normal(1000.0, 50.0)))
-    return took[1:]  # the very first knows of no cost, and takes the default
+        job.end(started, "converged", float(cost.normal(1000.0, 50.0)))
+    return took[1:]  # without a cost, the first decision is to take the default
 
 
-def verdict(right: bool, text: str) -> bool:
-    """Print a number, and whether it holds."""
-    CONSOLE.print(
-        f"{'[green]holds[/]' if right else '[red]FAILS[/]'}  {text}",
-        highlight=False,
-        soft_wrap=True,
-    )
+def checked(right: bool, text: str) -> bool:
+    """Print the result of a check; return it."""
+    result = "[green]passed[/]" if right else "[red]FAILED[/]"
+    CONSOLE.print(f"{result}  {text}", highlight=False, soft_wrap=True)
     return right
 
 

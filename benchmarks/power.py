@@ -1,12 +1,12 @@
-"""How many windows, joules and how much regret a power limit costs to find: sweep against golden.
+"""Compare the searches for a power limit, `sweep` and `bracket`: windows, joules and regret.
 
 Run it with `python benchmarks/power.py --traces FOLDER`, where the folder holds the Zeus paper's
 `summary_power_*.csv` (repository ml-energy/zeus, `trace/`), or set ZEUS_TRACES. Without them, only
 the loads made up here are searched.
 
-Windows are told as a fraction of the sweep's. Regret is the cost of the chosen limit over that of
-the best one, less one: of the recorded loads the best of what was recorded, of those made up the
-best without their noise. Joules are of the windows and their warm-up, for windows that last two
+Windows are a fraction of the sweep's. Regret is the cost of the chosen limit divided by that of the
+best one, minus one; the best one of a recorded load is the best recorded, that of a made-up load
+the best without noise. Joules include the windows and their warm-up, for windows that last two
 seconds at the highest limit.
 """
 
@@ -30,25 +30,28 @@ from zeus_lightning.power.search import SearchName, make_search, power_limits
 from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, ZeusCost, parse_selector
 
 Curve = dict[int, PowerPoint]
-"""What a search would measure at each limit."""
+"""What a search would measure, for each limit."""
 
 WINDOW_S = 2.0
 WARMUP = 10 / 40
-"""Batches of warm-up to those of a window."""
+"""Batches of warm-up as a fraction of those of a window."""
 
-
-RUNS: tuple[tuple[SearchName, bool], ...] = (("sweep", False), ("golden", False), ("golden", True))
+RUNS: tuple[tuple[SearchName, bool], ...] = (
+    ("sweep", False),
+    ("bracket", False),
+    ("bracket", True),
+)
 """Searches, and whether they start from the neighbour's optimum."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """A load to search for the best limit of.
+    """A load whose best limit is searched for.
 
     Args:
-        name: What it is.
+        name: Shown to the reader.
         measured: What a search measures.
-        truth: The same without noise, where it is known.
+        truth: The same without noise, if known.
         start_w: The optimum of the nearest batch size, None where there is no other.
     """
 
@@ -60,7 +63,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one search of one load came to; see the module's text."""
+    """The result of one search on one load, in the terms of the module's docstring."""
 
     load: Load
     measured_w: list[int]
@@ -70,14 +73,14 @@ class Outcome:
 
     @property
     def share(self) -> float:
-        """Windows as a fraction of the sweep's."""
+        """Number of windows as a fraction of the sweep's."""
         return len(self.measured_w) / len(self.load.measured)
 
 
 def search_load(
     load: Load, name: SearchName, *, warm: bool, selector_name: str = "zeus-cost", eta: float = 0.5
 ) -> Outcome:
-    """Search as the profiler does, from the neighbour's optimum when warm."""
+    """Search as the profiler does; if `warm`, starting at the neighbour's optimum."""
     selector, inputs = parse_selector(selector_name), _inputs(load.measured, eta)
     start_w = load.start_w if warm else None
     search = make_search(name, list(load.measured), selector, inputs, start_w)
@@ -97,7 +100,7 @@ def search_load(
 
 
 def recorded_loads(folder: Path, eta: float = 0.5) -> list[Load]:
-    """One load for each (GPU, workload, optimizer, batch size) of the recorded runs.
+    """Load the recorded runs: one load for each GPU, workload, optimizer and batch size.
 
     Raises:
         FileNotFoundError: The folder holds no `summary_power_*.csv`.
@@ -169,7 +172,7 @@ def _optimum(curve: Curve, eta: float) -> int:
 
 
 def _neighbours_optimum(sizes: dict[int, Curve], size: int, eta: float) -> int | None:
-    """The best limit of the batch size of the nearest ratio; of two the smaller."""
+    """Return the best limit of the nearest batch size by ratio, the smaller of two."""
     others = [other for other in sizes if other != size]
     if not others:
         return None

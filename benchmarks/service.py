@@ -1,10 +1,12 @@
 """What the service bears: requests a second, latencies, memory, and the cost of a long history.
 
     ZEUS_TEST_POSTGRES_URL=postgresql://postgres@127.0.0.1/postgres python benchmarks/service.py
+    ... python benchmarks/service.py --distance 0 --distance 1 --against ../before/.venv
 
-It makes a database of its own on that server and drops it; without a URL it uses a SQLite file. It
-needs the extras `service` and `dev`. These are measurements to read, not tests: the figures are of
-this machine, now.
+It makes databases of its own on that server and drops them; without a URL it uses SQLite files. It
+needs the environment of `make install`. These are measurements to read, not tests: the figures are
+of this machine, now. `--against` compares this installation with another in alternating
+rounds, so that both meet the same machine; `--distance` puts the database some milliseconds away.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -31,10 +33,11 @@ from uuid import uuid4
 
 import psutil
 import sqlalchemy as sa
+from distance import delayed
 from rich.console import Console
 from rich.table import Table
 
-PROGRAM = Path(sys.executable).parent / "zeus-service"
+HERE = Path(sys.executable).parents[1]
 REPORTS = 3
 JOB = {
     "batch_sizes": [16, 32, 64, 128, 256],
@@ -57,6 +60,8 @@ class Load:
     seconds: float
     cpu_seconds: float
     """Of the generator."""
+    workers_cpu_seconds: float = 0.0
+    """Of the service's workers."""
     starts_ms: list[float] = field(default_factory=list)
     reports_ms: list[float] = field(default_factory=list)
     errors: int = 0
@@ -164,51 +169,74 @@ def apart(*arguments: Any) -> Load:
 
 
 @contextmanager
-def database(server: str | None, folder: Path) -> Iterator[str]:
+def database(server: str | None, folder: Path) -> Iterator[sa.URL]:
     """A new database: on the server whose URL is given, or a SQLite file."""
+    name = f"zeus_benchmark_{uuid4().hex[:8]}"
     if server is None:
-        yield f"sqlite:///{folder / 'benchmark.sqlite3'}"
+        yield sa.make_url(f"sqlite:///{folder / name}.sqlite3")
         return
     url = sa.make_url(server)
     drivers = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
     url = url.set(drivername=drivers[url.get_backend_name()])
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
-    name = f"zeus_benchmark_{uuid4().hex[:8]}"
     with engine.connect() as connection:
         connection.exec_driver_sql(f"CREATE DATABASE {name}")
         try:
-            yield url.set(database=name).render_as_string(hide_password=False)
+            yield url.set(database=name)
         finally:
             forced = " WITH (FORCE)" if url.get_backend_name() == "postgresql" else ""
             connection.exec_driver_sql(f"DROP DATABASE {name}{forced}")
     engine.dispose()
 
 
+@dataclass(frozen=True)
+class Service:
+    """A running service."""
+
+    port: int
+    arbiter: psutil.Process
+    """gunicorn's first process."""
+
+    def workers_cpu_seconds(self) -> float:
+        """CPU time of the workers so far."""
+        times = [worker.cpu_times() for worker in self.arbiter.children()]
+        return sum(each.user + each.system for each in times)
+
+
 @contextmanager
-def service(database_url: str, folder: Path, workers: int) -> Iterator[tuple[int, int]]:
-    """The service on a free port: the port, and the process id of gunicorn's arbiter."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {
-        **os.environ,
-        "ZEUS_BSO_DATABASE_URL": database_url,
-        "ZEUS_BSO_LOG_LEVEL": "WARNING",
-    }
-    subprocess.run([PROGRAM, "db", "upgrade"], env=environment, check=True, capture_output=True)
-    command = [PROGRAM, "serve", f"--bind=127.0.0.1:{port}", f"--workers={workers}"]
-    with (folder / "service.log").open("wb") as log:
+def service(
+    installation: Path, server: str | None, distance_ms: float, folder: Path, workers: int
+) -> Iterator[Service]:
+    """A virtual environment's service on a free port, with a database of its own."""
+    with ExitStack() as stack:
+        url = stack.enter_context(database(server, folder))
+        if distance_ms:
+            port = url.port or {"postgresql": 5432, "mysql": 3306}[url.get_backend_name()]
+            near = delayed(url.host or "127.0.0.1", port, distance_ms / 1000)
+            url = url.set(host="127.0.0.1", port=stack.enter_context(near))
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        environment = {
+            **os.environ,
+            "ZEUS_BSO_DATABASE_URL": url.render_as_string(hide_password=False),
+            "ZEUS_BSO_LOG_LEVEL": "WARNING",
+        }
+        program = installation / "bin" / "zeus-service"
+        subprocess.run([program, "db", "upgrade"], env=environment, check=True, capture_output=True)
+        command = [program, "serve", f"--bind=127.0.0.1:{port}", f"--workers={workers}"]
+        log = stack.enter_context((folder / f"service-{port}.log").open("wb"))
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    try:
-        for _ in range(300):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
-        yield port, process.pid
-    finally:
-        process.terminate()
-        process.wait()
+        try:
+            for _ in range(600):
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.1)
+            yield Service(port, psutil.Process(process.pid))
+        finally:
+            process.terminate()
+            process.wait()
 
 
 def register(port: int, count: int = 1) -> list[str]:
@@ -256,73 +284,112 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0, help="of one round")
-    parser.add_argument("--trials", type=int, default=10_000, help="of the long history")
+    parser.add_argument("--trials", type=int, default=10_000, help="of the long history; 0: none")
+    parser.add_argument(
+        "--distance", type=float, action="append", help="of the database, in ms; may be repeated"
+    )
+    parser.add_argument("--against", type=Path, help="another virtual environment, to compare with")
     given = parser.parse_args()
     console = Console(width=100)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        url = stack.enter_context(database(given.server, folder))
-        port, arbiter = stack.enter_context(service(url, folder, given.workers))
-        console.print(_machine(url), highlight=False)
-        table = Table(title=f"{given.clients} clients, a start and {REPORTS} reports each, in turn")
-        for name in ("", "requests/s", "report p50 ms", "p99 ms", "start p50 ms", "errors", "CPU"):
-            table.add_column(name, justify="right" if name else "left")
-        speeds = []
-        for title, jobs in (("a job each", given.clients), ("one job for all", 1)):
-            ids = register(port, jobs) * (given.clients // jobs)
-            rounds = []
-            for _ in range(given.rounds):
+    console.print(_machine(given.server), highlight=False)
+    speeds: list[float] = []
+    for distance_ms in given.distance or [0.0]:
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            services = {
+                name: stack.enter_context(
+                    service(installation, given.server, distance_ms, folder, given.workers)
+                )
+                for name, installation in {"this": HERE, "against": given.against}.items()
+                if installation
+            }
+            console.print(_throughput(services, distance_ms, given, speeds))
+            for name, each in services.items():
+                memory = [f"{w.memory_info().rss / 1e6:.0f}" for w in each.arbiter.children()]
+                console.print(f"Resident memory per worker after this load, {name}: {memory} MB")
+            if given.trials and not distance_ms:
+                _long_history(services["this"].port, given, console)
+    console.print("CPU: of the workers per request, and of the load's generator, of one core.")
+    console.print(f"Adding up 5 million integers took {min(speeds):.2f} to {max(speeds):.2f} s.")
+
+
+def _throughput(
+    services: dict[str, Service], distance_ms: float, given: Namespace, speeds: list[float]
+) -> Table:
+    """Medians of rounds that alternate between the services, and of the ratios of each pair."""
+    table = Table(
+        title=f"{given.clients} clients, a start and {REPORTS} reports each, in turn; "
+        f"the database {distance_ms:g} ms away"
+    )
+    for name in ("", "", "requests/s", "report p50 ms", "p99 ms", "start p50 ms", "CPU ms", "CPU",
+                 "errors"):  # fmt: skip
+        table.add_column(name, justify="right" if name else "left")
+    for title, jobs in (("a job each", given.clients), ("one job for all", 1)):
+        rounds: dict[str, list[list[float]]] = {name: [] for name in services}
+        ids = {
+            name: register(each.port, jobs) * (given.clients // jobs)
+            for name, each in services.items()
+        }
+        for number in range(given.rounds):
+            for name in sorted(services, reverse=bool(number % 2)):
                 speeds.append(additions_s())
-                rounds.append(apart(port, ids, given.seconds, sys.maxsize, REPORTS))
-            table.add_row(title, *_figures(rounds))
-        console.print(table)
-        console.print("CPU: of the load's generator, in percent of one core. Medians of rounds.")
-        console.print(
-            f"Adding up 5 million integers took {min(speeds):.2f} to {max(speeds):.2f} s meanwhile."
-        )
-        workers = psutil.Process(arbiter).children()
-        memory = [f"{worker.memory_info().rss / 1e6:.0f}" for worker in workers]
-        console.print(f"Resident memory per worker after this load: {', '.join(memory)} MB")
-
-        short, long = register(port, 2)
-        generate(port, [short], 1e9, 10, 1)
-        apart(port, [long] * given.clients, 1e9, given.trials, 1)
-        pairs = [(report_on(port, short, 200), report_on(port, long, 200)) for _ in range(7)]
-        few = [statistics.median(pair[0]) for pair in pairs]
-        many = [statistics.median(pair[1]) for pair in pairs]
-        ratios = [b / a for a, b in zip(few, many, strict=True)]
-        console.print(
-            f"A report on a job with {given.trials} finished trials takes "
-            f"{statistics.median(ratios):.2f} times one on a job with 10 "
-            f"({min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} pairs; "
-            f"{statistics.median(few):.2f} ms there)"
-        )
+                began = services[name].workers_cpu_seconds()
+                arguments = (services[name].port, ids[name], given.seconds, sys.maxsize, REPORTS)
+                load = apart(*arguments)
+                load.workers_cpu_seconds = services[name].workers_cpu_seconds() - began
+                rounds[name].append(_figures(load))
+        for name, figures in rounds.items():
+            table.add_row(
+                title, name, *(f"{statistics.median(x):.4g}" for x in zip(*figures, strict=True))
+            )
+        if len(rounds) == 2:
+            pairs = zip(*rounds.values(), strict=True)
+            ratios = [[a / b if b else 1.0 for a, b in zip(*pair, strict=True)] for pair in pairs]
+            table.add_row(
+                title, "ratio", *(f"{statistics.median(x):.2f}" for x in zip(*ratios, strict=True))
+            )
+    return table
 
 
-def _figures(rounds: list[Load]) -> list[str]:
-    def median(values: list[float]) -> float:
-        return statistics.median(values)
-
+def _figures(load: Load) -> list[float]:
     return [
-        f"{median([load.requests / load.seconds for load in rounds]):.0f}",
-        f"{median([percentile(load.reports_ms, 50) for load in rounds]):.1f}",
-        f"{median([percentile(load.reports_ms, 99) for load in rounds]):.1f}",
-        f"{median([percentile(load.starts_ms, 50) for load in rounds]):.1f}",
-        str(sum(load.errors for load in rounds)),
-        f"{100 * median([load.cpu_seconds / load.seconds for load in rounds]):.0f}",
+        load.requests / load.seconds,
+        percentile(load.reports_ms, 50),
+        percentile(load.reports_ms, 99),
+        percentile(load.starts_ms, 50),
+        1000 * load.workers_cpu_seconds / load.requests,
+        load.cpu_seconds / load.seconds,
+        load.errors,
     ]
 
 
-def _machine(url: str) -> str:
-    engine = sa.create_engine(url)
-    with engine.connect() as connection:
-        if engine.dialect.name == "postgresql":
-            server = connection.exec_driver_sql("SHOW server_version").scalar()
-            fsync = connection.exec_driver_sql("SHOW fsync").scalar()
-            data = f"PostgreSQL {server}, fsync {fsync}"
-        else:
-            data = f"{engine.dialect.name} {connection.dialect.server_version_info}"
-    engine.dispose()
+def _long_history(port: int, given: Namespace, console: Console) -> None:
+    short, long = register(port, 2)
+    generate(port, [short], 1e9, 10, 1)
+    apart(port, [long] * given.clients, 1e9, given.trials, 1)
+    pairs = [(report_on(port, short, 200), report_on(port, long, 200)) for _ in range(7)]
+    few = [statistics.median(pair[0]) for pair in pairs]
+    many = [statistics.median(pair[1]) for pair in pairs]
+    ratios = [b / a for a, b in zip(few, many, strict=True)]
+    console.print(
+        f"A report on a job with {given.trials} finished trials takes "
+        f"{statistics.median(ratios):.2f} times one on a job with 10 "
+        f"({min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} pairs; "
+        f"{statistics.median(few):.2f} ms there)"
+    )
+
+
+def _machine(server: str | None) -> str:
+    with tempfile.TemporaryDirectory() as folder, database(server, Path(folder)) as url:
+        engine = sa.create_engine(url)
+        with engine.connect() as connection:
+            if engine.dialect.name == "postgresql":
+                version_ = connection.exec_driver_sql("SHOW server_version").scalar()
+                fsync = connection.exec_driver_sql("SHOW fsync").scalar()
+                data = f"PostgreSQL {version_}, fsync {fsync}"
+            else:
+                data = f"{engine.dialect.name} {connection.dialect.server_version_info}"
+        engine.dispose()
     cpu = next(
         (
             line.partition(":")[2].strip()

@@ -1,7 +1,7 @@
-"""Makes the figures of `docs/policies.md` anew: `make figures`.
+"""Draws the figures of `docs/policies.md`: `make figures`.
 
-Everything in them is simulated on made-up workloads, so no recorded runs are needed and the same
-version makes the same figures.
+All are simulated on synthetic workloads: no recorded runs are needed, and the same version draws
+the same figures.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from zeus_service.policies import POLICIES
 from zeus_service.simulation.experiment import Experiment, run_all
-from zeus_service.simulation.machine import price
-from zeus_service.simulation.series import Floats, series
+from zeus_service.simulation.regret import Floats, curves
 from zeus_service.simulation.summary import Tally, ratio, tally
-from zeus_service.simulation.synthetic import drifting, synthetic
-from zeus_service.simulation.workload import Drift, Workload
+from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
+from zeus_service.simulation.workload import Workload
 
 FOLDER = Path(__file__).parent / "figures"
 COLOURS = dict(zip(POLICIES, ("#4c78a8", "#e45756", "#54a24b", "#b279a2"), strict=False))
 SEEDS = range(20)
-EXAMPLE = synthetic(20)
-"""The workload that is looked at closely."""
-MANY = [synthetic(seed) for seed in range(2000, 2012)]
-DRIFTING = [drifting(seed) for seed in range(2000, 2006)]
+EXAMPLE = synthetic_workload(20)
+"""The workload of the first figures."""
+MANY = [synthetic_workload(seed) for seed in range(2000, 2012)]
+DRIFTING = [drifting_workload(seed) for seed in range(2000, 2006)]
 
 mpl.rcParams |= {
-    "svg.hashsalt": "zeus-lightning",  # the same figure is the same file
+    "svg.hashsalt": "zeus-lightning",  # so that the same figure is the same file
     "svg.fonttype": "none",
     "font.size": 9.0,
     "axes.spines.top": False,
@@ -43,7 +42,7 @@ mpl.rcParams |= {
 
 
 def main() -> None:
-    """Write them all."""
+    """Write all figures."""
     FOLDER.mkdir(exist_ok=True)
     for draw in (valley, regret, choices, drift, knobs):
         figure = draw()
@@ -52,12 +51,12 @@ def main() -> None:
 
 
 def valley() -> Figure:
-    """Cost over batch size: what a policy has to find out."""
+    """Plot the cost of a run over the batch size."""
     figure = Figure(figsize=(7, 2.8), layout="constrained")
     axes = figure.subplots()
     oracle = EXAMPLE.expected_cost(EXAMPLE.oracle(0.5), 0.5)
     for size, setting in EXAMPLE.settings.items():
-        epoch = price(setting, 0.5, EXAMPLE.max_power_w).epoch_cost
+        epoch = setting.price(0.5, EXAMPLE.max_power_w).epoch_cost
         runs = [epochs * epoch / oracle for epochs in setting.target_epochs if np.isfinite(epochs)]
         axes.plot([size] * len(runs), runs, "o", color="#4c78a8", alpha=0.3, markersize=4)
         if not runs:
@@ -75,7 +74,7 @@ def valley() -> Figure:
 
 
 def regret() -> Figure:
-    """Cumulative regret on the example and on many."""
+    """Plot the cumulative regret on the example and on many workloads."""
     figure = Figure(figsize=(7, 2.8), layout="constrained")
     for axes, title, workloads in zip(
         figure.subplots(1, 2),
@@ -91,9 +90,9 @@ def regret() -> Figure:
 
 
 def choices() -> Figure:
-    """Which batch size when."""
+    """Plot which batch size is tried first at each recurrence."""
     figure = Figure(figsize=(7, 1.0 + 1.8 * len(POLICIES)), layout="constrained")
-    every = series(replays([EXAMPLE], recurrences=100))
+    every = curves(replays([EXAMPLE], recurrences=100))
     for axes, one in zip(np.atleast_1d(figure.subplots(len(every), 1)), every, strict=True):
         image = axes.imshow(one.chosen, aspect="auto", origin="lower", cmap="Blues", vmin=0, vmax=1)
         axes.set_yticks(range(len(one.batch_sizes)), [str(size) for size in one.batch_sizes])
@@ -103,7 +102,7 @@ def choices() -> Figure:
 
 
 def drift() -> Figure:
-    """Cost of each recurrence while the best batch size moves."""
+    """Plot the cost of each recurrence while the best batch size moves."""
     figure = Figure(figsize=(7, 2.8), layout="constrained")
     for axes, window_size in zip(figure.subplots(1, 2, sharey=True), (0, 10), strict=True):
         for policy, values in by_policy(DRIFTING, window_size=window_size).items():
@@ -118,7 +117,7 @@ def drift() -> Figure:
 
 
 def knobs() -> Figure:
-    """What the knobs of a job do to the outcome."""
+    """Plot the excess, energy and time over the values of a job's knobs."""
     figure = Figure(figsize=(7, 5.4), layout="constrained")
     (beta, rounds), (window, eta) = figure.subplots(2, 2)
     sweep(beta, MANY, "beta_knob", [1.25, 1.5, 2.0, 3.0, 5.0, 10.0])
@@ -151,8 +150,8 @@ def knobs() -> Figure:
     return figure
 
 
-def sweep(axes: Axes, workloads: Sequence[Workload | Drift], knob: str, values: list[Any]) -> None:
-    """The mean excess of every policy over the values of a knob."""
+def sweep(axes: Axes, workloads: Sequence[Workload], knob: str, values: list[Any]) -> None:
+    """Plot the mean excess of every policy over the values of a knob."""
     for policy in POLICIES:
         excess = [mean_excess(tallies(workloads, policy, **{knob: value})) for value in values]
         axes.plot(values, excess, marker="o", markersize=3, color=COLOURS[policy], label=policy)
@@ -163,12 +162,12 @@ def sweep(axes: Axes, workloads: Sequence[Workload | Drift], knob: str, values: 
 
 
 def mean_excess(group: Sequence[Tally]) -> float:
-    """Mean over the replays of the cost over the best's, less one."""
+    """The mean, over replays, of the cost over that of the best batch size, minus one."""
     return statistics.mean(each.cost / each.oracle - 1 for each in group)
 
 
 def replays(
-    workloads: Sequence[Workload | Drift],
+    workloads: Sequence[Workload],
     policies: Sequence[str] = tuple(POLICIES),
     recurrences: int | None = None,
     seeds: Sequence[int] = SEEDS,
@@ -188,23 +187,25 @@ def replays(
     return list(zip(experiments, run_all(experiments, jobs=-1), strict=True))
 
 
-def tallies(workloads: Sequence[Workload | Drift], policy: str, **job_knobs: Any) -> list[Tally]:
-    """The sums of a few seeds' replays."""
+def tallies(workloads: Sequence[Workload], policy: str, **job_knobs: Any) -> list[Tally]:
+    """The sums of replays with four seeds."""
     return [tally(*replay) for replay in replays(workloads, [policy], seeds=SEEDS[:4], **job_knobs)]
 
 
 def by_policy(
-    workloads: Sequence[Workload | Drift], recurrences: int | None = None, **job_knobs: Any
+    workloads: Sequence[Workload],
+    recurrences: int | None = None,
+    **job_knobs: Any,
 ) -> dict[str, Floats]:
-    """For every policy, the cost of each recurrence over the best's, of all replays."""
+    """For every policy, (replays, recurrences), costs over that of the best batch size."""
     costs: dict[str, list[Floats]] = {}
-    for one in series(replays(workloads, recurrences=recurrences, **job_knobs)):
+    for one in curves(replays(workloads, recurrences=recurrences, **job_knobs)):
         costs.setdefault(one.policy, []).append(one.cost)
     return {policy: np.concatenate(each) for policy, each in costs.items()}
 
 
 def band(axes: Axes, policy: str, values: Floats) -> None:
-    """The mean, and the middle 80 % of the replays."""
+    """Plot the mean, and the middle 80 % of the replays."""
     recurrences = np.arange(1, values.shape[1] + 1)
     low, high = np.percentile(values, [10, 90], axis=0)
     axes.fill_between(recurrences, low, high, color=COLOURS[policy], alpha=0.2, linewidth=0)

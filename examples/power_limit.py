@@ -1,14 +1,14 @@
 """Find the best power limit of a GPU while a small network trains on it.
 
 Needs an NVIDIA GPU and the right to set its power limit (root, or CAP_SYS_ADMIN; in a container
-`--cap-add SYS_ADMIN`). The limit found at the start is put back at the end.
+`--cap-add SYS_ADMIN`). The limit found at the start is restored at the end.
 
     python examples/power_limit.py                              # the lowest cost
     python examples/power_limit.py --selector max-slowdown:1.1  # the lowest limit 10 % slower
     python examples/power_limit.py --observe                    # change nothing
     zeus-lightning power-profile power-profile.json --plot power-profile.html
 
-Run it again, and the limit is applied from the first step: the profile is kept in a file.
+Run it again, and the limit is applied from the first step: the profile is stored in a file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from zeus_lightning import ZeusError, ZeusPowerLimitCallback
 
 
 class Net(L.LightningModule):
-    """A perceptron, as wide as it takes to keep the GPU busy."""
+    """A perceptron wide enough to keep the GPU busy."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -33,17 +33,17 @@ class Net(L.LightningModule):
         self.net = nn.Sequential(*layers, *layers, *layers, nn.Linear(width, 10))
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """The loss of one batch."""
+        """Return the loss of one batch."""
         inputs, labels = batch
         return nn.functional.cross_entropy(self.net(inputs), labels)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Plain SGD."""
+        """Use plain SGD."""
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
 def random_data(width: int, batch_size: int, batches: int) -> DataLoader[tuple[Tensor, ...]]:
-    """Some samples, again and again: what is computed does not change what a batch takes."""
+    """Repeat a few random samples: their values do not change the cost of a batch."""
     samples = batch_size * 8
     data = TensorDataset(torch.randn(samples, width), torch.randint(10, (samples,)))
     again = torch.arange(batch_size * batches) % samples
@@ -53,8 +53,8 @@ def random_data(width: int, batch_size: int, batches: int) -> DataLoader[tuple[T
 def main() -> None:
     """Train, and print what was found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--selector", default="zeus-cost", help="what is best")
-    parser.add_argument("--search", default="golden", choices=("golden", "sweep"))
+    parser.add_argument("--selector", default="zeus-cost", help="which limit is best")
+    parser.add_argument("--search", default="bracket", choices=("bracket", "sweep"))
     parser.add_argument("--observe", action="store_true", help="change nothing")
     parser.add_argument("--profile", type=Path, default=Path("power-profile.json"))
     parser.add_argument("--batches", type=int, default=20_000)
@@ -68,7 +68,7 @@ def main() -> None:
     if options.meter == "nvml" and not torch.cuda.is_available():
         print(
             "PyTorch sees no NVIDIA GPU here, so there is no power limit to find. Run this on a "
-            "machine with one; `zeus-lightning doctor --power-limit` tells whether limits can be "
+            "machine with one; `zeus-lightning doctor --power-limit` shows whether limits can be "
             "set there."
         )
         return

@@ -218,7 +218,7 @@ def service(folder: Path) -> Iterator[str]:
             env={**os.environ, "ZEUS_BSO_DATABASE_URL": database},
             stdout=log,
             stderr=log,
-            start_new_session=True,  # Ctrl-C ends the run first, which tells the service so
+            start_new_session=True,  # Ctrl-C ends the run first, which reports that to the service
         )
     try:
         wait_for(f"http://{bind}/healthz", process, log_path)

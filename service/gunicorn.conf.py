@@ -3,9 +3,12 @@
 import sys
 from typing import Any
 
-from zeus_service.config import UnusableConfig, load_config
-from zeus_service.database import UnusableDatabase
-from zeus_service.server import make_ready, settings
+from zeus_service.serving.gunicorn import make_ready, patch, settings
+
+patch()
+
+from zeus_service.config import UnusableConfig, load_config  # noqa: E402 - after the patch
+from zeus_service.store.migrate import UnusableDatabase  # noqa: E402 - after the patch, too
 
 try:
     _config = load_config()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from service_process import ServiceProcess
 
-pytest_plugins = ["fake_nvml.plugin"]
+pytest_plugins = ["fake_nvml.plugin", "left_out", "own_servers", "quick"]
 
 # Of the processes that tests start, too: where they are more than the cores, threads that wait for
 # each other in circles take ten times as long.

@@ -4,41 +4,47 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import own_servers
 import pytest
 from sqlalchemy import URL, NullPool, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 from zeus_service import create_app
 from zeus_service.config import Config
-from zeus_service.database import upgrade
+from zeus_service.store.migrate import upgrade
 
 SERVERS = {"postgresql": "ZEUS_TEST_POSTGRES_URL", "mysql": "ZEUS_TEST_MYSQL_URL"}
+"""Variables that name a server to use in place of one of the tests' own."""
 
-DATABASES = [
-    "sqlite",
-    *(
-        pytest.param(
-            name,
-            marks=pytest.mark.skipif(
-                not os.environ.get(variable), reason=f"{variable} names no {name} server"
-            ),
-        )
-        for name, variable in SERVERS.items()
-    ),
-]
+_INSTALL = {"postgresql": "PostgreSQL", "mysql": "MariaDB"}
+
+
+def _server_param(name: str) -> Any:
+    variable = SERVERS[name]
+    return pytest.param(
+        name,
+        marks=pytest.mark.skipif(
+            not os.environ.get(variable) and not own_servers.is_installed(name),
+            reason=f"no {_INSTALL[name]} server: install one, or name one in {variable}",
+        ),
+    )
+
+
+DATABASES = ["sqlite", *map(_server_param, SERVERS)]
 """For `pytest.mark.parametrize` and fixtures."""
 POSTGRESQL = DATABASES[1:2]
-"""Likewise, for what is so on PostgreSQL only."""
+"""The same for what only PostgreSQL does."""
 
 
 def server_url(name: str) -> URL:
-    """Of the server that the environment names, with the driver that the service uses."""
-    return make_url(Config(database_url=os.environ[SERVERS[name]]).database_url)
+    """The URL of a server, with the driver that the service uses."""
+    url = os.environ.get(SERVERS[name]) or own_servers.url_of(name)
+    return make_url(Config(database_url=url).database_url)
 
 
 @contextmanager
@@ -90,18 +96,3 @@ def kill_connections(database_url: str) -> int:
             with contextlib.suppress(DBAPIError):  # it has just ended by itself
                 connection.exec_driver_sql(f"KILL {number}")
     return len(numbers)
-
-
-def main() -> None:
-    """Check that the servers named in the environment answer; for CI, which may skip none."""
-    for name, variable in SERVERS.items():
-        if not os.environ.get(variable):
-            sys.exit(f"{variable} is not set: it must name a {name} server")
-        try:
-            create_engine(server_url(name)).connect().close()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
-            sys.exit(f"no {name} server answers at {variable}={os.environ[variable]}: {error}")
-
-
-if __name__ == "__main__":
-    main()

@@ -48,4 +48,4 @@ class FakePowercap:
         energy_uj = (int(counter.read_text()) + round(energy_j * 1e6)) % RANGE_UJ
         written = counter.with_suffix(".new")
         written.write_text(f"{energy_uj}\n")
-        written.rename(counter)  # in one step: nobody may find the file empty
+        written.rename(counter)  # in one step: no reader may find the file empty

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from fake_nvml import FakeDriver, FakeGpu
-from programs import Data, Net
+from lightning.pytorch import Callback, Trainer
+from programs import Data, Net, trainer
 from torch.utils.data import DataLoader, TensorDataset
 
 from zeus_lightning import ZeusPowerLimitCallback
@@ -70,3 +73,31 @@ def power(**arguments: Any) -> ZeusPowerLimitCallback:
         "meter": "nvml:0",
     }
     return ZeusPowerLimitCallback(**(defaults | arguments))
+
+
+def phases(limits_w: list[float]) -> list[tuple[float, int]]:
+    """Limits in the order of training, with the number of steps under each."""
+    found: list[tuple[float, int]] = []
+    for limit_w in limits_w:
+        count = found.pop()[1] if found and found[-1][0] == limit_w else 0
+        found.append((limit_w, count + 1))
+    return found
+
+
+def expected(gpu: FakeGpu, limit_w: int, work_s: float = 0.1) -> tuple[float, float]:
+    """Joules and seconds of a step under a limit, as the fake GPU has it."""
+    time_s = work_s * (250 / (limit_w - 50)) ** (1 / 3)
+    return limit_w * time_s, time_s
+
+
+def fit(callback: ZeusPowerLimitCallback, net: GpuNet, *others: Callback, **more: Any) -> Trainer:
+    """Train a program with the callback, for one epoch by default."""
+    data = more.pop("data", None) or ManyBatches()
+    runner = trainer(callback, *others, **({"max_epochs": 1} | more))
+    runner.fit(net, data, ckpt_path=more.get("ckpt_path"))
+    return runner
+
+
+def zeus_warnings(caught: Iterable[warnings.WarningMessage]) -> list[str]:
+    """The messages of this package's warnings."""
+    return [str(w.message) for w in caught if str(w.message).startswith("zeus:")]

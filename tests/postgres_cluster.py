@@ -1,4 +1,4 @@
-"""A PostgreSQL server of a test's own, which it may stop and start."""
+"""A PostgreSQL server of the tests' own, which a test may stop and start."""
 
 from __future__ import annotations
 
@@ -14,32 +14,45 @@ from service_process import free_port
 
 
 def binaries() -> Path | None:
-    """Where the server's programs are."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    initdb = found[-1] if found else shutil.which("initdb")
+    """Where the server's programs are: of the newest release, where several are installed."""
+    found = Path("/usr/lib/postgresql").glob("*/bin/initdb")
+    newest = max(found, key=lambda path: float(path.parts[-3]), default=None)
+    initdb = newest or shutil.which("initdb")
     return Path(initdb).parent if initdb else None
 
 
-class PostgresCluster:
-    """A cluster in a temporary folder, on a free port of 127.0.0.1, within a `with`.
+def user_of_servers() -> dict[str, Any]:
+    """Arguments of `subprocess`: run as this user, or as `nobody` instead of root.
 
-    It runs as this user, or as `nobody` where this user is root, whom the server refuses.
+    PostgreSQL refuses to run as root, and MariaDB as root wants to be told so.
     """
+    return {"user": "nobody", "extra_groups": []} if os.getuid() == 0 else {}
+
+
+class PostgresCluster:
+    """A cluster in a temporary folder, on a free port of 127.0.0.1, within a `with`."""
 
     def __init__(self) -> None:
         programs = binaries()
         assert programs is not None
         self._programs = programs
-        self._as: dict[str, Any] = (
-            {"user": "nobody", "extra_groups": []} if os.getuid() == 0 else {}
-        )
+        self._as = user_of_servers()
         self.port = free_port()
         self.url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:
         """Start it, and wait until it takes connections."""
-        settings = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories="
-        self._run("pg_ctl", "start", "-w", "-t", "120", "-o", settings, "-l", "server.log")
+        settings = {
+            "port": self.port,
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "max_connections": 300,
+            # a crash of the machine may lose all; one of the server loses nothing
+            "fsync": "off",
+            "full_page_writes": "off",
+        }
+        options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        self._run("pg_ctl", "start", "-w", "-t", "120", "-o", options, "-l", "server.log")
 
     def stop(self, mode: str) -> None:
         """Stop it: `fast` ends its connections first, `immediate` is a crash."""
@@ -61,7 +74,7 @@ class PostgresCluster:
     def __enter__(self) -> Self:
         self._folder = Path(tempfile.mkdtemp(prefix="zeus-postgres-"))
         if self._as:
-            shutil.chown(self._folder, "nobody")
+            shutil.chown(self._folder, self._as["user"])
         self._run("initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale")
         self.start()
         return self

@@ -1,8 +1,8 @@
 """Train recurring Lightning jobs for the least energy and time."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from zeus_lightning.bso import ZeusBSOCallback
 from zeus_lightning.errors import (
     ZeusConfigError,
     ZeusError,
@@ -17,6 +17,7 @@ from zeus_lightning.errors import (
 from zeus_lightning.version import __version__
 
 if TYPE_CHECKING:
+    from zeus_lightning.bso import ZeusBSOCallback
     from zeus_lightning.power_limit import ZeusPowerLimitCallback
 
 __all__ = [
@@ -35,10 +36,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import `ZeusPowerLimitCallback` when it is asked for: it is a third of the package."""
-    if name != "ZeusPowerLimitCallback":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from zeus_lightning.power_limit import ZeusPowerLimitCallback
+_CALLBACKS = {"ZeusBSOCallback": "bso", "ZeusPowerLimitCallback": "power_limit"}
 
-    return ZeusPowerLimitCallback
+
+def __getattr__(name: str) -> Any:
+    """Import a callback when it is first used: the command line works without torch."""
+    if name in _CALLBACKS:
+        return getattr(import_module(f"zeus_lightning.{_CALLBACKS[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,56 +2,43 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 from typing_extensions import override
 
-from zeus_lightning import batch_size as sizes
 from zeus_lightning.client import BSOClient
-from zeus_lightning.distributed import on_every_rank, on_rank_zero
-from zeus_lightning.ending import at_train_end, outcome_of, text_of
-from zeus_lightning.errors import (
-    ZeusConfigError,
-    ZeusError,
-    ZeusServiceUnavailable,
-    ZeusTrialFailed,
-)
-from zeus_lightning.heartbeat import Heartbeat
-from zeus_lightning.injection import Injection
-from zeus_lightning.job import JobArguments
-from zeus_lightning.lr_scaling import LRScaling
-from zeus_lightning.mailbox import Mailbox
+from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusTrialFailed
 from zeus_lightning.messages import JobSpec, Outcome, Report, TrialStart
 from zeus_lightning.meters import EnergyMeter
-from zeus_lightning.monitor import monitored
-from zeus_lightning.recurrence import Recurrence
-from zeus_lightning.resume import SavedTrial, take_up
-from zeus_lightning.run_meter import RunMeter
-from zeus_lightning.trial import Answer, Trial, start_trial
-
-_FAILURES = ("early_stopped", "not_converged", "diverged", "out_of_memory")
-_BEATS_PER_LEASE = 3
-_log = logging.getLogger(__name__)
+from zeus_lightning.program.batch_size import Scope
+from zeus_lightning.program.job import JobArguments
+from zeus_lightning.program.lr_scaling import LRScaling
+from zeus_lightning.ranks.distributed import on_every_rank
+from zeus_lightning.trial.checkpoint import SavedTrial
+from zeus_lightning.trial.fit import Fit, end_at_once
+from zeus_lightning.trial.outcome import outcome_of, reason_of
+from zeus_lightning.trial.record import TrialRecord
+from zeus_lightning.trial.reporter import TrialReporter
+from zeus_lightning.trial.shared_record import SharedRecord
 
 
 class ZeusBSOCallback(Callback):
-    """Train with the batch size that reaches the target metric at the lowest cost.
+    """Batch size optimizer (BSO): train with the batch size that reaches the target at least cost.
 
-    Each `fit` is one recurrence of a job: the callback asks the service for a batch size, sets it
-    before any dataloader is built, measures energy and time from the start of training to each
-    validation end, reports them, and stops the run when the target is reached or the service gives
-    the batch size up. The cost is `eta_knob * energy + (1 - eta_knob) * max_power * time`, in
-    joules, where `max_power` is the sum of the devices' highest power limits in watts.
+    Each `fit` is one trial of a job: the callback requests a batch size from the service, sets it
+    before any dataloader is built, reports energy and time since training began at each validation
+    end, and stops the run when the target is reached or the batch size has failed. The cost in
+    joules is `eta_knob * energy + (1 - eta_knob) * max_power * time`, where `max_power` is the sum
+    of the devices' highest power limits in watts.
 
-    It logs `zeus/batch_size` (see `batch_size_scope`), `zeus/energy_j`, `zeus/time_s`,
-    `zeus/power_w` (mean since training began) and `zeus/cost` at each validation end.
+    It logs `zeus/batch_size`, `zeus/energy_j`, `zeus/time_s`, `zeus/power_w` (mean since training
+    began) and `zeus/cost` at each validation end. `fit(ckpt_path=...)` resumes the trial of the
+    checkpoint; joules and seconds spent after the checkpoint was saved do not count.
 
     Args:
         url: The service, such as `http://127.0.0.1:8765`. Default: `$ZEUS_SERVER_URL`.
@@ -61,12 +48,12 @@ class ZeusBSOCallback(Callback):
         job_id: The same id makes the runs one recurring job: 1 to 255 letters, digits and `._:-`.
             Default: `$ZEUS_JOB_ID`, else the module's class name.
         batch_sizes: Batch sizes to choose from. Default: `default_batch_size` times 2**-3 to 2**3.
-        default_batch_size: Batch size to start from. Default: what the datamodule or module (or its
-            hparams) has as `batch_size`, times devices and accumulated batches if that is global.
-        batch_size_scope: What `batch_sizes`, `default_batch_size` and the service speak of.
-            `global`: what one optimizer step sees, over all devices and accumulated batches; each
-            device trains with an equal share. `per_device`: what `batch_size` of the program says,
-            passed through; one optimizer step sees it times devices and accumulated batches.
+        default_batch_size: Batch size to start from. Default: the `batch_size` of the datamodule or
+            module (or their hparams), times devices and accumulated batches in the global scope.
+        batch_size_scope: What a batch size of the job is. `global`: the samples of one optimizer
+            step, over all devices and accumulated batches; each device trains with an equal share.
+            `per_device`: the program's `batch_size`, passed through; one optimizer step takes it
+            times devices and accumulated batches.
         max_epochs: Epochs after which the batch size has failed. Default: the Trainer's.
         eta_knob: Weight of energy against time in the cost, in [0, 1].
         beta_knob: A run expected to cost more than this times what the best batch size costs is
@@ -74,34 +61,27 @@ class ZeusBSOCallback(Callback):
         num_pruning_rounds: Rounds of exploration before Thompson sampling.
         window_size: Latest runs of a batch size that count, for drifting data; 0: all.
         policy: Name of the service's policy. Default: the service's choice.
-        seed: Of the policy's random choices. Default: from the job id.
+        seed: Seed of the policy's random choices. Default: derived from the job id.
         lr_scaling: `linear` or `sqrt`: scales the module's `lr` or `learning_rate`, taken to be
             right for `default_batch_size`.
         meter: `auto`, `nvml`, `nvml:0,1` (NVML indices or UUIDs), `rapl`, `cpu-estimate`,
             `cpu-estimate:5.0` (watts per core), or an `EnergyMeter`.
         token: The service's token. Default: `$ZEUS_BSO_TOKEN`.
         strict: Whether a service that cannot be reached at the start is an error. If not, the run
-            trains on the default batch size, with a warning.
-        on_failure: `raise`: a batch size given up is a `ZeusTrialFailed` as `fit` ends. `stop`:
-            `fit` just ends, with a warning, and `outcome` tells.
-
-    Attributes:
-        client: The service that is asked, None before `fit`.
+            trains with the default batch size, with a warning and without a trial.
+        on_failure: `raise`: a failed batch size is a `ZeusTrialFailed` as `fit` ends. `stop`: `fit`
+            returns with a warning; see `outcome`.
 
     Raises:
-        ZeusConfigError: An argument or the training program cannot work as it is. Told before the
-            first training step; an unknown `monitor` at the first validation, the sanity check
-            included.
+        ZeusConfigError: An argument or the training program is invalid; raised before the first
+            training step, for an unknown `monitor` at the first validation or sanity check.
         ZeusMeterError: The energy meter cannot be opened.
-        ZeusServiceUnavailable: Nobody answers at `url` when `fit` starts, and `strict` is set.
-        ZeusJobConflict: The job id is known with another configuration.
+        ZeusServiceUnavailable: The service does not answer when `fit` starts, and `strict` is set.
+        ZeusJobConflict: The job id is registered with another configuration.
         ZeusNoBatchSizeLeft: Every batch size of the job has failed.
         ZeusServiceError: The service refused the job or the start.
-        ZeusTrialFailed: Raised when `fit` ends without having reached the target. Running the job
-            again tries another batch size.
-
-    `fit(ckpt_path=...)` goes on with the trial of the checkpoint, its batch size, joules and
-    seconds. What was spent after the checkpoint and lost with it does not count.
+        ZeusTrialFailed: `fit` ended without reaching the target; the job's next run tries another
+            batch size.
 
     Example::
 
@@ -122,7 +102,7 @@ class ZeusBSOCallback(Callback):
         job_id: str | None = None,
         batch_sizes: list[int] | None = None,
         default_batch_size: int | None = None,
-        batch_size_scope: sizes.Scope = "global",
+        batch_size_scope: Scope = "global",
         max_epochs: int | None = None,
         eta_knob: float = 0.5,
         beta_knob: float | None = 2.0,
@@ -158,169 +138,151 @@ class ZeusBSOCallback(Callback):
         )
         if on_failure not in ("raise", "stop"):
             raise ZeusConfigError(f"on_failure is {on_failure!r}; it must be 'raise' or 'stop'")
-        self.monitor = monitor
-        self.client: BSOClient | None = None
         self._url = url
         self._token = token
-        self._lr_scaling = lr_scaling
-        self._meter_choice = meter
+        self._meter = meter
         self._strict = strict
         self._on_failure = on_failure
-        self._scope = batch_size_scope
-        self._mailbox = Mailbox()  # made here: the parent of spawned ranks calls no hook before
-        self._injection: Injection | None = None
-        self._meter: RunMeter | None = None
-        self._heartbeat: Heartbeat | None = None
-        self._forget_last_fit()
+        self.client: BSOClient | None = None
+        self._fit: Fit | None = None  # from `setup` to `teardown` or an exception
+        self._last_record: TrialRecord | None = None  # of the previous fit
+        self._shared = SharedRecord()  # here, before Lightning spawns or forks the ranks
 
     @property
     def job(self) -> JobSpec | None:
-        """What the last `fit` registered."""
-        return self._known.job if self._known else None
+        """The job of the last `fit`; None after one that had no trial."""
+        if self._fit is not None:
+            return self._fit.job
+        return self._record.job if self._record else None
 
     @property
     def trial(self) -> TrialStart | None:
-        """The last `fit`'s trial: batch size, and why. None when there was none."""
-        return self._known.trial if self._known else None
+        """The last `fit`'s trial: batch size, and why. None if there was none."""
+        return self._record.trial if self._record else None
 
     @property
     def report(self) -> Report | None:
         """The trial's last report: epoch, seconds, joules, metric. None before the first."""
-        return self._known.report if self._known else None
+        return self._record.report if self._record else None
 
     @property
     def outcome(self) -> Outcome | None:
         """How the trial ended; None while it runs.
 
-        `lost`: the service went away and did not come back before the end.
+        `lost`: the service became unavailable, and still was when training ended.
         """
-        return self._known.outcome if self._known else None
+        return self._record.outcome if self._record else None
 
     @property
     def cost(self) -> float | None:
         """The cost at `report`, in joules."""
-        return self._known.cost if self._known else None
+        return self._record.cost if self._record else None
+
+    @property
+    def _record(self) -> TrialRecord | None:
+        """The trial of the current fit or the last one, whichever process trained it."""
+        if self._fit is not None:
+            return self._fit.record
+        return self._shared.read() or self._last_record
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if stage == "fit":
-            # a fit before this one, whose end another callback has broken off
-            self._end_from_here(trainer, "errored", "its fit broke off")
-            self._release()
-            self._forget_last_fit()
-            self._tell(trainer)
-            if not trainer.fast_dev_run:  # type: ignore[attr-defined]
-                self._start(trainer, pl_module)
+        if stage != "fit":
+            return
+        # the previous fit, if another callback's error kept `on_exception` from being called
+        self._end_fit("errored", "the fit was aborted")
+        self._last_record = None
+        if trainer.is_global_zero:  # other ranks may share the memory
+            self._shared.clear()
+        if not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            self.client = client = on_every_rank(trainer.strategy, self._connect)
+            self._fit = Fit(trainer, pl_module, self._arguments, client, self._meter, self._shared)
+            self._fit.start(strict=self._strict)
 
     @override
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        if self._injection is not None:  # nor in validate, test and predict
-            self._resume(trainer, checkpoint)
+        if self._fit is None:  # as in validate, test and predict
+            return
+        state = checkpoint["callbacks"].get(self.state_key)
+        if state:
+            self._fit.resume(SavedTrial.from_json(state))
+        elif checkpoint.get("global_step", 0) > 0:  # Lightning's tuners load one from before step 1
+            self._train_without_trial()
+        # FSDP and similar strategies load after configure_optimizers, which may have built a
+        # dataloader
+        trainer.fit_loop._combined_loader = None
 
     @override
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        if self._injection is not None:
-            self._injection.clean(checkpoint)
+        if self._fit is not None:  # save the program's original values, not the injected ones
+            self._fit.injection.restore_in(checkpoint)
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """The trial, to go on with it; `on_load_checkpoint` takes it up."""
-        recurrence = self._recurrence
-        if recurrence is None or recurrence.trial is None or recurrence.outcome == "withdrawn":
+        """The trial, for `on_load_checkpoint` to resume it."""
+        record = self._record
+        if record is None or record.outcome == "withdrawn":
             return {}
-        spent = self._meter.spent_by_now() if self._meter is not None else recurrence.spent
-        unsent = self._open.unsent if self._open is not None else ()
-        return SavedTrial(recurrence, spent, unsent).to_json()
+        if self._fit is None:
+            return SavedTrial(record, record.spent).to_json()
+        return self._fit.saved_trial(record).to_json()
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._open is not None:
-            on_every_rank(trainer.strategy, lambda: self._begin(trainer, pl_module))
+        if self._fit is not None:
+            self._fit.start_measuring()
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._open is None:
+        if self._fit is None:
             return
         if trainer.sanity_checking:
-            on_rank_zero(trainer.strategy, lambda: monitored(trainer, self.monitor))
+            self._fit.check_monitor()
         else:
             # at the validation that ends an epoch, Lightning has not counted that epoch yet
-            self._measure_and_report(trainer, trainer.current_epoch + int(trainer.is_last_batch))
+            self._fit.report(trainer.current_epoch + int(trainer.is_last_batch))
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._open is not None and not trainer.enable_validation:
-            self._measure_and_report(trainer, trainer.current_epoch + 1)
-        if self.cost is not None:
+        if self._fit is None:
+            return
+        if not trainer.enable_validation:
+            self._fit.report(trainer.current_epoch + 1)
+        cost = self.cost
+        if cost is not None:
+            # rank_zero_only avoids a collective; with sync_dist Lightning does not recommend it
             pl_module.log(
-                "zeus/cost",
-                self.cost,
-                prog_bar=True,
-                logger=False,
-                rank_zero_only=True,  # without a collective
-                sync_dist=True,  # does nothing more, but keeps Lightning from recommending it
+                "zeus/cost", cost, prog_bar=True, logger=False, rank_zero_only=True, sync_dist=True
             )
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._open is not None:
-            self._close(trainer)
+        if self._fit is not None:
+            self._fit.end()
 
     @override
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        try:
-            self._hear_of_children()
-            self._end_from_here(trainer, outcome_of(exception), text_of(exception))
-        finally:
-            self._release()
+        outcome, reason = outcome_of(exception), reason_of(exception)
+        if self._fit is not None:
+            self._end_fit(outcome, reason)
+        else:
+            self._end_trial_of_started_processes(outcome, reason)
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if stage == "fit":
-            self._end_from_here(trainer, "withdrawn", "fit ended before training began")
-            self._release()
-            if self._error is not None:  # this late, so that checkpoints and other ends are done
-                self._fail(self._error)
-
-    # --- the start -------------------------------------------------------------------------------
-
-    def _forget_last_fit(self) -> None:
-        self._recurrence: Recurrence | None = None
-        self._open: Trial | None = None  # the trial, from its start to its end, on every rank
-        self._error: ZeusError | None = None  # to be raised when fit is over
-
-    def _start(self, trainer: Trainer, module: LightningModule) -> None:
-        strategy = trainer.strategy
-        self.client = client = on_every_rank(strategy, self._connect)
-        self._meter = meter = RunMeter(self._meter_choice, strategy)
-        job = on_every_rank(strategy, lambda: self._arguments.job(trainer, module, meter))
-        self._recurrence = Recurrence(job=job, estimated=meter.is_estimate)
-        self._injection = Injection(module)
-        try:
-            start = on_rank_zero(strategy, lambda: start_trial(client, job))
-        except ZeusServiceUnavailable as error:
-            if self._strict:
-                raise ZeusServiceUnavailable(
-                    f"{error.message}; start one with `zeus-service serve`, correct the URL, or "
-                    "pass strict=False to train without it",
-                    error.fields,
-                ) from None
-            batch_size = job.default_batch_size
-            rank_zero_warn(f"zeus: {error.message}; training without it on batch size {batch_size}")
-        else:
-            batch_size = start.batch_size
-            self._hold(trainer, Trial(client, start), start)
-            rank_zero_info(
-                f"zeus: trial {start.trial_number} of job {job.job_id!r} trains with batch size "
-                f"{batch_size} ({start.why}): {start.reason}"
-            )
-        self._inject(trainer, batch_size)
+        if stage == "fit" and self._fit is not None:
+            error = self._fit.error
+            self._end_fit("withdrawn", "fit ended before training began")
+            if isinstance(error, ZeusTrialFailed) and self._on_failure == "stop":
+                rank_zero_warn(f"zeus: {error.message}")
+            elif error is not None:
+                raise error  # only here, so that other callbacks can save checkpoints first
 
     def _connect(self) -> BSOClient:
         url = self._url or os.environ.get("ZEUS_SERVER_URL")
@@ -328,196 +290,24 @@ class ZeusBSOCallback(Callback):
             raise ZeusConfigError("no service given; pass url=... or set $ZEUS_SERVER_URL")
         return BSOClient(url, self._token)
 
-    def _hold(self, trainer: Trainer, trial: Trial, start: TrialStart) -> None:
-        """Have a trial, and keep it alive, until `_let_go`."""
-        assert self._recurrence is not None
-        self._let_go()
-        self._open, self._recurrence.trial = trial, start
-        if trainer.is_global_zero:
-            self._heartbeat = Heartbeat(
-                trial.beat,
-                lambda: trainer.state.status == "running",
-                start.lease_s / _BEATS_PER_LEASE,
-            )
-        self._tell(trainer)
-
-    def _let_go(self) -> Trial | None:
-        trial, self._open = self._open, None
-        if self._heartbeat is not None:
-            self._heartbeat.stop()
-        self._heartbeat = None
-        return trial
-
-    def _inject(self, trainer: Trainer, batch_size: int) -> None:
-        assert self._injection is not None
-        assert self._recurrence is not None
-        self._injection.undo()
-        self._injection.set_batch_size(batch_size // sizes.share(trainer, self._scope))
-        if self._lr_scaling is not None:
-            default = self._recurrence.job.default_batch_size
-            self._injection.scale_lr(self._lr_scaling, batch_size, default)
-
-    def _begin(self, trainer: Trainer, module: LightningModule) -> None:
-        """Check what is about to train, and start measuring."""
-        assert self._meter is not None
-        assert self._recurrence is not None
-        assert self._recurrence.trial is not None
-        batch_size = self._recurrence.trial.batch_size // sizes.share(trainer, self._scope)
-        if not sizes.check_loaders(trainer, module, batch_size):
-            rank_zero_warn(
-                f"zeus: the train_dataloader() of {sizes.data_owner(trainer, module)} does not "
-                f"tell its batch size; make sure that it follows batch_size={batch_size}"
-            )
-        self._meter.begin()
-
-    # --- a resumed run ---------------------------------------------------------------------------
-
-    def _resume(self, trainer: Trainer, checkpoint: dict[str, Any]) -> None:
-        """Go on with a checkpoint's trial, in the place of the one that `setup` has started."""
-        state = checkpoint["callbacks"].get(self.state_key)
-        if state:
-            self._take_up(trainer, SavedTrial.from_json(state))
-        # Lightning's tuners load a checkpoint too: one of their own, from before the first step
-        elif checkpoint.get("global_step", 0) > 0:
-            rank_zero_warn(
-                "zeus: the checkpoint holds no trial of this callback, so the run cannot be "
-                "measured from its start; it trains on the program's own batch size, without a "
-                "trial"
-            )
-            self._end_from_here(trainer, "withdrawn", "resumed from a checkpoint without a trial")
-            self._release()
-        # FSDP and its kin load after configure_optimizers, which may have built a dataloader
-        trainer.fit_loop._combined_loader = None
-
-    def _take_up(self, trainer: Trainer, saved: SavedTrial) -> None:
-        assert self._meter is not None
-        assert self._recurrence is not None
-        job, started = self._recurrence.job, self._open
-        if saved.is_of(self._recurrence):
-            return
-        sizes.check_shares([saved.batch_size], sizes.share(trainer, self._scope))
-        if started is None:
-            rank_zero_warn(f"zeus: resumed without the service, and so without {saved}")
-        else:
-            client = self._connect()
-            heard = on_rank_zero(
-                trainer.strategy, lambda: take_up(client, job, saved, in_place_of=started)
-            )
-            self._recurrence = replace(saved.recurrence, job=job, outcome=None, reason="")
-            self._meter.go_on_from(saved.spent)
-            self._hold(trainer, saved.open(client, heard), saved.trial)
-            rank_zero_info(f"zeus: goes on with {saved} and batch size {saved.batch_size}")
-        self._inject(trainer, saved.batch_size)
-
-    # --- a validation end ------------------------------------------------------------------------
-
-    def _measure_and_report(self, trainer: Trainer, epoch: int) -> None:
-        assert self._meter is not None
-        trial, spent = self._open, self._meter.spent()
-        assert trial is not None
-        assert self._recurrence is not None
-        # duck-typed: ZeusPowerLimitCallback's module imports this one
-        callbacks = trainer.callbacks  # type: ignore[attr-defined]
-        self._recurrence.profiled |= any(getattr(each, "profiled", False) for each in callbacks)
-        answer = on_rank_zero(
-            trainer.strategy,
-            lambda: trial.report(
-                epoch, spent.time_s, spent.energy_j, monitored(trainer, self.monitor)
-            ),
+    def _train_without_trial(self) -> None:
+        rank_zero_warn(
+            "zeus: the checkpoint contains no trial saved by this callback, so the run cannot be "
+            "measured from its start; it trains on the program's own batch size, without a trial"
         )
-        self._follow(trainer, answer)
-        self._log(trainer)
+        self._end_fit("withdrawn", "resumed from a checkpoint without a trial")
 
-    def _follow(self, trainer: Trainer, answer: Answer) -> None:
-        """Do, on every rank, what rank zero has heard or decided."""
-        recurrence = self._recurrence
-        assert recurrence is not None
-        if answer.report is not None:
-            recurrence.report = answer.report
-        if answer.outcome is None:
-            if answer.report is not None and recurrence.reached:
-                trainer.should_stop = True  # the report is kept: the service is away
-        else:
-            self._let_go()
-            recurrence.outcome, recurrence.reason = answer.outcome, answer.reason
-            if answer.outcome == "converged" or answer.outcome in _FAILURES:
-                trainer.should_stop = True
-            if answer.outcome in _FAILURES:
-                self._error = ZeusTrialFailed(recurrence.failure())
-            say = rank_zero_warn if answer.outcome in ("interrupted", "lost") else rank_zero_info
-            say(f"zeus: {recurrence.ending()}")
-        self._tell(trainer)
+    def _end_fit(self, outcome: Outcome, reason: str) -> None:
+        """End a trial that is still open, and restore the program for another fit."""
+        fit, self._fit = self._fit, None
+        if fit is not None:
+            self._last_record = fit.record
+            fit.close(outcome, reason)
 
-    def _log(self, trainer: Trainer) -> None:
-        assert self._recurrence is not None
-        figures = self._recurrence.figures()
-        for logger in trainer.loggers if figures else ():
-            # the step Lightning gives to the metrics of this validation
-            logger.log_metrics(figures, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
-
-    # --- the end ---------------------------------------------------------------------------------
-
-    def _close(self, trainer: Trainer) -> None:
-        """End a trial that is still open when training ends."""
-        trial, recurrence = self._open, self._recurrence
-        assert trial is not None
-        assert recurrence is not None
-        outcome, reason = at_train_end(trainer, recurrence)
-        if outcome == "withdrawn":
-            self._error = ZeusConfigError(
-                f"training ended after {trainer.current_epoch} epochs without a validation, so "
-                f"{self.monitor!r} was never seen and nothing was learned; let validation run, or "
-                "monitor a metric of training with limit_val_batches=0"
-            )
-        self._follow(trainer, on_rank_zero(trainer.strategy, lambda: trial.end(outcome, reason)))
-
-    def _end_from_here(self, trainer: Trainer, outcome: Outcome, reason: str) -> None:
-        """End a trial still open from whichever rank this is: one short call, never an error."""
-        trial, recurrence = self._let_go(), self._recurrence
-        if trial is None or recurrence is None:
-            return
-        stands = outcome
-        with suppress(Exception):  # whatever ended the run matters more; the lease covers the rest
-            stands = trial.end_at_once(outcome, reason)
-        if stands != outcome:
-            reason = f"another rank has told so; here it was {reason}"
-        recurrence.outcome, recurrence.reason = stands, reason
-        self._tell(trainer)
-        if outcome == "out_of_memory":
-            _log.warning("zeus: %s", recurrence.failure())  # on the rank it struck
-        else:
-            rank_zero_info(f"zeus: {recurrence.ending()}")
-
-    def _fail(self, error: ZeusError) -> None:
-        if self._on_failure == "raise" or not isinstance(error, ZeusTrialFailed):
-            raise error
-        rank_zero_warn(f"zeus: {error.message}")
-
-    def _release(self) -> None:
-        """Leave the program as it was, ready for another fit."""
-        with suppress(Exception):
-            if self._injection is not None:
-                self._injection.undo()
-            if self._meter is not None:
-                self._meter.close()
-        self._injection = self._meter = None
-
-    # --- processes that this one starts ----------------------------------------------------------
-
-    @property
-    def _known(self) -> Recurrence | None:
-        """What is known of the last fit, also when processes that this one started ran it."""
-        told = None if self._meter is not None else self._mailbox.read()
-        return Recurrence.from_json(told) if told else self._recurrence
-
-    def _tell(self, trainer: Trainer) -> None:
-        """Tell the process that started this one."""
-        if trainer.is_global_zero:
-            self._mailbox.write(self._recurrence.to_json() if self._recurrence else {})
-
-    def _hear_of_children(self) -> None:
-        """Take over the trial of processes that have died: no hook of theirs could end it."""
-        known = self._known
-        if self._meter is None and known is not None and known.trial and known.outcome is None:
+    def _end_trial_of_started_processes(self, outcome: Outcome, reason: str) -> None:
+        """End the trial after ranks have died; Lightning calls hooks only in the parent then."""
+        record = self._shared.read()
+        if record is not None and record.outcome is None:
             with suppress(ZeusError):
-                self._open, self._recurrence = Trial(self._connect(), known.trial), known
+                end_at_once(TrialReporter(self._connect(), record), outcome, reason)
+                self._shared.write(record)

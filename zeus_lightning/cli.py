@@ -1,13 +1,14 @@
-"""`zeus-lightning`: what this machine can do, power limits put back, power profiles drawn."""
+"""`zeus-lightning`: check what works on this machine, restore power limits, show power profiles."""
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
+import click
 import pynvml
 from rich import box
 from rich.console import Console
@@ -16,253 +17,182 @@ from rich.table import Table
 
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusError, ZeusPowerError
-from zeus_lightning.meters.nvml import NvmlMeter
+from zeus_lightning.meters.nvml import NvmlMeter, find_gpu
 from zeus_lightning.meters.rapl import RaplMeter
-from zeus_lightning.power import plot, report
+from zeus_lightning.power import summary
 from zeus_lightning.power.limits import PowerLimit
-from zeus_lightning.power.loan import check_free, records_folder, settle_all
 from zeus_lightning.power.profile import PowerProfile
+from zeus_lightning.power.restore import check_settable, records_folder, restore_all
 from zeus_lightning.version import __version__
 
-Finding = tuple[str, str, bool | None, str]
-"""What was looked at, on what; whether it works (None: there is none, or nobody asked), details."""
+_PATH = click.Path(path_type=Path)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit status."""
-    options = _parser().parse_args(arguments)
-    status: int = options.run(options)
-    return status
+class Finding(NamedTuple):
+    """What was checked, on what, whether it works, details, and whether training needs it."""
+
+    what: str
+    where: str
+    works: bool
+    details: str
+    needed: bool = True
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="zeus-lightning", description="Energy meters and power limits of this machine."
-    )
-    parser.add_argument("--version", action="version", version=f"zeus-lightning {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-
-    command = commands.add_parser(
-        "doctor",
-        help="show what works here",
-        description="Show what works here: driver, GPUs, energy counters, power limits, RAPL, and "
-        "the service. Nothing is changed: whether limits can be set is tried by setting the one in "
-        "force again. Exit status 1 where training with the given options would fail.",
-    )
-    command.add_argument(
-        "--meter",
-        default="auto",
-        metavar="METER",
-        help="the callbacks' meter=...: auto (default), nvml, nvml:0,1, rapl or cpu-estimate",
-    )
-    command.add_argument(
-        "--power-limit",
-        action="store_true",
-        help="training sets power limits, with ZeusPowerLimitCallback",
-    )
-    command.add_argument(
-        "--url", help="the service; default: $ZEUS_SERVER_URL, and none if that is not set"
-    )
-    command.set_defaults(run=doctor)
-
-    command = commands.add_parser(
-        "reset-power-limits",
-        help="put back what a killed run left behind",
-        description="Put the power limits back that a killed run had set. Limits that someone else "
-        "has set since, and those of runs that go on, are left. Exit status 1 where something is "
-        "left to do.",
-    )
-    command.set_defaults(run=reset_power_limits)
-
-    command = commands.add_parser(
-        "power-profile",
-        help="show or draw a power profile",
-        description="Show a power profile, the JSON file at ZeusPowerLimitCallback's profile_path.",
-    )
-    command.add_argument("file", type=Path, metavar="FILE")
-    command.add_argument(
-        "--plot", type=Path, metavar="OUT.html", help="draw it, as a page that works offline"
-    )
-    command.set_defaults(run=power_profile)
-    return parser
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="zeus-lightning")
+def main() -> None:
+    """Energy meters and power limits of this machine."""
 
 
-# --- doctor --------------------------------------------------------------------------------------
+@main.command()
+@click.option(
+    "--meter",
+    default="auto",
+    show_default=True,
+    help="The callbacks' meter=...: auto, nvml, nvml:0,1, rapl or cpu-estimate.",
+)
+@click.option("--power-limit", is_flag=True, help="Training uses ZeusPowerLimitCallback.")
+@click.option("--url", envvar="ZEUS_SERVER_URL", show_envvar=True, help="The service.")
+def doctor(meter: str, power_limit: bool, url: str | None) -> None:
+    """Show what works on this machine.
 
-
-def doctor(options: argparse.Namespace) -> int:
-    """Show what works here; 1 where training with the options would fail."""
+    This checks the driver, the GPUs with their energy counters and power limits, RAPL, and the
+    service. Nothing is changed: limits are tried by setting the one in force again. Exit status 1
+    if training with the given options would fail.
+    """
     table = Table("", "on", "works", "details", box=box.SIMPLE_HEAD)
     failed = False
-    for what, where, works, details in _findings(options):
-        failed |= works is False
-        shown = {True: "yes", False: "[bold red]no[/]", None: "-"}[works]
-        table.add_row(what, escape(where), shown, escape(details))
+    for finding in _findings(meter, power_limit=power_limit, url=url):
+        failed |= finding.needed and not finding.works
+        missing = "[bold red]no[/]" if finding.needed else "-"
+        works = "yes" if finding.works else missing
+        table.add_row(finding.what, escape(finding.where), works, escape(finding.details))
     console = Console()
     console.print(table)
-    console.print(
-        "Training with these options would fail: see the rows that say no."
-        if failed
-        else "Training with these options can start."
-    )
-    return int(failed)
+    outcome = "would fail: see the rows that say no" if failed else "can start"
+    console.print(f"Training with these options {outcome}.")
+    sys.exit(failed)
 
 
-def _findings(options: argparse.Namespace) -> Iterator[Finding]:
-    """Each thing that was looked at. What training needs not is told, but never fails."""
-    kind, _, named = options.meter.partition(":")
-    needs_gpus = kind == "nvml" or options.power_limit
-    yield from _gpu_findings(
-        [gpu.strip() for gpu in named.split(",")] if kind == "nvml" and named else None,
-        needed=needs_gpus,
-        set_limits=options.power_limit,
-    )
-    yield _rapl_finding(needed=kind == "rapl")
+@main.command()
+def reset_power_limits() -> None:
+    """Restore the power limits that a killed run had set.
+
+    Limits that someone else has set since, and those of live runs, stay as they are. Exit
+    status 1 if a limit could not be restored.
+    """
+    failed = False
+    for uuid, finished, message in restore_all():
+        click.echo(message if finished else f"GPU {uuid}: {message}")
+        failed |= not finished
+    if not failed:
+        click.echo(f"Nothing is left to restore (looked in {records_folder()}).")
+    sys.exit(failed)
+
+
+@main.command()
+@click.argument("file", type=_PATH)
+@click.option("--plot", "plot_path", type=_PATH, help="Draw it as this HTML file, for offline use.")
+def power_profile(file: Path, plot_path: Path | None) -> None:
+    """Show or draw a power profile.
+
+    FILE is the JSON file at ZeusPowerLimitCallback's profile_path.
+    """
+    try:
+        profile = PowerProfile.loads(file.read_bytes())
+        page = None if plot_path is None else summary.page(profile)
+        click.echo(
+            f"{profile.num_devices} x {profile.device_model} (driver {profile.driver}), batch size "
+            f"{profile.batch_size}, measured {profile.measured_at} by {profile.search}"
+        )
+        click.echo(summary.table(profile.points, profile.chosen_w, profile.selector, profile.cost))
+        if plot_path is not None and page is not None:
+            plot_path.write_text(page)
+            click.echo(f"Drawn in {plot_path}.")
+    except OSError as error:  # its message names the file
+        raise click.ClickException(str(error)) from error
+    except ZeusError as error:
+        raise click.ClickException(f"{file}: {error}") from error
+
+
+def _findings(meter: str, *, power_limit: bool, url: str | None) -> Iterator[Finding]:
+    kind, _, listed = meter.partition(":")
+    named = [gpu.strip() for gpu in listed.split(",")] if kind == "nvml" and listed else None
+    yield from _gpu_findings(named, needed=kind == "nvml" or power_limit, set_limits=power_limit)
+    try:
+        with closing(RaplMeter()) as rapl:
+            yield Finding("RAPL", "host", True, ", ".join(rapl.devices))
+    except ZeusError as error:
+        yield Finding("RAPL", "host", False, error.message, needed=kind == "rapl")
     if kind not in ("auto", "nvml", "rapl", "cpu-estimate"):
-        yield ("meter", options.meter, False, "not one of auto, nvml, nvml:0,1, rapl, cpu-estimate")
-    yield _service_finding(options.url or os.environ.get("ZEUS_SERVER_URL"))
+        yield Finding("meter", meter, False, "not one of auto, nvml, nvml:0,1, rapl, cpu-estimate")
+    if not url:
+        yield Finding("service", "-", False, "none given: --url, or $ZEUS_SERVER_URL", False)
+        return
+    try:
+        version = BSOClient(url).server_version()
+        yield Finding("service", url, True, f"zeus-service {version}")
+    except ZeusError as error:
+        yield Finding("service", url, False, error.message)
 
 
 def _gpu_findings(named: list[str] | None, *, needed: bool, set_limits: bool) -> Iterator[Finding]:
-    """The driver, and each GPU, of which those named are needed; None: all of them."""
+    """Check the driver, and each GPU; of those needed, the named ones, or all for None."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        yield ("driver", "host", False if needed else None, f"no NVIDIA driver: {error}")
+        yield Finding("driver", "host", False, f"no NVIDIA driver: {error}", needed)
         return
     try:
         driver, count = pynvml.nvmlSystemGetDriverVersion(), pynvml.nvmlDeviceGetCount()
-        yield ("driver", "host", True, f"NVIDIA {driver}, {count} GPU{'s' * (count != 1)}")
+        yield Finding("driver", "host", True, f"NVIDIA {driver}, {count} GPU{'s' * (count != 1)}")
         if needed and count == 0:
-            yield ("GPU", "host", False, "the driver has no GPU; a container needs `--gpus all`")
+            details = "the driver has no GPU; a container needs `--gpus all`"
+            yield Finding("GPU", "host", False, details)
         for index in range(count):
-            yield from _of_gpu(index, named, needed=needed, set_limits=set_limits)
+            yield from _one_gpu(index, named, needed=needed, set_limits=set_limits)
         for gpu in named or ():
-            if not _exists(gpu):
-                yield ("GPU", gpu, False, "no such GPU; `nvidia-smi -L` lists them")
+            try:
+                find_gpu(int(gpu) if gpu.isdecimal() else gpu)
+            except pynvml.NVMLError:
+                yield Finding("GPU", gpu, False, "no such GPU; `nvidia-smi -L` lists them")
     except pynvml.NVMLError as error:
-        yield ("driver", "host", False if needed else None, f"it does not answer: {error}")
+        yield Finding("driver", "host", False, f"it does not answer: {error}", needed)
     finally:
         pynvml.nvmlShutdown()
 
 
-def _of_gpu(
+def _one_gpu(
     index: int, named: list[str] | None, *, needed: bool, set_limits: bool
 ) -> Iterator[Finding]:
     where = f"GPU {index}"
     is_named = named is None or str(index) in named
     try:
-        uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index))
+        uuid = pynvml.nvmlDeviceGetUUID(find_gpu(index))
         is_named |= named is not None and uuid in named
-        meter = NvmlMeter([index])
+        with closing(NvmlMeter([index])) as meter:
+            yield Finding("GPU", where, True, f"{meter.device_model}, {uuid}")
+            sampled = "power is sampled: this GPU has no energy counter"
+            yield Finding("energy", where, True, sampled if meter.samples else "counted by the GPU")
     except (pynvml.NVMLError, ZeusError) as error:
-        yield ("energy", where, False if needed and is_named else None, str(error))
-        return
-    yield ("GPU", where, True, f"{meter.device_model}, {uuid}")
-    meter.close()
-    yield ("energy", where, True, _energy_source(index))
-    try:
-        limit = PowerLimit(index)
-    except ZeusPowerError as error:  # training goes on without
-        yield ("power limit", where, None, error.message)
+        yield Finding("energy", where, False, str(error), needed and is_named)
         return
     try:
-        range_w = f"{limit.min_w} to {limit.max_w} W, now {limit.read_mw() / 1000:g} W"
-        yield ("power limit", where, True, range_w)
-        yield _permission(limit, where, needed=needed and is_named and set_limits)
-    except ZeusPowerError as error:
-        yield ("power limit", where, None, error.message)
-    finally:
-        limit.close()
-
-
-def _energy_source(index: int) -> str:
-    try:
-        pynvml.nvmlDeviceGetTotalEnergyConsumption(pynvml.nvmlDeviceGetHandleByIndex(index))
-    except pynvml.NVMLError:
-        return "power is sampled: this GPU has no energy counter"
-    return "counted by the GPU"
+        with closing(PowerLimit(index)) as limit:
+            range_w = f"{limit.min_w} to {limit.max_w} W, now {limit.read_mw() / 1000:g} W"
+            yield Finding("power limit", where, True, range_w)
+            yield _permission(limit, where, needed=needed and is_named and set_limits)
+    except ZeusPowerError as error:  # training continues without it
+        yield Finding("power limit", where, False, error.message, needed=False)
 
 
 def _permission(limit: PowerLimit, where: str, *, needed: bool) -> Finding:
     try:
-        limit.check_permission()
-        left_behind = check_free(limit.uuid)
+        left_behind = check_settable(limit)
     except ZeusPowerError as error:
-        fails = needed and error.fields["why"] != "no_power_control"
-        return ("permission", where, False if fails else None, error.message)
-    told = "to set it: yes, tried with the limit in force"
+        fails = needed and error.fields["cause"] != "no_power_control"
+        return Finding("permission", where, False, error.message, fails)
+    details = "to set it: yes, tried with the limit in force"
     if left_behind:
-        told += "; a killed run left a limit behind: `zeus-lightning reset-power-limits`"
-    return ("permission", where, True, told)
-
-
-def _exists(gpu: str) -> bool:
-    try:
-        if gpu.isdecimal():
-            pynvml.nvmlDeviceGetHandleByIndex(int(gpu))
-        else:
-            pynvml.nvmlDeviceGetHandleByUUID(gpu)
-    except pynvml.NVMLError:
-        return False
-    return True
-
-
-def _rapl_finding(*, needed: bool) -> Finding:
-    try:
-        meter = RaplMeter()
-    except ZeusError as error:
-        return ("RAPL", "host", False if needed else None, error.message)
-    meter.close()
-    return ("RAPL", "host", True, ", ".join(meter.devices))
-
-
-def _service_finding(url: str | None) -> Finding:
-    if not url:
-        return ("service", "-", None, "none given: --url, or $ZEUS_SERVER_URL")
-    try:
-        version = BSOClient(url).server_version()
-    except ZeusError as error:
-        return ("service", url, False, error.message)
-    return ("service", url, True, f"zeus-service {version}")
-
-
-# --- the other commands --------------------------------------------------------------------------
-
-
-def reset_power_limits(options: argparse.Namespace) -> int:
-    """Put back what killed runs left behind; 1 where something is left to do."""
-    del options
-    status = 0
-    for uuid, settled, told in settle_all():
-        print(told if settled else f"GPU {uuid}: {told}")
-        status |= not settled
-    if status == 0:
-        print(f"Nothing is left to put back (looked in {records_folder()}).")
-    return int(status)
-
-
-def power_profile(options: argparse.Namespace) -> int:
-    """Show a power profile, and draw it."""
-    try:
-        profile = PowerProfile.loads(options.file.read_bytes())
-        page = None if options.plot is None else plot.page(profile)
-        print(
-            f"{profile.num_devices} x {profile.device_model} (driver {profile.driver}), batch size "
-            f"{profile.batch_size}, measured {profile.measured_at} by {profile.search}"
-        )
-        print(report.table(profile.points, profile.chosen_w, profile.selector, plot.cost(profile)))
-        if page is not None:
-            options.plot.write_text(page)
-            print(f"Drawn in {options.plot}.")
-    except OSError as error:  # which names the file
-        print(f"zeus-lightning: {error}", file=sys.stderr)
-        return 1
-    except ZeusError as error:
-        print(f"zeus-lightning: {options.file}: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        details += "; a killed run left a limit behind: `zeus-lightning reset-power-limits`"
+    return Finding("permission", where, True, details)

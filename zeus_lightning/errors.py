@@ -1,4 +1,4 @@
-"""Every error this package raises, rooted at `ZeusError`."""
+"""All errors that this package raises; their base class is `ZeusError`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from typing import Any
 
 
 class ZeusError(Exception):
-    """Root of the errors raised by zeus-lightning.
+    """Base class of the errors of zeus-lightning.
 
     Args:
         message: What happened, with which value, and what to do next.
-        fields: Plain JSON values for programs, such as the configuration fields that differ. They
-            travel with the error from rank zero to the other ranks.
+        fields: JSON values for programs, such as the configuration fields that differ.
     """
 
     def __init__(self, message: str, fields: dict[str, Any] | None = None) -> None:
@@ -21,7 +20,7 @@ class ZeusError(Exception):
 
 
 class ZeusConfigError(ZeusError, ValueError):
-    """An argument, or the training program around the callback, cannot work as it is."""
+    """An argument, or the training program around the callback, is invalid."""
 
 
 class ZeusMeterError(ZeusError):
@@ -29,7 +28,7 @@ class ZeusMeterError(ZeusError):
 
 
 class ZeusPowerError(ZeusError):
-    """A GPU's power limit cannot be read, set or put back; `fields["why"]` tells programs why."""
+    """A GPU's power limit cannot be read, set or restored; `fields["cause"]` says why."""
 
 
 class ZeusServiceError(ZeusError):
@@ -37,48 +36,34 @@ class ZeusServiceError(ZeusError):
 
 
 class ZeusServiceUnavailable(ZeusServiceError):
-    """Nobody answers at the service's URL, or it answers 502, 503 or 504."""
+    """The service does not answer, or answers with 502, 503 or 504."""
 
 
 class ZeusJobConflict(ZeusServiceError):
-    """The job id is known with another configuration; `fields` names what differs."""
+    """The job id is registered with another configuration; `fields["differences"]` lists them."""
 
 
 class ZeusNoBatchSizeLeft(ZeusServiceError):
-    """Every batch size of the job has failed, so the service has none to offer."""
+    """Every batch size of the job has failed, so no trial can be started."""
 
 
 class ZeusTrialFailed(ZeusError):
-    """The service gave this trial's batch size up; relaunching the job will try another one."""
+    """The trial's batch size has failed; running the job again will try another one."""
 
 
 def to_plain(error: ZeusError) -> tuple[str, str, dict[str, Any]]:
-    """Turn an error into `(kind, message, fields)`, which any strategy can broadcast."""
+    """Convert an error to `(kind, message, fields)`, which any strategy can broadcast."""
     return type(error).__name__, error.message, error.fields
 
 
 def from_plain(plain: tuple[str, str, dict[str, Any]]) -> ZeusError:
-    """Rebuild the error that `to_plain` took apart.
-
-    Raises:
-        KeyError: The kind is not an error of this module.
-    """
+    """Rebuild an error from the values of `to_plain`; an unknown kind is a KeyError."""
     kind, message, fields = plain
-    cls: type[ZeusError] = _KINDS[kind]
-    return cls(message, fields)
+    return _KINDS[kind](message, fields)
 
 
 _KINDS: dict[str, type[ZeusError]] = {
-    cls.__name__: cls
-    for cls in (
-        ZeusError,
-        ZeusConfigError,
-        ZeusMeterError,
-        ZeusPowerError,
-        ZeusServiceError,
-        ZeusServiceUnavailable,
-        ZeusJobConflict,
-        ZeusNoBatchSizeLeft,
-        ZeusTrialFailed,
-    )
+    name: cls
+    for name, cls in list(globals().items())
+    if isinstance(cls, type) and issubclass(cls, ZeusError)
 }

@@ -1,4 +1,4 @@
-"""What a training run and the service say to each other: the wire's dataclasses, version 1.
+"""The messages between a training run and the service, version 1, as dataclasses.
 
 Times are in seconds, energies in joules, powers in watts. Every field is a plain JSON value, and
 none is NaN or infinite.
@@ -23,11 +23,14 @@ Outcome = Literal[
 ]
 
 MAX_METRIC = 1e30
-"""The service takes no metric or target beyond this: such a run has diverged."""
+"""Largest absolute value of a metric or target; a run with a larger metric has diverged."""
+
+MAX_REASON = 1000
+"""Largest length of the reason of an end, in characters."""
 
 
 class _Message:
-    """A dataclass that is a JSON object on the wire."""
+    """A dataclass that is sent as a JSON object."""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object to send."""
@@ -35,35 +38,23 @@ class _Message:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Build from a JSON object; members this version does not know are ignored."""
+        """Build from a JSON object, ignoring members that are unknown to this version."""
         known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
         return cls(**{name: value for name, value in data.items() if name in known})
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec(_Message):
-    """A recurring job: what is to be reached, with which batch sizes, on which devices.
+    """A recurring job; `ZeusBSOCallback` describes the fields that are arguments of its own.
 
     Args:
-        job_id: The same id makes the runs one recurring job. 1 to 255 letters, digits and `._:-`,
-            starting with a letter or digit.
-        batch_sizes: Global batch sizes to choose from, ascending.
-        default_batch_size: Where exploration starts; one of `batch_sizes`.
-        target_metric: Value of `monitor` that ends the training.
-        higher_is_better: Whether `monitor` is to rise to the target or to fall to it.
-        monitor: Name of the validation metric.
-        max_epochs: Epochs after which a run that has not reached the target has failed.
+        batch_sizes: Ascending; `default_batch_size` is one of them.
+        higher_is_better: Whether `monitor` rises to the target; if not, it falls to it.
         max_power_w: Sum over the devices of the highest settable power limit.
         num_devices: Devices that train, over all nodes.
-        device_model: Their model, as the meter names it.
-        meter: Name of the energy meter. Figures of different meters cannot be compared.
-        eta_knob: Weight of energy against time in the cost, in [0, 1].
-        beta_knob: Early-stop bound as a multiple of the best cost; None: never stop early.
-        num_pruning_rounds: Rounds of exploration before Thompson sampling.
-        window_size: Observations of a batch size that count, latest first; 0: all.
-        policy: Name of the policy, None: the one the service prefers.
-        seed: Of the policy's random choices; None: derived from the job id.
-        lease_s: A trial not heard of for this long is lost.
+        device_model: The devices' model, as the meter names it.
+        meter: Name of the energy meter; figures of different meters cannot be compared.
+        lease_s: Seconds without a report or a heartbeat after which a trial is lost.
     """
 
     job_id: str
@@ -88,16 +79,13 @@ class JobSpec(_Message):
 
 @dataclass(frozen=True, kw_only=True)
 class TrialStart(_Message):
-    """The service's answer to a start: which batch size to train with, and why.
+    """The service's answer to a start: the batch size to train with, and why.
 
     Args:
-        job_id: The job.
         trial_number: Counts the job's trials from 1.
-        batch_size: Global batch size to train with.
-        why: `explore`, `exploit` or `concurrent`.
-        reason: The same for a person, in one sentence.
-        cost_bound: Cost in joules past which the run will be stopped; None: no bound.
-        lease_s: The trial is lost when nothing is heard of it for this long.
+        reason: Why the policy chose the batch size, in one sentence.
+        cost_bound: Cost in joules past which the run will be stopped, or None for no bound.
+        lease_s: Seconds without a report or a heartbeat after which the trial is lost.
     """
 
     job_id: str
@@ -111,13 +99,11 @@ class TrialStart(_Message):
 
 @dataclass(frozen=True, kw_only=True)
 class TrialStatus(_Message):
-    """What the service knows of a trial.
+    """A trial's status at the service.
 
     Args:
-        trial_number: Counts the job's trials from 1.
-        batch_size: Global batch size it was started with.
-        outcome: How it ended, None while it runs.
-        reason: Why, in one sentence.
+        outcome: How it ended; None while it runs.
+        reason: Why it ended, in one sentence.
         reports: Sequence number of its last report, 0 before any.
     """
 
@@ -130,13 +116,13 @@ class TrialStatus(_Message):
 
 @dataclass(frozen=True, kw_only=True)
 class Report(_Message):
-    """What a run measured up to one validation end.
+    """The measurements of a run up to one validation end.
 
     Args:
         sequence: Counts the trial's reports from 1; makes sending one again harmless.
         epoch: Training epochs completed.
-        time_s: Since training began, validation included.
-        energy_j: Likewise, over all devices.
+        time_s: Seconds since training began, validation included.
+        energy_j: Joules since training began, over all devices.
         metric: The monitored metric at this validation, at most `MAX_METRIC` in size.
     """
 
@@ -152,11 +138,9 @@ class Decision(_Message):
     """The service's answer to a report.
 
     Args:
-        decision: `continue` or `stop`.
-        outcome: How the trial ended, None while it goes on.
+        outcome: How the trial ended; None while it runs.
         cost: `eta * energy_j + (1 - eta) * max_power_w * time_s` of the report, in joules.
-        cost_bound: Cost in joules past which the run will be stopped; None: no bound.
-        reason: For a person, in one sentence.
+        cost_bound: Cost in joules past which the run will be stopped, or None for no bound.
     """
 
     decision: Literal["continue", "stop"]

@@ -6,14 +6,14 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from zeus_service.policies import DEFAULT_POLICY, POLICIES
-from zeus_service.simulation import traces
+from zeus_service.simulation import recorded_runs
 from zeus_service.simulation.errors import SimulationError
 from zeus_service.simulation.replay import replay
 
 parser = ArgumentParser(description=__doc__)
 parser.add_argument("--traces", type=Path, required=True, help="directory of the recorded runs")
 parser.add_argument("--gpu", default="v100")
-parser.add_argument("--workload", default="librispeech", choices=list(traces.RECIPES))
+parser.add_argument("--workload", default="librispeech", choices=list(recorded_runs.RECIPES))
 parser.add_argument("--policy", default=DEFAULT_POLICY, choices=list(POLICIES))
 parser.add_argument("--eta", type=float, default=0.5)
 parser.add_argument("--beta", type=float, default=2.0)
@@ -21,7 +21,9 @@ parser.add_argument("--seed", type=int, default=1)
 arguments = parser.parse_args()
 
 try:
-    workload = traces.read(arguments.traces, arguments.gpu, traces.RECIPES[arguments.workload])
+    workload = recorded_runs.read(
+        arguments.traces, arguments.gpu, recorded_runs.RECIPES[arguments.workload]
+    )
 except SimulationError as error:
     parser.error(str(error))
 job = workload.spec(

@@ -1,12 +1,19 @@
-"""The application factory."""
+"""The application factory.
+
+Whatever a request needs from disk is read here: a worker may run as a user who cannot enter the
+folders of Python's packages.
+"""
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401 - werkzeug uses it for the host's name of every request
 import logging
 from typing import Any
 
+import numpy.random  # noqa: F401 - else the first start of a trial would import it
 from apiflask import APIFlask
 from flask.json.provider import DefaultJSONProvider
+from flask_migrate import Migrate
 from pydantic_core import from_json
 from sqlalchemy.engine import make_url
 from werkzeug.exceptions import BadRequest
@@ -20,20 +27,16 @@ from zeus_service.api.request_log import set_up_request_log
 from zeus_service.api.v1 import JobIdConverter, v1
 from zeus_service.api.zeus_wire import zeus_wire
 from zeus_service.config import Config
-from zeus_service.connections import engine_options, set_up
-from zeus_service.extensions import db, migrate
+from zeus_service.store.engine import engine_options, set_up
+from zeus_service.store.migrate import known_revisions
+from zeus_service.store.models import db
 
 
 class StrictJSON(DefaultJSONProvider):
-    """JSON as the standard has it: no NaN, nothing infinite, no nesting that ends the stack."""
+    """Standard JSON: no NaN, no infinity, and no nesting that exhausts the stack."""
 
-    def loads(self, s: str | bytes, **kwargs: Any) -> Any:
-        """Parse a request's body.
-
-        Raises:
-            BadRequest: It is malformed, or no object.
-        """
-        del kwargs
+    def loads(self, s: str | bytes, **_kwargs: Any) -> Any:
+        """Parse a request's body; raise `BadRequest` if it is not a JSON object."""
         try:
             value = from_json(s, allow_inf_nan=False)
         except ValueError as error:
@@ -44,14 +47,15 @@ class StrictJSON(DefaultJSONProvider):
 
 
 def make_app(config: Config | None = None) -> APIFlask:
-    """Make the WSGI application; see `zeus_service.create_app`."""
+    """Create the WSGI application; see `zeus_service.create_app`."""
+    known_revisions()
     config = config or Config()
     app = APIFlask("zeus_service", title="zeus-service", version=__version__, docs_path=None)
     app.json = StrictJSON(app)
     app.extensions["zeus_config"] = config
     app.config["SQLALCHEMY_DATABASE_URI"] = config.database_url
     app.config["SQLALCHEMY_ENGINE_OPTIONS"] = engine_options(make_url(config.database_url))
-    if config.echo_sql:  # SQLALCHEMY_ECHO would log it in a form of its own
+    if config.echo_sql:  # SQLALCHEMY_ECHO would add a handler of its own
         logging.getLogger("sqlalchemy.engine").setLevel(logging.INFO)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     app.config["VALIDATION_ERROR_DESCRIPTION"] = "invalid"
@@ -61,12 +65,12 @@ def make_app(config: Config | None = None) -> APIFlask:
     db.init_app(app)
     with app.app_context():
         set_up(db.engine)
-    migrate.init_app(app, db)
+    Migrate(app, db, directory="migrations")
     set_up_request_log(app)
     set_up_errors(app)
     set_up_openapi(app)
     app.register_blueprint(v1)
-    if config.serves_zeus_wire:
+    if config.zeus_wire:
         app.register_blueprint(zeus_wire)
     app.register_blueprint(health)
     return app

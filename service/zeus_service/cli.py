@@ -1,14 +1,16 @@
-"""`zeus-service`: run the service, and look into its database."""
+"""`zeus-service`: run the service, and inspect its database.
+
+`optimizer` is imported by the commands that need it: prometheus-client, which it imports, must not
+be imported before `serve` has set up the metrics of its workers.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from functools import wraps
-from typing import ParamSpec, TypeVar
 
 import click
 from flask import Flask
@@ -17,48 +19,38 @@ from rich.console import Console
 from rich.table import Column, Table
 from sqlalchemy.exc import SQLAlchemyError
 
-from zeus_service import __version__, create_app, database, optimizer
+from zeus_service import __version__, create_app
 from zeus_service.config import UnusableConfig, load_config
-from zeus_service.connections import cause
-from zeus_service.database import (
-    UnusableDatabase,
-    check_exists,
-    check_revision,
-    migrate_sqlite,
-)
 from zeus_service.errors import OptimizerError
-from zeus_service.messages import Job, JobSummary, Trial
-from zeus_service.server import Server, UnusableAddress, check_bind, make_ready
+from zeus_service.messages import Job, Trial
+from zeus_service.serving.address import UnusableAddress, check_bind
 from zeus_service.simulation.cli import simulate
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="zeus-service")
-def main() -> None:
-    """The batch size service for recurring training jobs.
-
-    Configuration comes from the variables ZEUS_BSO_*, in the environment or in a .env file:
-    DATABASE_URL, TOKEN, READ_TOKEN (or the names of files that hold them: DATABASE_URL_FILE and so
-    on), INSECURE, ZEUS_WIRE, LOG_LEVEL, LOG_FORMAT and ECHO_SQL.
-    """
+from zeus_service.store import migrate as database
+from zeus_service.store.engine import cause
+from zeus_service.store.migrate import UnusableDatabase
 
 
-def one_message(command: Callable[P, R]) -> Callable[P, R]:
-    """End a command on an expected error with its message alone."""
+class _Commands(click.Group):
+    """Commands that end on an expected error with one line and exit code 1."""
 
-    @wraps(command)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+    def invoke(self, ctx: click.Context) -> object:
         try:
-            return command(*args, **kwargs)
+            return super().invoke(ctx)
         except (UnusableConfig, UnusableAddress, UnusableDatabase, OptimizerError) as error:
             raise click.ClickException(str(error)) from error
         except SQLAlchemyError as error:
             raise click.ClickException(f"the database cannot be used: {cause(error)}") from error
 
-    return wrapper
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="zeus-service")
+def main() -> None:
+    """The batch size service for recurring training jobs.
+
+    Configuration comes from the variables ZEUS_BSO_*, in the environment or in a .env file:
+    DATABASE_URL, DATABASE_PASSWORD, TOKEN and READ_TOKEN (or DATABASE_URL_FILE and so on, to read
+    them from files), INSECURE, ZEUS_WIRE, LOG_LEVEL, LOG_FORMAT and ECHO_SQL.
+    """
 
 
 @main.command()
@@ -66,9 +58,11 @@ def one_message(command: Callable[P, R]) -> Callable[P, R]:
 @click.option(
     "--workers", default=2, show_default=True, type=click.IntRange(1, 256), help="Processes."
 )
-@one_message
 def serve(bind: str, workers: int) -> None:
     """Run the service."""
+    from zeus_service.serving.gunicorn import Server, make_ready, patch
+
+    patch()
     config = load_config()
     check_bind(bind, config)
     make_ready(config)
@@ -81,21 +75,21 @@ def serve(bind: str, workers: int) -> None:
 
 
 @main.command()
-@one_message
 def jobs() -> None:
     """List the jobs."""
+    from zeus_service import optimizer
+
     names = ("stage", "best batch size", "trials", "last change")
     columns = (Column("job", overflow="fold"), *(Column(name, no_wrap=True) for name in names))
     table = Table(*columns, box=box.SIMPLE_HEAD)
+    after = ""
     with _database():
-        for job in _all_jobs():
-            table.add_row(
-                job.job_id,
-                job.stage,
-                _or_dash(job.best_batch_size),
-                str(job.trials),
-                f"{datetime.fromtimestamp(job.updated_at):%Y-%m-%d %H:%M}",
-            )
+        while page := optimizer.list_jobs(after=after).jobs:
+            for job in page:
+                changed = f"{datetime.fromtimestamp(job.updated_at):%Y-%m-%d %H:%M}"
+                best = _or_dash(job.best_batch_size)
+                table.add_row(job.job_id, job.stage, best, str(job.trials), changed)
+            after = page[-1].job_id
     Console().print(table if table.row_count else "no jobs yet")
 
 
@@ -108,9 +102,10 @@ def jobs() -> None:
     type=click.IntRange(1, 1000),
     help="How many of the latest to list.",
 )
-@one_message
 def show(job_id: str, trials: int) -> None:
     """Show a job's batch sizes and its latest trials."""
+    from zeus_service import optimizer
+
     with _database():
         job = optimizer.get_job(job_id)
         latest = optimizer.list_trials(job_id, after=max(0, job.trials - trials), limit=1000)
@@ -130,9 +125,10 @@ def show(job_id: str, trials: int) -> None:
 @main.command()
 @click.argument("job_id", metavar="JOB")
 @click.option("--force", is_flag=True, help="Also when it has running trials.")
-@one_message
 def delete(job_id: str, force: bool) -> None:
-    """Delete a job with all that is known about it."""
+    """Delete a job with its trials, reports, events and power profiles."""
+    from zeus_service import optimizer
+
     with _database():
         optimizer.delete_job(job_id, force=force)
     click.echo(f"job {job_id!r} is deleted")
@@ -140,9 +136,10 @@ def delete(job_id: str, force: bool) -> None:
 
 @main.command()
 @click.argument("job_id", metavar="JOB")
-@one_message
 def rebuild(job_id: str) -> None:
-    """Make a job's state anew from its history."""
+    """Fold a job's events again, and store the resulting state."""
+    from zeus_service import optimizer
+
     with _database():
         same = optimizer.rebuild(job_id)
     click.echo("the stored state was right" if same else "the stored state differed: replaced")
@@ -150,7 +147,7 @@ def rebuild(job_id: str) -> None:
 
 @main.group()
 def db() -> None:
-    """Look at the database's revision, and change it.
+    """Show or change the database's revision.
 
     SQLite is migrated by `serve`. A server's database is not: back it up, stop the service, run
     `zeus-service db upgrade`, and start the new version.
@@ -159,42 +156,30 @@ def db() -> None:
 
 @db.command()
 @click.argument("revision", default="head")
-@one_message
 def upgrade(revision: str) -> None:
     """Migrate up to REVISION, by default the one this version works with."""
-    config = load_config()
-    app = create_app(config)
-    if config.sqlite_path and revision == "head":
-        migrate_sqlite(app, config.sqlite_path)
-    else:
-        database.upgrade(app, revision)
+    app = create_app(load_config())
+    database.upgrade(app, revision)
     _show_revision(app)
 
 
 @db.command(context_settings={"ignore_unknown_options": True})  # -1 is a revision
 @click.argument("revision")
-@one_message
 def downgrade(revision: str) -> None:
     """Migrate down to REVISION, or by one with -1; `base` drops every table with all its rows."""
-    config = load_config()
-    check_exists(config)
-    app = create_app(config)
+    app = create_app(load_config())
     database.downgrade(app, revision)
     _show_revision(app)
 
 
 @db.command()
-@one_message
 def current() -> None:
     """Show the database's revision and the one this version works with."""
-    config = load_config()
-    check_exists(config)
-    _show_revision(create_app(config))
+    _show_revision(create_app(load_config()))
 
 
 @db.command()
 @click.argument("revisions", metavar="[FROM:]TO", default="head")
-@one_message
 def sql(revisions: str) -> None:
     """Print the SQL of an upgrade, without a connection.
 
@@ -208,24 +193,17 @@ main.add_command(simulate)
 
 @contextmanager
 def _database() -> Iterator[None]:
-    """The database, for looking into it: it must be there, and is not migrated."""
-    config = load_config()
+    """The application's context on a database that exists and has the right revision."""
+    app = create_app(load_config())
     logging.basicConfig()
-    with create_app(config).app_context():
-        check_revision(config)
+    with app.app_context():
+        database.check_revision()
         yield
 
 
 def _show_revision(app: Flask) -> None:
     with app.app_context():
-        click.echo(f"revision {database.current_revision()}, head {database.head_revision()}")
-
-
-def _all_jobs() -> Iterator[JobSummary]:
-    after = ""
-    while page := optimizer.list_jobs(after=after).jobs:
-        yield from page
-        after = page[-1].job_id
+        click.echo(f"revision {database.current_revision()}, head {database.known_revisions()[0]}")
 
 
 def _arms_table(job: Job) -> Table:
@@ -233,14 +211,9 @@ def _arms_table(job: Job) -> Table:
     table = Table(*names, box=box.SIMPLE_HEAD)
     for arm in job.arms:
         best = arm.batch_size == job.best_batch_size
-        table.add_row(
-            str(arm.batch_size),
-            str(arm.pulls),
-            _joules(arm.mean),
-            _joules(arm.spread),
-            "best" if best else arm.status,
-            style="bold" if best else None,
-        )
+        costs = (_joules(arm.mean), _joules(arm.spread))
+        status, style = ("best", "bold") if best else (arm.status, None)
+        table.add_row(str(arm.batch_size), str(arm.pulls), *costs, status, style=style)
     return table
 
 
@@ -248,16 +221,9 @@ def _trials_table(trials: list[Trial]) -> Table:
     names = ("trial", "batch size", "why", "outcome", "epochs", "s", "J", "cost")
     table = Table(*(Column(name, no_wrap=True) for name in names), box=box.SIMPLE_HEAD)
     for trial in trials:
-        table.add_row(
-            str(trial.trial_number),
-            str(trial.batch_size),
-            trial.why,
-            trial.outcome or "running",
-            str(trial.epoch),
-            f"{trial.time_s:.1f}",
-            f"{trial.energy_j:.1f}",
-            f"{trial.cost:.1f}",
-        )
+        start = (str(trial.trial_number), str(trial.batch_size), trial.why)
+        figures = (f"{figure:.1f}" for figure in (trial.time_s, trial.energy_j, trial.cost))
+        table.add_row(*start, trial.outcome or "running", str(trial.epoch), *figures)
     return table
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from platformdirs import user_data_path
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -18,9 +26,22 @@ _DRIVERS = {
     "postgres": "postgresql+psycopg",
     "mysql": "mysql+pymysql",
     "mariadb": "mysql+pymysql",
+    # asynchronous drivers, in the configuration of the Zeus project's server
+    "sqlite+aiosqlite": "sqlite",
+    "postgresql+asyncpg": "postgresql+psycopg",
+    "mysql+asyncmy": "mysql+pymysql",
+    "mysql+aiomysql": "mysql+pymysql",
+    "mariadb+asyncmy": "mysql+pymysql",
+    "mariadb+aiomysql": "mysql+pymysql",
 }
+_LOG_LEVELS = {"WARN": "WARNING", "NOTSET": "DEBUG"}
+"""Other names of levels, in the configuration of the Zeus project's server."""
 
 _SECRETS = ("database_url", "database_password", "token", "read_token")
+
+
+def _log_level(name: str) -> str:
+    return _LOG_LEVELS.get(name.upper(), name.upper())
 
 
 def _default_database_url() -> str:
@@ -28,34 +49,30 @@ def _default_database_url() -> str:
 
 
 class UnusableConfig(Exception):
-    """The configuration has no sense; the message says what is wrong, a line each, no secret."""
+    """Raised when the configuration is invalid; the message has a line per problem, no secrets."""
 
 
 class Config(BaseSettings):
-    """What can be set.
+    """The settings: each is the variable `ZEUS_BSO_...` of its name.
+
+    A secret can be read from the file that `..._file` names, such as `database_password_file`: the
+    secret that the database's own container reads.
 
     Args:
-        database_url: SQLAlchemy URL (`ZEUS_BSO_DATABASE_URL`): `sqlite:///...`,
-            `postgresql://...` or `mysql://...` (MariaDB too). A relative SQLite path counts from
-            the current directory. Default: one SQLite file in the user's data directory.
-        database_url_file: A file that holds it instead (`ZEUS_BSO_DATABASE_URL_FILE`).
-        database_password: Goes into the URL (`ZEUS_BSO_DATABASE_PASSWORD`), as it is: nothing in it
-            needs an escape.
-        database_password_file: A file that holds it instead (`ZEUS_BSO_DATABASE_PASSWORD_FILE`),
-            such as the secret that the database's own container reads.
-        token: Bearer tokens that may read and write (`ZEUS_BSO_TOKEN`), separated by commas, so
-            that they can be rotated: add the new one, hand it out, remove the old one. Printable
-            ASCII without blanks. Default: nobody needs a token, and the service listens on
-            loopback only.
-        token_file: A file that holds them instead (`ZEUS_BSO_TOKEN_FILE`).
-        read_token: Bearer tokens that may only read (`ZEUS_BSO_READ_TOKEN`), likewise.
-        read_token_file: A file that holds them instead (`ZEUS_BSO_READ_TOKEN_FILE`).
+        database_url: SQLAlchemy URL: `sqlite:///...`, `postgresql://...` or `mysql://...` (MariaDB
+            too). A relative SQLite path is relative to the current directory. Default: one SQLite
+            file in the user's data directory.
+        database_password: Password to insert into the URL, without escapes.
+        token: Bearer tokens that may read and write, separated by commas, so that they can be
+            rotated: add the new one, distribute it, remove the old one. Printable ASCII without
+            blanks. Default: requests need no token, and the service listens on loopback only.
+        read_token: Bearer tokens that may only read, in the same form.
         insecure: Listen on any address without a token (`ZEUS_BSO_INSECURE`).
-        zeus_wire: Serve the Zeus project's own wire (`ZEUS_BSO_ZEUS_WIRE`), which has no
-            authentication. Default: only while there are no tokens.
-        log_level: `ZEUS_BSO_LOG_LEVEL`.
-        log_format: `text`, or `json` for one JSON object a line (`ZEUS_BSO_LOG_FORMAT`).
-        echo_sql: Log every SQL statement (`ZEUS_BSO_ECHO_SQL`).
+        zeus_wire: Serve the Zeus project's own wire. If tokens are configured, its clients send
+            one as the password in the service's URL.
+        log_level: `DEBUG`, `INFO`, `WARNING`, `ERROR` or `CRITICAL`.
+        log_format: `text`, or `json` for one JSON object a line.
+        echo_sql: Log every SQL statement.
     """
 
     model_config = SettingsConfigDict(
@@ -76,9 +93,11 @@ class Config(BaseSettings):
     read_token: SecretStr | None = None
     read_token_file: Path | None = None
     insecure: bool = False
-    zeus_wire: bool | None = None
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    log_format: Literal["text", "json"] = "text"
+    zeus_wire: bool = True
+    log_level: Annotated[
+        Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_log_level)
+    ] = "INFO"
+    log_format: Annotated[Literal["text", "json"], BeforeValidator(str.lower)] = "text"
     echo_sql: bool = False
 
     @model_validator(mode="before")
@@ -101,16 +120,6 @@ class Config(BaseSettings):
             values = {**values, name: text}
         return values
 
-    @field_validator("log_level", mode="before")
-    @classmethod
-    def _upper(cls, value: object) -> object:
-        return value.upper() if isinstance(value, str) else value
-
-    @field_validator("log_format", mode="before")
-    @classmethod
-    def _lower(cls, value: object) -> object:
-        return value.lower() if isinstance(value, str) else value
-
     @field_validator("token", "read_token")
     @classmethod
     def _is_sendable(cls, value: SecretStr | None) -> SecretStr | None:
@@ -128,15 +137,15 @@ class Config(BaseSettings):
             url = make_url(value)
         except (ArgumentError, ValueError):
             raise ValueError("not a database URL, such as sqlite:///zeus.sqlite3") from None
-        if "@" in (url.host or ""):  # else the end of the password would be shown as the host
-            raise ValueError("the password holds an @; write it as %40")
-        backend = url.drivername.partition("+")[0]
-        drivername = _DRIVERS.get(backend)
-        if drivername is None or url.drivername not in (backend, drivername):
+        if "@" in (url.host or ""):  # the end of the password would be shown as the host
+            raise ValueError("the password contains an @; write it as %40")
+        if url.drivername not in {*_DRIVERS, *_DRIVERS.values()}:
             raise ValueError(
                 f"{url.drivername} is not supported; use sqlite, postgresql, mysql or mariadb"
             )
-        url = url.set(drivername=drivername)
+        url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
+        if url.get_backend_name() == "mysql":
+            _check_mysql_query(url)
         if url.get_backend_name() == "sqlite":
             if not url.database or url.database == ":memory:":
                 raise ValueError("a SQLite database must be a file: workers could not share it")
@@ -146,9 +155,8 @@ class Config(BaseSettings):
     @model_validator(mode="after")
     def _put_password(self) -> Self:
         if self.database_password is not None and self.sqlite_path is None:
-            password = self.database_password.get_secret_value()
-            url = self._url.set(password=password).render_as_string(hide_password=False)
-            self.database_url = url
+            url = self._url.set(password=self.database_password.get_secret_value())
+            self.database_url = url.render_as_string(hide_password=False)
         return self
 
     @property
@@ -180,10 +188,16 @@ class Config(BaseSettings):
         """Whether a request needs a token."""
         return bool(self.tokens or self.read_tokens)
 
-    @property
-    def serves_zeus_wire(self) -> bool:
-        """Whether the Zeus project's own wire is served."""
-        return self.zeus_wire if self.zeus_wire is not None else not self.has_tokens
+
+def _check_mysql_query(url: URL) -> None:
+    """Raise ValueError if PyMySQL would raise TypeError or ValueError at the first connection."""
+    dialect = url.get_dialect()
+    try:
+        _, options = dialect().create_connect_args(url)
+        inspect.signature(dialect.import_dbapi().connect).bind(**options)
+    except (TypeError, ValueError):
+        names = ", ".join(url.query)
+        raise ValueError(f"PyMySQL does not accept the options in the query: {names}") from None
 
 
 def _split(tokens: SecretStr | None) -> list[str]:
@@ -208,7 +222,7 @@ def load_config() -> Config:
 
 
 def problems(error: ValidationError) -> str:
-    """What is wrong with the configuration, a line each, and no secret."""
+    """The problems of the configuration, one per line, without secrets."""
     lines = []
     for found in error.errors():
         message = found["msg"].removeprefix("Value error, ")

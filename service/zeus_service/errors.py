@@ -1,17 +1,22 @@
-"""Why a use case of `zeus_service.optimizer` cannot be carried out."""
+"""Errors of the use cases, each with its HTTP status."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 
 class OptimizerError(Exception):
     """A use case that cannot be carried out.
 
+    The docstrings of the subclasses are their descriptions in `/openapi.json`.
+
     Args:
         message: For a person: what is wrong and what to do.
-        fields: For a program.
+        fields: For a program, like the error's `code`.
     """
+
+    status: ClassVar[int]
+    code: ClassVar[str]
 
     def __init__(self, message: str, **fields: Any) -> None:
         super().__init__(message)
@@ -22,44 +27,52 @@ class OptimizerError(Exception):
 class NotFound(OptimizerError):
     """No such job or trial."""
 
+    status, code = 404, "not_found"
+
 
 class JobConflict(OptimizerError):
-    """The job id is known with another configuration."""
+    """The job is registered with another configuration: see `differences`."""
+
+    status, code = 409, "job_conflict"
 
 
 class JobBusy(OptimizerError):
     """The job has running trials."""
 
-
-class Contended(OptimizerError):
-    """Too many transactions change the same rows at once."""
-
-
-class UnknownPolicy(OptimizerError):
-    """No policy of that name."""
+    status, code = 409, "job_busy"
 
 
 class KeyConflict(OptimizerError):
     """The idempotency key was used for another job."""
 
+    status, code = 409, "key_conflict"
+
 
 class ReportConflict(OptimizerError):
-    """The report's sequence number was used with other figures, or comes too late."""
+    """The sequence number was used with other figures, or is behind the last one."""
+
+    status, code = 409, "report_conflict"
 
 
 class TrialFinished(OptimizerError):
-    """The trial has ended."""
+    """The trial has ended: see `outcome`."""
+
+    status, code = 409, "trial_finished"
 
 
 class ExhaustedJob(OptimizerError):
     """Every batch size of the job has failed."""
 
-
-def no_job(job_id: str) -> NotFound:
-    """The error of a job id that is not known."""
-    return NotFound(f"no job {job_id!r}; `zeus-service jobs` lists those there are")
+    status, code = 409, "no_batch_size_left"
 
 
-def no_trial(job_id: str, trial_number: int) -> NotFound:
-    """The error of a trial number that is not known."""
-    return NotFound(f"no trial {trial_number} of job {job_id!r}; start one first")
+class UnknownPolicy(OptimizerError):
+    """No policy has this name."""
+
+    status, code = 422, "invalid"
+
+
+class Contended(OptimizerError):
+    """Too many transactions change the same rows at once."""
+
+    status, code = 503, "unavailable"

@@ -1,4 +1,4 @@
-"""What happened to a job, and the fold of it that is the job's bandit state."""
+"""The events of a job, and their fold, which is the job's bandit state."""
 
 from __future__ import annotations
 
@@ -7,22 +7,9 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Literal, cast
 
-from zeus_service.policies import NO_VERDICT, Choice, Observation, State, Verdict, policy_of
+from zeus_service.outcomes import NO_VERDICT, Outcome, Verdict
+from zeus_service.policies import Choice, Observation, State, policy_of
 from zeus_service.spec import JobSpec
-
-Outcome = Literal[
-    "converged",
-    "early_stopped",
-    "not_converged",
-    "diverged",
-    "out_of_memory",
-    "interrupted",
-    "errored",
-    "withdrawn",
-    "lost",
-]
-RESUMABLE = frozenset({"interrupted", "errored", "lost"})
-"""Outcomes that a later report takes back: the run is alive after all, or was resumed."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +17,9 @@ class Event:
     """One line of a job's append-only history.
 
     Args:
-        kind: `started`, `revived` (it was lost or interrupted, and reports again) or `ended`.
-        trial_number: The trial it happened to.
-        choice: What that trial was started with.
+        kind: `started`, `revived` (lost or interrupted, and reporting again) or `ended`.
+        trial_number: The trial.
+        choice: The batch size that the trial was started with, and why.
         outcome: How it ended; None unless `ended`.
         cost: Cost in joules spent by then; 0 unless `ended`.
     """

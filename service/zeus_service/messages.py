@@ -1,4 +1,4 @@
-"""What the service is asked and what it answers, version 1 of the wire.
+"""Requests and responses of the service, version 1 of the wire.
 
 Times are in seconds, energies and costs in joules, powers in watts, instants in Unix seconds.
 """
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from zeus_service.history import Outcome
+from zeus_service.outcomes import Outcome
 from zeus_service.policies import Why
 from zeus_service.spec import (
     REAL,
@@ -30,7 +30,7 @@ class _Message(BaseModel):
 
 
 class Empty(_Message):
-    """The body of a request that has nothing to say: `{}`."""
+    """The body of a request without fields: `{}`."""
 
 
 class Report(_Message):
@@ -75,7 +75,7 @@ class TrialStart(_Message):
 
 
 class Lease(_Message):
-    """How long the trial is waited for from now on."""
+    """Seconds from now after which the trial counts as lost."""
 
     lease_s: float
 
@@ -101,7 +101,7 @@ class Trial(_Message):
 
 
 class Arm(_Message):
-    """What the policy believes of one batch size."""
+    """The policy's belief about one batch size."""
 
     batch_size: int
     pulls: int
@@ -121,7 +121,7 @@ class JobSummary(_Message):
 
 
 class Job(JobSummary):
-    """A job with its specification and what the policy believes."""
+    """A job with its specification and the policy's beliefs."""
 
     spec: JobSpec
     cost_bound: float | None
@@ -149,7 +149,7 @@ class Health(_Message):
 
 
 class PowerPoint(_Message):
-    """What one training batch takes at one power limit: joules of all GPUs, seconds."""
+    """Energy (J, over all GPUs) and time (s) of one training batch at one power limit (W)."""
 
     limit_w: PositiveCount
     energy_j: PositiveAmount
@@ -157,14 +157,14 @@ class PowerPoint(_Message):
 
 
 def _text(value: Any) -> Any:
-    """Refuse a number, which pydantic would take for seconds since 1970."""
+    """Refuse a number, which pydantic would read as seconds since 1970."""
     if isinstance(value, int | float):
         raise ValueError("must be a date and time, such as 2026-01-31T12:00:00Z")
     return value
 
 
 class PowerProfile(_Message):
-    """What was measured for a batch size on a GPU model, and the limit that was chosen of it."""
+    """Measurements for a batch size on a GPU model, and the power limit chosen from them."""
 
     device_model: Name
     driver: Annotated[str, Field(max_length=255, pattern=r"^[^\x00]*$")]
@@ -179,7 +179,7 @@ class PowerProfile(_Message):
     measured_at: Annotated[AwareDatetime, BeforeValidator(_text)]
 
     @model_validator(mode="after")
-    def _of_one_piece(self) -> PowerProfile:
+    def _is_consistent(self) -> PowerProfile:
         limits = [point.limit_w for point in self.points]
         if len(set(limits)) != len(limits):
             raise ValueError("points must not repeat a limit_w")

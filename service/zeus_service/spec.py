@@ -1,6 +1,6 @@
-"""A recurring job's specification: what a client registers, and all that a policy knows of the job.
+"""A recurring job's specification, as a client registers it.
 
-The numbers on the wire are strict: no strings, no booleans, no NaN, nothing infinite.
+Numbers on the wire are strict: no strings, no booleans, no NaN, no infinity.
 """
 
 from __future__ import annotations
@@ -19,31 +19,30 @@ from pydantic import (
 )
 
 MAX_AMOUNT = 1e15
-"""Joules, seconds and watts beyond this are a broken meter; sums of their squares stay finite."""
+"""Joules, seconds and watts beyond this come from a broken meter; sums of squares stay finite."""
 
 MAX_METRIC = 1e30
-"""A metric beyond this has diverged; a run says so by its outcome, not by a report."""
-
+"""A run whose metric is beyond this ends as `diverged`, instead of reporting it."""
 
 MAX_INTEGER = 2**31 - 1
-"""What every database keeps in an integer column."""
+"""The largest value that every database stores in an integer column."""
 
 
 def _whole(value: Any) -> Any:
     """Accept 1 and 1.0, not "1", true or 1.5: JSON has one kind of number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not _is_number(value) or (isinstance(value, float) and not value.is_integer()):
         raise ValueError("must be an integer")
-    if isinstance(value, float):
-        if not value.is_integer():
-            raise ValueError("must be an integer")
-        return int(value)
-    return value
+    return int(value)
 
 
 def _real(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not _is_number(value):
         raise ValueError("must be a number")
     return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 WHOLE = BeforeValidator(_whole)
@@ -68,11 +67,10 @@ class JobSpec(BaseModel):
     """A recurring job. Defaults are those of the Zeus project's batch size server.
 
     Args:
-        early_stop: What is held against the early-stop bound. `expected`: the cost at the next
-            report, unless the target is reached; the bound follows from the runs that converged,
-            as the policy has it. `spent`, the rule of the Zeus project's server: the cost so far,
-            even if the target is reached, and runs that failed count for the bound as well.
-            None: `expected`.
+        early_stop: What is compared with the early-stop bound. `expected`: the cost at the next
+            report, unless the target is reached; the policy derives the bound from the runs that
+            converged. `spent`, the rule of the Zeus project's server: the cost so far, even if the
+            target is reached; runs that failed count for the bound, too. None: `expected`.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -131,8 +129,8 @@ class JobSpec(BaseModel):
             return self.seed
         return int.from_bytes(hashlib.sha256(self.job_id.encode()).digest()[:4], "big")
 
-    def unsaid(self) -> set[str]:
-        """Fields that this registration leaves open: they agree with any value known."""
+    def unspecified(self) -> set[str]:
+        """Optional fields that this registration leaves open: they match any registered value."""
         return {name for name in ("policy", "seed", "early_stop") if getattr(self, name) is None}
 
     def differences(self, given: JobSpec) -> dict[str, dict[str, Any]]:
@@ -141,5 +139,5 @@ class JobSpec(BaseModel):
         return {
             name: {"known": mine[name], "given": theirs[name]}
             for name in mine
-            if mine[name] != theirs[name] and name not in given.unsaid()
+            if mine[name] != theirs[name] and name not in given.unspecified()
         }

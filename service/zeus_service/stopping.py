@@ -1,27 +1,27 @@
-"""When a run stops: a pure decision over what it reports."""
+"""Whether a run stops after a report. The policy's `cost_bound` computes the early-stop bound."""
 
 from __future__ import annotations
 
-from zeus_service.history import Outcome
 from zeus_service.messages import Decision, Report
+from zeus_service.outcomes import Outcome
 from zeus_service.spec import JobSpec
 
 
 def decide(
     spec: JobSpec, report: Report, *, previous_cost: float, cost_bound: float | None
 ) -> Decision:
-    """Decide whether a run goes on after a report.
+    """Decide whether a run continues after a report.
 
-    A run that reaches its target has converged, also past the bound: its cost is known. Otherwise
-    it stops when the epochs are used up, or when the next report is expected to cross the bound,
-    at the price of the last one. A job whose `early_stop` is `spent` goes by the cost so far, and
-    past the bound a run has failed even if it reaches its target.
+    A run that reaches its target has converged, even past the bound: its cost is known. Otherwise
+    it stops after the last epoch, or when the next report would cross the bound if it cost as much
+    as this one. If the job's `early_stop` is `spent`, the cost so far is compared with the bound,
+    and past it a run has failed even if it reaches its target.
 
     Args:
         spec: The job.
-        report: Cumulative figures of the run.
-        previous_cost: Cost in joules at the report before; 0 for the first.
-        cost_bound: Early-stop bound in joules; None: no bound.
+        report: Cumulative time and energy of the run.
+        previous_cost: Cost in joules at the previous report; 0 at the first.
+        cost_bound: Early-stop bound in joules, or None for no bound.
 
     Source: Zeus (You, Chung, Chowdhury, NSDI 2023), section 4, for the bound.
     """
@@ -41,7 +41,8 @@ def decide(
             f"best batch size costs and from beta_knob={spec.beta_knob:g}"
         )
     elif report.epoch >= spec.max_epochs:
-        outcome, reason = "not_converged", f"the epochs are used up, {reason}"
+        outcome = "not_converged"
+        reason = f"max_epochs reached without reaching the target of {spec.target_metric:.6g}"
     return Decision(
         decision="stop" if outcome else "continue",
         outcome=outcome,

@@ -1,7 +1,7 @@
 """The application for `gunicorn -c service/gunicorn.conf.py zeus_service.wsgi:app`.
 
-Another server must itself see to who can reach it: that configuration is what refuses to listen
-beyond loopback without a token, and what prepares the database.
+That configuration refuses to listen beyond loopback without a token, and prepares the database;
+other servers do neither.
 """
 
 from zeus_service import create_app

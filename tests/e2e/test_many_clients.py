@@ -23,9 +23,9 @@ from service.jobs import spec_json
 from service_process import ServiceProcess
 from sqlalchemy import Row, select
 from zeus_service import optimizer
-from zeus_service.models import EVENTS, REPORTS, TRIALS
 from zeus_service.spec import JobSpec
-from zeus_service.transactions import transaction
+from zeus_service.store.models import EVENTS, REPORTS, TRIALS
+from zeus_service.store.transactions import transaction
 
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusServiceUnavailable

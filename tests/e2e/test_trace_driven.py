@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from service.simulation import recorded
-from zeus_service.simulation.traces import RECIPES
+from zeus_service.simulation.recorded_runs import RECIPES
 from zeus_service.simulation.workload import Setting
 
 ROOT = Path(__file__).parents[2]

@@ -29,17 +29,17 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of what git knows, so that no leftover gets in."""
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The wheels by package, built from a copy of what git knows, so that no leftover gets in."""
     source, dist = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     names = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT)
     for name in names.splitlines():
         if (ROOT / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", dist, source)
-    (path,) = dist.glob("*.whl")
-    return path
+    for folder in (source, source / "service"):
+        run(sys.executable, "-m", "build", "--wheel", "--outdir", dist, folder)
+    return {path.name.partition("-")[0]: path for path in dist.glob("*.whl")}
 
 
 def environment(folder: Path, *requirements: str | Path) -> Path:
@@ -51,19 +51,32 @@ def environment(folder: Path, *requirements: str | Path) -> Path:
     return programs
 
 
-def test_every_module_is_in_the_wheel(wheel: Path) -> None:
-    packed = set(zipfile.ZipFile(wheel).namelist())
-    for top, prefix in ((ROOT, "zeus_lightning"), (ROOT / "service", "zeus_service")):
-        for path in (top / prefix).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
-                assert str(path.relative_to(top)) in packed
-    assert not [name for name in packed if name.startswith(("tests/", "service/"))]
-
-
-def test_with_the_extra_service_both_packages_import_and_the_service_answers(
-    wheel: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("package", "top"), [("zeus_lightning", ROOT), ("zeus_service", ROOT / "service")]
+)
+def test_a_wheel_holds_every_module_of_its_package_the_license_and_nothing_else(
+    wheels: dict[str, Path], package: str, top: Path
 ) -> None:
-    programs = environment(tmp_path / "venv", f"{wheel}[service]")
-    run(programs / "python", "-c", "import zeus_lightning, zeus_service", cwd=tmp_path)
+    packed = set(zipfile.ZipFile(wheels[package]).namelist())
+    for path in (top / package).rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts:
+            assert str(path.relative_to(top)) in packed
+    assert {name.partition("/")[0].partition("-")[0] for name in packed} == {package}
+    assert any(name.endswith("/licenses/LICENSE") for name in packed)
+
+
+def test_both_packages_have_the_same_version(wheels: dict[str, Path]) -> None:
+    assert len({path.name.split("-")[1] for path in wheels.values()}) == 1
+
+
+def test_the_callbacks_import_without_the_service(wheels: dict[str, Path], tmp_path: Path) -> None:
+    programs = environment(tmp_path / "venv", wheels["zeus_lightning"])
+    run(programs / "python", "-c", "from zeus_lightning import *", cwd=tmp_path)
+    assert "flask" not in run(programs / "pip", "freeze").lower()
+
+
+def test_the_service_answers_without_torch(wheels: dict[str, Path], tmp_path: Path) -> None:
+    programs = environment(tmp_path / "venv", wheels["zeus_service"])
+    assert "torch" not in run(programs / "pip", "freeze")
     with ServiceProcess(tmp_path, program=programs / "zeus-service"):
         pass  # it has answered /healthz

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import pytest
 import requests
+from databases import POSTGRESQL, migrated_database
 from fake_nvml import FakeDriver
 from service.test_cli import zeus_service
 from service_process import ServiceProcess
@@ -27,16 +31,37 @@ JOB = {
     "mab_seed": 5,
 }
 POWER_W = 100  # of two fake GPUs at rest
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+TOKEN = "a secret@: 50%/day".replace(" ", "-")
+
+services = pytest.mark.parametrize(
+    ("database", "token"),
+    [("sqlite", ""), pytest.param("postgresql", TOKEN, marks=POSTGRESQL[0].marks)],
+)
+"""Each run of these clients takes many seconds: the database has no part in how a token is sent."""
+
+
+@contextmanager
+def a_service(database: str, token: str, folder: Path) -> Iterator[tuple[ServiceProcess, str]]:
+    """A service, and its URL for Zeus's client."""
+    env = {"ZEUS_BSO_TOKEN": token} if token else {}
+    with (
+        migrated_database(database, folder) as url,
+        ServiceProcess(folder, database_url=url, workers=2, **env) as service,
+    ):
+        user = f"zeus:{quote(token, safe='')}@" if token else ""
+        yield service, service.url.replace("//", f"//{user}")
 
 
 class ZeusRun:
-    """A process that trains under Zeus's client, from its start to its exit."""
+    """A process that trains under Zeus's client, from its start to its exit; or several ranks."""
 
-    def __init__(self, url: str, gpus: FakeDriver, **changes: Any) -> None:
-        self._gpus = gpus
+    def __init__(self, url: str, gpus: FakeDriver, *, ranks: int = 1, **changes: Any) -> None:
+        self._gpus, self._ranks = gpus, ranks
         self._process = subprocess.Popen(
             [
                 sys.executable,
+                *(TORCHRUN if ranks > 1 else ()),
                 str(Path(__file__).with_name("zeus_run.py")),
                 url,
                 json.dumps({**JOB, **changes}),
@@ -85,7 +110,7 @@ class ZeusRun:
 
     def end(self) -> tuple[int, str]:
         """Let the script end, or see it ended; its status and what it wrote as errors."""
-        _, errors = self._process.communicate(timeout=120)
+        _, errors = self._process.communicate(timeout=600)
         return self._process.returncode, errors
 
     def _say(self, line: str) -> None:
@@ -94,16 +119,23 @@ class ZeusRun:
         self._process.stdin.flush()
 
     def _heard(self) -> dict[str, Any]:
+        """The answer that all ranks have got, with the texts of all: one of them has a reason."""
         assert self._process.stdout
         line = self._process.stdout.readline()
         assert line, f"Zeus's client ended:\n{self.end()[1]}"
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        answers: list[dict[str, Any]] = json.loads(line)
+        assert len(answers) == self._ranks
+        texts = [answer.pop("failed", None) for answer in answers]
+        assert answers == [answers[0]] * self._ranks
+        assert all(texts) or not any(texts), texts
+        return {**answers[0], "failed": " ".join(texts) if all(texts) else None}
 
 
-def trials(service: ServiceProcess, job_id: str) -> list[dict[str, Any]]:
+def trials(service: ServiceProcess, job_id: str, token: str = "") -> list[dict[str, Any]]:
     path = f"{service.url}/api/v1/jobs/{job_id}/trials"
-    found: list[dict[str, Any]] = requests.get(path, timeout=30).json()["trials"]
+    headers = {"Authorization": f"Bearer {token}"}
+    answer = requests.get(path, headers=headers, timeout=30).json()
+    found: list[dict[str, Any]] = answer["trials"]
     return found
 
 
@@ -111,17 +143,23 @@ def test_this_is_the_release_that_the_wire_was_observed_in() -> None:
     assert version("zeus") == "0.16.0"
 
 
+@services
 def test_zeus_users_train_a_whole_job(
-    own_service: ServiceProcess, fake_gpus: FakeDriver, fake_nvml_library: Path, tmp_path: Path
+    fake_gpus: FakeDriver, fake_nvml_library: Path, tmp_path: Path, database: str, token: str
 ) -> None:
-    url = own_service.url
+    with a_service(database, token, tmp_path) as (service, url):
+        train_a_whole_job(url, fake_gpus, FakeDriver(fake_nvml_library, tmp_path / "another"))
+        check_a_whole_job(service, token)
+
+
+def train_a_whole_job(url: str, fake_gpus: FakeDriver, other_gpus: FakeDriver) -> None:
+    """Ten runs, from the first to sampling."""
     fake_gpus.freeze()
-    other_gpus = FakeDriver(fake_nvml_library, tmp_path / "another machine")
     other_gpus.freeze()
 
     # Pruning, round 1: the default, then downwards, then upwards.
     with ZeusRun(url, fake_gpus) as run:
-        assert run.started == {"job_id": "digits-1", "batch_size": 16, "trial_number": 1}
+        assert (run.batch_size, run.started["trial_number"]) == (16, 1)
         run.converge(300)
     assert run.status == 0
     with ZeusRun(url, fake_gpus) as run:
@@ -129,6 +167,7 @@ def test_zeus_users_train_a_whole_job(
         assert run.epoch(400, 0.5)["failed"] is None  # the next is expected past the bound of 600
         answer = run.epoch(400, 0.5)
         assert answer["finished"]
+        assert "cost upper bound" in answer["failed"]
         assert "past the bound of 600 J" in answer["failed"]
     with ZeusRun(url, fake_gpus) as run:
         assert run.batch_size == 32
@@ -146,7 +185,7 @@ def test_zeus_users_train_a_whole_job(
         assert run.batch_size == 64  # the failure said nothing about it
         for _ in range(3):
             assert not run.epoch(60, 0.5)["finished"]
-        assert "the epochs are used up" in run.epoch(60, 0.5)["failed"]
+        assert "Train failed to converge within max_epoch" in run.epoch(60, 0.5)["failed"]
 
     # Round 2: from the cheapest survivor.
     for batch_size, cost in ((32, 210), (16, 310)):
@@ -160,10 +199,14 @@ def test_zeus_users_train_a_whole_job(
         run.converge(205)
     with ZeusRun(url, fake_gpus) as run:
         assert run.batch_size == 32
-        assert "past the bound" in run.epoch(500, 0.95)["failed"]  # though the target is reached
+        assert "cost upper bound" in run.epoch(500, 0.95)["failed"]  # though the target is reached
     assert run.status == 0
 
-    found = [(t["batch_size"], t["why"], t["outcome"]) for t in trials(own_service, "digits-1")]
+
+def check_a_whole_job(service: ServiceProcess, token: str) -> None:
+    """What the service has made of these runs."""
+    recorded = trials(service, "digits-1", token)
+    found = [(t["batch_size"], t["why"], t["outcome"]) for t in recorded]
     assert found == [
         (16, "explore", "converged"),
         (8, "explore", "early_stopped"),
@@ -176,10 +219,67 @@ def test_zeus_users_train_a_whole_job(
         (32, "exploit", "converged"),
         (32, "exploit", "early_stopped"),
     ]
-    costs = [trial["cost"] for trial in trials(own_service, "digits-1")]
+    costs = [trial["cost"] for trial in recorded]
     assert costs == pytest.approx([300, 800, 200, 300, 10, 240, 210, 310, 205, 500])
-    rebuilt = zeus_service("rebuild", "digits-1", database_url=own_service.database_url)
+    rebuilt = zeus_service("rebuild", "digits-1", database_url=service.database_url)
     assert "was right" in rebuilt.stdout
+
+
+@services
+def test_zeus_users_train_a_whole_job_on_two_ranks(
+    fake_gpus: FakeDriver, tmp_path: Path, database: str, token: str
+) -> None:
+    fake_gpus.freeze()
+    job = {"batch_sizes": [8, 16], "num_pruning_rounds": 1, "mab_num_explorations": 1}
+    with a_service(database, token, tmp_path) as (service, url):
+
+        def a_run() -> ZeusRun:
+            return ZeusRun(url, fake_gpus, ranks=2, **job)
+
+        with a_run() as run:
+            assert (run.batch_size, run.started["trial_number"]) == (16, 1)
+            run.converge(300)
+        assert run.status == 0, run.errors
+        with a_run() as run:
+            assert run.batch_size == 8
+            run.epoch(10, 0.5)
+            run.fail()
+        assert run.status == 1
+        with a_run() as run:
+            assert run.batch_size == 8  # the failure said nothing about it
+            run.epoch(200, 0.5)
+            assert "cost upper bound" in run.epoch(500, 0.95)["failed"]
+        with a_run() as run:
+            assert run.batch_size == 16
+            for _ in range(3):
+                assert run.epoch(10, 0.5) == {"finished": False, "failed": None}
+            assert "Train failed to converge within max_epoch" in run.epoch(10, 0.5)["failed"]
+        with a_run() as run:
+            assert run.batch_size == 16
+            run.converge(60)
+        assert run.status == 0, run.errors
+
+        recorded = trials(service, "digits-1", token)
+    found = [(t["batch_size"], t["why"], t["outcome"]) for t in recorded]
+    assert found == [
+        (16, "explore", "converged"),
+        (8, "explore", "interrupted"),
+        (8, "explore", "early_stopped"),
+        (16, "exploit", "not_converged"),
+        (16, "exploit", "converged"),
+    ]
+    costs = [trial["cost"] for trial in recorded]
+    assert costs == pytest.approx([150, 5, 350, 20, 30])  # of the GPU of the rank that was first
+
+
+def test_a_client_without_a_token_is_told_where_to_put_it(
+    fake_gpus: FakeDriver, tmp_path: Path
+) -> None:
+    with ServiceProcess(tmp_path, ZEUS_BSO_TOKEN="secret") as service:
+        status, errors = ZeusRun(service.url, fake_gpus).end()
+    assert status == 1
+    assert "Zeus server returned status code 401" in errors
+    assert "http://zeus:TOKEN@HOST" in errors
 
 
 def test_the_job_is_what_the_client_measured_with(

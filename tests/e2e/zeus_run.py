@@ -1,13 +1,19 @@
 """One run of a recurring job under the Zeus project's own client, told what to do on stdin.
 
 `epoch METRIC` ends an epoch, `raise` fails as a training script may; the end of the input ends the
-script. Every epoch, and the start before them, is answered by a line of JSON.
+script. Every epoch, and the start before them, is answered by a line of JSON: a list, an object for
+each rank.
+
+Under torchrun it is a data-parallel run as Zeus's README describes it: rank zero asks for a batch
+size and broadcasts it with the trial's number; each rank reports what it has measured itself.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from zeus.monitor import ZeusMonitor
@@ -25,21 +31,60 @@ class Monitor(ZeusMonitor):
         return super().end_window(key, sync_execution=False, cancel=cancel)
 
 
+RANK, WORLD_SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+if WORLD_SIZE > 1:
+    from torch import distributed
+
+    distributed.init_process_group("gloo")
+
+
+def broadcast(value: Any) -> Any:
+    """Rank zero's value."""
+    values = [value]
+    if WORLD_SIZE > 1:
+        distributed.broadcast_object_list(values)
+    return values[0]
+
+
 def say(**answer: Any) -> None:
-    print(json.dumps(answer), flush=True)
+    answers = [answer]
+    if WORLD_SIZE > 1:
+        answers *= WORLD_SIZE
+        distributed.all_gather_object(answers, answer)
+    if RANK == 0:
+        print(json.dumps(answers), flush=True)
+
+
+def commands() -> Iterator[str]:
+    """Lines of rank zero's stdin, on every rank."""
+    while line := broadcast(sys.stdin.readline() if RANK == 0 else None):
+        yield line.strip()
 
 
 def main(url: str, spec: str) -> None:
-    optimizer = BatchSizeOptimizer(Monitor(cpu_indices=[]), url, JobSpec(**json.loads(spec)))
-    batch_size = optimizer.get_batch_size()
+    # Each rank measures a GPU of its own, or the only one all of them.
+    monitor = Monitor(gpu_indices=None if WORLD_SIZE == 1 else [RANK], cpu_indices=[])
+    optimizer = BatchSizeOptimizer(monitor, url, JobSpec(**json.loads(spec)), rank=RANK)
+    if RANK == 0:
+        optimizer.get_batch_size()
+    optimizer.current_batch_size, optimizer.trial_number = broadcast(
+        (optimizer.current_batch_size, optimizer.trial_number)
+    )
     optimizer.on_train_begin()
-    say(job_id=optimizer.job.job_id, batch_size=batch_size, trial_number=optimizer.trial_number)
-    for line in sys.stdin:
-        command, _, metric = line.strip().partition(" ")
+    say(
+        job_id=optimizer.job.job_id,
+        batch_size=optimizer.current_batch_size,
+        trial_number=optimizer.trial_number,
+    )
+    for line in commands():
+        command, _, metric = line.partition(" ")
         if command == "raise":
-            raise RuntimeError("the training fails")
+            if RANK == 0:
+                raise RuntimeError("the training fails")
+            continue  # and wait for rank zero, until torchrun ends this one
         try:
-            optimizer.on_evaluate(float(metric))
+            optimizer.on_evaluate(float(metric) - RANK / 1000)  # of the rank's own data
         except ZeusBSOTrainFailError as error:
             say(finished=optimizer.training_finished, failed=str(error))
         else:
@@ -48,3 +93,5 @@ def main(url: str, spec: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    if WORLD_SIZE > 1:  # gloo's threads may abort a process that ends without it
+        distributed.destroy_process_group()

@@ -42,7 +42,7 @@ _MAX_GPUS = 16
 
 
 class _Gpu(ctypes.Structure):
-    """`struct gpu` of fake_nvml.c, which says what the members mean."""
+    """`struct gpu` of fake_nvml.c, which documents the members."""
 
     _fields_ = (
         ("name", c_char * 96),
@@ -123,7 +123,7 @@ class FakeDriver:
 
     Args:
         library: What `build` returned.
-        state: File to keep the state in; made anew.
+        state: File of the state; overwritten.
         gpu_count: How many GPUs there are.
         refresh_s: How often their energy counters are brought up to date; 0: always.
     """
@@ -269,7 +269,7 @@ class FakeGpu:
 
     @limit_mw.setter
     def limit_mw(self, limit_mw: int) -> None:
-        """Set it, as `nvidia-smi -pl` of somebody else would."""
+        """Set it, as someone else's `nvidia-smi -pl` would."""
         with self._driver.locked() as now_s:
             self._settle(now_s)
             self._state.limit_mw = limit_mw
@@ -333,7 +333,7 @@ class FakeGpu:
             self._state.min_mw = self._state.max_mw = self._state.limit_mw
 
     def lack_power_control(self) -> None:
-        """Let the power limit be one that nobody can set, as MIG devices and some laptops do."""
+        """Make the power limit impossible to set, as MIG devices and some laptops do."""
         for kind in ("constraints", "set_limit"):
             self.fail(kind, NVML_ERROR_NOT_SUPPORTED)
 

@@ -234,7 +234,7 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
     return leave(&call, NVML_NOT_FOUND);
 }
 
-/* What a GPU tells. */
+/* Queries of a GPU. */
 
 #define STRING_GETTER(function, member)                                      \
     int function(void *handle, char *out, unsigned size) {                   \

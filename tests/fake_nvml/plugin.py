@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pynvml
 import pytest
 
-from fake_nvml.driver import DRIVER_VERSION, FakeDriver, build, load
+from fake_nvml.driver import DRIVER_VERSION, FakeDriver, FakeGpu, build, load
+
+if TYPE_CHECKING:
+    from gpu_programs import DriversClock
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +29,7 @@ def fake_gpus(
 ) -> FakeDriver:
     """A fake driver with two GPUs at rest, the only one this test and its children see.
 
-    The user's state directory, where power limits on loan are remembered, is the test's own.
+    The user's state directory, which holds the records of power limits, is the test's own.
     """
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     driver = FakeDriver(fake_nvml_library, tmp_path / "fake_nvml.state")
@@ -35,3 +40,21 @@ def fake_gpus(
     pynvml.nvmlShutdown()
     assert version == DRIVER_VERSION, f"a real driver ({version}) was loaded before the fake one"
     return driver
+
+
+@pytest.fixture
+def gpu(fake_gpus: FakeDriver) -> FakeGpu:
+    """The first GPU, limited to 250 W, on a driver whose clock moves by kernels alone."""
+    fake_gpus.freeze()
+    fake_gpus.gpus[0].limit_mw = 250_000
+    return fake_gpus.gpus[0]
+
+
+@pytest.fixture
+def gpu_meter(fake_gpus: FakeDriver, gpu: FakeGpu) -> Iterator[DriversClock]:
+    """The meter of that GPU, on the driver's clock."""
+    from gpu_programs import DriversClock  # imports torch, which most tests do without
+
+    meter = DriversClock(fake_gpus)
+    yield meter
+    meter.close()

@@ -177,7 +177,7 @@ def test_nothing_works_once_the_driver_is_unloaded(fake_gpus: FakeDriver, handle
         pynvml.nvmlInit()
 
 
-def test_without_a_compiler_building_it_says_what_to_install(
+def test_without_a_compiler_building_it_names_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CC", "no-such-compiler")

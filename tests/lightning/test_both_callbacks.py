@@ -6,7 +6,6 @@ import logging
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +22,6 @@ from zeus_lightning import ZeusBSOCallback, ZeusPowerLimitCallback
 SIZES: dict[str, Any] = {"batch_sizes": [8, 16], "default_batch_size": 8}
 
 
-@pytest.fixture
-def gpu(fake_gpus: FakeDriver) -> FakeGpu:
-    fake_gpus.freeze()
-    fake_gpus.gpus[0].limit_mw = 250_000
-    return fake_gpus.gpus[0]
-
-
-@pytest.fixture
-def meter(fake_gpus: FakeDriver, gpu: FakeGpu) -> Iterator[DriversClock]:
-    meter = DriversClock(fake_gpus)
-    yield meter
-    meter.close()
-
-
 def run(*callbacks: Any, gpu: FakeGpu, **arguments: Any) -> GpuNet:
     net = GpuNet(gpu)
     trainer(*callbacks, **arguments).fit(net, ManyBatches())
@@ -51,10 +36,10 @@ def profiles(url: str, job_id: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("power_first", [True, False])
 def test_in_either_order_the_profile_is_of_the_jobs_eta_and_of_the_batch_size_injected(
-    service: ServiceProcess, gpu: FakeGpu, meter: DriversClock, power_first: bool
+    service: ServiceProcess, gpu: FakeGpu, gpu_meter: DriversClock, power_first: bool
 ) -> None:
     bso = zeus(service.url, eta_knob=1.0, batch_sizes=[16], default_batch_size=16)
-    limit = power(meter=meter)
+    limit = power(meter=gpu_meter)
     net = run(*((limit, bso) if power_first else (bso, limit)), gpu=gpu)
     assert net.batch_lengths == {16}
     assert bso.outcome == "converged"
@@ -65,27 +50,27 @@ def test_in_either_order_the_profile_is_of_the_jobs_eta_and_of_the_batch_size_in
 
 
 def test_the_next_recurrence_applies_the_stored_optimum_from_its_first_step(
-    service: ServiceProcess, gpu: FakeGpu, meter: DriversClock
+    service: ServiceProcess, gpu: FakeGpu, gpu_meter: DriversClock
 ) -> None:
     job = new_job()
     fixed = {"job_id": job, "batch_sizes": [8], "default_batch_size": 8}
-    first, second = power(meter=meter), power(meter=meter)
+    first, second = power(meter=gpu_meter), power(meter=gpu_meter)
     run(zeus(service.url, **fixed), first, gpu=gpu)
     net = run(zeus(service.url, **fixed), second, gpu=gpu)
     assert (first.profiled, second.profiled) == (True, False)
     assert set(net.limits_w) == {225}
-    third = power(meter=meter, selector="time")
+    third = power(meter=gpu_meter, selector="time")
     assert set(run(zeus(service.url, **fixed), third, gpu=gpu).limits_w) == {300}
 
 
 def test_another_batch_size_of_the_job_starts_its_search_from_the_neighbours_optimum(
     service: ServiceProcess,
     gpu: FakeGpu,
-    meter: DriversClock,
+    gpu_meter: DriversClock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     job = new_job()
-    callbacks = [power(meter=meter, search="golden") for _ in range(2)]
+    callbacks = [power(meter=gpu_meter, search="bracket") for _ in range(2)]
     with caplog.at_level(logging.INFO):
         for callback in callbacks:
             run(zeus(service.url, job_id=job, **SIZES), callback, gpu=gpu)
@@ -99,14 +84,14 @@ def test_another_batch_size_of_the_job_starts_its_search_from_the_neighbours_opt
 def test_the_batch_size_callback_learns_whether_its_trial_paid_for_profiling(
     service: ServiceProcess,
     gpu: FakeGpu,
-    meter: DriversClock,
+    gpu_meter: DriversClock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     fixed = {"job_id": new_job(), "batch_sizes": [8], "default_batch_size": 8}
     for paid in (True, False):
         caplog.clear()
         with caplog.at_level(logging.INFO):
-            run(zeus(service.url, **fixed), power(meter=meter), gpu=gpu)
+            run(zeus(service.url, **fixed), power(meter=gpu_meter), gpu=gpu)
         assert (
             "ended as converged" in caplog.text,
             "measuring power limits included" in caplog.text,
@@ -114,53 +99,53 @@ def test_the_batch_size_callback_learns_whether_its_trial_paid_for_profiling(
 
 
 def test_alone_with_url_and_job_the_profile_is_shared_too(
-    service: ServiceProcess, gpu: FakeGpu, meter: DriversClock
+    service: ServiceProcess, gpu: FakeGpu, gpu_meter: DriversClock
 ) -> None:
     job = new_job()
     registered = requests.post(f"{service.url}/api/v1/jobs", json=spec_json(job_id=job), timeout=5)
     assert registered.status_code == 201
-    run(power(meter=meter, url=service.url, job_id=job), gpu=gpu, max_epochs=1)
-    net = run(power(meter=meter, url=service.url, job_id=job), gpu=gpu, max_epochs=1)
+    run(power(meter=gpu_meter, url=service.url, job_id=job), gpu=gpu, max_epochs=1)
+    net = run(power(meter=gpu_meter, url=service.url, job_id=job), gpu=gpu, max_epochs=1)
     assert set(net.limits_w) == {225}
 
 
 @pytest.mark.parametrize("away", [True, False])
-def test_a_service_that_is_away_or_knows_no_such_job_is_told_and_the_limit_found_all_the_same(
-    service: ServiceProcess, gpu: FakeGpu, meter: DriversClock, away: bool
+def test_without_the_service_or_the_job_there_are_warnings_and_the_limit_is_found(
+    service: ServiceProcess, gpu: FakeGpu, gpu_meter: DriversClock, away: bool
 ) -> None:
     url = f"http://127.0.0.1:{free_port()}" if away else service.url
-    callback = power(meter=meter, url=url, job_id="nobody-registered-this")
-    with warnings.catch_warnings(record=True) as told:
+    callback = power(meter=gpu_meter, url=url, job_id="nobody-registered-this")
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         net = run(callback, gpu=gpu, max_epochs=1)
     assert callback.limit_w == net.limits_w[-1] == 225
-    messages = [str(w.message) for w in told if str(w.message).startswith("zeus:")]
+    messages = [str(w.message) for w in warned if str(w.message).startswith("zeus:")]
     assert len(messages) == 2
-    assert "no power profile is asked for" in messages[0]
+    assert "no power profile is fetched" in messages[0]
     assert "the power profile is not shared" in messages[1]
 
 
 def test_a_run_without_the_service_trains_and_profiles_where_that_is_allowed(
-    gpu: FakeGpu, meter: DriversClock
+    gpu: FakeGpu, gpu_meter: DriversClock
 ) -> None:
     bso = zeus(f"http://127.0.0.1:{free_port()}", strict=False, eta_knob=0.0)
-    callback = power(meter=meter)
+    callback = power(meter=gpu_meter)
     with pytest.warns(UserWarning, match="training without it"):
         run(bso, callback, gpu=gpu, max_epochs=1)
     assert callback.limit_w == 300  # eta 0: the fastest
 
 
-def test_an_error_of_either_ends_the_trial_and_puts_the_limit_back(
-    service: ServiceProcess, gpu: FakeGpu, meter: DriversClock
+def test_an_error_of_either_ends_the_trial_and_restores_the_limit(
+    service: ServiceProcess, gpu: FakeGpu, gpu_meter: DriversClock
 ) -> None:
     from zeus_lightning import ZeusConfigError, ZeusTrialFailed
 
     for order in (1, -1):
-        bso, limit = zeus(service.url, beta_knob=None), power(meter=meter)
+        bso, limit = zeus(service.url, beta_knob=None), power(meter=gpu_meter)
         with pytest.raises(ZeusTrialFailed):
             trainer(*[bso, limit][::order], max_epochs=2).fit(GpuNet(gpu), ManyBatches())
         assert gpu.limit_mw == 250_000
-        bso, limit = zeus(service.url), power(meter=meter, step_w=1000)
+        bso, limit = zeus(service.url), power(meter=gpu_meter, step_w=1000)
         with pytest.raises(ZeusConfigError, match="step_w"):
             trainer(*[bso, limit][::order]).fit(GpuNet(gpu), ManyBatches())
         assert bso.outcome in (None, "withdrawn")

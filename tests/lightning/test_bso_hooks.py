@@ -153,7 +153,7 @@ def test_without_validation_a_train_metric_is_reported_at_each_epochs_end(
 
 
 @pytest.mark.parametrize("at_least", [{"min_epochs": 4}, {"min_steps": 4 * 8}])
-def test_a_batch_size_given_up_is_told_when_the_least_training_is_done(
+def test_a_failed_batch_size_is_raised_when_the_least_training_is_done(
     service: ServiceProcess, at_least: dict[str, int]
 ) -> None:
     callback, steps = zeus(service.url), Steps()

@@ -1,4 +1,4 @@
-"""A run that is resumed from a checkpoint goes on with its trial."""
+"""A run that is resumed from a checkpoint resumes its trial."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def job(service: ServiceProcess, tmp_path: Path) -> Job:
 
 
 @pytest.mark.parametrize(("end", "outcome"), [(crash, "errored"), (interrupt, "interrupted")])
-def test_it_goes_on_with_the_same_trial_batch_size_energy_and_time(
+def test_it_resumes_the_trial_with_its_batch_size_energy_and_time(
     job: Job, end: Any, outcome: str
 ) -> None:
     ended, _ = job.fit((0.1, 0.2), After(2, end))
@@ -146,7 +146,7 @@ def test_the_trial_that_setup_had_started_leaves_no_trace_in_the_beliefs(job: Jo
     assert job.outcomes()[2] == "withdrawn"
 
 
-def test_a_lost_trial_is_taken_up_and_revived(own_service: ServiceProcess, tmp_path: Path) -> None:
+def test_a_lost_trial_is_resumed_and_revived(own_service: ServiceProcess, tmp_path: Path) -> None:
     job = Job(own_service.url, tmp_path)
     job.fit((0.1,), After(1, own_service.kill), After(2, crash))
     own_service.start()
@@ -159,7 +159,7 @@ def test_a_lost_trial_is_taken_up_and_revived(own_service: ServiceProcess, tmp_p
     assert job.outcomes() == ["converged", "converged", "converged", "withdrawn"]
 
 
-def test_a_checkpoint_older_than_the_last_report_goes_on_from_where_it_was_saved(
+def test_a_checkpoint_older_than_the_last_report_counts_from_where_it_was_saved(
     job: Job,
 ) -> None:
     job.fit((0.1, 0.2, 0.3, 0.4), After(4, crash))
@@ -243,13 +243,13 @@ def test_reports_the_service_missed_are_sent_by_the_resumed_run(
     assert reports == [(1, 1, 0.1), (2, 2, 0.2), (3, 3, 0.3), (4, 4, 0.9)]
 
 
-def test_a_trial_that_has_ended_cannot_be_taken_up(job: Job) -> None:
+def test_a_trial_that_has_ended_cannot_be_resumed(job: Job) -> None:
     job.fit((0.1, 0.9))
     steps = Steps()
     with pytest.raises(ZeusConfigError) as error:
         job.fit((0.9,), steps, ckpt_path=job.after(2))
     for part in (
-        f"the checkpoint is of trial 2 of job '{job.id}'",
+        f"the checkpoint belongs to trial 2 of job '{job.id}'",
         "which has ended as converged (the target of 0.8 is reached)",
         "without ckpt_path",
     ):
@@ -258,15 +258,16 @@ def test_a_trial_that_has_ended_cannot_be_taken_up(job: Job) -> None:
     assert job.outcomes() == ["converged", "converged", "withdrawn"]
 
 
-def test_a_trial_of_another_job_cannot_be_taken_up(job: Job) -> None:
+def test_a_trial_of_another_job_cannot_be_resumed(job: Job) -> None:
     job.fit((0.1,), After(1, crash))
     other = new_job()
-    with pytest.raises(ZeusConfigError, match=f"trial 2 of job '{job.id}', and this is '{other}'"):
+    text = f"trial 2 of job '{job.id}', but this run's job is '{other}'"
+    with pytest.raises(ZeusConfigError, match=text):
         job.fit((0.9,), ckpt_path=job.after(1), job_id=other)
     assert outcomes(job.url, other) == ["withdrawn"]
 
 
-def test_a_trial_the_service_does_not_know_cannot_be_taken_up(job: Job) -> None:
+def test_a_trial_unknown_to_the_service_cannot_be_resumed(job: Job) -> None:
     job.fit((0.1,), After(1, crash))
     assert requests.delete(f"{job.url}/api/v1/jobs/{job.id}", timeout=5).ok
     with pytest.raises(ZeusConfigError, match="which the service does not know"):
@@ -281,7 +282,7 @@ def test_a_checkpoint_without_a_trial_is_trained_on_without_one(
     plain.fit(Net(), Data())
     plain.save_checkpoint(tmp_path / "plain.ckpt")
     net, callback = Net((0.1,)), zeus(service.url, batch_sizes=[8, 16], default_batch_size=16)
-    with pytest.warns(UserWarning, match="the checkpoint holds no trial of this callback"):
+    with pytest.warns(UserWarning, match="the checkpoint contains no trial saved by this callback"):
         trainer(callback, max_epochs=2).fit(net, Data(), ckpt_path=tmp_path / "plain.ckpt")
     assert net.batch_lengths == {8}
     assert outcomes(service.url, callback.job.job_id) == ["withdrawn"]
@@ -320,7 +321,7 @@ def test_without_strict_and_without_the_service_it_trains_on_with_its_batch_size
     job = Job(own_service.url, tmp_path)
     job.fit((0.1,), After(1, crash))
     own_service.kill()
-    with pytest.warns(UserWarning, match="resumed without the service, and so without trial 2"):
+    with pytest.warns(UserWarning, match="without the service; trial 2 .* is not continued"):
         resumed, net = job.fit((0.9,), After(2, crash), ckpt_path=job.after(1), strict=False)
     assert net.batch_lengths == {4}
     assert resumed.trial is None

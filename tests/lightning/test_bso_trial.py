@@ -225,7 +225,7 @@ def test_each_fit_of_one_callback_is_a_trial_of_its_own(service: ServiceProcess)
     assert outcomes(service.url, callback.job.job_id) == ["converged", "converged"]
 
 
-def test_a_batch_size_given_up_raises_after_the_other_callbacks_have_finished(
+def test_a_failed_batch_size_raises_after_the_other_callbacks_have_finished(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
     class Ended(Callback):
@@ -293,7 +293,7 @@ def test_figures_reach_the_loggers_and_the_progress_bar(
     assert fit.progress_bar_metrics["zeus/cost"] == pytest.approx(39.0)
 
 
-def test_one_line_says_what_was_chosen_and_one_how_it_ended(
+def test_one_log_line_has_the_choice_and_one_the_outcome(
     service: ServiceProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):

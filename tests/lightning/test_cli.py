@@ -11,6 +11,7 @@ from typing import Any
 
 import pynvml
 import pytest
+from click.testing import CliRunner, Result
 from fake_nvml import FakeDriver
 from fake_powercap import FakePowercap
 from forked import in_forked_child
@@ -19,9 +20,18 @@ from service_process import ServiceProcess, free_port
 from zeus_lightning import __version__
 from zeus_lightning.cli import main
 from zeus_lightning.power.limits import PowerLimit
-from zeus_lightning.power.loan import Loan, records_folder
 from zeus_lightning.power.profile import PowerProfile
+from zeus_lightning.power.restore import TemporaryLimit, records_folder
 from zeus_lightning.power.selectors import PowerPoint
+
+LIST_HEAVY_IMPORTS = """
+import sys
+from zeus_lightning.cli import main
+try:
+    main()
+finally:
+    print([name for name in ("torch", "lightning") if name in sys.modules], file=sys.stderr)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -30,20 +40,25 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ZEUS_SERVER_URL", raising=False)
 
 
-def doctor(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, list[str]]]:
-    """Exit status, and of each row that was looked at: whether it works, and the details."""
-    status = main(["doctor", *options])
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def doctor(*options: str) -> tuple[int, dict[str, list[str]]]:
+    """Exit status, and for each row whether it works, and the details."""
+    done = run("doctor", *options)
     rows = re.findall(
-        r"^ +(\S.*?)  +(\S+(?: \d+)?)  +(yes|no|-)  +(.*?) *$", capsys.readouterr().out, re.M
+        r"^ +(\S.*?)  +(\S+(?: \d+)?)  +(yes|no|-)  +(.*?) *$", done.stdout, re.MULTILINE
     )
-    return status, {f"{what} {where}": [works, details] for what, where, works, details in rows}
+    shown = {f"{what} {where}": [works, details] for what, where, works, details in rows}
+    return done.exit_code, shown
 
 
 def test_doctor_shows_driver_gpus_counters_ranges_and_the_right_and_changes_nothing(
-    fake_gpus: FakeDriver, capsys: pytest.CaptureFixture[str]
+    fake_gpus: FakeDriver,
 ) -> None:
     fake_gpus.gpus[1].limit_mw = 222_000
-    status, rows = doctor(capsys, "--power-limit")
+    status, rows = doctor("--power-limit")
     assert status == 0
     assert rows["driver host"] == ["yes", "NVIDIA 000.00.fake, 2 GPUs"]
     assert rows["GPU GPU 1"] == ["yes", f"Fake H100, {fake_gpus.gpus[1].uuid}"]
@@ -68,7 +83,7 @@ def mig(driver: FakeDriver) -> None:
 
 
 @pytest.mark.parametrize(
-    ("strike", "options", "status"),
+    ("change_driver", "options", "status"),
     [
         (refuse, ["--power-limit"], 1),
         (refuse, ["--power-limit", "--meter=nvml:0"], 0),
@@ -90,24 +105,20 @@ def mig(driver: FakeDriver) -> None:
     ],
 )
 def test_doctor_exits_1_where_training_with_the_options_would_fail(
-    fake_gpus: FakeDriver,
-    capsys: pytest.CaptureFixture[str],
-    strike: Any,
-    options: list[str],
-    status: int,
+    fake_gpus: FakeDriver, change_driver: Any, options: list[str], status: int
 ) -> None:
-    if strike is not None:
-        strike(fake_gpus)
-    found, rows = doctor(capsys, *options)
+    if change_driver is not None:
+        change_driver(fake_gpus)
+    found, rows = doctor(*options)
     assert found == status
     assert ("no" in [works for works, _ in rows.values()]) == bool(status)
 
 
-def test_doctor_says_what_the_right_to_set_limits_needs(
-    fake_gpus: FakeDriver, capsys: pytest.CaptureFixture[str]
+def test_doctor_shows_what_the_right_to_set_limits_needs(
+    fake_gpus: FakeDriver,
 ) -> None:
     refuse(fake_gpus)
-    _, rows = doctor(capsys, "--power-limit")
+    _, rows = doctor("--power-limit")
     assert "--cap-add SYS_ADMIN" in rows["permission GPU 1"][1]
 
 
@@ -115,42 +126,41 @@ def test_doctor_sees_rapl_and_the_services_version(
     fake_gpus: FakeDriver,
     service: ServiceProcess,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("zeus_lightning.meters.rapl.POWERCAP", tmp_path)
-    assert doctor(capsys, "--meter=rapl")[0] == 1
+    assert doctor("--meter=rapl")[0] == 1
     FakePowercap(tmp_path).add_package(0)
-    status, rows = doctor(capsys, "--meter=rapl", f"--url={service.url}")
+    status, rows = doctor("--meter=rapl", f"--url={service.url}")
     assert status == 0
     assert rows["RAPL host"] == ["yes", "package-0"]
     assert rows[f"service {service.url}"] == ["yes", f"zeus-service {__version__}"]
     monkeypatch.setenv("ZEUS_SERVER_URL", service.url)
-    assert f"service {service.url}" in doctor(capsys)[1]
+    assert f"service {service.url}" in doctor()[1]
 
 
-def borrow_and_die() -> None:
-    Loan(PowerLimit(0)).set_w(125)
+def set_limit_and_die() -> None:
+    TemporaryLimit(PowerLimit(0)).set_w(125)
     os._exit(0)
 
 
-def test_reset_power_limits_puts_back_what_a_killed_run_left_behind(
-    fake_gpus: FakeDriver, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reset_power_limits_restores_what_a_killed_run_left(fake_gpus: FakeDriver) -> None:
     gpu = fake_gpus.gpus[0]
-    assert main(["reset-power-limits"]) == 0
-    assert "Nothing is left" in capsys.readouterr().out
+    done = run("reset-power-limits")
+    assert done.exit_code == 0
+    assert "Nothing is left" in done.stdout
     gpu.limit_mw = 250_000
-    with pytest.raises(EOFError):  # it does not answer
-        in_forked_child(borrow_and_die)
+    with pytest.raises(EOFError):  # the child does not report an end
+        in_forked_child(set_limit_and_die)
     assert gpu.limit_mw == 125_000
-    refuse_now = pynvml.NVML_ERROR_NO_PERMISSION
-    gpu.fail("set_limit", refuse_now)
-    assert main(["reset-power-limits"]) == 1
-    assert "CAP_SYS_ADMIN" in capsys.readouterr().out
+    gpu.fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
+    done = run("reset-power-limits")
+    assert done.exit_code == 1
+    assert "CAP_SYS_ADMIN" in done.stdout
     gpu.fail("set_limit", 0)
-    assert main(["reset-power-limits"]) == 0
-    assert "is put back to 250 W, as process" in capsys.readouterr().out
+    done = run("reset-power-limits")
+    assert done.exit_code == 0
+    assert "is restored to 250 W, as process" in done.stdout
     assert gpu.limit_mw == 250_000
 
 
@@ -175,14 +185,12 @@ def profile(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_power_profile_is_shown_and_drawn_as_a_page_that_works_offline(
-    profile: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_power_profile_is_shown_and_drawn_as_a_page_that_works_offline(profile: Path) -> None:
     page = profile.with_name("out.html")
-    assert main(["power-profile", str(profile), "--plot", str(page)]) == 0
-    shown = capsys.readouterr().out
-    assert "1 x Fake H100 (driver 1), batch size 64" in shown
-    assert "* chosen by my-own: 200 W: energy -21.0 % and time +20.0 % against 300 W" in shown
+    done = run("power-profile", str(profile), "--plot", str(page))
+    assert done.exit_code == 0
+    assert "1 x Fake H100 (driver 1), batch size 64" in done.stdout
+    assert "* chosen by my-own: 200 W: energy -21.0 % and time +20.0 % against 300 W" in done.stdout
     html = page.read_text()
     assert len(html) > 1_000_000  # plotly's JavaScript is in it
     assert not re.search(r"<(script|link)[^>]*(src|href)=", html)
@@ -191,38 +199,77 @@ def test_a_power_profile_is_shown_and_drawn_as_a_page_that_works_offline(
     assert "[100,200,300]" in html.replace(" ", "")
 
 
+def error_line(done: Result) -> str:
+    """The only line on stderr of a command that failed."""
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("Error: ")
+    return line
+
+
 @pytest.mark.parametrize(
     ("text", "message"), [(None, "No such file"), ("{", "must be JSON"), ("{}", "lacks")]
 )
-def test_a_profile_that_cannot_be_read_is_one_message(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, message: str
+def test_a_profile_that_cannot_be_read_is_one_line_with_its_path(
+    tmp_path: Path, text: str | None, message: str
 ) -> None:
     path = tmp_path / "a.json"
     if text is not None:
         path.write_text(text)
-    assert main(["power-profile", str(path)]) == 1
-    errors = capsys.readouterr().err
-    assert message in errors
-    assert errors.count(str(path)) == 1
-    assert len(errors.splitlines()) == 1
+    line = error_line(run("power-profile", str(path)))
+    assert message in line
+    assert line.count(str(path)) == 1
 
 
-def test_a_page_that_cannot_be_written_is_one_message(
-    profile: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["power-profile", str(profile), "--plot", str(profile / "out.html")]) == 1
-    assert "Not a directory" in capsys.readouterr().err
+def test_a_page_that_cannot_be_written_is_one_line(profile: Path) -> None:
+    done = run("power-profile", str(profile), "--plot", str(profile / "out.html"))
+    assert done.exit_code == 1
+    assert "Error: [Errno 20] Not a directory" in done.stderr
 
 
-def test_without_plotly_drawing_says_what_to_install(
-    profile: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_without_plotly_the_error_names_what_to_install(
+    profile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "plotly.subplots", None)  # as if it were not installed
-    assert main(["power-profile", str(profile), "--plot", "out.html"]) == 1
-    assert "pip install 'zeus-lightning[analysis]'" in capsys.readouterr().err
+    done = run("power-profile", str(profile), "--plot", "out.html")
+    assert "pip install plotly" in error_line(done)
 
 
-def test_the_console_script_is_installed_and_tells_its_exit_status() -> None:
+@pytest.mark.parametrize(
+    "arguments", [["unknown"], ["power-profile"], ["doctor", "--unknown"], ["doctor", "extra"]]
+)
+def test_a_wrong_command_line_is_a_usage_error(arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert done.stderr.startswith("Usage: ")
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_lists_the_commands_and_their_options(option: str) -> None:
+    shown = run(option).stdout
+    for command in ("doctor", "power-profile", "reset-power-limits"):
+        assert command in shown
+        assert run(command, option).exit_code == 0
+    assert "ZEUS_SERVER_URL" in run("doctor", option).stdout
+
+
+def test_the_console_script_is_installed_and_returns_the_exit_status() -> None:
     program = Path(sys.executable).with_name("zeus-lightning")
-    run = [str(program), "power-profile", "no-such-file"]
-    assert subprocess.run(run, capture_output=True, check=False).returncode == 1
+    command = [str(program), "power-profile", "no-such-file"]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 1
+    version = subprocess.check_output([str(program), "--version"], text=True)
+    assert version == f"zeus-lightning, version {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["doctor"], ["doctor", "--meter=rapl"], ["reset-power-limits"]]
+)
+def test_no_command_waits_for_torch_or_lightning(
+    fake_gpus: FakeDriver, arguments: list[str]
+) -> None:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", LIST_HEAVY_IMPORTS, *arguments]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.stdout
+    assert done.stderr == "[]\n"

@@ -54,9 +54,9 @@ def run(
     *scenarios: str,
     strategy: str = "ddp",
     nodes: int = 1,
-    tellers: int = 2,
+    reporting: int = 2,
 ) -> Callable[[str], Ranks]:
-    """Run scenarios in one pair of processes: what the ranks that can tell it saw of each."""
+    """Run scenarios in one pair of processes: and return what ranks saw of each."""
     variables = {
         **driver.env,
         "XDG_STATE_HOME": str(folder / "state"),
@@ -81,7 +81,7 @@ def run(
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     return lambda name: [
-        json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in range(tellers)
+        json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in range(reporting)
     ]
 
 
@@ -120,7 +120,7 @@ def test_two_nodes_set_the_same_limits_too(driver: FakeDriver, tmp_path: Path) -
 def test_spawned_and_forked_ranks_set_the_same_limits_too(
     driver: FakeDriver, tmp_path: Path, strategy: str
 ) -> None:
-    assert run(driver, tmp_path, "children", strategy=strategy, tellers=1)("children")
+    assert run(driver, tmp_path, "children", strategy=strategy, reporting=1)("children")
     first, second = (json.loads((tmp_path / f"child-{rank}.json").read_text()) for rank in (0, 1))
     assert first == second
     assert len(first["limits_w"]) == 80
@@ -143,7 +143,7 @@ def test_energy_is_summed_time_is_the_slowest_ranks_and_max_power_is_of_all(
             assert power_w == pytest.approx(2 * point["limit_w"], rel=0.2)
 
 
-def test_the_limits_found_are_put_back_on_both(seen: Callable[[str], Ranks]) -> None:
+def test_the_limits_found_are_restored_on_both(seen: Callable[[str], Ranks]) -> None:
     for name in SCENARIOS:
         for rank in seen(name):
             assert rank["after_w"] == 250
@@ -158,7 +158,7 @@ def test_a_profile_known_to_rank_zero_is_applied_by_both_from_the_first_step(
         assert not rank["profiled"]
 
 
-def test_a_limit_that_one_ranks_gpu_refuses_is_left_by_both(
+def test_a_limit_that_one_ranks_gpu_refuses_is_set_by_neither(
     seen: Callable[[str], Ranks],
 ) -> None:
     first, second = seen("refused")
@@ -166,11 +166,11 @@ def test_a_limit_that_one_ranks_gpu_refuses_is_left_by_both(
         assert rank["error"] is None
         assert set(rank["limits_w"]) == {250}
         assert rank["limit_w"] is None
-    (told,) = first["told"]
-    assert "cannot be set on rank 1; training goes on at the limits found" in told
+    (warned,) = first["warnings"]
+    assert "cannot be set on rank 1; training continues at the limits found" in warned
 
 
-def test_what_strikes_one_rank_makes_both_measure_again(seen: Callable[[str], Ranks]) -> None:
+def test_a_disturbance_on_one_rank_makes_both_measure_again(seen: Callable[[str], Ranks]) -> None:
     first, second = seen("changed")
     differ = [
         batch
@@ -182,12 +182,12 @@ def test_what_strikes_one_rank_makes_both_measure_again(seen: Callable[[str], Ra
     assert {second["limits_w"][batch] for batch in differ} == {111}
     assert first["profile"] == second["profile"]
     assert first["limit_w"] == second["limit_w"]
-    (told,) = first["told"]
-    assert "someone else changed a GPU's power limit (rank 1)" in told
-    void_w = int(re.search(r"at a power limit of (\d+) W is void", told)[1])
+    (warned,) = first["warnings"]
+    assert "someone else changed a GPU's power limit (rank 1)" in warned
+    void_w = int(re.search(r"at a power limit of (\d+) W is void", warned)[1])
     batches = next(len([*same]) for limit, same in groupby(first["limits_w"]) if limit == void_w)
     assert batches >= 2 * (2 + 4)  # warm-up and window, twice
-    assert second["told"] == []  # only rank zero speaks
+    assert second["warnings"] == []  # only rank zero warns
 
 
 def test_different_ranges_of_limits_are_an_error_on_both_ranks_that_lists_them(
@@ -200,7 +200,7 @@ def test_different_ranges_of_limits_are_an_error_on_both_ranks_that_lists_them(
         assert rank["limits_w"] == []
 
 
-def test_a_right_that_one_rank_lacks_is_an_error_on_both_or_both_observe(
+def test_a_permission_that_one_rank_lacks_is_an_error_on_both_or_both_observe(
     seen: Callable[[str], Ranks],
 ) -> None:
     for rank in seen("permission"):
@@ -212,7 +212,7 @@ def test_a_right_that_one_rank_lacks_is_an_error_on_both_or_both_observe(
         assert set(rank["limits_w"]) == {250}
 
 
-def test_a_gpu_without_power_control_on_one_rank_leaves_the_others_limit_alone_too(
+def test_a_gpu_without_power_control_on_one_rank_means_that_neither_sets_a_limit(
     seen: Callable[[str], Ranks],
 ) -> None:
     for rank in seen("mig"):

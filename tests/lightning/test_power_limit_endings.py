@@ -1,4 +1,4 @@
-"""However a run ends, whatever strikes its GPU: no trace stays, and training goes on if it can."""
+"""However a run ends or its GPU fails: the limit is restored, and training continues if it can."""
 
 from __future__ import annotations
 
@@ -19,17 +19,10 @@ from lightning.pytorch import Callback
 from programs import BreaksOnException, trainer
 
 from zeus_lightning import ZeusPowerError
-from zeus_lightning.power.loan import records_folder, settle_all
+from zeus_lightning.power.restore import records_folder, restore_all
 
 CHILD = Path(__file__).with_name("train_on_gpu_until_signalled.py")
 DEADLINE_S = 120
-
-
-@pytest.fixture
-def gpu(fake_gpus: FakeDriver) -> FakeGpu:
-    fake_gpus.freeze()
-    fake_gpus.gpus[0].limit_mw = 250_000
-    return fake_gpus.gpus[0]
 
 
 class AtStep(Callback):
@@ -55,39 +48,39 @@ def fit(driver: FakeDriver, *others: Callback, **arguments: Any) -> tuple[Any, G
     meter = DriversClock(driver)
     callback, net = power(meter=meter, **arguments), GpuNet(driver.gpus[0])
     try:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             trainer(callback, *others, max_epochs=1).fit(net, ManyBatches())
     finally:
         meter.close()
-    messages = [str(warning.message) for warning in told]
+    messages = [str(warning.message) for warning in warned]
     return callback, net, [text for text in messages if text.startswith("zeus:")]
 
 
-def no_trace(gpu: FakeGpu, limit_mw: int = 250_000) -> None:
+def assert_restored(gpu: FakeGpu, limit_mw: int = 250_000) -> None:
     assert gpu.limit_mw == limit_mw
     assert not records_folder().exists() or not list(records_folder().iterdir())
 
 
 @pytest.mark.parametrize("step", [1, 5, 30, 150])
 @pytest.mark.parametrize("error", [ZeroDivisionError("mine"), SystemExit(3)])
-def test_an_exception_puts_the_limit_back_and_comes_through(
+def test_an_exception_restores_the_limit_and_is_raised(
     fake_gpus: FakeDriver, gpu: FakeGpu, error: BaseException, step: int
 ) -> None:
     seen = []
 
-    def strike() -> None:
+    def fail() -> None:
         seen.append(gpu.limit_mw)
         raise error
 
     with pytest.raises(type(error)) as raised:
-        fit(fake_gpus, AtStep(step, strike))
+        fit(fake_gpus, AtStep(step, fail))
     assert raised.value is error
     assert (seen[0] != 250_000) == (step > 1)
-    no_trace(gpu)
+    assert_restored(gpu)
 
 
-def test_an_exception_of_a_callback_in_setup_puts_nothing_in_the_way_of_the_next_run(
+def test_after_an_exception_of_a_callback_in_setup_the_next_run_works(
     fake_gpus: FakeDriver, gpu: FakeGpu
 ) -> None:
     class FailsInSetup(Callback):
@@ -96,11 +89,11 @@ def test_an_exception_of_a_callback_in_setup_puts_nothing_in_the_way_of_the_next
 
     with pytest.raises(ZeroDivisionError):
         fit(fake_gpus, FailsInSetup())
-    no_trace(gpu)
+    assert_restored(gpu)
     fit(fake_gpus)
 
 
-def test_a_fit_whose_end_another_callback_broke_off_is_no_obstacle_to_the_next(
+def test_after_a_fit_whose_end_another_callback_prevented_the_next_one_works(
     fake_gpus: FakeDriver, gpu: FakeGpu
 ) -> None:
     meter = DriversClock(fake_gpus)
@@ -109,7 +102,7 @@ def test_a_fit_whose_end_another_callback_broke_off_is_no_obstacle_to_the_next(
         trainer(BreaksOnException(ZeroDivisionError()), callback).fit(GpuNet(gpu), ManyBatches())
     trainer(callback, max_epochs=1).fit(GpuNet(gpu), ManyBatches())
     assert callback.limit_w == 225
-    no_trace(gpu)
+    assert_restored(gpu)
     meter.close()
 
 
@@ -122,7 +115,7 @@ def child(gpu: int) -> subprocess.Popen[bytes]:
     )
 
 
-def test_signals_put_the_limit_back_a_second_process_is_refused_and_sigkill_is_made_good(
+def test_signals_restore_the_limit_a_second_process_is_refused_and_the_run_after_sigkill_restores(
     fake_gpus: FakeDriver,
 ) -> None:
     fake_gpus.add_gpu()
@@ -135,7 +128,7 @@ def test_signals_put_the_limit_back_a_second_process_is_refused_and_sigkill_is_m
             assert process.stdout.readline() == b"training\n"
         assert 260_000 not in [gpu.limit_mw for gpu in fake_gpus.gpus]
 
-        killed.send_signal(signal.SIGSTOP)  # it would go on to its next limit
+        killed.send_signal(signal.SIGSTOP)  # or it would set its next limit
         before_mw = fake_gpus.gpus[0].limit_mw
         with pytest.raises(ZeusPowerError, match=f"in use by process {killed.pid} "):
             fit(fake_gpus)
@@ -155,14 +148,14 @@ def test_signals_put_the_limit_back_a_second_process_is_refused_and_sigkill_is_m
 
     assert fake_gpus.gpus[0].limit_mw != 260_000
     fake_gpus.freeze()
-    _, net, told = fit(fake_gpus)
+    _, net, warned = fit(fake_gpus)
     assert net.limits_w[0] == 260
-    assert len(told) == 1
-    assert f"is put back to 260 W, as process {killed.pid} " in told[0]
-    no_trace(fake_gpus.gpus[0], 260_000)
+    assert len(warned) == 1
+    assert f"is restored to 260 W, as process {killed.pid} " in warned[0]
+    assert_restored(fake_gpus.gpus[0], 260_000)
 
 
-def test_without_the_right_to_set_limits_an_error_says_what_is_needed_before_the_first_step(
+def test_without_permission_to_set_limits_an_error_names_what_is_needed_before_the_first_step(
     fake_gpus: FakeDriver, gpu: FakeGpu
 ) -> None:
     gpu.fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
@@ -170,58 +163,58 @@ def test_without_the_right_to_set_limits_an_error_says_what_is_needed_before_the
     with pytest.raises(ZeusPowerError, match=r"root .*CAP_SYS_ADMIN.*--cap-add SYS_ADMIN"):
         fit(fake_gpus, AtStep(1, lambda: stepped.append(1)))
     assert stepped == []
-    no_trace(gpu)
+    assert_restored(gpu)
 
 
-def test_a_gpu_without_power_control_as_under_mig_trains_on_with_one_warning(
+def test_on_a_gpu_without_power_control_as_under_mig_training_continues_with_one_warning(
     fake_gpus: FakeDriver, gpu: FakeGpu
 ) -> None:
     gpu.lack_power_control()
-    callback, net, told = fit(fake_gpus)
+    callback, net, warned = fit(fake_gpus)
     assert len(net.limits_w) == 200
     assert set(net.limits_w) == {250}
     assert not callback.profiled
-    assert len(told) == 1
-    assert "as under MIG" in told[0]
+    assert len(warned) == 1
+    assert "as under MIG" in warned[0]
 
 
-def test_a_gpu_whose_limit_is_fixed_trains_on_with_one_warning(
+def test_on_a_gpu_whose_limit_is_fixed_training_continues_with_one_warning(
     fake_gpus: FakeDriver, gpu: FakeGpu
 ) -> None:
     gpu.fix_limit()
-    callback, net, told = fit(fake_gpus)
+    callback, net, warned = fit(fake_gpus)
     assert len(net.limits_w) == 200
     assert not callback.profiled
-    assert len(told) == 1
-    assert "is fixed at 250 W" in told[0]
+    assert len(warned) == 1
+    assert "is fixed at 250 W" in warned[0]
 
 
-def test_a_limit_changed_by_someone_else_is_told_and_the_window_measured_again(
+def test_a_limit_changed_by_someone_else_is_a_warning_and_the_window_is_measured_again(
     fake_gpus: FakeDriver, gpu: FakeGpu
 ) -> None:
     def by_hand() -> None:
         gpu.limit_mw = 111_000
 
-    callback, net, told = fit(fake_gpus, AtStep(10, by_hand), step_w=100)
+    callback, net, warned = fit(fake_gpus, AtStep(10, by_hand), step_w=100)
     assert net.limits_w[1:20] == [300] * 6 + [200] * 3 + [111] * 3 + [200] * 6 + [100]
-    assert len(told) == 1
-    assert "at a power limit of 200 W is void, because someone else changed a GPU's" in told[0]
+    assert len(warned) == 1
+    assert "at a power limit of 200 W is void, because someone else changed a GPU's" in warned[0]
     assert callback.limit_w == 200
     points = {point.limit_w: point for point in callback.profile.points}
     assert points[200].energy_j == pytest.approx(200 * 0.1 * (250 / 150) ** (1 / 3), rel=1e-3)
-    no_trace(gpu)
+    assert_restored(gpu)
 
 
-def test_someone_who_changes_the_limit_again_and_again_ends_profiling(
+def test_a_limit_changed_by_someone_else_again_and_again_ends_profiling(
     fake_gpus: FakeDriver, gpu: FakeGpu
 ) -> None:
     def by_hand() -> None:
         gpu.limit_mw = 111_000
 
-    callback, net, told = fit(fake_gpus, AtStep(10, by_hand, every=True), step_w=100)
+    callback, net, warned = fit(fake_gpus, AtStep(10, by_hand, every=True), step_w=100)
     assert callback.limit_w is None
-    assert "no power limit is chosen: someone else changed" in told[-2]
-    assert "changed by someone else after process" in told[-1]  # theirs is the later wish
+    assert "no power limit is chosen: someone else changed" in warned[-2]
+    assert "changed by someone else after process" in warned[-1]  # it was set later
     assert gpu.limit_mw == 111_000
     assert len(net.limits_w) == 200
 
@@ -230,43 +223,43 @@ def test_a_limit_that_the_driver_refuses_is_not_blamed_on_someone_else(
     fake_gpus: FakeDriver, gpu: FakeGpu
 ) -> None:
     refuse = AtStep(5, lambda: gpu.fail("set_limit", pynvml.NVML_ERROR_UNKNOWN))
-    callback, net, told = fit(fake_gpus, refuse, step_w=100)
+    callback, net, warned = fit(fake_gpus, refuse, step_w=100)
     assert callback.limit_w is None
-    assert ["could not be set" in text for text in told] == [True, True, True, True, False]
-    assert "a GPU's power limit could not be set 3 times while 200 W was measured" in told[3]
-    assert "cannot set a power limit of 250 W" in told[4]
-    assert "`zeus-lightning reset-power-limits` tries again" in told[4]
+    assert ["could not be set" in text for text in warned] == [True, True, True, True, False]
+    assert "a GPU's power limit could not be set 3 times while 200 W was measured" in warned[3]
+    assert "cannot set a power limit of 250 W" in warned[4]
+    assert "`zeus-lightning reset-power-limits` tries again" in warned[4]
     assert len(net.limits_w) == 200
     gpu.fail("set_limit", 0)
-    (left_behind,) = settle_all()
-    assert "is put back to 250 W" in left_behind[2]
-    no_trace(gpu)
+    ((_, _, message),) = restore_all()
+    assert "is restored to 250 W" in message
+    assert_restored(gpu)
 
 
-def test_a_limit_changed_after_profiling_is_left_and_told_at_the_end(
+def test_a_limit_changed_after_profiling_stays_with_a_warning_at_the_end(
     fake_gpus: FakeDriver, gpu: FakeGpu
 ) -> None:
     def by_hand() -> None:
         gpu.limit_mw = 111_000
 
-    _, net, told = fit(fake_gpus, AtStep(150, by_hand))
+    _, net, warned = fit(fake_gpus, AtStep(150, by_hand))
     assert gpu.limit_mw == 111_000
     assert net.limits_w[-1] == 111
-    assert len(told) == 1
-    assert "is left so; it was 250 W before" in told[0]
+    assert len(warned) == 1
+    assert "stays as it is; it was 250 W before" in warned[0]
 
 
-def test_a_gpu_that_vanishes_in_mid_window_ends_profiling_and_training_goes_on(
+def test_a_gpu_lost_during_a_window_ends_profiling_and_training_continues(
     fake_gpus: FakeDriver, gpu: FakeGpu
 ) -> None:
-    callback, net, told = fit(fake_gpus, AtStep(10, gpu.lose))
+    callback, net, warned = fit(fake_gpus, AtStep(10, gpu.lose))
     assert len(net.limits_w) == 200
     assert callback.limit_w is None
     assert callback.profile is None
-    assert "is void, because a GPU was lost" in told[0]
-    assert "no power limit is chosen: a GPU was lost" in told[1]
-    assert "`zeus-lightning reset-power-limits` tries again" in told[2]
-    assert len(told) == 3
+    assert "is void, because a GPU was lost" in warned[0]
+    assert "no power limit is chosen: a GPU was lost" in warned[1]
+    assert "`zeus-lightning reset-power-limits` tries again" in warned[2]
+    assert len(warned) == 3
 
 
 def test_a_gpu_that_is_lost_before_the_first_step_is_one_clear_error(
@@ -282,7 +275,7 @@ def test_a_gpu_that_is_lost_before_the_first_step_is_one_clear_error(
     assert steps == []
 
 
-def test_a_known_limit_that_the_driver_refuses_is_told_and_training_goes_on(
+def test_a_stored_limit_that_the_driver_refuses_is_a_warning_and_training_continues(
     fake_gpus: FakeDriver, gpu: FakeGpu, tmp_path: Path
 ) -> None:
     class Refuses(Callback):
@@ -291,12 +284,12 @@ def test_a_known_limit_that_the_driver_refuses_is_told_and_training_goes_on(
 
     known = {"profile_path": tmp_path / "profile.json", "step_w": 100}
     fit(fake_gpus, **known)
-    callback, net, told = fit(fake_gpus, Refuses(), **known)
+    callback, net, warned = fit(fake_gpus, Refuses(), **known)
     assert set(net.limits_w) == {250}
     assert callback.limit_w is None
-    assert len(told) == 1
-    assert "the power limit of 200 W cannot be set on rank 0" in told[0]
-    no_trace(gpu)
+    assert len(warned) == 1
+    assert "the power limit of 200 W cannot be set on rank 0" in warned[0]
+    assert_restored(gpu)
 
 
 def test_an_energy_counter_that_fails_for_a_while_costs_a_window(
@@ -304,7 +297,7 @@ def test_an_energy_counter_that_fails_for_a_while_costs_a_window(
 ) -> None:
     fail = AtStep(12, lambda: gpu.fail("energy", pynvml.NVML_ERROR_UNKNOWN))
     heal = AtStep(14, lambda: gpu.fail("energy", 0))
-    callback, _, told = fit(fake_gpus, fail, heal, step_w=100)
+    callback, _, warned = fit(fake_gpus, fail, heal, step_w=100)
     assert callback.limit_w == 200
-    assert len(told) == 1
-    assert "a GPU's energy or time could not be read" in told[0]
+    assert len(warned) == 1
+    assert "a GPU's energy or time could not be read" in warned[0]

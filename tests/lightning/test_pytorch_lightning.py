@@ -84,7 +84,7 @@ def test_it_trains_with_the_batch_size_chosen_until_the_target(service: ServiceP
     assert data.batch_size == 8
 
 
-def test_a_batch_size_given_up_raises_with_the_best_checkpoint_saved(
+def test_a_failed_batch_size_raises_with_the_best_checkpoint_saved(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
     callback = zeus(service.url)
@@ -96,7 +96,7 @@ def test_a_batch_size_given_up_raises_with_the_best_checkpoint_saved(
     assert outcomes(service.url, callback.job.job_id) == ["not_converged"]
 
 
-def test_a_checkpoint_takes_the_trial_up_again(service: ServiceProcess, tmp_path: Path) -> None:
+def test_a_checkpoint_resumes_the_trial(service: ServiceProcess, tmp_path: Path) -> None:
     job, saver = new_job(), ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
     broken = sixteen(service.url, job_id=job)
     with pytest.raises(ZeroDivisionError):

@@ -10,12 +10,12 @@ from lightning.pytorch import Callback
 from programs import Net, trainer
 
 
-class SayTraining(Callback):
-    said = False
+class PrintTraining(Callback):
+    printed = False
 
     def on_train_batch_end(self, *args: Any) -> None:
-        if callback.profiled and not self.said:
-            self.said = True
+        if callback.profiled and not self.printed:
+            self.printed = True
             print("training", flush=True)
         time.sleep(0.01)
 
@@ -23,4 +23,4 @@ class SayTraining(Callback):
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under a shell's `&`
     callback = power(meter=f"nvml:{sys.argv[1]}")
-    trainer(callback, SayTraining(), max_epochs=-1).fit(Net(), ManyBatches(10_000))
+    trainer(callback, PrintTraining(), max_epochs=-1).fit(Net(), ManyBatches(10_000))

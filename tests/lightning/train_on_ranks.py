@@ -1,7 +1,7 @@
 """Runs one or more fits on several ranks. Arguments: a folder for results, then SCENARIO=URL each.
 
-`$TRAINER_ARGUMENTS` says on which, `$LET_THROUGH` that an error is to end its rank. Each rank
-writes what it saw of each fit to `SCENARIO.RANK.json`; of ranks that are spawned or forked, the
+`$TRAINER_ARGUMENTS` are the Trainer's; with `$LET_THROUGH`, an error ends its rank. Each rank
+writes what it saw of each fit to `SCENARIO.RANK.json`; for ranks that are spawned or forked, the
 process that started them does.
 """
 
@@ -14,10 +14,12 @@ import signal
 import sys
 import time
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from calls import Calls, recorded_calls
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint, Timer
 from programs import Data, Net, StepMeter, Steps, trainer, zeus
@@ -32,7 +34,7 @@ TRAINER_ARGUMENTS = json.loads(os.environ["TRAINER_ARGUMENTS"])
 
 
 def is_rank_one() -> bool:
-    """Whether this is rank 1: asked of torch, as a meter knows no Trainer."""
+    """Whether this is rank 1, by torch: a meter has no Trainer."""
     return torch.distributed.get_rank() == 1
 
 
@@ -43,7 +45,7 @@ class NetThatLogsOnRankZero(Net):
 
 
 class Scheduled(Net):
-    """Asks for the number of steps, which builds the dataloader, before training."""
+    """Reads the number of steps, which builds the dataloader, before training."""
 
     def configure_optimizers(self) -> Any:
         self.steps = self.trainer.estimated_stepping_batches
@@ -82,7 +84,7 @@ class Endless(Callback):
 
 
 class CpuSeconds(Callback):
-    """Works for some CPU time in each step, and leaves what each rank has used by each report."""
+    """Works for some CPU time in each step, and writes what each rank has used by each report."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -118,7 +120,7 @@ class BrokenOnRankOne(StepMeter):
 
 
 class ClosedOnRankOne(StepMeter):
-    """Cannot be asked for its facts on rank 1."""
+    """Raises on rank 1 when its power is read."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
@@ -132,7 +134,7 @@ class ClosedOnRankOne(StepMeter):
 
 
 class CountedZeus(ZeusBSOCallback):
-    """Counts what it asks of the strategy at each validation end."""
+    """Records its calls of the strategy at each validation end."""
 
     def __init__(self, *args: Any, **arguments: Any) -> None:
         super().__init__(*args, **arguments)
@@ -160,16 +162,18 @@ class OfTheNode(StepMeter):
 
 
 def own_gpu(apart: int = 1) -> str:
-    """Each rank's own GPU; by its local rank, which the launcher has told or is about to."""
+    """Each rank's own GPU, by its local rank, which the launcher sets."""
     return f"nvml:{apart * int(os.environ.get('LOCAL_RANK', '0'))}"
 
 
 class RaiseInSecondEpoch(Callback):
-    """Raises an error on all ranks."""
+    """Raises an error on all ranks, and forgets the calls of the service made before."""
+
+    calls = Calls()
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         if trainer.current_epoch == 1:
-            self.raised_s = time.monotonic()
+            self.calls.clear()
             raise ZeroDivisionError("mine")
 
 
@@ -181,17 +185,19 @@ def fit(
     ckpt_path: Path | None = None,
     **arguments: Any,
 ) -> dict[str, Any]:
-    """Train, and tell how it went."""
+    """Train, and return what was seen."""
     callback = zeus(
         url, CountedZeus, **({"job_id": os.environ.get("ZEUS_JOB_ID", name)} | arguments)
     )
     assert isinstance(callback, CountedZeus)
     error, steps, data = None, Steps(), Data(batch_size=8)
-    raises = next((other for other in others if isinstance(other, RaiseInSecondEpoch)), None)
     saves = any(isinstance(other, ModelCheckpoint) for other in others)
     runner = trainer(*others, callback, steps, enable_checkpointing=saves, **TRAINER_ARGUMENTS)
     began_s = time.monotonic()
-    with warnings.catch_warnings(record=True, action="always") as warned:
+    with (
+        warnings.catch_warnings(record=True, action="always") as warned,
+        recorded_calls() as RaiseInSecondEpoch.calls,
+    ):
         try:
             runner.fit(net, data, ckpt_path=ckpt_path)
         except Exception as caught:
@@ -200,7 +206,7 @@ def fit(
             error = [type(caught).__name__, str(caught)]
     return {
         "error": error,
-        "seconds_after_the_error": time.monotonic() - getattr(raises, "raised_s", math.nan),
+        "calls": asdict(RaiseInSecondEpoch.calls),
         "seconds": time.monotonic() - began_s,
         "warnings": [str(warning.message) for warning in warned],
         "strategy_calls": callback.strategy_calls,
@@ -217,18 +223,18 @@ def fit(
 
 
 def meter(name: str, url: str, choice: str | EnergyMeter) -> dict[str, Any]:
-    """Train one epoch, and see what is measured."""
+    """Train one epoch with a meter."""
     return fit(name, url, Net((0.9,)), CpuSeconds(name), meter=choice)
 
 
 def estimate(name: str, url: str) -> dict[str, Any]:
-    """Train where there is nothing to measure energy with."""
+    """Train where energy cannot be measured."""
     rapl.POWERCAP = FOLDER / "none"
     return fit(name, url, Net((0.9,)), meter="auto")
 
 
 def resume(name: str, url: str) -> dict[str, Any]:
-    """Train, break off, and go on from the checkpoint."""
+    """Train, fail, and resume from the checkpoint."""
     saver = ModelCheckpoint(FOLDER / name, "first")
     broken = fit(name, url, Net((0.1,)), saver, RaiseInSecondEpoch())
     return fit(name, url, Net((0.9,)), ckpt_path=FOLDER / name / "first.ckpt") | {"broken": broken}

@@ -1,6 +1,6 @@
 """Trains until it is signalled, or its metric reaches the target, and saves each epoch.
 
-Arguments: the service's URL, a job id, the metric's value, and a checkpoint to go on from.
+Arguments: the service's URL, a job id, the metric's value, and a checkpoint to resume from.
 """
 
 import signal

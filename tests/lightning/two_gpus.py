@@ -109,7 +109,7 @@ class RefusesOnRankOne(Gpu):
 
 
 class ChangedByHand(Gpu):
-    """Somebody changes the limit of rank 1's GPU alone, once."""
+    """Someone else changes the limit of rank 1's GPU alone, once."""
 
     def on_train_batch_end(self, *args: Any) -> None:
         if len(self.limits_w) == 10 and RANK == 1:
@@ -125,13 +125,13 @@ class SlowOnRankOne(Gpu):
 
 
 def fit(gpu: Gpu, **arguments: Any) -> dict[str, Any]:
-    """Train, and tell how it went."""
+    """Train, and return what this rank saw."""
     defaults: dict[str, Any] = {"meter": f"nvml:{RANK}", "step_w": 100, "min_seconds": 0.01}
     callback, error = power(**(defaults | arguments)), None
     # `gpu` last: it sees the limit after the callback has acted
     where = {"strategy": os.environ["STRATEGY"], "devices": 2 // NODES, "num_nodes": NODES}
     runner = trainer(callback, gpu, **where, max_epochs=1)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
             runner.fit(Net(), ManyBatches(batches=160, batch_size=4))  # half for each
@@ -145,7 +145,7 @@ def fit(gpu: Gpu, **arguments: Any) -> dict[str, Any]:
         "profile": callback.profile and callback.profile.to_json(),
         "profiled": callback.profiled,
         "after_w": gpu.limit_w(),
-        "told": [str(w.message) for w in told if str(w.message).startswith("zeus:")],
+        "warnings": [str(w.message) for w in warned if str(w.message).startswith("zeus:")],
     }
 
 

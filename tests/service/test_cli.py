@@ -16,6 +16,7 @@ from databases import migrated_database
 from service.jobs import spec_json
 from service_process import ServiceProcess, free_port
 from zeus_service import optimizer
+from zeus_service.config import Config
 from zeus_service.spec import JobSpec
 
 COMMAND = str(Path(sys.executable).parent / "zeus-service")
@@ -56,7 +57,7 @@ def database_url(tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-def test_a_port_in_use_is_told_at_once(url: str) -> None:
+def test_a_port_in_use_is_reported_at_once(url: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -69,7 +70,7 @@ def test_a_port_in_use_is_told_at_once(url: str) -> None:
 @pytest.mark.parametrize(
     "bind", ["8000", "127.0.0.1:http", "127.0.0.1:99999", ":80", "256.1.1.1:1"]
 )
-def test_a_bind_that_is_no_address_is_told(url: str, bind: str) -> None:
+def test_a_bind_that_is_no_address_is_reported(url: str, bind: str) -> None:
     assert bind in one_error(zeus_service("serve", f"--bind={bind}", database_url=url))
 
 
@@ -77,7 +78,7 @@ def test_a_bind_that_is_no_address_is_told(url: str, bind: str) -> None:
     "database_url",
     ["sqlite:////proc/nowhere/x.sqlite3", "sqlite:////dev/null/x.sqlite3", "sqlite:////etc"],
 )
-def test_a_database_that_cannot_be_opened_is_told_by_name(database_url: str) -> None:
+def test_a_database_that_cannot_be_opened_is_reported_by_name(database_url: str) -> None:
     bind = f"--bind=127.0.0.1:{free_port()}"
     error = one_error(zeus_service("serve", bind, database_url=database_url))
     assert database_url.removeprefix("sqlite:///") in error
@@ -91,19 +92,51 @@ def test_a_database_that_cannot_be_opened_is_told_by_name(database_url: str) -> 
         ("ZEUS_BSO_ECHO_SQL", "perhaps"),
     ],
 )
-def test_a_variable_without_sense_is_told_by_name(url: str, variable: str, value: str) -> None:
+def test_an_invalid_variable_is_reported_by_name(url: str, variable: str, value: str) -> None:
     result = zeus_service("jobs", **{"database_url": url, variable: value})
     assert f"{variable}='{value}'" in one_error(result)
 
 
 @pytest.mark.parametrize(
     "database_url",
-    ["postgresql//u:secret@h/db", "sqlite://", "foo://u:secret@h/db", "oracle://h/d"],
+    [
+        "postgresql//u:secret@h/db",
+        "sqlite://",
+        "foo://u:secret@h/db",
+        "oracle://h/d",
+        "mysql+asyncpg://u:secret@h/db",
+        "mysql://u:secret@h/db?foo=secret",
+        "mysql://u:secret@h/db?connect_timeout=secret",
+        "mariadb+asyncmy://u:secret@h/db?charset=utf8mb4&host=x&foo=bar",
+    ],
 )
-def test_a_database_url_without_sense_is_told_without_its_password(database_url: str) -> None:
+def test_an_invalid_database_url_is_reported_without_its_password(database_url: str) -> None:
     error = one_error(zeus_service("serve", database_url=database_url))
     assert error.startswith("Error: ZEUS_BSO_DATABASE_URL: ")
     assert "secret" not in error
+
+
+@pytest.mark.parametrize(
+    ("zeus", "ours"),
+    [
+        ("mysql+asyncmy://u:p%40@h:3307/d", "mysql+pymysql://u:p%40@h:3307/d"),
+        ("mysql+aiomysql://u@h/d?charset=utf8mb4", "mysql+pymysql://u@h/d?charset=utf8mb4"),
+        ("mariadb+asyncmy://u@h/d", "mysql+pymysql://u@h/d"),
+        ("postgresql+asyncpg://u@h/d", "postgresql+psycopg://u@h/d"),
+        ("sqlite+aiosqlite:////tmp/z.db", "sqlite:////tmp/z.db"),
+    ],
+)
+def test_a_database_url_of_zeus_own_server_names_the_same_database(zeus: str, ours: str) -> None:
+    assert Config(database_url=zeus).database_url == ours
+
+
+@pytest.mark.parametrize("level", ["WARN", "CRITICAL", "NOTSET"])
+def test_a_log_level_of_zeus_own_server_is_one_here(tmp_path: Path, level: str) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path}/z.db"
+    with ServiceProcess(tmp_path, database_url=url, ZEUS_BSO_LOG_LEVEL=level) as service:
+        assert requests.get(f"{service.url}/readyz", timeout=30).status_code == 200
+    assert (tmp_path / "z.db").exists()
+    assert ("[INFO]" in service.log.read_text()) is (level == "NOTSET")
 
 
 def test_an_empty_variable_is_as_none(url: str) -> None:
@@ -146,7 +179,7 @@ def test_a_job_with_running_trials_is_deleted_only_by_force(app: object, url: st
     assert "no jobs yet" in zeus_service("jobs", database_url=url).stdout
 
 
-def test_a_job_that_is_not_known_is_told(app_url: str) -> None:
+def test_a_job_that_is_not_known_is_reported(app_url: str) -> None:
     assert "no job 'nightly'" in one_error(zeus_service("show", "nightly", database_url=app_url))
 
 
@@ -174,7 +207,7 @@ def test_the_log_has_the_level_and_the_statements_asked_for(tmp_path: Path) -> N
     assert "FROM jobs" in log
 
 
-def test_a_database_of_a_newer_version_is_told_by_name(app: object, url: str) -> None:
+def test_a_database_of_a_newer_version_is_reported_by_name(app: object, url: str) -> None:
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     bind = f"--bind=127.0.0.1:{free_port()}"
@@ -183,7 +216,7 @@ def test_a_database_of_a_newer_version_is_told_by_name(app: object, url: str) ->
         assert "9999" in error
 
 
-def test_a_database_that_fails_is_told_by_its_own_words(app: object, url: str) -> None:
+def test_a_database_that_fails_is_reported_with_its_own_message(app: object, url: str) -> None:
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
         connection.execute("DROP TABLE jobs")
     for command in (("jobs",), ("delete", "nightly")):
@@ -193,3 +226,15 @@ def test_a_database_that_fails_is_told_by_its_own_words(app: object, url: str) -
 def test_a_name_with_brackets_is_printed_as_it_is(app: object, url: str) -> None:
     optimizer.register_job(JobSpec.model_validate(spec_json(monitor="val[/acc]")))
     assert "val[/acc]" in zeus_service("show", "job", database_url=url).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["jobs"], 1), (["db", "current"], 1), (["nothing"], 2), (["show"], 2), (["-h"], 0)],
+)
+def test_expected_errors_exit_with_1_and_wrong_usage_with_2(
+    url: str, arguments: list[str], code: int
+) -> None:
+    result = zeus_service(*arguments, database_url=url)
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr

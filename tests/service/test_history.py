@@ -12,13 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from service.jobs import spec_json
 from sqlalchemy import select, update
-from zeus_service import history, optimizer, views
+from zeus_service import history, optimizer
 from zeus_service.errors import ExhaustedJob, TrialFinished
 from zeus_service.messages import Report, TrialEnd
-from zeus_service.models import EVENTS, JOBS, TRIALS
 from zeus_service.policies import POLICIES
 from zeus_service.spec import JobSpec
-from zeus_service.transactions import transaction
+from zeus_service.store import jobs
+from zeus_service.store.models import EVENTS, JOBS, TRIALS
+from zeus_service.store.transactions import transaction
 
 job_ids = (f"job-{number}" for number in itertools.count())
 
@@ -37,12 +38,12 @@ moves = st.lists(
 def stored(job_id: str) -> tuple[JobSpec, Any, list[history.Event]]:
     """A job's specification, state and events as the database has them."""
     with transaction(read_only=True) as connection:
-        job = connection.execute(select(JOBS).where(JOBS.c.job_id == job_id)).one()
-        events = connection.execute(
-            select(EVENTS).where(EVENTS.c.job_id == job_id).order_by(EVENTS.c.sequence)
-        ).all()
-    assert [row.sequence for row in events] == list(range(1, job.events + 1))
-    return JobSpec.model_validate(job.spec), job.state, [views.event(row) for row in events]
+        job = jobs.get(connection, job_id)
+        numbers = connection.execute(
+            select(EVENTS.c.sequence).where(EVENTS.c.job_id == job_id).order_by(EVENTS.c.sequence)
+        ).scalars()
+        assert list(numbers) == list(range(1, job.events + 1))
+        return job.spec, job.state, jobs.events_of(connection, job_id)
 
 
 def play(job_id: str, moves: list[Any]) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pwd
-import signal
 import sys
 import tempfile
 import time
@@ -18,7 +16,6 @@ from typing import Any
 import pytest
 import requests
 from databases import DATABASES, migrated_database
-from gunicorn.arbiter import Arbiter
 from postgres_cluster import PostgresCluster, binaries
 from service.conftest import application
 from service.jobs import spec_json
@@ -26,11 +23,10 @@ from service_process import ServiceProcess
 from sqlalchemy import NullPool, create_engine, make_url, select
 from zeus_service import create_app, optimizer
 from zeus_service.config import Config
-from zeus_service.database import migrate_sqlite, upgrade
-from zeus_service.locked_job import LockedJob
-from zeus_service.models import REPORTS
-from zeus_service.server import Server
-from zeus_service.transactions import transaction
+from zeus_service.store.jobs import LockedJob
+from zeus_service.store.migrate import upgrade
+from zeus_service.store.models import REPORTS
+from zeus_service.store.transactions import transaction
 
 
 def report(sequence: int) -> dict[str, Any]:
@@ -132,7 +128,7 @@ def test_sigterm_lets_the_requests_in_flight_finish(kind: str, tmp_path: Path) -
         idle = requests.Session()
         assert idle.get(jobs, timeout=30).ok  # and its connection is kept
         with transaction() as connection:
-            LockedJob.take(connection, "job")
+            LockedJob.lock(connection, "job")
             starts = [
                 pool.submit(requests.post, f"{jobs}/job/trials", json={}, timeout=60)
                 for _ in range(4)
@@ -144,19 +140,6 @@ def test_sigterm_lets_the_requests_in_flight_finish(kind: str, tmp_path: Path) -
         assert sorted(start.result().json()["trial_number"] for start in starts) == [1, 2, 3, 4]
         assert status.result() == 0
         idle.close()
-
-
-def test_sigterm_while_workers_boot_ends_them(tmp_path: Path) -> None:
-    """A worker that has just been forked has the handler of its parent, which only notes it."""
-    arbiter = Arbiter(Server(Config(), bind="127.0.0.1:0"))
-    pid = os.fork()
-    if pid == 0:
-        with contextlib.suppress(SystemExit):
-            arbiter.signal(signal.SIGTERM, None)
-            arbiter.cfg.post_fork(arbiter, None)
-            os._exit(1)
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
 
 
 FULL_OR_NOT = """#!{python}
@@ -200,9 +183,10 @@ def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
 
 AS_NOBODY = """#!{python}
 import os
-from zeus_service import create_app, server
+from zeus_service import create_app
+from zeus_service.serving import gunicorn as server
 from zeus_service.cli import main
-from zeus_service.extensions import db
+from zeus_service.store.models import db
 
 if os.getuid() == 0:  # who may write any file
     settings = server.settings
@@ -222,7 +206,7 @@ def test_a_file_that_becomes_read_only_is_told_and_passes() -> None:
         folder.chmod(0o777)
         path = folder / "service.sqlite3"
         url = f"sqlite:///{path}"
-        migrate_sqlite(create_app(Config(database_url=url)), path)
+        upgrade(create_app(Config(database_url=url)))
         path.chmod(0o666)
         named = program(folder, AS_NOBODY)
         with ServiceProcess(folder, database_url=url, program=named) as service:

@@ -23,12 +23,9 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from service.jobs import spec_json
 from service_process import ServiceProcess
-from sqlalchemy import StaticPool, create_engine
-from zeus_service import metrics as metrics_module
-from zeus_service import signals
-from zeus_service.logs import JSONFormatter, TextFormatter
-from zeus_service.signals import announce, energy_measured
-from zeus_service.transactions import transaction
+from zeus_service.api import metrics as metrics_module
+from zeus_service.serving.logs import JSONFormatter, TextFormatter
+from zeus_service.store.transactions import transaction
 
 
 def metrics(service: ServiceProcess) -> dict[tuple[str, ...], float]:
@@ -142,33 +139,6 @@ def test_trials_and_joules_are_counted_once(own_service: ServiceProcess) -> None
     found = metrics(own_service)
     assert found["zeus_bso_trials_running",] == 1
     assert ("zeus_bso_trials_ended_total", "lost") not in found
-
-
-def test_what_is_rolled_back_is_not_counted(app: Flask) -> None:
-    def announced(joules: float, divisor: int) -> None:
-        with transaction() as connection:
-            announce(connection, energy_measured, joules)
-            assert sent == []
-            _ = joules / divisor
-
-    sent: list[float] = []
-    with energy_measured.connected_to(sent.append):
-        with pytest.raises(ZeroDivisionError):
-            announced(1.0, 0)
-        announced(2.0, 1)
-    assert sent == [2.0]
-
-
-def test_what_a_pooled_connection_rolled_back_is_not_counted_with_what_it_commits_next() -> None:
-    sent: list[float] = []
-    engine = create_engine("sqlite://", poolclass=StaticPool)
-    with energy_measured.connected_to(sent.append), engine.connect() as connection:
-        signals.begin(connection)
-        announce(connection, energy_measured, 1.0)
-        connection.rollback()
-        signals.begin(connection)
-        signals.committed(connection)
-    assert sent == []
 
 
 def test_only_the_100_jobs_that_changed_last_have_a_cost(own_service: ServiceProcess) -> None:

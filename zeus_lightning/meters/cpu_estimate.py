@@ -19,21 +19,20 @@ WATTS_PER_CORE = 3.5
 """Power of a busy logical core in watts: Cloud Carbon Footprint, Methodology, "AWS Average Max
 Watts: 3.5" per vCPU (https://www.cloudcarbonfootprint.org/docs/methodology/)."""
 
-_LOOKS = 3
+_RETRIES = 3
 _LISTS_CHILDREN = os.access(f"/proc/self/task/{os.getpid()}/children", os.R_OK)
-"""Else psutil finds them by the parents of all processes: 1,000 of them take 20 ms."""
+"""Otherwise psutil searches the parents of all processes, which takes 20 ms for 1,000 of them."""
 
 
 class CpuEstimateMeter:
     """Estimates the energy of some processes and their descendants; an `EnergyMeter`.
 
-    Energy is CPU time times watts per core. It says how much one run takes against another on the
-    same machine, not what a wattmeter would show: memory, fans and idle power are left out.
+    Energy is CPU time times watts per core: it leaves out memory, fans and idle power, and serves
+    to compare runs on the same machine.
 
     Args:
         watts_per_core: Power of a busy logical core in watts.
-        pids: Processes to count beside this one. A run's ranks on a host share its cores: one of
-            them counts them all, whichever of them started which.
+        pids: Processes to count beside this one: one rank counts all ranks of a run on its host.
 
     Raises:
         ZeusConfigError: `watts_per_core` is not a positive number.
@@ -56,41 +55,39 @@ class CpuEstimateMeter:
             self._roots += [psutil.Process(pid) for pid in pids if pid != self._process.pid]
         self.devices: tuple[str, ...] = (_cores(),)
         self.device_model: str = cpu_model()
-        self.max_power_w: float = watts_per_core * _usable_cores()
+        affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
+        usable_cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+        self.max_power_w: float = watts_per_core * usable_cores
         self._first_s = self._last_s = self._tree_cpu_s()
         self._lost_s = 0.0
 
     def read(self) -> Reading:
-        """Estimated energy of the processes since the meter was opened.
-
-        Raises:
-            ZeusMeterError: The processes cannot be read, or the meter is closed.
-        """
+        """Return the estimated energy of the processes since the meter was opened."""
         if self._closed:
             raise ZeusMeterError("the cpu-estimate meter is closed")
         cpu_s = self._cpu_s() - self._first_s
         return Reading(cpu_s * self._watts_per_core, time.monotonic())
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Refuse further readings; there are no resources to release."""
         self._closed = True
 
     def _cpu_s(self) -> float:
-        """CPU time of the trees, the part of processes that have left it included."""
+        """Return the CPU time of the process trees, with that of processes that left them."""
         cpu_s = self._tree_cpu_s() + self._lost_s
         if cpu_s < self._last_s:
-            # Either a child ended between two lines of a look: looking again finds its time in its
-            # parent's. Or the time is gone for good, with a process that nobody waited for.
-            cpu_s = max(self._tree_cpu_s() for _ in range(_LOOKS)) + self._lost_s
+            # A child may have ended while the tree was read: another reading finds its time in its
+            # parent's. Or its time is lost, since no process waited for it.
+            cpu_s = max(self._tree_cpu_s() for _ in range(_RETRIES)) + self._lost_s
             self._lost_s += max(0.0, self._last_s - cpu_s)
         self._last_s = max(cpu_s, self._last_s)
         return self._last_s
 
     def _tree_cpu_s(self) -> float:
-        """CPU time of the processes, their live descendants and those that were waited for.
+        """Return the CPU time of the processes, their live descendants and those waited for.
 
-        Each process is read before its children, so that one that ends in between is missed rather
-        than counted twice: this may be too little for a moment, never too much.
+        Each process is read before its children: a child that ends in between is missed rather than
+        counted twice, so the result may briefly be too small, but never too large.
         """
         with _explained():
             processes = {root.pid: root for root in self._roots}
@@ -109,11 +106,11 @@ class CpuEstimateMeter:
 
 
 def _descendants(process: psutil.Process) -> Iterator[psutil.Process]:
-    """The processes that a process has started, and those that they have, each before its own."""
+    """List the descendants of a process, each parent before its children."""
     if not _LISTS_CHILDREN:
         yield from process.children(recursive=True)
         return
-    parents = [process.pid] if process.is_running() else []  # not another one with its id
+    parents = [process.pid] if process.is_running() else []  # its id may be another process's now
     while parents:
         for pid in _children(parents.pop()):
             with suppress(psutil.NoSuchProcess):
@@ -122,10 +119,7 @@ def _descendants(process: psutil.Process) -> Iterator[psutil.Process]:
 
 
 def _children(pid: int) -> list[int]:
-    """The process ids of what the threads of a process have started; none if it has ended.
-
-    The kernel may leave some out while others end, see proc(5): a look may be too little then.
-    """
+    """List the ids of a process's children; some may be missing if a process ends meanwhile."""
     found: list[int] = []
     with suppress(FileNotFoundError, ProcessLookupError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -136,17 +130,17 @@ def _children(pid: int) -> list[int]:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Turn psutil's errors into ones that say what to do."""
+    """Raise psutil's errors with a remedy."""
     try:
         yield
     except (psutil.Error, OSError) as error:
         raise ZeusMeterError(
-            f"cannot read the CPU time of this process tree: {error}; it needs /proc, readable"
+            f"cannot read the CPU time of this process tree: {error}; /proc must be readable"
         ) from error
 
 
 def cpu_model() -> str:
-    """The processor's name, as the system gives it."""
+    """Return the processor's name."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
             key, _, value = line.partition(":")
@@ -156,14 +150,7 @@ def cpu_model() -> str:
 
 
 def _cores() -> str:
-    """What all processes that see each other share: the cores, of one container if in one."""
+    """Name the cores by the process namespace, so that each container has a name of its own."""
     with suppress(OSError):
         return f"cores of {Path('/proc/self/ns/pid').readlink()}"
     return "cores"
-
-
-def _usable_cores() -> int:
-    """Logical cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

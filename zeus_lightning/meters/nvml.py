@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 import pynvml
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import torch
 
 _NO_SUCH_FUNCTION = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound)
-
 _NO_DRIVER = (
     "install or load the NVIDIA driver (`nvidia-smi` must work; a container needs `--gpus all`); "
     'without an NVIDIA GPU, ZeusBSOCallback measures with meter="rapl" or "cpu-estimate", and '
@@ -29,32 +28,57 @@ _REMEDIES = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: _NO_DRIVER,
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: _NO_DRIVER,
     pynvml.NVML_ERROR_UNINITIALIZED: "the driver went away or NVML was shut down: restart the run",
-    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the driver was updated under way: restart the host",
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        "the driver was updated during the run: restart the host"
+    ),
     pynvml.NVML_ERROR_NO_PERMISSION: "let this user read and write /dev/nvidia*, or run as root",
     pynvml.NVML_ERROR_INVALID_ARGUMENT: _NO_SUCH_GPU,
     pynvml.NVML_ERROR_NOT_FOUND: _NO_SUCH_GPU,
-    pynvml.NVML_ERROR_NOT_SUPPORTED: 'this GPU does not tell; choose meter="rapl" or another GPU',
+    pynvml.NVML_ERROR_NOT_SUPPORTED: 'choose meter="rapl" or another GPU',
     pynvml.NVML_ERROR_GPU_IS_LOST: _GPU_FAILED,
     pynvml.NVML_ERROR_RESET_REQUIRED: _GPU_FAILED,
 }
 
 
+def find_gpu(gpu: int | str) -> Any:
+    """Return NVML's handle of a GPU.
+
+    Args:
+        gpu: Its NVML index, which is that of `nvidia-smi`, or its UUID.
+
+    Raises:
+        pynvml.NVMLError: There is no such GPU, or NVML is not initialized.
+    """
+    if isinstance(gpu, int):
+        return pynvml.nvmlDeviceGetHandleByIndex(gpu)
+    return pynvml.nvmlDeviceGetHandleByUUID(gpu)
+
+
+def shut_down() -> None:
+    """Undo one call of `nvmlInit`."""
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlShutdown()
+
+
 class NvmlMeter:
     """Counts the energy of NVIDIA GPUs; an `EnergyMeter`.
 
-    Volta and newer GPUs count their energy themselves, in millijoules, refreshed every 20 to 100 ms
-    (`nvmlDeviceGetTotalEnergyConsumption`): windows shorter than a second are inexact. Of older
-    GPUs, power is sampled in a background thread and integrated.
+    Volta and newer GPUs count their energy, in millijoules, refreshed every 20 to 100 ms
+    (`nvmlDeviceGetTotalEnergyConsumption`): measurements shorter than a second are inexact. The
+    power of older GPUs is sampled in a background thread and integrated.
 
     Args:
-        gpus: NVML indices or UUIDs of the GPUs to count. NVML's indices are those of `nvidia-smi`,
-            not those behind `CUDA_VISIBLE_DEVICES`.
-        device: CUDA device to synchronize before each reading, so that the work handed to it is
-            counted; None: none. An error of that work is raised as torch raises it.
+        gpus: The GPUs to count, by NVML index or UUID. NVML's indices ignore
+            `CUDA_VISIBLE_DEVICES`.
+        device: CUDA device to synchronize before each reading, so that the work submitted to it is
+            counted. Errors of that work are raised as torch raises them.
         sample_interval_s: Seconds between two samples of power.
 
+    Attributes:
+        samples: Whether the power of a GPU without an energy counter is sampled.
+
     Raises:
-        ZeusConfigError: No GPU is named, or one twice.
+        ZeusConfigError: No GPU is named, or one is named twice.
         ZeusMeterError: There is no driver or no such GPU, or it cannot be read.
     """
 
@@ -72,53 +96,46 @@ class NvmlMeter:
             raise ZeusConfigError('no GPU to count: name some, as in meter="nvml:0"')
         self._device = device
         self._sampler: Sampler | None = None
-        with _explained("start NVML"):
-            pynvml.nvmlInit()
         self._closed = False
-        try:
-            opened = _open_gpus(gpus)
+        with ExitStack() as close_on_error:
+            with _explained("start NVML"):
+                pynvml.nvmlInit()
+            close_on_error.callback(shut_down)
+            opened = [_Gpu(gpu) for gpu in gpus]
+            if len({gpu.uuid for gpu in opened}) < len(opened):
+                raise ZeusConfigError(f"a GPU is named twice in {list(gpus)}: name each once")
             self.devices: tuple[str, ...] = tuple(gpu.uuid for gpu in opened)
             self.device_model: str = " + ".join(dict.fromkeys(gpu.model for gpu in opened))
             self.max_power_w: float = sum(gpu.max_power_w() for gpu in opened)
-            counting = [gpu for gpu in opened if gpu.counts_energy()]
-            self._counters = [_EnergyCounter(gpu) for gpu in counting]
-            sampled = [_SampledPower(gpu) for gpu in opened if gpu not in counting]
+            self._counting = [gpu for gpu in opened if gpu.counts_energy]
+            sampled = [gpu for gpu in opened if not gpu.counts_energy]
+            self.samples = bool(sampled)
             if sampled:
                 self._sampler = Sampler(
                     lambda: sum(gpu.energy_j() for gpu in sampled),
                     sample_interval_s,
-                    name="zeus-nvml-power",
+                    "zeus-nvml-power",
                 )
-        except BaseException:
-            self.close()
-            raise
+                close_on_error.callback(self._sampler.stop)
+            self._opened = close_on_error.pop_all()
 
     def read(self) -> Reading:
-        """Energy of the GPUs since the meter was opened, the work handed to `device` included.
-
-        Raises:
-            ZeusMeterError: A GPU cannot be read, or the meter is closed.
-        """
+        """Return the energy of the GPUs since the meter was opened, including work on `device`."""
         if self._closed:
             raise ZeusMeterError(f"the nvml meter of {', '.join(self.devices)} is closed")
         if self._device is not None:
             import torch
 
             torch.cuda.synchronize(self._device)
-        energy_j = sum(counter.energy_j() for counter in self._counters)
+        energy_j = sum(gpu.energy_j() for gpu in self._counting)
         if self._sampler is not None:
             energy_j += self._sampler.read()
         return Reading(energy_j, time.monotonic())
 
     def close(self) -> None:
-        """Stop sampling and give NVML back."""
-        if self._closed:
-            return
+        """Stop sampling, and release NVML."""
         self._closed = True
-        if self._sampler is not None:
-            self._sampler.stop()
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
+        self._opened.close()
 
 
 class PowerIntegral:
@@ -129,7 +146,7 @@ class PowerIntegral:
         self._last: tuple[float, float] | None = None
 
     def add(self, power_w: float, time_s: float) -> None:
-        """Add a sample taken at `time_s`, not earlier than the one before."""
+        """Add a sample taken at `time_s`, no earlier than the previous one."""
         if self._last is not None:
             last_power_w, last_time_s = self._last
             self.energy_j += (last_power_w + power_w) / 2 * (time_s - last_time_s)
@@ -137,87 +154,55 @@ class PowerIntegral:
 
 
 class _Gpu:
-    """A GPU as NVML knows it, found by its index or UUID."""
+    """A GPU, and its energy since this object was created: counted by the GPU, or sampled here."""
 
     def __init__(self, gpu: int | str) -> None:
         with _explained(f"find GPU {gpu}"):
-            if isinstance(gpu, int):
-                self.handle = pynvml.nvmlDeviceGetHandleByIndex(gpu)
-            else:
-                self.handle = pynvml.nvmlDeviceGetHandleByUUID(gpu)
-            self.uuid: str = pynvml.nvmlDeviceGetUUID(self.handle)
-            self.model: str = pynvml.nvmlDeviceGetName(self.handle)
+            self._handle = find_gpu(gpu)
+            self.uuid: str = pynvml.nvmlDeviceGetUUID(self._handle)
+            self.model: str = pynvml.nvmlDeviceGetName(self._handle)
+        self.counts_energy = False
+        self._integral = PowerIntegral()
+        with _explained(f"read the energy of {self}"), suppress(*_NO_SUCH_FUNCTION):
+            self._first_mj = self._last_mj = self._counter_mj()
+            self.counts_energy = True
 
     def __str__(self) -> str:
         return f"{self.uuid} ({self.model})"
 
-    def counts_energy(self) -> bool:
-        """Whether the GPU counts its energy itself: Volta and newer do."""
-        with _explained(f"read the energy of {self}"):
-            try:
-                pynvml.nvmlDeviceGetTotalEnergyConsumption(self.handle)
-            except _NO_SUCH_FUNCTION:
-                return False
-            return True
-
     def max_power_w(self) -> float:
-        """Highest settable power limit, or the limit in force where none can be set."""
+        """Return the highest settable power limit, or the limit in force if none can be set."""
         with _explained(f"read the power limit of {self}"):
             with suppress(*_NO_SUCH_FUNCTION):
-                return (
-                    float(pynvml.nvmlDeviceGetPowerManagementLimitConstraints(self.handle)[1]) / 1e3
-                )
+                limits_mw = pynvml.nvmlDeviceGetPowerManagementLimitConstraints(self._handle)
+                return float(limits_mw[1]) / 1e3
             with suppress(*_NO_SUCH_FUNCTION):
-                return float(pynvml.nvmlDeviceGetEnforcedPowerLimit(self.handle)) / 1e3
-            return float(pynvml.nvmlDeviceGetPowerManagementDefaultLimit(self.handle)) / 1e3
-
-
-class _EnergyCounter:
-    """A GPU's own count of its energy, from now on."""
-
-    def __init__(self, gpu: _Gpu) -> None:
-        self._gpu = gpu
-        self._first_mj = self._last_mj = self._read_mj()
+                return float(pynvml.nvmlDeviceGetEnforcedPowerLimit(self._handle)) / 1e3
+            return float(pynvml.nvmlDeviceGetPowerManagementDefaultLimit(self._handle)) / 1e3
 
     def energy_j(self) -> float:
-        energy_mj = self._read_mj()
+        if not self.counts_energy:
+            with _explained(f"read the power of {self}"):
+                power_w = pynvml.nvmlDeviceGetPowerUsage(self._handle) / 1e3
+            self._integral.add(power_w, time.monotonic())
+            return self._integral.energy_j
+        with _explained(f"read the energy of {self}"):
+            energy_mj = self._counter_mj()
         if energy_mj < self._last_mj:
             raise ZeusMeterError(
-                f"the energy counter of {self._gpu} fell from {self._last_mj} to {energy_mj} mJ: "
-                "the GPU was reset in mid-run; start the run again"
+                f"the energy counter of {self} fell from {self._last_mj} to {energy_mj} mJ: "
+                "the GPU was reset during the run; start the run again"
             )
         self._last_mj = energy_mj
         return (energy_mj - self._first_mj) / 1e3
 
-    def _read_mj(self) -> int:
-        with _explained(f"read the energy of {self._gpu}"):
-            return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._gpu.handle))
-
-
-class _SampledPower:
-    """The energy of a GPU that tells only its power."""
-
-    def __init__(self, gpu: _Gpu) -> None:
-        self._gpu = gpu
-        self._integral = PowerIntegral()
-
-    def energy_j(self) -> float:
-        with _explained(f"read the power of {self._gpu}"):
-            power_w = pynvml.nvmlDeviceGetPowerUsage(self._gpu.handle) / 1e3
-        self._integral.add(power_w, time.monotonic())
-        return self._integral.energy_j
-
-
-def _open_gpus(gpus: Sequence[int | str]) -> list[_Gpu]:
-    opened = [_Gpu(gpu) for gpu in gpus]
-    if len({gpu.uuid for gpu in opened}) < len(opened):
-        raise ZeusConfigError(f"a GPU is named twice in {list(gpus)}: name each once")
-    return opened
+    def _counter_mj(self) -> int:
+        return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
 
 
 @contextmanager
 def _explained(doing: str) -> Iterator[None]:
-    """Turn NVML's errors into ones that say what failed and what to do."""
+    """Raise NVML's errors with what failed and a remedy."""
     try:
         yield
     except pynvml.NVMLError as error:

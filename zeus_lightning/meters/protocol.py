@@ -1,4 +1,4 @@
-"""What every energy meter is: a few facts about its devices, and a cumulative reading."""
+"""The protocol of energy meters: facts about the devices, and a cumulative reading."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Energy and time on one meter; the difference of two readings is a measurement.
+    """Energy and time read from a meter; the difference of two readings is a measurement.
 
     Args:
         energy_j: Joules over all devices since the meter was opened.
@@ -19,11 +19,9 @@ class Reading:
     time_s: float
 
     def __add__(self, other: Reading) -> Reading:
-        """Joules and seconds of two measurements together."""
         return Reading(self.energy_j + other.energy_j, self.time_s + other.time_s)
 
     def __sub__(self, earlier: Reading) -> Reading:
-        """Joules and seconds spent since `earlier`."""
         return Reading(self.energy_j - earlier.energy_j, self.time_s - earlier.time_s)
 
 
@@ -35,8 +33,8 @@ class EnergyMeter(Protocol):
 
     Attributes:
         name: `nvml`, `rapl` or `cpu-estimate`. Figures of different meters cannot be compared.
-        devices: What it counts, by names that are unique on the host: GPU UUIDs, RAPL packages. Of
-            several ranks of a run that name the same devices, the lowest one's meter counts.
+        devices: What it counts, by names that are unique on the host: GPU UUIDs, RAPL packages. If
+            several ranks of a run name the same devices, only the lowest rank's meter counts.
         device_model: Their model; several different ones are joined by ` + `.
         max_power_w: Sum over the devices of the highest settable power limit.
         is_estimate: Whether the figures are computed rather than measured.
@@ -49,11 +47,11 @@ class EnergyMeter(Protocol):
     is_estimate: bool
 
     def read(self) -> Reading:
-        """Energy and time up to now; neither ever falls.
+        """Return energy and time up to now; neither ever falls.
 
         Raises:
             ZeusMeterError: The devices cannot be read, or the meter is closed.
         """
 
     def close(self) -> None:
-        """Stop counting and give back what the meter holds; closing again does nothing."""
+        """Stop counting and release all resources; a second call does nothing."""

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from lightning.pytorch.utilities import rank_zero_warn
-
 from zeus_lightning.errors import ZeusMeterError
 from zeus_lightning.meters.cpu_estimate import WATTS_PER_CORE, cpu_model
 from zeus_lightning.meters.protocol import Reading
@@ -18,7 +16,6 @@ from zeus_lightning.meters.sampler import Sampler
 
 POWERCAP = Path("/sys/class/powercap")
 
-_PACKAGE_DIRECTORY = re.compile(r"intel-rapl:\d+")
 _NOT_READABLE = (
     "since CVE-2020-8694 only root may read it: run as root, or have an administrator run "
     "`chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj` (a udev rule makes it last), or choose "
@@ -29,18 +26,17 @@ _NOT_READABLE = (
 class RaplMeter:
     """Counts the energy of all CPU packages of the host; an `EnergyMeter`.
 
-    Only package domains count: their sub-domains (core, uncore) are part of them, `psys` holds
-    them, and `intel-rapl-mmio` shows the same ones again. Memory (`dram`) is left out. Other
-    programs on the host are counted along.
+    Only package domains count: they include their sub-domains (core, uncore), `psys` includes
+    them, and `intel-rapl-mmio` repeats them. Memory (`dram`) is left out; other programs on the
+    host are included.
 
-    MaxPower is the rated power of the long-term constraint, else the limit set there. AMD's
-    packages tell neither: then it is the host's logical cores times `WATTS_PER_CORE`, with a
-    warning.
+    MaxPower is the rated power of the long-term constraint, else its present limit. AMD's packages
+    have neither: then it is the host's logical cores times `WATTS_PER_CORE`, with a warning.
 
     Args:
-        root: Directory of the powercap class; None: `/sys/class/powercap`.
-        sample_interval_s: Seconds between two looks at the counters. They wrap around after as
-            little as 65 kJ, 6.5 kW over the default's 10 s.
+        root: Directory of the powercap class. Default: `/sys/class/powercap`.
+        sample_interval_s: Seconds between two readings of the counters, which wrap around after as
+            little as 65 kJ: 6.5 kW over 10 s.
 
     Raises:
         ZeusMeterError: The host has no package counters, or they cannot be read.
@@ -55,46 +51,40 @@ class RaplMeter:
         self.devices: tuple[str, ...] = tuple(package.name for package in self._packages)
         self.device_model: str = cpu_model()
         self.max_power_w: float = self._max_power_w()
-        self._sampler = Sampler(self._energy_j, sample_interval_s, name="zeus-rapl")
+        self._sampler = Sampler(
+            lambda: sum(package.energy_j() for package in self._packages),
+            sample_interval_s,
+            name="zeus-rapl",
+        )
 
     def read(self) -> Reading:
-        """Energy of the packages since the meter was opened.
-
-        Raises:
-            ZeusMeterError: A counter cannot be read, or the meter is closed.
-        """
+        """Return the energy of the packages since the meter was opened."""
         if self._closed:
             raise ZeusMeterError(f"the rapl meter of {', '.join(self.devices)} is closed")
         return Reading(self._sampler.read(), time.monotonic())
 
     def close(self) -> None:
-        """Stop looking at the counters."""
+        """Stop reading the counters."""
         self._closed = True
         self._sampler.stop()
-
-    def _energy_j(self) -> float:
-        return sum(package.energy_j() for package in self._packages)
 
     def _max_power_w(self) -> float:
         limits_w = [package.max_power_w() for package in self._packages]
         if all(limits_w):
             return sum(limits_w)
+        from lightning.pytorch.utilities import rank_zero_warn
+
         fallback_w = (os.cpu_count() or 1) * WATTS_PER_CORE
         rank_zero_warn(
-            f"{' and '.join(self.devices)} told no power limit: MaxPower is taken as "
+            f"{' and '.join(self.devices)} reported no power limit: MaxPower is assumed to be "
             f"{fallback_w:g} W, {WATTS_PER_CORE} W for each of the host's logical cores",
-            stacklevel=6,  # three frames are rank_zero_warn's own
+            stacklevel=6,  # three frames belong to rank_zero_warn
         )
         return fallback_w
 
 
 class WrappingCounter:
-    """What a counter that starts again from zero has counted since its first value.
-
-    Args:
-        value: First value.
-        range_: Highest value before zero.
-    """
+    """Adds up the increments of a counter, first at `value`, that wraps around after `range_`."""
 
     def __init__(self, value: int, range_: int) -> None:
         self.total = 0
@@ -102,7 +92,7 @@ class WrappingCounter:
         self._range = range_
 
     def add(self, value: int) -> None:
-        """Add a value, read before the counter can have wrapped around twice."""
+        """Add a value; the counter must not have wrapped around twice since the last one."""
         step = value - self._last
         self.total += step if step >= 0 else step + self._range
         self._last = value
@@ -115,9 +105,8 @@ class _Package:
         self._directory = directory
         with _explained(directory):
             self.name = (directory / "name").read_text().strip()
-            self._counter = WrappingCounter(
-                self._number("energy_uj"), self._number("max_energy_range_uj")
-            )
+            range_uj = self._number("max_energy_range_uj")
+            self._counter = WrappingCounter(self._number("energy_uj"), range_uj)
 
     def energy_j(self) -> float:
         with _explained(self._directory):
@@ -125,7 +114,7 @@ class _Package:
         return self._counter.total / 1e6
 
     def max_power_w(self) -> float:
-        """Rated power, else the power limit in force, else 0."""
+        """Return the rated power, else the limit in force, else 0."""
         for label in sorted(self._directory.glob("constraint_*_name")):
             constraint = label.name.removesuffix("_name")
             for file in (f"{constraint}_max_power_uw", f"{constraint}_power_limit_uw"):
@@ -144,14 +133,14 @@ def _find_packages(root: Path) -> list[_Package]:
         directories = [
             directory
             for directory in (root.iterdir() if root.is_dir() else ())
-            if _PACKAGE_DIRECTORY.fullmatch(directory.name)
+            if re.fullmatch(r"intel-rapl:\d+", directory.name)
             and (directory / "name").read_text().startswith("package-")
         ]
     if not directories:
         raise ZeusMeterError(
-            f"no CPU package counts its energy under {root}: RAPL needs Linux on an Intel or AMD "
-            "processor, not a virtual machine, with the kernel module intel_rapl_msr; else choose "
-            'meter="cpu-estimate"'
+            f"there is no energy counter of a CPU package under {root}: RAPL needs Linux on an "
+            "Intel or AMD processor, not a virtual machine, with the kernel module intel_rapl_msr; "
+            'else choose meter="cpu-estimate"'
         )
     directories.sort(key=lambda directory: int(directory.name.partition(":")[2]))
     return [_Package(directory) for directory in directories]
@@ -159,7 +148,7 @@ def _find_packages(root: Path) -> list[_Package]:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Turn failures to read powercap files into errors that say what to do."""
+    """Raise failures to read powercap files with a remedy."""
     try:
         yield
     except PermissionError as error:

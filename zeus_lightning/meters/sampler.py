@@ -1,4 +1,4 @@
-"""A thread that reads a quantity often enough, for meters that cannot wait for the next reading."""
+"""A thread that samples a quantity at intervals, for meters whose devices must be read often."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from threading import Event, Lock, Thread
 
 from zeus_lightning.errors import ZeusMeterError
 
-_STOP_TIMEOUT_S = 1.0
-
 
 class Sampler:
     """Calls `sample` at once, then every `interval_s` seconds in a daemon thread until `stop`.
 
     Args:
-        sample: Takes a sample and returns the energy in joules up to it. Never called twice at the
-            same time; raises nothing but `ZeusMeterError`.
+        sample: Takes a sample and returns the energy in joules up to it. Never called by two
+            threads at once; raises nothing but `ZeusMeterError`.
         interval_s: Seconds between two samples.
         name: The thread's name.
 
@@ -36,16 +34,15 @@ class Sampler:
         self._thread.start()
 
     def read(self) -> float:
-        """Take a sample now and return the energy in joules up to it.
+        """Take a sample now, and return the energy in joules up to it.
 
         Raises:
-            ZeusMeterError: This sample failed, or one in the thread did; the samples after that one
-                are missing, so every later reading fails too.
+            ZeusMeterError: A sample failed, this one or one of the thread, which then ends.
         """
         if os.getpid() != self._pid:
             raise ZeusMeterError(
                 f"the energy meter was opened in process {self._pid} and its sampling thread does "
-                f"not live in this one ({os.getpid()}); open the meter after the fork"
+                f"not run in this one ({os.getpid()}); open the meter after the fork"
             )
         with self._lock:
             if self._error is not None:
@@ -53,9 +50,9 @@ class Sampler:
             return self._sample()
 
     def stop(self) -> None:
-        """End the thread; a driver call that hangs is left behind rather than waited for."""
+        """Stop the thread; a driver call that hangs is waited for only briefly."""
         self._stopped.set()
-        self._thread.join(_STOP_TIMEOUT_S)
+        self._thread.join(timeout=1.0)
 
     def _run(self) -> None:
         while not self._stopped.wait(self._interval_s):

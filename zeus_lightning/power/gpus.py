@@ -1,133 +1,125 @@
-"""The GPUs of one rank: their power limits, on loan, and the energy of a window."""
+"""The GPUs of one rank: their power limits, and the energy of a window."""
 
 from __future__ import annotations
 
 import math
-from contextlib import suppress
+import warnings
+from contextlib import ExitStack, suppress
 
 import torch
 
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError, ZeusPowerError
 from zeus_lightning.meters import EnergyMeter, Reading, open_meter
 from zeus_lightning.power.limits import PowerLimit
-from zeus_lightning.power.loan import Loan
 from zeus_lightning.power.profiler import Disturbance, Window
+from zeus_lightning.power.restore import TemporaryLimit
 
 
 class Gpus:
-    """The GPUs that a rank's meter counts, one as a rule.
+    """The GPUs whose energy a rank's meter counts, usually one.
+
+    Each rank warns about its own GPUs, since rank zero does not see them.
 
     Args:
         meter: As in `open_meter`; it must count NVIDIA GPUs.
-        device: Where this rank trains.
+        device: The device on which this rank trains.
 
     Attributes:
-        device_model: Their model, as the meter names it.
+        device_model: The GPUs' model, as the meter names it.
         driver: The driver's version.
-        min_w: Lowest settable power limit of each.
-        max_w: Highest one.
-        count: How many they are.
+        min_w: Lowest settable power limit of each GPU; `max_w` is the highest.
+        count: Number of GPUs.
 
     Raises:
         ZeusConfigError: The meter counts no GPUs, or their limits have different ranges.
         ZeusMeterError: The meter cannot be opened.
-        ZeusPowerError: A GPU's power limit cannot be read, or is fixed.
+        ZeusPowerError: A power limit cannot be read, or is fixed. The methods also raise it if a
+            limit cannot be set or another process is setting it.
     """
 
     def __init__(self, meter: str | EnergyMeter, device: torch.device) -> None:
         self._meter = open_meter(meter, device)
         self._owns_meter = isinstance(meter, str)
         self._limits: list[PowerLimit] = []
-        self._loans: list[Loan] = []
-        self._began: Reading | None = None
-        self._trouble = Disturbance.NONE
-        try:
-            _check_meter(self._meter)
+        self._controlled: list[TemporaryLimit] = []
+        self._window_start: Reading | None = None
+        self._disturbance = Disturbance.NONE
+        with ExitStack() as close_on_error:
+            close_on_error.callback(self.close)
+            if self._meter.name != "nvml":
+                raise ZeusConfigError(
+                    f"the meter is {self._meter.name}, but power limits are those of NVIDIA GPUs; "
+                    'choose meter="nvml", or meter="nvml:0,1" (NVML indices or UUIDs)'
+                )
             for uuid in self._meter.devices:
                 self._limits.append(PowerLimit(uuid))
-            ranges = [(limit.min_w, limit.max_w) for limit in self._limits]
             check_ranges({limit.uuid: (limit.min_w, limit.max_w) for limit in self._limits})
-        except BaseException:
-            self.close()
-            raise
+            close_on_error.pop_all()
+        first = self._limits[0]
         self.device_model = self._meter.device_model
-        self.driver = self._limits[0].driver
-        self.min_w, self.max_w = ranges[0]
+        self.driver, self.min_w, self.max_w = first.driver, first.min_w, first.max_w
         self.count = len(self._limits)
 
-    def borrow(self) -> list[str]:
-        """Take the limits on loan, and check that they can be set.
-
-        Returns:
-            For a person, what was done about limits that killed processes left behind.
-
-        Raises:
-            ZeusPowerError: Another process has one on loan, or it cannot be set.
-        """
-        told = []
+    def take_control(self) -> None:
+        """Reserve the limits for this process, and restore those that killed processes left."""
         for limit in self._limits:
-            loan = Loan(limit)
-            self._loans.append(loan)
-            if loan.left_behind:
-                told.append(loan.left_behind)
+            temporary = TemporaryLimit(limit)
+            self._controlled.append(temporary)
+            _warn(temporary.recovered)
             limit.check_permission()
-        return told
+
+    @property
+    def in_control(self) -> bool:
+        """Whether limits can be set."""
+        return bool(self._controlled)
 
     def in_force_w(self) -> int:
-        """The limit in force, rounded to whole watts; the highest where they differ."""
+        """Return the limit in force in whole watts; the highest if the GPUs' limits differ."""
         return round(max(limit.read_mw() for limit in self._limits) / 1000)
 
     def set_w(self, limit_w: int) -> bool:
-        """Set the limit of each; does nothing to limits that are not on loan.
-
-        Returns:
-            Whether it worked; if not, the next window is a disturbed one.
-        """
+        """Set the limit of each GPU in control; return False if one refused, a disturbance."""
         try:
-            for loan in self._loans:
-                loan.set_w(limit_w)
+            for temporary in self._controlled:
+                temporary.set_w(limit_w)
         except (ZeusPowerError, OSError) as error:
-            self._note(_disturbance(error, Disturbance.NOT_SET))
+            self._note(error, Disturbance.NOT_SET)
             return False
         return True
 
     def start_window(self) -> None:
-        """Begin to measure, or anew: wait for the work handed to the device, and read the meter."""
-        self._began = self._read()
+        """Read the meter, which waits for the work submitted to the device."""
+        self._window_start = self._read()
 
     def end_window(self) -> Window:
-        """What was measured since the window's start, and what makes it useless."""
-        began, ended = self._began, self._read()
+        """Return what was measured since the window's start, and what disturbed it."""
+        start, end = self._window_start, self._read()
         try:
-            if not all(loan.is_in_force() for loan in self._loans):
-                self._note(Disturbance.LIMIT_CHANGED)
+            if not all(temporary.is_in_force() for temporary in self._controlled):
+                self._disturbance = max(self._disturbance, Disturbance.LIMIT_CHANGED)
         except ZeusPowerError as error:
-            self._note(_disturbance(error, Disturbance.UNREADABLE))
-        trouble, self._trouble, self._began = self._trouble, Disturbance.NONE, None
-        if began is None or ended is None:
-            return Window(math.nan, math.nan, trouble or Disturbance.UNREADABLE)
-        spent = ended - began
-        return Window(spent.energy_j, spent.time_s, trouble)
+            self._note(error, Disturbance.UNREADABLE)
+        disturbance, self._disturbance = self._disturbance, Disturbance.NONE
+        if start is None or end is None:
+            return Window(math.nan, math.nan, disturbance or Disturbance.UNREADABLE)
+        spent = end - start
+        return Window(spent.energy_j, spent.time_s, disturbance)
 
-    def give_back(self) -> list[str]:
-        """Put the limits found at the start back; never raises.
-
-        Returns:
-            Warnings for a person.
-        """
-        told = []
-        while self._loans:
+    def restore(self) -> None:
+        """Restore the limits found at the start and give up control; failures are warnings."""
+        messages = []
+        while self._controlled:
             try:
-                told.append(self._loans.pop().give_back())
+                messages.append(self._controlled.pop().restore())
             except (ZeusPowerError, OSError) as error:
-                told.append(
-                    f"a power limit is not put back: {error}; `zeus-lightning reset-power-limits` "
-                    "tries again"
-                )
-        return [text for text in told if text]
+                again = "`zeus-lightning reset-power-limits` tries again"
+                messages.append(f"a power limit is not restored: {error}; {again}")
+        for message in messages:  # after the last limit: a filter may turn a warning into an error
+            _warn(message)
 
     def close(self) -> None:
-        """Let go of the GPUs; limits still on loan stay so until the interpreter exits."""
+        """Restore the limits, and close the meter if it was opened here."""
+        self.restore()
         for limit in self._limits:
             limit.close()
         if self._owns_meter:
@@ -138,29 +130,24 @@ class Gpus:
         try:
             return self._meter.read()
         except ZeusMeterError as error:
-            self._note(_disturbance(error, Disturbance.UNREADABLE))
+            self._note(error, Disturbance.UNREADABLE)
             return None
 
-    def _note(self, disturbance: Disturbance) -> None:
-        self._trouble = max(self._trouble, disturbance)
-
-
-def _check_meter(meter: EnergyMeter) -> None:
-    if meter.name != "nvml":
-        raise ZeusConfigError(
-            f"the meter is {meter.name}, but power limits are those of NVIDIA GPUs; choose "
-            'meter="nvml", or meter="nvml:0,1" (NVML indices or UUIDs)'
-        )
+    def _note(self, error: Exception, disturbance: Disturbance) -> None:
+        """Record what disturbs the window: a lost GPU, or else the given disturbance."""
+        if "GPU is lost" in str(error):  # NVML's words, in the errors of limits and of meters
+            disturbance = Disturbance.GPU_LOST
+        self._disturbance = max(self._disturbance, disturbance)
 
 
 def check_ranges(ranges_w: dict[str, tuple[float, float]]) -> None:
-    """Check that all GPUs have one range of limits: they are to be set to the same one.
+    """Check that all GPUs have the same range of limits, since all are set to the same one.
 
     Args:
-        ranges_w: Lowest and highest settable limit of each, by its name for a person.
+        ranges_w: Lowest and highest settable limit, by a name for the message.
 
     Raises:
-        ZeusConfigError: They differ; all are listed.
+        ZeusConfigError: The ranges differ.
     """
     if len(set(ranges_w.values())) > 1:
         listed = ", ".join(f"{who} {low:g} to {high:g} W" for who, (low, high) in ranges_w.items())
@@ -170,7 +157,6 @@ def check_ranges(ranges_w: dict[str, tuple[float, float]]) -> None:
         )
 
 
-def _disturbance(error: Exception, otherwise: Disturbance) -> Disturbance:
-    lost = isinstance(error, ZeusPowerError) and error.fields.get("why") == "gpu_lost"
-    lost = lost or "GPU is lost" in str(error)  # as the meter tells it
-    return Disturbance.GPU_LOST if lost else otherwise
+def _warn(message: str) -> None:
+    if message:
+        warnings.warn(f"zeus: {message}", stacklevel=3)

@@ -1,4 +1,4 @@
-"""A power profile: what was measured for a batch size on a GPU model, and what was chosen of it.
+"""A power profile: what was measured for a batch size on a GPU model, and the limit chosen from it.
 
 The same JSON object is the file at `profile_path` and the body of
 `/api/v1/jobs/{id}/power-profiles/{batch_size}`:
@@ -6,7 +6,7 @@ The same JSON object is the file at `profile_path` and the body of
     {"device_model": "NVIDIA H200", "driver": "570.86.15", "num_devices": 2, "batch_size": 256,
      "points": [{"limit_w": 700, "energy_j": 91.3, "time_s": 0.074}, ...],
      "chosen_w": 450, "selector": "zeus-cost", "eta_knob": 0.5, "max_power_w": 1400.0,
-     "search": "golden", "measured_at": "2026-05-04T12:00:00Z"}
+     "search": "bracket", "measured_at": "2026-05-04T12:00:00Z"}
 """
 
 from __future__ import annotations
@@ -17,32 +17,38 @@ from datetime import datetime
 from typing import Any, Self
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.power.selectors import PowerPoint, Selector, SelectorInputs
+from zeus_lightning.power.selectors import PowerPoint, Selector, SelectorInputs, ZeusCost
 
 _MAX = 1e30
-"""What is not below this is no measurement."""
+"""Every measured value is below this."""
+
+
+@dataclass(frozen=True)
+class ProfileKey:
+    """What a profile is valid for: GPUs' model, their number over all nodes, global batch size."""
+
+    device_model: str
+    num_devices: int
+    batch_size: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class PowerProfile:
-    """See the module's text.
+    """What was measured and chosen; the JSON object above.
+
+    `device_model`, `num_devices` and `batch_size` are as in `ProfileKey`, `eta_knob` and
+    `max_power_w` as in the `SelectorInputs` given to the selector.
 
     Args:
-        device_model: The GPUs' model, as the meter names it.
         driver: The driver's version, for information.
-        num_devices: GPUs that train, over all nodes.
-        batch_size: Global.
-        points: What was measured, in any order: joules per batch over all GPUs, seconds per batch
-            of the slowest rank.
+        points: What was measured, in any order.
         chosen_w: The limit chosen; one of the points'.
         selector: Name of the selector that chose.
-        eta_knob: What the selector was told of the run, see `SelectorInputs`.
-        max_power_w: Likewise.
         search: Name of the search that chose what to measure.
-        measured_at: When, in ISO 8601 with the offset to UTC.
+        measured_at: Time of the measurement, in ISO 8601 with the offset to UTC.
 
     Raises:
-        ZeusConfigError: A value cannot be.
+        ZeusConfigError: A value is invalid.
     """
 
     device_model: str
@@ -84,23 +90,27 @@ class PowerProfile:
 
     @property
     def inputs(self) -> SelectorInputs:
-        """What the selector was told of the run."""
+        """The selector's inputs besides the points."""
         return SelectorInputs(eta_knob=self.eta_knob, max_power_w=self.max_power_w)
 
+    def cost(self, point: PowerPoint) -> float:
+        """Return Zeus's cost of a batch in joules, with the eta and MaxPower of the profile."""
+        return ZeusCost().cost(point, self.inputs)
+
     def to_json(self) -> dict[str, Any]:
-        """The JSON object, of plain values."""
+        """Return the JSON object."""
         return {**asdict(self), "points": [asdict(point) for point in self.points]}
 
     def dumps(self) -> str:
-        """The same as JSON text, for a file."""
+        """Return the JSON object as text, for a file."""
         return json.dumps(self.to_json(), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, data: object) -> Self:
-        """Build from a JSON object; members this version does not know are ignored.
+        """Read a profile from a JSON object; members unknown to this version are ignored.
 
         Raises:
-            ZeusConfigError: A member is missing, or its value cannot be; the message names it.
+            ZeusConfigError: A member is missing or invalid; the message names it.
         """
         values = _members(data, cls, "a power profile")
         points = values["points"]
@@ -113,10 +123,10 @@ class PowerProfile:
 
     @classmethod
     def loads(cls, text: str | bytes) -> Self:
-        """Build from JSON text, a profile file's for instance.
+        """Read a profile from JSON text.
 
         Raises:
-            ZeusConfigError: As `from_json`, or the text is no JSON.
+            ZeusConfigError: As `from_json`, or the text is not JSON.
         """
         try:
             data = json.loads(text)
@@ -124,34 +134,28 @@ class PowerProfile:
             raise ZeusConfigError(f"a power profile must be JSON: {error}") from error
         return cls.from_json(data)
 
-    def check_fits(self, *, device_model: str, num_devices: int, batch_size: int) -> None:
-        """See that the profile is of the run's GPUs and batch size.
+    def check_fits(self, run: ProfileKey) -> None:
+        """Check that the profile is valid for a run's GPUs and batch size.
 
         Raises:
-            ZeusConfigError: It is of others; the message tells both.
+            ZeusConfigError: It is not; the message shows both values.
         """
-        run = {"device_model": device_model, "num_devices": num_devices, "batch_size": batch_size}
-        for name, value in run.items():
+        for name, value in asdict(run).items():
             if getattr(self, name) != value:
                 raise ZeusConfigError(
-                    f"the power profile is of {name} {getattr(self, name)!r}, but this run's is "
-                    f"{value!r}; profile anew, into another file",
+                    f"the power profile has {name} {getattr(self, name)!r}, but this run's is "
+                    f"{value!r}; use another profile_path for this run",
                     fields={"field": name},
                 )
 
     def choose_again(self, selector: Selector, inputs: SelectorInputs) -> Self:
-        """The profile as `selector` chooses from its points, with nothing measured anew."""
-        return replace(
-            self,
-            chosen_w=selector.select(self.points, inputs),
-            selector=selector.name,
-            eta_knob=inputs.eta_knob,
-            max_power_w=inputs.max_power_w,
-        )
+        """Return the profile with the limit that `selector` chooses from the same points."""
+        chosen_w = selector.select(self.points, inputs)
+        return replace(self, chosen_w=chosen_w, selector=selector.name, **asdict(inputs))
 
 
 def _members(data: object, cls: type, what: str) -> dict[str, Any]:
-    """The members of a JSON object that are fields of `cls`."""
+    """Return the members of a JSON object that are fields of `cls`."""
     if not isinstance(data, dict):
         raise ZeusConfigError(f"{what} must be a JSON object, not {data!r:.80}")
     names = [field.name for field in fields(cls)]

@@ -1,23 +1,21 @@
-"""The profiler: which batches are measured at which power limit, as a pure state machine.
+"""The profiler: decides which batches are measured at which power limit; a pure state machine.
 
-Fed with what happens in training, it answers with what is to be done. It has no clock, no GPU and
-no other ranks: all ranks run it in lock step on the same events, and what they measured is merged
-(`merge`) before it comes here. So they set the same limit before the same batch.
+It takes events of training and returns actions, without a clock, GPUs or ranks: all ranks run it in
+step on the same events, and their measurements are merged (`merge`) before they are passed to it.
+So all ranks set the same limit before the same batch.
 
-One limit is measured so: it is set; `warmup_steps` batches pass, in which power and clocks settle;
-then the window, so many whole batches. An interruption (the end of an epoch, a validation, a
-checkpoint, an exception) takes the open window away and the warm-up begins anew, because the
-batches after one are not like the others.
+A limit is set; `warmup_steps` batches pass, in which power and clocks settle; then a *window* of
+whole batches is measured. An interruption (the end of an epoch, a validation, a checkpoint)
+discards the open window and restarts the warm-up, because the batches after it are different.
 
-**How long a window is.** `profile_steps` batches, or more to last `min_seconds`: the first window
-tells the time of a batch, and where it was too short that is all it is used for. From then on the
-length is fixed.
+**Length of a window.** `profile_steps` batches, or more so that it lasts `min_seconds`: the first
+window measures the time of a batch; if it was too short, it is used for nothing else. From then on
+the length is fixed.
 
-**When epochs are shorter than that.** After `CUTS` interruptions without a whole window, windows
-are shortened to what fitted between the last ones, as long as they still last `min_seconds`: a few
-slow batches make a good measurement, a short time does not, however many batches it holds, because
-the energy counter is refreshed only every 20 to 100 ms. Where even that does not fit, or the limit
-is changed by someone else `CUTS` times, profiling is given up. So it ends, whatever happens.
+**Short epochs.** After `MAX_LOST_WINDOWS` interruptions without a whole window, windows are
+shortened to the longest one that was interrupted, as long as they still last `min_seconds`. If even
+that does not fit, or a window is disturbed `MAX_LOST_WINDOWS` times, profiling is given up. So it
+always ends.
 """
 
 from __future__ import annotations
@@ -31,27 +29,21 @@ from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.power.search import Search
 from zeus_lightning.power.selectors import PowerPoint
 
-CUTS = 3
-"""Times in a row that a window may be lost before something is done about it."""
+MAX_LOST_WINDOWS = 3
+"""Number of windows lost in a row after which windows are shortened, or profiling is given up."""
 
 
 class Disturbance(IntEnum):
-    """What makes a window useless; of several ranks' disturbances the largest is told."""
+    """What makes a window useless; if ranks differ, the largest value counts."""
 
     NONE = 0
     UNREADABLE = 1  # no, or no plausible, reading of energy or time
-    NOT_SET = 2  # the driver refused the limit, or it could not be remembered
-    LIMIT_CHANGED = 3  # the limit in force is not the one that was set
-    GPU_LOST = 4  # the driver knows the GPU no longer
-
-    @property
-    def told(self) -> str:
-        """What happened, for a person."""
-        return _TOLD[self]
+    NOT_SET = 2  # the driver refused the limit, or its record could not be written
+    LIMIT_CHANGED = 3  # the limit in force is not the one that was set here
+    GPU_LOST = 4  # the driver cannot reach the GPU any more
 
 
-_TOLD = {
-    Disturbance.NONE: "nothing happened",
+DESCRIPTIONS = {
     Disturbance.UNREADABLE: "a GPU's energy or time could not be read",
     Disturbance.NOT_SET: "a GPU's power limit could not be set",
     Disturbance.LIMIT_CHANGED: "someone else changed a GPU's power limit",
@@ -61,13 +53,7 @@ _TOLD = {
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What was measured between a window's edges, by one rank or merged over all.
-
-    Args:
-        energy_j: Joules; of no meaning when disturbed.
-        time_s: Seconds; likewise.
-        disturbance: What makes it useless.
-    """
+    """What one rank measured over a window, or all ranks together; meaningless when disturbed."""
 
     energy_j: float
     time_s: float
@@ -75,26 +61,19 @@ class Window:
 
 
 def merge(windows: Sequence[Window]) -> Window:
-    """One window of all ranks' windows over the same batches.
-
-    Args:
-        windows: One of each rank, in the order of ranks, each of a GPU of its own.
+    """Merge the windows of all ranks, each for its own GPUs, over the same batches.
 
     Returns:
         The sum of the energies, the slowest rank's time, and the worst disturbance. A reading that
         is not positive and finite is a disturbance.
     """
-    worst = max(_judged(window) for window in windows)
+    worst = max(window.disturbance for window in windows)
+    if not all(0 < value < math.inf for w in windows for value in (w.energy_j, w.time_s)):
+        worst = max(worst, Disturbance.UNREADABLE)
     if worst:
         return Window(math.nan, math.nan, worst)
-    return Window(
-        math.fsum(window.energy_j for window in windows), max(window.time_s for window in windows)
-    )
-
-
-def _judged(window: Window) -> Disturbance:
-    plausible = 0 < window.energy_j < math.inf and 0 < window.time_s < math.inf
-    return max(window.disturbance, Disturbance.NONE if plausible else Disturbance.UNREADABLE)
+    energy_j = math.fsum(window.energy_j for window in windows)
+    return Window(energy_j, max(window.time_s for window in windows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +85,7 @@ class SetLimit:
 
 @dataclass(frozen=True, slots=True)
 class StartWindow:
-    """Read energy and time here; an older reading is void."""
+    """Read energy and time here, and discard an older reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +98,8 @@ class Done:
     """Profiling is over.
 
     Args:
-        limit_w: To be applied for the rest of the run; None: profiling was given up, and the
-            limits found at the start are to be restored.
-        reason: For a person, why it was given up; empty when it was not.
+        limit_w: The limit for the rest of the run, or None to restore those found at the start.
+        reason: Why profiling was given up, as part of a sentence; empty when it was not.
     """
 
     limit_w: int | None
@@ -131,19 +109,12 @@ class Done:
 Action = SetLimit | StartWindow | EndWindow | Done
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ProfilerSettings:
-    """How to profile; the arguments of `ZeusPowerLimitCallback` of these names.
-
-    Args:
-        step_w: Watts between two limits.
-        wait_steps: Batches at the start of training before anything is done.
-        warmup_steps: Batches between setting a limit, or an interruption, and measuring.
-        profile_steps: Batches of a window, at least.
-        min_seconds: Seconds of a window, at least.
+    """Arguments of `ZeusPowerLimitCallback` of these names; `warmup_steps` also follow a pause.
 
     Raises:
-        ZeusConfigError: One is negative, of another type, or a zero that makes no sense.
+        ZeusConfigError: A value is out of range or of another type.
     """
 
     step_w: int = 25
@@ -156,11 +127,9 @@ class ProfilerSettings:
         least = {"step_w": 1, "wait_steps": 0, "warmup_steps": 0, "profile_steps": 1}
         for name, minimum in least.items():
             value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not whole or value < minimum:
-                raise ZeusConfigError(
-                    f"{name} is {value!r}; it must be an integer, {minimum} or more"
-                )
+            if type(value) is not int or value < minimum:
+                rule = f"it must be an integer, {minimum} or more"
+                raise ZeusConfigError(f"{name} is {value!r}; {rule}")
         seconds = self.min_seconds
         number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if not number or not 0 <= seconds < math.inf:
@@ -168,29 +137,20 @@ class ProfilerSettings:
 
 
 class Profiler:
-    """The state machine; see the module's text.
+    """The state machine that the module's docstring describes.
 
-    Every method answers with the actions to be done now, in order. After `Done` nothing is asked
-    any more. An interruption needs no action: the next `StartWindow` makes the open window void.
+    Every method returns the actions to perform now, in order; after `Done` there are none.
 
     Args:
-        search: Which limit to measure next, see `make_search`.
-        select: Which limit to choose of the points when the search is done.
+        search: Returns the limit to measure next, see `make_search`.
+        select: Returns the limit to choose from the points when the search is done.
         settings: How to profile.
-        points: Measured before, in a run that was broken off for instance; not measured again.
 
     Attributes:
         points: What was measured, in order.
         limit_w: The limit being measured; None before the first, and when profiling is over.
-        window_steps: Batches of a window.
-        done: How profiling ended, None while it goes on.
-
-    Example:
-        ```python
-        profiler = Profiler(search, partial(selector.select, inputs=inputs), ProfilerSettings())
-        for action in profiler.batch_started():  # in on_train_batch_start
-            ...
-        ```
+        window_steps: Number of batches in a window.
+        done: How profiling ended; None before that.
     """
 
     def __init__(
@@ -198,9 +158,8 @@ class Profiler:
         search: Search,
         select: Callable[[Sequence[PowerPoint]], int],
         settings: ProfilerSettings,
-        points: Sequence[PowerPoint] = (),
     ) -> None:
-        self.points = list(points)
+        self.points: list[PowerPoint] = []
         self.limit_w: int | None = None
         self.window_steps = settings.profile_steps
         self.done: Done | None = None
@@ -209,16 +168,16 @@ class Profiler:
         self._settings = settings
         self._wait = settings.wait_steps
         self._in_batch = False
-        self._idle = True  # nothing has begun since the last interruption
-        self._warmup = 0  # batches of it that are left
+        self._idle = True  # no batch has started since the last interruption
+        self._warmup = 0  # batches left of the warm-up
         self._left: int | None = None  # batches left of the window; None: no window is open
-        self._least_steps: int | None = None  # of a window; known once one has told the batch time
-        self._cuts = 0  # interruptions since a window was whole
-        self._room = 0  # batches of the longest window among those cut
-        self._disturbances = 0  # likewise
+        self._least_steps: int | None = None  # to last min_seconds; known after the first window
+        self._lost_windows = 0  # interruptions since the last whole window
+        self._room = 0  # batches of the longest window that was interrupted since then
+        self._disturbances = 0  # disturbed windows since the last whole one
 
     def batch_started(self) -> tuple[Action, ...]:
-        """A training batch begins: its data is there, nothing of it is computed yet."""
+        """Start a training batch: its data is loaded, and nothing is computed yet."""
         if self.done:
             return ()
         self._in_batch = True
@@ -231,7 +190,7 @@ class Profiler:
         return (*actions, *self._start_window())
 
     def batch_ended(self) -> tuple[Action, ...]:
-        """The training batch is over."""
+        """End the training batch."""
         if self.done or not self._in_batch:
             return ()
         self._in_batch = False
@@ -246,11 +205,11 @@ class Profiler:
         return ()
 
     def measured(self, window: Window) -> tuple[Action, ...]:
-        """The answer to `EndWindow`, before anything else happens: all ranks' windows, merged."""
-        if self.done or self._left != 0 or self.limit_w is None:
+        """Use the merged window of all ranks after an `EndWindow`, before any other event."""
+        if self.limit_w is None:
             return ()
-        if disturbance := _judged(window):
-            return self.disturbed(disturbance)
+        if window.disturbance:
+            return self._disturbed(window.disturbance, self.limit_w)
         batch_time_s = window.time_s / self.window_steps
         if self._least_steps is None:
             self._least_steps = max(1, math.ceil(self._settings.min_seconds / batch_time_s))
@@ -259,40 +218,44 @@ class Profiler:
                 return self._start_window()
         energy_j = window.energy_j / self.window_steps
         self.points.append(PowerPoint(self.limit_w, energy_j, batch_time_s))
-        self._cuts = self._room = self._disturbances = 0
+        self._lost_windows = self._room = self._disturbances = 0
         return self._next_limit()
 
     def interrupted(self) -> tuple[Action, ...]:
-        """Training stops for a while: an epoch's end, a validation, a checkpoint, an exception.
-
-        To be called by all ranks at the same batch. A second call before the next batch changes
-        nothing.
-        """
+        """Discard the open window; a second call before the next batch changes nothing."""
         self._in_batch = False
         if self.done or self._idle:
             return ()
         self._idle = True
-        self._cuts += 1
+        self._lost_windows += 1
         if self._left is not None:
             self._room = max(self._room, self.window_steps - self._left)
         self._warm_up()
-        return () if self._cuts < CUTS else self._make_fit()
-
-    def disturbed(self, disturbance: Disturbance) -> tuple[Action, ...]:
-        """Something made the measurement useless on some rank; to be called by all of them.
-
-        A lost GPU ends profiling; otherwise the limit is set and measured again.
-        """
-        if self.done or not disturbance:
+        if self._lost_windows < MAX_LOST_WINDOWS:
             return ()
+        if self._room < (self._least_steps or 1):
+            settings = self._settings
+            return self._give_up(
+                "training is interrupted, by the end of an epoch, a validation or a checkpoint, "
+                f"before a limit can be measured: that takes {settings.warmup_steps} batches of "
+                f"warm-up and {settings.min_seconds:g} s after them; interrupt it less often, or "
+                "lower warmup_steps or min_seconds"
+            )
+        self.window_steps = self._room
+        self._lost_windows = self._room = 0
+        return ()
+
+    def _disturbed(self, disturbance: Disturbance, limit_w: int) -> tuple[Action, ...]:
+        """Set and measure the limit again, or give up."""
         if disturbance is Disturbance.GPU_LOST:
-            return self._give_up(disturbance.told)
-        if self.limit_w is None:
-            return ()
+            return self._give_up(DESCRIPTIONS[disturbance])
         self._disturbances += 1
-        if self._disturbances < CUTS:
-            return self._set_limit(self.limit_w)
-        return self._give_up(f"{disturbance.told} {CUTS} times while {self.limit_w} W was measured")
+        if self._disturbances < MAX_LOST_WINDOWS:
+            return self._set_limit(limit_w)
+        reason = (
+            f"{DESCRIPTIONS[disturbance]} {MAX_LOST_WINDOWS} times while {limit_w} W was measured"
+        )
+        return self._give_up(reason)
 
     def _next_limit(self) -> tuple[Action, ...]:
         limit_w = self._search(self.points)
@@ -316,26 +279,10 @@ class Profiler:
         self._left = self.window_steps
         return (StartWindow(),)
 
-    def _make_fit(self) -> tuple[Action, ...]:
-        """Shorten the window to the longest one that was cut, or give up."""
-        least = self._least_steps or 1
-        if self._room < least:
-            settings = self._settings
-            return self._give_up(
-                "training is interrupted, by the end of an epoch, a validation or a checkpoint, "
-                f"before a limit can be measured: that takes {settings.warmup_steps} batches of "
-                f"warm-up and {settings.min_seconds:g} s after them; interrupt it less often, or "
-                "lower warmup_steps or min_seconds"
-            )
-        self.window_steps = self._room
-        self._cuts = self._room = 0
-        return ()
-
     def _give_up(self, reason: str) -> tuple[Action, ...]:
         return self._finish(Done(None, reason))
 
     def _finish(self, done: Done) -> tuple[Action, ...]:
         self.done = done
-        self.limit_w = None
-        self._left = None
+        self.limit_w = self._left = None
         return (done,)

@@ -1,13 +1,13 @@
 """Which power limit to measure next: a pure function of the points measured so far.
 
-`sweep` measures every limit, from the highest down. `golden` measures few, and how depends on what
-is selected:
+`sweep` measures every limit, from the highest down. `bracket` measures, depending on the selector:
 
-- a cost (`Energy`, `ZeusCost`, any selector with a `cost`): its valley is bracketed, see `golden`;
-- `Time`: the highest limit alone is measured, for no other can be faster;
-- `MaxSlowdown`: time falls as the limit rises, so the lowest limit that is fast enough is found by
-  bisection, after the highest, which is what it is compared with;
-- another selector: nothing is known of it, so every limit is measured.
+- a selector with a `cost` (`Energy`, `ZeusCost`): limits around the minimum of the cost, see
+  `bracket`;
+- `Time`: only the highest limit, since no other is faster;
+- `MaxSlowdown`: time falls as the limit rises, so bisection finds the lowest limit that is fast
+  enough; the highest limit is measured first, for comparison;
+- any other selector: every limit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import fmean
-from typing import Literal, get_args
+from typing import Literal
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.power.selectors import (
@@ -29,29 +29,23 @@ from zeus_lightning.power.selectors import (
 )
 
 NOISE = 0.02
-"""What powers and times of the same load at the same limit may differ by, as a fraction."""
+"""Relative error of the measured power and time of the same load at the same limit."""
 
 BINDS = 0.8
-"""A limit holds a load back where its mean power is at least this fraction of the limit."""
+"""A load is slowed down by a limit if its mean power is at least this fraction of the limit."""
 
 _PHI = (1 + math.sqrt(5)) / 2
 
-SearchName = Literal["golden", "sweep"]
+SearchName = Literal["bracket", "sweep"]
 Search = Callable[[Sequence[PowerPoint]], int | None]
-"""Takes the points measured so far, in any order; gives the next limit, None when they suffice.
+"""Takes the points measured so far, in any order; returns the next limit, None if they suffice.
 
-It remembers nothing, so ranks that share their measurements agree on the next limit, and a
-search that was broken off goes on from its points.
+It is stateless, so ranks that share their measurements agree on the next limit.
 """
 
 
 def power_limits(min_w: int, max_w: int, step_w: int) -> tuple[int, ...]:
-    """The limits to choose from: the highest and every `step_w` below it, down to `min_w`.
-
-    Args:
-        min_w: The lowest settable limit, rounded up to whole watts.
-        max_w: The highest, rounded down.
-        step_w: Watts between two limits. `min_w` is among the limits only where it is on a step.
+    """List the limits to choose from: the highest, and every `step_w` watts below it to `min_w`.
 
     Returns:
         Descending, all in [min_w, max_w].
@@ -74,38 +68,34 @@ def make_search(
     inputs: SelectorInputs,
     start_w: int | None = None,
 ) -> Search:
-    """A search over `limits_w` for the limit that `selector` would choose of all of them.
+    """Create a search over `limits_w` for the limit that `selector` would choose from all of them.
 
     Args:
-        name: "sweep" or "golden".
-        limits_w: What may be set, in any order.
-        selector: What is searched for.
+        name: "sweep" or "bracket".
+        limits_w: In any order.
+        selector: Chooses the limit when the search is done.
         inputs: Of the selector.
-        start_w: Where the optimum is expected: that of the nearest batch size already profiled
-            for this job and GPU model. `sweep` takes no notice.
-
-    Raises:
-        ZeusConfigError: There is no search of this name.
+        start_w: The optimum that `bracket` expects, such as that of a similar batch size.
     """
-    if name not in get_args(SearchName):
-        names = " or ".join(f'"{known}"' for known in get_args(SearchName))
-        raise ZeusConfigError(f"search is {name!r}; it must be {names}")
     limits_w = sorted(limits_w)
+    if name == "sweep":
+        return partial(sweep, limits_w)
     if start_w is not None:
-        start_w = _nearest(limits_w, start_w)
-    if name == "golden" and isinstance(selector, Time):
+        expected_w = start_w
+        start_w = min(limits_w, key=lambda limit: abs(limit - expected_w))
+    if isinstance(selector, Time):
         return partial(sweep, limits_w[-1:])
-    if name == "golden" and isinstance(selector, MaxSlowdown):
+    if isinstance(selector, MaxSlowdown):
         return partial(bisect, limits_w, factor=selector.factor, start_w=start_w)
-    if name == "golden" and isinstance(selector, CostSelector):
-        watts = inputs.max_power_w / limits_w[-1]
+    if isinstance(selector, CostSelector):
+        num_gpus = inputs.max_power_w / limits_w[-1]
         cost = partial(selector.cost, inputs=inputs)
-        return partial(golden, limits_w, cost=cost, watts_per_limit=watts, start_w=start_w)
+        return partial(bracket, limits_w, cost=cost, num_gpus=num_gpus, start_w=start_w)
     return partial(sweep, limits_w)
 
 
 def sweep(limits_w: Sequence[int], points: Sequence[PowerPoint]) -> int | None:
-    """The highest limit that is not measured yet."""
+    """Return the highest limit that is not measured yet."""
     measured = {point.limit_w for point in points}
     return max((limit for limit in limits_w if limit not in measured), default=None)
 
@@ -113,16 +103,10 @@ def sweep(limits_w: Sequence[int], points: Sequence[PowerPoint]) -> int | None:
 def bisect(
     limits_w: Sequence[int], points: Sequence[PowerPoint], factor: float, start_w: int | None = None
 ) -> int | None:
-    """Look for the lowest limit whose time is within `factor` of the highest limit's.
+    """Search for the lowest limit whose time is within `factor` of the highest limit's.
 
-    The highest is measured first, then `start_w` and the limit beside it that would confirm it,
-    then always the middle of what is left.
-
-    Args:
-        limits_w: Ascending.
-        points: Measured so far.
-        factor: As `MaxSlowdown.factor`.
-        start_w: One of the limits, where the answer is expected.
+    The highest limit is measured first, then `start_w` and the neighbour that would confirm it,
+    then always the middle of the remaining limits. `limits_w` must be ascending.
     """
     time_s = {point.limit_w: point.time_s for point in points}
     highest = limits_w[-1]
@@ -140,39 +124,36 @@ def bisect(
     return left[len(left) // 2]
 
 
-def golden(
+def bracket(
     limits_w: Sequence[int],
     points: Sequence[PowerPoint],
     cost: Callable[[PowerPoint], float],
-    watts_per_limit: float = 1.0,
+    num_gpus: float = 1.0,
     start_w: int | None = None,
 ) -> int | None:
-    """Look for the limit of the lowest cost, whose curve over the limit has one valley.
+    """Search for the limit of the lowest cost, assuming that the cost has one minimum.
 
-    Cold, the highest limit is measured first, because savings are told against it, and then the
-    one at the golden section of the range. From `start_w`, the optimum of a like batch size, its
-    surroundings are looked at first, and the highest limit only when the search leads there.
+    Without `start_w`, the highest limit is measured first, because savings are reported relative to
+    it, and then the limit at the golden section of the range. With `start_w`, its neighbourhood is
+    measured first, and the highest limit only when the search leads there.
 
-    From then on the valley lies between measured limits on either side of the cheapest, and the
-    next is the one in between whose cost a model of all points predicts to be the lowest
-    (`_predict`). Golden-section search would take the longer side, however little is to be won
-    there. It ends when nothing is left in between, at the latest after log_phi(n) windows, as many
-    as golden-section search takes to single out one of n limits (n = 6 or 7: 4, n = 21: 6).
+    From then on, measured limits on either side of the cheapest one bracket the minimum. The next
+    limit is the one inside the bracket with the lowest cost that a model of all points predicts
+    (`_predict`); golden-section search would take the longer side. The search ends when no limit is
+    left inside the bracket, or after log_phi(n) measurements, as many as golden-section search
+    needs for n limits (n = 6 or 7: 4, n = 21: 6).
 
-    Noise would mislead comparisons of costs in two places. Of limits close to each other: so only
-    one that is `stride` places away, a seventh of the range, closes a side. And where the curve is
-    flat, above the limit that the load can use, but there the power tells: of limits that draw the
-    same power within `NOISE` only the lowest is considered.
+    Noise would distort two comparisons. Costs of neighbouring limits differ little, so only a limit
+    `stride` places away, a seventh of the range, closes a side of the bracket. And above the limit
+    that the load can use, the cost is flat: of limits with the same power within `NOISE`, only the
+    lowest is considered.
 
     Args:
         limits_w: Ascending.
         points: Measured so far.
-        cost: Of a point.
-        watts_per_limit: GPUs: the watts that all of them may draw, for each watt of the limit.
-        start_w: One of the limits, where the answer is expected.
-
-    Returns:
-        The next limit, None when enough are measured.
+        cost: The cost of a point.
+        num_gpus: Number of GPUs, each of which may draw as much as the limit.
+        start_w: The one of the limits at which the optimum is expected.
     """
     n = len(limits_w)
     measured = {point.limit_w: point for point in points if point.limit_w in limits_w}
@@ -184,8 +165,8 @@ def golden(
     if start_w is None and len(measured) == 1:
         return limits_w[round((n - 1) / _PHI**2)]
 
-    used = (1 - NOISE) * _power_w(measured[max(measured)])
-    usable = min(limit for limit, point in measured.items() if _power_w(point) >= used)
+    used = (1 - NOISE) * measured[max(measured)].power_w
+    usable = min(limit for limit, point in measured.items() if point.power_w >= used)
     best = min((limit for limit in measured if limit <= usable), key=lambda w: cost(measured[w]))
     stride = max(1, round(n / _PHI**4))
     place = {limit: number - limits_w.index(best) for number, limit in enumerate(limits_w)}
@@ -197,28 +178,28 @@ def golden(
         below, above = max(below, -stride - 1), min(above, stride + 1)
     left = [limit for limit in limits_w if below < place[limit] < above and limit not in measured]
     if best == usable < max(measured):
-        surely = _power_w(measured[best]) / watts_per_limit  # a limit below it holds the load back
+        surely = measured[best].power_w / num_gpus  # lower limits slow the load down
         left = [limit for limit in left if limit < surely] or left
-    predicted = _predict(limits_w[-1], list(measured.values()), watts_per_limit)
+    predicted = _predict(limits_w[-1], list(measured.values()), num_gpus)
     return min(left, key=lambda limit: cost(predicted(limit)), default=None)
 
 
 def _predict(
-    highest_w: int, points: Sequence[PowerPoint], watts_per_limit: float
+    highest_w: int, points: Sequence[PowerPoint], num_gpus: float
 ) -> Callable[[int], PowerPoint]:
-    """A model of the points: what a batch is expected to take at a limit.
+    """Fit a model to the points, which predicts energy and time of a batch at a limit.
 
-    Power follows the limit until the load can use no more: P = min(r L, P_free). Time is a part
-    that does not depend on power and one that does: T = t0 + t1 / P, least squares over the
-    points, so that energy is a straight line over power. Where the points' powers hardly differ, t1
-    cannot be told from them; there it leans to half of the time.
+    Power follows the limit until the load can use no more: P = min(r L, P_free). Time has a part
+    that depends on power and one that does not: T = t0 + t1 / P, fitted by least squares, so that
+    energy is linear in power. If the points' powers hardly differ, they do not determine t1; a
+    prior then draws t1 / P towards half of the time.
     """
     top = max(points, key=lambda point: point.limit_w)
-    ratio = max(BINDS * watts_per_limit, *(_power_w(p) / p.limit_w for p in points))
-    free_w = max(_power_w(point) for point in points)
-    if top.limit_w < highest_w and _power_w(top) >= BINDS * ratio * top.limit_w:
-        free_w = math.inf  # the load uses all of the highest limit measured, and may use more
-    inverse = [1 / _power_w(point) for point in points]
+    ratio = max(BINDS * num_gpus, *(p.power_w / p.limit_w for p in points))
+    free_w = max(point.power_w for point in points)
+    if top.limit_w < highest_w and top.power_w >= BINDS * ratio * top.limit_w:
+        free_w = math.inf  # the load draws the highest limit measured, and may draw more
+    inverse = [1 / point.power_w for point in points]
     mean_x, mean_t = fmean(inverse), fmean(point.time_s for point in points)
     half = mean_t / mean_x / 2
     weight = (NOISE * mean_x) ** 2
@@ -234,11 +215,3 @@ def _predict(
         return PowerPoint(limit_w, power_w * time_s, time_s)
 
     return predicted
-
-
-def _nearest(limits_w: Sequence[int], limit_w: int) -> int:
-    return min(limits_w, key=lambda limit: (abs(limit - limit_w), limit))
-
-
-def _power_w(point: PowerPoint) -> float:
-    return point.energy_j / point.time_s

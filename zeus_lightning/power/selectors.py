@@ -1,8 +1,8 @@
-"""Which power limit is the best of those measured: small pure functions over points.
+"""Selectors: choose the best power limit from the measured ones, by pure functions.
 
 The four criteria are those of the Zeus project (`zeus.optimizer.power_limit`, Apache-2.0), after
-Zeus (You, Chung, Chowdhury, NSDI 2023), section 3, and Perseus (Chung et al., SOSP 2024) for the
-wish to save energy without losing more than a little time.
+Zeus (You, Chung, Chowdhury, NSDI 2023), section 3, and, for a bounded slowdown, Perseus (Chung et
+al., SOSP 2024).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SELECTORS = '"energy", "time", "zeus-cost", "max-slowdown:FACTOR" with a FACTOR 
 
 @dataclass(frozen=True, slots=True)
 class PowerPoint:
-    """What one training batch takes at one power limit.
+    """Energy and time of one training batch at one power limit.
 
     Args:
         limit_w: The limit of each GPU.
@@ -32,13 +32,18 @@ class PowerPoint:
     energy_j: float
     time_s: float
 
+    @property
+    def power_w(self) -> float:
+        """Mean power of all GPUs."""
+        return self.energy_j / self.time_s
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelectorInputs:
-    """What a selector may want to know of the run beside the points.
+    """What a selector may need besides the points.
 
     Args:
-        eta_knob: Weight of energy against time, in [0, 1]; `ZeusBSOCallback`'s where there is one.
+        eta_knob: Weight of energy against time, in [0, 1]; `ZeusBSOCallback`'s if there is one.
         max_power_w: MaxPower: the sum over the GPUs of the highest settable limit.
 
     Raises:
@@ -52,74 +57,66 @@ class SelectorInputs:
         if not 0 <= self.eta_knob <= 1:
             raise ZeusConfigError(f"eta_knob is {self.eta_knob!r}; it must be in [0, 1]")
         if not 0 < self.max_power_w < math.inf:
-            raise ZeusConfigError(
-                f"max_power_w is {self.max_power_w!r}; it must be positive and finite"
-            )
+            rule = "it must be positive and finite"
+            raise ZeusConfigError(f"max_power_w is {self.max_power_w!r}; {rule}")
 
 
 @runtime_checkable
 class Selector(Protocol):
-    """Chooses among measured limits.
+    """Chooses one of the measured limits.
 
-    A selector that has also `cost(point, inputs)`, the figure whose minimum it selects, lets
-    `golden` search for it; without, every limit is measured.
+    For a selector that also has a `cost(point, inputs)` whose minimum it selects, `bracket`
+    measures few limits; for others, all of them.
     """
 
     @property
     def name(self) -> str:
-        """What a profile remembers of it: selectors of one name choose alike."""
+        """Name stored in profiles: selectors of the same name make the same choice."""
 
     def select(self, points: Sequence[PowerPoint], inputs: SelectorInputs) -> int:
-        """The `limit_w` of one of the points, of which there is at least one."""
+        """Return the `limit_w` of one of the points, of which there is at least one."""
 
 
 @runtime_checkable
 class CostSelector(Selector, Protocol):
-    """A selector of the lowest cost, where the cost over the limit has one valley."""
+    """Selects the lowest cost; over the limits, the cost must have a single minimum."""
 
     def cost(self, point: PowerPoint, inputs: SelectorInputs) -> float:
-        """What is to be lowest; never negative."""
+        """Return what the selector minimizes; never negative."""
+
+    def select(self, points: Sequence[PowerPoint], inputs: SelectorInputs) -> int:
+        """Return the limit of the lowest cost, the lowest limit among equal costs."""
+        return min(points, key=lambda point: (self.cost(point, inputs), point.limit_w)).limit_w
 
 
 @dataclass(frozen=True)
-class Energy:
-    """The lowest energy: argmin E."""
+class Energy(CostSelector):
+    """Select the lowest energy: argmin E."""
 
     name = "energy"
 
-    def cost(self, point: PowerPoint, inputs: SelectorInputs) -> float:
-        """E: joules per batch."""
-        del inputs
+    def cost(self, point: PowerPoint, inputs: SelectorInputs) -> float:  # noqa: ARG002
+        """Return E, in joules per batch."""
         return point.energy_j
-
-    def select(self, points: Sequence[PowerPoint], inputs: SelectorInputs) -> int:
-        """The limit of the lowest energy."""
-        return _lowest(self, points, inputs)
 
 
 @dataclass(frozen=True)
-class Time:
-    """The lowest time: argmin T."""
+class Time(CostSelector):
+    """Select the lowest time: argmin T."""
 
     name = "time"
 
-    def cost(self, point: PowerPoint, inputs: SelectorInputs) -> float:
-        """T: seconds per batch."""
-        del inputs
+    def cost(self, point: PowerPoint, inputs: SelectorInputs) -> float:  # noqa: ARG002
+        """Return T, in seconds per batch."""
         return point.time_s
-
-    def select(self, points: Sequence[PowerPoint], inputs: SelectorInputs) -> int:
-        """The limit of the lowest time."""
-        return _lowest(self, points, inputs)
 
 
 @dataclass(frozen=True)
-class ZeusCost:
-    """The lowest cost: argmin eta E + (1 - eta) MaxPower T (Zeus, NSDI 2023, section 3).
+class ZeusCost(CostSelector):
+    """Select the lowest cost: argmin eta E + (1 - eta) MaxPower T (Zeus, NSDI 2023, section 3).
 
     Args:
-        eta_knob: Weight of energy against time, in [0, 1]; None: the run's
-            (`SelectorInputs.eta_knob`).
+        eta_knob: Weight of energy against time, in [0, 1]. Default: the run's.
 
     Raises:
         ZeusConfigError: `eta_knob` is out of range.
@@ -133,22 +130,18 @@ class ZeusCost:
 
     @property
     def name(self) -> str:
-        """`zeus-cost`, with the selector's own eta where it has one."""
+        """`zeus-cost`, followed by the selector's own eta if it has one."""
         return "zeus-cost" if self.eta_knob is None else f"zeus-cost:{self.eta_knob!r}"
 
     def cost(self, point: PowerPoint, inputs: SelectorInputs) -> float:
-        """Cost of a batch, in joules."""
+        """Return the cost of a batch, in joules."""
         eta = inputs.eta_knob if self.eta_knob is None else self.eta_knob
         return eta * point.energy_j + (1 - eta) * inputs.max_power_w * point.time_s
-
-    def select(self, points: Sequence[PowerPoint], inputs: SelectorInputs) -> int:
-        """The limit of the lowest cost."""
-        return _lowest(self, points, inputs)
 
 
 @dataclass(frozen=True)
 class MaxSlowdown:
-    """The lowest limit p with T(p) <= factor * T(the highest limit of the points).
+    """Select the lowest limit p with T(p) <= factor * T(the highest limit of the points).
 
     Args:
         factor: At least 1.
@@ -170,21 +163,17 @@ class MaxSlowdown:
         """`max-slowdown:FACTOR`."""
         return f"max-slowdown:{self.factor!r}"
 
-    def select(self, points: Sequence[PowerPoint], inputs: SelectorInputs) -> int:
-        """The lowest limit that is fast enough; the highest of the points always is."""
-        del inputs
+    def select(self, points: Sequence[PowerPoint], inputs: SelectorInputs) -> int:  # noqa: ARG002
+        """Return the lowest limit that is fast enough; the highest one always is."""
         bound = self.factor * max(points, key=lambda point: point.limit_w).time_s
         return min(point.limit_w for point in points if point.time_s <= bound)
 
 
 def parse_selector(selector: str | Selector) -> Selector:
-    """The selector that a string names; a selector object is itself.
-
-    Args:
-        selector: "energy", "time", "zeus-cost", "max-slowdown:1.1" or a `Selector`.
+    """Return the selector that a string names; a selector object is returned as it is.
 
     Raises:
-        ZeusConfigError: It is neither.
+        ZeusConfigError: `selector` is neither.
     """
     if not isinstance(selector, str):
         if isinstance(selector, Selector):
@@ -193,16 +182,11 @@ def parse_selector(selector: str | Selector) -> Selector:
             f"selector is {selector!r}, which has no name and select(points, inputs); "
             f"pass one of {SELECTORS}, or a selector object"
         )
-    kind, colon, factor = selector.partition(":")
     simple: dict[str, type[Selector]] = {"energy": Energy, "time": Time, "zeus-cost": ZeusCost}
-    if kind in simple and not colon:
-        return simple[kind]()
+    if selector in simple:
+        return simple[selector]()
+    kind, _, factor = selector.partition(":")
     if kind == "max-slowdown":
         with contextlib.suppress(ValueError):
             return MaxSlowdown(float(factor))
     raise ZeusConfigError(f"selector is {selector!r}; it must be one of {SELECTORS}")
-
-
-def _lowest(selector: CostSelector, points: Sequence[PowerPoint], inputs: SelectorInputs) -> int:
-    """The limit of the lowest cost; of equal ones the lowest limit."""
-    return min(points, key=lambda point: (selector.cost(point, inputs), point.limit_w)).limit_w

@@ -1,4 +1,9 @@
-"""Who may do what: bearer tokens (RFC 6750), one kind to read and write and one to read."""
+"""Access control by tokens: some may read and write, some only read.
+
+A token comes as a bearer token (RFC 6750). The clients of the Zeus project can only send it as the
+password of Basic authentication (RFC 7617), from a URL like `http://zeus:TOKEN@host`; it is taken
+on their wire alone, since browsers send passwords by themselves.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +20,46 @@ READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def require_access() -> None:
-    """Let in who may: everyone, when there are no tokens. To be called before each request.
+    """Check a request's token, if tokens are configured; to be called before each request.
 
     Raises:
-        Unauthorized: The request has no token of ours.
-        Forbidden: It would write, and its token may only read.
+        Unauthorized: The request has no configured token.
+        Forbidden: The request would write, and its token may only read.
     """
+    given = _bearer(request.headers.get("Authorization", ""))
+    how = "send a token of this service as `Authorization: Bearer TOKEN`"
+    _check(given, how, "bearer", writes=request.method not in READING)
+
+
+def require_access_by_password() -> None:
+    """Like `require_access`, on the wire of the Zeus project's clients, where a GET writes too.
+
+    Raises:
+        Unauthorized: The request has no configured token.
+        Forbidden: Its token may only read.
+    """
+    basic = request.authorization
+    if basic and basic.type == "basic":
+        given = (basic.password or "").encode()
+    else:
+        given = _bearer(request.headers.get("Authorization", ""))
+    how = (
+        "this service needs a token: put it into the server's URL as the password, "
+        "http://zeus:TOKEN@HOST:PORT, with any user name"
+    )
+    _check(given, how, "basic", writes=True)
+
+
+def _check(given: bytes, how: str, scheme: str, *, writes: bool) -> None:
     config: Config = current_app.extensions["zeus_config"]
     if not config.has_tokens:
         return
-    given = _bearer(request.headers.get("Authorization", ""))
-    writes = _is_one_of(given, config.tokens)
-    reads = _is_one_of(given, config.read_tokens)
-    if not (writes or reads):
-        raise Unauthorized(
-            "send a token of this service as `Authorization: Bearer TOKEN`",
-            www_authenticate=WWWAuthenticate("bearer", {"realm": "zeus-service"}),
-        )
-    if not writes and request.method not in READING:
+    may_write = _is_one_of(given, config.tokens)
+    may_read = _is_one_of(given, config.read_tokens)
+    if not (may_write or may_read):
+        challenge = WWWAuthenticate(scheme, {"realm": "zeus-service"})
+        raise Unauthorized(how, www_authenticate=challenge)
+    if writes and not may_write:
         raise Forbidden("this token may only read")
 
 
@@ -42,5 +69,5 @@ def _bearer(header: str) -> bytes:
 
 
 def _is_one_of(given: bytes, tokens: Iterable[str]) -> bool:
-    """Compare with every token, each in constant time: how long it takes tells nothing."""
+    """Compare with every token in constant time, so that the duration leaks nothing."""
     return sum(hmac.compare_digest(given, token.encode()) for token in tokens) > 0

@@ -1,4 +1,4 @@
-"""Request bodies: how large they may be."""
+"""The size limit of request bodies."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ MAX_BODY_BYTES = 64 * 1024
 
 
 def limit_chunked_body() -> None:
-    """Refuse a chunked body that is too long: Flask would cut it at the limit.
+    """Refuse a chunked body that is too long: Flask would truncate it at the limit.
 
     Raises:
-        RequestEntityTooLarge: It is longer than `MAX_BODY_BYTES`.
-        BadRequest: It is not well formed.
+        RequestEntityTooLarge: The body is longer than `MAX_BODY_BYTES`.
+        BadRequest: The body is malformed.
     """
     if request.content_length is not None:
         return

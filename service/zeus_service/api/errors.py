@@ -1,7 +1,4 @@
-"""Errors as `application/problem+json` (RFC 9457).
-
-Beside the standard members, `code` names the error for programs.
-"""
+"""Errors as `application/problem+json` (RFC 9457), and their description in `/openapi.json`."""
 
 from __future__ import annotations
 
@@ -14,30 +11,31 @@ from flask import Response, current_app
 from sqlalchemy import exc
 from werkzeug.exceptions import HTTPException
 
-from zeus_service import errors
-from zeus_service.connections import cause
+from zeus_service.api.body import MAX_BODY_BYTES
+from zeus_service.errors import OptimizerError
+from zeus_service.store.engine import cause
 
 logger = logging.getLogger(__name__)
 
-_STATUS: dict[type[errors.OptimizerError], tuple[int, str]] = {
-    errors.NotFound: (404, "not_found"),
-    errors.JobConflict: (409, "job_conflict"),
-    errors.JobBusy: (409, "job_busy"),
-    errors.Contended: (503, "unavailable"),
-    errors.UnknownPolicy: (422, "invalid"),
-    errors.KeyConflict: (409, "key_conflict"),
-    errors.ReportConflict: (409, "report_conflict"),
-    errors.TrialFinished: (409, "trial_finished"),
-    errors.ExhaustedJob: (409, "no_batch_size_left"),
+HTTP_ERRORS = {
+    400: ("malformed", "The body is not a JSON object."),
+    401: ("unauthorized", "No token of this service."),
+    403: ("forbidden", "This token may only read."),
+    404: ("not_found", "No such job or trial, or the id is malformed."),
+    405: ("method_not_allowed", "A number in the path is out of range."),
+    413: ("too_large", f"The body is longer than {MAX_BODY_BYTES} bytes."),
+    415: ("unsupported_media_type", "The body is not declared as application/json."),
+    422: ("invalid", "A field, parameter or header has no valid value; `errors` says which."),
+    503: ("unavailable", "The database cannot be used now; try again."),
 }
-_CODES = {400: "malformed", 404: "not_found", 413: "too_large", 422: "invalid", 503: "unavailable"}
+"""Code and description of the errors that any route may return, by status."""
 
 RETRY_AFTER_S = 1
-"""What passes by itself passes soon, and clients wait longer by themselves."""
+"""Short: most causes pass soon, and clients back off by themselves."""
 
 
 def problem(status: int, code: str, detail: str, **fields: Any) -> Response:
-    """A problem response; `fields` become further members."""
+    """A problem response. `code` names the error for programs; `fields` are further members."""
     body = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
@@ -52,25 +50,37 @@ def problem(status: int, code: str, detail: str, **fields: Any) -> Response:
     return response
 
 
-def set_up_errors(app: APIFlask) -> None:
-    """Give every error of the application the one form."""
+def conflicts(*errors: type[OptimizerError]) -> dict[int, Any]:
+    """Describe the conflicts of a route, for APIFlask's `doc(responses=...)`."""
+    return {409: problem_schema(409, {error.code: str(error.__doc__) for error in errors})}
 
-    @app.errorhandler(errors.OptimizerError)
-    def use_case_failed(error: errors.OptimizerError) -> Response:
-        status, code = _STATUS[type(error)]
-        return problem(status, code, error.message, **error.fields)
+
+def problem_schema(status: int, codes: dict[str, str]) -> dict[str, Any]:
+    """OpenAPI's description of a problem response with one of these codes."""
+    exact = {"status": {"const": status}, "code": {"enum": list(codes)}}
+    schema = {"allOf": [{"$ref": "#/components/schemas/Problem"}, {"properties": exact}]}
+    return {
+        "description": " ".join(f"`{code}`: {text}" for code, text in codes.items()),
+        "content": {"application/problem+json": {"schema": schema}},
+    }
+
+
+def set_up_errors(app: APIFlask) -> None:
+    """Convert every error of the application to a problem response."""
+
+    @app.errorhandler(OptimizerError)
+    def use_case_failed(error: OptimizerError) -> Response:
+        return problem(error.status, error.code, error.message, **error.fields)
 
     @app.errorhandler(HTTPError)
     def invalid(error: HTTPError) -> Response:
-        if error.status_code != 422:
-            return problem(error.status_code, _code(error.status_code), str(error.message))
         found = {
             field or location: messages
             for location, fields in error.detail.items()
             for field, messages in fields.items()
         }
         summary = "; ".join(f"{name}: {', '.join(texts)}" for name, texts in found.items())
-        return problem(422, "invalid", summary, errors=found)
+        return problem(422, _code(422), summary, errors=found)
 
     @app.errorhandler(HTTPException)
     def refused(error: HTTPException) -> Response:
@@ -85,11 +95,11 @@ def set_up_errors(app: APIFlask) -> None:
     @app.errorhandler(exc.TimeoutError)
     def database_failed(error: exc.DBAPIError | exc.TimeoutError) -> Response:
         if isinstance(error, exc.IntegrityError | exc.DataError):
-            raise error  # ours, not the database's
-        said = cause(error)
-        logger.error("database: %s", said)
-        return problem(503, "unavailable", f"the database cannot be used: {said}")
+            raise error  # a defect of the service, not of the database
+        reason = cause(error)
+        logger.error("database: %s", reason)
+        return problem(503, _code(503), f"the database cannot be used: {reason}")
 
 
 def _code(status: int) -> str:
-    return _CODES.get(status, HTTPStatus(status).name.lower())
+    return HTTP_ERRORS[status][0] if status in HTTP_ERRORS else HTTPStatus(status).name.lower()

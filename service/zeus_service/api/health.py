@@ -1,19 +1,20 @@
-"""What an operator's tools ask: does it live, can it serve, what has it done."""
+"""Routes for an operator's tools: liveness, readiness and metrics."""
 
 from __future__ import annotations
 
 import logging
 
 from apiflask import APIBlueprint
-from flask import Response, current_app
+from flask import Response
 from flask.typing import ResponseReturnValue
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from werkzeug.exceptions import ServiceUnavailable
 
-from zeus_service import __version__, metrics
+from zeus_service import __version__
+from zeus_service.api import metrics
 from zeus_service.api.auth import require_access
-from zeus_service.database import UnusableDatabase, check_revision
 from zeus_service.messages import Health
+from zeus_service.store.migrate import UnusableDatabase, check_revision
 
 logger = logging.getLogger(__name__)
 
@@ -23,19 +24,19 @@ health = APIBlueprint("health", __name__, tag="health")
 @health.get("/healthz")
 @health.output(Health)
 def healthz() -> Health:
-    """Tell that the process answers."""
+    """Report that the process answers."""
     return Health(status="ok", version=__version__)
 
 
 @health.get("/readyz")
 @health.output(Health)
 def readyz() -> Health:
-    """Tell whether the database answers, and is of the revision that this version works with."""
+    """Report whether the database answers and has the revision that this version works with."""
     try:
-        check_revision(current_app.extensions["zeus_config"])
+        check_revision()
     except UnusableDatabase as error:
         logger.error("not ready: %s", error)  # noqa: TRY400 - the message says all
-        # not here: it names hosts, users and paths, and this is open to all
+        # The answer needs no token, so it must not name hosts, users and paths.
         raise ServiceUnavailable("the database cannot be used; the log says why") from error
     return Health(status="ok", version=__version__)
 

@@ -1,4 +1,4 @@
-"""Every request has an id, a line in the log, and a place in the metrics."""
+"""An id, a log line and a count in the metrics for every request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import uuid
 
 from flask import Flask, Response, g, request
 
-from zeus_service.metrics import count_request
+from zeus_service.api.metrics import count_request
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ REQUEST_ID_PATTERN = "[A-Za-z0-9._:=/+-]{1,128}"
 
 
 def set_up_request_log(app: Flask) -> None:
-    """Log and count every request, and give each an id."""
+    """Log and count every request, and assign an id to it."""
 
     @app.before_request
     def begin() -> None:
@@ -31,14 +31,9 @@ def set_up_request_log(app: Flask) -> None:
         response.headers["X-Request-ID"] = g.request_id
         route = request.url_rule.rule if request.url_rule else ""
         count_request(request.method, route, response.status_code, seconds)
-        fields = {
-            "method": request.method,
-            "route": route,
-            "status": response.status_code,
-            "milliseconds": round(seconds * 1000, 1),
-        }
-        job_id = g.get("job_id") or (request.view_args or {}).get("job_id")
-        if job_id:
+        fields = {"method": request.method, "route": route, "status": response.status_code}
+        fields["milliseconds"] = round(seconds * 1000, 1)
+        if job_id := g.get("job_id") or (request.view_args or {}).get("job_id"):
             fields["job_id"] = job_id
         logger.info("request", extra={"fields": fields})
         return response

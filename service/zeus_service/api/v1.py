@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 from apiflask import APIBlueprint
 from flask import g, request
@@ -11,10 +11,12 @@ from pydantic import BaseModel, Field
 from werkzeug.exceptions import UnprocessableEntity, UnsupportedMediaType
 from werkzeug.routing import BaseConverter
 
-from zeus_service import messages, optimizer, power_profiles
+from zeus_service import errors, messages, optimizer
 from zeus_service.api.auth import require_access
 from zeus_service.api.body import limit_chunked_body
+from zeus_service.api.errors import conflicts
 from zeus_service.spec import JOB_ID_PATTERN, MAX_INTEGER, JobSpec, Name
+from zeus_service.store import power_profiles
 
 v1 = APIBlueprint("v1", __name__, url_prefix="/api/v1", tag="jobs")
 
@@ -25,6 +27,17 @@ TRIAL = f"{JOB}/trials/<int(min=1, max={MAX_INTEGER}):trial_number>"
 POWER_PROFILES = f"{JOB}/power-profiles"
 POWER_PROFILE = f"{POWER_PROFILES}/<int(min=1, max={MAX_INTEGER}):batch_size>"
 
+_NEW: dict[str, Any] = {"status_code": 201, "description": "New."}
+_NEW_JOB = {"job_id": "$response.body#/job_id"}
+_NEW_TRIAL = {**_NEW_JOB, "trial_number": "$response.body#/trial_number"}
+_SAME_JOB = {"job_id": "$request.path.job_id"}
+_SAME_TRIAL = {**_SAME_JOB, "trial_number": "$request.path.trial_number"}
+
+
+def links(**parameters: dict[str, str]) -> dict[str, Any]:
+    """Links (OpenAPI) from a response to other operations, with the parameters of each."""
+    return {name: {"operationId": name, "parameters": given} for name, given in parameters.items()}
+
 
 class JobIdConverter(BaseConverter):
     """A job id in a path; anything else is 404."""
@@ -33,27 +46,27 @@ class JobIdConverter(BaseConverter):
 
 
 class JobPage(BaseModel):
-    """Which part of the list of jobs."""
+    """A page of the list of jobs."""
 
     after: Annotated[str, Field(max_length=255, pattern=r"^[^\x00]*$")] = ""
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
 class TrialPage(BaseModel):
-    """Which part of a job's trials."""
+    """A page of a job's trials."""
 
     after: Annotated[int, Field(ge=0, le=MAX_INTEGER)] = 0
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
 class OnGpuModel(BaseModel):
-    """On which GPU model a power profile was measured."""
+    """The GPU model of a power profile."""
 
     device_model: Name
 
 
 class OnAnyGpuModel(BaseModel):
-    """Power profiles of one GPU model, or of all."""
+    """The GPU model of power profiles. Default: every model."""
 
     device_model: Name | None = None
 
@@ -69,7 +82,7 @@ v1.before_request(require_access)
 
 @v1.before_request
 def require_json() -> None:
-    """Refuse other bodies: a form of any web page would reach a service on loopback."""
+    """Refuse other bodies: any web page could post a form to a service on loopback."""
     if request.method not in ("POST", "PUT", "PATCH"):
         return
     if request.mimetype != "application/json":
@@ -79,8 +92,8 @@ def require_json() -> None:
 
 @v1.post("/jobs")
 @v1.input(JobSpec)
-@v1.output(messages.Job, status_code=201, description="New.")
-@v1.doc(responses={200: "Known, with the same configuration."})
+@v1.output(messages.Job, **_NEW, links=links(get_job=_NEW_JOB, start_trial=_NEW_JOB))
+@v1.doc(responses={200: "Known, with the same configuration.", **conflicts(errors.JobConflict)})
 def register_job(json_data: JobSpec) -> tuple[messages.Job, int]:
     """Register a job, or confirm it."""
     g.job_id = json_data.job_id  # for the log
@@ -99,26 +112,35 @@ def list_jobs(query_data: JobPage) -> messages.JobList:
 @v1.get(JOB)
 @v1.output(messages.Job)
 def get_job(job_id: str) -> messages.Job:
-    """Show a job and what is believed about its batch sizes."""
+    """Show a job and the policy's beliefs about its batch sizes."""
     return optimizer.get_job(job_id)
 
 
 @v1.delete(JOB)
 @v1.input(Deletion, location="query")
 @v1.output({}, status_code=204)
+@v1.doc(responses=conflicts(errors.JobBusy))
 def delete_job(job_id: str, query_data: Deletion) -> tuple[str, int]:
-    """Delete a job with all that is known about it."""
+    """Delete a job with its trials, reports, events and power profiles."""
     optimizer.delete_job(job_id, force=query_data.force)
     return "", 204
 
 
 @v1.post(f"{JOB}/trials")
 @v1.input(messages.Empty)
-@v1.output(messages.TrialStart, status_code=201, description="New.")
-@v1.doc(responses={200: "This Idempotency-Key started it before."})
-def start_trial(job_id: str, json_data: messages.Empty) -> tuple[messages.TrialStart, int]:
+@v1.output(
+    messages.TrialStart,
+    **_NEW,
+    links=links(report=_NEW_TRIAL, heartbeat=_NEW_TRIAL, end_trial=_NEW_TRIAL),
+)
+@v1.doc(
+    responses={
+        200: "This Idempotency-Key started it before.",
+        **conflicts(errors.KeyConflict, errors.ExhaustedJob),
+    }
+)
+def start_trial(job_id: str, **_body: messages.Empty) -> tuple[messages.TrialStart, int]:
     """Start a trial; the header `Idempotency-Key` makes repeating it harmless."""
-    del json_data
     key = request.headers.get("Idempotency-Key")
     if key is not None and not re.fullmatch(IDEMPOTENCY_KEY_PATTERN, key):
         raise UnprocessableEntity("Idempotency-Key must be 1 to 255 printable ASCII characters")
@@ -136,37 +158,39 @@ def list_trials(job_id: str, query_data: TrialPage) -> messages.TrialList:
 
 @v1.post(f"{TRIAL}/reports")
 @v1.input(messages.Report)
-@v1.output(messages.Decision)
+@v1.output(messages.Decision, links=links(list_trials=_SAME_JOB, heartbeat=_SAME_TRIAL))
+@v1.doc(responses=conflicts(errors.ReportConflict, errors.TrialFinished))
 def report(job_id: str, trial_number: int, json_data: messages.Report) -> messages.Decision:
-    """Report what a run has measured; the answer says whether it goes on."""
+    """Report what a run has measured; the answer says whether the run continues."""
     return optimizer.report(job_id, trial_number, json_data)
 
 
 @v1.post(f"{TRIAL}/heartbeat")
 @v1.input(messages.Empty)
 @v1.output(messages.Lease)
-def heartbeat(job_id: str, trial_number: int, json_data: messages.Empty) -> messages.Lease:
+@v1.doc(responses=conflicts(errors.TrialFinished))
+def heartbeat(job_id: str, trial_number: int, **_body: messages.Empty) -> messages.Lease:
     """Extend a running trial's lease."""
-    del json_data
     return optimizer.heartbeat(job_id, trial_number)
 
 
 @v1.patch(TRIAL)
 @v1.input(messages.TrialEnd)
-@v1.output(messages.Trial)
+@v1.output(messages.Trial, links=links(delete_job={**_NEW_JOB, "force": "true"}))
+@v1.doc(responses=conflicts(errors.TrialFinished))
 def end_trial(job_id: str, trial_number: int, json_data: messages.TrialEnd) -> messages.Trial:
-    """End a trial that knows itself how it ended."""
+    """End a trial with the outcome that its run reports."""
     return optimizer.end_trial(job_id, trial_number, json_data)
 
 
 @v1.put(POWER_PROFILE)
 @v1.input(messages.PowerProfile)
-@v1.output(messages.PowerProfile, status_code=201, description="New.")
-@v1.doc(responses={200: "It replaces another one."})
+@v1.output(messages.PowerProfile, **_NEW)
+@v1.doc(responses={200: "It replaces an earlier one."})
 def put_power_profile(
     job_id: str, batch_size: int, json_data: messages.PowerProfile
 ) -> tuple[messages.PowerProfile, int]:
-    """Keep what was measured for a batch size on a GPU model."""
+    """Store what was measured for a batch size on a GPU model."""
     if json_data.batch_size != batch_size:
         raise UnprocessableEntity(
             f"batch_size is {json_data.batch_size} in the body and {batch_size} in the path"

@@ -1,25 +1,30 @@
 """The wire of the Zeus project's own batch size server, for its existing clients.
 
-Its paths lie beside `/api/v1` and lead to the same use cases and the same jobs. It differs in what
+Its paths lead to the same use cases and the same jobs as those under `/api/v1`. It differs in what
 `zeus.optimizer.batch_size.BatchSizeOptimizer` (release 0.16) relies on:
 
-- There are no keys and no sequence numbers: a start is new each time, and a report is known by its
+- There are no keys and no sequence numbers: every start is new, and a report is identified by its
   epoch.
-- A run is judged by the cost so far, and past the bound it has failed even if it has reached its
-  target: a job registered here has the `early_stop` of that server, `spent`.
+- Every rank of a data-parallel run reports for the same trial, with its own figures. The first
+  report of an epoch decides; another of that epoch, or of an earlier one, changes nothing and gets
+  the same decision, so that either all ranks stop or all go on.
+- The cost so far is compared with the early-stop bound, and past it a run has failed even if it has
+  reached its target: a job registered here has the `early_stop` of that server, `spent`.
 - There are no heartbeats, only a report each epoch: a job registered here has a lease of six hours.
   A longer epoch costs at most a second exploration, since a late report revives its trial; and a
   daily job that was killed does not count as running the next day.
-- Bodies come without a Content-Type, and a diverged run's metric as `NaN`, which is no JSON. Such a
+- Bodies have no Content-Type, and a diverged run's metric is `NaN`, which is not JSON. Such a
   metric ends the run as `diverged`.
-- The client ends its trial whenever its process exits. A trial still running then is `interrupted`,
-  which says nothing about its batch size: why the process exits is not told, and that server learns
-  nothing from it either. Should the run be alive after all, since forked children run exit handlers
-  too, its next report takes that back.
+- The client ends its trial whenever its process exits, without a reason. A trial that is still
+  running becomes `interrupted`, which teaches the policy nothing; neither does that server learn
+  from it. If the run is alive after all (forked children run exit handlers, too), its next report
+  revives the trial.
+- A token comes as the password of Basic authentication: that is what its client makes of a URL
+  like `http://zeus:TOKEN@host`.
 - Errors are `{"message": ...}`.
 
-No browser speaks this wire. Since a body needs no Content-Type and a mere GET starts a trial, any
-web page could reach a service on loopback through one; requests with a browser's headers are
+Browsers have no use for this wire. Since a body needs no Content-Type and a GET starts a trial, any
+web page could reach a service on loopback through a browser; requests with a browser's headers are
 refused.
 """
 
@@ -42,8 +47,10 @@ from werkzeug.exceptions import (
     UnsupportedMediaType,
 )
 
-from zeus_service import errors, history, messages, optimizer
+from zeus_service import errors, messages, optimizer
+from zeus_service.api.auth import require_access_by_password
 from zeus_service.api.body import limit_chunked_body
+from zeus_service.outcomes import RESUMABLE, Outcome
 from zeus_service.spec import (
     MAX_METRIC,
     REAL,
@@ -57,13 +64,13 @@ from zeus_service.spec import (
     PositiveCount,
 )
 
-N = TypeVar("N", "Job", "Named", "Trial", "Result")
+N = TypeVar("N", "ZeusJob", "NamedJob", "NamedTrial", "ZeusReport")
 
 zeus_wire = APIBlueprint("zeus_wire", __name__, enable_openapi=False)
 
 
-class Job(JobSpec):
-    """A job in the words of Zeus's client; what that client cannot say is the same for all."""
+class ZeusJob(JobSpec):
+    """A job in the format of Zeus's client; what that client does not send is the same for all."""
 
     job_id_prefix: Annotated[str, Field(max_length=255)]
     target_metric: Metric = 0.5
@@ -98,29 +105,32 @@ class Job(JobSpec):
             )
         return self
 
-    def unsaid(self) -> set[str]:
-        """A job of `/api/v1` may be joined; the meter counts: this client has but one."""
+    def unspecified(self) -> set[str]:
+        """Fields that this client does not send: it may join a job of `/api/v1`.
+
+        The meter must match: this client has only one.
+        """
         return {"monitor", "policy", "early_stop", "lease_s"}
 
     def to_json(self) -> dict[str, Any]:
-        """As Zeus's client knows it."""
-        return self.model_dump(by_alias=True, exclude=self.unsaid() | {"meter"})
+        """The job in the format of Zeus's client."""
+        return self.model_dump(by_alias=True, exclude=self.unspecified() | {"meter"})
 
 
-class Named(BaseModel):
+class NamedJob(BaseModel):
     """A job by its id."""
 
     job_id: JobId
 
 
-class Trial(Named):
+class NamedTrial(NamedJob):
     """A trial, with the batch size it was started with."""
 
     batch_size: PositiveCount
     trial_number: PositiveCount
 
 
-class Result(Trial):
+class ZeusReport(NamedTrial):
     """What a run has measured since its start, and the metric of its latest epoch."""
 
     time: Amount
@@ -129,9 +139,12 @@ class Result(Trial):
     current_epoch: Annotated[int, Field(ge=0, lt=2**31 - 1), WHOLE]
 
 
+zeus_wire.before_request(require_access_by_password)  # before anything reads the body
+
+
 @zeus_wire.before_request
 def check_request() -> None:
-    """Refuse browsers, and bodies that say they are something else than JSON."""
+    """Refuse browsers, and bodies with a Content-Type other than JSON's."""
     if "Origin" in request.headers or "Sec-Fetch-Site" in request.headers:
         raise Forbidden("these paths are for the Zeus project's client, not for browsers")
     if request.method in ("POST", "PATCH"):
@@ -142,13 +155,13 @@ def check_request() -> None:
 
 @zeus_wire.errorhandler(errors.NotFound)
 def unknown(error: errors.NotFound) -> ResponseReturnValue:
-    """Give what is not known the status that Zeus's server gives it."""
+    """Return the status that Zeus's server returns for unknown jobs and trials."""
     return {"message": error.message}, 404 if request.method in ("PATCH", "DELETE") else 400
 
 
 @zeus_wire.after_request
 def use_zeus_form(response: Response) -> Response:
-    """Turn a problem (RFC 9457) into Zeus's form of an error."""
+    """Convert a problem (RFC 9457) to Zeus's form of an error."""
     if response.mimetype == "application/problem+json":
         message = response.get_json()["detail"]
         response.set_data(current_app.json.dumps({"message": message}))
@@ -159,7 +172,7 @@ def use_zeus_form(response: Response) -> Response:
 @zeus_wire.post("/jobs")
 def register_job() -> ResponseReturnValue:
     """Register a job, or confirm it; the answer fills in the `job_id`."""
-    job = _body(Job)
+    job = _body(ZeusJob)
     _, new = optimizer.register_job(job)
     return job.to_json(), 201 if new else 200
 
@@ -176,21 +189,24 @@ def start_trial() -> ResponseReturnValue:
 
 @zeus_wire.post("/report")
 def report() -> ResponseReturnValue:
-    """Take what a run has measured, and say whether it goes on."""
-    result = _body(Result)
-    trial = _known(result)
-    if trial.outcome is not None and trial.outcome not in history.RESUMABLE:
-        return _finished(trial.outcome)
+    """Store what a run has measured, and decide whether it goes on."""
+    result = _body(ZeusReport)
+    trial = _find_trial(result)
+    if trial.outcome is not None and trial.outcome not in RESUMABLE:
+        return _finished(result.trial_number, trial.outcome)
+    sequence = result.current_epoch + 1
     try:
         if not abs(result.metric) <= MAX_METRIC:
             end = messages.TrialEnd(outcome="diverged", reason=f"the metric is {result.metric}")
-            ended = optimizer.end_trial(result.job_id, result.trial_number, end)
+            ended = optimizer.end_trial(
+                result.job_id, result.trial_number, end, before_report=sequence
+            )
             return _answer(ended.outcome, ended.reason)
         decision = optimizer.report(
             result.job_id,
             result.trial_number,
             messages.Report(
-                sequence=result.current_epoch + 1,
+                sequence=sequence,
                 epoch=result.current_epoch,
                 time_s=result.time,
                 energy_j=result.energy,
@@ -198,15 +214,20 @@ def report() -> ResponseReturnValue:
             ),
         )
     except errors.TrialFinished as error:
-        return _finished(error.fields["outcome"])
-    return _answer(decision.outcome, decision.reason)
+        return _finished(result.trial_number, error.fields["outcome"])
+    except errors.ReportConflict:  # another rank has reported this epoch
+        trial = _find_trial(result)
+        if trial.outcome is not None and trial.outcome not in RESUMABLE:
+            return _finished(result.trial_number, trial.outcome)
+        return _answer(None, "this epoch is reported already, keep training")
+    return _answer(decision.outcome, _reason_text(result.batch_size, decision))
 
 
 @zeus_wire.patch("/trials")
 def end_trial() -> ResponseReturnValue:
-    """Take note that a run's process exits; a trial that has ended stays as it ended."""
-    given = _body(Trial)
-    _known(given)
+    """End the trial of a process that exits; a trial that has ended keeps its outcome."""
+    given = _body(NamedTrial)
+    _find_trial(given)
     end = messages.TrialEnd(outcome="interrupted", reason="its process exited")
     with contextlib.suppress(errors.TrialFinished):
         optimizer.end_trial(given.job_id, given.trial_number, end)
@@ -215,13 +236,13 @@ def end_trial() -> ResponseReturnValue:
 
 @zeus_wire.delete("/jobs")
 def delete_job() -> ResponseReturnValue:
-    """Delete a job with all that is known about it, running trials included."""
+    """Delete a job with its trials, even running ones."""
     job_id = _query().job_id
     optimizer.delete_job(job_id, force=True)
     return {"message": f"job {job_id!r} is deleted"}
 
 
-def _known(given: Trial) -> messages.Trial:
+def _find_trial(given: NamedTrial) -> messages.Trial:
     trial = optimizer.get_trial(given.job_id, given.trial_number)
     if trial.batch_size != given.batch_size:
         raise errors.NotFound(
@@ -231,11 +252,20 @@ def _known(given: Trial) -> messages.Trial:
     return trial
 
 
-def _finished(outcome: history.Outcome) -> ResponseReturnValue:
-    return _answer(outcome, f"this trial has ended: {outcome}")
+def _reason_text(batch_size: int, decision: messages.Decision) -> str:
+    """The reason, with the words of Zeus's server that scripts search it for."""
+    if decision.outcome == "early_stopped":
+        return f"batch size {batch_size} exceeded the cost upper bound: {decision.reason}"
+    if decision.outcome == "not_converged":
+        return f"Train failed to converge within max_epoch: {decision.reason}"
+    return decision.reason
 
 
-def _answer(outcome: history.Outcome | None, message: str) -> ResponseReturnValue:
+def _finished(trial_number: int, outcome: Outcome) -> ResponseReturnValue:
+    return _answer(outcome, f"the result of trial {trial_number}, {outcome}, is already reported.")
+
+
+def _answer(outcome: Outcome | None, message: str) -> ResponseReturnValue:
     return {
         "stop_train": outcome is not None,
         "converged": outcome == "converged",
@@ -244,15 +274,15 @@ def _answer(outcome: history.Outcome | None, message: str) -> ResponseReturnValu
 
 
 def _body(model: type[N]) -> N:
-    """The request's body; it is read as JSON whatever the request says of it."""
-    return _named(lambda: model.model_validate_json(request.get_data()))
+    """The request's body, read as JSON whatever its Content-Type is."""
+    return _parse(lambda: model.model_validate_json(request.get_data()))
 
 
-def _query() -> Named:
-    return _named(lambda: Named.model_validate(request.args.to_dict()))
+def _query() -> NamedJob:
+    return _parse(lambda: NamedJob.model_validate(request.args.to_dict()))
 
 
-def _named(read: Callable[[], N]) -> N:
+def _parse(read: Callable[[], N]) -> N:
     try:
         named = read()
     except ValidationError as error:

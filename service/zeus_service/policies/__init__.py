@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from zeus_service.policies.base import (
-    NO_VERDICT,
     ArmEstimate,
     Choice,
     NoBatchSizeLeft,
     Observation,
     Policy,
     State,
-    Verdict,
     Why,
 )
 from zeus_service.policies.information_directed import InformationDirectedPolicy
@@ -24,17 +22,16 @@ DEFAULT_POLICY = InformationDirectedPolicy.name
 
 
 def policy_of(spec: JobSpec) -> Policy:
-    """The policy of a registered job, whose specification names one.
+    """The policy that a job's specification names, or the default one.
 
     Raises:
-        KeyError: This version has no policy of that name.
+        KeyError: There is no policy of that name.
     """
     return POLICIES[spec.policy or DEFAULT_POLICY]
 
 
 __all__ = [
     "DEFAULT_POLICY",
-    "NO_VERDICT",
     "POLICIES",
     "ArmEstimate",
     "Choice",
@@ -42,7 +39,6 @@ __all__ = [
     "Observation",
     "Policy",
     "State",
-    "Verdict",
     "Why",
     "policy_of",
 ]

@@ -1,31 +1,31 @@
-"""What is believed about the cost of a run, over all batch sizes at once.
+"""The belief about the cost of a run, over all batch sizes at once.
 
-Pure Bayesian inference in closed form: no fit, no iteration, nothing that can fail to converge.
+Bayesian inference in closed form: no fit and no iteration, so nothing that can fail to converge.
 
 **A run that converges** with batch size `b` costs `exp(f(b) + noise)`, the noise normal with one
 standard deviation `sigma` for all batch sizes.
 
-**The curve is a valley** in octaves `x = log2(b)`: with small batches the cost falls as a power of
-`b` (a device is used better), with large ones it rises as a power (more epochs are needed), so with
-slopes `l` and `r` per octave around the bottom `z`
+**The curve is a valley** in octaves `x = log2(b)`: for small batches the cost falls as a power of
+`b` (better use of the device), for large ones it rises as a power of `b` (more epochs). With slopes
+`l` and `r` per octave on the left and right of the bottom `z`
 
     h(x) = log((r * exp(-l * (x - z)) + l * exp(r * (x - z))) / (l + r)),    h(z) = h'(z) = 0
     f(x) = c + h(x) + g(x),    c flat,    g ~ GP(0, smooth^2 * exp(-d^2 / 2) + rough^2 * [d = 0])
 
-`d` being the distance in octaves. That is why neighbours tell about each other, and why two higher
-neighbours make a third one beyond them no longer interesting. The bottoms lie on a grid from one
-octave below the smallest batch size to one above the largest; slopes and `sigma` on coarse grids of
-general facts, all equally likely before the first run. Units of cost fall out with `c`.
+with `d` the distance in octaves. So a run is evidence about the neighbours of its batch size, too.
+The bottoms lie on a grid from one octave below the smallest batch size to one above the largest;
+slopes and `sigma` lie on coarse grids. All points are equally likely before the first run. The unit
+of cost does not matter, because of `c`.
 
-Given a point of the grid, everything is a Gaussian process with a flat offset (Rasmussen and
-Williams, "Gaussian Processes for Machine Learning", 2006, sections 2.2 and 2.7), of which the
-number, mean and scatter of each batch size's log costs are sufficient statistics. The grid's points
-are weighed by their marginal likelihoods (section 5.4.1): the belief is a mixture.
+At each point of the grid, `f` is a Gaussian process with a flat offset (Rasmussen and Williams,
+"Gaussian Processes for Machine Learning", 2006, sections 2.2 and 2.7); the number, mean and sum of
+squares of each batch size's log costs are sufficient statistics. The points are weighted by their
+marginal likelihoods (section 5.4.1): the belief is a mixture.
 
-**A run that was stopped** at cost `e` says `cost > e`. A point of the grid is weighed by its
-probability of that, and shifts by one moment-matching step (chapter 3 there, expectation
-propagation) with the normal distribution function taken as the logistic one,
-`Phi(t) = 1 / (1 + exp(-1.702 t))`, whose tails forgive more.
+**A run that was stopped** at cost `e` would have cost more. Each point's weight is multiplied by
+its probability of that, and its mean moves by one step of moment matching (chapter 3 there,
+expectation propagation). The normal distribution function is approximated by the logistic one,
+`Phi(t) = 1 / (1 + exp(-1.702 t))`, whose heavier tails are more tolerant.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from zeus_service.policies.base import STATE_DECIMALS
+
 Floats = NDArray[np.float64]
 
 SLOPES = (0.2, 0.6, 1.5)
@@ -44,38 +46,38 @@ SLOPES = (0.2, 0.6, 1.5)
 NOISES = (0.01, 0.03, 0.08, 0.2, 0.4)
 """Standard deviation of log cost between runs."""
 SMOOTH, ROUGH = 0.1, 0.05
-"""Standard deviations of what the valley does not explain: smooth, and of one batch size alone."""
+"""Standard deviations of the residual `g`: its smooth part, and that of one batch size alone."""
 BOTTOMS = 13
 LEAST_WEIGHT = 1e-3
-"""An observation that has been forgotten down to this is as good as none."""
+"""A batch size whose weight has decayed to this has no evidence."""
 UNLIKELY = 20.0
-"""Points of the grid whose likelihood is smaller than the largest by this, in nats, are left out
-before stopped runs are looked at."""
+"""Before stopped runs are considered, points of the grid are left out whose log likelihood is this
+much below the largest."""
 LEAST_SHARE = 1e-4
-"""Points of the grid with less of the belief are left out."""
+"""Points of the grid with a smaller share of the belief are left out."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Statistics of the runs seen, per batch size, as tuples so that they can be a cache's key.
+    """Statistics of the observed runs for each batch size; tuples, so that they can be cache keys.
 
     Args:
         batch_sizes: Ascending.
-        weight: Number of costs, the older ones perhaps counting less.
-        level: Mean of their logarithms.
+        weight: Number of costs; older ones may count less.
+        mean_log_cost: Mean of their logarithms.
         stopped: Number of runs stopped because they cost too much.
-        stopped_level: Mean logarithm of what those had cost by then.
-        scatter: Sum over all batch sizes of squared deviations from `level`.
-        freedom: How many deviations those are, less the means fitted.
+        stopped_mean_log_cost: Mean logarithm of their costs when they were stopped.
+        sum_of_squares: Sum over all batch sizes of squared deviations from `mean_log_cost`.
+        degrees_of_freedom: Number of those deviations, less the number of means.
     """
 
     batch_sizes: tuple[int, ...]
     weight: tuple[float, ...]
-    level: tuple[float, ...]
+    mean_log_cost: tuple[float, ...]
     stopped: tuple[float, ...]
-    stopped_level: tuple[float, ...]
-    scatter: float
-    freedom: float
+    stopped_mean_log_cost: tuple[float, ...]
+    sum_of_squares: float
+    degrees_of_freedom: float
 
 
 @dataclass(frozen=True)
@@ -83,11 +85,11 @@ class Belief:
     """A mixture of Gaussians over the log costs of n batch sizes.
 
     Args:
-        share: (k,), of each component; they add up to 1.
-        means: (k, n), of the log costs.
-        group: (k,), the component's place in `covariances` and `noises`.
-        covariances: (m, n, n).
-        noises: (m,), the standard deviation of a run's log cost.
+        share: (k,), the weights of the components; they add up to 1.
+        means: (k, n), the expected log costs.
+        group: (k,), each component's index in `covariances` and `noises`.
+        covariances: (m, n, n), of the expected log costs.
+        noises: (m,), standard deviations of a run's log cost.
     """
 
     share: Floats
@@ -98,33 +100,32 @@ class Belief:
 
     @cached_property
     def mean(self) -> Floats:
-        """(n,), the expected log cost."""
+        """(n,), the expected log costs."""
         return self.share @ self.means
 
     @cached_property
     def variance(self) -> Floats:
-        """(n,), of the expected log cost."""
-        within = self._variances[self.group]
-        return self.share @ (within + (self.means - self.mean) ** 2)
+        """(n,), the variances of the expected log costs."""
+        return self.share @ (self._variances[self.group] + (self.means - self.mean) ** 2)
 
     @cached_property
     def noise_variance(self) -> float:
-        """Of one run's log cost, at known expectation."""
+        """The variance of a run's log cost around its expectation."""
         return float(self.share @ self.noises[self.group] ** 2)
 
     @cached_property
     def run_deviations(self) -> Floats:
-        """(k, n), standard deviations of the log cost of the next run."""
+        """(k, n), standard deviations of the next run's log cost."""
         deviations: Floats = np.sqrt(self._variances + self.noises[:, None] ** 2)[self.group]
         return deviations
 
     @property
     def _variances(self) -> Floats:
-        """(m, n), what `covariances` have on their diagonals."""
+        """(m, n), the diagonals of `covariances`."""
         return np.diagonal(self.covariances, axis1=1, axis2=2)
 
     def exceeds(self, index: int, log_cost: float) -> float:
-        """Probability that the next run of a batch size costs more, if it converges."""
+        """Probability that the next run of a batch size costs more if it converges."""
         scaled = (self.means[:, index] - log_cost) / self.run_deviations[:, index]
         return float(self.share @ normal_cdf(scaled))
 
@@ -132,8 +133,9 @@ class Belief:
         """(size, n), draws of the expected log costs."""
         component = rng.choice(len(self.share), size=size, p=self.share)
         count = self.means.shape[1]
-        floor = 1e-9 * np.trace(self.covariances, axis1=1, axis2=2)  # rounding
-        factors = np.linalg.cholesky(self.covariances + floor[:, None, None] * np.eye(count))
+        # The jitter makes up for rounding errors that leave a covariance indefinite.
+        jitter = 1e-9 * np.trace(self.covariances, axis1=1, axis2=2)
+        factors = np.linalg.cholesky(self.covariances + jitter[:, None, None] * np.eye(count))
         draws = rng.standard_normal((size, count))
         for group, factor in enumerate(factors):
             of_group = self.group[component] == group
@@ -141,21 +143,30 @@ class Belief:
         return self.means[component] + draws
 
 
+def lowest(values: Floats) -> int:
+    """The index of the lowest value; the first one if others differ only by rounding errors.
+
+    Such ties occur: with costs of only one of the two batch sizes in the middle, both are expected
+    to cost the same.
+    """
+    return int(np.argmin(np.round(values, STATE_DECIMALS)))
+
+
 def normal_cdf(value: Floats) -> Floats:
-    """The normal distribution function, within 0.01 and with heavier tails."""
+    """The normal distribution function to within 0.01, with heavier tails."""
     result: Floats = 1 / (1 + np.exp(-np.clip(1.702 * value, -500, 500)))
     return result
 
 
 @lru_cache(maxsize=64)
 def believe(evidence: Evidence) -> Belief:
-    """The belief after the evidence, which holds at least one cost."""
+    """Compute the belief from evidence that has at least one cost."""
     shapes, kernel, noises = _grid(evidence.batch_sizes)
     weight = np.array(evidence.weight)
     seen = np.flatnonzero(weight > LEAST_WEIGHT)
     variances = noises**2
 
-    # In the letters of Rasmussen and Williams: V = K + noise, r = y - H beta; (noises, n, n).
+    # In the notation of Rasmussen and Williams, V = K + noise and r = y - H beta; (noises, n, n).
     v = (
         kernel[np.ix_(seen, seen)]
         + np.eye(len(seen)) * (variances[:, None] / weight[seen])[:, None]
@@ -163,20 +174,20 @@ def believe(evidence: Evidence) -> Belief:
     v_inverse = np.linalg.inv(v)
     ones = v_inverse.sum(2)
     offset_precision = ones.sum(1)
-    # V^-1 r, as a matrix times y minus the shape.
+    # V^-1 r is this matrix times (y - shape).
     solver = v_inverse - ones[:, :, None] * (ones / offset_precision[:, None])[:, None, :]
-    above_shape = np.array(evidence.level)[seen] - shapes[:, seen]
+    above_shape = np.array(evidence.mean_log_cost)[seen] - shapes[:, seen]
     solved = above_shape @ solver
     log_likelihood = -0.5 * (
         np.einsum("gks,ks->gk", solved, above_shape)
         + (
             np.linalg.slogdet(v)[1]
             + np.log(offset_precision)
-            + evidence.freedom * np.log(variances)
-            + evidence.scatter / variances
+            + evidence.degrees_of_freedom * np.log(variances)
+            + evidence.sum_of_squares / variances
         )[:, None]
     )
-    # After a few runs most of the grid is out of the question: the rest is about what is left.
+    # After a few runs most of the grid is very unlikely; continue with the rest.
     likely = log_likelihood > log_likelihood.max() - UNLIKELY
     used = likely.any(axis=1)
     group, shape = likely[used].nonzero()
@@ -197,9 +208,10 @@ def believe(evidence: Evidence) -> Belief:
     cut = np.flatnonzero(stopped > 0)
     if cut.size:
         deviation = np.sqrt(covariances[:, cut, cut] + noises[:, None] ** 2)[group]
-        exceeds = normal_cdf((means[:, cut] - np.array(evidence.stopped_level)[cut]) / deviation)
+        stopped_at = np.array(evidence.stopped_mean_log_cost)[cut]
+        exceeds = normal_cdf((means[:, cut] - stopped_at) / deviation)
         log_likelihood += np.log(exceeds) @ stopped[cut]
-        # The slope of log Phi; more than two stops do not add up as if each were the first.
+        # The slope of log Phi. More than two stops do not move the mean any further.
         slope = 1.702 * (1 - exceeds) * np.minimum(stopped[cut], 2)
         means = means + np.einsum("kc,kcn->kn", slope / deviation, covariances[:, cut][group])
 
@@ -211,7 +223,7 @@ def believe(evidence: Evidence) -> Belief:
 
 @lru_cache(maxsize=256)
 def _grid(batch_sizes: tuple[int, ...]) -> tuple[Floats, Floats, Floats]:
-    """The grid: valleys (shapes, n), noises (noises,); and the kernel of the residual (n, n)."""
+    """Valleys (shapes, n), kernel of the residual (n, n), and noises (noises,)."""
     octave = np.log2(batch_sizes)
     bottoms = np.linspace(octave[0] - 1, octave[-1] + 1, BOTTOMS)
     left, right, bottom = np.array(list(product(SLOPES, SLOPES, bottoms))).T[:, :, None]

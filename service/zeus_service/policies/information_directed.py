@@ -1,58 +1,39 @@
-"""Information-directed sampling over a valley of costs.
+"""Information-directed sampling over a valley of costs; `docs/policies.md` describes the method.
 
-**What is believed.** How much a run costs that converges: see `cost_model.py`. Whether it does, by
-batch size `i`: of `a + s` tries `s` failed (a Beta posterior). Neighbours count with half their
-weight per octave, and a failure beyond all that has ever converged counts in full further out, but
-all neighbours together for no more than two tries. A run that was stopped was either slow or would
-never have converged: it counts as a failure with the probability of the latter.
+**Beliefs.** `cost_model.py` has the belief about the cost of a run that converges,
+`failure_model.py` the belief about whether a run converges. A run that was stopped early was either
+slow or would never have converged: it counts as a failure with the probability of the latter.
 
-**Which batch size next.** With `regret[i]` what is expected to be lost by trying `i` now instead of
-the best one, retries and early stops included, and `information[i]` what its cost is expected to
-tell about which one is best, the batch size of the smallest
+**Choice.** The batch size `i` with the smallest `regret[i]^2.5 / information[i]` is chosen. The
+regret is the cost that is expected to be lost by trying `i` now instead of the best batch size,
+retries and early stops included. With `k` trials of `i` running, the information is
 
-    regret[i]^2.5 / information[i],    information[i] = log(1 + v[i] / sigma^2)
+    log(1 + (k + 1) v / sigma^2) - log(1 + k v / sigma^2)
 
-is taken: `v[i]` is the variance, over which batch size is the best, of the expected log cost of
-`i` given that. All are estimated from draws of the belief. Exploration ends by itself when no cost
-would change the choice; no horizon need be known. Source: Russo and Van Roy, "Learning to optimize
-via information-directed sampling", Operations Research 66(1), 2018, where the exponent is 2 and two
-actions are mixed.
+where `v` is the variance of the expected log cost of `i` over which batch size is the best. All are
+estimated from draws of the belief. Exploration ends by itself once no cost would change the choice.
+Until a run has converged, all trials get the default, or the batch size nearest to it among those
+that failed least. Source: Russo and Van Roy, "Learning to optimize via information-directed
+sampling", Operations Research 66(1), 2018, where the exponent is 2 and two actions are mixed.
 
-**Overlap.** A run in flight on `i` has already asked: a further one gets what is left,
-`log(1 + (k + 1) v / sigma^2) - log(1 + k v / sigma^2)` with `k` in flight. Until something has
-converged, all get the default, or what is nearest to it and has failed least.
+**Early stop.** The bound is `beta_knob` times the believed cost of the best batch size, which one
+lucky run does not lower; but at least two standard deviations above the cost of its runs. When runs
+of batch sizes that have converged before are stopped one after the other, the bound doubles each
+time after the first: a job that has become slower for good converges again.
 
-**When a run is stopped.** At `beta_knob` times the believed cost of the best batch size, which one
-lucky run does not lower; but not within two standard deviations of what the best one may cost.
-When runs that ought to converge are stopped one after the other, the bound doubles each time after
-the first: a job that has become slower for good finishes again.
-
-**Drift.** Costs of batch sizes tried before are compared with what was expected of them, in a
-two-sided cumulative sum (Page, "Continuous inspection schemes", Biometrika 41, 1954). When it says
-that the job has changed, costs are forgotten, and exploration starts anew. With a `window_size`,
-moreover, what is older counts less: by the factor `1 - 1 / window_size` for each later verdict.
-
-The state, a JSON object; lists have an entry per batch size:
-
-    weight, level       number of costs and mean of their logarithms
-    stopped, stopped_level   the same of runs that were stopped as too slow
-    scatter, freedom    squared deviations of the logarithms, and how many
-    converged, failed   tries that did and did not, the latter in fractions
-    pulls               verdicts
-    ever_converged, hard_failures, failure    the last one's verdict
-    fits, too_large     largest batch size that converged, smallest that ran out of memory
-    running             {batch size: trials running}
-    cusum               [dearer, cheaper]
-    stops_in_a_row      of batch sizes that have converged before
+**Drift.** The surprises of a job's runs, deviations of their log costs from the expectation, are
+added up in both directions. When a sum exceeds its threshold, the job has changed: costs are
+forgotten, and exploration starts again. Source: Page, "Continuous inspection schemes", Biometrika
+41, 1954. With a `window_size`, earlier runs also count less: by the factor `1 - 1 / window_size`
+for each later verdict.
 """
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from zeus_service.policies.base import (
     ArmEstimate,
@@ -61,6 +42,8 @@ from zeus_service.policies.base import (
     Observation,
     State,
     Why,
+    counted,
+    reproducible,
 )
 from zeus_service.policies.cost_model import (
     LEAST_WEIGHT,
@@ -68,157 +51,145 @@ from zeus_service.policies.cost_model import (
     Evidence,
     Floats,
     believe,
+    lowest,
     normal_cdf,
 )
+from zeus_service.policies.failure_model import failure_probabilities
 from zeus_service.spec import JobSpec
 
 DRAWS = 256
-CAUTION = 2.5
-"""The exponent of regret; 2 in the source. More explores less, and nearer to what is known."""
-FAILURES, SUCCESSES = 0.1, 0.9
-"""Of a batch size before it is tried: one try in all."""
-NEIGHBOURS = 2.0
-"""For how many tries all other batch sizes count together."""
+REGRET_EXPONENT = 2.5
+"""2 in the source. A larger exponent explores less, and nearer to the best batch size."""
 FAILURES_TO_GIVE_UP = 2
 LEAST_COST = 1e-300
-"""In joules; less is a meter that does not count."""
+"""In joules. A smaller cost means that the meter does not count."""
 COST_OF_FAILURE = 4.0
 """Of a run that fails without an early stop, in costs of the best batch size."""
-GRACE = 2.0
-"""Standard deviations that a run of the best batch size is given before it is stopped."""
-SLACK, ALARM, LARGEST_SURPRISE = 0.75, 5.0, 4.0
-"""Of the cumulative sum, in standard deviations; one surprise alone is no alarm."""
+BOUND_DEVIATIONS = 2.0
+"""The early-stop bound is at least so many standard deviations above the best batch size's cost."""
+DRIFT_ALLOWANCE = 0.75
+"""Subtracted from each surprise, in standard deviations, as noise."""
+DRIFT_THRESHOLD = 5.0
+LARGEST_SURPRISE = 4.0
+"""Surprises are clipped here, so that one alone does not exceed the threshold."""
 
 
 class InformationDirectedPolicy:
-    """The smallest squared regret per information; see the module's text."""
+    """Chooses the smallest regret per information; see the module's docstring."""
 
     name = "information_directed"
 
     def initial_state(self, spec: JobSpec) -> State:
-        """Nothing has been seen."""
+        """Zeros: no trial has been observed."""
         count = len(spec.batch_sizes)
-        return {
-            "weight": [0.0] * count,
-            "level": [0.0] * count,
-            "stopped": [0.0] * count,
-            "stopped_level": [0.0] * count,
-            "scatter": 0.0,
-            "freedom": 0.0,
-            "converged": [0.0] * count,
-            "failed": [0.0] * count,
-            "pulls": [0] * count,
+        return {  # lists have an entry per batch size
+            "weight": [0.0] * count,  # number of costs
+            "mean_log_cost": [0.0] * count,
+            "stopped": [0.0] * count,  # number of runs stopped as too slow
+            "stopped_mean_log_cost": [0.0] * count,
+            "sum_of_squares": 0.0,  # of the deviations from `mean_log_cost`, over all batch sizes
+            "degrees_of_freedom": 0.0,
+            "converged": [0.0] * count,  # number of tries that converged
+            "failed": [0.0] * count,  # number of tries that failed, in fractions
+            "pulls": [0] * count,  # number of verdicts
             "ever_converged": [False] * count,
-            "hard_failures": [0] * count,
-            "failure": [None] * count,
-            "fits": 0,
-            "too_large": None,
-            "running": {},
-            "cusum": [0.0, 0.0],
-            "stops_in_a_row": 0,
+            "hard_failures": [0] * count,  # number of failures except early stops
+            "failure": [None] * count,  # verdict of the latest failure
+            "fits": 0,  # largest batch size that converged
+            "too_large": None,  # smallest batch size that ran out of memory
+            "running": {},  # {batch size: number of trials running}
+            "cusum": [0.0, 0.0],  # cumulative sums of surprises: [dearer, cheaper]
+            "stops_in_a_row": 0,  # of batch sizes that have converged before
         }
 
     def next_batch_size(self, spec: JobSpec, state: State, rng: np.random.Generator) -> Choice:
-        """The batch size that loses least for what it teaches."""
+        """The batch size with the least regret for the information that it yields."""
         alive = np.flatnonzero(_alive(spec, state))
         if not alive.size:
             raise NoBatchSizeLeft
         belief = _belief(spec, state)
         if belief is None:
             why: Why = "concurrent" if state["running"] else "explore"
-            return Choice(_near_the_default(spec, state, alive), why)
+            return Choice(_nearest_to_default(spec, state, alive), why)
         outlook = _Outlook(spec, state, belief)
         best = outlook.best(alive)
         draws = belief.draw(DRAWS, rng).T + outlook.log_retries[:, None]
         log_costs = np.ascontiguousarray(draws)[alive]  # (alive, DRAWS)
         lowest = log_costs.min(axis=0)
-        lost_to_ignorance = outlook.log_cost[best] - lowest.mean()
+        regret_of_best = outlook.log_cost[best] - lowest.mean()
         cost_now = outlook.cost_now()
-        regret = cost_now[alive] - cost_now[best] + lost_to_ignorance
-        told = _variance_over_which_is_best(log_costs, lowest) / belief.noise_variance
+        regret = cost_now[alive] - cost_now[best] + regret_of_best
+        signal = _variance_over_which_is_best(log_costs, lowest) / belief.noise_variance
         running = np.array([state["running"].get(str(b), 0) for b in spec.batch_sizes])[alive]
-        information = np.log1p((running + 1) * told) - np.log1p(running * told)
-        ratio = np.maximum(regret, 0) ** CAUTION / np.maximum(information, 1e-9)
+        information = np.log1p((running + 1) * signal) - np.log1p(running * signal)
+        ratio = np.maximum(regret, 0) ** REGRET_EXPONENT / np.maximum(information, 1e-9)
         chosen = alive[np.argmin(ratio)]
         return Choice(spec.batch_sizes[chosen], "exploit" if chosen == best else "explore")
 
     def begin(self, spec: JobSpec, state: State, choice: Choice) -> State:
-        """Note a running trial."""
+        """Count a running trial."""
         del spec
-        return _count_running(state, choice, 1)
+        return {**state, "running": counted(state["running"], choice.batch_size, 1)}
 
     def observe(self, spec: JobSpec, state: State, observation: Observation) -> State:
-        """Add what the trial's end says about its batch size."""
-        state = _count_running(state, observation.choice, -1)
+        """Add the trial's cost or failure to the statistics of its batch size."""
+        batch_size = observation.choice.batch_size
+        before = {**state, "running": counted(state["running"], batch_size, -1)}
         if observation.verdict is None:
-            return state
-        index = spec.batch_sizes.index(observation.choice.batch_size)
-        before = state
-        state = _older(spec, state)
-        state["pulls"][index] += 1
+            return before
+        index = spec.batch_sizes.index(batch_size)
+        after = _discounted(spec, before)
+        after["pulls"][index] += 1
         if observation.verdict == "converged":
-            _add_convergence(spec, before, state, index, observation)
+            _add_convergence(spec, before, after, index, observation)
         else:
-            state["failure"][index] = observation.verdict
-            _add_failure(spec, before, state, index, observation)
-        return state
+            after["failure"][index] = observation.verdict
+            _add_failure(spec, before, after, index, observation)
+        return after
 
     def cost_bound(self, spec: JobSpec, state: State) -> float:
-        """`beta_knob` times the believed cost of the best batch size, or a little more."""
+        """`beta_knob` times the believed cost of the best batch size, with room for its noise."""
         belief = _belief(spec, state)
-        if spec.beta_knob is None or belief is None:
-            return math.inf
-        return math.exp(min(_log_bound(spec, state, belief), 700.0))
+        log_bound = math.inf if belief is None else _log_cost_bound(spec, state, belief)
+        return math.exp(min(log_bound, 700.0)) if math.isfinite(log_bound) else math.inf
 
     def best_batch_size(self, spec: JobSpec, state: State) -> int | None:
         """The lowest expected cost, retries included, among those that have converged."""
         belief = _belief(spec, state)
-        if belief is None:
-            return next((b for b, ever in _pairs(spec, state["ever_converged"]) if ever), None)
+        if belief is None:  # even without a cost, some may have converged
+            pairs = zip(spec.batch_sizes, state["ever_converged"], strict=True)
+            return next((batch_size for batch_size, ever in pairs if ever), None)
         alive = np.flatnonzero(_alive(spec, state))
-        best: int = spec.batch_sizes[_Outlook(spec, state, belief).best(alive)]
-        return best
+        return int(spec.batch_sizes[_Outlook(spec, state, belief).best(alive)])
 
     def stage(self, spec: JobSpec, state: State) -> str:
-        """`starting` until a run has converged, then `learning`; `exhausted` when all failed."""
+        """`starting` until a run has converged, then `learning`; `exhausted` if all have failed."""
         if not _alive(spec, state).any():
             return "exhausted"
         return "learning" if any(state["ever_converged"]) else "starting"
 
     def describe(self, spec: JobSpec, state: State) -> list[ArmEstimate]:
-        """The expected cost of a run that converges and its deviation, also where none was tried.
-
-        The expectation of a log-normal cost: the mean of `exp(f + noise)`.
-        """
+        """Mean and deviation of each batch size's cost, `exp(f + noise)`, which is log-normal."""
         belief = _belief(spec, state)
-        alive = _alive(spec, state)
         arms = []
         for index, batch_size in enumerate(spec.batch_sizes):
             mean = spread = None
             if belief is not None:
                 variance = min(float(belief.variance[index]), 100.0)
-                log_mean = belief.mean[index] + (variance + belief.noise_variance) / 2
-                mean = math.exp(log_mean)
+                mean = math.exp(belief.mean[index] + (variance + belief.noise_variance) / 2)
                 spread = mean * math.sqrt(math.expm1(variance))
-            arms.append(
-                ArmEstimate(
-                    batch_size=batch_size,
-                    pulls=state["pulls"][index],
-                    mean=mean,
-                    spread=spread,
-                    status="alive" if alive[index] else _why_dead(spec, state, index),
-                )
-            )
+            status = _why_given_up(spec, state, index) or "alive"
+            arms.append(ArmEstimate(batch_size, state["pulls"][index], mean, spread, status))
         return arms
 
 
 class _Outlook:
-    """What the belief means for the next try, in costs of the best batch size.
+    """Expected costs of the next try, relative to those of the best batch size.
 
     Attributes:
         failing: (n,), the probability that a try fails for another reason than its cost.
-        log_retries: (n,), what retries add to the log cost of using a batch size for good.
-        log_cost: (n,), the expected log cost of using it for good.
+        log_retries: (n,), the share of retries in `log_cost`.
+        log_cost: (n,), the expected log cost of a recurrence if a batch size is always chosen.
     """
 
     def __init__(self, spec: JobSpec, state: State, belief: Belief) -> None:
@@ -226,42 +197,40 @@ class _Outlook:
         self._ever = np.array(state["ever_converged"])
         self.failing = _failing(spec, state)
         self._log_unit = float(belief.mean[self._ever].min())
-        self._log_bound = math.inf
-        if spec.beta_knob is not None:
-            self._log_bound = _log_bound(spec, state, belief) - self._log_unit
+        self._log_bound = _log_cost_bound(spec, state, belief) - self._log_unit
         self._failure = math.exp(min(self._log_bound, math.log(COST_OF_FAILURE)))
         self.log_retries = np.log1p(self.failing / (1 - self.failing) * self._failure)
         self.log_cost = belief.mean + self.log_retries
 
-    def best(self, alive: np.ndarray[Any, Any]) -> int:
-        """The index of the cheapest one that has ever converged and is alive."""
+    def best(self, alive: NDArray[np.intp]) -> int:
+        """The index of the cheapest among those alive that have ever converged."""
         known = alive[self._ever[alive]]
-        return int(known[np.argmin(self.log_cost[known])])
+        return int(known[lowest(self.log_cost[known])])
 
     def cost_now(self) -> Floats:
-        """(n,), the expected cost of a try, and of a retry with the best one if it fails."""
+        """(n,), the expected cost of a try, and of a retry with the best batch size if it fails."""
         deviation = self._belief.run_deviations
         log_cost = self._belief.means - self._log_unit
         cost = np.exp(np.minimum(log_cost + deviation**2 / 2, 30))
         retry = math.exp(self._belief.noise_variance / 2)
         if math.isfinite(self._log_bound):
-            # The mean of a log-normal cost that is cut off at the bound.
+            # The mean of a log-normal cost that is censored at the bound.
             bound = math.exp(min(self._log_bound, 30))
             stops = normal_cdf((log_cost - self._log_bound) / deviation)
             below = normal_cdf((self._log_bound - log_cost - deviation**2) / deviation)
             cost = cost * below + (bound + retry) * stops
-        tried: Floats = self._belief.share @ cost
-        return (1 - self.failing) * tried + self.failing * (self._failure + retry)
+        failing: Floats = self.failing
+        return (1 - failing) * (self._belief.share @ cost) + failing * (self._failure + retry)
 
 
 def _variance_over_which_is_best(log_costs: Floats, lowest: Floats) -> Floats:
-    """(n,), the variance of each batch size's mean over draws grouped by which one is the best.
+    """(n,), the variance of each batch size's mean, over draws grouped by which one is the best.
 
-    Means of few draws vary by themselves; correcting for that explores less, and loses by it.
+    Means of few draws are noisy; a correction for that explored less, and cost more.
 
     Args:
         log_costs: (n, draws).
-        lowest: (draws,), the lowest of each draw.
+        lowest: (draws,), the lowest log cost in each draw.
     """
     is_best = (log_costs == lowest).astype(float)
     times = is_best.sum(axis=1)
@@ -271,80 +240,59 @@ def _variance_over_which_is_best(log_costs: Floats, lowest: Floats) -> Floats:
 
 
 def _belief(spec: JobSpec, state: State) -> Belief | None:
-    """The belief about costs; None while none is known."""
+    """The belief about costs; None without any cost."""
     if max(state["weight"]) <= LEAST_WEIGHT:
         return None
-    return believe(
-        Evidence(
-            batch_sizes=tuple(spec.batch_sizes),
-            weight=tuple(state["weight"]),
-            level=tuple(state["level"]),
-            stopped=tuple(state["stopped"]),
-            stopped_level=tuple(state["stopped_level"]),
-            scatter=state["scatter"],
-            freedom=state["freedom"],
-        )
+    evidence = Evidence(
+        batch_sizes=tuple(spec.batch_sizes),
+        weight=tuple(state["weight"]),
+        mean_log_cost=tuple(state["mean_log_cost"]),
+        stopped=tuple(state["stopped"]),
+        stopped_mean_log_cost=tuple(state["stopped_mean_log_cost"]),
+        sum_of_squares=state["sum_of_squares"],
+        degrees_of_freedom=state["degrees_of_freedom"],
     )
-
-
-def _log_bound(spec: JobSpec, state: State, belief: Belief) -> float:
-    assert spec.beta_knob is not None
-    ever = np.array(state["ever_converged"])
-    best = np.flatnonzero(ever)[np.argmin(belief.mean[ever])]
-    noise = belief.noise_variance
-    mean = float(belief.mean[best])
-    grace = GRACE * math.sqrt(noise + float(belief.variance[best]))
-    doublings: int = max(0, state["stops_in_a_row"] - 1)
-    bound = max(mean + noise / 2 + math.log(spec.beta_knob), mean + grace)
-    return bound + doublings * math.log(2)
+    return believe(evidence)
 
 
 def _failing(spec: JobSpec, state: State) -> Floats:
-    """(n,), the probability that a try of a batch size fails for another reason than its cost."""
-    failed, converged = np.array(state["failed"]), np.array(state["converged"])
-    share = _neighbourhood(tuple(spec.batch_sizes)).copy()
-    ever = np.flatnonzero(state["ever_converged"])
-    if ever.size:
-        index = np.arange(len(failed))
-        share_of_failures = share.copy()
-        beyond = (index > ever[-1])[None, :] & (index[:, None] > index)
-        beyond |= (index < ever[0])[None, :] & (index[:, None] < index)
-        share_of_failures[beyond] = 1.0
-    else:
-        share_of_failures = share
-    failed_near, converged_near = share_of_failures @ failed, share @ converged
-    scale = NEIGHBOURS / np.maximum(failed_near + converged_near, NEIGHBOURS)
-    failures = FAILURES + failed + scale * failed_near
-    successes = SUCCESSES + converged + scale * converged_near
-    failing: Floats = failures / (failures + successes)
-    return failing
+    return failure_probabilities(
+        spec.batch_sizes, state["converged"], state["failed"], state["ever_converged"]
+    )
 
 
-@lru_cache(maxsize=256)
-def _neighbourhood(batch_sizes: tuple[int, ...]) -> Floats:
-    """(n, n), how much a try of the second counts for the first; 0 for itself."""
-    octave = np.log2(batch_sizes)
-    share: Floats = 0.5 ** np.abs(octave[:, None] - octave)
-    np.fill_diagonal(share, 0.0)
-    return share
+def _log_cost_bound(spec: JobSpec, state: State, belief: Belief) -> float:
+    """The logarithm of the early-stop bound; infinite if the job has none."""
+    if spec.beta_knob is None:
+        return math.inf
+    ever = np.array(state["ever_converged"])
+    best = np.flatnonzero(ever)[lowest(belief.mean[ever])]
+    noise = belief.noise_variance
+    mean = float(belief.mean[best])
+    room = BOUND_DEVIATIONS * math.sqrt(noise + float(belief.variance[best]))
+    doublings: int = max(0, state["stops_in_a_row"] - 1)
+    bound = max(mean + noise / 2 + math.log(spec.beta_knob), mean + room)
+    return bound + doublings * math.log(2)
 
 
-def _near_the_default(spec: JobSpec, state: State, alive: np.ndarray[Any, Any]) -> int:
-    """The one that failed least, then the nearest to the default, then the smaller."""
+def _nearest_to_default(spec: JobSpec, state: State, alive: NDArray[np.intp]) -> int:
+    """The batch size that failed least, then the nearest to the default, then the smaller."""
     distance = np.abs(np.log2(np.array(spec.batch_sizes) / spec.default_batch_size))
-    order = np.lexsort((distance[alive], np.array(state["failed"])[alive]))  # stable: ascending
-    nearest: int = spec.batch_sizes[alive[order[0]]]
-    return nearest
+    order = np.lexsort((distance[alive], np.array(state["failed"])[alive]))  # a stable sort
+    return int(spec.batch_sizes[alive[order[0]]])
 
 
-def _alive(spec: JobSpec, state: State) -> np.ndarray[Any, Any]:
-    return np.array([_why_dead(spec, state, i) == "" for i in range(len(spec.batch_sizes))])
+def _alive(spec: JobSpec, state: State) -> NDArray[np.bool_]:
+    return np.array([not _why_given_up(spec, state, i) for i in range(len(spec.batch_sizes))])
 
 
-def _why_dead(spec: JobSpec, state: State, index: int) -> str:
-    """Why a batch size is not tried any more; empty when it is."""
+def _why_given_up(spec: JobSpec, state: State, index: int) -> str:
+    """The verdict for which a batch size was given up; empty if it was not.
+
+    One that has ever converged is never given up: later failures may be bad luck.
+    """
     if state["ever_converged"][index]:
-        return ""  # once it converged: whatever happened since may be bad luck
+        return ""
     batch_size = spec.batch_sizes[index]
     if state["too_large"] is not None and batch_size >= max(state["too_large"], state["fits"] + 1):
         return "out_of_memory"
@@ -353,18 +301,14 @@ def _why_dead(spec: JobSpec, state: State, index: int) -> str:
     return ""
 
 
-def _older(spec: JobSpec, state: State) -> State:
-    """A copy in which what was seen counts less, if there is a window."""
+def _discounted(spec: JobSpec, state: State) -> State:
+    """Copy the state; if the job has a window, earlier trials count less in the copy."""
     kept = 1 - 1 / spec.window_size if spec.window_size else 1.0
     lists = {name: list(value) for name, value in state.items() if isinstance(value, list)}
     for name in ("weight", "stopped", "converged", "failed"):
         lists[name] = [kept * value for value in lists[name]]
-    return {
-        **state,
-        **lists,
-        "scatter": kept * state["scatter"],
-        "freedom": kept * state["freedom"],
-    }
+    scalars = {name: kept * state[name] for name in ("sum_of_squares", "degrees_of_freedom")}
+    return {**state, **lists, **scalars}
 
 
 def _add_convergence(
@@ -376,15 +320,15 @@ def _add_convergence(
     state["fits"] = max(state["fits"], observation.choice.batch_size)
     if observation.cost < LEAST_COST:
         return
-    log_cost = math.log(observation.cost)
-    if _surprised(spec, before, state, index, log_cost):
+    log_cost = reproducible(math.log(observation.cost))
+    if _drifted(spec, before, state, index, log_cost):
         _forget_costs(state)
-    weight, level = state["weight"][index], state["level"][index]
+    weight, mean = state["weight"][index], state["mean_log_cost"][index]
     if weight > LEAST_WEIGHT:
-        state["scatter"] += weight / (weight + 1) * (log_cost - level) ** 2
-        state["freedom"] += weight / (weight + 1)
+        state["sum_of_squares"] += weight / (weight + 1) * (log_cost - mean) ** 2
+        state["degrees_of_freedom"] += weight / (weight + 1)
     state["weight"][index] = weight + 1
-    state["level"][index] = level + (log_cost - level) / (weight + 1)
+    state["mean_log_cost"][index] = mean + (log_cost - mean) / (weight + 1)
 
 
 def _add_failure(
@@ -400,54 +344,45 @@ def _add_failure(
         return
     if state["ever_converged"][index]:
         state["stops_in_a_row"] += 1
-    # Another epoch would have crossed the bound, and it did not reach the target before.
-    log_cost = _log_bound(spec, before, belief) if spec.beta_knob else -math.inf
-    log_cost = max(log_cost, math.log(max(observation.cost, LEAST_COST)))
+    log_cost = math.log(max(observation.cost, LEAST_COST))
+    if spec.beta_knob is not None:
+        # The run had not reached its target, and its next epoch would have crossed the bound.
+        log_cost = max(log_cost, _log_cost_bound(spec, before, belief))
+    log_cost = reproducible(log_cost)
     never = float(_failing(spec, before)[index])
     slow = (1 - never) * max(belief.exceeds(index, log_cost), 1e-9)
-    # Rounded, so that a fold on another machine gives the same state.
-    state["failed"][index] += round(never / (never + slow), 6)
-    share = 1 - round(never / (never + slow), 6)
+    failure = reproducible(never / (never + slow))
+    state["failed"][index] += failure
+    share = 1 - failure
     if share > 0:
         stopped = state["stopped"][index] + share
-        level = state["stopped_level"][index]
-        state["stopped_level"][index] = level + (log_cost - level) * share / stopped
+        mean = state["stopped_mean_log_cost"][index]
+        state["stopped_mean_log_cost"][index] = mean + (log_cost - mean) * share / stopped
         state["stopped"][index] = stopped
 
 
-def _surprised(spec: JobSpec, before: State, state: State, index: int, log_cost: float) -> bool:
-    """Advance the cumulative sums; whether they say that the job has changed."""
+def _drifted(spec: JobSpec, before: State, state: State, index: int, log_cost: float) -> bool:
+    """Advance the cumulative sums; return whether the job has changed."""
     belief = _belief(spec, before)
     if belief is None or before["weight"][index] < 2:
         return False
     deviation = math.sqrt(belief.noise_variance + float(belief.variance[index]))
     surprise = (log_cost - float(belief.mean[index])) / deviation
-    surprise = round(min(max(surprise, -LARGEST_SURPRISE), LARGEST_SURPRISE), 6)
+    surprise = reproducible(min(max(surprise, -LARGEST_SURPRISE), LARGEST_SURPRISE))
     dearer, cheaper = state["cusum"]
-    state["cusum"] = [max(0.0, dearer + surprise - SLACK), max(0.0, cheaper - surprise - SLACK)]
-    return any(total > ALARM for total in state["cusum"])
+    dearer = max(0.0, dearer + surprise - DRIFT_ALLOWANCE)
+    cheaper = max(0.0, cheaper - surprise - DRIFT_ALLOWANCE)
+    state["cusum"] = [dearer, cheaper]
+    return bool(max(dearer, cheaper) > DRIFT_THRESHOLD)
 
 
 def _forget_costs(state: State) -> None:
-    """What a run costs must be learned anew; what has never converged, and the noise, stay known.
+    """Forget the costs; keep the noise, and which batch sizes have never converged.
 
-    Runs that were stopped since the job changed were rather slow than failures.
+    Of those that have, also forget the failures: since the change, runs may have been just slow.
     """
-    for name in ("weight", "level", "stopped", "stopped_level"):
+    for name in ("weight", "mean_log_cost", "stopped", "stopped_mean_log_cost"):
         state[name] = [0.0] * len(state[name])
     pairs = zip(state["failed"], state["ever_converged"], strict=True)
     state["failed"] = [0.0 if ever else failed for failed, ever in pairs]
     state["cusum"] = [0.0, 0.0]
-
-
-def _count_running(state: State, choice: Choice, step: int) -> State:
-    running = dict(state["running"])
-    key = str(choice.batch_size)
-    count = running.pop(key, 0) + step
-    if count > 0:
-        running[key] = count
-    return {**state, "running": running}
-
-
-def _pairs(spec: JobSpec, values: list[Any]) -> list[tuple[int, Any]]:
-    return list(zip(spec.batch_sizes, values, strict=True))

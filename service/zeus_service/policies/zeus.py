@@ -2,34 +2,22 @@
 
 Source: Zeus (You, Chung, Chowdhury, NSDI 2023), section 4.
 
-**Pruning.** A round tries its candidates one after the other: first the batch size it starts from,
-then smaller ones, then larger ones. Each direction ends at its first failure. Whoever converged
-survives; the next round has the survivors for candidates and starts from the cheapest of them.
-When a later round would leave nobody, its candidates stay: they have converged before, and one run
-that was lucky in an early round must not end the job.
+**Pruning.** A round tries the batch size it starts from, then the smaller candidates one after the
+other, then the larger ones; each direction ends at its first failure. Those that converged are the
+candidates of the next round, which starts from the one with the lowest cost in the round before, as
+in the Zeus project's server. If none converges in a later round, its candidates stay: they have
+converged before, and one lucky run must not end the job.
 
-**Sampling.** After the last round, each survivor is an arm. With `n` costs of mean `m` and
-variance `v`, the belief about its expected reward (the negative cost) is normal with
+**Sampling.** After the last round, each candidate is an arm. With `n` costs of mean `m` and
+variance `v`, the belief about its expected reward, the negative cost, is normal with
 
     precision = prior_precision + n / v
     mean = (prior_precision * prior_mean - n / v * m) / precision
 
-and the arm with the largest draw is taken. An arm with fewer than `mab_num_explorations` costs goes
-first, in random order; one that has never converged by then is given up.
+and the arm with the largest draw is taken. Arms with fewer than `mab_num_explorations` costs go
+first, in random order; an arm that has not converged by then is given up.
 
-**Overlap.** While an exploration is running, a further start gets the cheapest batch size known.
-
-The state, a JSON object:
-
-    round        the pruning round, from 1; one more than `num_pruning_rounds` means sampling
-    start        where the round starts
-    candidates   the round's batch sizes, ascending; when sampling, the arms
-    tried        {batch size: whether it converged} in this round
-    exploring    {batch size: explorations running}
-    arms         {batch size: {count, mean, m2, converged, ever_converged, lowest,
-                 failure, recent}}
-    lowest       the lowest cost of any finished run, converged or not; only where it is the
-                 measure of the early-stop bound (`early_stop` is `spent`)
+**Overlap.** A trial that starts while an exploration is running gets the cheapest batch size known.
 """
 
 from __future__ import annotations
@@ -46,39 +34,40 @@ from zeus_service.policies.base import (
     NoBatchSizeLeft,
     Observation,
     State,
+    counted,
 )
 from zeus_service.spec import JobSpec
 
 _NEW_ARM: dict[str, Any] = {
-    "count": 0,  # costs that the moments are of
+    "count": 0,  # number of costs in the moments
     "mean": 0.0,
     "m2": 0.0,
-    "converged": 0,  # how many of them are of runs that converged
+    "converged": 0,  # number of those whose runs converged
     "ever_converged": False,  # also before the window
-    "lowest": None,  # the lowest of those
+    "lowest": None,  # lowest cost of a run that converged
     "failure": None,  # verdict of the latest failure
-    "recent": [],  # [cost, converged], the latest `window_size`; empty without a window
+    "recent": [],  # the latest `window_size` of [cost, converged]; empty without a window
 }
-
-
 _FINISHED = ("converged", "early_stopped", "not_converged")
-"""Verdicts that a report ends a run with: what the Zeus project's server takes costs from."""
+"""Verdicts that follow from a report; the Zeus project's server takes costs from these."""
 
 
 class ZeusPolicy:
-    """The NSDI 2023 policy; see the module's text."""
+    """The NSDI 2023 policy; see the module's docstring."""
 
     name = "zeus"
 
     def initial_state(self, spec: JobSpec) -> State:
-        """Round 1, from the default, over all batch sizes."""
+        """Round 1, from the default batch size, with all as candidates."""
         return {
-            "round": 1,
-            "start": spec.default_batch_size,
-            "candidates": spec.batch_sizes,
-            "tried": {},
-            "exploring": {},
-            "arms": {},
+            "round": 1,  # of pruning; larger than `num_pruning_rounds` while sampling
+            "start": spec.default_batch_size,  # where the round starts
+            "candidates": spec.batch_sizes,  # of the round, or the arms; ascending
+            "tried": {},  # {batch size: whether it converged} in this round
+            "costs": {},  # {batch size: cost} of those that converged in this round
+            "exploring": {},  # {batch size: number of explorations running}
+            "arms": {},  # {batch size: arm}, see `_NEW_ARM`
+            # If `early_stop` is `spent`, also "lowest", the lowest cost of any finished run.
         }
 
     def next_batch_size(self, spec: JobSpec, state: State, rng: np.random.Generator) -> Choice:
@@ -105,12 +94,12 @@ class ZeusPolicy:
         return Choice(state["candidates"][int(np.argmax(draws))], "exploit")
 
     def begin(self, spec: JobSpec, state: State, choice: Choice) -> State:
-        """Note a running exploration; other choices leave the state as it is."""
+        """Count a running exploration; other choices leave the state as it is."""
         del spec
         return _count_exploring(state, choice, 1)
 
     def observe(self, spec: JobSpec, state: State, observation: Observation) -> State:
-        """Add the cost to the arm, and end the round when nothing is left to try in it."""
+        """Add the cost to the arm, and end the round if it has nothing left to try."""
         state = _count_exploring(state, observation.choice, -1)
         if observation.verdict is None:
             return state
@@ -122,53 +111,51 @@ class ZeusPolicy:
             arm["failure"] = observation.verdict
         state = {**state, "arms": {**state["arms"], str(batch_size): arm}}
         if spec.early_stop == "spent" and observation.verdict in _FINISHED and observation.cost:
-            lowest = min(observation.cost, state.get("lowest", math.inf))
-            state = {**state, "lowest": lowest}
+            state = {**state, "lowest": min(observation.cost, state.get("lowest", math.inf))}
 
         if observation.verdict == "out_of_memory":
             state = _give_up_from(state, batch_size)
         elif converged and not state["candidates"]:
-            # It was still running when all others had failed.
+            # This trial was still running when all others had failed.
             state = {**state, "round": spec.num_pruning_rounds + 1, "candidates": [batch_size]}
         elif _sampling(spec, state):
             if arm["count"] >= _explorations_needed(spec) and not arm["ever_converged"]:
                 state = {**state, "candidates": [b for b in state["candidates"] if b != batch_size]}
         elif batch_size in state["candidates"]:
-            # The first verdict of a round stands, whichever trial it comes from.
+            # The first verdict in a round stands, even from a trial that began before the round.
+            if converged and str(batch_size) not in state["tried"]:
+                state = {**state, "costs": {**state["costs"], str(batch_size): cost}}
             state = {**state, "tried": {str(batch_size): converged, **state["tried"]}}
         while not _sampling(spec, state) and state["candidates"] and _pending(state) is None:
             state = _next_round(state)
         return state
 
     def cost_bound(self, spec: JobSpec, state: State) -> float:
-        """`beta_knob` times the lowest cost of any run that converged.
+        """`beta_knob` times the lowest cost of any run that converged, if the meter counted any.
 
-        With a window, only the runs within it count, of batch sizes that are still tried: the
-        window of the others stands still. A cost of zero is a meter that does not count.
-
-        With the `early_stop` of the Zeus project's server, `spent`, every run counts that was
-        stopped by its reports, converged or not, whatever the window.
+        With a window, only the runs within it count, and only of candidates: the window of the
+        other batch sizes no longer moves. If `early_stop` is `spent`, as with the Zeus project's
+        server, all runs that a report ended count, whatever the window.
         """
-        if spec.early_stop == "spent" and spec.beta_knob is not None:
-            return float(spec.beta_knob * state.get("lowest", math.inf))
-        arms = [
-            arm
-            for batch_size, arm in state["arms"].items()
-            if not spec.window_size or int(batch_size) in state["candidates"]
-        ]
-        lowest = [arm["lowest"] for arm in arms if arm["lowest"]]
-        if spec.beta_knob is None or not lowest:
+        if spec.beta_knob is None:
             return math.inf
-        return float(spec.beta_knob * min(lowest))
+        if spec.early_stop == "spent":
+            return float(spec.beta_knob * state.get("lowest", math.inf))
+        lowest = [
+            arm["lowest"]
+            for batch_size, arm in state["arms"].items()
+            if arm["lowest"] and (not spec.window_size or int(batch_size) in state["candidates"])
+        ]
+        return float(spec.beta_knob * min(lowest, default=math.inf))
 
     def best_batch_size(self, spec: JobSpec, state: State) -> int | None:
-        """The batch size of the lowest mean cost among those that converged and are alive."""
+        """The lowest mean cost among the candidates that converged."""
         del spec
         known = [b for b in state["candidates"] if _alive(state, b) and _arm(state, b)["converged"]]
         return min(known, key=lambda b: _arm(state, b)["mean"], default=None)
 
     def stage(self, spec: JobSpec, state: State) -> str:
-        """`pruning 1/2`, `sampling`, or `exhausted` when every batch size has failed."""
+        """`pruning 1/2`, `sampling`, or `exhausted` after every batch size has failed."""
         if not state["candidates"]:
             return "exhausted"
         if _sampling(spec, state):
@@ -177,7 +164,16 @@ class ZeusPolicy:
 
     def describe(self, spec: JobSpec, state: State) -> list[ArmEstimate]:
         """Mean cost and its standard error for every batch size."""
-        return [_estimate(state, batch_size) for batch_size in spec.batch_sizes]
+        estimates = []
+        for batch_size in spec.batch_sizes:
+            arm = _arm(state, batch_size)
+            count, failure = arm["count"], arm["failure"] or "pruned"
+            alive = batch_size in state["candidates"] and _alive(state, batch_size)
+            mean = arm["mean"] if count else None
+            spread = math.sqrt(arm["m2"] / count / count) if count > 1 else None
+            status = "alive" if alive else failure
+            estimates.append(ArmEstimate(batch_size, count, mean, spread, status))
+        return estimates
 
     def _while_exploring(self, spec: JobSpec, state: State, pending: int) -> int:
         best = self.best_batch_size(spec, state)
@@ -187,7 +183,7 @@ class ZeusPolicy:
         return default if default in state["candidates"] and _alive(state, default) else pending
 
     def _cost_of_failure(self, spec: JobSpec, state: State, observation: Observation) -> float:
-        """What a failed run would at least have cost: a run that diverges at once is not cheap."""
+        """The cost that a failed run counts with: one that diverges at once is not cheap."""
         bound = self.cost_bound(spec, state)
         if math.isinf(bound):
             bound = max((arm["mean"] for arm in state["arms"].values()), default=0.0)
@@ -195,7 +191,7 @@ class ZeusPolicy:
 
 
 def _explorations_needed(spec: JobSpec) -> int:
-    """Verdicts that an arm needs before it is sampled; a window cannot hold more than its size."""
+    """Number of costs that an arm needs before it is sampled; no more than fit the window."""
     return max(1, min(spec.mab_num_explorations, spec.window_size or spec.mab_num_explorations))
 
 
@@ -204,7 +200,7 @@ def _sampling(spec: JobSpec, state: State) -> bool:
 
 
 def _pending(state: State) -> int | None:
-    """The batch size the round tries next; None when the round is over."""
+    """The batch size that the round tries next; None at the round's end."""
     down = [b for b in reversed(state["candidates"]) if b <= state["start"]]
     up = [b for b in state["candidates"] if b > state["start"]]
     for direction in (down, up):
@@ -221,20 +217,24 @@ def _next_round(state: State) -> State:
     survivors = [b for b in state["candidates"] if state["tried"].get(str(b))]
     if not survivors and state["round"] > 1:
         survivors = state["candidates"]
-    start = min(survivors, key=lambda b: _arm(state, b)["mean"], default=state["start"])
+
+    def cost(batch_size: int) -> float:
+        return float(state["costs"].get(str(batch_size), _arm(state, batch_size)["mean"]))
+
     return {
         **state,
         "round": state["round"] + 1,
-        "start": start,
+        "start": min(survivors, key=cost, default=state["start"]),
         "candidates": survivors,
         "tried": {},
+        "costs": {},
     }
 
 
 def _give_up_from(state: State, batch_size: int) -> State:
-    """Give up a batch size that does not fit the memory, and all larger ones.
+    """Give up a batch size that ran out of memory, and all larger ones.
 
-    Not the last ones that have ever converged: they fit, and something else took the memory.
+    If no smaller one is left, those that have ever converged stay: something else took the memory.
     """
     candidates = [b for b in state["candidates"] if b < batch_size]
     if not candidates:
@@ -242,7 +242,7 @@ def _give_up_from(state: State, batch_size: int) -> State:
     return {
         **state,
         "candidates": candidates,
-        "tried": {b: right for b, right in state["tried"].items() if int(b) in candidates},
+        "tried": {b: ok for b, ok in state["tried"].items() if int(b) in candidates},
         "start": min(state["start"], max(candidates, default=state["start"])),
     }
 
@@ -250,12 +250,7 @@ def _give_up_from(state: State, batch_size: int) -> State:
 def _count_exploring(state: State, choice: Choice, step: int) -> State:
     if choice.why != "explore":
         return state
-    exploring = dict(state["exploring"])
-    key = str(choice.batch_size)
-    running = exploring.pop(key, 0) + step
-    if running > 0:
-        exploring[key] = running
-    return {**state, "exploring": exploring}
+    return {**state, "exploring": counted(state["exploring"], choice.batch_size, step)}
 
 
 def _arm(state: State, batch_size: int) -> dict[str, Any]:
@@ -268,7 +263,7 @@ def _alive(state: State, batch_size: int) -> bool:
 
 
 def _add(arm: dict[str, Any], cost: float, converged: bool, window_size: int) -> dict[str, Any]:
-    """The arm with one more cost; with a window, only its latest costs count."""
+    """Add a cost to an arm; with a window, only the latest costs count."""
     if window_size:
         recent = [*arm["recent"], [cost, converged]][-window_size:]
         start = {**_NEW_ARM, "failure": arm["failure"]}
@@ -295,28 +290,10 @@ def _add(arm: dict[str, Any], cost: float, converged: bool, window_size: int) ->
 
 def _belief(spec: JobSpec, arm: dict[str, Any]) -> tuple[float, float]:
     """Mean and standard deviation of the expected reward, the negative cost in joules."""
-    moments = Moments(arm["count"], arm["mean"], arm["m2"])
-    if moments.variance < 1e-300:  # its inverse would be infinite
-        return -moments.mean, 0.0
-    data_precision = moments.count / moments.variance
+    variance = arm["m2"] / arm["count"]
+    if variance < 1e-300:  # its inverse would be infinite
+        return -arm["mean"], 0.0
+    data_precision = arm["count"] / variance
     precision = spec.mab_prior_precision + data_precision
-    mean = (spec.mab_prior_precision * spec.mab_prior_mean - data_precision * moments.mean) / (
-        precision
-    )
-    return mean, precision**-0.5
-
-
-def _estimate(state: State, batch_size: int) -> ArmEstimate:
-    arm = _arm(state, batch_size)
-    moments = Moments(arm["count"], arm["mean"], arm["m2"])
-    if batch_size in state["candidates"] and _alive(state, batch_size):
-        status = "alive"
-    else:
-        status = arm["failure"] or "pruned"
-    return ArmEstimate(
-        batch_size=batch_size,
-        pulls=arm["count"],
-        mean=arm["mean"] if arm["count"] else None,
-        spread=moments.standard_error if arm["count"] > 1 else None,
-        status=status,
-    )
+    weighted = spec.mab_prior_precision * spec.mab_prior_mean - data_precision * arm["mean"]
+    return weighted / precision, precision**-0.5

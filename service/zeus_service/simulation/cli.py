@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import click
 from pydantic import ValidationError
@@ -15,45 +15,36 @@ from rich.console import Console
 from rich.progress import Progress
 
 from zeus_service.policies import POLICIES
-from zeus_service.simulation import plots, report, submissions, synthetic, traces
+from zeus_service.simulation import plots, recorded_runs, results_table, submissions
 from zeus_service.simulation.errors import SimulationError
 from zeus_service.simulation.experiment import Experiment, run_all
-from zeus_service.simulation.machine import Trial
-from zeus_service.simulation.reported import HttpDoor, LocalDoor, replay_reported
-from zeus_service.simulation.series import series
+from zeus_service.simulation.regret import curves
+from zeus_service.simulation.service_replay import (
+    HttpService,
+    InProcessService,
+    replay_with_reports,
+)
+from zeus_service.simulation.simulated_run import SimulatedTrial
 from zeus_service.simulation.summary import Tally, summarize, tally
-from zeus_service.simulation.workload import Drift, Workload
+from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
+from zeus_service.simulation.workload import Workload
 from zeus_service.spec import JobSpec
 
-P = ParamSpec("P")
-R = TypeVar("R")
-AnyWorkload = Workload | Drift
-_MADE_UP = ("synthetic-0", "synthetic-1", "synthetic-2")
+_SYNTHETIC = ("synthetic-0", "synthetic-1", "synthetic-2")
 _GROUPS = 10
-_PATH = click.Path(dir_okay=False, path_type=Path)
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_ABOVE_ZERO = click.IntRange(min=1)
+_COUNT = click.IntRange(1, 1_000_000)
 
 
-def _one_message(command: Callable[P, R]) -> Callable[P, R]:
-    """End the command on an expected error with its message alone."""
-
-    @wraps(command)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return command(*args, **kwargs)
-        except SimulationError as error:
-            raise click.ClickException(str(error)) from error
-
-    return wrapper
-
-
-@click.command()
+@click.command(context_settings={"show_default": True})
 @click.option(
     "--traces",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory with recorded runs: summary_train.csv and summary_power_GPU.csv.",
 )
-@click.option("--synthetic", "made_up", is_flag=True, help="Take made-up workloads instead.")
+@click.option("--synthetic", is_flag=True, help="Use synthetic workloads instead.")
 @click.option("--gpu", "gpus", multiple=True, help="A GPU of the recorded runs.  [default: all]")
 @click.option(
     "--workload",
@@ -61,37 +52,31 @@ def _one_message(command: Callable[P, R]) -> Callable[P, R]:
     multiple=True,
     metavar="NAME",
     help="A dataset of the recorded runs, or DATASET/NETWORK/OPTIMIZER; or synthetic-N, for any "
-    "number N.  [default: all those of the Zeus paper; three made-up ones]",
+    "number N.  [default: all those of the Zeus paper; three synthetic ones]",
 )
 @click.option("--target", type=float, help="Target metric.  [default: the paper's of the workload]")
 @click.option(
     "--max-epochs",
-    type=click.IntRange(min=1),
+    type=_ABOVE_ZERO,
     help="Epochs after which a run has failed.  [default: the paper's of the workload]",
 )
 @click.option(
     "--default-batch-size",
-    type=click.IntRange(min=1),
+    "default",
+    type=_ABOVE_ZERO,
     help="Where exploration starts.  [default: the paper's of the workload]",
 )
 @click.option("--policy", "policies", multiple=True, help="A policy.  [default: all]")
-@click.option(
-    "--seeds",
-    default=20,
-    show_default=True,
-    type=click.IntRange(1, 1_000_000),
-    help="Replays of each workload with each policy.",
-)
+@click.option("--seeds", default=20, type=_COUNT, help="Replays of each workload with each policy.")
 @click.option(
     "--recurrences",
-    type=click.IntRange(1, 1_000_000),
+    type=_COUNT,
     help="Of each replay.  [default: 2 x batch sizes x power limits, as in the paper]",
 )
 @click.option(
     "--eta",
     "eta_knob",
     default=0.5,
-    show_default=True,
     type=click.FloatRange(0, 1),
     help="Weight of energy against time.",
 )
@@ -99,100 +84,84 @@ def _one_message(command: Callable[P, R]) -> Callable[P, R]:
     "--beta",
     "beta_knob",
     default=2.0,
-    show_default=True,
     type=click.FloatRange(0, min_open=True),
     help="A run that would cost more than this times the best cost is stopped.",
 )
 @click.option(
     "--window-size",
     default=0,
-    show_default=True,
     type=click.IntRange(0, 1000),
     help="Latest runs of a batch size that count; 0: all.",
 )
-@click.option("--drift", is_flag=True, help="Made-up workloads whose optimum moves.")
+@click.option("--drift", is_flag=True, help="Synthetic workloads whose optimum moves.")
 @click.option(
     "--cluster",
     metavar="FILE|synthetic",
     help="Overlapping submissions: a .csv or .csv.xz with the columns group, start_time, end_time, "
-    "dataset, runtime_ratio; or made-up ones.",
+    "dataset, runtime_ratio; or synthetic ones.",
 )
-@click.option("--csv", "csv_path", type=_PATH, help="Write the table to this file.")
-@click.option("--plot", "plot_path", type=_PATH, help="Write figures to this HTML file.")
-@click.option(
-    "--jobs",
-    type=int,
-    default=1,
-    show_default=True,
-    help="Processes, more than one needs joblib; -1: one per core.",
-)
+@click.option("--csv", "csv_path", type=_FILE, help="Write the table to this file.")
+@click.option("--plot", "plot_path", type=_FILE, help="Write figures to this HTML file.")
+@click.option("--jobs", default=1, help="Processes, more than one needs joblib; -1: one per core.")
 @click.option(
     "--service",
     metavar="URL",
-    help="Also send the first seed's recurrences to this service, and say whether it chooses alike."
-    "  ZEUS_BSO_TOKEN is its token.",
+    help="Also send the first seed's recurrences to this service, and print whether it chooses the "
+    "same.  Its token is read from ZEUS_BSO_TOKEN.",
 )
-@_one_message
 def simulate(
     *,
     directory: Path | None,
-    made_up: bool,
+    synthetic: bool,
     gpus: tuple[str, ...],
     names: tuple[str, ...],
     target: float | None,
     max_epochs: int | None,
-    default_batch_size: int | None,
+    default: int | None,
     policies: tuple[str, ...],
     seeds: int,
     recurrences: int | None,
-    eta_knob: float,
-    beta_knob: float,
-    window_size: int,
     drift: bool,
     cluster: str | None,
     csv_path: Path | None,
     plot_path: Path | None,
     jobs: int,
     service: str | None,
+    **knobs: float,
 ) -> None:
-    """Replay recurring jobs, and say what each policy would have spent.
+    """Replay recurring jobs, and print what each policy spends.
 
-    Without a service and without waiting: on recorded runs (--traces), or made-up ones
-    (--synthetic).
+    The jobs are recorded ones (--traces) or synthetic ones (--synthetic). No service is needed.
     """
-    if (directory is None) != made_up or (drift and not made_up):
+    if (directory is None) != synthetic or (drift and not synthetic):
         raise SimulationError(
             "name recorded runs with --traces DIR, or take --synthetic, with --drift if you like"
         )
     if jobs == 0:
-        raise SimulationError("--jobs 0 is no number of processes; take 1 or more, or -1 for all")
+        raise SimulationError("--jobs must be at least 1, or -1 for all cores")
     if plot_path is not None:
         plots.require_plotly()
-    for path in (csv_path, plot_path):  # now, not when all is replayed
+    for path in (csv_path, plot_path):  # before the replays, not after them
         if path is not None and not path.parent.is_dir():
             raise SimulationError(f"{path} cannot be written: there is no folder {path.parent}")
     groups = _groups(cluster, names)
     if groups and not names:
         names = tuple(dict.fromkeys(group.dataset for group in groups))
+    workloads: list[Workload] = []
     if directory is None:
-        workloads = [_synthetic(name, drift) for name in names or _MADE_UP]
+        workloads += [_synthetic(name, drift) for name in names or _SYNTHETIC]
     else:
-        own = {"target": target, "max_epochs": max_epochs, "default": default_batch_size}
-        workloads = _recorded(directory, gpus, names, own)
-    for workload in workloads:
-        _say_what_is_left_out(workload)
-    knobs = {"eta_knob": eta_knob, "beta_knob": beta_knob, "window_size": window_size}
+        own = {"target": target, "max_epochs": max_epochs, "default": default}
+        workloads += _recorded(directory, gpus, names, own)
     specs = [
         (workload, _spec(workload, policy, knobs))
         for workload in workloads
         for policy in _known(policies)
     ]
     if cluster == "synthetic":
-        groups = submissions.made_up(
-            list(dict.fromkeys(workload.name for workload in workloads)),
-            seed=0,
-            groups=_GROUPS * len({workload.name for workload in workloads}),
-            submissions=recurrences or 100,
+        datasets = list(dict.fromkeys(workload.name for workload in workloads))
+        groups = submissions.synthetic_groups(
+            datasets, seed=0, groups=_GROUPS * len(datasets), submissions=recurrences or 100
         )
     experiments = [
         experiment
@@ -200,28 +169,26 @@ def simulate(
         for experiment in _experiments(workload, spec, seeds, recurrences, groups)
     ]
     tallies: list[Tally] = []
-    kept: list[tuple[Experiment, list[Trial]]] = []
+    kept: list[tuple[Experiment, list[SimulatedTrial]]] = []
     for experiment, trials in _replays(experiments, jobs):
         tallies.append(tally(experiment, trials))
         if plot_path is not None:
             kept.append((experiment, trials))
     summaries = summarize(tallies)
-    console = Console()
-    console.print(report.table(summaries))
-    console.print(report.legend(summaries), style="dim", highlight=False)
+    results_table.print_table(Console(), summaries)
     if csv_path is not None:
-        report.write_csv(csv_path, summaries)
+        results_table.write_csv(csv_path, summaries)
     if plot_path is not None:
-        plots.write_page(plot_path, series(kept))
+        plots.write_page(plot_path, curves(kept))
     if service is not None:
         _compare(service, specs, recurrences)
 
 
 def _groups(cluster: str | None, names: Sequence[str]) -> list[submissions.Group]:
-    """The groups of a file, of the workloads named."""
-    if cluster in (None, "synthetic"):
+    """The groups in a file that train one of the workloads."""
+    if cluster is None or cluster == "synthetic":
         return []
-    groups = submissions.read(Path(str(cluster)))
+    groups = submissions.read(Path(cluster))
     datasets = {name.partition("/")[0] for name in names}
     named = [group for group in groups if not names or group.dataset in datasets]
     if not named:
@@ -234,28 +201,36 @@ def _groups(cluster: str | None, names: Sequence[str]) -> list[submissions.Group
 
 def _recorded(
     directory: Path, gpus: Sequence[str], names: Sequence[str], own: dict[str, Any]
-) -> list[AnyWorkload]:
-    workloads: list[AnyWorkload] = []
-    for gpu in gpus or traces.gpus(directory):
-        known = [name for name in traces.datasets(directory, gpu) if name in traces.RECIPES]
+) -> list[Workload]:
+    workloads: list[Workload] = []
+    for gpu in gpus or recorded_runs.gpus(directory):
+        known = [
+            name for name in recorded_runs.datasets(directory, gpu) if name in recorded_runs.RECIPES
+        ]
         if not (names or known):
             raise SimulationError(
                 f"{directory}: no workload of the Zeus paper in it; name one with --workload "
                 "DATASET/NETWORK/OPTIMIZER, --target, --max-epochs and --default-batch-size"
             )
         workloads += [
-            traces.read(directory, gpu, traces.recipe(name, **own)) for name in names or known
+            recorded_runs.read(directory, gpu, recorded_runs.recipe(name, **own))
+            for name in names or known
         ]
+    for each in workloads:
+        if each.left_out:
+            sizes = ", ".join(map(str, each.left_out))
+            text = f"{each.name} {each.gpu}: batch sizes {sizes} have runs but no power data"
+            click.echo(f"{text}: left out", err=True)
     return workloads
 
 
-def _synthetic(name: str, drift: bool) -> AnyWorkload:
+def _synthetic(name: str, drift: bool) -> Workload:
     kind, _, number = name.rpartition("-")
     if kind != "synthetic" or not (number.isascii() and number.isdigit()) or len(number) > 9:
         raise SimulationError(
-            f"workload {name!r} is not a made-up one; they are called synthetic-0, synthetic-1, ..."
+            f"workload {name!r} is not synthetic; those are named synthetic-0, synthetic-1, ..."
         )
-    return synthetic.drifting(int(number)) if drift else synthetic.synthetic(int(number))
+    return drifting_workload(int(number)) if drift else synthetic_workload(int(number))
 
 
 def _known(policies: Sequence[str]) -> list[str]:
@@ -267,7 +242,7 @@ def _known(policies: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(policies or POLICIES))
 
 
-def _spec(workload: AnyWorkload, policy: str, knobs: dict[str, Any]) -> JobSpec:
+def _spec(workload: Workload, policy: str, knobs: dict[str, Any]) -> JobSpec:
     try:
         return workload.spec(policy=policy, **knobs)
     except ValidationError as error:
@@ -278,66 +253,50 @@ def _spec(workload: AnyWorkload, policy: str, knobs: dict[str, Any]) -> JobSpec:
         ) from error
 
 
-def _say_what_is_left_out(workload: AnyWorkload) -> None:
-    if isinstance(workload, Workload) and workload.left_out:
-        click.echo(
-            f"{workload.name} {workload.gpu}: batch sizes {', '.join(map(str, workload.left_out))} "
-            "have runs but no power data: left out",
-            err=True,
-        )
-
-
 def _experiments(
-    workload: AnyWorkload,
+    workload: Workload,
     spec: JobSpec,
     seeds: int,
     recurrences: int | None,
     groups: Sequence[submissions.Group],
 ) -> list[Experiment]:
-    def seeded(seed: int) -> JobSpec:
-        return spec.model_copy(update={"seed": seed % 2**32})
-
-    if not groups:
-        return [
-            Experiment(workload, seeded(seed), recurrences or workload.horizon)
-            for seed in range(seeds)
+    replays: list[tuple[int, int | tuple[submissions.Submission, ...]]]
+    replays = [(0, recurrences or workload.horizon)]
+    if groups:
+        replays = [
+            (zlib.adler32(group.name.encode()), group.submissions[:recurrences])
+            for group in groups
+            if group.dataset == workload.name
         ]
     return [
-        Experiment(
-            workload,
-            seeded(zlib.adler32(group.name.encode()) + seed),
-            group.submissions[:recurrences],
-        )
-        for group in groups
-        if group.dataset == workload.name
+        Experiment(workload, spec.model_copy(update={"seed": (first + seed) % 2**32}), submitted)
+        for first, submitted in replays
         for seed in range(seeds)
     ]
 
 
 def _replays(
     experiments: Sequence[Experiment], jobs: int
-) -> Iterator[tuple[Experiment, list[Trial]]]:
+) -> Iterator[tuple[Experiment, list[SimulatedTrial]]]:
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("replaying", total=sum(each.recurrences for each in experiments))
+        task = progress.add_task("replaying", total=sum(len(each.ratios) for each in experiments))
         for experiment, trials in zip(experiments, run_all(experiments, jobs), strict=True):
-            progress.advance(task, experiment.recurrences)
+            progress.advance(task, len(experiment.ratios))
             yield experiment, trials
 
 
-def _compare(
-    url: str, specs: Sequence[tuple[AnyWorkload, JobSpec]], recurrences: int | None
-) -> None:
-    """Whether a service gives the same history as its functions in this process."""
+def _compare(url: str, specs: Sequence[tuple[Workload, JobSpec]], recurrences: int | None) -> None:
+    """Compare the trials of a running service with those of the same functions in this process."""
     for workload, spec in specs:
-        own_id = f"{spec.job_id[:200]}-{os.urandom(6).hex()}"
-        job = spec.model_copy(update={"seed": 0, "job_id": own_id})
+        job_id = f"{spec.job_id[:200]}-{os.urandom(6).hex()}"
+        job = spec.model_copy(update={"seed": 0, "job_id": job_id})
         name = f"{workload.name} {workload.gpu} {spec.policy}"
         length = recurrences or workload.horizon
-        here = replay_reported(workload, job, length, LocalDoor(job))
-        with HttpDoor(url, job, os.environ.get("ZEUS_BSO_TOKEN")) as door:
-            there = replay_reported(workload, job, length, door)
-        for mine, theirs in zip(here, there, strict=False):
+        here = replay_with_reports(workload, job, length, InProcessService(job))
+        with HttpService(url, job, os.environ.get("ZEUS_BSO_TOKEN")) as live:
+            there = replay_with_reports(workload, job, length, live)
+        for mine, theirs in zip_longest(here, there):
             if mine != theirs:
                 raise SimulationError(f"{name}: {url} gave {theirs}, and not {mine}")
         click.echo(f"{name}: {url} gave the same {len(there)} trials")

@@ -1,7 +1,12 @@
-"""What is wrong with what a simulation was given."""
+"""The error that ends a simulation."""
 
 from __future__ import annotations
 
+import click
 
-class SimulationError(Exception):
-    """A simulation that cannot be run; the message says what is wrong, where, and what to do."""
+
+class SimulationError(click.ClickException):
+    """Raised when a simulation cannot be run; the message says why, where, and what to do.
+
+    The command line prints the message of a `ClickException`, and nothing else.
+    """

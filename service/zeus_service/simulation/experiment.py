@@ -1,47 +1,42 @@
-"""Many replays: seeds, workloads and policies, in as many processes as there are."""
+"""Many replays, in one process or several."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from zeus_service.simulation.cluster import replay_overlapping
 from zeus_service.simulation.errors import SimulationError
-from zeus_service.simulation.machine import Trial
+from zeus_service.simulation.overlapping_replay import replay_overlapping
 from zeus_service.simulation.replay import replay
+from zeus_service.simulation.simulated_run import SimulatedTrial
 from zeus_service.simulation.submissions import Submission
-from zeus_service.simulation.workload import Drift, Workload
+from zeus_service.simulation.workload import Workload
 from zeus_service.spec import JobSpec
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One job to replay.
+    """A replay of one job.
 
     Args:
         workload: What is trained.
         spec: The job, with its policy, knobs and seed.
-        submissions: When it is started: how often, one after the other, or overlapping.
+        submissions: The number of recurrences, one after the other; or those that may overlap.
     """
 
-    workload: Workload | Drift
+    workload: Workload
     spec: JobSpec
     submissions: int | tuple[Submission, ...]
 
     @property
-    def recurrences(self) -> int:
-        """How often the job recurs."""
-        return self.submissions if isinstance(self.submissions, int) else len(self.submissions)
-
-    @property
     def ratios(self) -> list[float]:
-        """How long each recurrence takes against the workload's mean."""
+        """For each recurrence, how long it takes, in relation to the workload's mean."""
         if isinstance(self.submissions, int):
             return [1.0] * self.submissions
         return [submission.runtime_ratio for submission in self.submissions]
 
-    def run(self) -> list[Trial]:
-        """Replay it.
+    def run(self) -> list[SimulatedTrial]:
+        """Replay the job.
 
         Raises:
             SimulationError: Every batch size has failed.
@@ -51,29 +46,30 @@ class Experiment:
         return replay_overlapping(self.workload, self.spec, self.submissions)
 
 
-def run_all(experiments: Sequence[Experiment], jobs: int | None = None) -> Iterator[list[Trial]]:
-    """Replay them all; the results come in order, each as soon as it is there.
+def run_all(
+    experiments: Sequence[Experiment], jobs: int | None = None
+) -> Iterator[list[SimulatedTrial]]:
+    """Replay all experiments; yield their trials in order, each as soon as it is available.
 
     Args:
-        experiments: What to replay.
-        jobs: Processes; -1: one per core. None: what joblib's configuration says, one without
-            any. `joblib.parallel_config(backend="dask")` around the call, or `"ray"`, runs them on
-            a cluster.
+        experiments: The replays.
+        jobs: Processes, -1 for one per core. Default: as joblib is configured, otherwise one.
+            `joblib.parallel_config(backend="dask")` around the call, or `"ray"`, runs the replays
+            on a cluster.
 
     Raises:
-        SimulationError: Every batch size of a job has failed, or more than one process is wanted
-            and joblib is not installed.
+        SimulationError: Every batch size of a job has failed, or joblib, which more than one
+            process needs, is not installed.
     """
     try:
-        import joblib  # of the extra `analysis`
+        import joblib  # from the extra `analysis`
     except ImportError:
         if jobs not in (None, 1):
             raise SimulationError(
-                "more than one process needs joblib: "
-                "pip install 'zeus-lightning[service,analysis]', or take --jobs 1"
+                "more than one process needs joblib: pip install joblib, or use --jobs 1"
             ) from None
         return (experiment.run() for experiment in experiments)
-    # Some backends, as Ray's, give all results at the end.
+    # Some backends, such as Ray's, return all results at the end.
     streams = joblib.parallel.get_active_backend()[0].supports_return_generator
     parallel = joblib.Parallel(n_jobs=jobs, return_as="generator" if streams else "list")
     return iter(parallel(joblib.delayed(Experiment.run)(experiment) for experiment in experiments))

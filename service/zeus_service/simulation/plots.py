@@ -1,51 +1,45 @@
-"""A page of figures that needs no network: plotly's JavaScript is in it."""
+"""The page of figures, which needs no network: it contains plotly's JavaScript."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from zeus_service.simulation.errors import SimulationError
-from zeus_service.simulation.series import Floats, Series
+from zeus_service.simulation.regret import Curves, Floats
 
 _COLOURS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518")
+_HEAD = """\
+<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>zeus-service simulate</title>
+</head><body>"""
 
 
-def write_page(path: Path, all_series: Sequence[Series]) -> None:
+def write_page(path: Path, all_curves: Sequence[Curves]) -> None:
     """Write a page with one figure for each workload and GPU.
 
     Raises:
         SimulationError: plotly is not installed, or the file cannot be written.
     """
-    figures: dict[tuple[str, str], list[Series]] = {}
-    for one in all_series:
-        figures.setdefault((one.workload, one.gpu), []).append(one)
-    parts = [
-        figure(group).to_html(full_html=False, include_plotlyjs=number == 0)
-        for number, group in enumerate(figures.values())
+    groups = groupby(all_curves, key=lambda one: (one.workload, one.gpu))
+    figures = [
+        figure(list(group)).to_html(full_html=False, include_plotlyjs=number == 0)
+        for number, (_, group) in enumerate(groups)
     ]
-    page = "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8"><title>zeus-service simulate</title>',
-            "</head><body>",
-            *parts,
-            "</body></html>",
-        ]
-    )
     try:
-        path.write_text(page, encoding="utf-8")
+        path.write_text("\n".join([_HEAD, *figures, "</body></html>"]), encoding="utf-8")
     except OSError as error:
         raise SimulationError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def figure(policies: Sequence[Series]) -> Any:
+def figure(policies: Sequence[Curves]) -> Any:
     """Cumulative regret, cost and choices of the policies on one workload: a plotly figure.
 
-    Lines are means over the replays, bands hold the middle 80 % of them.
+    Lines are means over the replays, bands contain the middle 80 % of them.
 
     Raises:
         SimulationError: plotly is not installed.
@@ -53,18 +47,14 @@ def figure(policies: Sequence[Series]) -> Any:
     require_plotly()
     from plotly import graph_objects, subplots
 
-    choices = [f"First try of each recurrence, {one.policy}" for one in policies]
     titles = [
         "Cumulative regret (runs of the best batch size)",
         "Cost of each recurrence, over the oracle's",
-        *choices,
+        *(f"First try of each recurrence, {one.policy}" for one in policies),
     ]
+    spacing = 0.2 / len(titles)
     figure = subplots.make_subplots(
-        rows=len(titles),
-        cols=1,
-        shared_xaxes=True,
-        subplot_titles=titles,
-        vertical_spacing=0.2 / len(titles),
+        rows=len(titles), cols=1, shared_xaxes=True, subplot_titles=titles, vertical_spacing=spacing
     )
     for index, one in enumerate(policies):
         colour = _COLOURS[index % len(_COLOURS)]
@@ -85,11 +75,8 @@ def figure(policies: Sequence[Series]) -> Any:
         figure.update_yaxes(type="category", title="batch size", row=3 + index, col=1)
     figure.update_yaxes(type="log", row=2, col=1)
     figure.update_xaxes(title="recurrence", row=len(titles), col=1)
-    figure.update_layout(
-        title=f"{policies[0].workload} on {policies[0].gpu}",
-        height=280 * len(titles),
-        template="plotly_white",
-    )
+    title = f"{policies[0].workload} on {policies[0].gpu}"
+    figure.update_layout(title=title, height=280 * len(titles), template="plotly_white")
     return figure
 
 
@@ -122,14 +109,12 @@ def _line(name: str, colour: str, values: Floats, *, legend: bool) -> list[Any]:
 
 
 def require_plotly() -> None:
-    """Say that plotly is missing before the long work, not after it.
+    """Check that plotly is installed.
 
     Raises:
-        SimulationError: It is not installed.
+        SimulationError: plotly is not installed.
     """
     try:
-        import plotly  # noqa: F401 - only whether the extra `analysis` is there
+        import plotly  # noqa: F401 - from the extra `analysis`
     except ImportError:
-        raise SimulationError(
-            "figures need plotly: pip install 'zeus-lightning[service,analysis]'"
-        ) from None
+        raise SimulationError("figures need plotly: pip install plotly") from None

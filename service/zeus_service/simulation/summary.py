@@ -1,4 +1,4 @@
-"""What a replay's trials come to."""
+"""The sums of a replay, and their means over replays: cost over the best, energy, time, tries."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from zeus_service.simulation.experiment import Experiment
-from zeus_service.simulation.machine import Trial
-from zeus_service.simulation.workload import Epoch, Workload
+from zeus_service.simulation.simulated_run import SimulatedTrial
+from zeus_service.simulation.workload import Epoch
 
 EARLY = 30
 """Recurrences that count as the first ones."""
@@ -17,15 +17,15 @@ EARLY = 30
 
 @dataclass(frozen=True)
 class Tally:
-    """One replay in sums.
+    """The sums of one replay: costs and energies in joules, times in seconds.
 
     Args:
-        cost: In joules, and with `early` of the first recurrences.
-        oracle: What always choosing the best batch size is expected to cost.
-        energy_j: In joules; `default` is expected of the default batch size at the largest limit.
-        time_s: In seconds.
+        oracle: The expected cost of always choosing the best batch size.
+        early_cost: Cost of the first `EARLY` recurrences; `early_oracle` is the oracle's for them.
+        default_energy_j: Energy expected with the default batch size at the largest power limit;
+            `default_time_s` is the time.
         tries_wasted: Trials that failed.
-        cost_wasted: What they cost.
+        cost_wasted: Their cost.
         given_up: Recurrences that never reached the target.
         final: Batch sizes of the last ten recurrences.
     """
@@ -33,7 +33,6 @@ class Tally:
     workload: str
     gpu: str
     policy: str
-    seed: int
     recurrences: int
     cost: float
     oracle: float
@@ -49,37 +48,53 @@ class Tally:
     final: tuple[int, ...]
 
 
-def tally(experiment: Experiment, trials: Sequence[Trial]) -> Tally:
-    """Add up a replay."""
-    spec, ratios = experiment.spec, experiment.ratios
-    yardsticks = _yardsticks(experiment)
-    oracle = [yardstick.oracle for yardstick in yardsticks]
+def tally(experiment: Experiment, trials: Sequence[SimulatedTrial]) -> Tally:
+    """Add up the trials of a replay."""
+    oracle, default = zip(*expectations(experiment), strict=True)
     failed = [trial for trial in trials if trial.verdict != "converged"]
     reached = {t.recurrence: t.batch_size for t in trials if t.verdict == "converged"}
     return Tally(
         workload=experiment.workload.name,
         gpu=experiment.workload.gpu,
-        policy=spec.policy or "",
-        seed=spec.random_seed(),
-        recurrences=len(ratios),
+        policy=experiment.spec.policy or "",
+        recurrences=len(oracle),
         cost=math.fsum(trial.cost for trial in trials),
         oracle=math.fsum(oracle),
         early_cost=math.fsum(trial.cost for trial in trials if trial.recurrence < EARLY),
         early_oracle=math.fsum(oracle[:EARLY]),
         energy_j=math.fsum(trial.energy_j for trial in trials),
-        default_energy_j=math.fsum(each.default.energy_j for each in yardsticks),
+        default_energy_j=math.fsum(run.energy_j for run in default),
         time_s=math.fsum(trial.time_s for trial in trials),
-        default_time_s=math.fsum(each.default.time_s for each in yardsticks),
+        default_time_s=math.fsum(run.time_s for run in default),
         tries_wasted=len(failed),
         cost_wasted=math.fsum(trial.cost for trial in failed),
-        given_up=len(ratios) - len(reached),
+        given_up=len(oracle) - len(reached),
         final=tuple(reached[recurrence] for recurrence in sorted(reached)[-10:]),
     )
 
 
-def oracle_costs(experiment: Experiment) -> list[float]:
-    """What each recurrence is expected to cost with the best batch size, in joules."""
-    return [yardstick.oracle for yardstick in _yardsticks(experiment)]
+def expectations(experiment: Experiment) -> list[tuple[float, Epoch]]:
+    """What each recurrence is expected to take.
+
+    Returns:
+        For each recurrence, the cost in joules with the best batch size, and the time and energy
+        with the default one at the largest power limit.
+    """
+    eta_knob = experiment.spec.eta_knob
+    of_phase: dict[int, tuple[float, Epoch]] = {}
+    result = []
+    for recurrence, ratio in enumerate(experiment.ratios):
+        workload = experiment.workload.at(recurrence)
+        if id(workload) not in of_phase:
+            setting = workload.settings[workload.default_batch_size]
+            epochs = setting.expected_epochs(workload.max_epochs)
+            of_phase[id(workload)] = (
+                workload.expected_cost(workload.oracle(eta_knob), eta_knob),
+                setting.epochs[max(setting.epochs)].times(epochs),
+            )
+        oracle, default = of_phase[id(workload)]
+        result.append((oracle * ratio, default.times(ratio)))
+    return result
 
 
 @dataclass(frozen=True)
@@ -91,10 +106,10 @@ class Ratio:
 
 
 def ratio(pairs: Iterable[tuple[float, float]]) -> Ratio:
-    """The sum of the first over the sum of the second numbers.
+    """The ratio of the sum of the first numbers to the sum of the second ones.
 
     The standard error is that of a ratio estimate (Cochran, Sampling Techniques, 1977, chapter 6);
-    of replays of the same length it is the usual one of the mean.
+    for replays of the same length, it is the standard error of the mean.
     """
     known = [(top, bottom) for top, bottom in pairs if 0 < bottom < math.inf]
     if not known:
@@ -114,14 +129,13 @@ class Summary:
 
     Args:
         cost: Over the oracle's.
-        early_cost: The same of the first 30 recurrences.
-        energy: Over that of the default batch size at the largest power limit.
-        time: Likewise.
-        tries_wasted: Failed trials of one replay, on average.
+        early_cost: The same for the first `EARLY` recurrences.
+        energy: Over that of the default batch size at the largest power limit; so is `time`.
+        tries_wasted: Mean number of failed trials in a replay.
         cost_wasted: Their share of the cost.
-        given_up: Recurrences of one replay that never reached the target, on average.
+        given_up: Mean number of recurrences in a replay that never reached the target.
         final: The batch size most often chosen in the last ten recurrences.
-        final_share: How often.
+        final_share: The share of those recurrences that chose it.
     """
 
     workload: str
@@ -166,40 +180,3 @@ def _summary(tallies: list[Tally]) -> Summary:
         final=final[0][0] if final else None,
         final_share=final[0][1] / sum(len(each.final) for each in tallies) if final else 0.0,
     )
-
-
-@dataclass(frozen=True)
-class _Yardstick:
-    """What a recurrence is expected to cost with the best batch size, and to take by default."""
-
-    oracle: float
-    default: Epoch
-
-
-def _yardsticks(experiment: Experiment) -> list[_Yardstick]:
-    """One for each recurrence."""
-    eta_knob = experiment.spec.eta_knob
-    of_phase: dict[int, _Yardstick] = {}
-    yardsticks = []
-    for recurrence, ratio in enumerate(experiment.ratios):
-        workload = experiment.workload.at(recurrence)
-        if id(workload) not in of_phase:
-            of_phase[id(workload)] = _Yardstick(
-                workload.expected_cost(workload.oracle(eta_knob), eta_knob), _default(workload)
-            )
-        one = of_phase[id(workload)]
-        yardsticks.append(
-            _Yardstick(
-                one.oracle * ratio,
-                Epoch(one.default.time_s * ratio, one.default.energy_j * ratio),
-            )
-        )
-    return yardsticks
-
-
-def _default(workload: Workload) -> Epoch:
-    """What a run with the default batch size at the largest power limit is expected to take."""
-    setting = workload.settings[workload.default_batch_size]
-    epoch = setting.epochs[max(setting.epochs)]
-    epochs = setting.expected_epochs(workload.max_epochs)
-    return Epoch(epochs * epoch.time_s, epochs * epoch.energy_j)

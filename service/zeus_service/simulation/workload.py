@@ -1,10 +1,10 @@
-"""A recurring training as recorded or made up: how long its runs take, at every batch size."""
+"""A recurring training, recorded or synthetic: how long its runs take with each batch size."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,7 @@ from zeus_service.spec import JobSpec
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch takes, or several.
-
-    Args:
-        time_s: Duration in seconds.
-        energy_j: Energy in joules.
-    """
+    """Time in seconds and energy in joules of one or several epochs."""
 
     time_s: float
     energy_j: float
@@ -26,6 +21,27 @@ class Epoch:
     def cost(self, eta_knob: float, max_power_w: float) -> float:
         """`eta * energy + (1 - eta) * MaxPower * time`, in joules (Zeus, NSDI 2023)."""
         return eta_knob * self.energy_j + (1 - eta_knob) * max_power_w * self.time_s
+
+    def times(self, factor: float) -> Epoch:
+        """The time and energy of `factor` such epochs."""
+        return Epoch(factor * self.time_s, factor * self.energy_j)
+
+
+@dataclass(frozen=True)
+class Price:
+    """What an epoch costs with one batch size at its best power limit.
+
+    Args:
+        power_limit_w: That limit, in watts.
+        epoch: An epoch at that limit.
+        epoch_cost: Its cost in joules.
+        profiling: An epoch that tries all power limits: the mean over them.
+    """
+
+    power_limit_w: float
+    epoch: Epoch
+    epoch_cost: float
+    profiling: Epoch
 
 
 @dataclass(frozen=True)
@@ -40,14 +56,21 @@ class Setting:
     target_epochs: tuple[float, ...]
     epochs: Mapping[float, Epoch]
 
-    def best_power_limit(self, eta_knob: float, max_power_w: float) -> float:
-        """The power limit in watts with the cheapest epoch."""
-        return min(self.epochs, key=lambda limit: self.epochs[limit].cost(eta_knob, max_power_w))
+    def price(self, eta_knob: float, max_power_w: float) -> Price:
+        """The price at the power limit of the cheapest epoch."""
+        costs = {limit: each.cost(eta_knob, max_power_w) for limit, each in self.epochs.items()}
+        best = min(costs, key=lambda limit: costs[limit])
+        epochs = self.epochs.values()
+        profiling = Epoch(
+            sum(each.time_s for each in epochs) / len(epochs),
+            sum(each.energy_j for each in epochs) / len(epochs),
+        )
+        return Price(best, self.epochs[best], costs[best], profiling)
 
     def expected_epochs(self, max_epochs: int) -> float:
-        """Epochs until the target is reached, failed runs included; infinite: no run reaches it.
+        """Epochs until the target is reached; infinite if no run reaches it.
 
-        With probability p that a run reaches it, 1 / p - 1 runs fail before, at the full price.
+        If a run reaches it with probability p, 1 / p - 1 runs of `max_epochs` fail before.
         """
         reached = [epochs for epochs in self.target_epochs if epochs <= max_epochs]
         failed = len(self.target_epochs) - len(reached)
@@ -56,16 +79,16 @@ class Setting:
 
 @dataclass(frozen=True)
 class Workload:
-    """A training that recurs, on one kind of GPU.
+    """A training that recurs, on one kind of GPU; it may drift from phase to phase.
 
     Args:
-        name: What it is called in tables.
-        gpu: The kind of GPU.
         settings: Its batch sizes, ascending.
-        default_batch_size: What it would be trained with.
+        default_batch_size: The batch size from which exploration starts.
         max_epochs: Epochs after which a run has failed.
         max_power_w: The GPU's largest power limit in watts.
         left_out: Batch sizes with recorded runs, but no power data.
+        phases: Workloads that take its place, each for `phase_length` recurrences, the last for
+            ever; they have the same batch sizes, limits and default. Empty: it does not drift.
     """
 
     name: str
@@ -75,15 +98,20 @@ class Workload:
     max_epochs: int
     max_power_w: float
     left_out: tuple[int, ...] = ()
+    phases: tuple[Workload, ...] = ()
+    phase_length: int = 0
 
     def at(self, recurrence: int) -> Workload:
-        """The workload at a recurrence, from 0: this one does not change."""
-        del recurrence
-        return self
+        """The workload at a recurrence, counted from 0."""
+        if not self.phases:
+            return self
+        return self.phases[min(recurrence // self.phase_length, len(self.phases) - 1)]
 
     @property
     def horizon(self) -> int:
-        """Recurrences that the Zeus paper simulates: 2 x batch sizes x power limits."""
+        """All phases, or, as in the Zeus paper, 2 x batch sizes x power limits recurrences."""
+        if self.phases:
+            return len(self.phases) * self.phase_length
         limits = {limit for setting in self.settings.values() for limit in setting.epochs}
         return 2 * len(self.settings) * len(limits)
 
@@ -108,46 +136,9 @@ class Workload:
     def expected_cost(self, batch_size: int, eta_knob: float) -> float:
         """Cost in joules of reaching the target with a batch size at its best power limit."""
         setting = self.settings[batch_size]
-        limit = setting.best_power_limit(eta_knob, self.max_power_w)
-        epochs = setting.expected_epochs(self.max_epochs)
-        return epochs * setting.epochs[limit].cost(eta_knob, self.max_power_w)
+        epoch_cost = setting.price(eta_knob, self.max_power_w).epoch_cost
+        return setting.expected_epochs(self.max_epochs) * epoch_cost
 
     def oracle(self, eta_knob: float) -> int:
         """The batch size of the lowest expected cost."""
         return min(self.settings, key=lambda size: self.expected_cost(size, eta_knob))
-
-
-@dataclass(frozen=True)
-class Drift:
-    """A workload that changes: each phase lasts for some recurrences, the last one for ever.
-
-    Args:
-        phases: Workloads with the same batch sizes, limits and default.
-        length: Recurrences of each phase.
-    """
-
-    phases: Sequence[Workload]
-    length: int
-
-    @property
-    def name(self) -> str:
-        """What it is called in tables."""
-        return self.phases[0].name
-
-    @property
-    def gpu(self) -> str:
-        """The kind of GPU."""
-        return self.phases[0].gpu
-
-    def at(self, recurrence: int) -> Workload:
-        """The workload at a recurrence, from 0."""
-        return self.phases[min(recurrence // self.length, len(self.phases) - 1)]
-
-    @property
-    def horizon(self) -> int:
-        """Recurrences from the first phase to the end of the last."""
-        return len(self.phases) * self.length
-
-    def spec(self, **knobs: Any) -> JobSpec:
-        """The job as a client would register it."""
-        return self.phases[0].spec(**knobs)

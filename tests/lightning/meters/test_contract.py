@@ -64,7 +64,7 @@ def test_it_is_an_energy_meter(meter: EnergyMeter) -> None:
     assert open_meter(meter) is meter
 
 
-def test_it_tells_what_it_counts(meter: EnergyMeter) -> None:
+def test_it_names_what_it_counts(meter: EnergyMeter) -> None:
     assert meter.devices
     assert all(isinstance(device, str) and device for device in meter.devices)
     assert meter.device_model
@@ -93,15 +93,17 @@ def test_neither_energy_nor_time_ever_falls(rig: Rig) -> None:
 
 
 def test_work_between_two_readings_is_their_difference(rig: Rig) -> None:
+    start_s = time.monotonic()
     before = rig.meter.read()
-    began_s = time.monotonic()
+    work_start_s = time.monotonic()
     rig.work()
-    worked_s = time.monotonic() - began_s
+    work_end_s = time.monotonic()
     after = rig.meter.read()
+    end_s = time.monotonic()
     spent = after - before
     assert spent == Reading(after.energy_j - before.energy_j, after.time_s - before.time_s)
     assert spent.energy_j > 0
-    assert spent.time_s == pytest.approx(worked_s, abs=0.02)
+    assert work_end_s - work_start_s <= spent.time_s <= end_s - start_s
 
 
 def test_closing_twice_is_closing_once(meter: EnergyMeter) -> None:
@@ -109,7 +111,7 @@ def test_closing_twice_is_closing_once(meter: EnergyMeter) -> None:
     meter.close()
 
 
-def test_a_closed_meter_says_so(meter: EnergyMeter) -> None:
+def test_reading_a_closed_meter_is_an_error(meter: EnergyMeter) -> None:
     meter.close()
     with pytest.raises(ZeusMeterError, match=f"{meter.name} meter.* is closed"):
         meter.read()

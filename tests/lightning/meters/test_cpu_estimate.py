@@ -89,7 +89,7 @@ def test_a_process_counts_once_whether_it_is_a_descendant_or_named_or_both() -> 
         child.communicate("")
 
 
-def test_a_named_process_that_has_gone_is_told() -> None:
+def test_a_named_process_that_has_ended_is_an_error() -> None:
     child = start(BURN, 0.0)
     child.communicate("")
     with pytest.raises(ZeusMeterError, match="cannot read the CPU time"):

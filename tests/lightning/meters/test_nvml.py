@@ -6,8 +6,9 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
+from queue import Queue
+from types import SimpleNamespace
 
 import pynvml
 import pytest
@@ -17,13 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
+from zeus_lightning.meters import nvml
 from zeus_lightning.meters.nvml import NvmlMeter, PowerIntegral
 
 SAMPLING_THREAD = "zeus-nvml-power"
 
 
 def make_old(driver: FakeDriver, *indices: int) -> None:
-    """Turn GPUs into ones older than Volta, which tell their power but not their energy."""
+    """Turn GPUs into ones older than Volta, which report their power but not their energy."""
     for index in indices:
         driver.gpus[index].fail("energy", pynvml.NVML_ERROR_NOT_SUPPORTED)
 
@@ -36,14 +38,15 @@ def sampling_threads() -> list[threading.Thread]:
 
 
 def test_its_joules_are_those_of_the_drivers_own_counter(fake_gpus: FakeDriver) -> None:
+    fake_gpus.freeze()
     fake_gpus.gpus[0].set_load(0.8)
     meter = NvmlMeter([0])
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     counter_before = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
     before = meter.read()
-    time.sleep(0.3)
+    fake_gpus.advance(0.3)
     fake_gpus.gpus[0].set_load(0.2)
-    time.sleep(0.3)
+    fake_gpus.advance(0.3)
     after = meter.read()
     counter_after = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
     meter.close()
@@ -125,39 +128,74 @@ def test_where_no_limit_can_be_set_max_power_is_the_limit_in_force_then_the_defa
 # GPUs older than Volta
 
 
+@pytest.fixture
+def drivers_clock(fake_gpus: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the meter the driver's clock, which then moves only by `advance`."""
+
+    def now_s() -> float:
+        with fake_gpus.locked() as now_s:
+            return now_s
+
+    fake_gpus.freeze()
+    monkeypatch.setattr(nvml, "time", SimpleNamespace(monotonic=now_s))
+
+
+@pytest.mark.usefixtures("drivers_clock")
 def test_the_power_of_an_old_gpu_is_integrated_as_its_load_changes(fake_gpus: FakeDriver) -> None:
     make_old(fake_gpus, 0)
     gpu = fake_gpus.gpus[0]
-    meter = NvmlMeter([0], sample_interval_s=0.02)
+    meter = NvmlMeter([0], sample_interval_s=60)
     before, before_mj = meter.read(), gpu.energy_mj()
     for load in (1.0, 0.3, 0.7, 0.0):
         gpu.set_load(load)
-        time.sleep(0.3)
+        meter.read()
+        fake_gpus.advance(0.3)
+        meter.read()
     after, after_mj = meter.read(), gpu.energy_mj()
     meter.close()
-    assert (after - before).energy_j == pytest.approx((after_mj - before_mj) / 1e3, rel=0.05)
+    assert (after - before).energy_j == pytest.approx((after_mj - before_mj) / 1e3)
 
 
+def test_the_power_of_an_old_gpu_is_sampled_between_readings(
+    fake_gpus: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, samples = PowerIntegral.add, Queue[str]()
+
+    def note(integral: PowerIntegral, power_w: float, time_s: float) -> None:
+        add(integral, power_w, time_s)
+        samples.put(threading.current_thread().name)
+
+    monkeypatch.setattr(PowerIntegral, "add", note)
+    make_old(fake_gpus, 0)
+    meter = NvmlMeter([0], sample_interval_s=0.01)
+    threads = [samples.get(timeout=30) for _ in range(5)]
+    meter.close()
+    assert threads == [threading.current_thread().name] + [SAMPLING_THREAD] * 4
+
+
+@pytest.mark.usefixtures("drivers_clock")
 def test_a_reading_of_an_old_gpu_is_up_to_date(fake_gpus: FakeDriver) -> None:
     make_old(fake_gpus, 0)
     fake_gpus.gpus[0].set_load(1)
     meter = NvmlMeter([0], sample_interval_s=60)
     before = meter.read()
-    time.sleep(0.2)
+    fake_gpus.advance(0.2)
     spent = meter.read() - before
-    assert spent.energy_j == pytest.approx(300 * spent.time_s, rel=0.02)
+    assert spent.time_s == pytest.approx(0.2)
+    assert spent.energy_j == pytest.approx(300 * 0.2)
     meter.close()
 
 
+@pytest.mark.usefixtures("drivers_clock")
 def test_old_and_new_gpus_are_counted_together(fake_gpus: FakeDriver) -> None:
     make_old(fake_gpus, 1)
     for gpu in fake_gpus.gpus:
         gpu.set_load(1)
     meter = NvmlMeter([0, 1])
     before = meter.read()
-    time.sleep(0.3)
+    fake_gpus.advance(0.3)
     spent = meter.read() - before
-    assert spent.energy_j == pytest.approx(600 * spent.time_s, rel=0.02)
+    assert spent.energy_j == pytest.approx(600 * 0.3, abs=0.002)
     meter.close()
 
 
@@ -173,7 +211,7 @@ def test_only_old_gpus_need_a_thread_and_close_ends_it(fake_gpus: FakeDriver) ->
     new.close()
 
 
-def test_an_error_in_the_thread_is_told_by_every_later_reading(fake_gpus: FakeDriver) -> None:
+def test_an_error_in_the_thread_is_raised_by_every_later_reading(fake_gpus: FakeDriver) -> None:
     make_old(fake_gpus, 0)
     gpu = fake_gpus.gpus[0]
     meter = NvmlMeter([0], sample_interval_s=0.01)
@@ -181,7 +219,7 @@ def test_an_error_in_the_thread_is_told_by_every_later_reading(fake_gpus: FakeDr
     gpu.fail("power", pynvml.NVML_ERROR_GPU_IS_LOST)
     for thread in sampling_threads():
         thread.join(5)
-    gpu.fail("power", 0)  # the samples of that while are gone, so it cannot just go on
+    gpu.fail("power", 0)  # samples are missing, so the meter cannot continue
     for _ in range(2):
         with pytest.raises(ZeusMeterError, match=f"cannot read the power of {gpu.uuid}.*is lost"):
             meter.read()
@@ -210,20 +248,20 @@ def test_power_that_changes_evenly_is_integrated_exactly(
 
 
 @pytest.mark.parametrize(
-    ("error", "says"),
+    ("error", "message"),
     [
         (pynvml.NVML_ERROR_GPU_IS_LOST, "GPU is lost; .*reset"),
         (pynvml.NVML_ERROR_NO_PERMISSION, "Insufficient Permissions; .*/dev/nvidia"),
         (pynvml.NVML_ERROR_UNKNOWN, "Unknown Error; .*nvidia-smi"),
     ],
 )
-def test_a_reading_that_fails_in_mid_training_says_which_gpu_and_what_to_do(
-    fake_gpus: FakeDriver, error: int, says: str
+def test_a_reading_that_fails_during_training_names_the_gpu_and_a_remedy(
+    fake_gpus: FakeDriver, error: int, message: str
 ) -> None:
     gpu = fake_gpus.gpus[0]
     meter = NvmlMeter([0])
     gpu.fail("energy", error)
-    with pytest.raises(ZeusMeterError, match=f"{gpu.uuid} .*{says}"):
+    with pytest.raises(ZeusMeterError, match=f"{gpu.uuid} .*{message}"):
         meter.read()
     meter.close()
 
@@ -234,7 +272,7 @@ def test_a_lost_gpu_cannot_be_opened(fake_gpus: FakeDriver) -> None:
         NvmlMeter([0, 1])
 
 
-def test_a_driver_that_goes_away_is_told(fake_gpus: FakeDriver) -> None:
+def test_a_driver_that_is_unloaded_is_an_error(fake_gpus: FakeDriver) -> None:
     meter = NvmlMeter([0])
     fake_gpus.unload()
     with pytest.raises(ZeusMeterError, match="Uninitialized; the driver went away"):
@@ -242,7 +280,7 @@ def test_a_driver_that_goes_away_is_told(fake_gpus: FakeDriver) -> None:
     meter.close()
 
 
-def test_a_counter_that_falls_is_told(fake_gpus: FakeDriver) -> None:
+def test_a_counter_that_falls_is_an_error(fake_gpus: FakeDriver) -> None:
     meter = NvmlMeter([0])
     fake_gpus.gpus[0].reset_counter()
     with pytest.raises(ZeusMeterError, match=f"{fake_gpus.gpus[0].uuid}.* the GPU was reset"):
@@ -250,7 +288,7 @@ def test_a_counter_that_falls_is_told(fake_gpus: FakeDriver) -> None:
     meter.close()
 
 
-def test_a_gpu_that_tells_neither_energy_nor_power_cannot_be_counted(
+def test_a_gpu_that_reports_neither_energy_nor_power_cannot_be_counted(
     fake_gpus: FakeDriver,
 ) -> None:
     make_old(fake_gpus, 0)
@@ -277,13 +315,13 @@ def test_a_gpu_named_twice_is_refused(fake_gpus: FakeDriver) -> None:
         NvmlMeter([1, fake_gpus.gpus[1].uuid])
 
 
-def test_a_driver_that_is_not_loaded_is_told(fake_gpus: FakeDriver) -> None:
+def test_a_driver_that_is_not_loaded_is_an_error(fake_gpus: FakeDriver) -> None:
     fake_gpus.fail_init(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
     with pytest.raises(ZeusMeterError, match=r'Driver Not Loaded; install or load .*meter="rapl"'):
         NvmlMeter([0])
 
 
-def test_a_host_without_the_driver_is_told(tmp_path: Path) -> None:
+def test_a_host_without_the_driver_is_an_error(tmp_path: Path) -> None:
     # A library that cannot be loaded, found before any that can.
     (tmp_path / "libnvidia-ml.so.1").touch()
     script = """
@@ -305,9 +343,7 @@ except ZeusMeterError as error:
 
 
 @pytest.mark.parametrize("kind", ["find", "constraints", "energy"])
-def test_nvml_is_given_back_by_close_and_by_an_opening_that_fails(
-    fake_gpus: FakeDriver, kind: str
-) -> None:
+def test_nvml_is_released_by_close_and_when_opening_fails(fake_gpus: FakeDriver, kind: str) -> None:
     NvmlMeter([0]).close()
     fake_gpus.gpus[0].fail(kind, pynvml.NVML_ERROR_GPU_IS_LOST)
     with pytest.raises(ZeusMeterError):
@@ -352,7 +388,7 @@ print((meter.read() - first).energy_j)
     assert float(energy_j) == pytest.approx(4 * 175, abs=0.002)
 
 
-def test_a_meter_opened_before_a_fork_says_so_after_it(fake_gpus: FakeDriver) -> None:
+def test_reading_a_meter_opened_before_a_fork_is_an_error(fake_gpus: FakeDriver) -> None:
     make_old(fake_gpus, 0)
     meter = NvmlMeter([0])
     with pytest.raises(ZeusMeterError, match="open the meter after the fork"):

@@ -85,7 +85,7 @@ def test_on_cpu_auto_is_rapl_where_it_can_be_read(
     meter.close()
 
 
-def test_else_auto_is_the_estimate_and_one_line_says_so_and_how_to_get_real_figures() -> None:
+def test_else_auto_is_the_estimate_with_one_warning_how_to_measure_instead() -> None:
     with pytest.warns(UserWarning, match=r"energy is estimated.*RAPL needs Linux") as caught:
         meter = open_meter()
     assert meter.name == "cpu-estimate"
@@ -109,7 +109,7 @@ def test_nvml_with_devices_counts_these_even_for_training_on_cpu(fake_gpus: Fake
 
 
 @pytest.mark.parametrize("device", [None, CPU])
-def test_nvml_on_cpu_must_be_told_its_devices(device: torch.device | None) -> None:
+def test_nvml_on_cpu_needs_the_names_of_its_devices(device: torch.device | None) -> None:
     with pytest.raises(ZeusConfigError, match=r'trains on (the CPU|cpu): .*meter="nvml:0"'):
         open_meter("nvml", device)
 

@@ -72,9 +72,12 @@ def test_a_counter_that_starts_again_from_zero_goes_on(powercap: FakePowercap) -
 def test_no_wrap_around_is_missed_between_two_distant_readings(powercap: FakePowercap) -> None:
     powercap.add_package(0)
     meter = RaplMeter(powercap.root, sample_interval_s=0.01)
-    for _ in range(6):  # three times around
+    for halves in range(1, 7):  # three times around
         powercap.spend("intel-rapl:0", RANGE_J / 2)
-        time.sleep(0.15)
+        sampled_uj = halves * RANGE_UJ // 2
+        deadline_s = time.monotonic() + 30
+        while meter._packages[0]._counter.total < sampled_uj and time.monotonic() < deadline_s:
+            time.sleep(0.005)
     assert meter.read().energy_j == pytest.approx(3 * RANGE_J)
     meter.close()
 
@@ -120,11 +123,11 @@ def test_without_a_rated_power_it_is_the_long_term_limit(
     meter.close()
 
 
-def test_where_packages_tell_no_limit_it_is_a_figure_per_core_with_a_warning(
+def test_where_packages_report_no_limit_it_is_a_figure_per_core_with_a_warning(
     powercap: FakePowercap,
 ) -> None:
     powercap.add_zone("intel-rapl:0", "package-0")
-    with pytest.warns(UserWarning, match="package-0 told no power limit.*3.5 W for each"):
+    with pytest.warns(UserWarning, match="package-0 reported no power limit.*3.5 W for each"):
         meter = RaplMeter(powercap.root)
     assert meter.max_power_w == 3.5 * (os.cpu_count() or 1)
     meter.close()
@@ -141,7 +144,7 @@ def test_counters_only_root_may_read_give_an_error_that_names_the_fix(
     counter.chmod(0)
 
     def open_as_nobody() -> None:
-        if os.getuid() == 0:  # whom permissions do not hold back
+        if os.getuid() == 0:  # who ignores file permissions
             os.setuid(65534)
         RaplMeter(powercap.root)
 
@@ -152,20 +155,20 @@ def test_counters_only_root_may_read_give_an_error_that_names_the_fix(
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_host_without_packages_is_told(powercap: FakePowercap, there: bool) -> None:
+def test_a_host_without_packages_is_an_error(powercap: FakePowercap, there: bool) -> None:
     root = powercap.root if there else powercap.root / "nowhere"
     with pytest.raises(ZeusMeterError, match=f'under {root}: .*choose meter="cpu-estimate"'):
         RaplMeter(root)
 
 
 @pytest.mark.parametrize("content", ["", "a lot"])
-def test_a_counter_that_is_no_number_is_told(powercap: FakePowercap, content: str) -> None:
+def test_a_counter_that_is_no_number_is_an_error(powercap: FakePowercap, content: str) -> None:
     powercap.add_zone("intel-rapl:0", "package-0", max_energy_range_uj=content)
     with pytest.raises(ZeusMeterError, match=r"intel-rapl:0: invalid literal .*kernel module"):
         RaplMeter(powercap.root)
 
 
-def test_a_counter_that_goes_away_in_mid_training_is_told(powercap: FakePowercap) -> None:
+def test_a_counter_that_disappears_during_training_is_an_error(powercap: FakePowercap) -> None:
     powercap.add_package(0)
     powercap.add_package(1)
     meter = RaplMeter(powercap.root)

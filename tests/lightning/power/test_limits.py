@@ -10,11 +10,11 @@ from zeus_lightning import ZeusPowerError
 from zeus_lightning.power.limits import PowerLimit
 
 
-def test_it_tells_the_gpu_and_the_whole_watts_that_can_be_set(fake_gpus: FakeDriver) -> None:
-    gpu = fake_gpus.add_gpu(name="Fake GPU X", min_w=99.2, max_w=432.9)
+def test_it_has_the_gpus_names_and_the_whole_watts_that_can_be_set(fake_gpus: FakeDriver) -> None:
+    gpu = fake_gpus.add_gpu(min_w=99.2, max_w=432.9)
     for name in (gpu.uuid, 2):
         limit = PowerLimit(name)
-        assert (limit.uuid, limit.model) == (gpu.uuid, "Fake GPU X")
+        assert limit.uuid == gpu.uuid
         assert (limit.min_w, limit.max_w) == (100, 432)
         assert limit.driver == "000.00.fake"
         limit.close()
@@ -29,7 +29,7 @@ def test_a_limit_that_is_set_is_in_force_on_that_gpu_alone(fake_gpus: FakeDriver
 
 
 @pytest.mark.parametrize(
-    ("kind", "code", "why", "text"),
+    ("kind", "code", "cause", "text"),
     [
         ("set_limit", pynvml.NVML_ERROR_NO_PERMISSION, "no_permission", "--cap-add SYS_ADMIN"),
         ("set_limit", pynvml.NVML_ERROR_NOT_SUPPORTED, "no_power_control", "as under MIG"),
@@ -38,8 +38,8 @@ def test_a_limit_that_is_set_is_in_force_on_that_gpu_alone(fake_gpus: FakeDriver
         ("find", pynvml.NVML_ERROR_UNKNOWN, "driver", "nvidia-smi"),
     ],
 )
-def test_what_nvml_refuses_is_told_with_the_gpu_the_cause_and_a_remedy(
-    fake_gpus: FakeDriver, kind: str, code: int, why: str, text: str
+def test_an_nvml_error_names_the_gpu_the_cause_and_a_remedy(
+    fake_gpus: FakeDriver, kind: str, code: int, cause: str, text: str
 ) -> None:
     uuid = fake_gpus.gpus[0].uuid
     fake_gpus.gpus[0].fail(kind, code)
@@ -49,7 +49,7 @@ def test_what_nvml_refuses_is_told_with_the_gpu_the_cause_and_a_remedy(
             limit.check_permission()
         finally:
             limit.close()
-    assert raised.value.fields == {"why": why}
+    assert raised.value.fields == {"cause": cause}
     assert uuid in raised.value.message
 
 
@@ -61,7 +61,7 @@ def test_checking_the_permission_changes_nothing(fake_gpus: FakeDriver) -> None:
     assert fake_gpus.gpus[0].limit_mw == 222_222
 
 
-def test_nvml_is_given_back_by_close_and_by_an_opening_that_fails(fake_gpus: FakeDriver) -> None:
+def test_nvml_is_released_by_close_and_when_opening_fails(fake_gpus: FakeDriver) -> None:
     PowerLimit(0).close()
     fake_gpus.gpus[0].lose()
     with pytest.raises(ZeusPowerError):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.power.profile import PowerProfile
+from zeus_lightning.power.profile import PowerProfile, ProfileKey
 from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, parse_selector
 
 PROFILE = PowerProfile(
@@ -29,7 +29,7 @@ PROFILE = PowerProfile(
     selector="zeus-cost",
     eta_knob=0.5,
     max_power_w=1400.0,
-    search="golden",
+    search="bracket",
     measured_at="2026-05-04T12:00:00Z",
 )
 positive = st.floats(min_value=0, exclude_min=True, max_value=1e29)
@@ -62,7 +62,7 @@ def test_a_profile_survives_json(profile: PowerProfile) -> None:
     assert PowerProfile.from_json(profile.to_json()) == profile
 
 
-def test_the_json_is_plain_and_of_these_members() -> None:
+def test_the_json_has_plain_members_of_these_names() -> None:
     assert PROFILE.to_json() == json.loads(PROFILE.dumps()) == {
         "device_model": "NVIDIA H200",
         "driver": "570.86.15",
@@ -77,7 +77,7 @@ def test_the_json_is_plain_and_of_these_members() -> None:
         "selector": "zeus-cost",
         "eta_knob": 0.5,
         "max_power_w": 1400.0,
-        "search": "golden",
+        "search": "bracket",
         "measured_at": "2026-05-04T12:00:00Z",
     }  # fmt: skip
 
@@ -106,7 +106,7 @@ def test_a_missing_member_is_named(member: str) -> None:
         ("measured_at", "yesterday"), ("measured_at", "2026-05-04T12:00:00"), ("measured_at", 12),
     ],
 )  # fmt: skip
-def test_a_value_that_cannot_be_is_named(member: str, value: Any) -> None:
+def test_an_invalid_value_is_named(member: str, value: Any) -> None:
     with pytest.raises(ZeusConfigError, match=f"^{member}"):
         PowerProfile.from_json({**PROFILE.to_json(), member: value})
 
@@ -128,7 +128,7 @@ def test_a_value_that_cannot_be_is_named(member: str, value: Any) -> None:
         None,
     ],
 )
-def test_a_point_that_cannot_be_is_refused(point: Any) -> None:
+def test_an_invalid_point_is_refused(point: Any) -> None:
     data = PROFILE.to_json()
     with pytest.raises(ZeusConfigError, match="point"):
         PowerProfile.from_json({**data, "points": [*data["points"][1:], point]})
@@ -153,17 +153,18 @@ def test_whatever_a_member_holds_it_is_a_profile_or_one_error(data: object, memb
         assert PowerProfile.loads(profile.dumps()) == profile
 
 
-RUN: dict[str, Any] = {"device_model": "NVIDIA H200", "num_devices": 2, "batch_size": 256}
+RUN = ProfileKey("NVIDIA H200", 2, 256)
 
 
 @pytest.mark.parametrize(
     ("field", "value"), [("device_model", "Tesla V100"), ("num_devices", 1), ("batch_size", 128)]
 )
 def test_a_profile_of_another_run_is_refused_with_both_values(field: str, value: object) -> None:
-    PROFILE.check_fits(**RUN)
+    PROFILE.check_fits(RUN)
+    other: Any = {field: value}
     with pytest.raises(ZeusConfigError) as caught:
-        PROFILE.check_fits(**{**RUN, field: value})
-    for part in (field, repr(value), repr(RUN[field])):
+        PROFILE.check_fits(replace(RUN, **other))
+    for part in (field, repr(value), repr(getattr(RUN, field))):
         assert part in caught.value.message
 
 

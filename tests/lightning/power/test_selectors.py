@@ -41,7 +41,7 @@ points = st.lists(
 
 
 class Second:
-    """A selector of somebody else's."""
+    """A selector that a user wrote."""
 
     name = "second"
 

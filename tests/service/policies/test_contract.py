@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from service.jobs import spec
+from zeus_service import history
 from zeus_service.policies import (
     POLICIES,
     Choice,
@@ -19,6 +23,9 @@ from zeus_service.policies import (
     Policy,
     State,
 )
+from zeus_service.simulation.replay import replay
+from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
+from zeus_service.simulation.workload import Workload
 from zeus_service.spec import JobSpec
 
 VERDICTS = ["converged", "early_stopped", "not_converged", "diverged", "out_of_memory", None]
@@ -129,6 +136,130 @@ def test_what_a_person_is_shown_is_complete_and_finite(
     assert best is None or best in {arm.batch_size for arm in arms if arm.status == "alive"}
     assert (policy.stage(job, state) == "exhausted") == (choice is None)
     assert policy.cost_bound(job, state) >= 0
+
+
+class Perturbed(np.ndarray):
+    """An array whose results are up to four units in the last place off, by chance."""
+
+    rng = np.random.default_rng(0)
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any
+    ) -> Any:
+        plain = [np.asarray(each) if isinstance(each, Perturbed) else each for each in inputs]
+        result = np.asarray(getattr(ufunc, method)(*plain, **options))
+        if result.dtype == float:
+            with np.errstate(over="ignore"):
+                result = result + self.rng.integers(-4, 5, result.shape) * np.spacing(result)
+        if out is not None:
+            out[0][...] = result
+            return out[0]
+        return result.view(Perturbed)[()]
+
+
+@contextmanager
+def another_processor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Perturb every array that a policy makes, and every logarithm and exponential."""
+
+    def array(*arguments: Any, make: Any = np.array, **options: Any) -> Any:
+        made = make(*arguments, **options)
+        return made.view(Perturbed) if made.dtype == float else made
+
+    def perturbed(function: Callable[[float], float]) -> Callable[[float], float]:
+        return lambda x: (y := function(x)) + int(Perturbed.rng.integers(-4, 5)) * math.ulp(y)
+
+    forget_what_was_computed()
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "array", array)
+        patch.setattr(math, "log", perturbed(math.log))
+        patch.setattr(math, "exp", perturbed(math.exp))
+        yield
+    forget_what_was_computed()
+
+
+def forget_what_was_computed() -> None:
+    """Clear the caches of all modules with policies."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("zeus_service.policies"):
+            for value in vars(module).values():
+                if hasattr(value, "cache_clear"):
+                    value.cache_clear()
+
+
+def states(job: JobSpec, events: list[history.Event]) -> list[State]:
+    """The state after each event."""
+    state, found = POLICIES[job.policy or ""].initial_state(job), []
+    for event in events:
+        state = history.apply(job, state, event)
+        found.append(state)
+    return found
+
+
+@policies
+@pytest.mark.parametrize(
+    ("workload", "knobs"),
+    [
+        (synthetic_workload(2), {"beta_knob": 1.3}),
+        (drifting_workload(0), {}),
+        (drifting_workload(0), {"window_size": 10}),
+    ],
+    ids=["early stops", "drift", "window"],
+)
+def test_the_state_does_not_depend_on_the_processor(
+    policy: Policy,
+    workload: Workload,
+    knobs: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = workload.spec(policy=policy.name, seed=1, **knobs)
+    events = [
+        event
+        for trial in replay(workload, job, 200)
+        for choice in [Choice(trial.batch_size, trial.why)]
+        for event in (
+            history.Event("started", trial.number, choice),
+            history.Event("ended", trial.number, choice, trial.verdict, trial.cost),
+        )
+    ]
+    assert {event.outcome for event in events} == {None, "converged", "early_stopped"}
+    here = states(job, events)
+    with another_processor(monkeypatch):
+        there = states(job, events)
+    assert there == here
+
+
+@policies
+def test_a_tie_does_not_depend_on_the_processor(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = spec(batch_sizes=[8, 16], default_batch_size=8, policy=policy.name)
+    # With a cost of one of them alone, both are expected to cost the same; one is less certain.
+    trials = [(8, "converged", 0.0), (16, "converged", 1000.0), (8, "early_stopped", 500.0)]
+    events = [
+        event
+        for number, (batch_size, verdict, cost) in enumerate(trials, 1)
+        for choice in [Choice(batch_size, "explore")]
+        for event in (
+            history.Event("started", number, choice),
+            history.Event("ended", number, choice, verdict, cost),
+        )
+    ]
+    here = states(job, events)
+    for _ in range(20):
+        with another_processor(monkeypatch):
+            assert states(job, events) == here
+
+
+def test_another_processor_differs_in_what_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = POLICIES["information_directed"]
+    job, choice = spec(), Choice(32, "explore")
+    state = policy.begin(job, policy.initial_state(job), choice)
+    state = policy.observe(job, state, Observation(choice, "converged", 1000.0))
+    here = policy.cost_bound(job, state)
+    with another_processor(monkeypatch):
+        there = policy.cost_bound(job, state)
+    assert there != here
+    assert there == pytest.approx(here, rel=1e-9)
 
 
 @policies

@@ -27,11 +27,11 @@ def evidence(
     return Evidence(
         batch_sizes=sizes,
         weight=tuple(float(len(ys)) for ys in by_size),
-        level=tuple(float(np.mean(ys)) if ys else 0.0 for ys in by_size),
+        mean_log_cost=tuple(float(np.mean(ys)) if ys else 0.0 for ys in by_size),
         stopped=tuple(float(len(ys)) for ys in stopped),
-        stopped_level=tuple(float(np.mean(ys)) if ys else 0.0 for ys in stopped),
-        scatter=float(sum(np.var(ys) * len(ys) for ys in by_size if ys)),
-        freedom=float(sum(len(ys) - 1 for ys in by_size if ys)),
+        stopped_mean_log_cost=tuple(float(np.mean(ys)) if ys else 0.0 for ys in stopped),
+        sum_of_squares=float(sum(np.var(ys) * len(ys) for ys in by_size if ys)),
+        degrees_of_freedom=float(sum(len(ys) - 1 for ys in by_size if ys)),
     )
 
 

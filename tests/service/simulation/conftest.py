@@ -21,5 +21,5 @@ def published_traces() -> Path:
     """The runs published with the Zeus paper."""
     directory = os.environ.get("ZEUS_TRACES")
     if not directory:
-        pytest.skip("ZEUS_TRACES does not name the directory of the recorded runs")
+        pytest.skip("no recorded runs: set ZEUS_TRACES to the directory of the Zeus paper's files")
     return Path(directory)

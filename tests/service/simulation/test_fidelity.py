@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from zeus_service.simulation import traces
+from zeus_service.simulation import recorded_runs
 from zeus_service.simulation.experiment import Experiment
 from zeus_service.simulation.summary import ratio, tally
 
@@ -27,7 +27,7 @@ PUBLISHED = {
 def test_zeus_spends_what_it_spends_in_the_published_simulator(
     published_traces: Path, gpu: str, name: str
 ) -> None:
-    workload = traces.read(published_traces, gpu, traces.RECIPES[name])
+    workload = recorded_runs.read(published_traces, gpu, recorded_runs.RECIPES[name])
     experiments = [
         Experiment(workload, workload.spec(policy="zeus", seed=seed), workload.horizon)
         for seed in range(SEEDS)

@@ -14,11 +14,11 @@ from service.simulation import recorded
 from zeus_service import history
 from zeus_service.policies import POLICIES, Choice
 from zeus_service.simulation.errors import SimulationError
-from zeus_service.simulation.job import SimulatedJob
-from zeus_service.simulation.machine import Machine
 from zeus_service.simulation.replay import MAX_TRIES, replay
-from zeus_service.simulation.synthetic import drifting, synthetic
-from zeus_service.simulation.workload import Drift, Setting
+from zeus_service.simulation.simulated_job import SimulatedJob
+from zeus_service.simulation.simulated_run import TrialRunner
+from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
+from zeus_service.simulation.workload import Setting
 
 policies = pytest.mark.parametrize("policy", POLICIES)
 
@@ -27,7 +27,7 @@ policies = pytest.mark.parametrize("policy", POLICIES)
 @given(seed=st.integers(0, 1000))
 @settings(max_examples=25, deadline=None)
 def test_every_recurrence_is_tried_until_it_reaches_the_target(policy: str, seed: int) -> None:
-    workload = synthetic(seed)
+    workload = synthetic_workload(seed)
     trials = replay(workload, workload.spec(policy=policy, seed=seed), 40)
     assert [trial.number for trial in trials] == list(range(1, len(trials) + 1))
     for before, after in pairwise(trials):
@@ -38,7 +38,7 @@ def test_every_recurrence_is_tried_until_it_reaches_the_target(policy: str, seed
 
 @policies
 def test_the_same_seed_gives_the_same_history_and_another_seed_another(policy: str) -> None:
-    workload = synthetic(4)
+    workload = synthetic_workload(4)
     one, same, other = (
         replay(workload, workload.spec(policy=policy, seed=seed), 60) for seed in (7, 7, 8)
     )
@@ -48,14 +48,14 @@ def test_the_same_seed_gives_the_same_history_and_another_seed_another(policy: s
 
 @policies
 def test_the_state_is_the_fold_of_the_history(policy: str) -> None:
-    workload = synthetic(4)
+    workload = synthetic_workload(4)
     spec = workload.spec(policy=policy, seed=7)
-    job, machine, events = SimulatedJob(spec), Machine(spec), []
+    job, runner, events = SimulatedJob(spec), TrialRunner(spec), []
     for trial in replay(workload, spec, 60):
         started = job.start()
         assert started.choice == Choice(trial.batch_size, trial.why)
-        assert machine.run(workload, started, trial.recurrence) == trial
-        job.end(trial.number, started.choice, trial.verdict, trial.cost)
+        assert runner.run(workload, started, trial.recurrence) == trial
+        job.end(started, trial.verdict, trial.cost)
         events += [
             history.Event("started", trial.number, started.choice),
             history.Event("ended", trial.number, started.choice, trial.verdict, trial.cost),
@@ -78,8 +78,8 @@ def test_a_run_is_stopped_before_it_crosses_beta_times_the_lowest_cost() -> None
     lowest = math.inf
     for trial in trials:
         if trial.verdict == "early_stopped":
-            priced = Machine(workload.spec(seed=1)).price(workload, trial.batch_size)
-            assert trial.epochs == 1.5 * lowest // priced.epoch_cost
+            price = workload.settings[trial.batch_size].price(0.5, workload.max_power_w)
+            assert trial.epochs == 1.5 * lowest // price.epoch_cost
         if trial.verdict == "converged":
             lowest = min(lowest, trial.cost)
     assert any(trial.verdict == "early_stopped" for trial in trials)
@@ -88,7 +88,7 @@ def test_a_run_is_stopped_before_it_crosses_beta_times_the_lowest_cost() -> None
 def test_a_recurrence_is_given_up_after_its_last_try() -> None:
     works = recorded.workload()
     never = {size: Setting((math.inf,), each.epochs) for size, each in works.settings.items()}
-    drift = Drift((works, replace(works, settings=never)), 30)
+    drift = replace(works, phases=(works, replace(works, settings=never)), phase_length=30)
     trials = replay(drift, drift.spec(policy="zeus", seed=1, beta_knob=None), 33)
     tries = [sum(trial.recurrence == index for trial in trials) for index in range(33)]
     assert tries[30:] == [MAX_TRIES] * 3
@@ -103,7 +103,7 @@ def test_a_job_whose_batch_sizes_all_fail_says_so() -> None:
 
 
 def test_a_drifting_workload_changes_with_the_recurrence() -> None:
-    drift = drifting(0, phases=4, length=10)
+    drift = drifting_workload(0, phases=4, length=10)
     assert [drift.at(index) for index in (0, 9, 10, 39, 1000)] == [
         drift.phases[0],
         drift.phases[0],

@@ -90,9 +90,9 @@ def test_a_file_that_is_not_compressed_is_an_error(tmp_path: Path) -> None:
     assert "cannot be read" in error
 
 
-def test_made_up_submissions_overlap_and_take_as_long_as_their_ratio_says() -> None:
-    groups = submissions.made_up(["x", "y"], 1, groups=10, submissions=50)
-    assert groups == submissions.made_up(["x", "y"], 1, groups=10, submissions=50)
+def test_synthetic_submissions_overlap_and_take_as_long_as_their_ratio_says() -> None:
+    groups = submissions.synthetic_groups(["x", "y"], 1, groups=10, submissions=50)
+    assert groups == submissions.synthetic_groups(["x", "y"], 1, groups=10, submissions=50)
     assert [group.dataset for group in groups] == ["x", "y"] * 5
     assert len({group.name for group in groups}) == 10
     overlaps = 0

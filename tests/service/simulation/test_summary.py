@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from service.simulation import recorded
-from zeus_service.policies import Verdict
+from zeus_service.outcomes import Verdict
 from zeus_service.simulation.experiment import Experiment
-from zeus_service.simulation.machine import Trial
+from zeus_service.simulation.simulated_run import SimulatedTrial
 from zeus_service.simulation.submissions import Submission
 from zeus_service.simulation.summary import ratio, summarize, tally
 
@@ -22,8 +22,8 @@ SPEC = WORKLOAD.spec(policy="zeus", seed=1)
 ORACLE = 6 * 700.0
 
 
-def trial(recurrence: int, batch_size: int, verdict: Verdict, cost: float) -> Trial:
-    return Trial(recurrence, 1, batch_size, 100.0, "explore", verdict, 1, 2.0, 3.0, cost)
+def trial(recurrence: int, batch_size: int, verdict: Verdict, cost: float) -> SimulatedTrial:
+    return SimulatedTrial(recurrence, 1, batch_size, 100.0, "explore", verdict, 1, 2.0, 3.0, cost)
 
 
 def test_a_replay_is_added_up() -> None:

@@ -1,0 +1,21 @@
+"""Counters of the use cases; `zeus_service.api.metrics` exposes them.
+
+prometheus-client reads PROMETHEUS_MULTIPROC_DIR when it is imported: the process that starts the
+workers sets the variable before it imports this module.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter
+
+REGISTRY = CollectorRegistry()
+
+trials_ended = Counter(
+    "zeus_bso_trials_ended",
+    "Trials that ended, by outcome; a trial that was revived and ended again counts again.",
+    ("outcome",),
+    registry=REGISTRY,
+)
+energy_j = Counter(
+    "zeus_bso_energy_joules", "Energy reported by trials, in joules.", registry=REGISTRY
+)

@@ -1,0 +1,1 @@
+"""How the service runs under gunicorn, and what it logs."""

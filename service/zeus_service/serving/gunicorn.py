@@ -1,0 +1,153 @@
+"""The service under gunicorn, started by `zeus-service serve` or by `service/gunicorn.conf.py`."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from typing import Any
+
+from flask import Flask
+from gevent import monkey
+from gunicorn.app.base import BaseApplication
+
+from zeus_service.config import Config, UnusableConfig, load_config
+from zeus_service.serving.address import UnusableAddress, check_access
+from zeus_service.serving.logs import LOGGERS
+
+CONNECTIONS = 5000
+"""Client connections per worker, idle ones included, at about 20 kB of memory each. A worker that
+has this many accepts no other, and health checks wait."""
+
+KEEPALIVE_S = 10
+"""How long a connection may be idle, and a request's head may take to arrive. A worker that ends
+waits for idle connections, so a restart may take this long, too."""
+
+
+def patch() -> None:
+    """Replace blocking calls by gevent's, so that a worker serves others while it waits.
+
+    Only the entry points of serving call this, first of all.
+
+    Raises:
+        RuntimeError: psycopg is already imported. It chooses at import how to wait, and would
+            block the whole worker during each query.
+    """
+    if "psycopg" in sys.modules and not monkey.is_module_patched("select"):
+        raise RuntimeError("psycopg was imported before gevent's patch")
+    monkey.patch_all()
+
+
+def settings(config: Config) -> dict[str, Any]:
+    """Gunicorn's settings, for both ways of starting it."""
+
+    def when_ready(server: Any) -> None:  # it listens, and has no workers yet
+        try:
+            check_access(config, [listener.sock for listener in server.LISTENERS])
+        except UnusableAddress as error:
+            raise SystemExit(f"Error: {error}") from error
+
+    return {
+        "worker_class": "gevent",
+        "worker_connections": CONNECTIONS,
+        "keepalive": KEEPALIVE_S,
+        "graceful_timeout": 30,
+        "timeout": 60,
+        "control_socket_disable": True,  # it would be created in the home directory
+        "loglevel": config.log_level.lower(),
+        "logger_class": LOGGERS[config.log_format],
+        "when_ready": when_ready,
+        "post_fork": end_on_sigterm,
+        "post_worker_init": check_worker,
+        "child_exit": child_exit,
+    }
+
+
+class Server(BaseApplication):
+    """gunicorn with this service's settings, for `run()`.
+
+    Each worker creates its own application, so that no database connection crosses a fork. The
+    master reads the configuration, so that a worker that replaces another has the same one. SIGHUP
+    reloads it; an invalid one is logged and changes nothing.
+    """
+
+    def __init__(self, config: Config, **more: Any) -> None:
+        self.config = config
+
+        def on_reload(arbiter: Any) -> None:  # on SIGHUP, before the workers are replaced
+            try:
+                read = load_config()
+                check_access(read, [listener.sock for listener in arbiter.LISTENERS])
+                self.config = read
+            except (UnusableConfig, UnusableAddress) as error:
+                message = "the configuration stays as it was: %s"
+                arbiter.log.error(message, error)  # noqa: TRY400 - a traceback adds nothing
+
+        self.settings = {**settings(config), "on_reload": on_reload, **more}
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Called by gunicorn."""
+        for name, value in self.settings.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Flask:
+        """Called by gunicorn in each worker."""
+        from zeus_service import create_app
+
+        return create_app(self.config)
+
+
+def end_on_sigterm(_server: object, _worker: object) -> None:
+    """Let SIGTERM end a new worker until it has a handler of its own.
+
+    Gunicorn calls this in the worker, which has inherited the master's handler: that only queues
+    the signal.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def check_worker(worker: Any) -> None:
+    """Run `check_access` for a worker, whose application may have a new configuration."""
+    check_access(worker.wsgi.extensions["zeus_config"], worker.sockets)
+
+
+def child_exit(_server: object, worker: Any) -> None:
+    """Remove the metrics of a worker that has ended."""
+    from prometheus_client.multiprocess import mark_process_dead
+
+    mark_process_dead(worker.pid)  # type: ignore[no-untyped-call] # has no types
+
+
+def make_ready(config: Config) -> None:
+    """Prepare the database and the workers' metrics; once, in the process that starts the workers.
+
+    Raises:
+        UnusableDatabase: The database cannot be created, opened, migrated or written.
+    """
+    _set_up_metrics()
+    from zeus_service import create_app
+    from zeus_service.store.migrate import prepare
+
+    prepare(create_app(config))
+
+
+def _set_up_metrics() -> None:
+    """Create the directory in which the workers share their metrics, and remove it at exit.
+
+    prometheus-client reads the variable when it is imported. It maps the files into memory: on a
+    full disk, a write there would end the process (SIGBUS).
+    """
+    memory = os.access("/dev/shm", os.W_OK) and "TMPDIR" not in os.environ
+    folder = tempfile.mkdtemp(prefix="zeus-service-metrics-", dir="/dev/shm" if memory else None)
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # not in a worker, which inherits this
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)

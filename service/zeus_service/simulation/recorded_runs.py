@@ -1,0 +1,224 @@
+"""Recorded runs in the format published with Zeus (NSDI 2023).
+
+`summary_train.csv` has one row per run and target metric, `summary_power_{gpu}.csv` one per batch
+size and power limit. As the authors do, this leaves out a batch size that has only one of the two:
+it was not measured on that GPU, or does not fit its memory.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from zeus_service.simulation.csv_rows import Row, rows_of
+from zeus_service.simulation.errors import SimulationError
+from zeus_service.simulation.workload import Epoch, Setting, Workload
+
+_TRAIN = "summary_train.csv"
+_IDENTITY = ("dataset", "network", "optimizer")
+_TRAIN_COLUMNS = (*_IDENTITY, "batch_size", "target_metric", "target_epoch")
+_POWER_COLUMNS = (*_IDENTITY, "batch_size", "power_limit", "time_per_epoch", "average_power")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Which of the recorded runs are a workload, and how it is trained.
+
+    Args:
+        default_batch_size: If the GPU has no power data of it or larger ones, the largest of those
+            that it has takes its place.
+    """
+
+    dataset: str
+    network: str
+    optimizer: str
+    target_metric: float
+    max_epochs: int
+    default_batch_size: int
+
+
+RECIPES = {
+    recipe.dataset: recipe
+    for recipe in (
+        Recipe("cifar100", "shufflenetv2", "adadelta", 0.6, 100, 1024),
+        Recipe("imagenet", "resnet50", "adadelta", 0.65, 100, 256),
+        Recipe("squad", "bert_base_uncased", "adamw", 84.0, 6, 32),
+        Recipe("librispeech", "deepspeech2", "adamw", 40.0, 16, 256),
+        Recipe("movielens-1m", "ncf", "adam", 0.41, 100, 1024),
+        Recipe("sentiment140", "bert_base_uncased", "adamw", 0.84, 10, 128),
+    )
+}
+"""The workloads of the Zeus paper."""
+
+
+def recipe(
+    name: str,
+    *,
+    target: float | None = None,
+    max_epochs: int | None = None,
+    default: int | None = None,
+) -> Recipe:
+    """The recipe of a workload: the paper's, with the arguments in its place, or a new one.
+
+    Args:
+        name: A dataset of `RECIPES`, or `DATASET/NETWORK/OPTIMIZER`.
+        target: Target metric.
+        max_epochs: Epochs after which a run has failed.
+        default: Default batch size.
+
+    Raises:
+        SimulationError: The workload is not one of the paper's, and an argument is missing.
+    """
+    dataset, *rest = name.split("/")
+    paper = RECIPES.get(dataset)
+    identity = (paper.network, paper.optimizer) if paper else None
+    if len(rest) == 2:
+        identity = (rest[0], rest[1])
+    if paper and identity == (paper.network, paper.optimizer):
+        target = paper.target_metric if target is None else target
+        max_epochs = max_epochs or paper.max_epochs
+        default = default or paper.default_batch_size
+    if identity is None or target is None or max_epochs is None or default is None:
+        raise SimulationError(
+            f"workload {name!r} is none of the Zeus paper's ({', '.join(RECIPES)}); give it as "
+            "DATASET/NETWORK/OPTIMIZER with --target, --max-epochs and --default-batch-size"
+        )
+    return Recipe(dataset, *identity, target, max_epochs, default)
+
+
+def gpus(directory: Path) -> list[str]:
+    """The GPUs that a directory has power data of.
+
+    Raises:
+        SimulationError: The directory has no power data.
+    """
+    prefix = "summary_power_"
+    names = sorted(path.stem.removeprefix(prefix) for path in directory.glob(f"{prefix}*.csv"))
+    if not names:
+        raise SimulationError(
+            f"{directory}: no file {prefix}GPU.csv here; name the directory of the recorded runs"
+        )
+    return names
+
+
+def datasets(directory: Path, gpu: str) -> list[str]:
+    """The datasets with runs, and with power data of a GPU.
+
+    Raises:
+        SimulationError: A file is missing or lacks columns.
+    """
+    trained = {row.text("dataset") for row in rows_of(directory / _TRAIN, _TRAIN_COLUMNS)}
+    power = _power_path(directory, gpu)
+    return sorted(trained & {row.text("dataset") for row in rows_of(power, _POWER_COLUMNS)})
+
+
+def read(directory: Path, gpu: str, recipe: Recipe) -> Workload:
+    """Read one workload on one GPU.
+
+    Raises:
+        SimulationError: A file is missing or invalid, or lacks this workload.
+    """
+    train, power = directory / _TRAIN, _power_path(directory, gpu)
+    runs = _runs(train, recipe)
+    epochs, max_power_w = _epochs(power, recipe)
+    sizes = sorted(runs.keys() & epochs.keys())
+    if not sizes:
+        raise SimulationError(
+            f"{power}: {recipe.dataset} has power data of the batch sizes {sorted(epochs)}, and "
+            f"runs of {sorted(runs)} in {train}; record runs and power of the same ones"
+        )
+    settings = {
+        size: Setting(tuple(_target_epoch(row) for row in runs[size]), epochs[size])
+        for size in sizes
+    }
+    if all(math.isinf(setting.expected_epochs(recipe.max_epochs)) for setting in settings.values()):
+        rows = sorted(row.line for size in sizes for row in runs[size])
+        raise SimulationError(
+            f"{train}, rows {rows[0]} to {rows[-1]}: no run of {recipe.dataset} reaches the target "
+            f"of {recipe.target_metric:g} within {recipe.max_epochs} epochs with a batch size that "
+            f"{power} has; take another target or more epochs"
+        )
+    default = min(recipe.default_batch_size, max(epochs))
+    if default not in epochs:
+        row = f", row {runs[default][0].line}" if default in runs else ""
+        raise SimulationError(
+            f"{train}{row}: the default batch size {default} of {recipe.dataset} has no power data "
+            f"in {power}, only {sorted(epochs)} have; measure it, or take one of these for default"
+        )
+    if default not in runs:
+        raise SimulationError(
+            f"{train}: the default batch size {default} of {recipe.dataset} has no runs with the "
+            f"target {recipe.target_metric:g}, only {sorted(runs)} have; record some, or take one "
+            "of these for default"
+        )
+    return Workload(
+        name=recipe.dataset,
+        gpu=gpu,
+        settings=settings,
+        default_batch_size=default,
+        max_epochs=recipe.max_epochs,
+        max_power_w=max_power_w,
+        left_out=tuple(sorted(runs.keys() - epochs.keys())),
+    )
+
+
+def _power_path(directory: Path, gpu: str) -> Path:
+    path = directory / f"summary_power_{gpu}.csv"
+    if not path.is_file():
+        raise SimulationError(
+            f"{path}: no such file; the GPUs with power data are {', '.join(gpus(directory))}"
+        )
+    return path
+
+
+def _runs(path: Path, recipe: Recipe) -> dict[int, list[Row]]:
+    """The runs of every batch size, one row each."""
+    runs: dict[int, list[Row]] = {}
+    targets: set[float] = set()
+    for row in _of_recipe(path, list(rows_of(path, _TRAIN_COLUMNS)), recipe):
+        target = row.number("target_metric")
+        targets.add(target)
+        if target == recipe.target_metric:
+            runs.setdefault(row.whole("batch_size"), []).append(row)
+    if not runs:
+        raise SimulationError(
+            f"{path}: no row of {recipe.dataset} has the target {recipe.target_metric:g}; those "
+            f"recorded are {', '.join(f'{target:g}' for target in sorted(targets))}"
+        )
+    return runs
+
+
+def _epochs(path: Path, recipe: Recipe) -> tuple[dict[int, dict[float, Epoch]], float]:
+    """Epochs by batch size and power limit, and the largest limit in the file."""
+    epochs: dict[int, dict[float, Epoch]] = {}
+    rows = list(rows_of(path, _POWER_COLUMNS))
+    for row in _of_recipe(path, rows, recipe):
+        limit = row.amount("power_limit")
+        of_size = epochs.setdefault(row.whole("batch_size"), {})
+        if limit in of_size:
+            raise SimulationError(
+                f"{path}, row {row.line}: a second row for batch size {row.text('batch_size')} at "
+                f"{limit:g} W; keep one of them"
+            )
+        time_s = row.amount("time_per_epoch")
+        of_size[limit] = Epoch(time_s, time_s * row.amount("average_power"))
+    return epochs, max(row.amount("power_limit") for row in rows)
+
+
+def _of_recipe(path: Path, rows: list[Row], recipe: Recipe) -> list[Row]:
+    """The rows of a workload."""
+    names = ["/".join(row.text(column) for column in _IDENTITY) for row in rows]
+    wanted = "/".join((recipe.dataset, recipe.network, recipe.optimizer))
+    found = [row for row, name in zip(rows, names, strict=True) if name == wanted]
+    if not found:
+        raise SimulationError(
+            f"{path}: no row of workload {wanted}; those there are {', '.join(sorted(set(names)))}"
+        )
+    return found
+
+
+def _target_epoch(row: Row) -> float:
+    """The epoch that reached the target; infinite for `nan`, when the run never did."""
+    never = row.text("target_epoch").lower() in ("nan", "+nan", "-nan")
+    return math.inf if never else row.whole("target_epoch")

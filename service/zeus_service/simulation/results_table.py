@@ -1,0 +1,90 @@
+"""The table of a simulation's results, printed and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Column, Table
+
+from zeus_service.simulation.errors import SimulationError
+from zeus_service.simulation.replay import MAX_TRIES
+from zeus_service.simulation.summary import Ratio, Summary
+
+_LEGEND = (
+    "cost: over that of always choosing the best batch size; energy, time: over those of the "
+    "default batch size at the largest power limit; wasted: failed tries of a replay; "
+    "final: what most of the last ten recurrences chose"
+)
+
+
+def print_table(console: Console, summaries: Sequence[Summary]) -> None:
+    """Print the table, and below it what its columns mean."""
+    console.print(table(summaries))
+    console.print(legend(summaries), style="dim", highlight=False)
+
+
+def legend(summaries: Sequence[Summary]) -> str:
+    """The meaning of the table's columns, and the recurrences that were given up."""
+    given_up = [
+        f"{row.workload} {row.gpu} with {row.policy} gave up {row.given_up:.1f} recurrences of a "
+        f"replay after {MAX_TRIES} tries each, so its cost is not comparable: some "
+        "recurrences never reached the target"
+        for row in summaries
+        if row.given_up
+    ]
+    return "\n".join([_LEGEND, *given_up])
+
+
+def table(summaries: Sequence[Summary]) -> Table:
+    """The printed table: under each workload, a line for each policy."""
+    names = ("cost", "first 30", "energy", "time", "wasted", "final")
+    columns = [Column("workload, policy", overflow="fold")]
+    columns += [Column(name, no_wrap=True, justify="right") for name in names]
+    result = Table(*columns, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    for workload, rows in groupby(summaries, key=lambda row: f"{row.workload} {row.gpu}"):
+        result.add_row(workload)
+        for row in rows:
+            result.add_row(
+                f"  {row.policy}",
+                _with_error(row.cost),
+                f"{row.early_cost.value:.3f}",
+                f"{row.energy.value:.2f}",
+                f"{row.time.value:.2f}",
+                f"{row.tries_wasted:.1f}",
+                "-" if row.final is None else f"{row.final} {row.final_share:.0%}",
+            )
+    return result
+
+
+def write_csv(path: Path, summaries: Sequence[Summary]) -> None:
+    """Write the table with all digits and standard errors.
+
+    Raises:
+        SimulationError: The file cannot be written.
+    """
+    rows: list[dict[str, object]] = []
+    for summary in summaries:
+        rows.append({})
+        for name, value in vars(summary).items():
+            if isinstance(value, Ratio):
+                rows[-1] |= {name: value.value, f"{name}_error": value.error}
+            else:
+                rows[-1][name] = value
+    try:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+    except OSError as error:
+        raise SimulationError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _with_error(ratio: Ratio) -> str:
+    error = "" if math.isnan(ratio.error) else f"±{ratio.error:.3f}".replace("0.", ".", 1)
+    return f"{ratio.value:.3f}{error}"

@@ -1,0 +1,174 @@
+"""How connections are opened, set up and pooled, by database."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, event
+from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
+
+POOL_SIZE = 16
+"""Database connections per process, at most; they are opened when they are needed."""
+
+WRITERS = 12
+"""Of these, for requests that write: when all of them wait, reads are still answered."""
+
+BUSY_MS = 20
+"""How long SQLite waits for a locked file by itself. It blocks the whole worker meanwhile, so
+`use_case` does the rest."""
+
+SQLITE_BUSY = "SQLITE_BUSY"
+
+_CONNECT: dict[str, dict[str, Any]] = {
+    "postgresql": {
+        "connect_timeout": 5,
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 30_000,  # ms
+    },
+    "mysql": {"connect_timeout": 5, "read_timeout": 30, "write_timeout": 30},
+}
+"""Timeouts in seconds, shorter than TCP's, to notice a lost server. The URL's query wins."""
+
+_SESSION = {
+    # Timeouts release the locks of a host that died before its TCP connection times out.
+    "postgresql": "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; "
+    "SET default_transaction_isolation = 'read committed'",
+    "mysql": "SET SESSION innodb_lock_wait_timeout = 10, SESSION wait_timeout = 600",
+}
+
+_READ_ONLY = frozenset({"25006", 1290, 1836})
+"""Errors of a read-only server: another one has replaced it, or will."""
+
+
+def error_code(error: BaseException | None) -> object:
+    """PostgreSQL's SQLSTATE, MySQL's number, or `SQLITE_BUSY`."""
+    if getattr(error, "sqlite_errorname", "").startswith(SQLITE_BUSY):
+        return SQLITE_BUSY  # it has variants, such as SQLITE_BUSY_RECOVERY
+    arguments = getattr(error, "args", ())
+    return getattr(error, "sqlstate", None) or next(iter(arguments), None)
+
+
+def cause(error: SQLAlchemyError) -> str:
+    """The database's own message, in one line, without the statement."""
+    return " ".join(str(getattr(error, "orig", None) or error).split())
+
+
+def engine_options(url: URL) -> dict[str, Any]:
+    """Options of `create_engine` for a database."""
+    # Reuse the most recently used connection: its server process has pages and plans cached.
+    pool = {"pool_size": POOL_SIZE, "max_overflow": 0, "pool_timeout": 10, "pool_use_lifo": True}
+    backend = url.get_backend_name()
+    if backend == "sqlite":
+        return pool
+    connect = {name: value for name, value in _CONNECT[backend].items() if name not in url.query}
+    # On PostgreSQL the driver begins no transactions; see `_set_up_postgresql`.
+    isolation = {} if backend == "postgresql" else {"isolation_level": "READ COMMITTED"}
+    # Connections are replaced before a firewall has forgotten them.
+    return {**pool, **isolation, "pool_recycle": 300, "connect_args": connect}
+
+
+def writers(engine: Engine) -> int:
+    """How many transactions of one process may write at once."""
+    return 1 if engine.dialect.name == "sqlite" else WRITERS  # SQLite locks the whole file
+
+
+def set_up(engine: Engine) -> None:
+    """Register the listeners that set up each connection of an engine."""
+    if engine.dialect.name == "sqlite":
+        _set_up_sqlite(engine)
+        return
+    if engine.dialect.name == "postgresql":
+        _set_up_postgresql(engine)
+    session = _SESSION[engine.dialect.name]
+
+    @event.listens_for(engine, "connect")
+    def connect(connection: Any, _record: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(session)
+        connection.commit()
+
+    @event.listens_for(engine, "handle_error")
+    def replace_connections(context: ExceptionContext) -> None:
+        if error_code(context.original_exception) in _READ_ONLY:
+            context.is_disconnect = True  # new ones may reach the server that writes
+
+
+def create_sqlite_file(path: Path) -> None:
+    """Create a SQLite file if it does not exist, and set up what connections share.
+
+    Raises:
+        OSError, sqlite3.Error: It cannot be created, opened or written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.closing(sqlite3.connect(path, timeout=30)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA user_version = 0")  # fails if it cannot be written
+
+
+def set_up_sqlite_migration(connection: Connection) -> None:
+    """Set up a connection to migrate a SQLite file, before its transaction begins."""
+    cursor = connection.connection.cursor()
+    cursor.execute("PRAGMA busy_timeout = 30000")
+    # Altering a table means creating another and dropping the old one, which would delete the rows
+    # that refer to it. This cannot be set within the transaction.
+    cursor.execute("PRAGMA foreign_keys = OFF")
+
+
+def _set_up_postgresql(engine: Engine) -> None:
+    """Begin a transaction only for several statements: it costs two round trips."""
+
+    @event.listens_for(engine, "connect")
+    def connect(connection: Any, _record: Any) -> None:
+        connection.autocommit = True
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        options = connection.get_execution_options()
+        if not (options.get("read_only") or options.get("one_write")):
+            connection.exec_driver_sql("BEGIN")
+
+
+def _set_up_sqlite(engine: Engine) -> None:
+    """Let SQLAlchemy, not the driver, begin transactions, and reconnect if the file was replaced.
+
+    Connections stay open: when the last one is closed, SQLite writes its log back into the file.
+    """
+
+    @event.listens_for(engine, "do_connect")
+    def do_connect(_dialect: Any, record: Any, *_arguments: Any) -> None:
+        record.info["file"] = _file(engine.url)
+
+    @event.listens_for(engine, "connect")
+    def connect(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+        connection.execute("PRAGMA foreign_keys = ON")
+
+    @event.listens_for(engine, "checkout")
+    def checkout(_connection: Any, record: Any, _proxy: Any) -> None:
+        if record.info["file"] != _file(engine.url):
+            raise DisconnectionError("it is another file now")  # the pool opens a new connection
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        read_only = connection.get_execution_options().get("read_only", False)
+        connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+
+def _file(url: URL) -> tuple[int, ...] | None:
+    """The identity of the file at a SQLite URL, and whether it can be written, if it exists.
+
+    A connection to a file that could not be written when it was opened stays read-only.
+    """
+    path = Path(url.database or "")
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, os.access(path, os.W_OK)

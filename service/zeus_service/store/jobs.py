@@ -1,0 +1,205 @@
+"""Jobs as they are stored; under its lock, a job's events and its state advance together.
+
+An unknown job raises `NotFound`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, delete, func, insert, select, update
+
+from zeus_service import counters, history
+from zeus_service.errors import NotFound
+from zeus_service.policies import Choice, State, policy_of
+from zeus_service.spec import JobSpec
+from zeus_service.store import statements
+from zeus_service.store.models import EVENTS, JOBS, TRIALS
+from zeus_service.store.transactions import after_commit
+from zeus_service.store.writes import Writes, bind_values
+
+
+@dataclass(frozen=True)
+class StoredJob:
+    """A job as a transaction has read it; for its fields see `JobRow`."""
+
+    spec: JobSpec
+    state: State
+    cost_bound: float | None
+    trials: int
+    events: int
+    updated_at: float
+
+    @classmethod
+    def of(cls, row: Row[Any]) -> StoredJob:
+        """Read a row that has the columns of `JOBS`."""
+        spec = JobSpec.model_validate(row.spec)
+        return cls(spec, row.state, row.cost_bound, row.trials, row.events, row.updated_at)
+
+
+def find(connection: Connection, job_id: str) -> StoredJob | None:
+    """Read a job, without a lock; return None if there is none."""
+    row = connection.execute(statements.JOB, {"this_job": job_id}).one_or_none()
+    return None if row is None else StoredJob.of(row)
+
+
+def get(connection: Connection, job_id: str) -> StoredJob:
+    """Read a job, without a lock."""
+    return StoredJob.of(_one(connection, statements.JOB, {"this_job": job_id}))
+
+
+def page(connection: Connection, *, after: str, limit: int) -> list[StoredJob]:
+    """Read the jobs with an id greater than `after`, ordered by id."""
+    query = select(JOBS).where(JOBS.c.job_id > after).order_by(JOBS.c.job_id).limit(limit)
+    return [StoredJob.of(row) for row in connection.execute(query)]
+
+
+def add(connection: Connection, spec: JobSpec, now: float) -> None:
+    """Store a new job."""
+    connection.execute(
+        insert(JOBS).values(
+            job_id=spec.job_id,
+            spec=spec.model_dump(mode="json"),
+            state=history.fold(spec, []),
+            cost_bound=None,
+            trials=0,
+            events=0,
+            created_at=now,
+            updated_at=now,
+        )
+    )
+
+
+def count_trials(connection: Connection, job_id: str) -> dict[str, int]:
+    """Count a job's trials by outcome; those without one are `running`."""
+    outcome = func.coalesce(TRIALS.c.outcome, "running")
+    query = select(outcome, func.count()).where(TRIALS.c.job_id == job_id).group_by(outcome)
+    return {name: count for name, count in connection.execute(query)}  # noqa: C416 - mypy: rows are no pairs
+
+
+def events_of(connection: Connection, job_id: str) -> list[history.Event]:
+    """Read a job's events, in the order in which they happened."""
+    query = select(EVENTS).where(EVENTS.c.job_id == job_id).order_by(EVENTS.c.sequence)
+    events = []
+    for row in connection.execute(query):
+        choice = Choice(row.batch_size, row.why)
+        events.append(history.Event(row.kind, row.trial_number, choice, row.outcome, row.cost))
+    return events
+
+
+class LockedJob:
+    """A job whose row this transaction has locked.
+
+    Attributes:
+        stored: The job as it was when it was locked.
+        spec: The job's specification.
+        state: The policy's state after the events that were appended since.
+    """
+
+    def __init__(self, connection: Connection, row: Row[Any]) -> None:
+        self._connection = connection
+        self.stored = StoredJob.of(row)
+        self.spec = self.stored.spec
+        self.state = self.stored.state
+        self._events: list[history.Event] = []
+
+    @classmethod
+    def lock(cls, connection: Connection, job_id: str) -> LockedJob:
+        """Lock a job: FOR NO KEY UPDATE, FOR UPDATE, or what `BEGIN IMMEDIATE` has locked."""
+        return cls(connection, _one(connection, statements.LOCKED_JOB, {"this_job": job_id}))
+
+    def append(self, event: history.Event) -> None:
+        """Record an event and advance the state by it."""
+        self.state = history.apply(self.spec, self.state, event)
+        self._events.append(event)
+
+    @property
+    def cost_bound(self) -> float | None:
+        """The early-stop bound in joules, or None. Only the end of a trial changes it."""
+        if all(event.outcome is None for event in self._events):
+            return self.stored.cost_bound
+        return _cost_bound(self.spec, self.state)
+
+    def save(self, writes: Writes, values: Mapping[str, Any], now: float) -> bool:
+        """Write a trial, by `START`, `REPORT_TO_JOB` or `END`, the events, and the job's new state.
+
+        Returns:
+            Whether the trial was still as it was read. If not, nothing has been written.
+        """
+        first = self.stored.events + 1
+        *earlier, last = [
+            {
+                "job_id": self.spec.job_id,
+                "sequence": sequence,
+                "kind": event.kind,
+                "trial_number": event.trial_number,
+                "batch_size": event.choice.batch_size,
+                "why": event.choice.why,
+                "outcome": event.outcome,
+                "cost": event.cost,
+                "happened_at": now,
+            }
+            for sequence, event in enumerate(self._events, first)
+        ]
+        job = {
+            "state": self.state,
+            "cost_bound": self.cost_bound,
+            "trials": max(self.stored.trials, self._events[-1].trial_number),  # one more by a start
+            "events": self.stored.events + len(self._events),
+            "updated_at": now,
+        }
+        values = {
+            "this_job": self.spec.job_id,
+            **values,
+            **bind_values(EVENTS, last),
+            **bind_values(JOBS, job),
+        }
+        if not writes.execute(self._connection, values):
+            return False
+        if earlier:
+            self._connection.execute(insert(EVENTS), earlier)
+        for event in self._events:
+            if event.outcome is not None:
+                after_commit(self._connection, counters.trials_ended.labels(event.outcome).inc)
+        return True
+
+    def replace_state(self, state: State, now: float) -> None:
+        """Store a state in place of the one that was read."""
+        job = update(JOBS).where(JOBS.c.job_id == self.spec.job_id)
+        bound = _cost_bound(self.spec, state)
+        self._connection.execute(job.values(state=state, cost_bound=bound, updated_at=now))
+
+    def delete(self) -> None:
+        """Delete the job with its trials, reports, events and power profiles."""
+        self._connection.execute(delete(JOBS).where(JOBS.c.job_id == self.spec.job_id))
+
+
+def lock_to_start(
+    connection: Connection, job_id: str, idempotency_key: str | None, now: float
+) -> tuple[LockedJob, tuple[str, int] | None, bool]:
+    """Lock a job for a start, in one statement.
+
+    Returns:
+        The job; the job id and number of the trial that was started with the same key, if there is
+        one; and whether the lease of a running trial has expired.
+    """
+    values = {"this_job": job_id, "this_key": idempotency_key, "now": now}
+    row = _one(connection, statements.LOCKED_JOB_TO_START, values)
+    known = None if row.key_job_id is None else (row.key_job_id, row.key_trial_number)
+    return LockedJob(connection, row), known, row.any_expired
+
+
+def _one(connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> Row[Any]:
+    row = connection.execute(query, values).one_or_none()
+    if row is None:
+        job_id = values["this_job"]
+        raise NotFound(f"no job {job_id!r}; `zeus-service jobs` lists the existing jobs")
+    return row
+
+
+def _cost_bound(spec: JobSpec, state: State) -> float | None:
+    bound = policy_of(spec).cost_bound(spec, state)
+    return bound if math.isfinite(bound) else None

@@ -1,0 +1,59 @@
+"""Leases of running trials: what extends them, and what happens when they expire.
+
+A start and each report set a new `lease_expires_at` together with their other values. A heartbeat
+extends the lease alone. The job's next start marks the trials whose lease has expired as lost.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, bindparam, select, update
+
+from zeus_service.history import Event
+from zeus_service.messages import Trial
+from zeus_service.policies import Choice
+from zeus_service.store.models import TRIALS
+
+# Unordered: to order them, SQLite would read all trials of the job.
+EXPIRED = select(*TRIALS.c["trial_number", "batch_size", "why", "cost"]).where(
+    TRIALS.c.job_id == bindparam("this_job"),
+    TRIALS.c.outcome.is_(None),
+    TRIALS.c.lease_expires_at < bindparam("now"),
+)
+"""Running trials of a job whose lease has expired; see `statements` for the parameters."""
+
+_LOCKED_EXPIRED = EXPIRED.with_for_update()  # reports lock no job
+_EXTENDED = (
+    update(TRIALS)
+    .where(
+        TRIALS.c.job_id == bindparam("this_job"),
+        TRIALS.c.trial_number == bindparam("this_trial"),
+        TRIALS.c.outcome.is_(None),
+    )
+    .values(lease_expires_at=bindparam("expires_at"))
+)
+
+
+def extend(connection: Connection, trial: Trial, expires_at: float) -> bool:
+    """Extend the lease of a trial; return False if the trial has ended."""
+    this = {"this_job": trial.job_id, "this_trial": trial.trial_number}
+    return connection.execute(_EXTENDED, {**this, "expires_at": expires_at}).rowcount > 0
+
+
+def lose_expired(connection: Connection, job_id: str, now: float) -> list[Event]:
+    """Mark running trials whose lease has expired as lost; return the events to append to the job.
+
+    The job must be locked.
+    """
+    expired = connection.execute(_LOCKED_EXPIRED, {"this_job": job_id, "now": now}).all()
+    if not expired:
+        return []
+    numbers = [row.trial_number for row in expired]
+    connection.execute(
+        update(TRIALS)
+        .where(TRIALS.c.job_id == job_id, TRIALS.c.trial_number.in_(numbers))
+        .values(outcome="lost", ended_at=now, reason="its lease ran out")
+    )
+    return [
+        Event("ended", row.trial_number, Choice(row.batch_size, row.why), "lost", row.cost)
+        for row in sorted(expired, key=lambda row: row.trial_number)
+    ]

@@ -1,0 +1,156 @@
+"""Migrate the database to the revision that this version works with, and check its revision.
+
+The functions raise `UnusableDatabase` if the database cannot be reached, read, migrated or written,
+or has a revision that they cannot work with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from alembic import command
+from alembic.config import Config as AlembicConfig
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from flask import Flask, current_app
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from zeus_service.config import Config
+from zeus_service.errors import Contended
+from zeus_service.store.engine import cause, create_sqlite_file
+from zeus_service.store.models import db
+from zeus_service.store.transactions import use_case
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+class UnusableDatabase(Exception):
+    """Raised when the database cannot be used; the message names it and the remedy."""
+
+
+def prepare(app: Flask) -> None:
+    """Prepare the database for the service; to be called once, before workers start.
+
+    SQLite is migrated. A server's database must be at the right revision: an operator migrates it,
+    with a backup, when no older version writes to it any more.
+    """
+    with app.app_context():
+        if _config().sqlite_path:
+            upgrade(app)
+        check_revision()
+        db.engine.dispose()  # no connection may cross a fork
+
+
+def _create(path: Path) -> None:
+    try:
+        create_sqlite_file(path)
+    except (OSError, sqlite3.Error) as error:
+        raise UnusableDatabase(
+            f"cannot open the database {path}: {error}; set ZEUS_BSO_DATABASE_URL to a file that "
+            "this user can write, such as sqlite:////var/lib/zeus/zeus.sqlite3"
+        ) from error
+
+
+def upgrade(app: Flask, revision: str = "head", *, sql: TextIO | None = None) -> None:
+    """Migrate up to a revision, or write the SQL that would to `sql`, without a connection.
+
+    With `sql`, the revision may be `FROM:TO`. Without it, a SQLite file that does not exist is
+    created.
+    """
+    with app.app_context(), _naming_the_database("migrate"):
+        path = _config().sqlite_path
+        if path and sql is None:
+            _create(path)
+        command.upgrade(_alembic(sql), revision, sql=sql is not None)
+
+
+def downgrade(app: Flask, revision: str) -> None:
+    """Migrate down to a revision; `base` drops everything."""
+    with app.app_context(), _naming_the_database("migrate"):
+        _check_exists()
+        command.downgrade(_alembic(), revision)
+
+
+def current_revision() -> str | None:
+    """The database's revision, within the application's context, or None without tables."""
+    _check_exists()
+    with _naming_the_database("read"):
+        return _read_revision()
+
+
+@use_case(read_only=True)
+def _read_revision(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+@functools.cache
+def known_revisions() -> tuple[str, ...]:
+    """The revisions of this version, the newest first, which is the one it works with.
+
+    The application factory calls this first, so that no request reads files, which the worker's
+    user may be unable to.
+    """
+    scripts = ScriptDirectory.from_config(_alembic()).walk_revisions()
+    return tuple(script.revision for script in scripts)
+
+
+def _check_exists() -> None:
+    """Check that a SQLite file exists: opening it would create it."""
+    path = _config().sqlite_path
+    if path and not path.exists():
+        raise UnusableDatabase(
+            f"no database at {path}; `zeus-service serve` creates it, or ZEUS_BSO_DATABASE_URL "
+            "names another"
+        )
+
+
+def check_revision() -> None:
+    """Check, within the application's context, that the database has this version's revision."""
+    found, (head, *older) = current_revision(), known_revisions()
+    if found == head:
+        return
+    remedy = "use the newer version that migrated it, or its `zeus-service db downgrade`"
+    if found in (None, *older):
+        remedy = "run `zeus-service db upgrade`"
+    raise UnusableDatabase(
+        f"{_shown()} is at revision {found}, this version of zeus-service works with {head}: "
+        f"{remedy}"
+    )
+
+
+def _alembic(sql: TextIO | None = None) -> AlembicConfig:
+    alembic = AlembicConfig(str(MIGRATIONS / "alembic.ini"), output_buffer=sql)
+    alembic.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    return alembic
+
+
+def _config() -> Config:
+    config: Config = current_app.extensions["zeus_config"]
+    return config
+
+
+def _shown() -> str:
+    return f"the database {_config().shown_database}"
+
+
+@contextlib.contextmanager
+def _naming_the_database(verb: str) -> Iterator[None]:
+    """Raise errors of the database and of Alembic as `UnusableDatabase`."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise UnusableDatabase(f"cannot {verb} {_shown()}: {cause(error)}") from error
+    except Contended as error:
+        raise UnusableDatabase(f"cannot {verb} {_shown()}: it is locked") from error
+    except CommandError as error:
+        raise UnusableDatabase(
+            f"cannot {verb} {_shown()}: {error}. A database of a newer version of zeus-service can "
+            "be migrated by that version only"
+        ) from error

@@ -1,0 +1,116 @@
+"""Tables for jobs, trials, reports and events."""
+
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects import postgresql
+
+revision = "0001"
+down_revision = None
+
+MYSQL: dict[str, Any] = {
+    "mysql_engine": "InnoDB",
+    "mysql_charset": "utf8mb4",
+    "mysql_collate": "utf8mb4_bin",
+}
+# Compared and ordered by its bytes.
+IDENTIFIER = sa.String(255).with_variant(postgresql.VARCHAR(255, collation="C"), "postgresql")
+
+
+def upgrade() -> None:
+    op.create_table(
+        "jobs",
+        sa.Column("job_id", IDENTIFIER, nullable=False),
+        sa.Column("spec", sa.JSON(), nullable=False),
+        sa.Column("state", sa.JSON(), nullable=False),
+        sa.Column("cost_bound", sa.Double(), nullable=True),
+        sa.Column("trials", sa.Integer(), nullable=False),
+        sa.Column("events", sa.Integer(), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("updated_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("job_id", name=op.f("pk_jobs")),
+        postgresql_with={"fillfactor": 50},
+        **MYSQL,
+    )
+    op.create_table(
+        "events",
+        sa.Column("job_id", IDENTIFIER, nullable=False),
+        sa.Column("sequence", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("kind", sa.String(length=32), nullable=False),
+        sa.Column("trial_number", sa.Integer(), nullable=False),
+        sa.Column("batch_size", sa.Integer(), nullable=False),
+        sa.Column("why", sa.String(length=32), nullable=False),
+        sa.Column("outcome", sa.String(length=32), nullable=True),
+        sa.Column("cost", sa.Double(), nullable=False),
+        sa.Column("happened_at", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id"], ["jobs.job_id"], name=op.f("fk_events_job_id_jobs"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("job_id", "sequence", name=op.f("pk_events")),
+        **MYSQL,
+    )
+    op.create_table(
+        "trials",
+        sa.Column("job_id", IDENTIFIER, nullable=False),
+        sa.Column("trial_number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("idempotency_key", IDENTIFIER, nullable=True),
+        sa.Column("batch_size", sa.Integer(), nullable=False),
+        sa.Column("why", sa.String(length=32), nullable=False),
+        sa.Column("start_reason", sa.String(length=255), nullable=False),
+        sa.Column("start_cost_bound", sa.Double(), nullable=True),
+        sa.Column("outcome", sa.String(length=32), nullable=True),
+        sa.Column("reason", sa.String(length=1000), nullable=False),
+        sa.Column("started_at", sa.Double(), nullable=False),
+        sa.Column("ended_at", sa.Double(), nullable=True),
+        sa.Column("lease_expires_at", sa.Double(), nullable=False),
+        sa.Column("reports", sa.Integer(), nullable=False),
+        sa.Column("epoch", sa.Integer(), nullable=False),
+        sa.Column("time_s", sa.Double(), nullable=False),
+        sa.Column("energy_j", sa.Double(), nullable=False),
+        sa.Column("metric", sa.Double(), nullable=True),
+        sa.Column("cost", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id"], ["jobs.job_id"], name=op.f("fk_trials_job_id_jobs"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("job_id", "trial_number", name=op.f("pk_trials")),
+        sa.UniqueConstraint("idempotency_key", name=op.f("uq_trials_idempotency_key")),
+        **MYSQL,
+    )
+    op.create_index(
+        op.f("ix_trials_outcome_job_id"),
+        "trials",
+        ["outcome", "job_id"],
+        postgresql_where=sa.text("outcome IS NULL"),
+    )
+    op.create_table(
+        "reports",
+        sa.Column("job_id", IDENTIFIER, nullable=False),
+        sa.Column("trial_number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("sequence", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("epoch", sa.Integer(), nullable=False),
+        sa.Column("time_s", sa.Double(), nullable=False),
+        sa.Column("energy_j", sa.Double(), nullable=False),
+        sa.Column("metric", sa.Double(), nullable=False),
+        sa.Column("decision", sa.String(length=32), nullable=False),
+        sa.Column("outcome", sa.String(length=32), nullable=True),
+        sa.Column("cost", sa.Double(), nullable=False),
+        sa.Column("cost_bound", sa.Double(), nullable=True),
+        sa.Column("reason", sa.String(length=1000), nullable=False),
+        sa.Column("reported_at", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id", "trial_number"],
+            ["trials.job_id", "trials.trial_number"],
+            name=op.f("fk_reports_job_id_trial_number_trials"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("job_id", "trial_number", "sequence", name=op.f("pk_reports")),
+        **MYSQL,
+    )
+
+
+def downgrade() -> None:
+    op.drop_table("reports")
+    op.drop_table("trials")
+    op.drop_table("events")
+    op.drop_table("jobs")

@@ -1,0 +1,64 @@
+"""Power profiles of a job's batch sizes. An unknown job or profile raises `NotFound`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, select
+
+from zeus_service.errors import NotFound
+from zeus_service.messages import PowerProfile, PowerProfileList
+from zeus_service.store import jobs
+from zeus_service.store.models import POWER_PROFILES
+from zeus_service.store.transactions import use_case
+
+
+@use_case()
+def put(connection: Connection, job_id: str, profile: PowerProfile) -> bool:
+    """Store a profile, or replace that of its batch size and GPU model; return if it is new."""
+    jobs.LockedJob.lock(connection, job_id)  # two requests at once would both insert
+    replaced = connection.execute(
+        delete(POWER_PROFILES).where(*_key(job_id, profile.batch_size, profile.device_model))
+    )
+    connection.execute(
+        insert(POWER_PROFILES).values(
+            job_id=job_id,
+            batch_size=profile.batch_size,
+            device_model=profile.device_model,
+            profile=profile.model_dump(mode="json"),
+            updated_at=time.time(),
+        )
+    )
+    return replaced.rowcount == 0
+
+
+@use_case(read_only=True)
+def get(connection: Connection, job_id: str, batch_size: int, device_model: str) -> PowerProfile:
+    """Return the profile of a batch size on a GPU model."""
+    found = connection.execute(
+        select(POWER_PROFILES.c.profile).where(*_key(job_id, batch_size, device_model))
+    ).scalar_one_or_none()
+    if found is None:
+        raise NotFound(
+            f"no power profile of batch size {batch_size} on {device_model!r} in job {job_id!r}; "
+            "ZeusPowerLimitCallback measures one"
+        )
+    return PowerProfile.model_validate(found)
+
+
+@use_case(read_only=True)
+def all_of(connection: Connection, job_id: str, device_model: str | None) -> PowerProfileList:
+    """Return a job's profiles, of one GPU model or all, ordered by batch size; at most 1000."""
+    jobs.get(connection, job_id)
+    query = select(POWER_PROFILES.c.profile).where(POWER_PROFILES.c.job_id == job_id)
+    if device_model is not None:
+        query = query.where(POWER_PROFILES.c.device_model == device_model)
+    query = query.order_by(POWER_PROFILES.c.batch_size, POWER_PROFILES.c.device_model).limit(1000)
+    found = connection.execute(query).scalars().all()
+    return PowerProfileList(profiles=[PowerProfile.model_validate(profile) for profile in found])
+
+
+def _key(job_id: str, batch_size: int, device_model: str) -> tuple[Any, ...]:
+    key = {"job_id": job_id, "batch_size": batch_size, "device_model": device_model}
+    return tuple(POWER_PROFILES.c[name] == value for name, value in key.items())

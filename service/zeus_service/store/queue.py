@@ -1,0 +1,62 @@
+"""Queues in which the requests of one process wait for one another, in the order they came.
+
+Requests that change the same job exclude one another by a lock of the database, which keeps no
+order and costs each waiter a connection. Here they wait without one, so that a locked job does not
+take the connections that other jobs need. Correctness rests on the database's lock alone: other
+processes have queues of their own.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+
+from zeus_service.errors import Contended
+
+
+class _Queue:
+    def __init__(self) -> None:
+        self.inside = 0
+        self.waiting: deque[threading.Event] = deque()
+
+
+_queues: dict[Hashable, _Queue] = {}
+_mutex = threading.Lock()  # for a few instructions, never while waiting
+
+
+@contextmanager
+def turn(
+    key: Hashable, *, at_once: int, timeout_s: float, max_waiting: float = math.inf
+) -> Iterator[None]:
+    """Wait until fewer than `at_once` others are within a block of the same key, first come first.
+
+    Raises:
+        Contended: `max_waiting` wait already, or this one has waited for `timeout_s`.
+    """
+    called = threading.Event()
+    with _mutex:
+        queue = _queues.setdefault(key, _Queue())
+        if queue.inside < at_once:
+            queue.inside += 1
+            called.set()
+        elif len(queue.waiting) < max_waiting:
+            queue.waiting.append(called)
+        else:
+            raise Contended("too many requests wait for this; send this one again")
+    try:
+        if not called.wait(max(0.0, timeout_s)):
+            raise Contended("other requests took too long; send this one again")
+        yield
+    finally:
+        with _mutex:
+            if not called.is_set():  # its time is up, or its thread or greenlet is being ended
+                queue.waiting.remove(called)
+            elif queue.waiting:
+                queue.waiting.popleft().set()
+            else:
+                queue.inside -= 1
+                if not queue.inside:
+                    del _queues[key]

@@ -1,0 +1,73 @@
+"""Statements of starts, reports and ends, built once: building one takes longer than executing it.
+
+A bound parameter means the same in all of them. None has the name of a column: SQLAlchemy would
+use its value as that column's new value.
+
+    this_job, this_trial          the job's id and the trial's number
+    this_key                      the idempotency key of a start
+    this_sequence                 the sequence number of a report
+    now                           Unix seconds
+    read_reports, read_outcome    the trial's `reports` and `outcome` as they were read
+    TABLE_COLUMN                  the new value of a column; see `writes.parameters`
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import and_, bindparam, select, update
+
+from zeus_service.store import leases
+from zeus_service.store.models import EVENTS, JOBS, REPORTS, TRIALS
+from zeus_service.store.writes import Writes, parameters
+
+_THIS_TRIAL = and_(
+    TRIALS.c.job_id == bindparam("this_job"), TRIALS.c.trial_number == bindparam("this_trial")
+)
+_START_WITH_KEY = TRIALS.alias("start_with_key")
+_REPORT = ("reports", "epoch", "time_s", "energy_j", "metric", "cost", "lease_expires_at")
+_END = ("outcome", "reason", "ended_at")
+
+# --- reads ---------------------------------------------------------------------------------------
+
+JOB = select(JOBS).where(JOBS.c.job_id == bindparam("this_job"))
+TRIAL = select(TRIALS).where(_THIS_TRIAL)
+TRIAL_WITH_JOB = TRIAL.add_columns(JOBS.c.spec, JOBS.c.cost_bound).join(
+    JOBS, JOBS.c.job_id == TRIALS.c.job_id
+)
+REPORT = select(REPORTS).where(
+    REPORTS.c.job_id == bindparam("this_job"),
+    REPORTS.c.trial_number == bindparam("this_trial"),
+    REPORTS.c.sequence == bindparam("this_sequence"),
+)
+
+# --- locks: the columns of other tables than the locked one may be older than its own ------------
+
+LOCKED_JOB = JOB.with_for_update(key_share=True, of=JOBS)
+LOCKED_JOB_TO_START = LOCKED_JOB.add_columns(
+    _START_WITH_KEY.c.job_id.label("key_job_id"),
+    _START_WITH_KEY.c.trial_number.label("key_trial_number"),
+    leases.EXPIRED.exists().label("any_expired"),
+).outerjoin_from(JOBS, _START_WITH_KEY, _START_WITH_KEY.c.idempotency_key == bindparam("this_key"))
+LOCKED_TRIAL = TRIAL.with_for_update()
+
+# --- writes --------------------------------------------------------------------------------------
+
+_REPORTED_TRIAL = (
+    update(TRIALS)
+    .where(
+        _THIS_TRIAL,
+        TRIALS.c.reports == bindparam("read_reports"),
+        TRIALS.c.outcome.is_not_distinct_from(bindparam("read_outcome")),
+    )
+    .values(parameters(TRIALS, *_REPORT, *_END))
+)
+_ENDED_TRIAL = update(TRIALS).where(_THIS_TRIAL).values(parameters(TRIALS, *_END))
+_ADVANCED_JOB = (
+    update(JOBS)
+    .where(JOBS.c.job_id == bindparam("this_job"))
+    .values(parameters(JOBS, "state", "cost_bound", "trials", "events", "updated_at"))
+)
+
+REPORT_TO_TRIAL = Writes(_REPORTED_TRIAL, REPORTS)
+REPORT_TO_JOB = Writes(_REPORTED_TRIAL, REPORTS, EVENTS, _ADVANCED_JOB)
+START = Writes(TRIALS, EVENTS, _ADVANCED_JOB)
+END = Writes(_ENDED_TRIAL, EVENTS, _ADVANCED_JOB)

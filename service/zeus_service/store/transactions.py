@@ -1,0 +1,134 @@
+"""Transactions, and retries of a whole use case when others got in its way."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
+
+from sqlalchemy import Connection, exc
+
+from zeus_service.errors import Contended
+from zeus_service.store.engine import SQLITE_BUSY, error_code, writers
+from zeus_service.store.models import db
+from zeus_service.store.queue import turn
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS = 8
+PATIENCE_S = 15.0
+"""No further attempt after this: clients wait for an answer."""
+
+UNLOCKED = 4
+"""Transactions of one job at once that take no lock on it: reports that go on, heartbeats."""
+
+MAX_WAITING = 100
+"""Requests that wait for one job. With the database 1 ms away the last one waits for a second."""
+
+_CONFLICTS = frozenset({1205, 1213, "40001", "40P01", "55P03", SQLITE_BUSY})
+"""Lock timeouts, deadlocks and serialization failures: the database has rolled back."""
+
+
+_CONTENDED = "too many requests change this at once; send this one again"
+
+
+class Raced(Exception):
+    """Raised when another transaction changed a row between our reading and our writing it."""
+
+    orig = None
+    connection_invalidated = False
+
+
+def after_commit(connection: Connection, callback: Callable[[], object]) -> None:
+    """Call a function once the connection's `transaction` has committed; not if it rolls back."""
+    connection.get_execution_options()["after_commit"].append(callback)
+
+
+@contextmanager
+def transaction(*, read_only: bool = False, one_write: bool = False) -> Iterator[Connection]:
+    """A connection in a transaction that commits at the end, and rolls back on an error.
+
+    PostgreSQL takes a round trip each to begin and to commit. With `read_only`, or `one_write` for
+    what writes once, by `Writes`, each statement is a transaction by itself there.
+
+    On SQLite a writing transaction takes the write lock at once (`BEGIN IMMEDIATE`): one that
+    reads first and writes later could not wait for another writer, only fail.
+    """
+    callbacks: list[Callable[[], object]] = []
+    with db.engine.connect() as connection:
+        connection = connection.execution_options(
+            read_only=read_only, one_write=one_write, after_commit=callbacks
+        )
+        with connection.begin():
+            yield connection
+    for callback in callbacks:
+        callback()
+
+
+def use_case(
+    *, read_only: bool = False, one_write: bool = False
+) -> Callable[[Callable[Concatenate[Connection, P], R]], Callable[P, R]]:
+    """Decorate a function of a connection: each call is one transaction.
+
+    The function is called again in a new transaction, a few times, after short waits, if another
+    transaction got in its way, or if the connection turns out to be lost: most were lost while they
+    were idle, and the pool replaces them. Nothing has been written in these cases. Only the caller
+    can find out whether a commit whose answer was lost was carried out. With `one_write` the write
+    may have been carried out, too: the function must then find it done.
+
+    Functions that write take turns, by the job that is their first argument: see `queue`.
+
+    Raises:
+        Contended: Others got in the way each time.
+        sqlalchemy.exc.SQLAlchemyError: The database failed.
+    """
+
+    def decorate(function: Callable[Concatenate[Connection, P], R]) -> Callable[P, R]:
+        @wraps(function)
+        def in_turn(*args: P.args, **kwargs: P.kwargs) -> R:
+            last = time.monotonic() + PATIENCE_S
+            if read_only:
+                return retried(last, *args, **kwargs)
+            job = next(iter(args), None)  # its id, or its specification
+            key = db.engine, one_write, getattr(job, "job_id", job)
+            at_once = UNLOCKED if one_write else 1
+            with (
+                turn(key, at_once=at_once, timeout_s=PATIENCE_S, max_waiting=MAX_WAITING),
+                turn(db.engine, at_once=writers(db.engine), timeout_s=last - time.monotonic()),
+            ):
+                return retried(last, *args, **kwargs)
+
+        def retried(last: float, *args: P.args, **kwargs: P.kwargs) -> R:
+            attempt = 0
+            while True:
+                attempt += 1
+                committing = False
+                try:
+                    with transaction(read_only=read_only, one_write=one_write) as connection:
+                        result = function(connection, *args, **kwargs)
+                        committing = not read_only
+                    return result  # noqa: TRY300 - after the commit
+                except (Raced, exc.DBAPIError) as error:
+                    code = error_code(error.orig)
+                    contended = isinstance(error, Raced) or code in _CONFLICTS
+                    lost = error.connection_invalidated and not committing
+                    if not (contended or lost or isinstance(error, exc.IntegrityError)):
+                        raise
+                    file_locked = code == SQLITE_BUSY
+                    if time.monotonic() > last or (attempt >= ATTEMPTS and not file_locked):
+                        if contended:
+                            raise Contended(_CONTENDED) from error
+                        raise
+                    logger.debug("attempt %d of %s: %s", attempt, function.__name__, error)
+                time.sleep(random.uniform(0, 0.05 if file_locked else 0.005 * 2**attempt))
+
+        return in_turn
+
+    return decorate

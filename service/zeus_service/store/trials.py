@@ -1,0 +1,141 @@
+"""Trials and their reports as they are stored. An unknown trial raises `NotFound`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, select
+
+from zeus_service.errors import NotFound
+from zeus_service.messages import Decision, Report, Trial, TrialStart
+from zeus_service.spec import JobSpec
+from zeus_service.store import statements
+from zeus_service.store.models import REPORTS, TRIALS
+from zeus_service.store.writes import bind_values
+
+
+def get_with_job(
+    connection: Connection, job_id: str, trial_number: int
+) -> tuple[Trial, JobSpec, float | None]:
+    """Read a trial, its job's specification, and its job's early-stop bound in joules."""
+    row = _one(connection, statements.TRIAL_WITH_JOB, job_id, trial_number)
+    trial = Trial.model_validate(row, from_attributes=True)
+    return trial, JobSpec.model_validate(row.spec), row.cost_bound
+
+
+def get(connection: Connection, job_id: str, trial_number: int, *, lock: bool = False) -> Trial:
+    """Read a trial, and lock it if asked to."""
+    query = statements.LOCKED_TRIAL if lock else statements.TRIAL
+    row = _one(connection, query, job_id, trial_number)
+    return Trial.model_validate(row, from_attributes=True)
+
+
+def page(connection: Connection, job_id: str, *, after: int, limit: int) -> list[Trial]:
+    """Read a job's trials with a number greater than `after`, ordered by number."""
+    rows = connection.execute(
+        select(TRIALS)
+        .where(TRIALS.c.job_id == job_id, TRIALS.c.trial_number > after)
+        .order_by(TRIALS.c.trial_number)
+        .limit(limit)
+    )
+    return [Trial.model_validate(row, from_attributes=True) for row in rows]
+
+
+def running_batch_size(connection: Connection, job_id: str) -> int | None:
+    """Read the batch size of the running trial that was started first, if any is."""
+    query = (
+        select(TRIALS.c.batch_size)
+        .where(TRIALS.c.job_id == job_id, TRIALS.c.outcome.is_(None))
+        .order_by(TRIALS.c.trial_number)
+        .limit(1)
+    )
+    return connection.execute(query).scalar()
+
+
+def get_start(
+    connection: Connection, job_id: str, trial_number: int, *, lease_s: float
+) -> TrialStart:
+    """Read the answer to the start of a trial."""
+    row = _one(connection, statements.TRIAL, job_id, trial_number)
+    return TrialStart(
+        job_id=job_id,
+        trial_number=trial_number,
+        batch_size=row.batch_size,
+        why=row.why,
+        reason=row.start_reason,
+        cost_bound=row.start_cost_bound,
+        lease_s=lease_s,
+    )
+
+
+def start_values(start: TrialStart, idempotency_key: str | None, now: float) -> dict[str, Any]:
+    """Values of a new trial for `statements.START`."""
+    trial = {
+        **start.model_dump(include={"job_id", "trial_number", "batch_size", "why"}),
+        "idempotency_key": idempotency_key,
+        "start_reason": start.reason,
+        "start_cost_bound": start.cost_bound,
+        "outcome": None,
+        "reason": "",
+        "started_at": now,
+        "ended_at": None,
+        "lease_expires_at": now + start.lease_s,
+        "reports": 0,
+        "epoch": 0,
+        "time_s": 0.0,
+        "energy_j": 0.0,
+        "metric": None,
+        "cost": 0.0,
+    }
+    return bind_values(TRIALS, trial)
+
+
+def get_report(
+    connection: Connection, trial: Trial, sequence: int
+) -> tuple[Report, Decision] | None:
+    """Read a report of a trial and the answer to it; return None if there is none."""
+    this = {"this_job": trial.job_id, "this_trial": trial.trial_number, "this_sequence": sequence}
+    row = connection.execute(statements.REPORT, this).one_or_none()
+    if row is None:
+        return None
+    report = Report.model_validate(row, from_attributes=True)
+    return report, Decision.model_validate(row, from_attributes=True)
+
+
+def report_values(
+    trial: Trial, report: Report, decision: Decision, *, lease_s: float, now: float
+) -> dict[str, Any]:
+    """Values of a report for `statements.REPORT_TO_TRIAL` and `statements.REPORT_TO_JOB`."""
+    reported = {
+        "reports": report.sequence,
+        **report.model_dump(exclude={"sequence"}),
+        "cost": decision.cost,
+        "lease_expires_at": now + lease_s,
+        "outcome": decision.outcome,
+        "reason": decision.reason if decision.outcome else "",
+        "ended_at": now if decision.outcome else None,
+    }
+    this = {"job_id": trial.job_id, "trial_number": trial.trial_number}
+    stored = {**this, "reported_at": now, **report.model_dump(), **decision.model_dump()}
+    return {
+        "this_job": trial.job_id,
+        "this_trial": trial.trial_number,
+        "read_reports": trial.reports,
+        "read_outcome": trial.outcome,
+        **bind_values(TRIALS, reported),
+        **bind_values(REPORTS, stored),
+    }
+
+
+def end_values(ended: Trial) -> dict[str, Any]:
+    """Values of a trial that ends for `statements.END`."""
+    changes = {"outcome": ended.outcome, "reason": ended.reason, "ended_at": ended.ended_at}
+    return {"this_trial": ended.trial_number, **bind_values(TRIALS, changes)}
+
+
+def _one(connection: Connection, query: Select[Any], job_id: str, trial_number: int) -> Row[Any]:
+    this = {"this_job": job_id, "this_trial": trial_number}
+    row = connection.execute(query, this).one_or_none()
+    if row is None:
+        raise NotFound(f"no trial {trial_number} of job {job_id!r}; start one first")
+    return row

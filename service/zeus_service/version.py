@@ -1,0 +1,3 @@
+"""The distribution's version, read by setup.cfg without importing the package."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,171 @@
+"""Where a run finds an earlier power profile, and where it stores its own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fake_nvml import FakeGpu
+from gpu_programs import (
+    DriversClock,
+    GpuNet,
+    ManyBatches,
+    fit,
+    phases,
+    power,
+    zeus_warnings,
+)
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from programs import trainer
+
+from zeus_lightning.power.profile import PowerProfile
+
+
+def test_a_profile_file_is_written_and_the_next_run_applies_it_from_its_first_step(
+    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
+) -> None:
+    path = tmp_path / "profiles" / "a.json"
+    first = power(meter=gpu_meter, profile_path=path)
+    fit(first, GpuNet(gpu))
+    assert PowerProfile.loads(path.read_text()) == first.profile
+    assert [file.name for file in path.parent.iterdir()] == ["a.json"]
+    second, net = power(meter=gpu_meter, profile_path=str(path)), GpuNet(gpu)
+    fit(second, net)
+    assert phases(net.limits_w) == [(225, 200)]
+    assert not second.profiled
+    assert gpu.limit_mw == 250_000
+
+
+def test_another_selector_chooses_again_from_the_stored_points(
+    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.json"
+    fit(power(meter=gpu_meter, profile_path=path), GpuNet(gpu))
+    net = GpuNet(gpu)
+    fit(power(selector="max-slowdown:1.2", meter=gpu_meter, profile_path=path), net)
+    assert phases(net.limits_w) == [(200, 200)]
+
+
+def test_a_file_of_another_batch_size_does_not_count_and_is_replaced(
+    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.json"
+    fit(power(meter=gpu_meter, profile_path=path), GpuNet(gpu))
+    callback = power(meter=gpu_meter, profile_path=path)
+    fit(callback, GpuNet(gpu), data=ManyBatches(batch_size=16))
+    assert callback.profiled
+    assert PowerProfile.loads(path.read_text()).batch_size == 16
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("not JSON", "must be JSON"),
+        ("{}", "lacks"),
+        ({"device_model": "Another GPU"}, "'Another GPU'.*'Fake H100'"),
+        ({"num_devices": 2}, "num_devices 2"),
+        ({"points": []}, "points"),
+    ],
+)
+def test_a_profile_file_that_cannot_be_used_is_one_warning_stays_as_it_is_and_does_not_count(
+    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path, change: Any, message: str
+) -> None:
+    path = tmp_path / "a.json"
+    fit(power(meter=gpu_meter, profile_path=path, step_w=100), GpuNet(gpu))
+    changed = change
+    if isinstance(change, dict):
+        changed = json.dumps({**json.loads(path.read_text()), **change})
+    path.write_text(changed)
+    callback = power(meter=gpu_meter, profile_path=path, step_w=100)
+    with pytest.warns(UserWarning, match="profile_path") as warned:
+        fit(callback, GpuNet(gpu))
+    assert len(zeus_warnings(warned)) == 1
+    assert re.search(message, zeus_warnings(warned)[0])
+    assert callback.profiled
+    assert callback.limit_w == 200
+    assert path.read_text() == changed
+
+
+def test_a_profile_file_that_cannot_be_written_is_one_warning_and_the_limit_is_applied(
+    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    callback = power(meter=gpu_meter, profile_path=tmp_path / "file" / "a.json", step_w=100)
+    with pytest.warns(UserWarning, match="cannot be written to profile_path") as warned:
+        fit(callback, GpuNet(gpu))
+    assert len(zeus_warnings(warned)) == 1
+    assert callback.limit_w == 200
+
+
+def test_a_profile_path_that_cannot_be_opened_is_a_warning_and_limits_are_measured(
+    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
+) -> None:
+    callback = power(meter=gpu_meter, step_w=100, profile_path=tmp_path / ("a" * 300))
+    with pytest.warns(UserWarning, match=r"profile_path .* cannot be used.*too long"):
+        fit(callback, GpuNet(gpu))
+    assert callback.limit_w == 200
+
+
+def test_a_resumed_run_does_not_profile_again(
+    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
+) -> None:
+    runner = fit(power(meter=gpu_meter), GpuNet(gpu))
+    runner.save_checkpoint(tmp_path / "a.ckpt")
+    resumed, net = power(meter=gpu_meter), GpuNet(gpu)
+    trainer(resumed, max_epochs=2).fit(net, ManyBatches(), ckpt_path=tmp_path / "a.ckpt")
+    assert phases(net.limits_w) == [(225, 200)]
+    assert not resumed.profiled
+    fit(resumed, GpuNet(gpu))  # from no checkpoint
+    assert resumed.profiled
+
+
+def test_a_checkpoint_of_another_batch_size_does_not_choose(
+    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
+) -> None:
+    runner = fit(power(meter=gpu_meter), GpuNet(gpu))
+    runner.save_checkpoint(tmp_path / "a.ckpt")
+    resumed = power(meter=gpu_meter)
+    data = ManyBatches(batch_size=4)
+    trainer(resumed, max_epochs=2).fit(GpuNet(gpu), data, ckpt_path=tmp_path / "a.ckpt")
+    assert resumed.profiled
+
+
+def test_a_second_fit_does_not_use_the_firsts_checkpoint(
+    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
+) -> None:
+    fit(power(meter=gpu_meter, step_w=100), GpuNet(gpu)).save_checkpoint(tmp_path / "a.ckpt")
+    callback = power(meter=gpu_meter, step_w=100)
+    for ckpt_path, profiled in ((tmp_path / "a.ckpt", False), (None, True)):
+        trainer(callback, max_epochs=2).fit(GpuNet(gpu), ManyBatches(), ckpt_path=ckpt_path)
+        assert callback.profiled is profiled
+
+
+def test_with_an_unknown_batch_size_the_limit_is_found_but_no_profile_is_stored(
+    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
+) -> None:
+    class Batches:
+        def __iter__(self) -> Iterator[list[torch.Tensor]]:
+            return ([torch.randn(8, 4)] for _ in range(200))
+
+    path = tmp_path / "a.json"
+    callback = power(meter=gpu_meter, step_w=100, profile_path=path)
+    with pytest.warns(UserWarning, match="the global batch size is unknown"):
+        trainer(callback, max_epochs=1).fit(GpuNet(gpu), Batches())
+    assert callback.limit_w == 200
+    assert not path.exists()
+
+
+def test_with_a_batch_size_that_changes_during_the_run_no_profile_is_stored(
+    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.json"
+    callback = power(meter=gpu_meter, step_w=100, profile_path=path)
+    with pytest.warns(UserWarning, match="or changes during the run"):
+        fit(callback, GpuNet(gpu), GradientAccumulationScheduler({0: 1, 2: 4}))
+    assert callback.limit_w == 200
+    assert not path.exists()

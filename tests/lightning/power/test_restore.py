@@ -1,0 +1,348 @@
+"""A limit set for a while: restored however the process ends, and never by two processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pynvml
+import pytest
+from fake_nvml import FakeDriver
+from forked import in_forked_child
+
+from zeus_lightning import ZeusPowerError
+from zeus_lightning.power.limits import PowerLimit
+from zeus_lightning.power.restore import (
+    TemporaryLimit,
+    check_settable,
+    records_folder,
+    restore_all,
+)
+
+EXITING = """
+def set_and_fail():
+    from zeus_lightning.power.limits import PowerLimit
+    from zeus_lightning.power.restore import TemporaryLimit
+    TemporaryLimit(PowerLimit(0)).set_w(125)
+    raise ValueError("of the user")
+
+if __name__ == "__main__":
+"""
+SPAWNING = """
+    import multiprocessing
+    process = multiprocessing.get_context("spawn").Process(target=set_and_fail)
+    process.start()
+    process.join()
+    raise SystemExit(process.exitcode)
+"""
+
+
+def setter(*limits_w: int) -> int:
+    """Pid of a process that has set these limits of GPU 0 in turn, and waits for ever."""
+    receiver, sender = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            temporary = TemporaryLimit(PowerLimit(0))
+            for limit_w in limits_w:
+                temporary.set_w(limit_w)
+            os.write(sender, b"set")
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(sender)
+    with os.fdopen(receiver, "rb") as pipe:
+        assert pipe.read(3) == b"set"
+    return pid
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+@pytest.fixture
+def killed(fake_gpus: FakeDriver) -> int:
+    """Pid of a process that set GPU 0 from 250 to 125 W and was killed."""
+    fake_gpus.gpus[0].limit_mw = 250_000
+    pid = setter(175, 125)
+    kill(pid)
+    assert fake_gpus.gpus[0].limit_mw == 125_000
+    return pid
+
+
+@pytest.fixture
+def limit(fake_gpus: FakeDriver) -> Iterator[PowerLimit]:
+    limit = PowerLimit(0)
+    yield limit
+    limit.close()
+
+
+def records() -> list[str]:
+    return [path.stem for path in records_folder().glob("*")]
+
+
+def test_the_limit_found_is_restored_not_the_highest_and_no_file_stays(
+    fake_gpus: FakeDriver, limit: PowerLimit
+) -> None:
+    gpu = fake_gpus.gpus[0]
+    gpu.limit_mw = 234_567
+    temporary = TemporaryLimit(limit)
+    assert records() == [gpu.uuid]
+    for limit_w in (300, 100, 175):
+        temporary.set_w(limit_w)
+        assert gpu.limit_mw == limit_w * 1000
+        assert temporary.is_in_force()
+    assert temporary.restore() == ""
+    assert gpu.limit_mw == 234_567
+    assert records() == []
+    gpu.limit_mw = 111_000
+    assert temporary.restore() == ""
+    assert gpu.limit_mw == 111_000
+
+
+def test_a_limit_that_someone_else_set_since_stays_with_a_warning(
+    fake_gpus: FakeDriver, limit: PowerLimit
+) -> None:
+    temporary = TemporaryLimit(limit)
+    temporary.set_w(200)
+    fake_gpus.gpus[0].limit_mw = 166_000
+    assert not temporary.is_in_force()
+    assert "changed by someone else" in temporary.restore()
+    assert fake_gpus.gpus[0].limit_mw == 166_000
+    assert records() == []
+
+
+@pytest.mark.parametrize("main", ["    set_and_fail()", SPAWNING])
+def test_it_is_restored_when_the_interpreter_exits_also_one_that_multiprocessing_spawned(
+    fake_gpus: FakeDriver, tmp_path: Path, main: str
+) -> None:
+    fake_gpus.gpus[0].limit_mw = 250_000
+    script = tmp_path / "script.py"
+    script.write_text(EXITING + main)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, script], env=env, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"ValueError: of the user" in done.stderr
+    assert fake_gpus.gpus[0].limit_mw == 250_000
+    assert records() == []
+
+
+def test_after_a_sigkill_the_next_process_restores_the_limit_first(
+    fake_gpus: FakeDriver, killed: int, limit: PowerLimit
+) -> None:
+    temporary = TemporaryLimit(limit)
+    assert f"restored to 250 W, as process {killed} " in temporary.recovered
+    assert temporary.found_mw == fake_gpus.gpus[0].limit_mw == 250_000
+    temporary.restore()
+    assert records() == []
+
+
+def test_after_a_sigkill_restoring_all_restores_the_limit(
+    fake_gpus: FakeDriver, killed: int
+) -> None:
+    ((uuid, finished, message),) = restore_all()
+    assert (uuid, finished) == (fake_gpus.gpus[0].uuid, True)
+    assert f"restored to 250 W, as process {killed} " in message
+    assert fake_gpus.gpus[0].limit_mw == 250_000
+    assert list(restore_all()) == records() == []
+
+
+def test_killed_between_writing_and_setting_the_limit_before_counts_as_set(
+    fake_gpus: FakeDriver, killed: int
+) -> None:
+    fake_gpus.gpus[0].limit_mw = 175_000  # as if the second had not been set yet
+    ((_, finished, _),) = restore_all()
+    assert finished
+    assert fake_gpus.gpus[0].limit_mw == 250_000
+
+
+def test_what_a_restarted_driver_or_an_administrator_set_since_the_kill_stays(
+    fake_gpus: FakeDriver, killed: int
+) -> None:
+    fake_gpus.gpus[0].limit_mw = 300_000
+    ((_, finished, message),) = restore_all()
+    assert finished
+    assert "stays as it is; it was 250 W before" in message
+    assert fake_gpus.gpus[0].limit_mw == 300_000
+    assert records() == []
+
+
+def test_a_second_process_is_refused_with_the_firsts_pid(
+    fake_gpus: FakeDriver, limit: PowerLimit
+) -> None:
+    first = setter(125)
+    try:
+        with pytest.raises(ZeusPowerError, match=rf"in use by process {first} \(") as raised:
+            TemporaryLimit(limit)
+        assert raised.value.fields == {"cause": "in_use"}
+        with pytest.raises(ZeusPowerError, match=f"process {first} "):
+            check_settable(limit)
+        ((_, finished, message),) = restore_all()
+        assert finished  # by itself, later
+        assert f"process {first} " in message
+        assert fake_gpus.gpus[0].limit_mw == 125_000
+        other = PowerLimit(1)
+        TemporaryLimit(other).restore()
+        other.close()
+    finally:
+        kill(first)
+    TemporaryLimit(limit).restore()
+
+
+def test_a_living_process_with_the_pid_of_a_killed_one_refuses_nobody(
+    fake_gpus: FakeDriver, killed: int, limit: PowerLimit
+) -> None:
+    path = records_folder() / f"{fake_gpus.gpus[0].uuid}.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "pid": os.getpid()}))
+    temporary = TemporaryLimit(limit)
+    assert fake_gpus.gpus[0].limit_mw == 250_000
+    temporary.restore()
+
+
+def test_checking_whether_a_limit_is_available_restores_nothing_and_leaves_no_file(
+    fake_gpus: FakeDriver, killed: int, limit: PowerLimit
+) -> None:
+    assert check_settable(limit)
+    assert fake_gpus.gpus[0].limit_mw == 125_000
+    with closing(PowerLimit(1)) as other:
+        assert not check_settable(other)
+        fake_gpus.gpus[1].fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
+        with pytest.raises(ZeusPowerError, match="CAP_SYS_ADMIN"):
+            check_settable(other)
+    assert records() == [fake_gpus.gpus[0].uuid]
+
+
+def test_checking_sets_no_limit_while_a_live_run_is_in_control(
+    limit: PowerLimit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = setter(125)
+    try:
+        monkeypatch.setattr(limit, "set_mw", lambda limit_mw: pytest.fail("it set a limit"))
+        with pytest.raises(ZeusPowerError, match="in use"):
+            check_settable(limit)
+    finally:
+        kill(first)
+
+
+def test_a_fork_neither_keeps_the_lock_nor_restores_the_limit(
+    fake_gpus: FakeDriver, limit: PowerLimit
+) -> None:
+    temporary = TemporaryLimit(limit)
+    temporary.set_w(125)
+
+    def in_the_fork() -> None:
+        assert temporary.restore() == ""
+
+    in_forked_child(in_the_fork)
+    pid = os.fork()
+    if pid == 0:
+        signal.pause()
+    try:
+        assert fake_gpus.gpus[0].limit_mw == 125_000
+        temporary.restore()
+        TemporaryLimit(limit).restore()  # though the fork lives
+    finally:
+        kill(pid)
+
+
+def test_a_broken_file_is_no_record(fake_gpus: FakeDriver, limit: PowerLimit) -> None:
+    records_folder().mkdir(parents=True)
+    path = records_folder() / f"{fake_gpus.gpus[0].uuid}.json"
+    record = {"uuid": path.stem, "pid": 1, "process_started_at": 1.0, "found_mw": 1, "set_mw": [2]}
+    wrong = [
+        ("uuid", 1),
+        ("pid", "1"),
+        ("process_started_at", 1e17),
+        ("process_started_at", 1e99),
+        ("found_mw", None),
+        ("set_mw", ["2"]),
+    ]
+    broken = [json.dumps(record | {name: value}) for name, value in wrong]
+    for text in ("", "{", "[]", '{"uuid": 1}', "\0" * 1024, *broken):
+        path.write_text(text)
+        temporary = TemporaryLimit(limit)
+        assert temporary.recovered == ""
+        temporary.set_w(125)
+        temporary.restore()
+        assert fake_gpus.gpus[0].limit_mw == 300_000
+        path.write_text(text)
+        ((_, finished, message),) = restore_all()
+        assert finished
+        assert "was removed" in message
+        assert records() == []
+
+
+def test_a_gpu_that_is_lost_keeps_its_file_for_later(
+    fake_gpus: FakeDriver, limit: PowerLimit
+) -> None:
+    gpu = fake_gpus.gpus[0]
+    temporary = TemporaryLimit(limit)
+    temporary.set_w(125)
+    gpu.lose()
+    with pytest.raises(ZeusPowerError, match="GPU is lost"):
+        temporary.restore()
+    ((_, finished, message),) = restore_all()
+    assert not finished
+    assert "GPU is lost" in message
+    assert message.endswith(f"delete {records_folder() / gpu.uuid}.json")
+    for kind in ("find", "info", "constraints", "limit", "set_limit"):
+        gpu.fail(kind, 0)
+    ((_, finished, _),) = restore_all()
+    assert finished
+    assert gpu.limit_mw == 300_000
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_with_a_remedy(
+    fake_gpus: FakeDriver, limit: PowerLimit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        monkeypatch.setenv("XDG_STATE_HOME", file.name)
+        with pytest.raises(ZeusPowerError, match="set XDG_STATE_HOME to a folder"):
+            check_settable(limit)
+        with pytest.raises(ZeusPowerError, match="set XDG_STATE_HOME to a folder") as raised:
+            TemporaryLimit(limit)
+    assert raised.value.fields == {"cause": "no_record"}
+
+
+def test_a_limit_out_of_range_is_refused_and_the_one_found_restored(
+    fake_gpus: FakeDriver, limit: PowerLimit
+) -> None:
+    temporary = TemporaryLimit(limit)
+    temporary.set_w(200)
+    with pytest.raises(ZeusPowerError, match=r"a power limit of 999 W.*Invalid Argument"):
+        temporary.set_w(999)
+    assert fake_gpus.gpus[0].limit_mw == 200_000
+    temporary.restore()
+    assert fake_gpus.gpus[0].limit_mw == 300_000
+
+
+def test_however_often_the_driver_refuses_a_limit_the_one_set_before_still_counts_as_set(
+    fake_gpus: FakeDriver, limit: PowerLimit
+) -> None:
+    temporary = TemporaryLimit(limit)
+    temporary.set_w(200)
+    for refused_w in (999, 998, 997):
+        with pytest.raises(ZeusPowerError):
+            temporary.set_w(refused_w)
+    assert temporary.restore() == ""
+    assert fake_gpus.gpus[0].limit_mw == 300_000
+
+
+def test_a_gpu_that_forbids_to_restore_the_limit_keeps_its_file(
+    fake_gpus: FakeDriver, limit: PowerLimit
+) -> None:
+    temporary = TemporaryLimit(limit)
+    temporary.set_w(200)
+    fake_gpus.gpus[0].fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
+    with pytest.raises(ZeusPowerError, match="CAP_SYS_ADMIN"):
+        temporary.restore()
+    assert records() == [fake_gpus.gpus[0].uuid]

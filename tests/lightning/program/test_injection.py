@@ -1,0 +1,65 @@
+"""Values are set wherever the program has them, and restored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from programs import Net
+
+from zeus_lightning.errors import ZeusConfigError
+from zeus_lightning.program.injection import Injection
+
+
+class Program(Net):
+    """Has a batch size and a learning rate, as attributes and as hyperparameters."""
+
+    def __init__(self, batch_size: int = 8, lr: float = 0.1) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.batch_size = batch_size
+        self.lr = lr
+
+    trainer = None  # an unattached module raises
+
+
+def test_every_holder_of_a_value_is_set_and_restored() -> None:
+    module = Program()
+    injection = Injection(module)
+    injection.set_batch_size(32)
+    injection.scale_lr("linear", 32, 8)
+    assert (module.batch_size, module.hparams.batch_size) == (32, 32)
+    assert (module.lr, module.hparams.lr) == (pytest.approx(0.4), pytest.approx(0.4))
+    injection.undo()
+    assert (module.batch_size, module.hparams.batch_size) == (8, 8)
+    assert (module.lr, module.hparams.lr) == (0.1, 0.1)
+
+
+def test_a_value_that_somebody_else_has_set_since_is_left() -> None:
+    module = Program()
+    injection = Injection(module)
+    injection.set_batch_size(32)
+    module.batch_size = 64
+    injection.undo()
+    assert (module.batch_size, module.hparams.batch_size) == (64, 8)
+
+
+def test_a_checkpoint_gets_the_programs_own_hyperparameters() -> None:
+    injection = Injection(Program())
+    injection.set_batch_size(32)
+    checkpoint: dict[str, Any] = {
+        "hyper_parameters": {"batch_size": 32, "lr": 0.1},
+        "datamodule_hyper_parameters": {"batch_size": 5},
+    }
+    injection.restore_in(checkpoint)
+    assert checkpoint["hyper_parameters"] == {"batch_size": 8, "lr": 0.1}
+    assert checkpoint["datamodule_hyper_parameters"] == {"batch_size": 5}
+
+
+def test_an_attribute_that_cannot_be_set_is_an_error_that_names_it() -> None:
+    class Fixed(Net):
+        batch_size = property(lambda self: 8)
+        trainer = None
+
+    with pytest.raises(ZeusConfigError, match="batch_size cannot be set to 32 on Fixed"):
+        Injection(Fixed()).set_batch_size(32)

@@ -1,0 +1,78 @@
+"""The job that a callback's arguments and a program make; see also `test_bso_bad_input.py`."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from programs import Data, Net, trainer
+
+from zeus_lightning.errors import ZeusConfigError
+from zeus_lightning.program.job import JobArguments
+
+METER: Any = SimpleNamespace(max_power_w=300.0, device_model="test", name="nvml")
+
+
+def arguments(**fields: Any) -> JobArguments:
+    defaults: dict[str, Any] = {
+        "target_metric": 1,
+        "monitor": "val_acc",
+        "mode": "max",
+        "job_id": None,
+        "batch_sizes": None,
+        "default_batch_size": None,
+        "batch_size_scope": "global",
+        "max_epochs": None,
+        "eta_knob": 0.5,
+        "beta_knob": None,
+        "num_pruning_rounds": 2,
+        "window_size": 0,
+        "policy": None,
+        "seed": None,
+        "lr_scaling": None,
+    }
+    return JobArguments(**(defaults | fields))
+
+
+def attached(batch_size: int = 8, **options: Any) -> Any:
+    """A Trainer whose fit has just begun."""
+    runner, module, data = trainer(**options), Net(), Data(batch_size)
+    runner.strategy.connect(module)
+    runner._data_connector.attach_data(module, datamodule=data)
+    module.trainer = runner
+    return runner
+
+
+def job_of(runner: Any, **fields: Any) -> Any:
+    return arguments(**fields).job(runner, runner.lightning_module, METER)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["target_metric", "monitor", "mode", "batch_size_scope", "eta_knob", "num_pruning_rounds"],
+)
+def test_an_argument_without_a_default_of_none_is_required(name: str) -> None:
+    with pytest.raises(ZeusConfigError, match=f"{name} is None; it must be"):
+        arguments(**{name: None})
+
+
+def test_what_the_arguments_leave_out_is_the_programs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ZEUS_JOB_ID", raising=False)
+    job = job_of(attached(batch_size=4, max_epochs=7, accumulate_grad_batches=2))
+    assert (job.job_id, job.max_epochs, job.default_batch_size) == ("Net", 7, 8)
+    assert job.batch_sizes == [2, 4, 8, 16, 32, 64]
+    assert (job.max_power_w, job.device_model, job.meter) == (300.0, "test", "nvml")
+
+
+def test_the_environment_names_the_job_where_no_argument_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ZEUS_JOB_ID", "nightly")
+    assert job_of(attached()).job_id == "nightly"
+    assert job_of(attached(), job_id="mine").job_id == "mine"
+
+
+def test_numbers_are_floats_whatever_was_given() -> None:
+    job = job_of(attached(), eta_knob=1, beta_knob=2)
+    assert [type(x) for x in (job.target_metric, job.eta_knob, job.beta_knob)] == [float] * 3

@@ -1,0 +1,97 @@
+"""What one rank knows or meets, all ranks get; over real processes that gloo connects."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.plugins.environments import LightningEnvironment
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
+
+from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusJobConflict
+from zeus_lightning.ranks.distributed import (
+    gather,
+    on_every_rank,
+    on_rank_zero,
+    rank_of,
+    sum_over_ranks,
+)
+
+WORLD_SIZE = 2
+
+
+def fails_on(rank: int, strategy: Strategy, error: Exception) -> int:
+    """Raises on one rank, and returns the rank on the others."""
+    if rank_of(strategy) == rank:
+        raise error
+    return rank_of(strategy)
+
+
+def error_of(call: Callable[[], object]) -> tuple[type[ZeusError], str, dict[str, Any]]:
+    """The error that a call raises."""
+    with pytest.raises(ZeusError) as error:
+        call()
+    return type(error.value), error.value.message, error.value.fields
+
+
+def check_all(strategy: Strategy, rank: int) -> None:
+    """Everything that ranks do together."""
+    assert gather(strategy, {"rank": rank, "text": "é" * rank}) == [
+        {"rank": each, "text": "é" * each} for each in range(WORLD_SIZE)
+    ]
+    assert sum_over_ranks(strategy, 0.1 + rank) == pytest.approx(1.2, abs=1e-15)
+    assert math.isnan(sum_over_ranks(strategy, math.nan if rank == 1 else 1.0))
+    assert on_rank_zero(strategy, lambda: (rank, "answer")) == (0, "answer")
+    assert on_every_rank(strategy, lambda: rank) == rank
+
+    conflict = ZeusJobConflict("it differs", {"differences": ["seed"]})
+    seen = error_of(lambda: on_rank_zero(strategy, lambda: fails_on(0, strategy, conflict)))
+    assert seen == (ZeusJobConflict, "it differs", {"differences": ["seed"]})
+    wrong = ZeusConfigError("wrong here")
+    seen = error_of(lambda: on_every_rank(strategy, lambda: fails_on(1, strategy, wrong)))
+    assert seen == (ZeusConfigError, "wrong here", {})
+    kind, message, _ = error_of(
+        lambda: on_every_rank(strategy, lambda: fails_on(1, strategy, KeyError("mine")))
+    )
+    assert kind is ZeusError
+    assert message.startswith("KeyError: 'mine' (")
+    assert message.endswith("in fails_on)")
+    assert gather(strategy, rank) == [0, 1]  # an error leaves nothing behind
+
+
+def one_rank(rank: int, rendezvous: str) -> None:
+    os.environ["LOCAL_RANK"] = str(rank)
+    environment = LightningEnvironment()
+    environment.set_global_rank(rank)
+    environment.set_world_size(WORLD_SIZE)
+    devices = [torch.device("cpu")] * WORLD_SIZE
+    strategy = DDPStrategy(parallel_devices=devices, cluster_environment=environment)
+    torch.distributed.init_process_group(
+        "gloo", init_method=rendezvous, rank=rank, world_size=WORLD_SIZE
+    )
+    try:
+        check_all(strategy, rank)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_ranks_share_values_and_errors(tmp_path: Path) -> None:
+    torch.multiprocessing.start_processes(
+        one_rank, (f"file://{tmp_path / 'rendezvous'}",), nprocs=WORLD_SIZE, start_method="spawn"
+    )
+
+
+def test_one_process_needs_no_process_group() -> None:
+    strategy = SingleDeviceStrategy(torch.device("cpu"))
+    assert gather(strategy, (1, "a")) == [(1, "a")]
+    assert sum_over_ranks(strategy, 1.5) == 1.5
+    assert rank_of(strategy) == 0
+    with pytest.raises(ZeroDivisionError):  # as it is
+        on_every_rank(strategy, lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        on_rank_zero(strategy, lambda: 1 / 0)

@@ -1,0 +1,348 @@
+"""Who is let in, and that secrets stay secret."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+from databases import DATABASES, new_database
+from pydantic import ValidationError
+from service.jobs import spec_json
+from service.test_cli import zeus_service
+from service_process import APPLICATION, BIN, GUNICORN, ServiceProcess, free_port
+from sqlalchemy import make_url
+from zeus_service import create_app
+from zeus_service.config import Config, problems
+
+from zeus_lightning.client import BSOClient
+from zeus_lightning.errors import ZeusServiceError
+
+OLD, NEW, READER = "old-writer-token", "new~writer/token+==", "reader-token"
+PASSWORD = "correct-horse"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """A service that asks for tokens, and logs all it can."""
+    env = {"ZEUS_BSO_TOKEN": f" {OLD},{NEW} ", "ZEUS_BSO_READ_TOKEN": READER}
+    folder = tmp_path_factory.mktemp("guarded")
+    with ServiceProcess(folder, workers=2, ZEUS_BSO_LOG_LEVEL="DEBUG", **env) as service:
+        yield service
+
+
+def ask(
+    service: ServiceProcess, method: str, path: str, authorization: str | None = None
+) -> requests.Response:
+    headers = {} if authorization is None else {"Authorization": authorization}
+    json = spec_json() if method == "POST" else None
+    return requests.request(method, service.url + path, json=json, headers=headers, timeout=30)
+
+
+@pytest.mark.parametrize("token", [OLD, NEW])
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
+def test_each_token_may_read_and_write(guarded: ServiceProcess, token: str, scheme: str) -> None:
+    assert ask(guarded, "POST", "/api/v1/jobs", f"{scheme} {token}").status_code in (200, 201)
+    for path in ("/api/v1/jobs", "/metrics"):
+        assert ask(guarded, "GET", path, f"{scheme} {token}").status_code == 200
+
+
+def test_a_read_token_may_read_and_not_write(guarded: ServiceProcess) -> None:
+    for path in ("/api/v1/jobs", "/metrics"):
+        assert ask(guarded, "GET", path, f"Bearer {READER}").status_code == 200
+    for method in ("POST", "DELETE", "PATCH"):
+        path = {"POST": "/jobs", "DELETE": "/jobs/job", "PATCH": "/jobs/job/trials/1"}[method]
+        answer = ask(guarded, method, f"/api/v1{path}", f"Bearer {READER}")
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [None, "", "Bearer", "Bearer ", "Bearer x", f"Basic {OLD}", f"Bearer{OLD}", OLD, "Bearer é",
+     f"Bearer {OLD[:-1]}", f"Bearer {OLD}x", f"Bearer {OLD},{NEW}", "Bearer " + "x" * 5000],
+)  # fmt: skip
+def test_anything_else_is_no_token(guarded: ServiceProcess, authorization: str | None) -> None:
+    for method, path in (("GET", "/api/v1/jobs"), ("POST", "/api/v1/jobs"), ("GET", "/metrics")):
+        headers = {} if authorization is None else {"Authorization": authorization.encode()}
+        answer = requests.request(method, guarded.url + path, headers=headers, timeout=30)
+        assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
+        assert answer.headers["WWW-Authenticate"].startswith("Bearer ")
+
+
+def test_without_a_token_only_these_routes_answer(tmp_path: Path) -> None:
+    app = create_app(
+        Config(database_url=f"sqlite:///{tmp_path / 'x.sqlite3'}", token="x", zeus_wire=False)
+    )
+    client = app.test_client()
+    is_open = set()
+    for rule in app.url_map.iter_rules():
+        path = rule.rule.replace("<job_id:job_id>", "job")
+        path = re.sub(r"<int\(.*?>", "1", path)
+        for method in (rule.methods or set()) - {"OPTIONS", "HEAD"}:
+            answer = client.open(path, method=method, json={} if method != "GET" else None)
+            if answer.status_code != 401:
+                is_open.add(rule.rule)
+    assert is_open == {"/healthz", "/readyz", "/openapi.json", "/static/<path:filename>"}
+
+
+def test_the_client_says_what_to_do_about_a_token(guarded: ServiceProcess) -> None:
+    for token, status in ((None, 401), ("wrong", 401), (READER, 403)):
+        with pytest.raises(ZeusServiceError, match=rf"HTTP {status}.*\$ZEUS_BSO_TOKEN") as error:
+            BSOClient(guarded.url, token).start_trial("job", "key")
+        assert error.value.fields["status"] == status
+    BSOClient(guarded.url, NEW).start_trial("job", "key")
+
+
+def test_no_token_is_ever_logged(guarded: ServiceProcess) -> None:
+    """Runs after the others of this module, so their requests are in the log, too."""
+    almost = f"{OLD}-mistyped"
+    for request in (
+        f"GET /api/v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization Bearer {almost}\r\n\r\n",
+        f"GET /api/v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {almost}\x00\r\n\r\n",
+        f"GET /api/v1/jobs HTTP/1.1\r\nHost: x\r\nBearer {almost}: x\r\n\r\n",
+        f"GET /api/v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer\r\n {almost}\r\n\r\n",
+        f"GET /api/v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {almost}\r\n",
+        f"Bearer {almost}\r\n\r\n",
+    ):
+        with socket.create_connection(("127.0.0.1", guarded.port), timeout=30) as connection:
+            connection.sendall(request.encode())
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(10_000)
+    log = guarded.log.read_text()
+    assert "Invalid request from" in log
+    assert "premature client disconnection" in log
+    for secret in (OLD, NEW, READER):
+        assert secret not in log
+
+
+def refusal(command: tuple[str, ...], folder: Path, **env: str) -> str:
+    """What a service that does not start says; no traceback."""
+    result = subprocess.run(
+        command,
+        env={**os.environ, "ZEUS_BSO_DATABASE_URL": f"sqlite:///{folder / 'x.sqlite3'}", **env},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode != 0
+    assert "Traceback" not in result.stderr
+    (message,) = (line for line in result.stderr.splitlines() if line.startswith("Error: "))
+    assert PASSWORD not in result.stdout + result.stderr
+    return message
+
+
+SERVE = (str(BIN / "zeus-service"), "serve")
+CONFIGURED = (*GUNICORN, APPLICATION)
+both_ways = pytest.mark.parametrize("command", [SERVE, CONFIGURED], ids=["serve", "gunicorn"])
+
+
+@both_ways
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
+def test_without_a_token_it_listens_on_loopback_only(
+    tmp_path: Path, command: tuple[str, ...], host: str
+) -> None:
+    bind = f"--bind={host}:{free_port()}"
+    assert "ZEUS_BSO_TOKEN" in refusal((*command, bind), tmp_path)
+
+
+@both_ways
+def test_with_a_token_or_insecure_it_listens_anywhere(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    for env in ({"ZEUS_BSO_TOKEN": OLD}, {"ZEUS_BSO_INSECURE": "1"}):
+        service = ServiceProcess(tmp_path, gunicorn=command is CONFIGURED, **env)
+        service.bind_to("0.0.0.0")
+        with service:
+            pass
+
+
+@pytest.mark.parametrize("name", ["TOKEN", "READ_TOKEN", "DATABASE_URL"])
+def test_a_secret_may_be_in_a_file(tmp_path: Path, name: str) -> None:
+    secret = tmp_path / "secret"
+    content = f"sqlite:///{tmp_path / 'other.sqlite3'}" if name == "DATABASE_URL" else OLD
+    secret.write_text(f"{content}\n")
+    env = {f"ZEUS_BSO_{name}_FILE": str(secret), f"ZEUS_BSO_{name}": ""}
+    with ServiceProcess(tmp_path, **env) as service:
+        if name == "DATABASE_URL":
+            assert (tmp_path / "other.sqlite3").exists()
+        else:
+            assert ask(service, "GET", "/api/v1/jobs", f"Bearer {OLD}").status_code == 200
+            assert ask(service, "GET", "/api/v1/jobs").status_code == 401
+
+
+@pytest.mark.parametrize("name", ["TOKEN", "READ_TOKEN", "DATABASE_URL"])
+def test_an_unusable_secrets_file_is_reported_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def error(path: Path) -> str:
+        monkeypatch.setenv(f"ZEUS_BSO_{name}_FILE", str(path))
+        with pytest.raises(ValidationError) as error:
+            Config()
+        return problems(error.value)
+
+    empty, binary = tmp_path / "empty", tmp_path / "binary"
+    empty.write_text(" \n")
+    binary.write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path / "nowhere", tmp_path, empty, binary):
+        assert f"ZEUS_BSO_{name}_FILE" in error(path)
+        assert str(path) in error(path)
+    monkeypatch.setenv(f"ZEUS_BSO_{name}", PASSWORD)
+    assert "both set" in error(empty)
+    assert PASSWORD not in error(empty)
+    with pytest.raises(ValidationError) as raised:
+        Config()
+    assert PASSWORD not in str(raised.value) + repr(raised.value)
+
+
+@pytest.mark.parametrize("password", [PASSWORD, "p@ss:w/rd%20?#", "é"])
+def test_the_databases_password_may_come_apart_from_its_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, password: str
+) -> None:
+    secret = tmp_path / "password"
+    secret.write_text(f"{password}\n")
+    monkeypatch.setenv("ZEUS_BSO_DATABASE_URL", "mysql://zeus@database/zeus")
+    monkeypatch.setenv("ZEUS_BSO_DATABASE_PASSWORD_FILE", str(secret))
+    config = Config()
+    url = make_url(config.database_url)
+    assert (url.username, url.password, url.host) == ("zeus", password, "database")
+    assert password not in repr(config) + config.shown_database
+
+
+@both_ways
+def test_a_secrets_file_that_cannot_be_read_stops_the_start(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    env = {"ZEUS_BSO_TOKEN_FILE": str(tmp_path / "nowhere")}
+    message = refusal((*command, f"--bind=127.0.0.1:{free_port()}"), tmp_path, **env)
+    assert "nowhere" in message
+
+
+@both_ways
+def test_a_dotenv_file_that_is_no_text_stops_the_start(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / ".env").write_bytes(b"\xff\xfe")
+    assert "the .env file is not UTF-8" in refusal(command, tmp_path)
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("ZEUS_BSO_TOKEN", f"two {PASSWORD}"),
+        ("ZEUS_BSO_TOKEN", " , "),
+        ("ZEUS_BSO_READ_TOKEN", f"{PASSWORD},naïve"),
+        ("ZEUS_BSO_DATABASE_URL", f"postgresql//u:{PASSWORD}@h/db"),
+        ("ZEUS_BSO_DATABASE_URL", f"postgresql+psycopg://u:p@{PASSWORD}@h/db"),
+        ("ZEUS_BSO_DATABASE_URL", f"postgresql+psycopg://u:p@x:{PASSWORD}@h/db"),
+        ("ZEUS_BSO_DATABASE_URL", f"oracle://u:{PASSWORD}@h/db"),
+    ],
+)
+def test_an_invalid_secret_is_reported_by_name_alone(
+    tmp_path: Path, command: tuple[str, ...], variable: str, value: str
+) -> None:
+    bind = f"--bind=127.0.0.1:{free_port()}"
+    assert variable in refusal((*command, bind), tmp_path, **{variable: value})
+
+
+@pytest.mark.parametrize("query", ["", f"?password={PASSWORD}"])
+def test_a_database_password_is_not_shown(query: str) -> None:
+    secret = "" if query else f":{PASSWORD}"
+    url = f"postgresql+psycopg://nobody{secret}@127.0.0.1:{free_port()}/nothing{query}"
+    error = zeus_service("jobs", database_url=url).stderr
+    assert "cannot read the database postgresql+psycopg://nobody" in error
+    assert PASSWORD not in error
+    assert PASSWORD not in repr(Config(database_url=url, token=PASSWORD))
+
+
+def test_a_database_that_refuses_is_reported_without_its_password(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    url = f"postgresql+psycopg://nobody:{PASSWORD}@127.0.0.1:{free_port()}/nothing"
+    client = create_app(Config(database_url=url, token="x")).test_client()
+    for path in ("/readyz", "/api/v1/jobs"):
+        answer = client.get(path, headers={"Authorization": "Bearer x"})
+        assert (answer.status_code, answer.json["code"]) == (503, "unavailable")
+        assert PASSWORD not in answer.text
+    assert "127.0.0.1" in caplog.text
+    assert PASSWORD not in caplog.text
+
+
+def test_whoever_asks_whether_it_is_ready_learns_no_host_user_or_path(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for where, log in (
+        (database_url, "is at revision None"),
+        ("sqlite:////nowhere/x.sqlite3", "no database at /nowhere/x.sqlite3"),
+        (f"postgresql://nobody@127.0.0.1:{free_port()}/nothing", "nobody@127.0.0.1"),
+    ):
+        answer = create_app(Config(database_url=where, token="x")).test_client().get("/readyz")
+        assert answer.status_code == 503
+        assert answer.json["detail"] == "the database cannot be used; the log says why"
+        assert log in caplog.text
+
+
+@pytest.fixture(params=DATABASES)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A new database without tables, of each kind in turn."""
+    with new_database(request.param, tmp_path) as url:
+        if request.param == "sqlite":
+            (tmp_path / "service.sqlite3").touch()
+        yield url
+
+
+def test_a_token_is_rotated_by_a_hangup(tmp_path: Path) -> None:
+    secret = tmp_path / "token"
+    secret.write_text(OLD)
+    with ServiceProcess(tmp_path, ZEUS_BSO_TOKEN_FILE=str(secret)) as service:
+        assert ask(service, "GET", "/api/v1/jobs", f"Bearer {OLD}").status_code == 200
+        secret.write_text(NEW)
+        service.signal(signal.SIGHUP)
+        deadline = time.monotonic() + 60
+        while ask(service, "GET", "/api/v1/jobs", f"Bearer {OLD}").status_code != 401:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert ask(service, "GET", "/api/v1/jobs", f"Bearer {NEW}").status_code == 200
+
+
+@pytest.mark.parametrize("content", ["", "ZEUS_BSO_TOKEN='two words'", "ZEUS_BSO_LOG_LEVEL=LOUD"])
+def test_a_hangup_or_a_crash_opens_nothing_and_ends_nothing(tmp_path: Path, content: str) -> None:
+    (tmp_path / ".env").write_text(f"ZEUS_BSO_TOKEN={OLD}\n")
+    service = ServiceProcess(tmp_path)
+    service.bind_to("0.0.0.0")
+    with service:
+        (tmp_path / ".env").write_text(content)
+        os.kill(service.workers()[0], signal.SIGKILL)
+        service.signal(signal.SIGHUP)
+        deadline = time.monotonic() + 60
+        while "the configuration stays as it was: " not in service.log.read_text():
+            assert time.monotonic() < deadline, service.log.read_text()
+            time.sleep(0.1)
+        for authorization, status in ((None, 401), (f"Bearer {OLD}", 200)):
+            assert ask(service, "GET", "/api/v1/jobs", authorization).status_code == status
+    assert "Traceback" not in service.log.read_text()
+
+
+def test_gunicorn_itself_ends_rather_than_let_everyone_in(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text(f"ZEUS_BSO_TOKEN={OLD}\n")
+    service = ServiceProcess(tmp_path, gunicorn=True)
+    service.bind_to("0.0.0.0")
+    with service:
+        (tmp_path / ".env").write_text("")
+        os.kill(service.workers()[0], signal.SIGKILL)
+        deadline = time.monotonic() + 60
+        while "set ZEUS_BSO_TOKEN to a secret" not in service.log.read_text():
+            with contextlib.suppress(requests.ConnectionError):
+                assert ask(service, "GET", "/api/v1/jobs").status_code == 401
+            assert time.monotonic() < deadline, service.log.read_text()
+            time.sleep(0.1)

@@ -1,0 +1,498 @@
+"""The wire, version 1, against the real service."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+from service.jobs import spec_json
+from service_process import ServiceProcess
+from zeus_service.policies import DEFAULT_POLICY
+
+_numbers = itertools.count()
+
+
+class Api:
+    """Requests to `/api/v1`."""
+
+    def __init__(self, url: str) -> None:
+        self.root = url
+        self.session = requests.Session()
+
+    def __call__(self, method: str, path: str, body: Any = None, **more: Any) -> requests.Response:
+        if body is not None:
+            more["json"] = body
+        return self.session.request(method, f"{self.root}/api/v1{path}", timeout=30, **more)
+
+    def raw(self, path: str, body: str | bytes) -> requests.Response:
+        """A body that is not made from JSON, on a connection of its own."""
+        headers = {"Content-Type": "application/json"}
+        return requests.post(f"{self.root}/api/v1{path}", body, headers=headers, timeout=30)
+
+
+@pytest.fixture(scope="module")
+def api(any_service: ServiceProcess) -> Iterator[Api]:
+    api = Api(any_service.url)
+    yield api
+    api.session.close()
+
+
+@pytest.fixture
+def job(api: Api) -> str:
+    """The id of a registered job of the test's own."""
+    job_id = f"api-{next(_numbers)}"
+    assert api("POST", "/jobs", spec_json(job_id=job_id, policy="zeus")).status_code == 201
+    return job_id
+
+
+@pytest.fixture
+def trial(api: Api, job: str) -> str:
+    """The path of the first trial of a job of the test's own."""
+    assert api("POST", f"/jobs/{job}/trials", {}).status_code == 201
+    return f"/jobs/{job}/trials/1"
+
+
+def report(sequence: int = 1, **changes: Any) -> dict[str, Any]:
+    figures = {"epoch": sequence, "time_s": 10.0 * sequence, "energy_j": 500.0 * sequence}
+    return {"sequence": sequence, "metric": 0.5, **figures, **changes}
+
+
+def problem(response: requests.Response, status: int, code: str) -> dict[str, Any]:
+    """Check that a response is a problem (RFC 9457), and return it."""
+    body: dict[str, Any] = response.json()
+    assert response.headers["Content-Type"] == "application/problem+json"
+    assert (response.status_code, body["status"], body["code"]) == (status, status, code), body
+    assert body["detail"]
+    return body
+
+
+def test_a_job_is_registered_once_and_then_confirmed(api: Api) -> None:
+    given = spec_json(job_id="registered-twice")
+    first, second = api("POST", "/jobs", given), api("POST", "/jobs", given)
+    assert (first.status_code, second.status_code) == (201, 200)
+    assert first.json()["spec"] == second.json()["spec"]
+    assert first.json()["spec"]["policy"] == DEFAULT_POLICY
+
+
+def test_a_job_known_with_another_configuration_names_what_differs(api: Api, job: str) -> None:
+    other = spec_json(job_id=job, eta_knob=0.25, max_epochs=11)
+    body = problem(api("POST", "/jobs", other), 409, "job_conflict")
+    assert body["differences"] == {
+        "eta_knob": {"known": 0.5, "given": 0.25},
+        "max_epochs": {"known": 10, "given": 11},
+    }
+    assert "eta_knob is 0.5 there and 0.25 here" in body["detail"]
+
+
+def test_a_job_registered_on_other_hardware_is_refused_with_the_reason(api: Api, job: str) -> None:
+    other = spec_json(job_id=job, max_power_w=300.0)
+    assert "different hardware" in api("POST", "/jobs", other).json()["detail"]
+
+
+def test_the_order_of_batch_sizes_is_no_difference(api: Api, job: str) -> None:
+    given = spec_json(job_id=job, batch_sizes=[128, 8, 64, 16, 32], policy="zeus")
+    assert api("POST", "/jobs", given).status_code == 200
+
+
+def test_a_start_says_what_to_train_with_and_why(api: Api, job: str) -> None:
+    start = api("POST", f"/jobs/{job}/trials", {}).json()
+    assert (start["trial_number"], start["batch_size"], start["why"]) == (1, 32, "explore")
+    assert start["cost_bound"] is None
+    assert start["lease_s"] == 900.0
+
+
+def test_the_same_key_starts_one_trial(api: Api, job: str) -> None:
+    headers = {"Idempotency-Key": f"key-{job}"}
+    path = f"/jobs/{job}/trials"
+    first, second = (api("POST", path, {}, headers=headers) for _ in range(2))
+    assert (first.status_code, second.status_code) == (201, 200)
+    assert first.json() == second.json()
+    assert api("POST", path, {}).json()["trial_number"] == 2
+
+
+def test_a_key_of_another_job_is_refused(api: Api, job: str) -> None:
+    api("POST", "/jobs", spec_json(job_id=f"{job}-other"))
+    headers = {"Idempotency-Key": f"key-{job}"}
+    api("POST", f"/jobs/{job}/trials", {}, headers=headers)
+    response = api("POST", f"/jobs/{job}-other/trials", {}, headers=headers)
+    problem(response, 409, "key_conflict")
+
+
+def test_the_same_report_gets_the_same_answer_also_after_the_end(api: Api, trial: str) -> None:
+    first = api("POST", f"{trial}/reports", report()).json()
+    assert first["decision"] == "continue"
+    assert first["cost"] == 0.5 * 500.0 + 0.5 * 100.0 * 10.0
+    last = api("POST", f"{trial}/reports", report(2, metric=0.95)).json()
+    assert (last["decision"], last["outcome"]) == ("stop", "converged")
+    assert api("POST", f"{trial}/reports", report()).json() == first
+    assert api("POST", f"{trial}/reports", report(2, metric=0.95)).json() == last
+
+
+def test_a_used_sequence_number_with_other_figures_is_refused(api: Api, trial: str) -> None:
+    api("POST", f"{trial}/reports", report())
+    response = api("POST", f"{trial}/reports", report(metric=0.6))
+    assert problem(response, 409, "report_conflict")["known"]["metric"] == 0.5
+
+
+def test_a_report_behind_the_last_is_refused(api: Api, trial: str) -> None:
+    api("POST", f"{trial}/reports", report(5))
+    problem(api("POST", f"{trial}/reports", report(4)), 409, "report_conflict")
+
+
+def test_a_new_report_for_a_finished_trial_gets_its_outcome(api: Api, trial: str) -> None:
+    api("POST", f"{trial}/reports", report(metric=0.9))
+    response = api("POST", f"{trial}/reports", report(2))
+    assert problem(response, 409, "trial_finished")["outcome"] == "converged"
+
+
+def test_the_same_end_again_changes_nothing(api: Api, trial: str) -> None:
+    end = {"outcome": "errored", "reason": "ValueError"}
+    first = api("PATCH", trial, end)
+    assert first.json()["outcome"] == "errored"
+    assert api("PATCH", trial, end).json() == first.json()
+    api("PATCH", trial, {"outcome": "withdrawn"})
+    problem(api("PATCH", trial, {"outcome": "diverged"}), 409, "trial_finished")
+
+
+def test_a_run_is_stopped_before_the_report_that_would_cross_the_bound(
+    api: Api, job: str, trial: str
+) -> None:
+    api("POST", f"{trial}/reports", report(metric=0.9))  # a cost of 750 J: a bound of 1500 J
+    assert api("POST", f"/jobs/{job}/trials", {}).json()["cost_bound"] == 1500.0
+    path = f"/jobs/{job}/trials/2/reports"
+    answers = [
+        api("POST", path, report(sequence, time_s=0, energy_j=energy_j)).json()
+        for sequence, energy_j in ((1, 1400.0), (2, 2000.0), (3, 2700.0))
+    ]
+    assert [answer["cost"] for answer in answers] == [700.0, 1000.0, 1350.0]
+    assert [answer["outcome"] for answer in answers] == [None, None, "early_stopped"]
+
+
+def test_an_end_records_when_and_at_what_cost(api: Api, job: str, trial: str) -> None:
+    api("POST", f"{trial}/reports", report())
+    before = time.time()
+    ended = api("PATCH", trial, {"outcome": "diverged", "reason": "NaN"}).json()
+    assert (ended["cost"], ended["reason"]) == (750.0, "NaN")
+    assert before <= ended["ended_at"] <= time.time()
+    assert api("GET", f"/jobs/{job}").json()["arms"][2]["mean"] == 750.0
+
+
+def test_a_report_extends_the_lease(api: Api, job: str, trial: str) -> None:
+    first = api("GET", f"/jobs/{job}/trials").json()["trials"][0]["lease_expires_at"]
+    api("POST", f"{trial}/reports", report())
+    second = api("GET", f"/jobs/{job}/trials").json()["trials"][0]["lease_expires_at"]
+    assert second > first
+
+
+def test_a_deleted_job_leaves_nothing_behind(api: Api, job: str, trial: str) -> None:
+    api("POST", f"{trial}/reports", report(metric=0.9))
+    api("DELETE", f"/jobs/{job}")
+    assert api("POST", "/jobs", spec_json(job_id=job)).status_code == 201
+    start = api("POST", f"/jobs/{job}/trials", {})
+    assert (start.status_code, start.json()["trial_number"]) == (201, 1)
+    assert api("POST", f"{trial}/reports", report()).json()["decision"] == "continue"
+
+
+def test_a_report_takes_an_interruption_back(api: Api, job: str, trial: str) -> None:
+    api("PATCH", trial, {"outcome": "interrupted"})
+    assert api("POST", f"{trial}/reports", report(metric=0.95)).json()["outcome"] == "converged"
+    assert api("GET", f"/jobs/{job}").json()["outcomes"] == {"converged": 1}
+
+
+def test_a_trial_whose_lease_ran_out_is_lost_at_the_next_start(api: Api) -> None:
+    api("POST", "/jobs", spec_json(job_id="lease", lease_s=1))
+    path = "/jobs/lease/trials"
+    assert api("POST", path, {}).json()["why"] == "explore"
+    assert api("POST", path, {}).json()["why"] == "concurrent"
+    api("PATCH", f"{path}/2", {"outcome": "withdrawn"})
+    assert api("POST", f"{path}/1/heartbeat", {}).json() == {"lease_s": 1.0}
+    time.sleep(1.1)
+    start = api("POST", path, {}).json()
+    assert (start["batch_size"], start["why"]) == (32, "explore")
+    assert api("GET", path).json()["trials"][0]["outcome"] == "lost"
+    problem(api("POST", f"{path}/1/heartbeat", {}), 409, "trial_finished")
+    assert api("POST", f"{path}/1/reports", report()).json()["decision"] == "continue"
+
+
+def test_a_lost_trial_is_no_verdict_and_blocks_no_exploration(api: Api) -> None:
+    api("POST", "/jobs", spec_json(job_id="lost", lease_s=1))
+    path = "/jobs/lost/trials"
+    before = api("GET", "/jobs/lost").json()["arms"]
+    api("POST", path, {})
+    time.sleep(1.1)
+    for _ in range(2):  # it is lost at the next start, and once
+        start = api("POST", path, {}).json()
+        api("PATCH", f"{path}/{start['trial_number']}", {"outcome": "withdrawn"})
+        assert (start["batch_size"], start["why"]) == (32, "explore")
+    outcomes = {"lost": 1, "withdrawn": 2}
+    shown = api("GET", "/jobs/lost").json()
+    assert (shown["arms"], shown["outcomes"]) == (before, outcomes)
+
+
+def test_a_report_revives_a_lost_trial_also_when_it_is_the_last(api: Api) -> None:
+    api("POST", "/jobs", spec_json(job_id="revived", lease_s=1))
+    path = "/jobs/revived/trials"
+    api("POST", path, {})
+    api("POST", f"{path}/1/reports", report())
+    time.sleep(1.1)
+    api("POST", path, {})
+    assert api("GET", path).json()["trials"][0]["outcome"] == "lost"
+    last = api("POST", f"{path}/1/reports", report(2, metric=0.95)).json()
+    assert (last["decision"], last["outcome"]) == ("stop", "converged")
+    assert api("GET", "/jobs/revived").json()["outcomes"] == {"converged": 1, "running": 1}
+    assert api("POST", f"{path}/1/reports", report(2, metric=0.95)).json() == last
+
+
+def test_a_heartbeat_extends_the_lease(api: Api, job: str, trial: str) -> None:
+    first = api("GET", f"/jobs/{job}/trials").json()["trials"][0]["lease_expires_at"]
+    assert api("POST", f"{trial}/heartbeat", {}).json() == {"lease_s": 900.0}
+    second = api("GET", f"/jobs/{job}/trials").json()["trials"][0]["lease_expires_at"]
+    assert first < second <= time.time() + 900
+
+
+def test_what_names_no_job_or_trial_is_not_found(api: Api, job: str) -> None:
+    end = {"outcome": "errored"}
+    for path in ("/jobs/nowhere", f"/jobs/{job}"):
+        for method, rest, body in (
+            ("POST", "/trials/1/reports", report()),
+            ("POST", "/trials/1/heartbeat", {}),
+            ("PATCH", "/trials/1", end),
+        ):
+            problem(api(method, f"{path}{rest}", body), 404, "not_found")
+    for method, rest, body in (
+        ("GET", "", None),
+        ("DELETE", "", None),
+        ("POST", "/trials", {}),
+        ("GET", "/trials", None),
+    ):
+        problem(api(method, f"/jobs/nowhere{rest}", body), 404, "not_found")
+
+
+def test_ids_that_differ_by_case_are_not_the_same(api: Api) -> None:
+    assert api("POST", "/jobs", spec_json(job_id="case")).status_code == 201
+    problem(api("GET", "/jobs/Case"), 404, "not_found")
+    assert api("POST", "/jobs", spec_json(job_id="CASE", eta_knob=0.1)).status_code == 201
+
+
+def test_a_job_shows_what_is_believed(api: Api, job: str, trial: str) -> None:
+    api("POST", f"{trial}/reports", report(metric=0.9))
+    shown = api("GET", f"/jobs/{job}").json()
+    assert shown["best_batch_size"] == 32
+    assert shown["stage"] == "pruning 1/2"
+    assert shown["cost_bound"] == 2 * 750.0
+    arm = next(arm for arm in shown["arms"] if arm["batch_size"] == 32)
+    assert arm == {"batch_size": 32, "pulls": 1, "mean": 750.0, "spread": None, "status": "alive"}
+
+
+def test_a_job_whose_batch_sizes_have_all_failed_says_so(api: Api, job: str) -> None:
+    path = f"/jobs/{job}/trials"
+    for _ in range(2):
+        number = api("POST", path, {}).json()["trial_number"]
+        api("PATCH", f"{path}/{number}", {"outcome": "not_converged"})
+    body = problem(api("POST", path, {}), 409, "no_batch_size_left")
+    assert "32 (not_converged), 64 (not_converged) failed; 8, 16, 128 lie" in body["detail"]
+
+
+def test_a_job_with_running_trials_is_deleted_only_by_force(api: Api, job: str, trial: str) -> None:
+    api("POST", f"{trial}/reports", report())
+    problem(api("DELETE", f"/jobs/{job}"), 409, "job_busy")
+    assert api("DELETE", f"/jobs/{job}?force=true").status_code == 204
+    problem(api("GET", f"/jobs/{job}"), 404, "not_found")
+    problem(api("GET", f"{trial}/reports"), 405, "method_not_allowed")
+    problem(api("POST", f"{trial}/reports", report()), 404, "not_found")
+
+
+def test_jobs_and_trials_are_listed_in_pages(api: Api, job: str) -> None:
+    for _ in range(3):
+        api("POST", f"/jobs/{job}/trials", {})
+    page = api("GET", f"/jobs/{job}/trials?after=1&limit=1").json()
+    assert [trial["trial_number"] for trial in page["trials"]] == [2]
+    api("POST", "/jobs", spec_json(job_id=f"{job}a"))
+    page = api("GET", "/jobs", params={"after": job, "limit": 1}).json()
+    assert [job["job_id"] for job in page["jobs"]] == [f"{job}a"]
+
+
+def test_health_and_the_description_are_served(service: ServiceProcess) -> None:
+    assert requests.get(f"{service.url}/healthz", timeout=5).json()["status"] == "ok"
+    description = requests.get(f"{service.url}/openapi.json", timeout=5).json()
+    assert {"/api/v1/jobs", "/healthz"} < set(description["paths"])
+
+
+NUMBERS = [10**400, 1e300, -1, -1e300, "1", True, None, [], {}, [[1]], 1.5, "x" * 10_000]
+UNSUITED = {
+    "batch_sizes": [
+        [],
+        [0],
+        [-1],
+        [1.5],
+        ["8"],
+        [True],
+        8,
+        None,
+        [10**30],
+        [8, 8],
+        list(range(999)),
+    ],
+    "default_batch_size": [*NUMBERS, 7],
+    "target_metric": [10**400, 1e300, -1e300, "1", True, None, []],
+    "max_epochs": [*NUMBERS, 0],
+    "eta_knob": [1.01, -0.01, "0.5", True, 10**400, None],
+    "beta_knob": [0, -1, "2", True, 1e300],
+    "num_pruning_rounds": NUMBERS,
+    "window_size": [*NUMBERS, 1001],
+    "max_power_w": [0, -1, "1", True, None, 10**400, 1e300],
+    "num_devices": [*NUMBERS, 0],
+    "lease_s": [0, -1, 1e300, "900", True],
+    "seed": [-1, 1.5, "1", True, 2**32],
+    "policy": ["", "best", 1, True, "x" * 300],
+    "monitor": ["", None, 1, "\x00", "x" * 300],
+    "device_model": ["", None, 1, "a\nb"],
+    "job_id": ["", None, 1, "..", "../x", "a/b", "a b", "a\n", "é", "\x00", "x" * 256],
+    "higher_is_better": [None, 2, 1, "maybe", "true"],
+}
+
+
+@pytest.mark.parametrize("field", UNSUITED)
+def test_a_job_with_an_unsuited_value_is_refused_by_name(api: Api, field: str) -> None:
+    for value in UNSUITED[field]:
+        given = spec_json(**{"job_id": "unsuited", field: value})
+        body = problem(api.raw("/jobs", json.dumps(given)), 422, "invalid")
+        assert {name.split(".")[0] for name in body["errors"]} == {field}
+    problem(api("GET", "/jobs/unsuited"), 404, "not_found")
+
+
+@pytest.mark.parametrize("field", ["sequence", "epoch", "time_s", "energy_j", "metric"])
+def test_a_report_with_an_unsuited_value_changes_nothing(
+    api: Api, job: str, trial: str, field: str
+) -> None:
+    values = [10**400, 1e300, -1e300, "1", True, None, [], {}]
+    if field != "metric":
+        values.append(-1)
+    for value in values:
+        body = problem(
+            api.raw(f"{trial}/reports", json.dumps({**report(), field: value})), 422, "invalid"
+        )
+        assert field in body["errors"]
+    assert api("GET", f"/jobs/{job}/trials").json()["trials"][0]["epoch"] == 0
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+@pytest.mark.parametrize("field", ["time_s", "energy_j", "metric", "epoch"])
+def test_numbers_that_are_none_are_refused(api: Api, trial: str, field: str, number: str) -> None:
+    body = json.dumps({**report(), field: "HERE"}).replace('"HERE"', number)
+    assert api.raw(f"{trial}/reports", body).status_code in (400, 422)
+
+
+@pytest.mark.parametrize("metric", [3e20, -1e30, 5e-324, 1])
+def test_a_metric_may_be_large_small_or_negative(api: Api, trial: str, metric: float) -> None:
+    assert api("POST", f"{trial}/reports", report(metric=metric)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"null", b"1", b'"x"', b"[]", b"[" * 60_000, b'{"a":' * 9_000, b"\xff\xfe", b"\x00",
+     b'{"job_id": "\\ud800"}'],
+)  # fmt: skip
+def test_a_body_that_is_no_object_is_refused(api: Api, trial: str, body: bytes) -> None:
+    for path in ("/jobs", "/jobs/x/trials", f"{trial}/reports", f"{trial}/heartbeat"):
+        assert api.raw(path, body).status_code in (400, 422)
+
+
+def test_a_chunked_body_is_taken_up_to_64_kib(api: Api, job: str) -> None:
+    def post(body: bytes) -> requests.Response:
+        headers = {"Content-Type": "application/json"}
+        path = f"{api.root}/api/v1/jobs/{job}/trials"
+        return requests.post(path, iter([body]), headers=headers, timeout=30)
+
+    assert post(b" " * 65_534 + b"{}").status_code == 201
+    problem(post(b"{}" + b" " * 65_535), 413, "too_large")
+    problem(post(b"{}" + b" " * 70_000 + b"x"), 413, "too_large")
+
+
+def test_a_malformed_chunk_is_refused(service: ServiceProcess) -> None:
+    with socket.create_connection(("127.0.0.1", service.port), timeout=10) as connection:
+        connection.sendall(
+            b"POST /api/v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"
+        )
+        assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_body_over_64_kib_is_refused(api: Api) -> None:
+    body = json.dumps({**spec_json(), "padding": "x" * 65_536})
+    problem(api.raw("/jobs", body), 413, "too_large")
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_a_body_that_is_not_declared_json_is_refused(api: Api, kind: str) -> None:
+    headers = {"Content-Type": kind}
+    for path in ("/jobs", "/jobs/x/trials"):
+        response = requests.post(f"{api.root}/api/v1{path}", b"{}", headers=headers, timeout=30)
+        problem(response, 415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/jobs/..%2f..%2fetc", "/jobs/%00", "/jobs/" + "x" * 400, "/jobs//trials", "/jobs/a%20b",
+     "/jobs/x/trials/0/reports", "/jobs/x/trials/-1/reports", "/jobs/x/trials/" + "9" * 30,
+     "/nothing"],
+)  # fmt: skip
+def test_a_path_that_names_nothing_is_not_found(api: Api, path: str) -> None:
+    for method in ("GET", "POST", "PATCH", "DELETE"):
+        response = requests.request(
+            method,
+            f"{api.root}/api/v1{path}",
+            data=b"{}",
+            headers={"Content-Type": "application/json"},
+            timeout=30,
+        )
+        assert response.status_code in (404, 405)
+        assert response.headers["Content-Type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/jobs", {"GET", "HEAD", "OPTIONS", "POST"}),
+        ("/jobs/x/trials/1", {"OPTIONS", "PATCH"}),
+        ("/jobs/x/trials/1/reports", {"OPTIONS", "POST"}),
+    ],
+)
+@pytest.mark.parametrize("method", ["PUT", "TRACE", "NONSENSE"])
+def test_another_method_gets_the_allowed_ones(
+    api: Api, method: str, path: str, allowed: set[str]
+) -> None:
+    response = api(method, path)
+    problem(response, 405, "method_not_allowed")
+    assert set(response.headers["Allow"].split(", ")) == allowed
+
+
+@pytest.mark.parametrize("number", ["-1", "1.5", "", "x", "9" * 30, "9" * 1000, "1e3", "\x00"])
+@pytest.mark.parametrize("parameter", ["limit", "after"])
+def test_an_unsuited_parameter_is_refused(api: Api, job: str, parameter: str, number: str) -> None:
+    response = api("GET", f"/jobs/{job}/trials", params={parameter: number})
+    assert parameter in problem(response, 422, "invalid")["errors"]
+
+
+@pytest.mark.parametrize("after", ["\x00", "x" * 256])
+def test_an_id_to_list_after_that_can_be_none_is_refused(api: Api, after: str) -> None:
+    response = api("GET", "/jobs", params={"after": after})
+    assert "after" in problem(response, 422, "invalid")["errors"]
+
+
+@pytest.mark.parametrize("key", ["", "a b", "x" * 256, "\x7f"])
+def test_a_malformed_idempotency_key_is_refused(api: Api, job: str, key: str) -> None:
+    response = api("POST", f"/jobs/{job}/trials", {}, headers={"Idempotency-Key": key})
+    assert response.status_code in (400, 422)
+    assert api("GET", f"/jobs/{job}/trials").json()["trials"] == []
+
+
+def test_unknown_members_are_ignored(api: Api) -> None:
+    given = spec_json(job_id="unknown-members", something_new={"a": 1})
+    assert api("POST", "/jobs", given).status_code == 201

@@ -1,0 +1,495 @@
+"""The wire of the Zeus project's own server, against the real service."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+import requests
+from flask import Flask
+from service.jobs import spec_json
+from service_process import ServiceProcess
+from sqlalchemy import event
+from werkzeug.test import create_environ, run_wsgi_app
+from zeus_service import create_app, optimizer
+from zeus_service.config import Config
+from zeus_service.store.migrate import upgrade
+from zeus_service.store.models import db
+
+_numbers = itertools.count()
+
+
+class Wire:
+    """Requests as Zeus's client sends them: bodies without a Content-Type, no kept connection."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __call__(self, method: str, path: str, body: Any = None, **more: Any) -> requests.Response:
+        data = json.dumps(body).encode() if isinstance(body, dict) else body
+        return requests.request(method, f"{self.url}{path}", data=data, timeout=30, **more)
+
+    def start(self, job_id: str) -> dict[str, Any]:
+        response = self("GET", "/jobs/batch_size", params={"job_id": job_id})
+        assert response.status_code == 200, response.text
+        trial: dict[str, Any] = response.json()
+        return trial
+
+    def outcomes(self, job_id: str) -> list[str | None]:
+        trials = self("GET", f"/api/v1/jobs/{job_id}/trials").json()["trials"]
+        return [trial["outcome"] for trial in trials]
+
+
+def zeus_job(**changes: Any) -> dict[str, Any]:
+    """A job as Zeus's client describes it, with changes."""
+    return {
+        "job_id": "zeus-job",
+        "job_id_prefix": "zeus",
+        "batch_sizes": [8, 16, 32],
+        "default_batch_size": 16,
+        "max_epochs": 10,
+        "max_power": 100.0,
+        "number_of_gpus": 1,
+        "gpu_model": "Fake GPU",
+        **changes,
+    }
+
+
+def result(trial: dict[str, Any], epoch: int = 1, **changes: Any) -> dict[str, Any]:
+    figures = {"time": 10.0 * epoch, "energy": 500.0 * epoch, "metric": 0.1}
+    return {**trial, "current_epoch": epoch, **figures, **changes}
+
+
+def error(response: requests.Response, status: int) -> str:
+    """Check that a response is an error in Zeus's form, and return its message."""
+    body = response.json()
+    assert (response.status_code, set(body)) == (status, {"message"}), response.text
+    assert response.headers["Content-Type"] == "application/json"
+    message: str = body["message"]
+    assert message
+    return message
+
+
+@pytest.fixture(scope="module")
+def wire(service: ServiceProcess) -> Wire:
+    return Wire(service.url)
+
+
+@pytest.fixture
+def job(wire: Wire) -> str:
+    """The id of a registered job of the test's own."""
+    job_id = f"zeus-{next(_numbers)}"
+    assert wire("POST", "/jobs", zeus_job(job_id=job_id)).status_code == 201
+    return job_id
+
+
+@pytest.fixture
+def trial(wire: Wire, job: str) -> dict[str, Any]:
+    """The first trial of a job of the test's own."""
+    return wire.start(job)
+
+
+def test_a_job_is_answered_with_all_that_it_is(wire: Wire) -> None:
+    given = {
+        "job_id": None,
+        "job_id_prefix": "my.job",
+        "batch_sizes": [32, 8, 16],
+        "default_batch_size": 16,
+        "max_power": 600,
+        "number_of_gpus": 2,
+        "gpu_model": "Fake GPU",
+    }
+    response = wire("POST", "/jobs", given)
+    assert response.status_code == 201
+    job_id = response.json()["job_id"]
+    assert re.fullmatch("my[.]job-[0-9a-f]{8}", job_id)
+    complete = {
+        **given,
+        "job_id": job_id,
+        "batch_sizes": [8, 16, 32],
+        "eta_knob": 0.5,
+        "beta_knob": 2.0,
+        "target_metric": 0.5,
+        "higher_is_better_metric": True,
+        "max_epochs": 100,
+        "num_pruning_rounds": 2,
+        "window_size": 0,
+        "mab_prior_mean": 0.0,
+        "mab_prior_precision": 0.0,
+        "mab_num_explorations": 2,
+        "mab_seed": None,
+    }
+    assert response.json() == complete
+    again = wire("POST", "/jobs", complete)
+    assert (again.status_code, again.json()) == (200, complete)
+    assert wire("POST", "/jobs", given).json()["job_id"] != job_id
+
+
+def test_what_a_job_asks_of_the_bandit_is_what_it_gets(wire: Wire) -> None:
+    asked = {
+        "mab_prior_mean": -7.5,
+        "mab_prior_precision": 0.25,
+        "mab_num_explorations": 3,
+        "mab_seed": 11,
+        "window_size": 4,
+        "num_pruning_rounds": 1,
+        "beta_knob": None,
+        "eta_knob": 0.25,
+        "higher_is_better_metric": False,
+    }
+    response = wire("POST", "/jobs", zeus_job(job_id="zeus-asked", **asked))
+    assert response.json().items() >= asked.items()
+    spec = wire("GET", "/api/v1/jobs/zeus-asked").json()["spec"]
+    ours = {"mab_seed": "seed", "higher_is_better_metric": "higher_is_better"}
+    assert spec.items() >= {ours.get(name, name): value for name, value in asked.items()}.items()
+    assert (spec["policy"], spec["meter"], spec["monitor"]) == ("zeus", "nvml", "metric")
+    assert (spec["early_stop"], spec["lease_s"]) == ("spent", 21600.0)
+
+
+def test_unknown_keys_are_ignored_those_of_the_other_wire_included(wire: Wire) -> None:
+    other = {"something": {}, "policy": 7, "lease_s": 1, "max_power_w": "x", "monitor": None}
+    assert wire("POST", "/jobs", zeus_job(job_id="zeus-unknown", **other)).status_code == 201
+    assert wire("GET", "/api/v1/jobs/zeus-unknown").json()["spec"]["lease_s"] == 21600.0
+
+
+def test_a_job_known_with_another_configuration_is_refused(wire: Wire, job: str) -> None:
+    for name, value in {"max_epochs": 11, "mab_seed": 3, "gpu_model": "Other GPU"}.items():
+        message = error(wire("POST", "/jobs", zeus_job(job_id=job, **{name: value})), 409)
+        assert "known with another configuration" in message
+        assert repr(value) in message
+
+
+def test_a_seed_of_its_own_is_no_seed_left_open(wire: Wire) -> None:
+    wire("POST", "/jobs", zeus_job(job_id="zeus-seed", mab_seed=3))
+    assert wire("POST", "/jobs", zeus_job(job_id="zeus-seed")).status_code == 409
+
+
+def test_a_job_of_one_wire_is_known_to_the_other(wire: Wire, job: str) -> None:
+    spec = {"batch_sizes": [8, 16, 32], "default_batch_size": 16, "target_metric": 0.5}
+    here = spec_json(job_id=job, monitor="metric", lease_s=21600, **spec)
+    assert wire("POST", "/api/v1/jobs", None, json=here).status_code == 200
+    there = spec_json(job_id="zeus-v1", **spec)
+    assert wire("POST", "/api/v1/jobs", None, json=there).status_code == 201
+    assert wire("POST", "/jobs", zeus_job(job_id="zeus-v1")).status_code == 200
+    assert wire("POST", "/jobs", zeus_job(job_id="zeus-v1", eta_knob=0.25)).status_code == 409
+
+
+def test_a_start_says_what_to_train_with_and_is_not_cached(wire: Wire, job: str) -> None:
+    assert wire.start(job) == {"job_id": job, "batch_size": 16, "trial_number": 1}
+    response = wire("GET", f"/jobs/batch_size?job_id={job}")
+    assert response.json() == {"job_id": job, "batch_size": 16, "trial_number": 2}
+    assert response.headers["Cache-Control"] == "no-store"
+
+
+def test_only_get_starts_a_trial(wire: Wire, job: str) -> None:
+    assert wire("HEAD", f"/jobs/batch_size?job_id={job}").status_code == 405
+    assert wire.outcomes(job) == []
+
+
+def test_the_same_report_again_gets_the_same_answer(wire: Wire, trial: dict[str, Any]) -> None:
+    first = wire("POST", "/report", result(trial)).json()
+    assert (first["stop_train"], first["converged"]) == (False, False)
+    assert wire("POST", "/report", result(trial, 2)).json()["stop_train"] is False
+    assert wire("POST", "/report", result(trial)).json() == first
+
+
+@pytest.mark.parametrize("metric", [0.9, 0.1])
+def test_any_report_after_the_end_gets_the_outcome(
+    wire: Wire, trial: dict[str, Any], metric: float
+) -> None:
+    assert not wire("POST", "/report", result(trial, 8)).json()["stop_train"]
+    for epoch in (10, 10, 11, 8, 3):
+        answer = wire("POST", "/report", result(trial, epoch, metric=metric)).json()
+        assert answer["stop_train"]
+        assert answer["converged"] == (metric == 0.9)
+
+
+def test_a_run_past_the_bound_has_failed_even_at_its_target(
+    wire: Wire, job: str, trial: dict[str, Any]
+) -> None:
+    wire("POST", "/report", result(trial, metric=0.9))  # a cost of 750 J: a bound of 1500 J
+    second = wire.start(job)
+    at_bound = wire("POST", "/report", result(second, time=10.0, energy=2000.0)).json()
+    assert at_bound["stop_train"] is False  # the next is expected past it, but this is not
+    past = wire("POST", "/report", result(second, 2, time=10.0, energy=2000.1, metric=0.9)).json()
+    assert (past["stop_train"], past["converged"]) == (True, False)
+    assert wire.outcomes(job) == ["converged", "early_stopped"]
+
+
+def test_a_run_that_did_not_converge_counts_for_the_bound(
+    wire: Wire, job: str, trial: dict[str, Any]
+) -> None:
+    wire("POST", "/report", result(trial, 10, time=10.0, energy=500.0))  # all epochs, for 750 J
+    second = result(wire.start(job), time=10.0, energy=2000.1, metric=0.9)
+    assert wire("POST", "/report", second).json()["converged"] is False
+
+
+@pytest.mark.parametrize("metric", ["NaN", "Infinity", "-Infinity", "1e999", "2e30"])
+def test_a_metric_that_is_no_number_ends_the_run_as_diverged(
+    wire: Wire, job: str, trial: dict[str, Any], metric: str
+) -> None:
+    body = json.dumps(result(trial, metric="HERE")).replace('"HERE"', metric).encode()
+    for _ in range(2):
+        answer = wire("POST", "/report", body).json()
+        assert (answer["stop_train"], answer["converged"]) == (True, False)
+    assert wire.outcomes(job) == ["diverged"]
+
+
+def test_an_exit_says_nothing_about_the_batch_size(
+    wire: Wire, job: str, trial: dict[str, Any]
+) -> None:
+    for _ in range(2):
+        assert wire("PATCH", "/trials", trial).status_code == 200
+    assert wire.outcomes(job) == ["interrupted"]
+    assert wire.start(job)["batch_size"] == 16
+    assert wire("GET", f"/api/v1/jobs/{job}").json()["arms"][1]["pulls"] == 0
+
+
+def test_an_exit_changes_no_end(wire: Wire, job: str, trial: dict[str, Any]) -> None:
+    wire("POST", "/report", result(trial, metric=0.9))
+    assert wire("PATCH", "/trials", trial).status_code == 200
+    assert wire.outcomes(job) == ["converged"]
+
+
+def test_a_report_takes_an_exit_back(wire: Wire, job: str, trial: dict[str, Any]) -> None:
+    wire("PATCH", "/trials", trial)
+    assert wire("POST", "/report", result(trial)).json()["stop_train"] is False
+    assert wire.outcomes(job) == [None]
+
+
+def test_a_job_whose_batch_sizes_have_all_failed_says_so(wire: Wire, job: str) -> None:
+    for batch_size in (16, 32):
+        trial = wire.start(job)
+        assert trial["batch_size"] == batch_size
+        wire("POST", "/report", result(trial, 10))
+    for _ in range(2):
+        response = wire("GET", f"/jobs/batch_size?job_id={job}")
+        assert "no batch size left" in error(response, 409)
+    assert wire.outcomes(job) == ["not_converged", "not_converged"]
+
+
+def test_a_job_is_deleted_with_its_running_trials(wire: Wire, trial: dict[str, Any]) -> None:
+    job_id = trial["job_id"]
+    assert wire("DELETE", f"/jobs?job_id={job_id}").status_code == 200
+    error(wire("DELETE", f"/jobs?job_id={job_id}"), 404)
+    error(wire("POST", "/report", result(trial)), 400)
+    assert wire("POST", "/jobs", zeus_job(job_id=job_id)).status_code == 201
+    assert wire.start(job_id)["trial_number"] == 1
+
+
+def test_what_is_not_known_has_the_status_of_zeus_own_server(
+    wire: Wire, trial: dict[str, Any]
+) -> None:
+    error(wire("GET", "/jobs/batch_size?job_id=unknown"), 400)
+    others = [{"job_id": "unknown"}, {"trial_number": 2}, {"batch_size": 8}]
+    for other in others:
+        error(wire("POST", "/report", result({**trial, **other})), 400)
+        error(wire("PATCH", "/trials", {**trial, **other}), 404)
+    assert wire.outcomes(trial["job_id"]) == [None]
+
+
+NUMBERS = [10**400, -1, "1", True, None, [], {}, 1.5]
+UNSUITED = {
+    "batch_sizes": [[], [0], [1.5], ["8"], [16, True], 8, None, [16, 10**30], [16, 16]],
+    "default_batch_size": [*NUMBERS, 0, 7],
+    "eta_knob": [1.01, -0.01, "0.5", True, None, float("nan")],
+    "beta_knob": [0, -1, "2", True, float("inf")],
+    "target_metric": ["1", True, None, float("nan"), 1e31],
+    "max_epochs": [*NUMBERS, 0],
+    "num_pruning_rounds": NUMBERS,
+    "window_size": NUMBERS,
+    "mab_prior_mean": ["1", None, float("nan"), float("-inf")],
+    "mab_prior_precision": [-1, "1", None, float("nan")],
+    "mab_num_explorations": NUMBERS,
+    "mab_seed": [-1, "1", True, 1.5, 2**32],
+    "max_power": [0, -1, "1", True, None, float("nan")],
+    "number_of_gpus": [*NUMBERS, 0],
+    "gpu_model": ["", None, 1, "a\nb", "\x00"],
+    "job_id": ["", 1, "zeus/../x", "zeus a", "zeus\x00", "zeus-é", "zeus" * 64, ".."],
+    "job_id_prefix": [None, 1, [], "x" * 400],
+}
+
+
+@pytest.mark.parametrize("field", UNSUITED)
+def test_a_job_with_an_unsuited_value_is_refused_by_name(wire: Wire, field: str) -> None:
+    for value in UNSUITED[field]:
+        given = zeus_job(**{"job_id": "zeus-unsuited", field: value})
+        assert field in error(wire("POST", "/jobs", given), 422), value
+    assert wire("GET", "/api/v1/jobs/zeus-unsuited").status_code == 404
+
+
+def test_a_job_id_begins_with_its_prefix(wire: Wire) -> None:
+    given = zeus_job(job_id="other-job")
+    message = error(wire("POST", "/jobs", given), 422)
+    assert "'other-job' does not start with job_id_prefix 'zeus'" in message
+    given = zeus_job(job_id=None, job_id_prefix="x" * 247)
+    assert "job_id" in error(wire("POST", "/jobs", given), 422)
+
+
+@pytest.mark.parametrize(
+    "field", ["batch_size", "trial_number", "time", "energy", "metric", "current_epoch", "job_id"]
+)
+def test_a_report_with_an_unsuited_value_changes_nothing(
+    wire: Wire, trial: dict[str, Any], field: str
+) -> None:
+    values = [10**400, "1 ", True, None, [], {}]
+    values += [] if field == "metric" else [-1, float("nan"), float("inf")]
+    for value in values:
+        assert field in error(wire("POST", "/report", {**result(trial), field: value}), 422)
+    assert wire("POST", "/report", result(trial)).json()["stop_train"] is False
+
+
+@pytest.mark.parametrize("method_and_path", ["POST /jobs", "POST /report", "PATCH /trials"])
+def test_a_body_that_is_no_object_is_refused(wire: Wire, method_and_path: str) -> None:
+    method, path = method_and_path.split()
+    for body in (b"", b"{", b"[" * 60_000, b'{"a":' * 9_000, b"\xff\xfe", b'{"a": "\\ud800"}'):
+        error(wire(method, path, body), 400)
+    for body in (b"null", b"1", b'"x"', b"[]", b"{}"):
+        error(wire(method, path, body), 422)
+    error(wire(method, path, b" " * 65_537), 413)
+    error(wire(method, path, iter([b" " * 70_000])), 413)
+
+
+@pytest.mark.parametrize("job_id", ["", "a%00", "..%2f..%2fetc", "x" * 400, "a%20b", "%ff"])
+def test_an_id_that_is_none_is_refused(wire: Wire, job_id: str) -> None:
+    for method, path in (("GET", "/jobs/batch_size"), ("DELETE", "/jobs")):
+        assert "job_id" in error(wire(method, f"{path}?job_id={job_id}"), 422)
+        error(wire(method, path), 422)
+
+
+def test_json_may_be_declared_and_nothing_else(wire: Wire, trial: dict[str, Any]) -> None:
+    for kind, status in (
+        ("application/json", 200),
+        ("application/json; charset=utf-8", 200),
+        ("text/plain", 415),
+        ("application/x-www-form-urlencoded", 415),
+    ):
+        response = wire("POST", "/report", result(trial), headers={"Content-Type": kind})
+        assert response.status_code == status
+        if status == 415:
+            error(response, 415)
+
+
+@pytest.mark.parametrize("header", ["Origin", "Sec-Fetch-Site"])
+def test_a_web_page_starts_nothing(wire: Wire, job: str, header: str) -> None:
+    headers = {header: "cross-site"}
+    error(wire("GET", f"/jobs/batch_size?job_id={job}", headers=headers), 403)
+    error(wire("DELETE", f"/jobs?job_id={job}", headers=headers), 403)
+    assert wire.outcomes(job) == []
+
+
+def test_a_service_without_a_database_says_so_in_zeus_form(tmp_path: Path) -> None:
+    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/none/none.sqlite3"))
+    response = app.test_client().get("/jobs/batch_size?job_id=x")
+    assert response.status_code == 503
+    assert set(response.get_json()) == {"message"}
+
+
+TOKENS = {"token": "old~t/o:ken,n@w%40", "read_token": "reader"}
+REQUESTS = ["POST /jobs", "GET /jobs/batch_size", "POST /report", "PATCH /trials", "DELETE /jobs"]
+
+
+def with_password(app: Flask, method_and_path: str, user: str, password: str) -> tuple[int, str]:
+    """The status of a request by httpx with a user and a password in its URL, and the message."""
+    userinfo = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user or password else ""
+    method, path = method_and_path.split()
+    with httpx.Client(transport=httpx.WSGITransport(app=app)) as client:
+        url = f"http://{userinfo}host{path}?job_id=zeus-job"
+        response = client.request(method, url, content=json.dumps(zeus_job()))
+    body = response.json()
+    if response.status_code == 401:
+        assert response.headers["WWW-Authenticate"] == "Basic realm=zeus-service"
+        assert set(body) == {"message"}
+    return response.status_code, body.get("message", "")
+
+
+@pytest.mark.parametrize("user", ["zeus", "any one", "", "é"])
+def test_a_token_is_the_password_in_the_clients_url(tmp_path: Path, user: str) -> None:
+    url = f"sqlite:///{tmp_path}/x.sqlite3"
+    app = create_app(Config(database_url=url, **TOKENS))
+    upgrade(app)
+    for token in ("old~t/o:ken", "n@w%40"):
+        statuses = [with_password(app, each, user, token)[0] for each in REQUESTS]
+        assert statuses == [201, 200, 422, 422, 200]
+
+
+@pytest.mark.parametrize(
+    ("user", "password"), [("", ""), ("zeus", "wrong"), ("zeus", ""), ("n@w%40", "x"), ("z", "é")]
+)
+def test_a_request_without_a_token_is_told_how_to_send_one(
+    tmp_path: Path, user: str, password: str
+) -> None:
+    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.sqlite3", **TOKENS))
+    for each in REQUESTS:
+        status, message = with_password(app, each, user, password)
+        assert status == 401
+        assert "http://zeus:TOKEN@HOST" in message
+
+
+def test_without_a_token_no_body_is_read(tmp_path: Path) -> None:
+    class Body(io.BytesIO):
+        def read(self, _size: int | None = -1) -> bytes:
+            raise AssertionError("the body is read")
+
+        readinto = readline = readlines = read
+
+    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.sqlite3", **TOKENS))
+    chunked = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
+    environ = {**create_environ("/jobs", method="POST"), **chunked, "wsgi.input": Body()}
+    environ.pop("CONTENT_LENGTH", None)
+    assert run_wsgi_app(app, environ)[1] == "401 UNAUTHORIZED"
+
+
+def test_a_token_that_may_only_read_starts_nothing_on_the_wire(tmp_path: Path) -> None:
+    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.sqlite3", **TOKENS))
+    for each in REQUESTS:
+        assert with_password(app, each, "zeus", "reader") == (403, "this token may only read")
+
+
+@pytest.mark.parametrize("header", ["Basic", "Basic !", "Basic enp6", "Basic /w==", "Bearer", "x"])
+def test_a_malformed_authorization_is_refused(tmp_path: Path, header: str) -> None:
+    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.sqlite3", **TOKENS))
+    answer = app.test_client().get("/jobs/batch_size", headers={"Authorization": header})
+    assert answer.status_code == 401
+
+
+def test_the_other_wire_takes_no_passwords(tmp_path: Path) -> None:
+    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.sqlite3", **TOKENS))
+    client = app.test_client()
+    assert client.get("/api/v1/jobs", auth=("zeus", "n@w%40")).status_code == 401
+
+
+def test_the_wire_can_be_switched_off(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/x.sqlite3"
+    paths = {
+        served: {rule.rule for rule in create_app(config).url_map.iter_rules()}
+        for served, config in (
+            (True, Config(database_url=url)),
+            (False, Config(database_url=url, zeus_wire=False)),
+        )
+    }
+    assert paths[True] - paths[False] == {"/jobs", "/jobs/batch_size", "/report", "/trials"}
+
+
+def test_a_report_that_goes_on_takes_one_statement_more_than_the_other_wire(app: Flask) -> None:
+    client = app.test_client()
+    client.post("/jobs", json=zeus_job())
+    trial = client.get("/jobs/batch_size?job_id=zeus-job").get_json()
+    statements: list[str] = []
+
+    @event.listens_for(db.engine, "before_cursor_execute")
+    def count(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if not statement.startswith("BEGIN"):
+            statements.append(statement)
+
+    assert client.post("/report", json=result(trial)).get_json()["stop_train"] is False
+    assert len(statements) == (3 if db.engine.name == "postgresql" else 4)
+    assert not any("FOR " in statement or "UPDATE jobs" in statement for statement in statements)
+    assert optimizer.get_trial("zeus-job", 1).epoch == 1

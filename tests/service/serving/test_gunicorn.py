@@ -1,0 +1,283 @@
+"""One worker serves others while some wait, and what is locked holds up nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import requests
+from databases import DATABASES, migrated_database
+from service.conftest import application
+from service.jobs import spec_json
+from service_process import ServiceProcess
+from sqlalchemy import text
+from zeus_service.config import Config
+from zeus_service.serving.gunicorn import settings
+from zeus_service.store.engine import POOL_SIZE
+from zeus_service.store.jobs import LockedJob
+from zeus_service.store.transactions import MAX_WAITING, transaction
+
+SERVERS = DATABASES[1:]
+DEADLINE_S = 60
+WAITING = {
+    "postgresql": "SELECT count(*) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND wait_event_type = 'Lock'",
+    "mysql": "SELECT count(*) FROM information_schema.innodb_trx t"
+    " JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id"
+    " WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()",
+}
+"""Sessions of this database that wait for a lock."""
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def waiting_sessions() -> int:
+    with transaction(read_only=True) as connection:
+        query = WAITING[connection.dialect.name]
+        return int(connection.execute(text(query)).scalar_one())
+
+
+def call(service: ServiceProcess, method: str, path: str, **more: Any) -> requests.Response:
+    return requests.request(method, f"{service.url}{path}", timeout=DEADLINE_S, **more)
+
+
+def register(service: ServiceProcess, *job_ids: str) -> None:
+    for job_id in job_ids:
+        call(service, "POST", "/api/v1/jobs", json=spec_json(job_id=job_id)).raise_for_status()
+
+
+def start(service: ServiceProcess, job_id: str) -> requests.Response:
+    return call(service, "POST", f"/api/v1/jobs/{job_id}/trials", json={})
+
+
+def report(sequence: int) -> dict[str, Any]:
+    figures = {"epoch": sequence, "time_s": 1.0 * sequence, "energy_j": 1.0, "metric": 0.1}
+    return {"sequence": sequence, **figures}
+
+
+@contextlib.contextmanager
+def running(kind: str, folder: Path, **more: Any) -> Iterator[ServiceProcess]:
+    """A service of one worker, within the context of an application on its database."""
+    with (
+        migrated_database(kind, folder) as url,
+        application(url),
+        ServiceProcess(folder, database_url=url, **more) as service,
+    ):
+        yield service
+
+
+@pytest.mark.parametrize("gunicorn", [False, True], ids=["serve", "gunicorn"])
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_worker_overlaps_its_waits_for_the_database(
+    kind: str, gunicorn: bool, tmp_path: Path
+) -> None:
+    names = [f"job-{n}" for n in range(6)]
+    with (
+        running(kind, tmp_path, gunicorn=gunicorn) as service,
+        ThreadPoolExecutor(len(names)) as pool,
+    ):
+        register(service, *names)
+        with transaction() as connection:
+            for name in names:
+                LockedJob.lock(connection, name)
+            starts = [pool.submit(start, service, name) for name in names]
+            wait_until(lambda: waiting_sessions() == len(names))
+        assert [each.result().status_code for each in starts] == [201] * len(names)
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_locked_job_holds_up_no_others(kind: str, tmp_path: Path) -> None:
+    with running(kind, tmp_path) as service, ThreadPoolExecutor(40) as pool:
+        register(service, "job", "other")
+        assert start(service, "job").status_code == 201
+        trial = "/api/v1/jobs/job/trials/1"
+
+        def end() -> requests.Response:
+            return call(service, "PATCH", trial, json={"outcome": "errored"})
+
+        with transaction() as connection:
+            LockedJob.lock(connection, "job")
+            blocked = [pool.submit(start, service, "job") for _ in range(2 * POOL_SIZE)]
+            blocked.append(pool.submit(end))
+            wait_until(lambda: waiting_sessions() > 0)
+            for sequence in (1, 2):
+                for method, path, body in (
+                    ("GET", "/healthz", None),
+                    ("GET", "/readyz", None),
+                    ("GET", "/api/v1/jobs/job", None),
+                    ("POST", "/api/v1/jobs/other/trials", {}),
+                    ("POST", f"/api/v1/jobs/other/trials/{sequence}/reports", report(1)),
+                    ("POST", f"{trial}/reports", report(sequence)),  # it goes on: no job lock
+                    ("POST", f"{trial}/heartbeat", {}),
+                ):
+                    assert call(service, method, path, json=body).ok, (method, path)
+                assert "zeus_bso_database_up 1.0" in call(service, "GET", "/metrics").text
+            assert waiting_sessions() == 1
+            assert not any(each.done() for each in blocked)
+        assert [each.result().status_code for each in blocked] == [201] * 2 * POOL_SIZE + [200]
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_locked_trials_hold_up_no_other_job(kind: str, tmp_path: Path) -> None:
+    with running(kind, tmp_path) as service, ThreadPoolExecutor(2 * POOL_SIZE) as pool:
+        register(service, "job", "other")
+        for _ in range(2 * POOL_SIZE):
+            assert start(service, "job").status_code == 201
+        assert start(service, "other").status_code == 201
+
+        def heartbeat(job_id: str, number: int) -> requests.Response:
+            return call(
+                service, "POST", f"/api/v1/jobs/{job_id}/trials/{number}/heartbeat", json={}
+            )
+
+        with transaction() as connection:
+            connection.execute(text("UPDATE trials SET epoch = 1 WHERE job_id = 'job'"))
+            blocked = [pool.submit(heartbeat, "job", n + 1) for n in range(2 * POOL_SIZE)]
+            wait_until(lambda: waiting_sessions() > 0)
+            for path in ("/healthz", "/readyz", "/api/v1/jobs/job"):
+                assert call(service, "GET", path).ok
+            assert heartbeat("other", 1).ok
+            assert start(service, "other").status_code == 201
+            assert waiting_sessions() < POOL_SIZE / 2
+            assert not any(each.done() for each in blocked)
+        assert all(each.result().ok for each in blocked)
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_too_many_that_wait_for_one_job_are_refused_at_once(kind: str, tmp_path: Path) -> None:
+    with running(kind, tmp_path) as service, ThreadPoolExecutor(MAX_WAITING + 5) as pool:
+        register(service, "job")
+        with transaction() as connection:
+            LockedJob.lock(connection, "job")
+            starts = [pool.submit(start, service, "job") for _ in range(MAX_WAITING + 5)]
+
+            def done() -> list[Future[requests.Response]]:
+                return [each for each in starts if each.done()]
+
+            wait_until(lambda: len(done()) >= 4)  # one has its turn
+            refused = [each.result() for each in done()]
+        assert len(refused) == 4
+        for answer in refused:
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+            assert "too many requests wait" in answer.json()["detail"]
+        statuses = [each.result().status_code for each in starts]
+        assert statuses.count(201) == MAX_WAITING + 1
+
+
+def test_any_number_of_jobs_may_be_written_at_once(tmp_path: Path) -> None:
+    """The bound is on the requests for one job: SQLite has one writer, and all jobs wait for it."""
+    names = [f"job-{n}" for n in range(2 * MAX_WAITING)]
+    with running("sqlite", tmp_path) as service, ThreadPoolExecutor(len(names)) as pool:
+        path = service.database_url.removeprefix("sqlite:///")
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as lock:
+            lock.execute("BEGIN IMMEDIATE")
+            specs = [spec_json(job_id=name) for name in names]
+            registered = [
+                pool.submit(call, service, "POST", "/api/v1/jobs", json=spec) for spec in specs
+            ]
+            (worker,) = map(psutil.Process, service.workers())
+            wait_until(lambda: connections(worker, service.port) == len(names))
+        statuses = [each.result().status_code for each in registered]
+    assert statuses == [201] * len(names)
+
+
+def connections(worker: psutil.Process, port: int) -> int:
+    """Count a worker's open connections of clients."""
+    return sum(
+        each.laddr.port == port and each.status == psutil.CONN_ESTABLISHED
+        for each in worker.net_connections("tcp")
+    )
+
+
+def test_a_locked_sqlite_file_holds_up_nothing_but_writes(tmp_path: Path) -> None:
+    with running("sqlite", tmp_path) as service, ThreadPoolExecutor(20) as pool:
+        names = [f"job-{n}" for n in range(4)]
+        register(service, *names)
+        path = service.database_url.removeprefix("sqlite:///")
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as lock:
+            lock.execute("BEGIN IMMEDIATE")
+            blocked = [pool.submit(start, service, names[n % 4]) for n in range(20)]
+            for _ in range(20):
+                for each in ("/healthz", "/readyz", "/api/v1/jobs"):
+                    assert call(service, "GET", each).ok
+            assert not any(each.done() for each in blocked)
+            lock.rollback()
+        assert [each.result().status_code for each in blocked] == [201] * 20
+
+
+def test_connections_are_shared_between_workers(tmp_path: Path) -> None:
+    def connections(pid: int, port: int) -> int:
+        found = psutil.Process(pid).net_connections(kind="tcp")
+        return sum(each.status == "ESTABLISHED" and each.laddr.port == port for each in found)
+
+    with ServiceProcess(tmp_path, workers=2) as service:
+
+        def both_have_some() -> bool:
+            with contextlib.ExitStack() as stack:
+                clients = [
+                    stack.enter_context(socket.create_connection(("127.0.0.1", service.port)))
+                    for _ in range(16)
+                ]
+                for client in clients:
+                    client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+                for client in clients:
+                    assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
+                return all(connections(pid, service.port) > 0 for pid in service.workers())
+
+        wait_until(both_have_some)
+
+
+def test_sigterm_ends_a_worker_that_has_only_the_masters_handler() -> None:
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        settings(Config())["post_fork"](None, None)
+        os.kill(os.getpid(), signal.SIGTERM)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
+
+
+def in_new_process(program: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import zeus_service.serving.gunicorn, zeus_service.wsgi",
+        "from zeus_service.cli import main; main(['--version'], standalone_mode=False)",
+        "from zeus_service.cli import main; main(['jobs'], standalone_mode=False)",
+    ],
+)
+def test_only_the_entry_points_of_serving_patch(program: str, database_url: str) -> None:
+    in_new_process(
+        f"import os; os.environ['ZEUS_BSO_DATABASE_URL'] = {database_url!r}\n{program}\n"
+        "from gevent import monkey; assert not monkey.is_anything_patched()"
+    )
+
+
+def test_a_patch_that_comes_after_psycopg_is_an_error() -> None:
+    in_new_process(
+        "import psycopg\nfrom zeus_service.serving.gunicorn import patch\n"
+        "try: patch()\nexcept RuntimeError: pass\nelse: raise AssertionError"
+    )

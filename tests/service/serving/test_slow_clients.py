@@ -1,0 +1,149 @@
+"""Clients that do not finish what they began to send, and some that only look so."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import requests
+from service.jobs import spec_json
+from service_process import ServiceProcess
+from zeus_service.serving.gunicorn import KEEPALIVE_S
+
+HEAD = b"POST /api/v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+JSON = {"Content-Type": "application/json"}
+STOPS = {
+    "before the first byte": b"",
+    "in the request line": b"POST /api/v1",
+    "in the headers": HEAD,
+    "in the body": HEAD + b'Content-Length: 100\r\n\r\n{"job_id": ',
+    "in a chunk": HEAD + b'Transfer-Encoding: chunked\r\n\r\n64\r\n{"job_id": ',
+}
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["serve", "gunicorn"])
+def two_workers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServiceProcess]:
+    folder = tmp_path_factory.mktemp("service")
+    with ServiceProcess(folder, workers=2, gunicorn=request.param) as service:
+        yield service
+
+
+@contextlib.contextmanager
+def clients(service: ServiceProcess, count: int, sent: bytes) -> Iterator[list[socket.socket]]:
+    """Connections on which so much was sent."""
+    with contextlib.ExitStack() as stack:
+        opened = []
+        for _ in range(count):
+            client = socket.create_connection(("127.0.0.1", service.port), timeout=90)
+            opened.append(stack.enter_context(client))
+            client.sendall(sent)
+        yield opened
+
+
+def check_that_it_answers(service: ServiceProcess) -> None:
+    """Check that new connections are served, well before any idle one times out."""
+    for _ in range(5):
+        began = time.monotonic()
+        assert requests.get(f"{service.url}/healthz", timeout=90).ok
+        answer = requests.post(f"{service.url}/api/v1/jobs", json=spec_json(), timeout=90)
+        assert answer.status_code in (200, 201)
+        assert time.monotonic() - began < KEEPALIVE_S / 2
+
+
+@pytest.mark.parametrize("sent", STOPS.values(), ids=STOPS.keys())
+def test_half_sent_requests_do_not_keep_others_out(
+    two_workers: ServiceProcess, sent: bytes
+) -> None:
+    with clients(two_workers, 200, sent):
+        check_that_it_answers(two_workers)
+    assert "Traceback" not in two_workers.log.read_text()
+
+
+@pytest.mark.parametrize(
+    "head", [b"GET /healthz HTTP/1.1\r\nHost: x\r\n", HEAD], ids=["body not read", "body read"]
+)
+def test_bodies_that_trickle_do_not_keep_others_out(
+    two_workers: ServiceProcess, head: bytes
+) -> None:
+    over = threading.Event()
+
+    def trickle(opened: list[socket.socket]) -> None:
+        while not over.wait(1):
+            for client in opened:
+                with contextlib.suppress(OSError):
+                    client.sendall(b"x")
+
+    with clients(two_workers, 200, head + b"Content-Length: 1000\r\n\r\n") as opened:
+        thread = threading.Thread(target=trickle, args=(opened,))
+        thread.start()
+        try:
+            check_that_it_answers(two_workers)
+        finally:
+            over.set()
+            thread.join()
+
+
+def test_idle_connections_do_not_keep_others_out(two_workers: ServiceProcess) -> None:
+    with clients(two_workers, 2500, b""):
+        check_that_it_answers(two_workers)
+
+
+@pytest.mark.parametrize(
+    "stops", ["before the first byte", "in the request line", "in the headers"]
+)
+def test_a_head_that_never_ends_is_given_up(two_workers: ServiceProcess, stops: str) -> None:
+    with clients(two_workers, 1, STOPS[stops]) as (client,):
+        assert client.recv(1000) == b""
+
+
+def test_a_client_that_pauses_for_a_moment_is_served(own_service: ServiceProcess) -> None:
+    address = ("127.0.0.1", own_service.port)
+    with socket.create_connection(address, timeout=60) as client, client.makefile("rb") as answers:
+        for _ in range(2):  # also on a connection that is kept
+            for part in (b"GET /healthz HTTP/1.1\r\n", b"Host: ", b"x\r\n", b"\r\n"):
+                client.sendall(part)
+                with contextlib.suppress(TimeoutError):
+                    client.settimeout(1)
+                    client.recv(1, socket.MSG_PEEK)
+                client.settimeout(60)
+            assert answers.readline() == b"HTTP/1.1 200 OK\r\n"
+            while answers.readline() != b"\r\n":
+                pass
+            answers.readline()
+            answers.read(0)
+
+
+def test_a_slow_answer_leaves_the_connection_open(own_service: ServiceProcess) -> None:
+    """Only the request must arrive in time."""
+    lock = sqlite3.connect(
+        own_service.database_url.removeprefix("sqlite:///"),
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    connection = http.client.HTTPConnection("127.0.0.1", own_service.port, timeout=90)
+    with contextlib.closing(lock), contextlib.closing(connection):
+        connection.connect()
+        kept = connection.sock
+        lock.execute("BEGIN IMMEDIATE")
+        unlock = threading.Timer(KEEPALIVE_S + 2.5, lock.rollback)
+        unlock.start()
+        for status in (201, 200):
+            connection.request("POST", "/api/v1/jobs", json.dumps(spec_json()), JSON)
+            answer = connection.getresponse()
+            assert answer.status == status
+            answer.read()
+            kept.settimeout(1)
+            with pytest.raises(TimeoutError):
+                kept.recv(1, socket.MSG_PEEK)
+            kept.settimeout(90)
+        assert not unlock.is_alive()
+        assert connection.sock is kept

@@ -1,0 +1,226 @@
+"""Reading recorded runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from service.simulation import recorded
+from service.simulation.recorded import POWER, RECIPE, TRAIN
+from zeus_service.simulation import recorded_runs as recorded_runs
+from zeus_service.simulation.errors import SimulationError
+
+
+def edit(path: Path, change: Callable[[list[str]], list[str]]) -> None:
+    path.write_text("\n".join(change(path.read_text().splitlines())) + "\n")
+
+
+def without(path: Path, start: str) -> None:
+    edit(path, lambda lines: [line for line in lines if not line.startswith(start)])
+
+
+def the_error(directory: Path, gpu: str = "tiny", recipe: recorded_runs.Recipe = RECIPE) -> str:
+    with pytest.raises(SimulationError) as caught:
+        recorded_runs.read(directory, gpu, recipe)
+    return str(caught.value)
+
+
+def test_what_was_recorded_is_read(traces: Path) -> None:
+    read = recorded_runs.read(traces, "tiny", RECIPE)
+    expected = recorded.workload()
+    assert read.settings.keys() == expected.settings.keys()
+    for size, setting in expected.settings.items():
+        assert read.settings[size].target_epochs == setting.target_epochs
+        for limit, epoch in setting.epochs.items():
+            assert read.settings[size].epochs[limit].time_s == epoch.time_s
+            assert read.settings[size].epochs[limit].energy_j == pytest.approx(epoch.energy_j)
+    assert replace(read, settings=expected.settings) == expected
+
+
+def test_other_workloads_and_targets_in_the_same_files_do_not_count(traces: Path) -> None:
+    with (traces / TRAIN).open("a") as file:
+        file.write("letters,net,adam,8,1e-3,1,0.5,1\nletters,net,sgd,8,1e-3,1,0.6,1\n")
+    with (traces / POWER).open("a") as file:
+        file.write("letters,net,adam,8,100,1.0,1.0\n")
+    assert recorded_runs.read(traces, "tiny", RECIPE).settings[8].target_epochs == (5.0, 6.0, 7.0)
+
+
+def test_maxpower_is_the_largest_limit_in_the_gpus_file(traces: Path) -> None:
+    other = "other,net,sgd,8,300,1.0,1.0"
+    edit(traces / POWER, lambda lines: [lines[0], other, *lines[1:]])
+    assert recorded_runs.read(traces, "tiny", RECIPE).max_power_w == 300.0
+
+
+def test_a_target_is_compared_as_a_number(traces: Path) -> None:
+    path = traces / TRAIN
+    path.write_text(path.read_text().replace(",0.5,", ",5e-1,"))
+    assert len(recorded_runs.read(traces, "tiny", RECIPE).settings) == 3
+
+
+def test_a_batch_size_without_power_data_is_left_out_and_named(traces: Path) -> None:
+    without(traces / POWER, "letters,net,sgd,32,")
+    read = recorded_runs.read(traces, "tiny", RECIPE)
+    assert list(read.settings) == [8, 16]
+    assert read.left_out == (32,)
+
+
+def test_the_default_is_at_most_what_the_gpu_holds(traces: Path) -> None:
+    read = recorded_runs.read(traces, "tiny", replace(RECIPE, default_batch_size=256))
+    assert read.default_batch_size == 32
+
+
+def test_a_run_that_never_reached_the_target_has_no_epoch_of_it(traces: Path) -> None:
+    read = recorded_runs.read(traces, "tiny", RECIPE)
+    assert read.settings[32].target_epochs == (19.0, math.inf, 25.0)
+
+
+def test_a_default_without_power_data_is_an_error(traces: Path) -> None:
+    without(traces / POWER, "letters,net,sgd,16,")
+    error = the_error(traces)
+    assert f"{traces / TRAIN}, row 5" in error
+    assert "default batch size 16" in error
+    assert f"{traces / POWER}, only [8, 32]" in error
+
+
+def test_a_default_without_runs_is_an_error(traces: Path) -> None:
+    without(traces / TRAIN, "letters,net,sgd,16,")
+    assert "default batch size 16 of letters has no runs" in the_error(traces)
+
+
+def test_no_power_data_of_any_batch_size_with_runs_is_an_error(traces: Path) -> None:
+    edit(traces / POWER, lambda lines: [line.replace("sgd,", "sgd,1") for line in lines])
+    assert "power data of the batch sizes [18, 116, 132]" in the_error(traces)
+
+
+@pytest.mark.parametrize("name", [TRAIN, POWER])
+@pytest.mark.parametrize("column", ["dataset", "network", "optimizer", "batch_size"])
+def test_a_missing_column_is_named(traces: Path, name: str, column: str) -> None:
+    edit(traces / name, lambda lines: [lines[0].replace(column, "other"), *lines[1:]])
+    error = the_error(traces)
+    assert error.startswith(f"{traces / name}, row 1: no column {column}")
+
+
+@pytest.mark.parametrize("name", [TRAIN, POWER])
+def test_a_file_without_rows_is_named(traces: Path, name: str) -> None:
+    edit(traces / name, lambda lines: lines[:1])
+    assert the_error(traces).startswith(f"{traces / name}, row 2: no rows")
+
+
+@pytest.mark.parametrize("name", [TRAIN, POWER])
+def test_a_file_that_is_not_there_is_named(traces: Path, name: str) -> None:
+    (traces / name).unlink()
+    assert str(traces / name if name == TRAIN else traces) in the_error(traces)
+
+
+def test_an_unknown_gpu_is_told_which_there_are(traces: Path) -> None:
+    assert "summary_power_a40.csv" in the_error(traces, gpu="a40")
+    assert "tiny" in the_error(traces, gpu="a40")
+
+
+@pytest.mark.parametrize("field", ["dataset", "network", "optimizer"])
+def test_an_unknown_workload_is_told_which_there_are(traces: Path, field: str) -> None:
+    error = the_error(traces, recipe=replace(RECIPE, **{field: "unheard-of"}))
+    assert "unheard-of" in error
+    assert error.endswith("letters/net/sgd")
+
+
+def test_a_target_that_was_not_recorded_is_told_which_were(traces: Path) -> None:
+    error = the_error(traces, recipe=replace(RECIPE, target_metric=0.9))
+    assert "target 0.9; those recorded are 0.5" in error
+
+
+def test_a_target_that_is_never_reached_is_told(traces: Path) -> None:
+    error = the_error(traces, recipe=replace(RECIPE, max_epochs=4))
+    assert f"{traces / TRAIN}, rows 2 to 10" in error
+    assert "reaches the target of 0.5 within 4 epochs" in error
+
+
+def test_a_second_row_for_a_power_limit_is_an_error(traces: Path) -> None:
+    edit(traces / POWER, lambda lines: [*lines, lines[-1]])
+    assert f"{traces / POWER}, row 8: a second row for batch size 32 at 200 W" in the_error(traces)
+
+
+WRONG = ["", "x", "inf", "nan", "0", "-1", "1.5"]
+FINE = {
+    "target_epoch": {"nan"},
+    "target_metric": {"0", "-1", "1.5"},
+    "power_limit": {"1.5"},
+    "time_per_epoch": {"1.5"},
+    "average_power": {"1.5"},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "text"),
+    [
+        (name, column, text)
+        for name, columns in {
+            TRAIN: ("batch_size", "target_epoch", "target_metric"),
+            POWER: ("batch_size", "power_limit", "time_per_epoch", "average_power"),
+        }.items()
+        for column in columns
+        for text in WRONG
+        if text not in FINE.get(column, ())
+    ],
+)
+def test_a_wrong_number_is_told_with_its_row(
+    traces: Path, name: str, column: str, text: str
+) -> None:
+    def spoil(lines: list[str]) -> list[str]:
+        values = lines[2].split(",")
+        values[lines[0].split(",").index(column)] = text
+        return [*lines[:2], ",".join(values), *lines[3:]]
+
+    edit(traces / name, spoil)
+    error = the_error(traces)
+    assert error.startswith(f"{traces / name}, row 3: {column} is {text!r}; make it a ")
+
+
+@pytest.mark.parametrize("name", [TRAIN, POWER])
+@pytest.mark.parametrize("spoilt", ["letters,net", "1,2,3,4,5,6,7,8,9,10"])
+def test_a_row_of_another_length_is_told(traces: Path, name: str, spoilt: str) -> None:
+    edit(traces / name, lambda lines: [*lines, spoilt])
+    rows = len((traces / name).read_text().splitlines())
+    assert the_error(traces).startswith(f"{traces / name}, row {rows}: it has not as many values")
+
+
+def test_a_file_in_another_encoding_is_told(traces: Path) -> None:
+    (traces / TRAIN).write_bytes(b"\xff\xfe\x00")
+    assert "no CSV file in UTF-8" in the_error(traces)
+
+
+def test_the_papers_workloads_need_no_more_than_their_name() -> None:
+    assert recorded_runs.recipe("cifar100") == recorded_runs.RECIPES["cifar100"]
+    assert recorded_runs.recipe("cifar100", target=0.5).target_metric == 0.5
+
+
+def test_another_workload_needs_everything() -> None:
+    own = recorded_runs.recipe("letters/net/sgd", target=0.5, max_epochs=20, default=16)
+    assert own == RECIPE
+    for name in ("letters", "letters/net/sgd", "cifar100/net/sgd"):
+        with pytest.raises(SimulationError, match="DATASET/NETWORK/OPTIMIZER with --target"):
+            recorded_runs.recipe(name)
+
+
+def test_the_published_files_hold_the_papers_workloads(published_traces: Path) -> None:
+    assert recorded_runs.gpus(published_traces) == ["p100", "v100"]
+    names = recorded_runs.datasets(published_traces, "v100")
+    assert names == ["cifar100", "librispeech", "sentiment140"]
+    defaults = {
+        (gpu, name): recorded_runs.read(
+            published_traces, gpu, recorded_runs.RECIPES[name]
+        ).default_batch_size
+        for gpu in ("p100", "v100")
+        for name in names
+    }
+    assert defaults == {
+        ("p100", "cifar100"): 1024,
+        ("p100", "librispeech"): 72,
+        ("p100", "sentiment140"): 64,
+        ("v100", "cifar100"): 1024,
+        ("v100", "librispeech"): 192,
+        ("v100", "sentiment140"): 128,
+    }

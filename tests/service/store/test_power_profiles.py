@@ -1,0 +1,145 @@
+"""Power profiles over the wire, against the real service."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+from service.api.test_v1 import Api, problem
+from service.jobs import spec_json
+from service_process import ServiceProcess
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def api(service: ServiceProcess) -> Iterator[Api]:
+    api = Api(service.url)
+    yield api
+    api.session.close()
+
+
+@pytest.fixture
+def job(api: Api) -> str:
+    """The id of a registered job of the test's own."""
+    job_id = f"power-{next(_numbers)}"
+    assert api("POST", "/jobs", spec_json(job_id=job_id)).status_code == 201
+    return job_id
+
+
+def profile(**changes: Any) -> dict[str, Any]:
+    return {
+        "device_model": "Fake H100",
+        "driver": "000.00.fake",
+        "num_devices": 2,
+        "batch_size": 32,
+        "points": [
+            {"limit_w": 300, "energy_j": 30.5, "time_s": 0.1},
+            {"limit_w": 275, "energy_j": 28.25, "time_s": 0.11},
+        ],
+        "chosen_w": 275,
+        "selector": "zeus-cost",
+        "eta_knob": 0.5,
+        "max_power_w": 600.0,
+        "search": "bracket",
+        "measured_at": "2026-05-04T12:00:00Z",
+        **changes,
+    }
+
+
+def put(api: Api, job: str, **changes: Any) -> requests.Response:
+    body = profile(**changes)
+    return api("PUT", f"/jobs/{job}/power-profiles/{body['batch_size']}", body)
+
+
+def sizes(api: Api, job: str, query: str = "") -> list[int]:
+    answer = api("GET", f"/jobs/{job}/power-profiles{query}")
+    assert answer.status_code == 200, answer.text
+    return [profile["batch_size"] for profile in answer.json()["profiles"]]
+
+
+def test_a_profile_comes_back_as_it_was_put(api: Api, job: str) -> None:
+    first = put(api, job)
+    assert (first.status_code, first.json()) == (201, profile())
+    answer = api("GET", f"/jobs/{job}/power-profiles/32?device_model=Fake%20H100")
+    assert (answer.status_code, answer.json()) == (200, profile())
+
+
+def test_a_later_profile_replaces_the_one_of_the_same_batch_size_and_gpu_model(
+    api: Api, job: str
+) -> None:
+    put(api, job)
+    put(api, job, device_model="Fake A100")
+    assert put(api, job, chosen_w=300, selector="time").status_code == 200
+    path = f"/jobs/{job}/power-profiles/32"
+    assert api("GET", f"{path}?device_model=Fake H100").json()["chosen_w"] == 300
+    assert api("GET", f"{path}?device_model=Fake A100").json()["chosen_w"] == 275
+
+
+def test_profiles_are_listed_by_batch_size_of_one_gpu_model_or_all(api: Api, job: str) -> None:
+    assert sizes(api, job) == []
+    for size in (128, 8, 64):
+        put(api, job, batch_size=size)
+    put(api, job, batch_size=16, device_model="Fake A100")
+    assert sizes(api, job, "?device_model=Fake H100") == [8, 64, 128]
+    assert sizes(api, job) == [8, 16, 64, 128]
+
+
+def test_deleting_a_job_deletes_its_profiles(api: Api, job: str) -> None:
+    put(api, job)
+    assert api("DELETE", f"/jobs/{job}").status_code == 204
+    assert api("POST", "/jobs", spec_json(job_id=job)).status_code == 201
+    assert sizes(api, job) == []
+
+
+def test_what_is_not_there_is_not_found(api: Api, job: str) -> None:
+    problem(put(api, "no-such-job"), 404, "not_found")
+    problem(api("GET", "/jobs/no-such-job/power-profiles"), 404, "not_found")
+    put(api, job)
+    for path in ("64?device_model=Fake H100", "32?device_model=fake h100", "x"):
+        problem(api("GET", f"/jobs/{job}/power-profiles/{path}"), 404, "not_found")
+
+
+@pytest.mark.parametrize("size", ["0", "9" * 30])
+def test_a_batch_size_that_cannot_be_is_refused(api: Api, job: str, size: str) -> None:
+    for answer in (
+        api("PUT", f"/jobs/{job}/power-profiles/{size}", profile()),
+        api("GET", f"/jobs/{job}/power-profiles/{size}?device_model=Fake H100"),
+    ):
+        assert answer.status_code in (404, 405)
+
+
+def test_a_profile_is_asked_for_by_its_gpu_model(api: Api, job: str) -> None:
+    body = problem(api("GET", f"/jobs/{job}/power-profiles/32"), 422, "invalid")
+    assert "device_model" in body["errors"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"points": []},
+        {"points": [{"limit_w": 275, "energy_j": 1.0, "time_s": 1.0}] * 2},
+        {"points": [{"limit_w": 275, "energy_j": 0, "time_s": 1.0}]},
+        {"points": [{"limit_w": 275, "energy_j": 1e16, "time_s": 1.0}]},
+        {"points": [{"limit_w": 275, "energy_j": "1", "time_s": 1.0}]},
+        {"points": [{"limit_w": 275.5, "energy_j": 1.0, "time_s": 1.0}]},
+        {"points": [{"limit_w": w, "energy_j": 1.0, "time_s": 1.0} for w in range(1, 502)]},
+        {"chosen_w": 299},
+        {"batch_size": 33},
+        {"device_model": ""},
+        {"device_model": "x" * 256},
+        {"selector": "a\nb"},
+        {"eta_knob": 1.5},
+        {"max_power_w": 0},
+        {"num_devices": True},
+        {"measured_at": "2026-05-04T12:00:00"},
+        {"measured_at": "yesterday"},
+    ],
+)
+def test_a_profile_that_cannot_be_is_refused(api: Api, job: str, changes: dict[str, Any]) -> None:
+    path = f"/jobs/{job}/power-profiles/32"
+    problem(api("PUT", path, profile(**changes)), 422, "invalid")
+    assert sizes(api, job) == []

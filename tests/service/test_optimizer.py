@@ -1,0 +1,134 @@
+"""A report is decided on once, and stored on the trial that it was decided on."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from databases import POSTGRESQL
+from flask import Flask
+from service.conftest import application
+from service.jobs import spec_json
+from service.store.test_transactions import just_before, on_servers
+from sqlalchemy import select
+from zeus_service import counters, messages, optimizer, stopping
+from zeus_service.errors import ExhaustedJob
+from zeus_service.policies import POLICIES
+from zeus_service.spec import JobSpec
+from zeus_service.store.models import EVENTS
+from zeus_service.store.transactions import transaction
+
+
+def start(**changes: Any) -> messages.TrialStart:
+    optimizer.register_job(JobSpec.model_validate(spec_json(**changes)))
+    return optimizer.start_trial("job", None)[0]
+
+
+def report(sequence: int, metric: float = 0.1) -> messages.Decision:
+    figures = {"epoch": sequence, "time_s": 1.0, "energy_j": 10.0 * sequence, "metric": metric}
+    return optimizer.report("job", 1, messages.Report(sequence=sequence, **figures))
+
+
+def counted() -> tuple[float, float]:
+    """Trials that converged, and joules reported, so far in this process."""
+    converged = counters.REGISTRY.get_sample_value(
+        "zeus_bso_trials_ended_total", {"outcome": "converged"}
+    )
+    return converged or 0.0, counters.REGISTRY.get_sample_value("zeus_bso_energy_joules_total")
+
+
+def test_each_report_is_decided_on_once(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+    decisions = []
+
+    def decide(*args: Any, **kwargs: Any) -> messages.Decision:
+        decisions.append(stopping_decide(*args, **kwargs))
+        return decisions[-1]
+
+    stopping_decide = stopping.decide
+    monkeypatch.setattr(stopping, "decide", decide)
+    start()
+    goes_on = report(1)
+    optimizer.end_trial("job", 1, messages.TrialEnd(outcome="interrupted"))
+    revives = report(2)
+    ends = report(3, metric=1.0)
+    assert [goes_on, revives, ends] == decisions
+    assert report(3, metric=1.0) == ends
+    assert len(decisions) == 3
+    assert [each.outcome for each in decisions] == [None, None, "converged"]
+
+
+@pytest.mark.parametrize("database_url", POSTGRESQL, indirect=True)  # MySQL locks the trial, too
+def test_a_last_report_that_another_one_overtakes_is_counted_once(app: Flask) -> None:
+    start()
+    trials, joules = counted()
+    with just_before("UPDATE trials", lambda: report(1)):
+        assert report(2, metric=1.0).outcome == "converged"
+    assert counted() == (trials + 1, joules + 20)
+
+
+@on_servers
+def test_a_last_report_never_ends_another_job_of_the_same_id_with_its_batch_size(
+    app: Flask, database_url: str
+) -> None:
+    def replace_the_job() -> None:
+        with application(database_url):  # another server: in this one it would wait its turn
+            optimizer.delete_job("job", force=True)
+            assert start(batch_sizes=[7], default_batch_size=7).batch_size == 7
+
+    assert start().batch_size == 32
+    with just_before(" UPDATE", replace_the_job):  # FOR UPDATE, FOR NO KEY UPDATE
+        report(1, metric=1.0)
+    with transaction(read_only=True) as connection:
+        events = connection.execute(select(EVENTS.c["kind", "batch_size"]))
+        assert sorted(tuple(event) for event in events) == [("ended", 7), ("started", 7)]
+    assert optimizer.rebuild("job")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_job_is_not_exhausted_while_a_running_trial_may_converge(app: Flask, policy: str) -> None:
+    def start() -> tuple[int, str]:
+        trial = optimizer.start_trial("job", None)[0]
+        return trial.batch_size, trial.why
+
+    def end(trial_number: int) -> None:
+        end = messages.TrialEnd(outcome="not_converged")
+        optimizer.end_trial("job", trial_number, end)
+
+    job = spec_json(batch_sizes=[32], policy=policy)
+    optimizer.register_job(JobSpec.model_validate(job))
+    assert [start() for _ in range(3)] == [(32, "explore"), (32, "concurrent"), (32, "concurrent")]
+    end(1)
+    end(2)
+    assert start() == (32, "concurrent")
+    end(3)
+    assert start() == (32, "concurrent")
+    end(4)
+    end(5)
+    with pytest.raises(ExhaustedJob):
+        optimizer.start_trial("job", None)
+    assert optimizer.rebuild("job")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_job_is_exhausted_when_its_last_running_trial_is_lost(app: Flask, policy: str) -> None:
+    start(batch_sizes=[32], policy=policy, lease_s=1)
+    optimizer.start_trial("job", None)
+    optimizer.start_trial("job", None)
+    for number in (1, 2):
+        optimizer.end_trial("job", number, messages.TrialEnd(outcome="not_converged"))
+    time.sleep(1.1)
+    with pytest.raises(ExhaustedJob):
+        optimizer.start_trial("job", None)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_trial_that_converges_saves_a_job_that_has_nothing_left(app: Flask, policy: str) -> None:
+    start(batch_sizes=[32], policy=policy)
+    for number in (2, 3):
+        optimizer.start_trial("job", None)
+        optimizer.end_trial("job", number, messages.TrialEnd(outcome="not_converged"))
+    optimizer.start_trial("job", None)
+    report(1, metric=1.0)
+    assert optimizer.get_job("job").stage != "exhausted"
+    assert optimizer.start_trial("job", None)[0].batch_size == 32

@@ -1,0 +1,310 @@
+"""One `fit` of `ZeusPowerLimitCallback`: measure limits in step on all ranks, or apply one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
+from zeus_lightning.bso import ZeusBSOCallback
+from zeus_lightning.client import BSOClient
+from zeus_lightning.errors import ZeusConfigError, ZeusPowerError
+from zeus_lightning.meters import EnergyMeter
+from zeus_lightning.power import summary
+from zeus_lightning.power.gpus import Gpus, check_ranges
+from zeus_lightning.power.profile import PowerProfile, ProfileKey
+from zeus_lightning.power.profile_store import ProfileStore, find_service
+from zeus_lightning.power.profiler import (
+    DESCRIPTIONS,
+    Action,
+    Done,
+    EndWindow,
+    Profiler,
+    ProfilerSettings,
+    SetLimit,
+    StartWindow,
+    merge,
+)
+from zeus_lightning.power.search import SearchName, make_search, power_limits, sweep
+from zeus_lightning.power.selectors import PowerPoint, Selector, SelectorInputs, ZeusCost
+from zeus_lightning.program.batch_size import trained_size
+from zeus_lightning.ranks.distributed import gather, on_every_rank, on_rank_zero
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerOptions:
+    """The arguments of `ZeusPowerLimitCallback`, which describes them."""
+
+    selector: Selector
+    search: SearchName
+    profiler: ProfilerSettings
+    profile_path: Path | None
+    url: str | None
+    job_id: str | None
+    apply: bool
+    on_no_permission: Literal["raise", "observe"]
+    meter: str | EnergyMeter
+
+    def __post_init__(self) -> None:
+        choices = {"search": ("bracket", "sweep"), "on_no_permission": ("raise", "observe")}
+        for name, allowed in choices.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ZeusConfigError(f"{name} is {value!r}; it must be {' or '.join(allowed)}")
+        if self.url is not None:
+            BSOClient(self.url)
+
+
+@dataclass
+class PowerResult:
+    """The results of a fit: the attributes of `ZeusPowerLimitCallback` of these names."""
+
+    profiled: bool = False
+    profile: PowerProfile | None = None
+    limit_w: int | None = None
+
+
+@dataclass
+class PowerFit:
+    """The state of one fit; `open_fit` creates it.
+
+    Args:
+        options: `apply` is also False if the limits turned out not to be settable.
+        trainer: The run's Trainer.
+        gpus: This rank's GPUs.
+        result: Filled in during the fit.
+        resumed: The profile in the checkpoint that the run resumes from.
+    """
+
+    options: PowerOptions
+    trainer: Trainer
+    gpus: Gpus
+    result: PowerResult
+    resumed: PowerProfile | None = None
+
+    def __post_init__(self) -> None:
+        self._profiler: Profiler | None = None  # the same on all ranks; None unless it measures
+
+    def start(self) -> None:
+        """Apply the stored profile of the run's batch size, or start to measure one."""
+        options, gpus, strategy = self.options, self.gpus, self.trainer.strategy
+        bso = _bso_callback(self.trainer)
+        in_force_w = on_every_rank(strategy, gpus.in_force_w)
+        counts, limits_in_force_w = zip(*gather(strategy, (gpus.count, in_force_w)), strict=True)
+        eta_knob = 0.5 if bso is None or bso.job is None else bso.job.eta_knob
+        inputs = SelectorInputs(eta_knob=eta_knob, max_power_w=sum(counts) * gpus.max_w)
+        store = self._open_store(sum(counts), bso)
+        nearest = on_rank_zero(strategy, lambda: store.nearest(self.resumed) if store else None)
+        if store and nearest and nearest.batch_size == store.key.batch_size:
+            self._use(nearest.choose_again(options.selector, inputs))
+            return
+        if options.apply:
+            limits_w = power_limits(gpus.min_w, gpus.max_w, options.profiler.step_w)
+            start_w = None
+            if nearest is not None:
+                start_w = options.selector.select(nearest.points, inputs)
+                rank_zero_info(
+                    f"zeus: the search for the power limit starts from {start_w} W, the best one "
+                    f"of batch size {nearest.batch_size}"
+                )
+            search = make_search(options.search, limits_w, options.selector, inputs, start_w)
+        else:
+            highest_w = max(limits_in_force_w)
+            rank_zero_info(
+                f"zeus: observing the power limit in force, {highest_w} W; there is no profile "
+                "that shows which one would be best"
+            )
+            search = partial(sweep, [highest_w])
+        select = partial(options.selector.select, inputs=inputs)
+        self._profiler = Profiler(search, select, options.profiler)
+        self._inputs, self._store = inputs, store
+        self._saves = _saves(self.trainer)
+
+    def batch_started(self) -> None:
+        """Pass the start of a training batch to the profiler."""
+        if (profiler := self._profiler) is None:
+            return
+        saves = _saves(self.trainer)
+        if saves != self._saves:
+            self._saves = saves
+            self._do(profiler, profiler.interrupted())
+        self._do(profiler, profiler.batch_started())
+
+    def batch_ended(self) -> None:
+        """Pass the end of a training batch to the profiler."""
+        if (profiler := self._profiler) is not None:
+            self._do(profiler, profiler.batch_ended())
+
+    def interrupted(self) -> None:
+        """Pass a pause to the profiler: a validation, the end of an epoch, a checkpoint."""
+        if (profiler := self._profiler) is not None:
+            self._do(profiler, profiler.interrupted())
+
+    def close(self) -> None:
+        """Restore the limits found at the start, and close the GPUs."""
+        self._profiler = None
+        self.gpus.close()
+
+    def _do(self, profiler: Profiler, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case SetLimit(limit_w):
+                    self.result.profiled = self.gpus.in_control
+                    self.gpus.set_w(limit_w)
+                case StartWindow():
+                    self.gpus.start_window()
+                case EndWindow():
+                    self._end_window(profiler)
+                case Done():
+                    self._finish(action, profiler.points)
+
+    def _open_store(self, num_devices: int, bso: ZeusBSOCallback | None) -> ProfileStore | None:
+        batch_size = on_rank_zero(self.trainer.strategy, lambda: trained_size(self.trainer))
+        if batch_size is None:
+            rank_zero_warn(
+                "zeus: the global batch size is unknown, or changes during the run, so power "
+                "profiles are neither looked for nor stored"
+            )
+            return None
+        options = self.options
+        key = ProfileKey(self.gpus.device_model, num_devices, batch_size)
+        service = find_service(options.url, options.job_id, bso)
+        return ProfileStore(key, options.profile_path, service)
+
+    def _use(self, profile: PowerProfile) -> None:
+        """Apply a stored profile's limit for the whole run."""
+        self.result.profile = profile
+        decision = "the power limit is" if self.options.apply else "would set the power limit to"
+        rank_zero_info(
+            f"zeus: {decision} {profile.chosen_w} W, as {profile.selector} chooses from the power "
+            f"profile of {profile.measured_at}: {summary.saving(profile.points, profile.chosen_w)}"
+        )
+        if self.options.apply:
+            self._apply(profile.points, profile.chosen_w)
+
+    def _end_window(self, profiler: Profiler) -> None:
+        """Merge the window over the ranks, and perform the profiler's next actions."""
+        windows = gather(self.trainer.strategy, self.gpus.end_window())
+        merged, limit_w, measured = merge(windows), profiler.limit_w, len(profiler.points)
+        actions = profiler.measured(merged)
+        if len(profiler.points) > measured:
+            point = profiler.points[-1]
+            rank_zero_info(f"zeus: power limit {summary.describe(point)}")
+            summary.log(self.trainer, point)
+        elif merged.disturbance:
+            ranks = [str(rank) for rank, window in enumerate(windows) if window.disturbance]
+            rank_zero_warn(
+                f"zeus: the measurement at a power limit of {limit_w} W is void, because "
+                f"{DESCRIPTIONS[merged.disturbance]} (rank {', '.join(ranks)})"
+            )
+        self._do(profiler, actions)
+
+    def _finish(self, done: Done, points: Sequence[PowerPoint]) -> None:
+        """Apply and store what was measured, or restore the limits if nothing was chosen."""
+        self._profiler = None
+        limit_w, selector = done.limit_w, self.options.selector
+        if limit_w is None:
+            rank_zero_warn(
+                f"zeus: no power limit is chosen: {done.reason}; training continues at the limits "
+                "found at the start"
+            )
+            self.gpus.restore()
+            return
+        if not self.options.apply:
+            return
+        zeus_cost = selector if isinstance(selector, ZeusCost) else ZeusCost()
+        cost = partial(zeus_cost.cost, inputs=self._inputs)
+        rank_zero_info(
+            "zeus: the power limits measured, with energy and time against the highest\n"
+            + summary.table(points, limit_w, selector.name, cost)
+        )
+        self._apply(points, limit_w)
+        if (store := self._store) is None:
+            return
+        self.result.profile = PowerProfile(
+            **asdict(store.key),
+            **asdict(self._inputs),
+            driver=self.gpus.driver,
+            points=tuple(points),
+            chosen_w=limit_w,
+            selector=selector.name,
+            search=self.options.search,
+            measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        if self.trainer.is_global_zero:
+            store.save(self.result.profile)  # last: the service may be slow
+
+    def _apply(self, points: Sequence[PowerPoint], chosen_w: int) -> None:
+        """Set a limit for the rest of the run, on all ranks or on none."""
+        failures = gather(self.trainer.strategy, not self.gpus.set_w(chosen_w))
+        ranks = [str(rank) for rank, failed in enumerate(failures) if failed]
+        if ranks:
+            rank_zero_warn(
+                f"zeus: the power limit of {chosen_w} W cannot be set on rank "
+                f"{', '.join(ranks)}; training continues at the limits found at the start"
+            )
+            self.gpus.restore()
+            return
+        self.result.limit_w = chosen_w
+        summary.log(self.trainer, next(point for point in points if point.limit_w == chosen_w))
+
+
+def open_fit(options: PowerOptions, trainer: Trainer, result: PowerResult) -> PowerFit | None:
+    """Open this rank's GPUs, and prepare to set their limits, before the first step.
+
+    Returns:
+        None if a GPU's power cannot be controlled: training continues without this callback.
+    """
+    service = partial(find_service, options.url, options.job_id, _bso_callback(trainer))
+    on_every_rank(trainer.strategy, service)  # raises for a wrong url or job_id
+    try:
+        gpus = _open_gpus(options, trainer.strategy)
+    except ZeusPowerError as error:
+        cause = error.fields.get("cause")
+        if cause == "no_power_control":
+            rank_zero_warn(f"zeus: {error.message}; training continues at the limit in force")
+            return None
+        may_observe = options.apply and options.on_no_permission == "observe"
+        if may_observe and cause in ("no_permission", "no_record"):
+            rank_zero_warn(f"zeus: {error.message}; observing only")
+            return open_fit(replace(options, apply=False), trainer, result)
+        raise
+    return PowerFit(options, trainer, gpus, result)
+
+
+def _open_gpus(options: PowerOptions, strategy: Strategy) -> Gpus:
+    """Open the GPUs of all ranks, or of none."""
+    with ExitStack() as close_on_error:
+        open_here = partial(Gpus, options.meter, strategy.root_device)
+        gpus = on_every_rank(strategy, lambda: close_on_error.enter_context(closing(open_here())))
+        ranges = gather(strategy, (gpus.min_w, gpus.max_w))
+        check_ranges({f"rank {rank}": (low, high) for rank, (low, high) in enumerate(ranges)})
+        power_limits(gpus.min_w, gpus.max_w, options.profiler.step_w)  # raises for a wrong step_w
+        if options.apply:
+            on_every_rank(strategy, gpus.take_control)
+        close_on_error.pop_all()
+    return gpus
+
+
+def _saves(trainer: Trainer) -> tuple[int, ...]:
+    """Return the step at which each of Lightning's checkpoint callbacks last saved.
+
+    Reads a private attribute of Lightning's ModelCheckpoint, since it calls no hook when it saves
+    weights alone; test_fit_measurement.py fails if the attribute is removed.
+    """
+    return tuple(
+        getattr(callback, "_last_global_step_saved", 0) for callback in trainer.checkpoint_callbacks
+    )
+
+
+def _bso_callback(trainer: Trainer) -> ZeusBSOCallback | None:
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]
+    return next((each for each in callbacks if isinstance(each, ZeusBSOCallback)), None)

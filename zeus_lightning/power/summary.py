@@ -1,0 +1,109 @@
+"""Summaries of measured power limits: sentences, a table, figures for the loggers, a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from io import StringIO
+from typing import TYPE_CHECKING
+
+from zeus_lightning.errors import ZeusError
+from zeus_lightning.power.profile import PowerProfile
+from zeus_lightning.power.selectors import PowerPoint
+
+if TYPE_CHECKING:  # the command line does not need it
+    from lightning.pytorch import Trainer
+
+
+def describe(point: PowerPoint) -> str:
+    """Describe one measured limit in a line."""
+    return (
+        f"{point.limit_w} W: {point.energy_j:.4g} J and {1e3 * point.time_s:.4g} ms a batch, "
+        f"{point.power_w:.4g} W on average"
+    )
+
+
+def log(trainer: Trainer, point: PowerPoint) -> None:
+    """Log one measured limit to the Trainer's loggers."""
+    metrics = {
+        "zeus/power_limit_w": float(point.limit_w),
+        "zeus/step_power_w": point.power_w,
+        "zeus/step_energy_j": point.energy_j,
+    }
+    for logger in trainer.loggers:
+        logger.log_metrics(metrics, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
+
+
+def saving(points: Sequence[PowerPoint], chosen_w: int) -> str:
+    """Describe what the chosen limit saves, compared with the highest one measured."""
+    highest = max(points, key=lambda point: point.limit_w)
+    chosen = next(point for point in points if point.limit_w == chosen_w)
+    if chosen is highest:
+        return f"{chosen_w} W, the highest limit measured"
+    return (
+        f"{chosen_w} W: energy {_change(chosen.energy_j, highest.energy_j)} and time "
+        f"{_change(chosen.time_s, highest.time_s)} against {highest.limit_w} W"
+    )
+
+
+def table(
+    points: Sequence[PowerPoint], chosen_w: int, chosen_by: str, cost: Callable[[PowerPoint], float]
+) -> str:
+    """Format all measured limits, the chosen one and what it saves, as text of 80 columns."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    highest = max(points, key=lambda point: point.limit_w)
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in ("limit (W)", "J/batch", "ms/batch", "power (W)", "energy", "time", "cost (J)"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for point in sorted(points, key=lambda point: -point.limit_w):
+        table.add_row(
+            f"{'* ' * (point.limit_w == chosen_w)}{point.limit_w}",
+            f"{point.energy_j:.4g}",
+            f"{1e3 * point.time_s:.4g}",
+            f"{point.power_w:.4g}",
+            _change(point.energy_j, highest.energy_j),
+            _change(point.time_s, highest.time_s),
+            f"{cost(point):.4g}",
+        )
+    text = StringIO()
+    Console(file=text, width=80, no_color=True).print(table)
+    return f"{text.getvalue().rstrip()}\n  * chosen by {chosen_by}: {saving(points, chosen_w)}"
+
+
+def page(profile: PowerProfile) -> str:
+    """Draw energy, time and cost of a batch over the power limit, as HTML that works offline.
+
+    Raises:
+        ZeusError: plotly is not installed.
+    """
+    try:
+        from plotly.subplots import make_subplots
+    except ImportError:
+        raise ZeusError("figures need plotly: pip install plotly") from None
+    points = sorted(profile.points, key=lambda point: point.limit_w)
+    limits_w = [point.limit_w for point in points]
+    curves = {
+        "energy (J per batch)": [point.energy_j for point in points],
+        "time (s per batch)": [point.time_s for point in points],
+        f"cost (J per batch, eta {profile.eta_knob:g})": [profile.cost(point) for point in points],
+    }
+    figure = make_subplots(rows=len(curves), shared_xaxes=True, vertical_spacing=0.04)
+    for row, (name, values) in enumerate(curves.items(), 1):
+        figure.add_scatter(
+            x=limits_w, y=values, name=name, mode="lines+markers", row=row, col=1, showlegend=False
+        )
+        figure.update_yaxes(title_text=name, row=row, col=1)
+    figure.add_vline(x=profile.chosen_w, line_dash="dash")
+    figure.update_xaxes(title_text="power limit (W)", row=len(curves), col=1)
+    figure.update_layout(
+        title=f"{profile.num_devices} x {profile.device_model}, batch size {profile.batch_size}: "
+        f"{profile.chosen_w} W chosen by {profile.selector}",
+        height=900,
+    )
+    return str(figure.to_html(include_plotlyjs=True))
+
+
+def _change(value: float, base: float) -> str:
+    return f"{100 * (value / base - 1):+.1f} %"

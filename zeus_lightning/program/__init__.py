@@ -1,0 +1,1 @@
+"""The user's Lightning program: its batch size, learning rate and monitored metric."""

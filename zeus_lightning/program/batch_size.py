@@ -1,0 +1,136 @@
+"""Find the batch size of a Lightning program, and check that its dataloaders follow it.
+
+A *global* batch is the batch of one optimizer step: `share` per-device batches, where
+`share = devices * accumulate_grad_batches`. A program has per-device batch sizes; a job has global
+ones or the program's own, by the callback's `batch_size_scope`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, Literal, SupportsIndex
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities import CombinedLoader
+from lightning.pytorch.utilities.parsing import lightning_getattr, lightning_hasattr
+
+from zeus_lightning.errors import ZeusConfigError
+
+Scope = Literal["global", "per_device"]
+
+
+def positive_sizes(batch_sizes: Iterable[int]) -> list[int]:
+    """Sort batch sizes without duplicates; raise `ZeusConfigError` if any is invalid."""
+    sizes = list(batch_sizes) if isinstance(batch_sizes, Iterable) else []
+    if not sizes or not all(map(is_size, sizes)):
+        raise ZeusConfigError(
+            f"batch_sizes is {batch_sizes!r}; it must contain positive integers, and at least one"
+        )
+    return sorted({operator.index(size) for size in sizes})
+
+
+def is_size(value: object) -> bool:
+    """Whether a value is a batch size: a positive integer, also one of numpy's."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        return False
+    return operator.index(value) > 0
+
+
+def default_sizes(default: int, share: int) -> list[int]:
+    """Batch sizes of `default` times 2**-3 to 2**3, those that are multiples of `share`."""
+    sizes = {max(1, default * 2**exponent // 8) for exponent in range(7)}
+    return sorted(size for size in sizes if size % share == 0)
+
+
+def check_shares(batch_sizes: list[int], share: int) -> None:
+    """Raise a `ZeusConfigError` that lists the global batch sizes without equal shares."""
+    uneven = [size for size in batch_sizes if size % share]
+    if uneven:
+        raise ZeusConfigError(
+            f"batch sizes {uneven} are not divisible by {share} (devices times "
+            f"accumulate_grad_batches); use multiples of {share}"
+        )
+
+
+def share(trainer: Trainer, scope: Scope = "global") -> int:
+    """Number of per-device batches in a batch of the job; an error if it changes during the run."""
+    if scope == "per_device":
+        return 1
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if hasattr(callback, "going_to_accumulate_grad_batches"):
+            raise ZeusConfigError(
+                f"{type(callback).__name__} changes accumulate_grad_batches during the run, and "
+                "with it the global batch size, which the service chooses; use "
+                "Trainer(accumulate_grad_batches=...), or batch_size_scope='per_device'"
+            )
+    sampler = trainer.distributed_sampler_kwargs or {}
+    replicas = int(sampler.get("num_replicas", trainer.world_size))  # model parallel: fewer
+    return replicas * trainer.accumulate_grad_batches
+
+
+def find_batch_size(trainer: Trainer, module: LightningModule) -> int:
+    """The program's per-device batch size: on the datamodule, the module, or their hparams.
+
+    Raises:
+        ZeusConfigError: The program has none, or none that can be set.
+    """
+    if not trainer.fit_loop._data_source.is_module():  # as Lightning's batch size tuner does
+        raise ZeusConfigError(
+            "a dataloader passed straight to fit() cannot be resized; give fit() a datamodule, or "
+            f"the module {type(module).__name__} a train_dataloader(), that uses self.batch_size"
+        )
+    owner = data_owner(trainer, module)
+    if not lightning_hasattr(module, "batch_size"):
+        raise ZeusConfigError(
+            f"{owner} has no attribute 'batch_size' (nor has its hparams); add one and use it in "
+            "train_dataloader()"
+        )
+    size: Any = lightning_getattr(module, "batch_size")
+    if not is_size(size):
+        raise ZeusConfigError(f"batch_size of {owner} is {size!r}; it must be a positive integer")
+    return operator.index(size)
+
+
+def check_loaders(trainer: Trainer, module: LightningModule, batch_size: int) -> bool:
+    """Raise a `ZeusConfigError` if a train dataloader has another per-device batch size.
+
+    Returns:
+        Whether the batch size of every loader could be read.
+    """
+    sizes = _loader_sizes(trainer)
+    for size in sizes:
+        if size not in (None, batch_size):
+            raise ZeusConfigError(
+                f"batch_size was set to {batch_size} per device, but the train_dataloader() of "
+                f"{data_owner(trainer, module)} has batches of {size}; build the DataLoader in "
+                "train_dataloader(), not in setup() or __init__(), with batch_size=self.batch_size"
+            )
+    return None not in sizes
+
+
+def trained_size(trainer: Trainer) -> int | None:
+    """The train dataloaders' global batch size; None if unknown or changing during the run."""
+    sizes = set(_loader_sizes(trainer))
+    size = sizes.pop() if len(sizes) == 1 else None
+    with suppress(ZeusConfigError):
+        return size * share(trainer) if size else None
+    return None
+
+
+def data_owner(trainer: Trainer, module: LightningModule) -> str:
+    """Name the owner of the train dataloader in a message: `datamodule Digits` or `module Net`."""
+    data = trainer.datamodule  # type: ignore[attr-defined]
+    kind, owner = ("module", module) if data is None else ("datamodule", data)
+    return f"{kind} {type(owner).__name__}"
+
+
+def _loader_sizes(trainer: Trainer) -> list[int | None]:
+    """The batch size of each train dataloader; None if it cannot be read."""
+    sizes = []
+    for loader in CombinedLoader(trainer.train_dataloader).flattened:
+        holders = (loader, getattr(loader, "batch_sampler", None))
+        found = (getattr(holder, "batch_size", None) for holder in holders)
+        sizes.append(next((size for size in found if isinstance(size, int)), None))
+    return sizes

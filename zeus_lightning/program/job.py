@@ -1,0 +1,128 @@
+"""`JobArguments`: a job's arguments, checked, and the job they make with a program."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lightning.pytorch import LightningModule, Trainer
+
+from zeus_lightning.errors import ZeusConfigError
+from zeus_lightning.messages import MAX_METRIC, JobSpec
+from zeus_lightning.program import batch_size as sizes
+from zeus_lightning.program.lr_scaling import LRScaling, find_lr
+from zeus_lightning.ranks.run_meter import RunMeter
+
+_OPTIONAL = ("job_id", "default_batch_size", "max_epochs", "beta_knob", "seed", "lr_scaling")
+_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
+_JOB_ID_RULE = "1 to 255 letters, digits and ._:-, starting with a letter or digit"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobArguments:
+    """The arguments of `ZeusBSOCallback` that define the job; an invalid one is an error."""
+
+    target_metric: float
+    monitor: str
+    mode: Literal["min", "max"]
+    job_id: str | None
+    batch_sizes: list[int] | None
+    default_batch_size: int | None
+    batch_size_scope: sizes.Scope
+    max_epochs: int | None
+    eta_knob: float
+    beta_knob: float | None
+    num_pruning_rounds: int
+    window_size: int
+    policy: str | None
+    seed: int | None
+    lr_scaling: LRScaling | None
+
+    def __post_init__(self) -> None:
+        self._check("job_id", _JOB_ID.fullmatch, _JOB_ID_RULE)
+        if self.batch_sizes is not None:
+            sizes.positive_sizes(self.batch_sizes)
+        self._check("default_batch_size", sizes.is_size, "a positive integer")
+        if self.default_batch_size is not None and self.batch_sizes is not None:
+            _check_default(self.default_batch_size, self.batch_sizes)
+        for name in ("target_metric", "eta_knob", "beta_knob"):
+            self._check(name, lambda value: _is_number(value, int | float), "a number")
+        for name in ("max_epochs", "num_pruning_rounds", "window_size", "seed"):
+            self._check(name, lambda value: _is_number(value, int), "an integer")
+        bound = f"finite, at most {MAX_METRIC:g} in size"
+        self._check("target_metric", lambda target: abs(target) <= MAX_METRIC, bound)
+        self._check("monitor", bool, "a metric's name")
+        self._check("mode", ("min", "max").__contains__, "'min' or 'max'")
+        scopes = ("global", "per_device")
+        self._check("batch_size_scope", scopes.__contains__, "'global' or 'per_device'")
+        self._check("max_epochs", lambda epochs: epochs > 0, "positive")
+        self._check("eta_knob", lambda eta: 0 <= eta <= 1, "in [0, 1]")
+        self._check("beta_knob", lambda beta: 0 < beta < math.inf, "positive and finite, or None")
+        self._check("num_pruning_rounds", lambda rounds: 0 <= rounds <= 100, "0 to 100")
+        self._check("window_size", lambda size: 0 <= size <= 1000, "0 to 1000")
+        self._check("seed", lambda seed: 0 <= seed < 2**32, "0 to 2**32 - 1")
+        self._check("lr_scaling", ("linear", "sqrt").__contains__, "'linear', 'sqrt' or None")
+
+    def _check(self, name: str, valid: Callable[[Any], object], rule: str) -> None:
+        value = getattr(self, name)
+        omitted = value is None and name in _OPTIONAL
+        if not (omitted or valid(value)):
+            raise ZeusConfigError(f"{name} is {value!r}; it must be {rule}")
+
+    def job(self, trainer: Trainer, module: LightningModule, meter: RunMeter) -> JobSpec:
+        """Make the job of these arguments and a program; an error if they do not fit."""
+        job_id = self.job_id or os.environ.get("ZEUS_JOB_ID") or type(module).__name__
+        if not _JOB_ID.fullmatch(job_id):
+            source = "job_id (by default the module's class name)"
+            raise ZeusConfigError(f"{source} is {job_id!r}; it must be {_JOB_ID_RULE}")
+        max_epochs = self.max_epochs or trainer.max_epochs or 0
+        if max_epochs < 1:
+            raise ZeusConfigError(
+                f"the Trainer's max_epochs is {trainer.max_epochs}, so a run that never reaches "
+                "its target would never fail; pass max_epochs=... to the Trainer or this callback"
+            )
+        if self.lr_scaling is not None:
+            find_lr(module)
+        share = sizes.share(trainer, self.batch_size_scope)
+        found = sizes.find_batch_size(trainer, module) * share
+        default = self.default_batch_size or found
+        chosen = sizes.default_sizes(default, share)
+        if self.batch_sizes is not None:
+            chosen = sizes.positive_sizes(self.batch_sizes)
+        sizes.check_shares([*chosen, default], share)
+        _check_default(default, chosen)
+        return JobSpec(
+            job_id=job_id,
+            batch_sizes=chosen,
+            default_batch_size=default,
+            target_metric=float(self.target_metric),
+            higher_is_better=self.mode == "max",
+            monitor=self.monitor,
+            max_epochs=max_epochs,
+            max_power_w=meter.max_power_w,
+            num_devices=trainer.world_size,
+            device_model=meter.device_model,
+            meter=meter.name,
+            eta_knob=float(self.eta_knob),
+            beta_knob=None if self.beta_knob is None else float(self.beta_knob),
+            num_pruning_rounds=self.num_pruning_rounds,
+            window_size=self.window_size,
+            policy=self.policy,
+            seed=self.seed,
+        )
+
+
+def _is_number(value: object, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _check_default(default: int, batch_sizes: list[int]) -> None:
+    if default not in batch_sizes:
+        raise ZeusConfigError(
+            f"the default batch size {default} is not among batch_sizes {batch_sizes}; "
+            "add it, or pass another default_batch_size=..."
+        )

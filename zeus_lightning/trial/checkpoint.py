@@ -1,0 +1,85 @@
+"""The trial in a checkpoint, and how a run resumes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from zeus_lightning.client import BSOClient
+from zeus_lightning.errors import ZeusConfigError
+from zeus_lightning.messages import JobSpec, Report, TrialStatus
+from zeus_lightning.meters import Reading
+from zeus_lightning.trial.record import TrialRecord
+from zeus_lightning.trial.reporter import TrialReporter
+
+RESUMABLE = (None, "interrupted", "errored", "lost")
+"""Outcomes of trials that can be resumed; None: the trial is running."""
+
+
+@dataclass(frozen=True)
+class SavedTrial:
+    """A trial at the moment of a checkpoint, with the reports not yet sent."""
+
+    record: TrialRecord
+    spent: Reading
+    unsent: tuple[Report, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values only: checkpoints are read with `weights_only=True`."""
+        return {
+            "record": self.record.to_json(),
+            "energy_j": float(self.spent.energy_j),
+            "time_s": float(self.spent.time_s),
+            "unsent": [report.to_json() for report in self.unsent],
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Build from the values of `to_json`."""
+        return cls(
+            TrialRecord.from_json(data["record"]),
+            Reading(data["energy_j"], data["time_s"]),
+            tuple(map(Report.from_json, data["unsent"])),
+        )
+
+    def __str__(self) -> str:
+        return f"trial {self.record.trial.trial_number} of job {self.record.job.job_id!r}"
+
+    def reopen(self, client: BSOClient, job: JobSpec, received: int) -> TrialReporter:
+        """Return the reporter of the resumed trial, of which the service has `received` reports.
+
+        Reports made after the checkpoint are made again, with other figures and new numbers.
+        """
+        unsent = [report for report in self.unsent if report.sequence > received]
+        last = max([received, *(report.sequence for report in unsent)])
+        record = replace(self.record, job=job, outcome=None, reason="")
+        return TrialReporter(client, record, last, unsent)
+
+    def check_resumable(self, job: JobSpec, status: TrialStatus | None) -> None:
+        """Raise a `ZeusConfigError` unless the job's run can resume a trial of this status."""
+        if self.record.job.job_id != job.job_id:
+            problem = f"but this run's job is {job.job_id!r}"
+        elif status is None or status.batch_size != self.record.trial.batch_size:
+            problem = "which the service does not know"
+        elif status.outcome not in RESUMABLE:
+            problem = f"which has ended as {status.outcome} ({status.reason.rstrip('.')})"
+        else:
+            return
+        raise ZeusConfigError(
+            f"the checkpoint belongs to {self}, {problem}; to start a new trial from its weights, "
+            "load them into the module and call fit() without ckpt_path; to continue without the "
+            "service, remove this callback"
+        )
+
+
+def resume_trial(
+    client: BSOClient, job: JobSpec, saved: SavedTrial, *, instead_of: TrialReporter
+) -> int:
+    """Withdraw the trial that this run has started, and check that a saved one can be resumed.
+
+    Returns the number of reports that the service has of it.
+    """
+    instead_of.end_at_once("withdrawn", f"the run resumes {saved}")
+    status = client.trial_status(job.job_id, saved.record.trial.trial_number)
+    saved.check_resumable(job, status)
+    return 0 if status is None else status.reports

@@ -1,0 +1,246 @@
+"""`Fit`: one `fit` of a program, trained as one trial of a job."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
+from zeus_lightning.client import BSOClient
+from zeus_lightning.errors import ZeusConfigError, ZeusServiceUnavailable, ZeusTrialFailed
+from zeus_lightning.messages import Outcome
+from zeus_lightning.meters import EnergyMeter
+from zeus_lightning.program import batch_size as sizes
+from zeus_lightning.program.injection import Injection
+from zeus_lightning.program.job import JobArguments
+from zeus_lightning.program.monitor import monitored
+from zeus_lightning.ranks.distributed import on_every_rank, on_rank_zero
+from zeus_lightning.ranks.run_meter import RunMeter
+from zeus_lightning.trial.checkpoint import SavedTrial, resume_trial
+from zeus_lightning.trial.heartbeat import start_heartbeat
+from zeus_lightning.trial.outcome import FAILED, outcome_at_train_end
+from zeus_lightning.trial.record import TrialRecord
+from zeus_lightning.trial.reporter import Answer, TrialReporter, start_trial
+from zeus_lightning.trial.shared_record import SharedRecord
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Fit:
+    """One `fit` of a program, from `setup` to `teardown` or an exception, on one rank.
+
+    All ranks call each method together, except `saved_trial` and `close`.
+
+    Attributes:
+        shared: Where the process that started this one reads the trial's record.
+        job: The job that the arguments and the program make.
+        injection: What is set on the program.
+        record: The trial, also after its end; None if there is none.
+        error: Raised by the callback as `fit` ends.
+    """
+
+    trainer: Trainer
+    module: LightningModule
+    arguments: JobArguments
+    client: BSOClient
+    meter: str | EnergyMeter
+    shared: SharedRecord
+
+    def __post_init__(self) -> None:
+        self.injection = Injection(self.module)
+        self.record: TrialRecord | None = None
+        self.error: ZeusConfigError | ZeusTrialFailed | None = None
+        self._strategy = self.trainer.strategy
+        self._reporter: TrialReporter | None = None  # from the trial's start to its end
+        self._stop_heartbeat: Callable[[], None] = lambda: None
+        self._meter = RunMeter(self.meter, self._strategy)
+        try:
+            self.job = on_every_rank(
+                self._strategy, lambda: self.arguments.job(self.trainer, self.module, self._meter)
+            )
+        except BaseException:
+            self._meter.close()
+            raise
+
+    def start(self, *, strict: bool) -> None:
+        """Start a trial and set its batch size; unless `strict`, the default one if that fails."""
+        try:
+            trial = on_rank_zero(self._strategy, lambda: start_trial(self.client, self.job))
+        except ZeusServiceUnavailable as error:
+            if strict:
+                raise ZeusServiceUnavailable(
+                    f"{error.message}; start one with `zeus-service serve`, correct the URL, or "
+                    "pass strict=False to train without it",
+                    error.fields,
+                ) from None
+            batch_size = self.job.default_batch_size
+            rank_zero_warn(f"zeus: {error.message}; training without it on batch size {batch_size}")
+        else:
+            batch_size = trial.batch_size
+            record = TrialRecord(job=self.job, trial=trial, estimated=self._meter.is_estimate)
+            self._open(TrialReporter(self.client, record))
+            rank_zero_info(
+                f"zeus: trial {trial.trial_number} of job {trial.job_id!r} trains with batch size "
+                f"{batch_size} ({trial.why}): {trial.reason}"
+            )
+        self._inject(batch_size)
+
+    def _open(self, reporter: TrialReporter) -> None:
+        """Switch reporting to this trial and start its heartbeats."""
+        self._stop_reporting()
+        self._reporter, self.record = reporter, reporter.record
+        if self.trainer.is_global_zero:
+            self._stop_heartbeat = start_heartbeat(
+                reporter.send_heartbeat,
+                lambda: self.trainer.state.status == "running",
+                self.record.trial.lease_s,
+            )
+        self._publish(self.record)
+
+    def _stop_reporting(self) -> None:
+        self._stop_heartbeat()
+        self._reporter = None
+
+    def _inject(self, batch_size: int) -> None:
+        self.injection.undo()
+        self.injection.set_batch_size(batch_size // self._share())
+        if self.arguments.lr_scaling is not None:
+            default = self.job.default_batch_size
+            self.injection.scale_lr(self.arguments.lr_scaling, batch_size, default)
+
+    def _share(self) -> int:
+        return sizes.share(self.trainer, self.arguments.batch_size_scope)
+
+    def start_measuring(self) -> None:
+        """Check that the dataloaders have the batch size, and start the meter."""
+        if self._reporter is not None:
+            batch_size = self._reporter.record.trial.batch_size // self._share()
+            on_every_rank(self._strategy, lambda: self._start_measuring(batch_size))
+
+    def _start_measuring(self, batch_size: int) -> None:
+        if not sizes.check_loaders(self.trainer, self.module, batch_size):
+            rank_zero_warn(
+                f"zeus: {sizes.data_owner(self.trainer, self.module)} has a train_dataloader() "
+                f"whose batch size cannot be read; make sure that it is {batch_size}"
+            )
+        self._meter.begin()
+
+    def saved_trial(self, record: TrialRecord) -> SavedTrial:
+        """The trial as it is now, for a checkpoint."""
+        unsent = () if self._reporter is None else tuple(self._reporter.unsent)
+        return SavedTrial(record, self._meter.spent_by_now(), unsent)
+
+    def resume(self, saved: SavedTrial) -> None:
+        """Resume a checkpoint's trial, in place of the one that `start` has started."""
+        record, started = self.record, self._reporter
+        if record is not None and saved.record.trial == record.trial:
+            return  # Lightning's tuners restore what they have saved at their start
+        batch_size = saved.record.trial.batch_size
+        sizes.check_shares([batch_size], self._share())
+        if started is None:
+            rank_zero_warn(
+                f"zeus: resuming from the checkpoint without the service; {saved} is not continued"
+            )
+        else:
+            received = on_rank_zero(
+                self._strategy,
+                lambda: resume_trial(self.client, self.job, saved, instead_of=started),
+            )
+            self._meter.resume_from(saved.spent)
+            self._open(saved.reopen(self.client, self.job, received))
+            rank_zero_info(f"zeus: resuming {saved} with batch size {batch_size}")
+        self._inject(batch_size)
+
+    def check_monitor(self) -> None:
+        """Check that the program logs the monitored metric."""
+        if self._reporter is not None:
+            on_rank_zero(self._strategy, self._monitored)
+
+    def report(self, epoch: int) -> None:
+        """Measure and report, with the epochs completed, and apply the service's decision."""
+        reporter = self._reporter
+        if reporter is None:
+            return
+        spent = self._meter.spent()
+        # ZeusPowerLimitCallback, by its attribute: its module imports that of ZeusBSOCallback
+        callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
+        reporter.record.profiled |= any(getattr(each, "profiled", False) for each in callbacks)
+        answer = on_rank_zero(
+            self._strategy, lambda: reporter.report(epoch, spent, self._monitored())
+        )
+        self._apply(answer, reporter.record)
+        metrics = reporter.record.metrics()
+        # the step under which Lightning logs the metrics of this validation
+        step = self.trainer.fit_loop.epoch_loop._batches_that_stepped
+        for logger in self.trainer.loggers if metrics else ():
+            logger.log_metrics(metrics, step=step)
+
+    def _monitored(self) -> float:
+        return monitored(self.trainer, self.arguments.monitor)
+
+    def _apply(self, answer: Answer, record: TrialRecord) -> None:
+        """Record an answer, and stop training if the trial has converged or failed."""
+        if answer.report is not None:
+            record.report = answer.report
+        if answer.outcome is None:
+            # also while the service is unavailable, which will decide later
+            self.trainer.should_stop |= answer.report is not None and record.target_reached
+        else:
+            self._stop_reporting()
+            record.outcome, record.reason = answer.outcome, answer.reason
+            self.trainer.should_stop |= answer.outcome in ("converged", *FAILED)
+            if answer.outcome in FAILED:
+                self.error = ZeusTrialFailed(record.failure())
+            log = rank_zero_warn if answer.outcome in ("interrupted", "lost") else rank_zero_info
+            log(f"zeus: {record.summary()}")
+        self._publish(record)
+
+    def end(self) -> None:
+        """End a trial that is still open when training ends."""
+        reporter = self._reporter
+        if reporter is None:
+            return
+        record = reporter.record
+        outcome, reason = outcome_at_train_end(self.trainer, record)
+        if outcome == "withdrawn":
+            self.error = ZeusConfigError(
+                f"training ended after {self.trainer.current_epoch} epochs without a validation, "
+                f"so {self.arguments.monitor!r} was never seen and nothing was learned; let "
+                "validation run, or monitor a metric of training with limit_val_batches=0"
+            )
+        self._apply(on_rank_zero(self._strategy, lambda: reporter.end(outcome, reason)), record)
+
+    def close(self, outcome: Outcome, reason: str) -> None:
+        """End a trial that is still open, from this rank alone, and restore the program.
+
+        It takes about a second at most, and raises no error of the service or the program.
+        """
+        reporter = self._reporter
+        self._stop_reporting()
+        try:
+            if reporter is not None:
+                end_at_once(reporter, outcome, reason)
+                self._publish(reporter.record)
+        finally:
+            with suppress(Exception):
+                self.injection.undo()
+                self._meter.close()
+
+    def _publish(self, record: TrialRecord) -> None:
+        """Share the record with the process that started this one."""
+        if self.trainer.is_global_zero:
+            self.shared.write(record)
+
+
+def end_at_once(reporter: TrialReporter, outcome: Outcome, reason: str) -> None:
+    """End a trial from any rank, in about a second, and log how it ended; never raises."""
+    reporter.end_at_once(outcome, reason)
+    if outcome == "out_of_memory":
+        _log.warning("zeus: %s", reporter.record.failure())  # on the rank that had it
+    else:
+        rank_zero_info(f"zeus: {reporter.record.summary()}")

@@ -1,0 +1,105 @@
+"""`TrialRecord`: what a run records of its trial."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from zeus_lightning.messages import JobSpec, Outcome, Report, TrialStart
+from zeus_lightning.meters import Reading
+
+
+@dataclass(kw_only=True)
+class TrialRecord:
+    """A trial from its start to its end, as the run that trains it records it.
+
+    Args:
+        estimated: Whether the joules are estimates.
+        report: The last report; None before the first.
+        outcome: How the trial ended; None while it runs.
+        reason: Why it ended, in one sentence.
+        profiled: Whether its cost includes measuring power limits.
+    """
+
+    job: JobSpec
+    trial: TrialStart
+    estimated: bool
+    report: Report | None = None
+    outcome: Outcome | None = None
+    reason: str = ""
+    profiled: bool = False
+
+    @property
+    def cost(self) -> float | None:
+        """Cost at the last report in joules (Zeus: You, Chung and Chowdhury, NSDI 2023)."""
+        if self.report is None:
+            return None
+        eta, time_j = self.job.eta_knob, self.job.max_power_w * self.report.time_s
+        return eta * self.report.energy_j + (1 - eta) * time_j
+
+    @property
+    def target_reached(self) -> bool:
+        """Whether the last report's metric reaches the job's target."""
+        if self.report is None:
+            return False
+        metric, target = self.report.metric, self.job.target_metric
+        return metric >= target if self.job.higher_is_better else metric <= target
+
+    @property
+    def spent(self) -> Reading:
+        """Joules and seconds at the last report."""
+        if self.report is None:
+            return Reading(0.0, 0.0)
+        return Reading(self.report.energy_j, self.report.time_s)
+
+    def metrics(self) -> dict[str, float]:
+        """The metrics to log; empty before the first report."""
+        if self.report is None or self.cost is None:
+            return {}
+        return {
+            "zeus/batch_size": float(self.trial.batch_size),
+            "zeus/energy_j": self.report.energy_j,
+            "zeus/time_s": self.report.time_s,
+            "zeus/power_w": self.report.energy_j / max(self.report.time_s, 1e-9),
+            "zeus/cost": self.cost,
+        }
+
+    def summary(self) -> str:
+        """How the trial ended, in one line."""
+        text = (
+            f"trial {self.trial.trial_number} of job {self.job.job_id!r} with batch size "
+            f"{self.trial.batch_size} ended as {self.outcome}: {self.reason.rstrip('.')}"
+        )
+        if self.report is not None:
+            text += (
+                f" ({self.job.monitor} {self.report.metric:.6g} after {self.report.epoch} epochs, "
+                f"{self.report.time_s:.1f} s, {self.report.energy_j:.1f} J"
+                f"{' (estimated)' if self.estimated else ''}, cost {self.cost:.1f} J"
+                f"{', measuring power limits included' if self.profiled else ''})"
+            )
+        return text
+
+    def failure(self) -> str:
+        """The summary of a trial whose batch size has failed, and what to do next."""
+        text = f"{self.summary()}. Run the job again: it will try another batch size."
+        if self.outcome == "early_stopped":
+            text += " If the job itself has become slower, pass a new job_id with window_size or "
+            text += "beta_knob=None."
+        if self.outcome == "out_of_memory":
+            text += " The service will not try this batch size or a larger one again, unless it "
+            text += "has converged before."
+        return text
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for a checkpoint or another process."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Build from the values of `to_json`."""
+        messages = {
+            "job": JobSpec.from_json(data["job"]),
+            "trial": TrialStart.from_json(data["trial"]),
+            "report": None if data["report"] is None else Report.from_json(data["report"]),
+        }
+        return cls(**(data | messages))
