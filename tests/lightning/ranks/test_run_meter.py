@@ -31,7 +31,7 @@ def test_each_device_is_counted_by_the_lowest_rank_that_has_it(groups: list[int]
 
 
 def test_ranks_that_share_some_devices_and_not_others_are_refused() -> None:
-    with pytest.raises(ZeusConfigError, match=r"rank 1 counts b, which a lower rank counts too"):
+    with pytest.raises(ZeusConfigError, match=r"rank 1 counts b, which a lower rank also counts"):
         counting_ranks([claim("a", "b"), claim("b", "c")])
 
 
