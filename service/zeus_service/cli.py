@@ -1,30 +1,26 @@
 """`zeus-service`: run the service, and inspect its database.
 
-`optimizer` is imported by the commands that need it: prometheus-client, which it imports, must not
-be imported before `serve` has set up the metrics of its workers.
+What only some commands need, they import: `serve` and its workers must not keep it in memory.
+`serve` must also set up the metrics of its workers before prometheus-client is imported, which
+`optimizer` imports.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
 import click
 from flask import Flask
-from rich import box
-from rich.console import Console
-from rich.table import Column, Table
 from sqlalchemy.exc import SQLAlchemyError
 
 from zeus_service import __version__, create_app
 from zeus_service.config import UnusableConfig, load_config
 from zeus_service.errors import OptimizerError
-from zeus_service.messages import Job, Trial
 from zeus_service.serving.address import UnusableAddress, check_bind
-from zeus_service.simulation.cli import simulate
 from zeus_service.store import migrate as database
 from zeus_service.store.engine import cause
 from zeus_service.store.migrate import UnusableDatabase
@@ -32,6 +28,16 @@ from zeus_service.store.migrate import UnusableDatabase
 
 class _Commands(click.Group):
     """Commands that end on an expected error with one line and exit code 1."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), "simulate"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != "simulate":
+            return super().get_command(ctx, cmd_name)
+        from zeus_service.simulation.cli import simulate
+
+        return simulate
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -79,18 +85,18 @@ def jobs() -> None:
     """List the jobs."""
     from zeus_service import optimizer
 
-    names = ("stage", "best batch size", "trials", "last change")
-    columns = (Column("job", overflow="fold"), *(Column(name, no_wrap=True) for name in names))
-    table = Table(*columns, box=box.SIMPLE_HEAD)
+    rows = []
     after = ""
     with _database():
         while page := optimizer.list_jobs(after=after).jobs:
             for job in page:
                 changed = f"{datetime.fromtimestamp(job.updated_at):%Y-%m-%d %H:%M}"
-                best = _or_dash(job.best_batch_size)
-                table.add_row(job.job_id, job.stage, best, str(job.trials), changed)
+                rows.append((job.job_id, job.stage, job.best_batch_size, job.trials, changed))
             after = page[-1].job_id
-    Console().print(table if table.row_count else "no jobs yet")
+    if rows:
+        _print_table(("job", "stage", "best batch size", "trials", "last change"), rows)
+    else:
+        click.echo("no jobs yet")
 
 
 @main.command()
@@ -109,17 +115,30 @@ def show(job_id: str, trials: int) -> None:
     with _database():
         job = optimizer.get_job(job_id)
         latest = optimizer.list_trials(job_id, after=max(0, job.trials - trials), limit=1000)
-    console = Console()
     spec = job.spec
-    console.print(
-        f"{spec.job_id}: {job.stage}, best batch size {_or_dash(job.best_batch_size)}; "
+    click.echo(
+        f"{spec.job_id}: {job.stage}, best batch size {job.best_batch_size or '-'}; "
         f"{spec.monitor} to {spec.target_metric:g} in {spec.max_epochs} epochs on "
-        f"{spec.num_devices} x {spec.device_model}, energy by {spec.meter}",
-        highlight=False,
-        markup=False,
+        f"{spec.num_devices} x {spec.device_model}, energy by {spec.meter}"
     )
-    console.print(_arms_table(job))
-    console.print(_trials_table(latest.trials))
+    _print_table(
+        ("batch size", "trials", "mean cost (J)", "uncertainty (J)", "status"),
+        [
+            (arm.batch_size, arm.pulls, _joules(arm.mean), _joules(arm.spread), status)
+            for arm in job.arms
+            for status in ["best" if arm.batch_size == job.best_batch_size else arm.status]
+        ],
+    )
+    _print_table(
+        ("trial", "batch size", "why", "outcome", "epochs", "s", "J", "cost"),
+        [
+            (
+                *(trial.trial_number, trial.batch_size, trial.why, trial.outcome or "running"),
+                *(trial.epoch, f"{trial.time_s:.1f}", f"{trial.energy_j:.1f}", f"{trial.cost:.1f}"),
+            )
+            for trial in latest.trials
+        ],
+    )
 
 
 @main.command()
@@ -188,9 +207,6 @@ def sql(revisions: str) -> None:
     database.upgrade(create_app(load_config()), revisions, sql=sys.stdout)
 
 
-main.add_command(simulate)
-
-
 @contextmanager
 def _database() -> Iterator[None]:
     """The application's context on a database that exists and has the right revision."""
@@ -206,30 +222,19 @@ def _show_revision(app: Flask) -> None:
         click.echo(f"revision {database.current_revision()}, head {database.known_revisions()[0]}")
 
 
-def _arms_table(job: Job) -> Table:
-    names = ("batch size", "trials", "mean cost (J)", "uncertainty (J)", "status")
-    table = Table(*names, box=box.SIMPLE_HEAD)
-    for arm in job.arms:
-        best = arm.batch_size == job.best_batch_size
-        costs = (_joules(arm.mean), _joules(arm.spread))
-        status, style = ("best", "bold") if best else (arm.status, None)
-        table.add_row(str(arm.batch_size), str(arm.pulls), *costs, status, style=style)
-    return table
+def _print_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table; only its first column wraps, and the row of the best batch size is bold."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Column, Table
 
-
-def _trials_table(trials: list[Trial]) -> Table:
-    names = ("trial", "batch size", "why", "outcome", "epochs", "s", "J", "cost")
-    table = Table(*(Column(name, no_wrap=True) for name in names), box=box.SIMPLE_HEAD)
-    for trial in trials:
-        start = (str(trial.trial_number), str(trial.batch_size), trial.why)
-        figures = (f"{figure:.1f}" for figure in (trial.time_s, trial.energy_j, trial.cost))
-        table.add_row(*start, trial.outcome or "running", str(trial.epoch), *figures)
-    return table
+    columns = (Column(name, no_wrap=True) for name in names[1:])
+    table = Table(Column(names[0], overflow="fold"), *columns, box=box.SIMPLE_HEAD)
+    for row in rows:
+        cells = ["-" if value is None else str(value) for value in row]
+        table.add_row(*cells, style="bold" if cells[-1] == "best" else None)
+    Console().print(table)
 
 
 def _joules(value: float | None) -> str:
     return "-" if value is None else f"{value:.5g}"
-
-
-def _or_dash(value: object) -> str:
-    return "-" if value is None else str(value)

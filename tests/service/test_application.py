@@ -26,6 +26,17 @@ sys.addaudithook(watch)
 """
 """A program for gunicorn that notes each module which is read from disk from then on."""
 
+LOADED = """
+import sys
+import zeus_service.cli  # as `zeus-service serve` does
+from zeus_service.wsgi import app
+
+@app.get("/modules")
+def modules():
+    return list(sys.modules)
+"""
+"""A program for gunicorn that lists the modules which its worker has in memory."""
+
 V1 = "/api/v1/jobs"
 SPEC = spec_json(job_id="job")
 REPORT = {"sequence": 1, "epoch": 1, "time_s": 1.0, "energy_j": 100.0, "metric": 0.1}
@@ -99,6 +110,14 @@ def test_no_request_reads_a_module_from_disk(kind: str, tmp_path: Path) -> None:
             assert answer.status_code == status, (method, path, answer.text)
         imported = tmp_path / "imported.txt"
         assert not imported.exists(), imported.read_text()
+
+
+def test_a_worker_does_not_keep_in_memory_what_only_commands_need(tmp_path: Path) -> None:
+    (tmp_path / "loaded.py").write_text(LOADED)
+    with ServiceProcess(tmp_path, gunicorn=True, application="loaded:app") as service:
+        loaded = set(requests.get(f"{service.url}/modules", timeout=60).json())
+    assert loaded >= {"zeus_service.optimizer", "zeus_service.cli"}
+    assert not loaded & {"rich", "zeus_service.simulation", "plotly", "joblib"}
 
 
 def test_the_requests_of_that_test_take_every_route(tmp_path: Path) -> None:
