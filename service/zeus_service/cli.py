@@ -226,12 +226,13 @@ def _print_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None
     """Print a table; only its first column wraps, and the row of the best batch size is bold."""
     from rich import box
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Column, Table
 
     columns = (Column(name, no_wrap=True) for name in names[1:])
     table = Table(Column(names[0], overflow="fold"), *columns, box=box.SIMPLE_HEAD)
     for row in rows:
-        cells = ["-" if value is None else str(value) for value in row]
+        cells = ["-" if value is None else escape(str(value)) for value in row]
         table.add_row(*cells, style="bold" if cells[-1] == "best" else None)
     Console().print(table)
 

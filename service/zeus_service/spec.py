@@ -53,7 +53,15 @@ Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False), REAL]
 PositiveAmount = Annotated[float, Field(gt=0, le=MAX_AMOUNT, allow_inf_nan=False), REAL]
 Metric = Annotated[float, Field(ge=-MAX_METRIC, le=MAX_METRIC, allow_inf_nan=False), REAL]
 JOB_ID_PATTERN = "[A-Za-z0-9][A-Za-z0-9._:-]{0,254}"
-JobId = Annotated[str, Field(pattern=f"^{JOB_ID_PATTERN}$", max_length=255)]
+"""The ids that `/api/v1` registers."""
+
+MAX_JOB_ID = 300
+AnyJobId = Annotated[
+    str, Field(max_length=MAX_JOB_ID, pattern=r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f]$")
+]
+"""The ids that are stored, those of the Zeus project's clients among them: up to the length that
+their server stores, without control characters, and without a blank at the end, which MySQL and
+MariaDB do not compare."""
 Name = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 
@@ -75,7 +83,7 @@ class JobSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    job_id: JobId
+    job_id: AnyJobId
     batch_sizes: Annotated[
         list[PositiveCount],
         Field(min_length=1, max_length=128, json_schema_extra={"uniqueItems": True}),
@@ -141,3 +149,9 @@ class JobSpec(BaseModel):
             for name in mine
             if mine[name] != theirs[name] and name not in given.unspecified()
         }
+
+
+class NewJob(JobSpec):
+    """A recurring job, with an id that can stand in a path as it is."""
+
+    job_id: Annotated[str, Field(pattern=f"^{JOB_ID_PATTERN}$", max_length=255)]

@@ -224,8 +224,9 @@ def test_a_database_that_fails_is_reported_with_its_own_message(app: object, url
 
 
 def test_a_name_with_brackets_is_printed_as_it_is(app: object, url: str) -> None:
-    optimizer.register_job(JobSpec.model_validate(spec_json(monitor="val[/acc]")))
-    assert "val[/acc]" in zeus_service("show", "job", database_url=url).stdout
+    optimizer.register_job(JobSpec.model_validate(spec_json(job_id="a[/b]", monitor="val[/acc]")))
+    assert "a[/b]" in zeus_service("jobs", database_url=url).stdout
+    assert "val[/acc]" in zeus_service("show", "a[/b]", database_url=url).stdout
 
 
 @pytest.mark.parametrize(

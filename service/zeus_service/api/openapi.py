@@ -9,9 +9,9 @@ from apiflask import APIFlask
 from zeus_service.api.auth import READING
 from zeus_service.api.errors import HTTP_ERRORS, problem_schema
 from zeus_service.api.request_log import REQUEST_ID_PATTERN
-from zeus_service.api.v1 import IDEMPOTENCY_KEY_PATTERN, v1
+from zeus_service.api.v1 import IDEMPOTENCY_KEY_PATTERN, JOB_ID_IN_PATH, v1
 from zeus_service.policies import POLICIES
-from zeus_service.spec import JOB_ID_PATTERN, MAX_INTEGER
+from zeus_service.spec import MAX_INTEGER
 
 _PROBLEM = {
     "type": "object",
@@ -27,12 +27,12 @@ _PROBLEM = {
 }
 _POSITIVE = {"type": "integer", "minimum": 1, "maximum": MAX_INTEGER}
 _PATH_SCHEMAS: dict[str, Any] = {
-    "job_id": {"type": "string", "maxLength": 255, "pattern": f"^{JOB_ID_PATTERN}$"},
+    "job_id": {"type": "string", "pattern": f"^{JOB_ID_IN_PATH}$"},
     "trial_number": _POSITIVE,
     "batch_size": _POSITIVE,
 }
 _EXAMPLES: dict[str, dict[str, Any]] = {
-    "JobSpec": {
+    "NewJob": {
         "job_id": "mnist-nightly",
         "batch_sizes": [32, 64, 128],
         "default_batch_size": 64,
@@ -83,7 +83,7 @@ def _complete(spec: dict[str, Any]) -> dict[str, Any]:
     schemas["Problem"] = _PROBLEM
     for name, example in _EXAMPLES.items():
         schemas[name]["examples"] = [example]
-    schemas["JobSpec"]["properties"]["policy"] = {"enum": [*sorted(POLICIES), None]}
+    schemas["NewJob"]["properties"]["policy"] = {"enum": [*sorted(POLICIES), None]}
     spec["paths"]["/readyz"]["get"]["responses"]["503"] = _problem(503)
     metrics = spec["paths"]["/metrics"]["get"]
     metrics["responses"]["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}

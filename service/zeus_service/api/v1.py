@@ -15,11 +15,12 @@ from zeus_service import errors, messages, optimizer
 from zeus_service.api.auth import require_access
 from zeus_service.api.body import limit_chunked_body
 from zeus_service.api.errors import conflicts
-from zeus_service.spec import JOB_ID_PATTERN, MAX_INTEGER, JobSpec, Name
+from zeus_service.spec import MAX_INTEGER, MAX_JOB_ID, Name, NewJob
 from zeus_service.store import power_profiles
 
 v1 = APIBlueprint("v1", __name__, url_prefix="/api/v1", tag="jobs")
 
+JOB_ID_IN_PATH = rf"[^/\x00-\x1f\x7f]{{1,{MAX_JOB_ID}}}"
 IDEMPOTENCY_KEY_PATTERN = "[!-~]{1,255}"
 
 JOB = "/jobs/<job_id:job_id>"
@@ -40,15 +41,15 @@ def links(**parameters: dict[str, str]) -> dict[str, Any]:
 
 
 class JobIdConverter(BaseConverter):
-    """A job id in a path; anything else is 404."""
+    """A job id in a path, of either wire; ids with a slash cannot stand there."""
 
-    regex = JOB_ID_PATTERN
+    regex = JOB_ID_IN_PATH
 
 
 class JobPage(BaseModel):
     """A page of the list of jobs."""
 
-    after: Annotated[str, Field(max_length=255, pattern=r"^[^\x00]*$")] = ""
+    after: Annotated[str, Field(max_length=MAX_JOB_ID, pattern=r"^[^\x00]*$")] = ""
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
@@ -91,10 +92,10 @@ def require_json() -> None:
 
 
 @v1.post("/jobs")
-@v1.input(JobSpec)
+@v1.input(NewJob)
 @v1.output(messages.Job, **_NEW, links=links(get_job=_NEW_JOB, start_trial=_NEW_JOB))
 @v1.doc(responses={200: "Known, with the same configuration.", **conflicts(errors.JobConflict)})
-def register_job(json_data: JobSpec) -> tuple[messages.Job, int]:
+def register_job(json_data: NewJob) -> tuple[messages.Job, int]:
     """Register a job, or confirm it."""
     g.job_id = json_data.job_id  # for the log
     job, new = optimizer.register_job(json_data)

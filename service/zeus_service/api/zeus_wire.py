@@ -52,11 +52,12 @@ from zeus_service.api.auth import require_access_by_password
 from zeus_service.api.body import limit_chunked_body
 from zeus_service.outcomes import RESUMABLE, Outcome
 from zeus_service.spec import (
+    MAX_JOB_ID,
     MAX_METRIC,
     REAL,
     WHOLE,
     Amount,
-    JobId,
+    AnyJobId,
     JobSpec,
     Metric,
     Name,
@@ -72,7 +73,7 @@ zeus_wire = APIBlueprint("zeus_wire", __name__, enable_openapi=False)
 class ZeusJob(JobSpec):
     """A job in the format of Zeus's client; what that client does not send is the same for all."""
 
-    job_id_prefix: Annotated[str, Field(max_length=255)]
+    job_id_prefix: Annotated[str, Field(max_length=MAX_JOB_ID)]
     target_metric: Metric = 0.5
     higher_is_better: bool = Field(True, alias="higher_is_better_metric")
     max_epochs: PositiveCount = 100
@@ -120,7 +121,7 @@ class ZeusJob(JobSpec):
 class NamedJob(BaseModel):
     """A job by its id."""
 
-    job_id: JobId
+    job_id: AnyJobId
 
 
 class NamedTrial(NamedJob):

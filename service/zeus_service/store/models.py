@@ -34,7 +34,7 @@ _TABLE = {
     "mysql_charset": "utf8mb4",
     "mysql_collate": "utf8mb4_bin",  # by default, "Job" equals "job"
 }
-_Id = sa.String(255).with_variant(VARCHAR(255, collation="C"), "postgresql")
+_Id = sa.String(300).with_variant(VARCHAR(300, collation="C"), "postgresql")
 """Compared and ordered by its bytes on every database, and not by the operating system's locale,
 whose upgrades break indices."""
 _JobId = Annotated[

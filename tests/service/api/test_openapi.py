@@ -21,7 +21,7 @@ from schemathesis.generation.stateful.state_machine import StepInput, StepOutput
 from service.jobs import spec_json
 from service_process import BIN, ServiceProcess
 from zeus_service.messages import Report, TrialEnd
-from zeus_service.spec import JobSpec
+from zeus_service.spec import NewJob
 
 TOKEN = {"Authorization": "Bearer writer"}
 
@@ -131,7 +131,7 @@ def test_every_link_leads_on(guarded: ServiceProcess) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "model"), [("JobSpec", JobSpec), ("Report", Report), ("TrialEnd", TrialEnd)]
+    ("name", "model"), [("NewJob", NewJob), ("Report", Report), ("TrialEnd", TrialEnd)]
 )
 def test_examples_are_valid(app: APIFlask, name: str, model: type[BaseModel]) -> None:
     assert isinstance(app.spec, dict)

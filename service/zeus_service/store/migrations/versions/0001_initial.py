@@ -15,7 +15,7 @@ MYSQL: dict[str, Any] = {
     "mysql_collate": "utf8mb4_bin",
 }
 # Compared and ordered by its bytes.
-IDENTIFIER = sa.String(255).with_variant(postgresql.VARCHAR(255, collation="C"), "postgresql")
+IDENTIFIER = sa.String(300).with_variant(postgresql.VARCHAR(300, collation="C"), "postgresql")
 
 
 def upgrade() -> None:

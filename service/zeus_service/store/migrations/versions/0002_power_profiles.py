@@ -8,7 +8,7 @@ revision = "0002"
 down_revision = "0001"
 
 # Compared and ordered by its bytes.
-IDENTIFIER = sa.String(255).with_variant(postgresql.VARCHAR(255, collation="C"), "postgresql")
+IDENTIFIER = sa.String(300).with_variant(postgresql.VARCHAR(300, collation="C"), "postgresql")
 
 
 def upgrade() -> None:
