@@ -32,8 +32,7 @@ from zeus_service.policies import POLICIES, policy_of
 from zeus_service.simulation import recorded_runs
 from zeus_service.simulation.errors import SimulationError
 from zeus_service.simulation.experiment import Experiment, run_all
-from zeus_service.simulation.replay import replay
-from zeus_service.simulation.simulated_job import SimulatedJob
+from zeus_service.simulation.replay import SimulatedJob, replay
 from zeus_service.simulation.submissions import synthetic_groups
 from zeus_service.simulation.summary import Summary, summarize, tally
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload

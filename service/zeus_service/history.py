@@ -8,7 +8,8 @@ from functools import reduce
 from typing import Literal, cast
 
 from zeus_service.outcomes import NO_VERDICT, Outcome, Verdict
-from zeus_service.policies import Choice, Observation, State, policy_of
+from zeus_service.policies import policy_of
+from zeus_service.policies.base import Choice, Observation, State
 from zeus_service.spec import JobSpec
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from zeus_service.outcomes import Outcome
-from zeus_service.policies import Why
+from zeus_service.policies.base import Why
 from zeus_service.spec import (
     REAL,
     Amount,

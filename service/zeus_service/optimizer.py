@@ -24,14 +24,8 @@ from zeus_service.errors import (
     UnknownPolicy,
 )
 from zeus_service.outcomes import RESUMABLE
-from zeus_service.policies import (
-    DEFAULT_POLICY,
-    POLICIES,
-    ArmEstimate,
-    Choice,
-    NoBatchSizeLeft,
-    policy_of,
-)
+from zeus_service.policies import DEFAULT_POLICY, POLICIES, policy_of
+from zeus_service.policies.base import ArmEstimate, Choice, NoBatchSizeLeft
 from zeus_service.spec import JobSpec
 from zeus_service.store import jobs, leases, statements, trials
 from zeus_service.store.jobs import LockedJob, StoredJob

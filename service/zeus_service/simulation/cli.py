@@ -18,13 +18,12 @@ from zeus_service.policies import POLICIES
 from zeus_service.simulation import plots, recorded_runs, results_table, submissions
 from zeus_service.simulation.errors import SimulationError
 from zeus_service.simulation.experiment import Experiment, run_all
-from zeus_service.simulation.regret import curves
+from zeus_service.simulation.regret import Replay, curves
 from zeus_service.simulation.service_replay import (
     HttpService,
     InProcessService,
     replay_with_reports,
 )
-from zeus_service.simulation.simulated_run import SimulatedTrial
 from zeus_service.simulation.summary import Tally, summarize, tally
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
 from zeus_service.simulation.workload import Workload
@@ -35,6 +34,7 @@ _GROUPS = 10
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _ABOVE_ZERO = click.IntRange(min=1)
 _COUNT = click.IntRange(1, 1_000_000)
+_POLICY = click.Choice(list(POLICIES))
 
 
 @click.command(context_settings={"show_default": True})
@@ -66,7 +66,7 @@ _COUNT = click.IntRange(1, 1_000_000)
     type=_ABOVE_ZERO,
     help="Where exploration starts.  [default: the paper's of the workload]",
 )
-@click.option("--policy", "policies", multiple=True, help="A policy.  [default: all]")
+@click.option("--policy", "policies", multiple=True, type=_POLICY, help="A policy.  [default: all]")
 @click.option("--seeds", default=20, type=_COUNT, help="Replays of each workload with each policy.")
 @click.option(
     "--recurrences",
@@ -156,7 +156,7 @@ def simulate(
     specs = [
         (workload, _spec(workload, policy, knobs))
         for workload in workloads
-        for policy in _known(policies)
+        for policy in dict.fromkeys(policies or POLICIES)
     ]
     if cluster == "synthetic":
         datasets = list(dict.fromkeys(workload.name for workload in workloads))
@@ -169,13 +169,15 @@ def simulate(
         for experiment in _experiments(workload, spec, seeds, recurrences, groups)
     ]
     tallies: list[Tally] = []
-    kept: list[tuple[Experiment, list[SimulatedTrial]]] = []
-    for experiment, trials in _replays(experiments, jobs):
-        tallies.append(tally(experiment, trials))
+    kept: list[Replay] = []
+    for replay in _replays(experiments, jobs):
+        tallies.append(tally(*replay))
         if plot_path is not None:
-            kept.append((experiment, trials))
+            kept.append(replay)
     summaries = summarize(tallies)
-    results_table.print_table(Console(), summaries)
+    console = Console()
+    console.print(results_table.table(summaries))
+    console.print(results_table.legend(summaries), style="dim", highlight=False)
     if csv_path is not None:
         results_table.write_csv(csv_path, summaries)
     if plot_path is not None:
@@ -233,15 +235,6 @@ def _synthetic(name: str, drift: bool) -> Workload:
     return drifting_workload(int(number)) if drift else synthetic_workload(int(number))
 
 
-def _known(policies: Sequence[str]) -> list[str]:
-    for name in policies:
-        if name not in POLICIES:
-            raise SimulationError(
-                f"policy {name!r} is not known; take --policy of {', '.join(POLICIES)}"
-            )
-    return list(dict.fromkeys(policies or POLICIES))
-
-
 def _spec(workload: Workload, policy: str, knobs: dict[str, Any]) -> JobSpec:
     try:
         return workload.spec(policy=policy, **knobs)
@@ -260,7 +253,7 @@ def _experiments(
     recurrences: int | None,
     groups: Sequence[submissions.Group],
 ) -> list[Experiment]:
-    replays: list[tuple[int, int | tuple[submissions.Submission, ...]]]
+    replays: list[tuple[int, int | Sequence[submissions.Submission]]]
     replays = [(0, recurrences or workload.horizon)]
     if groups:
         replays = [
@@ -275,9 +268,7 @@ def _experiments(
     ]
 
 
-def _replays(
-    experiments: Sequence[Experiment], jobs: int
-) -> Iterator[tuple[Experiment, list[SimulatedTrial]]]:
+def _replays(experiments: Sequence[Experiment], jobs: int) -> Iterator[Replay]:
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("replaying", total=sum(len(each.ratios) for each in experiments))

@@ -6,6 +6,7 @@ import csv
 import lzma
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -15,7 +16,7 @@ from zeus_service.simulation.errors import SimulationError
 
 @dataclass(frozen=True)
 class Row:
-    """A row; the header is row 1. Invalid values raise `SimulationError`."""
+    """A row; the header is row 1. The values are checked: an invalid one is a `SimulationError`."""
 
     path: Path
     line: int
@@ -25,33 +26,31 @@ class Row:
         """The value without blanks around it."""
         return self.values[column].strip()
 
-    def number(self, column: str) -> float:
-        """A finite number."""
-        return self._checked(column, "a number", math.isfinite)
+    def number(self, column: str, wanted: str = "a number", minimum: float = -math.inf) -> float:
+        """A finite number above `minimum`."""
+        with suppress(ValueError):
+            value = float(self.text(column))
+            if minimum < value < math.inf:
+                return value
+        raise self.error(column, wanted)
 
     def amount(self, column: str) -> float:
         """A number above zero."""
-        return self._checked(column, "a number above zero", lambda value: 0 < value < math.inf)
+        return self.number(column, "a number above zero", 0.0)
 
     def whole(self, column: str) -> int:
         """A whole number above zero."""
         wanted = "a whole number above zero"
-        return int(self._checked(column, wanted, lambda value: value > 0 and value.is_integer()))
+        value = self.number(column, wanted, 0.0)
+        if not value.is_integer():
+            raise self.error(column, wanted)
+        return int(value)
 
     def error(self, column: str, wanted: str) -> SimulationError:
         """The error for an invalid value."""
         return SimulationError(
             f"{self.path}, row {self.line}: {column} is {self.text(column)!r}; make it {wanted}"
         )
-
-    def _checked(self, column: str, wanted: str, valid: Callable[[float], bool]) -> float:
-        try:
-            value = float(self.text(column))
-        except ValueError:
-            raise self.error(column, wanted) from None
-        if not valid(value):
-            raise self.error(column, wanted)
-        return value
 
 
 def rows_of(path: Path, columns: tuple[str, ...]) -> Iterator[Row]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from zeus_service.simulation.errors import SimulationError
-from zeus_service.simulation.overlapping_replay import replay_overlapping
 from zeus_service.simulation.replay import replay
 from zeus_service.simulation.simulated_run import SimulatedTrial
 from zeus_service.simulation.submissions import Submission
@@ -16,17 +15,15 @@ from zeus_service.spec import JobSpec
 
 @dataclass(frozen=True)
 class Experiment:
-    """A replay of one job.
+    """A replay of a job on a workload, with the job's policy, knobs and seed.
 
     Args:
-        workload: What is trained.
-        spec: The job, with its policy, knobs and seed.
         submissions: The number of recurrences, one after the other; or those that may overlap.
     """
 
     workload: Workload
     spec: JobSpec
-    submissions: int | tuple[Submission, ...]
+    submissions: int | Sequence[Submission]
 
     @property
     def ratios(self) -> list[float]:
@@ -36,14 +33,8 @@ class Experiment:
         return [submission.runtime_ratio for submission in self.submissions]
 
     def run(self) -> list[SimulatedTrial]:
-        """Replay the job.
-
-        Raises:
-            SimulationError: Every batch size has failed.
-        """
-        if isinstance(self.submissions, int):
-            return replay(self.workload, self.spec, self.submissions)
-        return replay_overlapping(self.workload, self.spec, self.submissions)
+        """Replay the job; raise a `SimulationError` if every batch size has failed."""
+        return replay(self.workload, self.spec, self.submissions)
 
 
 def run_all(
@@ -68,7 +59,7 @@ def run_all(
             raise SimulationError(
                 "more than one process needs joblib: pip install joblib, or use --jobs 1"
             ) from None
-        return (experiment.run() for experiment in experiments)
+        return map(Experiment.run, experiments)
     # Some backends, such as Ray's, return all results at the end.
     streams = joblib.parallel.get_active_backend()[0].supports_return_generator
     parallel = joblib.Parallel(n_jobs=jobs, return_as="generator" if streams else "list")

@@ -20,11 +20,7 @@ _HEAD = """\
 
 
 def write_page(path: Path, all_curves: Sequence[Curves]) -> None:
-    """Write a page with one figure for each workload and GPU.
-
-    Raises:
-        SimulationError: plotly is not installed, or the file cannot be written.
-    """
+    """Write a page with one figure for each workload and GPU."""
     groups = groupby(all_curves, key=lambda one: (one.workload, one.gpu))
     figures = [
         figure(list(group)).to_html(full_html=False, include_plotlyjs=number == 0)
@@ -40,11 +36,7 @@ def figure(policies: Sequence[Curves]) -> Any:
     """Cumulative regret, cost and choices of the policies on one workload: a plotly figure.
 
     Lines are means over the replays, bands contain the middle 80 % of them.
-
-    Raises:
-        SimulationError: plotly is not installed.
     """
-    require_plotly()
     from plotly import graph_objects, subplots
 
     titles = [
@@ -109,11 +101,7 @@ def _line(name: str, colour: str, values: Floats, *, legend: bool) -> list[Any]:
 
 
 def require_plotly() -> None:
-    """Check that plotly is installed.
-
-    Raises:
-        SimulationError: plotly is not installed.
-    """
+    """Raise a `SimulationError` if plotly is not installed."""
     try:
         import plotly  # noqa: F401 - from the extra `analysis`
     except ImportError:

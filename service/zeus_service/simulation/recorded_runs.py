@@ -2,7 +2,8 @@
 
 `summary_train.csv` has one row per run and target metric, `summary_power_{gpu}.csv` one per batch
 size and power limit. As the authors do, this leaves out a batch size that has only one of the two:
-it was not measured on that GPU, or does not fit its memory.
+it was not measured on that GPU, or does not fit its memory. Missing or invalid files raise
+`SimulationError`.
 """
 
 from __future__ import annotations
@@ -59,40 +60,27 @@ def recipe(
     max_epochs: int | None = None,
     default: int | None = None,
 ) -> Recipe:
-    """The recipe of a workload: the paper's, with the arguments in its place, or a new one.
+    """The recipe of a workload: a dataset of `RECIPES`, or `DATASET/NETWORK/OPTIMIZER`.
 
-    Args:
-        name: A dataset of `RECIPES`, or `DATASET/NETWORK/OPTIMIZER`.
-        target: Target metric.
-        max_epochs: Epochs after which a run has failed.
-        default: Default batch size.
-
-    Raises:
-        SimulationError: The workload is not one of the paper's, and an argument is missing.
+    The other arguments replace the paper's; a workload that is none of the paper's needs them all.
     """
     dataset, *rest = name.split("/")
     paper = RECIPES.get(dataset)
-    identity = (paper.network, paper.optimizer) if paper else None
-    if len(rest) == 2:
-        identity = (rest[0], rest[1])
-    if paper and identity == (paper.network, paper.optimizer):
+    if paper and rest in ([], [paper.network, paper.optimizer]):
+        rest = [paper.network, paper.optimizer]
         target = paper.target_metric if target is None else target
         max_epochs = max_epochs or paper.max_epochs
         default = default or paper.default_batch_size
-    if identity is None or target is None or max_epochs is None or default is None:
+    if len(rest) != 2 or target is None or max_epochs is None or default is None:
         raise SimulationError(
             f"workload {name!r} is none of the Zeus paper's ({', '.join(RECIPES)}); give it as "
             "DATASET/NETWORK/OPTIMIZER with --target, --max-epochs and --default-batch-size"
         )
-    return Recipe(dataset, *identity, target, max_epochs, default)
+    return Recipe(dataset, rest[0], rest[1], target, max_epochs, default)
 
 
 def gpus(directory: Path) -> list[str]:
-    """The GPUs that a directory has power data of.
-
-    Raises:
-        SimulationError: The directory has no power data.
-    """
+    """The GPUs that a directory has power data of, at least one."""
     prefix = "summary_power_"
     names = sorted(path.stem.removeprefix(prefix) for path in directory.glob(f"{prefix}*.csv"))
     if not names:
@@ -103,22 +91,14 @@ def gpus(directory: Path) -> list[str]:
 
 
 def datasets(directory: Path, gpu: str) -> list[str]:
-    """The datasets with runs, and with power data of a GPU.
-
-    Raises:
-        SimulationError: A file is missing or lacks columns.
-    """
+    """The datasets with runs, and with power data of a GPU."""
     trained = {row.text("dataset") for row in rows_of(directory / _TRAIN, _TRAIN_COLUMNS)}
     power = _power_path(directory, gpu)
     return sorted(trained & {row.text("dataset") for row in rows_of(power, _POWER_COLUMNS)})
 
 
 def read(directory: Path, gpu: str, recipe: Recipe) -> Workload:
-    """Read one workload on one GPU.
-
-    Raises:
-        SimulationError: A file is missing or invalid, or lacks this workload.
-    """
+    """Read one workload on one GPU."""
     train, power = directory / _TRAIN, _power_path(directory, gpu)
     runs = _runs(train, recipe)
     epochs, max_power_w = _epochs(power, recipe)

@@ -1,9 +1,20 @@
-"""Replays of one recurring job, one recurrence after the other."""
+"""Replays of one recurring job, whose runs may overlap as in a cluster."""
 
 from __future__ import annotations
 
-from zeus_service.simulation.simulated_job import SimulatedJob
-from zeus_service.simulation.simulated_run import SimulatedTrial, TrialRunner
+import heapq
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from zeus_service.outcomes import Verdict
+from zeus_service.policies import policy_of
+from zeus_service.policies.base import NoBatchSizeLeft, Observation
+from zeus_service.simulation.errors import SimulationError
+from zeus_service.simulation.simulated_run import SimulatedTrial, StartedTrial, TrialRunner
+from zeus_service.simulation.submissions import Submission
 from zeus_service.simulation.workload import Workload
 from zeus_service.spec import JobSpec
 
@@ -11,28 +22,99 @@ MAX_TRIES = 20
 """Runs of one recurrence, which is given up when all have failed."""
 
 
-def replay(workload: Workload, spec: JobSpec, recurrences: int) -> list[SimulatedTrial]:
-    """Replay a job; a failed run is tried again at once.
+class SimulatedJob:
+    """A job whose state is in memory; `optimizer` does the same in the database."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self._spec = spec
+        self._policy = policy_of(spec)
+        self._trials = 0
+        self.state = self._policy.initial_state(spec)
+
+    def start(self) -> StartedTrial:
+        """Start a trial; raise a `SimulationError` if every batch size has failed."""
+        number = self._trials + 1
+        rng = np.random.default_rng([self._spec.random_seed(), number])
+        try:
+            choice = self._policy.next_batch_size(self._spec, self.state, rng)
+        except NoBatchSizeLeft:
+            raise SimulationError(
+                f"{self._spec.job_id}: after {self._trials} trials every batch size of "
+                f"{self._spec.batch_sizes} has failed; allow more epochs or a larger beta, or take "
+                "a target that is reached"
+            ) from None
+        self._trials = number
+        bound = self._policy.cost_bound(self._spec, self.state)
+        self.state = self._policy.begin(self._spec, self.state, choice)
+        return StartedTrial(number, choice, bound)
+
+    def end(self, started: StartedTrial, verdict: Verdict, cost: float) -> None:
+        """End a trial that has spent `cost` joules."""
+        observation = Observation(started.choice, verdict, cost)
+        self.state = self._policy.observe(self._spec, self.state, observation)
+
+
+class _Running(NamedTuple):
+    """A run that has not ended. Runs are ordered by their end, and by their number at a tie."""
+
+    end_s: float
+    number: int
+    tries: int
+    submission: Submission
+    started: StartedTrial
+    trial: SimulatedTrial
+
+
+def replay(
+    workload: Workload, spec: JobSpec, submissions: int | Sequence[Submission]
+) -> list[SimulatedTrial]:
+    """Replay a job; its policy observes each run when the run ends, and a failed run is retried.
+
+    A run lasts as long as its submission, and so does each retry. The policy observes the cost of
+    the run; the returned trial has the submission's ratio times it.
 
     Args:
         workload: What is trained.
         spec: The job; its seed also draws the runs.
-        recurrences: How often it recurs.
+        submissions: The recurrences, ordered by their start; or their number, if each starts when
+            the one before has ended.
 
     Returns:
-        All trials, in order.
+        All trials, in the order in which they ended.
 
     Raises:
         SimulationError: Every batch size has failed.
+
+    Source: `simulate_one_alibaba_group` of the simulator published with Zeus (NSDI 2023); there, a
+    run that starts while any other is running gets the best batch size; here the policy chooses.
     """
+    if isinstance(submissions, int):
+        starts = range(0, submissions * MAX_TRIES, MAX_TRIES)
+        submissions = [Submission(start, start + 1, 1.0) for start in starts]
     job, runner = SimulatedJob(spec), TrialRunner(spec)
-    trials: list[SimulatedTrial] = []
-    for recurrence in range(recurrences):
-        for _ in range(MAX_TRIES):
-            started = job.start()
-            trial = runner.run(workload.at(recurrence), started, recurrence)
-            job.end(started, trial.verdict, trial.cost)
-            trials.append(trial)
-            if trial.verdict == "converged":
-                break
-    return trials
+    running: list[_Running] = []
+    ended: list[SimulatedTrial] = []
+
+    def start(recurrence: int, submission: Submission, start_s: float, tries: int) -> None:
+        started = job.start()
+        trial = runner.run(workload.at(recurrence), started, recurrence)
+        end_s = start_s + submission.end_s - submission.start_s
+        run = _Running(end_s, trial.number, tries, submission, started, trial)
+        heapq.heappush(running, run)
+
+    def end() -> None:
+        run = heapq.heappop(running)
+        trial, ratio = run.trial, run.submission.runtime_ratio
+        job.end(run.started, trial.verdict, trial.cost)
+        spent = {name: getattr(trial, name) * ratio for name in ("time_s", "energy_j", "cost")}
+        ended.append(replace(trial, **spent))
+        if trial.verdict != "converged" and run.tries < MAX_TRIES:
+            start(trial.recurrence, run.submission, run.end_s, run.tries + 1)
+
+    for recurrence, submission in enumerate(submissions):
+        while running and running[0].end_s <= submission.start_s:
+            end()
+        start(recurrence, submission, submission.start_s, 1)
+    while running:
+        end()
+    return ended

@@ -9,7 +9,6 @@ from itertools import groupby
 from pathlib import Path
 
 from rich import box
-from rich.console import Console
 from rich.table import Column, Table
 
 from zeus_service.simulation.errors import SimulationError
@@ -21,12 +20,6 @@ _LEGEND = (
     "default batch size at the largest power limit; wasted: failed tries of a replay; "
     "final: what most of the last ten recurrences chose"
 )
-
-
-def print_table(console: Console, summaries: Sequence[Summary]) -> None:
-    """Print the table, and below it what its columns mean."""
-    console.print(table(summaries))
-    console.print(legend(summaries), style="dim", highlight=False)
 
 
 def legend(summaries: Sequence[Summary]) -> str:
@@ -63,11 +56,7 @@ def table(summaries: Sequence[Summary]) -> Table:
 
 
 def write_csv(path: Path, summaries: Sequence[Summary]) -> None:
-    """Write the table with all digits and standard errors.
-
-    Raises:
-        SimulationError: The file cannot be written.
-    """
+    """Write the table with all digits and standard errors."""
     rows: list[dict[str, object]] = []
     for summary in summaries:
         rows.append({})

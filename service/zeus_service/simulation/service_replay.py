@@ -16,10 +16,10 @@ from typing import Any, Self
 
 from zeus_service import stopping
 from zeus_service.messages import Decision, Report, TrialStart
-from zeus_service.policies import Choice, policy_of
+from zeus_service.policies import policy_of
+from zeus_service.policies.base import Choice
 from zeus_service.simulation.errors import SimulationError
-from zeus_service.simulation.replay import MAX_TRIES
-from zeus_service.simulation.simulated_job import SimulatedJob
+from zeus_service.simulation.replay import MAX_TRIES, SimulatedJob
 from zeus_service.simulation.simulated_run import (
     Run,
     SimulatedTrial,
@@ -34,11 +34,7 @@ from zeus_service.spec import JobSpec
 def replay_with_reports(
     workload: Workload, spec: JobSpec, recurrences: int, service: InProcessService | HttpService
 ) -> list[SimulatedTrial]:
-    """Replay a job as `replay.replay` does; the service stops its runs.
-
-    Raises:
-        SimulationError: Every batch size has failed, or the service does not stop a run at its end.
-    """
+    """Replay a job as `replay.replay` does; the service stops its runs."""
     runner = TrialRunner(spec)
     trials: list[SimulatedTrial] = []
     for recurrence in range(recurrences):
@@ -105,13 +101,8 @@ class InProcessService:
 class HttpService:
     """A running service. As a context, it registers the job, and deletes it at the end.
 
-    Args:
-        url: The service's address, such as `http://127.0.0.1:8765`.
-        spec: The job; its id must be a new one.
-        token: Bearer token, if the service requires one.
-
-    Raises:
-        SimulationError: The service cannot be reached, or refuses a request.
+    The job's id must be a new one. A service that cannot be reached, or refuses a request, is a
+    `SimulationError`.
     """
 
     def __init__(self, url: str, spec: JobSpec, token: str | None = None) -> None:

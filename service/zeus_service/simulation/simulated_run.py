@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from zeus_service.outcomes import Verdict
-from zeus_service.policies import Choice, Why
+from zeus_service.policies.base import Choice, Why
 from zeus_service.simulation.workload import Price, Workload
 from zeus_service.spec import JobSpec
 

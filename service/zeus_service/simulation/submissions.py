@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -40,11 +41,7 @@ class Group:
 
 
 def read(path: Path) -> list[Group]:
-    """Read a file of submissions.
-
-    Raises:
-        SimulationError: The file cannot be read, lacks columns, or has an invalid row.
-    """
+    """Read a file of submissions; raise a `SimulationError` if it is invalid."""
     groups: dict[str, list[Submission]] = {}
     datasets: dict[str, str] = {}
     for row in rows_of(path, _COLUMNS):
@@ -66,17 +63,9 @@ def read(path: Path) -> list[Group]:
 def synthetic_groups(
     datasets: list[str], seed: int, *, groups: int, submissions: int
 ) -> list[Group]:
-    """Generate submissions of recurring jobs, most of which overlap.
-
-    Args:
-        datasets: The workloads that the jobs train, in turn.
-        seed: The seed of the random times.
-        groups: Number of jobs.
-        submissions: Number of submissions of each job.
-    """
+    """Generate recurring jobs that train the datasets in turn, and most of whose runs overlap."""
     result = []
-    for number in range(groups):
-        dataset = datasets[number % len(datasets)]
+    for number, dataset in zip(range(groups), cycle(datasets), strict=False):
         generated = _synthetic(np.random.default_rng([seed, number, 4]), submissions)
         result.append(Group(f"{dataset}-{number}", dataset, tuple(generated)))
     return result

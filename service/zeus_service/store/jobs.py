@@ -14,7 +14,8 @@ from sqlalchemy import Connection, Row, Select, delete, func, insert, select, up
 
 from zeus_service import counters, history
 from zeus_service.errors import NotFound
-from zeus_service.policies import Choice, State, policy_of
+from zeus_service.policies import policy_of
+from zeus_service.policies.base import Choice, State
 from zeus_service.spec import JobSpec
 from zeus_service.store import statements
 from zeus_service.store.models import EVENTS, JOBS, TRIALS

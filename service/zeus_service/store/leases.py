@@ -10,7 +10,7 @@ from sqlalchemy import Connection, bindparam, select, update
 
 from zeus_service.history import Event
 from zeus_service.messages import Trial
-from zeus_service.policies import Choice
+from zeus_service.policies.base import Choice
 from zeus_service.store.models import TRIALS
 
 # Unordered: to order them, SQLite would read all trials of the job.

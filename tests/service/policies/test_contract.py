@@ -15,14 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from service.jobs import spec
 from zeus_service import history
-from zeus_service.policies import (
-    POLICIES,
-    Choice,
-    NoBatchSizeLeft,
-    Observation,
-    Policy,
-    State,
-)
+from zeus_service.policies import POLICIES
+from zeus_service.policies.base import Choice, NoBatchSizeLeft, Observation, Policy, State
 from zeus_service.simulation.replay import replay
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
 from zeus_service.simulation.workload import Workload

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from service.jobs import spec
 from zeus_service.outcomes import Verdict
-from zeus_service.policies import Choice, NoBatchSizeLeft, Observation, State
+from zeus_service.policies.base import Choice, NoBatchSizeLeft, Observation, State
 from zeus_service.policies.information_directed import InformationDirectedPolicy
 from zeus_service.spec import JobSpec
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from service.jobs import spec
 from zeus_service.outcomes import Verdict
-from zeus_service.policies import Choice, NoBatchSizeLeft, Observation, State
-from zeus_service.policies.base import Moments
+from zeus_service.policies.base import Choice, Moments, NoBatchSizeLeft, Observation, State
 from zeus_service.policies.zeus import ZeusPolicy
 from zeus_service.spec import JobSpec
 

@@ -177,7 +177,7 @@ def test_batch_sizes_that_are_left_out_are_named(traces: Path) -> None:
         (["--synthetic", "--beta=0"], "'--beta': 0.0 is not in the range"),
         (["--synthetic", "--beta=inf"], "beta_knob is inf"),
         (["--synthetic", "--jobs=0"], "--jobs must be at least 1"),
-        (["--synthetic", "--policy=best"], "policy 'best' is not known; take --policy of "),
+        (["--synthetic", "--policy=best"], "'--policy': 'best' is not one of"),
         (["--synthetic", "--workload=squad"], "'squad' is not synthetic"),
         (["--synthetic", "--cluster=nowhere.csv"], "nowhere.csv: cannot be read"),
         (["--traces=nowhere"], "nowhere: no file summary_power_GPU.csv here"),

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from service.simulation import recorded
 from zeus_service import history
-from zeus_service.policies import POLICIES, Choice
+from zeus_service.policies import POLICIES
+from zeus_service.policies.base import Choice
 from zeus_service.simulation.errors import SimulationError
-from zeus_service.simulation.replay import MAX_TRIES, replay
-from zeus_service.simulation.simulated_job import SimulatedJob
+from zeus_service.simulation.replay import MAX_TRIES, SimulatedJob, replay
 from zeus_service.simulation.simulated_run import TrialRunner
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
 from zeus_service.simulation.workload import Setting

@@ -1,4 +1,4 @@
-"""Tables for jobs, trials, reports and events."""
+"""Tables for jobs, trials, reports, events and power profiles."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def upgrade() -> None:
         sa.Column("events", sa.Integer(), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("updated_at", sa.Double(), nullable=False),
-        sa.PrimaryKeyConstraint("job_id", name=op.f("pk_jobs")),
+        sa.PrimaryKeyConstraint("job_id", name="pk_jobs"),
         postgresql_with={"fillfactor": 50},
         **MYSQL,
     )
@@ -45,9 +45,9 @@ def upgrade() -> None:
         sa.Column("cost", sa.Double(), nullable=False),
         sa.Column("happened_at", sa.Double(), nullable=False),
         sa.ForeignKeyConstraint(
-            ["job_id"], ["jobs.job_id"], name=op.f("fk_events_job_id_jobs"), ondelete="CASCADE"
+            ["job_id"], ["jobs.job_id"], name="fk_events_job_id_jobs", ondelete="CASCADE"
         ),
-        sa.PrimaryKeyConstraint("job_id", "sequence", name=op.f("pk_events")),
+        sa.PrimaryKeyConstraint("job_id", "sequence", name="pk_events"),
         **MYSQL,
     )
     op.create_table(
@@ -71,14 +71,14 @@ def upgrade() -> None:
         sa.Column("metric", sa.Double(), nullable=True),
         sa.Column("cost", sa.Double(), nullable=False),
         sa.ForeignKeyConstraint(
-            ["job_id"], ["jobs.job_id"], name=op.f("fk_trials_job_id_jobs"), ondelete="CASCADE"
+            ["job_id"], ["jobs.job_id"], name="fk_trials_job_id_jobs", ondelete="CASCADE"
         ),
-        sa.PrimaryKeyConstraint("job_id", "trial_number", name=op.f("pk_trials")),
-        sa.UniqueConstraint("idempotency_key", name=op.f("uq_trials_idempotency_key")),
+        sa.PrimaryKeyConstraint("job_id", "trial_number", name="pk_trials"),
+        sa.UniqueConstraint("idempotency_key", name="uq_trials_idempotency_key"),
         **MYSQL,
     )
     op.create_index(
-        op.f("ix_trials_outcome_job_id"),
+        "ix_trials_outcome_job_id",
         "trials",
         ["outcome", "job_id"],
         postgresql_where=sa.text("outcome IS NULL"),
@@ -101,16 +101,27 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(
             ["job_id", "trial_number"],
             ["trials.job_id", "trials.trial_number"],
-            name=op.f("fk_reports_job_id_trial_number_trials"),
+            name="fk_reports_job_id_trial_number_trials",
             ondelete="CASCADE",
         ),
-        sa.PrimaryKeyConstraint("job_id", "trial_number", "sequence", name=op.f("pk_reports")),
+        sa.PrimaryKeyConstraint("job_id", "trial_number", "sequence", name="pk_reports"),
+        **MYSQL,
+    )
+    op.create_table(
+        "power_profiles",
+        sa.Column("job_id", IDENTIFIER, nullable=False),
+        sa.Column("batch_size", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("device_model", IDENTIFIER, nullable=False),
+        sa.Column("profile", sa.JSON(), nullable=False),
+        sa.Column("updated_at", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id"], ["jobs.job_id"], name="fk_power_profiles_job_id_jobs", ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("job_id", "batch_size", "device_model", name="pk_power_profiles"),
         **MYSQL,
     )
 
 
 def downgrade() -> None:
-    op.drop_table("reports")
-    op.drop_table("trials")
-    op.drop_table("events")
-    op.drop_table("jobs")
+    for table in ("power_profiles", "reports", "trials", "events", "jobs"):
+        op.drop_table(table)

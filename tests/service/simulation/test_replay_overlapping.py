@@ -9,7 +9,6 @@ import pytest
 from service.simulation import recorded
 from zeus_service.policies import POLICIES
 from zeus_service.simulation import submissions
-from zeus_service.simulation.overlapping_replay import replay_overlapping
 from zeus_service.simulation.replay import MAX_TRIES, replay
 from zeus_service.simulation.simulated_run import SimulatedTrial
 from zeus_service.simulation.submissions import Submission
@@ -32,13 +31,13 @@ def at(*times: tuple[float, float]) -> tuple[Submission, ...]:
 def test_submissions_that_do_not_overlap_are_one_recurring_job(policy: str) -> None:
     workload = synthetic_workload(4)
     spec = workload.spec(policy=policy, seed=1)
-    assert replay_overlapping(workload, spec, apart(50)) == replay(workload, spec, 50)
+    assert replay(workload, spec, apart(50)) == replay(workload, spec, 50)
 
 
 def test_what_starts_while_another_explores_is_concurrent() -> None:
     workload = recorded.workload()
     spec = workload.spec(policy="zeus", seed=1)
-    trials = replay_overlapping(workload, spec, at((0, 100), (10, 50), (20, 90), (200, 210)))
+    trials = replay(workload, spec, at((0, 100), (10, 50), (20, 90), (200, 210)))
     by_number = {trial.number: trial for trial in trials}
     assert [by_number[number].why for number in (1, 2, 3, 4)] == [
         "explore",
@@ -53,7 +52,7 @@ def test_results_arrive_in_the_order_in_which_runs_end() -> None:
     workload = recorded.workload()
     spec = workload.spec(policy="zeus", seed=1, beta_knob=None)
     overlapping = at((0, 100), (10, 50), (20, 60), (30, 40))
-    trials = replay_overlapping(workload, spec, overlapping)
+    trials = replay(workload, spec, overlapping)
     assert [trial.number for trial in trials] == [4, 2, 3, 1]
 
 
@@ -61,8 +60,7 @@ def test_a_run_that_ends_when_another_starts_is_known_by_then() -> None:
     workload = recorded.workload()
     spec = workload.spec(policy="zeus", seed=1)
     ended, running = (
-        replay_overlapping(workload, spec, at((0, 100), (start_s, 300)))[1]
-        for start_s in (100.0, 99.0)
+        replay(workload, spec, at((0, 100), (start_s, 300)))[1] for start_s in (100.0, 99.0)
     )
     assert (ended.why, running.why) == ("explore", "concurrent")
 
@@ -75,7 +73,7 @@ def test_a_failed_run_is_retried_when_it_fails_and_takes_as_long_again() -> None
     )
     spec = workload.spec(policy="zeus", seed=1)
     # Trial 2 fails at 200; its retry, trial 4, runs from 200 to 300, past the end of trial 3.
-    trials = replay_overlapping(workload, spec, at((0, 10), (100, 200), (150, 290), (295, 400)))
+    trials = replay(workload, spec, at((0, 10), (100, 200), (150, 290), (295, 400)))
     assert [(trial.number, trial.recurrence) for trial in trials[:4]] == [
         (1, 0),
         (2, 1),
@@ -98,7 +96,7 @@ def test_a_recurrence_is_given_up_after_its_last_try() -> None:
     spec = workload.spec(
         policy="zeus", seed=2, beta_knob=None, num_pruning_rounds=0, mab_num_explorations=100
     )
-    trials = replay_overlapping(workload, spec, at((0, 10)))
+    trials = replay(workload, spec, at((0, 10)))
     assert len(trials) == MAX_TRIES
     assert {trial.verdict for trial in trials} == {"not_converged"}
 
@@ -106,10 +104,8 @@ def test_a_recurrence_is_given_up_after_its_last_try() -> None:
 def test_a_submission_that_takes_longer_costs_more_and_teaches_the_same() -> None:
     workload = recorded.workload()
     spec = workload.spec(policy="zeus", seed=1)
-    plain = replay_overlapping(workload, spec, apart(30))
-    doubled = replay_overlapping(
-        workload, spec, tuple(replace(each, runtime_ratio=2.0) for each in apart(30))
-    )
+    plain = replay(workload, spec, apart(30))
+    doubled = replay(workload, spec, tuple(replace(each, runtime_ratio=2.0) for each in apart(30)))
 
     def twice(trial: SimulatedTrial) -> SimulatedTrial:
         return replace(
@@ -124,7 +120,7 @@ def test_every_submission_of_a_busy_cluster_reaches_its_target(policy: str) -> N
     workload = synthetic_workload(2)
     for group in submissions.synthetic_groups([workload.name], 3, groups=5, submissions=60):
         spec = workload.spec(policy=policy, seed=1)
-        trials = replay_overlapping(workload, spec, group.submissions)
+        trials = replay(workload, spec, group.submissions)
         reached = [trial.recurrence for trial in trials if trial.verdict == "converged"]
         assert sorted(reached) == list(range(60))
         assert sorted(trial.number for trial in trials) == list(range(1, len(trials) + 1))
