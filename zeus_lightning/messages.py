@@ -10,17 +10,10 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self
 
 Why = Literal["explore", "exploit", "concurrent"]
-Outcome = Literal[
-    "converged",
-    "early_stopped",
-    "not_converged",
-    "diverged",
-    "out_of_memory",
-    "interrupted",
-    "errored",
-    "withdrawn",
-    "lost",
-]
+Failure = Literal["early_stopped", "not_converged", "diverged", "out_of_memory"]
+"""Outcomes after which the batch size has failed."""
+
+Outcome = Literal["converged", Failure, "interrupted", "errored", "withdrawn", "lost"]
 
 MAX_METRIC = 1e30
 """Largest absolute value of a metric or target; a run with a larger metric has diverged."""

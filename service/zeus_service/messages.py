@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from zeus_service.outcomes import Outcome
-from zeus_service.policies.base import Why
+from zeus_service.policies.base import ArmEstimate, Why
 from zeus_service.spec import (
     REAL,
     Amount,
@@ -100,16 +100,6 @@ class Trial(_Message):
     cost: float
 
 
-class Arm(_Message):
-    """The policy's belief about one batch size."""
-
-    batch_size: int
-    pulls: int
-    mean: float | None
-    spread: float | None
-    status: str
-
-
 class JobSummary(_Message):
     """A job in a list."""
 
@@ -125,7 +115,7 @@ class Job(JobSummary):
 
     spec: JobSpec
     cost_bound: float | None
-    arms: list[Arm]
+    arms: list[ArmEstimate]
     outcomes: dict[str, int]
 
 

@@ -347,12 +347,11 @@ def _summary(job: StoredJob) -> messages.JobSummary:
 
 
 def _with_beliefs(connection: Connection, job: StoredJob) -> messages.Job:
-    arms = policy_of(job.spec).describe(job.spec, job.state)
     return messages.Job(
         **_summary(job).model_dump(),
         spec=job.spec,
         cost_bound=job.cost_bound,
-        arms=[messages.Arm(**vars(arm)) for arm in arms],
+        arms=policy_of(job.spec).describe(job.spec, job.state),
         outcomes=jobs.count_trials(connection, job.spec.job_id),
     )
 

@@ -9,8 +9,9 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from service.jobs import spec_json
 from zeus_service import messages as service
-from zeus_service import outcomes, policies, spec
+from zeus_service import outcomes, spec
 from zeus_service.api.v1 import IDEMPOTENCY_KEY_PATTERN
+from zeus_service.policies import base
 
 from zeus_lightning import messages as client
 from zeus_lightning.errors import ZeusConfigError
@@ -82,7 +83,7 @@ def test_a_job_has_the_same_fields_types_and_defaults_on_both_sides() -> None:
 
 def test_both_sides_have_the_same_outcomes() -> None:
     assert set(get_args(client.Outcome)) == set(get_args(outcomes.Outcome))
-    assert set(get_args(client.Why)) == set(get_args(policies.Why))
+    assert set(get_args(client.Why)) == set(get_args(base.Why))
     ended_by_the_client = get_args(service.TrialEnd.model_fields["outcome"].annotation)
     assert set(get_args(client.Outcome)) - set(ended_by_the_client) == {
         "converged",

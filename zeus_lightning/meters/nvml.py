@@ -41,14 +41,7 @@ _REMEDIES = {
 
 
 def find_gpu(gpu: int | str) -> Any:
-    """Return NVML's handle of a GPU.
-
-    Args:
-        gpu: Its NVML index, which is that of `nvidia-smi`, or its UUID.
-
-    Raises:
-        pynvml.NVMLError: There is no such GPU, or NVML is not initialized.
-    """
+    """Return NVML's handle of a GPU: its NVML index, which is that of `nvidia-smi`, or its UUID."""
     if isinstance(gpu, int):
         return pynvml.nvmlDeviceGetHandleByIndex(gpu)
     return pynvml.nvmlDeviceGetHandleByUUID(gpu)

@@ -78,7 +78,6 @@ class PowerFit:
 
     Args:
         options: `apply` is also False if the limits turned out not to be settable.
-        trainer: The run's Trainer.
         gpus: This rank's GPUs.
         result: Filled in during the fit.
         resumed: The profile in the checkpoint that the run resumes from.

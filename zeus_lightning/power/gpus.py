@@ -141,13 +141,10 @@ class Gpus:
 
 
 def check_ranges(ranges_w: dict[str, tuple[float, float]]) -> None:
-    """Check that all GPUs have the same range of limits, since all are set to the same one.
+    """Raise a `ZeusConfigError` if the GPUs have different ranges: all are set to the same limit.
 
     Args:
         ranges_w: Lowest and highest settable limit, by a name for the message.
-
-    Raises:
-        ZeusConfigError: The ranges differ.
     """
     if len(set(ranges_w.values())) > 1:
         listed = ", ".join(f"{who} {low:g} to {high:g} W" for who, (low, high) in ranges_w.items())

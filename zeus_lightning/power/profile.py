@@ -34,21 +34,17 @@ class ProfileKey:
 
 @dataclass(frozen=True, kw_only=True)
 class PowerProfile:
-    """What was measured and chosen; the JSON object above.
+    """What was measured, and the limit and the names of the selector and search that chose it.
 
     `device_model`, `num_devices` and `batch_size` are as in `ProfileKey`, `eta_knob` and
     `max_power_w` as in the `SelectorInputs` given to the selector.
 
+    An invalid value raises a `ZeusConfigError` that names the member.
+
     Args:
         driver: The driver's version, for information.
         points: What was measured, in any order.
-        chosen_w: The limit chosen; one of the points'.
-        selector: Name of the selector that chose.
-        search: Name of the search that chose what to measure.
         measured_at: Time of the measurement, in ISO 8601 with the offset to UTC.
-
-    Raises:
-        ZeusConfigError: A value is invalid.
     """
 
     device_model: str
@@ -64,24 +60,21 @@ class PowerProfile:
     measured_at: str
 
     def __post_init__(self) -> None:
-        for name in ("device_model", "selector", "search"):
-            value = getattr(self, name)
-            _check(_is(str, value) and value != "", name, value, "some text")
+        for name, value in vars(self).items():
+            if name in ("device_model", "selector", "search"):
+                _check(_is(str, value) and value != "", name, value, "some text")
+            elif name in ("num_devices", "batch_size"):
+                _check(_is(int, value) and 0 < value < _MAX, name, value, "a positive integer")
+            elif name in ("eta_knob", "max_power_w"):
+                _check(_is(int | float, value) and value < _MAX, name, value, "a number")
         _check(_is(str, self.driver), "driver", self.driver, "text")
-        for name in ("num_devices", "batch_size"):
-            value = getattr(self, name)
-            _check(_is(int, value) and 0 < value < _MAX, name, value, "a positive integer")
-        for name in ("eta_knob", "max_power_w"):
-            value = getattr(self, name)
-            _check(_is(int | float, value) and value < _MAX, name, value, "a number")
         self.inputs  # noqa: B018 - checks their ranges
         _check(bool(self.points), "points", self.points, "at least one point")
+        rule = "a positive integer of watts, and positive joules and seconds"
         for point in self.points:
-            good = _is(int, point.limit_w) and 0 < point.limit_w < _MAX
-            for value in (point.energy_j, point.time_s):
-                good = good and _is(int | float, value) and 0 < value < _MAX
-            rule = "a positive integer of watts, and positive joules and seconds"
-            _check(good, "points", asdict(point), rule)
+            values = asdict(point)
+            good = all(_is(int | float, value) and 0 < value < _MAX for value in values.values())
+            _check(good and _is(int, point.limit_w), "points", values, rule)
         limits = [point.limit_w for point in self.points]
         _check(len(set(limits)) == len(limits), "points", limits, "of different limits")
         chosen_ok = _is(int, self.chosen_w) and self.chosen_w in limits
@@ -107,11 +100,7 @@ class PowerProfile:
 
     @classmethod
     def from_json(cls, data: object) -> Self:
-        """Read a profile from a JSON object; members unknown to this version are ignored.
-
-        Raises:
-            ZeusConfigError: A member is missing or invalid; the message names it.
-        """
+        """Read a profile from a JSON object; members unknown to this version are ignored."""
         values = _members(data, cls, "a power profile")
         points = values["points"]
         _check(isinstance(points, list), "points", points, "a list")
@@ -123,11 +112,7 @@ class PowerProfile:
 
     @classmethod
     def loads(cls, text: str | bytes) -> Self:
-        """Read a profile from JSON text.
-
-        Raises:
-            ZeusConfigError: As `from_json`, or the text is not JSON.
-        """
+        """Read a profile from JSON text; raise a `ZeusConfigError` if it is invalid."""
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -135,11 +120,7 @@ class PowerProfile:
         return cls.from_json(data)
 
     def check_fits(self, run: ProfileKey) -> None:
-        """Check that the profile is valid for a run's GPUs and batch size.
-
-        Raises:
-            ZeusConfigError: It is not; the message shows both values.
-        """
+        """Raise a `ZeusConfigError` unless the profile is valid for a run's GPUs and batch size."""
         for name, value in asdict(run).items():
             if getattr(self, name) != value:
                 raise ZeusConfigError(

@@ -105,14 +105,8 @@ def find_service(
 ) -> tuple[BSOClient, str] | None:
     """Return the service and the job there with which profiles are shared, if any.
 
-    Args:
-        url: The service. Default: `ZeusBSOCallback`'s, or else, with a `job_id`,
-            `$ZEUS_SERVER_URL`.
-        job_id: The job there. Default: `ZeusBSOCallback`'s.
-        bso: The run's `ZeusBSOCallback`, if any.
-
-    Raises:
-        ZeusConfigError: There is a service without a job, or a job without a service.
+    Both are by default those of the run's `ZeusBSOCallback`; without one, the service of a `job_id`
+    is by default `$ZEUS_SERVER_URL`. One without the other raises a `ZeusConfigError`.
     """
     if bso is not None:
         client = bso.client if url is None else BSOClient(url)

@@ -45,14 +45,7 @@ It is stateless, so ranks that share their measurements agree on the next limit.
 
 
 def power_limits(min_w: int, max_w: int, step_w: int) -> tuple[int, ...]:
-    """List the limits to choose from: the highest, and every `step_w` watts below it to `min_w`.
-
-    Returns:
-        Descending, all in [min_w, max_w].
-
-    Raises:
-        ZeusConfigError: The step is not positive, or larger than the range.
-    """
+    """List the limits to choose from: the highest, and every `step_w` watts below it to `min_w`."""
     if not 0 < step_w <= max_w - min_w:
         raise ZeusConfigError(
             f"step_w is {step_w!r}; it must be at least 1 and at most {max_w - min_w}, "
@@ -71,9 +64,9 @@ def make_search(
     """Create a search over `limits_w` for the limit that `selector` would choose from all of them.
 
     Args:
-        name: "sweep" or "bracket".
+        name: See the module's docstring.
         limits_w: In any order.
-        selector: Chooses the limit when the search is done.
+        selector: Chooses the limit when the search is done, with these inputs.
         inputs: Of the selector.
         start_w: The optimum that `bracket` expects, such as that of a similar batch size.
     """

@@ -54,8 +54,7 @@ class SelectorInputs:
     max_power_w: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.eta_knob <= 1:
-            raise ZeusConfigError(f"eta_knob is {self.eta_knob!r}; it must be in [0, 1]")
+        _check_eta(self.eta_knob)
         if not 0 < self.max_power_w < math.inf:
             rule = "it must be positive and finite"
             raise ZeusConfigError(f"max_power_w is {self.max_power_w!r}; {rule}")
@@ -117,16 +116,13 @@ class ZeusCost(CostSelector):
 
     Args:
         eta_knob: Weight of energy against time, in [0, 1]. Default: the run's.
-
-    Raises:
-        ZeusConfigError: `eta_knob` is out of range.
     """
 
     eta_knob: float | None = None
 
     def __post_init__(self) -> None:
-        if self.eta_knob is not None and not 0 <= self.eta_knob <= 1:
-            raise ZeusConfigError(f"eta_knob is {self.eta_knob!r}; it must be in [0, 1]")
+        if self.eta_knob is not None:
+            _check_eta(self.eta_knob)
 
     @property
     def name(self) -> str:
@@ -141,14 +137,7 @@ class ZeusCost(CostSelector):
 
 @dataclass(frozen=True)
 class MaxSlowdown:
-    """Select the lowest limit p with T(p) <= factor * T(the highest limit of the points).
-
-    Args:
-        factor: At least 1.
-
-    Raises:
-        ZeusConfigError: `factor` is below 1 or not finite.
-    """
+    """Select the lowest limit p with T(p) <= factor * T(the highest limit of the points)."""
 
     factor: float
 
@@ -170,11 +159,7 @@ class MaxSlowdown:
 
 
 def parse_selector(selector: str | Selector) -> Selector:
-    """Return the selector that a string names; a selector object is returned as it is.
-
-    Raises:
-        ZeusConfigError: `selector` is neither.
-    """
+    """Return the selector that a string names; a selector object is returned as it is."""
     if not isinstance(selector, str):
         if isinstance(selector, Selector):
             return selector
@@ -190,3 +175,8 @@ def parse_selector(selector: str | Selector) -> Selector:
         with contextlib.suppress(ValueError):
             return MaxSlowdown(float(factor))
     raise ZeusConfigError(f"selector is {selector!r}; it must be one of {SELECTORS}")
+
+
+def _check_eta(eta_knob: float) -> None:
+    if not 0 <= eta_knob <= 1:
+        raise ZeusConfigError(f"eta_knob is {eta_knob!r}; it must be in [0, 1]")

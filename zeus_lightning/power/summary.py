@@ -73,11 +73,7 @@ def table(
 
 
 def page(profile: PowerProfile) -> str:
-    """Draw energy, time and cost of a batch over the power limit, as HTML that works offline.
-
-    Raises:
-        ZeusError: plotly is not installed.
-    """
+    """Draw energy, time and cost of a batch over the power limit, as HTML that works offline."""
     try:
         from plotly.subplots import make_subplots
     except ImportError:

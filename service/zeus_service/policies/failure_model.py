@@ -23,14 +23,8 @@ def failure_probabilities(
 ) -> Floats:
     """Compute the probability that a try fails for another reason than its cost.
 
-    Args:
-        batch_sizes: (n,), ascending.
-        converged: (n,), tries that converged; older ones may count less.
-        failed: (n,), tries that failed, in fractions.
-        ever_converged: (n,), whether any try has ever converged.
-
-    Returns:
-        (n,), the mean of each batch size's posterior.
+    It is the mean of each batch size's posterior. All arguments have a value for each batch size,
+    ascending: the numbers of tries that converged and that failed, older ones in fractions.
     """
     of_failures = of_successes = _neighbour_weights(tuple(batch_sizes))
     known = np.flatnonzero(ever_converged)

@@ -13,12 +13,7 @@ class UnusableAddress(Exception):
 
 
 def check_bind(bind: str, config: Config) -> None:
-    """Check that the service can listen on `HOST:PORT`: gunicorn would retry for five seconds.
-
-    Raises:
-        UnusableAddress: The address is malformed, in use or not this machine's, or the service
-            would be open to other machines without a token.
-    """
+    """Check that the service can and may listen on `HOST:PORT`: gunicorn retries for 5 seconds."""
     host, _, port = bind.rpartition(":")
     host = host.strip("[]")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
@@ -36,11 +31,7 @@ def check_bind(bind: str, config: Config) -> None:
 
 
 def check_access(config: Config, listeners: list[socket.socket]) -> None:
-    """Check that without a token the service listens on this machine only.
-
-    Raises:
-        UnusableAddress: There is no token, and a listener is open to other machines.
-    """
+    """Raise `UnusableAddress` if the service is open to other machines without a token."""
     if config.has_tokens or config.insecure:
         return
     for listener in listeners:

@@ -125,8 +125,7 @@ def child_exit(_server: object, worker: Any) -> None:
 def make_ready(config: Config) -> None:
     """Prepare the database and the workers' metrics; once, in the process that starts the workers.
 
-    Raises:
-        UnusableDatabase: The database cannot be created, opened, migrated or written.
+    Raise `UnusableDatabase` if the database cannot be created, opened, migrated or written.
     """
     _set_up_metrics()
     from zeus_service import create_app

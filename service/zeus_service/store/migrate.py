@@ -48,16 +48,6 @@ def prepare(app: Flask) -> None:
         db.engine.dispose()  # no connection may cross a fork
 
 
-def _create(path: Path) -> None:
-    try:
-        create_sqlite_file(path)
-    except (OSError, sqlite3.Error) as error:
-        raise UnusableDatabase(
-            f"cannot open the database {path}: {error}; set ZEUS_BSO_DATABASE_URL to a file that "
-            "this user can write, such as sqlite:////var/lib/zeus/zeus.sqlite3"
-        ) from error
-
-
 def upgrade(app: Flask, revision: str = "head", *, sql: TextIO | None = None) -> None:
     """Migrate up to a revision, or write the SQL that would to `sql`, without a connection.
 
@@ -67,7 +57,7 @@ def upgrade(app: Flask, revision: str = "head", *, sql: TextIO | None = None) ->
     with app.app_context(), _naming_the_database("migrate"):
         path = _config().sqlite_path
         if path and sql is None:
-            _create(path)
+            create_sqlite_file(path)
         command.upgrade(_alembic(sql), revision, sql=sql is not None)
 
 
@@ -147,6 +137,11 @@ def _naming_the_database(verb: str) -> Iterator[None]:
         yield
     except SQLAlchemyError as error:
         raise UnusableDatabase(f"cannot {verb} {_shown()}: {cause(error)}") from error
+    except (OSError, sqlite3.Error) as error:
+        raise UnusableDatabase(
+            f"cannot open {_shown()}: {error}; set ZEUS_BSO_DATABASE_URL to a file that this user "
+            "can write, such as sqlite:////var/lib/zeus/zeus.sqlite3"
+        ) from error
     except Contended as error:
         raise UnusableDatabase(f"cannot {verb} {_shown()}: it is locked") from error
     except CommandError as error:

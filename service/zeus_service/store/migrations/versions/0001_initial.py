@@ -18,6 +18,11 @@ MYSQL: dict[str, Any] = {
 IDENTIFIER = sa.String(300).with_variant(postgresql.VARCHAR(300, collation="C"), "postgresql")
 
 
+def of_job(table: str) -> sa.ForeignKeyConstraint:
+    name = f"fk_{table}_job_id_jobs"
+    return sa.ForeignKeyConstraint(["job_id"], ["jobs.job_id"], name=name, ondelete="CASCADE")
+
+
 def upgrade() -> None:
     op.create_table(
         "jobs",
@@ -44,9 +49,7 @@ def upgrade() -> None:
         sa.Column("outcome", sa.String(length=32), nullable=True),
         sa.Column("cost", sa.Double(), nullable=False),
         sa.Column("happened_at", sa.Double(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["job_id"], ["jobs.job_id"], name="fk_events_job_id_jobs", ondelete="CASCADE"
-        ),
+        of_job("events"),
         sa.PrimaryKeyConstraint("job_id", "sequence", name="pk_events"),
         **MYSQL,
     )
@@ -70,9 +73,7 @@ def upgrade() -> None:
         sa.Column("energy_j", sa.Double(), nullable=False),
         sa.Column("metric", sa.Double(), nullable=True),
         sa.Column("cost", sa.Double(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["job_id"], ["jobs.job_id"], name="fk_trials_job_id_jobs", ondelete="CASCADE"
-        ),
+        of_job("trials"),
         sa.PrimaryKeyConstraint("job_id", "trial_number", name="pk_trials"),
         sa.UniqueConstraint("idempotency_key", name="uq_trials_idempotency_key"),
         **MYSQL,
@@ -114,9 +115,7 @@ def upgrade() -> None:
         sa.Column("device_model", IDENTIFIER, nullable=False),
         sa.Column("profile", sa.JSON(), nullable=False),
         sa.Column("updated_at", sa.Double(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["job_id"], ["jobs.job_id"], name="fk_power_profiles_job_id_jobs", ondelete="CASCADE"
-        ),
+        of_job("power_profiles"),
         sa.PrimaryKeyConstraint("job_id", "batch_size", "device_model", name="pk_power_profiles"),
         **MYSQL,
     )
