@@ -232,25 +232,6 @@ def test_an_iterable_dataset_is_checked_too(service: ServiceProcess) -> None:
     assert callback.outcome == "converged"
 
 
-def test_an_unknown_monitor_is_an_error_in_the_sanity_check(service: ServiceProcess) -> None:
-    job = new_job()
-    error = tried(job, service.url, Data(), monitor="accuracy")
-    assert "monitor is 'accuracy', but the metrics logged so far are ['val_acc']" in str(error)
-    assert "num_sanity_val_steps=0" in str(error)
-    assert outcomes(service.url, job) == ["withdrawn"]
-
-
-def test_an_unknown_monitor_is_an_error_at_the_first_validation_without_a_sanity_check(
-    service: ServiceProcess,
-) -> None:
-    steps, callback = Steps(), zeus(service.url, monitor="accuracy")
-    fit = trainer(callback, steps, num_sanity_val_steps=0)
-    with pytest.raises(ZeusConfigError, match=r"monitor is 'accuracy'.*'val_acc'"):
-        fit.fit(Net(), Data())
-    assert steps.count == 8
-    assert outcomes(service.url, callback.job.job_id) == ["withdrawn"]
-
-
 def test_a_missing_url_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ZEUS_SERVER_URL", raising=False)
     with pytest.raises(ZeusConfigError, match=r"pass url=... or set \$ZEUS_SERVER_URL"):

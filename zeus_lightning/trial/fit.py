@@ -17,7 +17,7 @@ from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program.injection import Injection
 from zeus_lightning.program.job import JobArguments
-from zeus_lightning.program.monitor import monitored
+from zeus_lightning.program.monitor import check_after_sanity_check, monitored
 from zeus_lightning.ranks.distributed import on_every_rank, on_rank_zero
 from zeus_lightning.ranks.run_meter import RunMeter
 from zeus_lightning.trial.checkpoint import SavedTrial, resume_trial
@@ -157,9 +157,10 @@ class Fit:
         self._inject(batch_size)
 
     def check_monitor(self) -> None:
-        """Check that the program logs the monitored metric."""
+        """Check, after the sanity check, that the program can log the monitored metric."""
         if self._reporter is not None:
-            on_rank_zero(self._strategy, self._monitored)
+            monitor = self.arguments.monitor
+            on_rank_zero(self._strategy, lambda: check_after_sanity_check(self.trainer, monitor))
 
     def report(self, epoch: int) -> None:
         """Measure and report, with the epochs completed, and apply the service's decision."""
