@@ -109,7 +109,9 @@ def test_a_metric_that_no_validation_can_log_is_an_error_in_the_sanity_check(
     service: ServiceProcess,
 ) -> None:
     callback, steps = zeus(service.url, monitor="accuracy"), Steps()
-    with pytest.raises(ZeusConfigError, match="monitor is 'accuracy', but .* are .'val_acc'") as at:
+    with pytest.raises(
+        ZeusConfigError, match=r"monitor is 'accuracy', but .* are .'val_acc'"
+    ) as at:
         trainer(callback, steps).fit(Plain(), Data())
     assert "num_sanity_val_steps=0" in str(at.value)
     assert steps.count == 0

@@ -12,7 +12,6 @@ from lightning.pytorch import Trainer
 
 from zeus_lightning.errors import ZeusConfigError
 
-
 _LIBRARIES = ("builtins", "lightning", "pytorch_lightning", "torch", "zeus_lightning")
 
 
@@ -29,8 +28,8 @@ def check_after_sanity_check(trainer: Trainer, monitor: str) -> None:
     if suffix is not None and monitor not in logged:
         if loaders == 1 or int(suffix[1]) >= loaders:
             raise ZeusConfigError(
-                f"monitor is {monitor!r}, but there are {loaders} validation dataloaders; Lightning "
-                "counts them from 0, and adds no suffix where there is only one"
+                f"monitor is {monitor!r}, but there are {loaders} validation dataloaders; "
+                "Lightning counts them from 0, and adds no suffix where there is only one"
             )
     elif logged and "train" not in monitor and not _may_log_later(trainer, monitor):
         monitored(trainer, monitor)
