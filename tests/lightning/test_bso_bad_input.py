@@ -232,6 +232,78 @@ def test_an_iterable_dataset_is_checked_too(service: ServiceProcess) -> None:
     assert callback.outcome == "converged"
 
 
+class DropsLast(Data):
+    """Drops the last batch if it is not full; `kind` says how."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        if kind == "empty":
+            self.samples = []
+
+    def train_dataloader(self) -> Any:
+        if self.kind == "sampler":
+            drops = torch.utils.data.BatchSampler(range(64), self.batch_size, drop_last=True)
+            return DataLoader(self.samples, batch_sampler=drops)
+        if self.kind == "iterable":
+            return DataLoader(Stream(), batch_size=self.batch_size, drop_last=True)
+        return {
+            kind: DataLoader(
+                self.samples, batch_size=self.batch_size, drop_last=True, shuffle=False
+            )
+            for kind in (self.kind, "other")
+        }
+
+    def val_dataloader(self) -> Any:
+        return Data().val_dataloader()
+
+
+class Stream(IterableDataset):
+    def __iter__(self) -> Any:
+        yield from Data().samples
+
+    def __len__(self) -> int:
+        return 64
+
+
+class TakesDicts(Net):
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        return super().training_step(batch["loader"] if isinstance(batch, dict) else batch, index)
+
+
+@pytest.mark.parametrize("kind", ["loader", "sampler", "iterable"])
+def test_a_batch_size_larger_than_the_data_of_a_loader_that_drops_the_last_batch_has_failed(
+    service: ServiceProcess, kind: str
+) -> None:
+    job = new_job()
+    sizes = {"batch_sizes": [8, 128], "default_batch_size": 8}
+    trainer(zeus(service.url, job_id=job, **sizes)).fit(TakesDicts(), DropsLast(kind))
+    error = tried(job, service.url, DropsLast(kind), TakesDicts(), **sizes)
+    assert isinstance(error, ZeusTrialFailed)
+    assert "a device gets 64 samples, and a batch has 128; nothing was trained" in str(error)
+    assert "datamodule DropsLast" in str(error)
+    again = zeus(service.url, job_id=job, **sizes)
+    trainer(again).fit(TakesDicts(), DropsLast(kind))
+    assert again.trial.batch_size == 8
+    assert outcomes(service.url, job) == ["converged", "not_converged", "converged"]
+
+
+def test_a_run_without_any_data_is_an_error_that_teaches_nothing(service: ServiceProcess) -> None:
+    job = new_job()
+    error = tried(job, service.url, DropsLast("empty"), TakesDicts())
+    assert isinstance(error, ZeusConfigError)
+    assert "datamodule DropsLast has no batch, so nothing was trained" in str(error)
+    assert outcomes(service.url, job) == ["withdrawn"]
+
+
+def test_without_training_batches_by_the_users_own_wish_nothing_is_an_error(
+    service: ServiceProcess,
+) -> None:
+    callback = zeus(service.url)
+    trainer(callback, limit_train_batches=0).fit(Net(), Data())
+    assert callback.outcome == "withdrawn"
+
+
 def test_a_missing_url_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ZEUS_SERVER_URL", raising=False)
     with pytest.raises(ZeusConfigError, match=r"pass url=... or set \$ZEUS_SERVER_URL"):

@@ -23,6 +23,7 @@ from calls import Calls, recorded_calls
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint, Timer
 from programs import Data, Net, StepMeter, Steps, trainer, zeus
+from torch.utils.data import DataLoader
 
 from zeus_lightning import ZeusBSOCallback, ZeusMeterError
 from zeus_lightning.meters import EnergyMeter, rapl
@@ -42,6 +43,11 @@ class NetThatLogsOnRankZero(Net):
     def validation_step(self, batch: Any, index: int) -> None:
         value = self.val_acc[min(self.validations, len(self.val_acc) - 1)]
         self.log("val_acc", value, rank_zero_only=True)
+
+
+class DropsLast(Data):
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.samples, batch_size=self.batch_size, drop_last=True)
 
 
 class Scheduled(Net):
@@ -183,6 +189,7 @@ def fit(
     net: Net,
     *others: Callback,
     ckpt_path: Path | None = None,
+    data: type[Data] = Data,
     **arguments: Any,
 ) -> dict[str, Any]:
     """Train, and return what was seen."""
@@ -190,7 +197,7 @@ def fit(
         url, CountedZeus, **({"job_id": os.environ.get("ZEUS_JOB_ID", name)} | arguments)
     )
     assert isinstance(callback, CountedZeus)
-    error, steps, data = None, Steps(), Data(batch_size=8)
+    error, steps = None, Steps()
     saves = any(isinstance(other, ModelCheckpoint) for other in others)
     runner = trainer(*others, callback, steps, enable_checkpointing=saves, **TRAINER_ARGUMENTS)
     began_s = time.monotonic()
@@ -199,7 +206,7 @@ def fit(
         recorded_calls() as RaiseInSecondEpoch.calls,
     ):
         try:
-            runner.fit(net, data, ckpt_path=ckpt_path)
+            runner.fit(net, data(batch_size=8), ckpt_path=ckpt_path)
         except Exception as caught:
             if "LET_THROUGH" in os.environ:
                 raise
@@ -248,6 +255,9 @@ SCENARIOS: dict[str, Any] = {
     "fails": lambda n, url: fit(n, url, Net((0.1,))),
     "fails-quietly": lambda n, url: fit(n, url, Net((0.1,)), on_failure="stop"),
     "without": lambda n, url: fit(n, url, Net(), strict=False),
+    "too-large": lambda n, url: fit(
+        n, url, Net(), data=DropsLast, batch_sizes=[16, 128], default_batch_size=128
+    ),
     "uneven": lambda n, url: fit(n, url, Net(), batch_sizes=[16, 17, 19]),
     "per-device": lambda n, url: fit(n, url, Net(), batch_size_scope="per_device"),
     "meter-closed": lambda n, url: fit(
