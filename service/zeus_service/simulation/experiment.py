@@ -12,6 +12,8 @@ from zeus_service.simulation.submissions import Submission
 from zeus_service.simulation.workload import Workload
 from zeus_service.spec import JobSpec
 
+Key = tuple[str, str, str]
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -24,6 +26,11 @@ class Experiment:
     workload: Workload
     spec: JobSpec
     submissions: int | Sequence[Submission]
+
+    @property
+    def key(self) -> Key:
+        """The names of workload, GPU and policy."""
+        return self.workload.name, self.workload.gpu, self.spec.policy or ""
 
     @property
     def ratios(self) -> list[float]:

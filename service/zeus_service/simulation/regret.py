@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from zeus_service.simulation.experiment import Experiment
+from zeus_service.simulation.experiment import Experiment, Key
 from zeus_service.simulation.simulated_run import SimulatedTrial
 from zeus_service.simulation.summary import expectations
 
@@ -38,10 +38,9 @@ class Curves:
 
 def curves(replays: Sequence[Replay]) -> list[Curves]:
     """The curves of each workload, GPU and policy, in the order in which they first appear."""
-    groups: dict[tuple[str, str, str], list[Replay]] = {}
-    for experiment, trials in replays:
-        key = (experiment.workload.name, experiment.workload.gpu, experiment.spec.policy or "")
-        groups.setdefault(key, []).append((experiment, trials))
+    groups: dict[Key, list[Replay]] = {}
+    for replay in replays:
+        groups.setdefault(replay[0].key, []).append(replay)
     return [_curves(*key, group) for key, group in groups.items()]
 
 
@@ -52,12 +51,12 @@ def _curves(workload: str, gpu: str, policy: str, replays: Sequence[Replay]) -> 
     chosen = np.zeros((len(batch_sizes), length))
     for index, (experiment, trials) in enumerate(replays):
         spent = np.zeros(len(experiment.ratios))
-        tried: set[int] = set()
+        first: dict[int, int] = {}
         for trial in sorted(trials, key=lambda trial: trial.number):
             spent[trial.recurrence] += trial.cost
-            if trial.recurrence not in tried:
-                tried.add(trial.recurrence)
-                chosen[batch_sizes.index(trial.batch_size), trial.recurrence] += 1
+            first.setdefault(trial.recurrence, trial.batch_size)
+        for recurrence, batch_size in first.items():
+            chosen[batch_sizes.index(batch_size), recurrence] += 1
         oracle = np.array([expected for expected, _ in expectations(experiment)])
         cost[index, : len(spent)] = spent / oracle
     present = np.count_nonzero(~np.isnan(cost), axis=0)

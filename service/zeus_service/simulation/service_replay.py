@@ -108,9 +108,9 @@ class HttpService:
     def __init__(self, url: str, spec: JobSpec, token: str | None = None) -> None:
         self._url = f"{url.rstrip('/')}/api/v1/jobs"
         self._spec = spec
-        self._headers = {"Content-Type": "application/json"}
-        if token:
-            self._headers["Authorization"] = f"Bearer {token}"
+        access = {"Authorization": f"Bearer {token}"} if token else {}
+        self._headers = {"Content-Type": "application/json", **access}
+        self._job = urllib.parse.quote(spec.job_id, safe="")
 
     def __enter__(self) -> Self:
         self._ask("POST", "", self._spec.model_dump(mode="json"))
@@ -130,10 +130,6 @@ class HttpService:
         path = f"/{self._job}/trials/{started.number}/reports"
         return Decision.model_validate(self._ask("POST", path, report.model_dump()))
 
-    @property
-    def _job(self) -> str:
-        return urllib.parse.quote(self._spec.job_id, safe="")
-
     def _ask(self, method: str, path: str, body: Any) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
@@ -142,12 +138,9 @@ class HttpService:
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:
                 text = answer.read()
-        except urllib.error.HTTPError as error:
-            raise SimulationError(
-                f"{method} {request.full_url}: {error.code} {error.read().decode(errors='replace')}"
-            ) from error
         except (OSError, ValueError) as error:
-            raise SimulationError(
-                f"{method} {request.full_url}: {error}; is the service running there?"
-            ) from error
+            reason = f"{error}; is the service running there?"
+            if isinstance(error, urllib.error.HTTPError):
+                reason = f"{error.code} {error.read().decode(errors='replace')}"
+            raise SimulationError(f"{method} {request.full_url}: {reason}") from error
         return json.loads(text) if text else None

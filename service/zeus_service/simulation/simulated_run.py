@@ -25,11 +25,7 @@ class Run:
 
 @dataclass(frozen=True)
 class StartedTrial:
-    """A trial that has been started.
-
-    Args:
-        cost_bound: Cost in joules past which it is to be stopped; infinite: no bound.
-    """
+    """A trial that has been started; `cost_bound` is in joules, infinite without a bound."""
 
     number: int
     choice: Choice
@@ -43,7 +39,6 @@ class SimulatedTrial:
     Args:
         recurrence: Counted from 0; a failed run's retry belongs to the same one.
         number: The trial's number in its job, from 1, in the order of starts.
-        cost: Cost in joules.
     """
 
     recurrence: int
@@ -87,13 +82,7 @@ class TrialRunner:
         setting = workload.settings[started.choice.batch_size]
         target_epoch, first = self.draw(started.choice.batch_size, setting.target_epochs)
         price = setting.price(self._spec.eta_knob, workload.max_power_w)
-        ended = run(
-            price,
-            target_epoch,
-            max_epochs=workload.max_epochs,
-            cost_bound=started.cost_bound,
-            profiling=first,
-        )
+        ended = run(price, target_epoch, workload.max_epochs, started.cost_bound, profiling=first)
         return self.ended(started, recurrence, price, ended)
 
     def ended(
@@ -112,7 +101,7 @@ class TrialRunner:
 
 
 def run(
-    price: Price, target_epoch: float, *, max_epochs: int, cost_bound: float, profiling: bool
+    price: Price, target_epoch: float, max_epochs: int, cost_bound: float, *, profiling: bool
 ) -> Run:
     """Train until the target, the last epoch before the bound, or the last epoch.
 

@@ -6,8 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
-from zeus_service.simulation.experiment import Experiment
+from zeus_service.simulation.experiment import Experiment, Key
 from zeus_service.simulation.simulated_run import SimulatedTrial
 from zeus_service.simulation.workload import Epoch
 
@@ -30,9 +31,7 @@ class Tally:
         final: Batch sizes of the last ten recurrences.
     """
 
-    workload: str
-    gpu: str
-    policy: str
+    key: Key
     recurrences: int
     cost: float
     oracle: float
@@ -54,9 +53,7 @@ def tally(experiment: Experiment, trials: Sequence[SimulatedTrial]) -> Tally:
     failed = [trial for trial in trials if trial.verdict != "converged"]
     reached = {t.recurrence: t.batch_size for t in trials if t.verdict == "converged"}
     return Tally(
-        workload=experiment.workload.name,
-        gpu=experiment.workload.gpu,
-        policy=experiment.spec.policy or "",
+        key=experiment.key,
         recurrences=len(oracle),
         cost=math.fsum(trial.cost for trial in trials),
         oracle=math.fsum(oracle),
@@ -156,27 +153,27 @@ class Summary:
 
 def summarize(tallies: Sequence[Tally]) -> list[Summary]:
     """One summary for each workload, GPU and policy, in the order in which they first appear."""
-    groups: dict[tuple[str, str, str], list[Tally]] = {}
+    groups: dict[Key, list[Tally]] = {}
     for each in tallies:
-        groups.setdefault((each.workload, each.gpu, each.policy), []).append(each)
-    return [_summary(group) for group in groups.values()]
+        groups.setdefault(each.key, []).append(each)
+    return [_summary(*key, group) for key, group in groups.items()]
 
 
-def _summary(tallies: list[Tally]) -> Summary:
+def _summary(workload: str, gpu: str, policy: str, tallies: list[Tally]) -> Summary:
     final = Counter(size for each in tallies for size in each.final).most_common(1)
     return Summary(
-        workload=tallies[0].workload,
-        gpu=tallies[0].gpu,
-        policy=tallies[0].policy,
+        workload=workload,
+        gpu=gpu,
+        policy=policy,
         replays=len(tallies),
         recurrences=sum(each.recurrences for each in tallies),
         cost=ratio((each.cost, each.oracle) for each in tallies),
         early_cost=ratio((each.early_cost, each.early_oracle) for each in tallies),
         energy=ratio((each.energy_j, each.default_energy_j) for each in tallies),
         time=ratio((each.time_s, each.default_time_s) for each in tallies),
-        tries_wasted=sum(each.tries_wasted for each in tallies) / len(tallies),
+        tries_wasted=fmean(each.tries_wasted for each in tallies),
         cost_wasted=sum(each.cost_wasted for each in tallies) / sum(each.cost for each in tallies),
-        given_up=sum(each.given_up for each in tallies) / len(tallies),
+        given_up=fmean(each.given_up for each in tallies),
         final=final[0][0] if final else None,
         final_share=final[0][1] / sum(len(each.final) for each in tallies) if final else 0.0,
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def synthetic_workload(seed: int) -> Workload:
             noise=float(rng.choice([0.0, 0.02, 0.05, 0.1, 0.2])),
             edge=float(rng.uniform(2.5, 9.0)),
         ),
-        name=f"synthetic-{seed}",
+        seed=seed,
     )
 
 
@@ -51,14 +52,13 @@ def drifting_workload(seed: int, *, phases: int = 8, length: int = 40) -> Worklo
     start = float(rng.uniform(1.0, len(sizes) - 2.0))
     end = start + 3 if start < (len(sizes) - 1) / 2 else start - 3
     workloads = [
-        _valley(rng, sizes, float(optimum), round(start), shape, f"synthetic-{seed}")
+        _valley(rng, sizes, float(optimum), round(start), shape, seed)
         for optimum in np.linspace(start, end, phases)
     ]
     return replace(workloads[0], phases=tuple(workloads), phase_length=length)
 
 
-@dataclass(frozen=True)
-class _Shape:
+class _Shape(NamedTuple):
     """The valley's slopes, the noise of its runs, and the distance from which they all fail."""
 
     left: float
@@ -73,7 +73,7 @@ def _valley(
     optimum: float,
     default: int,
     shape: _Shape,
-    name: str,
+    seed: int,
 ) -> Workload:
     settings = {}
     for index, size in enumerate(sizes):
@@ -91,8 +91,8 @@ def _valley(
             tuple(target_epochs), {limit: _epoch(epoch_s, limit, busy) for limit in POWER_LIMITS_W}
         )
     workload = Workload(
-        name=name,
-        gpu="made-up",
+        name=f"synthetic-{seed}",
+        gpu="simulated",
         settings=settings,
         default_batch_size=sizes[default],
         max_epochs=_MAX_EPOCHS,

@@ -29,13 +29,9 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Price:
-    """What an epoch costs with one batch size at its best power limit.
+    """What an epoch costs in joules with one batch size at its best power limit.
 
-    Args:
-        power_limit_w: That limit, in watts.
-        epoch: An epoch at that limit.
-        epoch_cost: Its cost in joules.
-        profiling: An epoch that tries all power limits: the mean over them.
+    `profiling` is an epoch that tries all power limits: the mean over them.
     """
 
     power_limit_w: float

@@ -54,7 +54,7 @@ def test_a_newcomer_needs_no_files() -> None:
         check=True,
     )
     lines = [line.split() for line in result.stdout.splitlines()]
-    assert [line[0] for line in lines if line[1:] == ["made-up"]] == [
+    assert [line[0] for line in lines if line[1:] == ["simulated"]] == [
         "synthetic-0",
         "synthetic-1",
         "synthetic-2",
@@ -94,7 +94,7 @@ def test_the_table_is_written_as_csv(traces: Path, tmp_path: Path) -> None:
 def test_the_figures_are_written(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     simulate("--synthetic", "--workload=synthetic-7", "--seeds=2", f"--plot={path}")
-    assert "synthetic-7 on made-up" in path.read_text()
+    assert "synthetic-7 on simulated" in path.read_text()
 
 
 def test_a_recorded_cluster_is_replayed(traces: Path, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_synthetic_cluster_is_replayed() -> None:
         "--synthetic", "--workload=synthetic-1", "--cluster=synthetic", "--seeds=1", "--drift"
     )
     assert result.exit_code == 0
-    assert "synthetic-1 made-up" in result.stdout
+    assert "synthetic-1 simulated" in result.stdout
 
 
 def test_drift_is_replayed_with_a_window() -> None:
@@ -146,7 +146,7 @@ def test_a_live_service_is_compared(service: ServiceProcess) -> None:
         f"--service={service.url}",
     )  # fmt: skip
     assert result.exit_code == 0
-    assert f"synthetic-4 made-up zeus: {service.url} gave the same" in result.stdout
+    assert f"synthetic-4 simulated zeus: {service.url} gave the same" in result.stdout
 
 
 def test_a_service_that_is_not_there_is_told() -> None:

@@ -55,7 +55,7 @@ def test_profiling_an_epoch_takes_the_mean_over_the_power_limits() -> None:
 def test_a_run_ends_at_its_target_or_before_the_epoch_that_would_cross_the_bound(
     target: float, max_epochs: int, bound: float
 ) -> None:
-    ended = run(PRICE, target, max_epochs=max_epochs, cost_bound=bound, profiling=False)
+    ended = run(PRICE, target, max_epochs, bound, profiling=False)
     assert ended.epochs * 250.0 <= bound
     assert ended.epochs <= min(target, max_epochs)
     assert (ended.time_s, ended.energy_j) == (ended.epochs * 2.0, ended.epochs * 300.0)
@@ -68,12 +68,12 @@ def test_a_run_ends_at_its_target_or_before_the_epoch_that_would_cross_the_bound
 
 
 def test_only_the_first_epoch_profiles() -> None:
-    ended = run(PRICE, 4.0, max_epochs=9, cost_bound=math.inf, profiling=True)
+    ended = run(PRICE, 4.0, 9, math.inf, profiling=True)
     assert (ended.time_s, ended.energy_j) == (3.0 + 3 * 2.0, 400.0 + 3 * 300.0)
 
 
 def test_a_run_that_is_stopped_before_its_first_epoch_costs_nothing() -> None:
-    ended = run(PRICE, 4.0, max_epochs=9, cost_bound=249.0, profiling=True)
+    ended = run(PRICE, 4.0, 9, 249.0, profiling=True)
     assert vars(ended) == {"verdict": "early_stopped", "epochs": 0, "time_s": 0.0, "energy_j": 0.0}
 
 
