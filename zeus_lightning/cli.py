@@ -1,7 +1,5 @@
 """`zeus-lightning`: check what works on this machine, restore power limits, show power profiles."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import closing

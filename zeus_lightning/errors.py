@@ -1,7 +1,5 @@
 """All errors that this package raises; their base class is `ZeusError`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -4,8 +4,6 @@ Times are in seconds, energies in joules, powers in watts. Every field is a plai
 none is NaN or infinite.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self
 

@@ -4,8 +4,6 @@ Whatever a request needs from disk is read here: a worker may run as a user who 
 folders of Python's packages.
 """
 
-from __future__ import annotations
-
 import encodings.idna  # noqa: F401 - werkzeug uses it for the host's name of every request
 import logging
 from typing import Any

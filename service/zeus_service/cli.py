@@ -5,8 +5,6 @@ What only some commands need, they import: `serve` and its workers must not keep
 `optimizer` imports.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The service's configuration: environment variables `ZEUS_BSO_*`, or a `.env` file."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -4,8 +4,6 @@ prometheus-client reads PROMETHEUS_MULTIPROC_DIR when it is imported: the proces
 workers sets the variable before it imports this module.
 """
 
-from __future__ import annotations
-
 from prometheus_client import CollectorRegistry, Counter
 
 REGISTRY = CollectorRegistry()

@@ -1,7 +1,5 @@
 """Errors of the use cases, each with its HTTP status."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 

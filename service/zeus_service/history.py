@@ -1,7 +1,5 @@
 """The events of a job, and their fold, which is the job's bandit state."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce

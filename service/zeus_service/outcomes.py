@@ -1,7 +1,5 @@
 """How a trial can end: which outcomes are verdicts, and which can be resumed."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 Verdict = Literal["converged", "early_stopped", "not_converged", "diverged", "out_of_memory"]

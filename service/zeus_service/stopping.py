@@ -1,7 +1,5 @@
 """Whether a run stops after a report. The policy's `cost_bound` computes the early-stop bound."""
 
-from __future__ import annotations
-
 from zeus_service.messages import Decision, Report
 from zeus_service.outcomes import Outcome
 from zeus_service.spec import JobSpec

@@ -1,7 +1,5 @@
 """An estimate of the energy of a run's process trees on this host, from their CPU time."""
 
-from __future__ import annotations
-
 import math
 import os
 import platform

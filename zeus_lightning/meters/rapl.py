@@ -1,7 +1,5 @@
 """The energy of CPU packages, through Linux's powercap files (RAPL: Intel, and AMD since Zen)."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

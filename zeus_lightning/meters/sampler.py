@@ -1,7 +1,5 @@
 """A thread that samples a quantity at intervals, for meters whose devices must be read often."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from threading import Event, Lock, Thread

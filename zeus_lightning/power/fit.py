@@ -1,7 +1,5 @@
 """One `fit` of `ZeusPowerLimitCallback`: measure limits in step on all ranks, or apply one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace

@@ -1,7 +1,5 @@
 """The GPUs of one rank: their power limits, and the energy of a window."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from contextlib import ExitStack, suppress

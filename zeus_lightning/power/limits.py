@@ -1,7 +1,5 @@
 """A GPU's power limit, read and set through NVML."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

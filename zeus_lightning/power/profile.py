@@ -9,8 +9,6 @@ The same JSON object is the file at `profile_path` and the body of
      "search": "bracket", "measured_at": "2026-05-04T12:00:00Z"}
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime

@@ -4,8 +4,6 @@ A profile is looked for in the checkpoint that the run resumes from, in the file
 and at the service, in this order. A new one is stored in the file and at the service.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from contextlib import suppress

@@ -18,8 +18,6 @@ that does not fit, or a window is disturbed `MAX_LOST_WINDOWS` times, profiling 
 always ends.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

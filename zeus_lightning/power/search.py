@@ -10,8 +10,6 @@
 - any other selector: every limit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial

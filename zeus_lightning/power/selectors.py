@@ -5,8 +5,6 @@ Zeus (You, Chung, Chowdhury, NSDI 2023), section 3, and, for a bounded slowdown,
 al., SOSP 2024).
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Let all ranks of a run proceed together, or raise the same error together."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """`RunMeter`: the energy and time of a run, over the devices of all its ranks."""
 
-from __future__ import annotations
-
 import math
 import os
 import socket

@@ -1,7 +1,5 @@
 """The policies by name."""
 
-from __future__ import annotations
-
 from zeus_service.policies.base import Policy
 from zeus_service.policies.information_directed import InformationDirectedPolicy
 from zeus_service.policies.zeus import ZeusPolicy

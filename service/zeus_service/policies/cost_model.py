@@ -28,8 +28,6 @@ expectation propagation). The normal distribution function is approximated by th
 `Phi(t) = 1 / (1 + exp(-1.702 t))`, whose heavier tails are more tolerant.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product

@@ -5,8 +5,6 @@ batch sizes count half for each octave of distance, and together as at most two 
 beyond all batch sizes that have ever converged counts in full for those still further out.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

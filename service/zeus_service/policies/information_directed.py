@@ -28,8 +28,6 @@ forgotten, and exploration starts again. Source: Page, "Continuous inspection sc
 for each later verdict.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -23,8 +23,6 @@ project's server, not for the round. That server's cheapest is the one of the ch
 this run has failed; here it is the lowest mean of those that converged and are still candidates.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which addresses the service may listen on."""
 
-from __future__ import annotations
-
 import ipaddress
 import socket
 

@@ -1,7 +1,5 @@
 """The service under gunicorn, started by `zeus-service serve` or by `service/gunicorn.conf.py`."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import shutil

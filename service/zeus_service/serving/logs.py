@@ -4,8 +4,6 @@ A record's `fields` (`logger.info(..., extra={"fields": {...}})`) and the id of 
 after its message, or are members of the JSON object.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

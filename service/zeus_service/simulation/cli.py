@@ -1,7 +1,5 @@
 """`zeus-service simulate`."""
 
-from __future__ import annotations
-
 import os
 import zlib
 from collections.abc import Iterator, Sequence

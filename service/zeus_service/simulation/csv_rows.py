@@ -1,7 +1,5 @@
 """Rows of a CSV file, with values that are checked, and errors that name the row."""
 
-from __future__ import annotations
-
 import csv
 import lzma
 import math

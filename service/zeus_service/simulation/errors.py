@@ -1,7 +1,5 @@
 """The error that ends a simulation."""
 
-from __future__ import annotations
-
 import click
 
 

@@ -1,7 +1,5 @@
 """Many replays, in one process or several."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The page of figures, which needs no network: it contains plotly's JavaScript."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path

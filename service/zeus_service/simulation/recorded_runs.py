@@ -6,8 +6,6 @@ it was not measured on that GPU, or does not fit its memory. Missing or invalid 
 `SimulationError`.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Regret, cost and choices at each recurrence, over many replays."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Replays of one recurring job, whose runs may overlap as in a cluster."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The table of a simulation's results, printed and as CSV."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Sequence

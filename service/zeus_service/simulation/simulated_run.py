@@ -1,7 +1,5 @@
 """One simulated training run: what it costs, and how it ends."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The recorded format is that of the groups of recurring jobs in Alibaba's cluster
 with Zeus (NSDI 2023): `group,start_time,end_time,dataset,runtime_ratio`, as `.csv` or `.csv.xz`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle

@@ -1,7 +1,5 @@
 """The sums of a replay, and their means over replays: cost over the best, energy, time, tries."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence

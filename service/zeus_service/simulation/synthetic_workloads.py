@@ -1,7 +1,5 @@
 """Synthetic workloads, generated from a seed."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import NamedTuple
