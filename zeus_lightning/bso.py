@@ -265,6 +265,11 @@ class ZeusBSOCallback(Callback):
             self._fit.end()
 
     @override
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._fit is not None:
+            self._fit.end_without_steps()
+
+    @override
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:

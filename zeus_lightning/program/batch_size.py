@@ -110,6 +110,17 @@ def check_loaders(trainer: Trainer, module: LightningModule, batch_size: int) ->
     return None not in sizes
 
 
+def samples_per_device(trainer: Trainer) -> int | None:
+    """The fewest samples that a device gets from a train dataloader; None if unknown."""
+    known = []
+    for loader in CombinedLoader(trainer.train_dataloader).flattened:
+        for name in ("sampler", "dataset"):
+            with suppress(Exception):  # an iterable dataset's sampler, for one, has no length
+                known.append(len(getattr(loader, name)))
+                break
+    return min(known, default=None)
+
+
 def trained_size(trainer: Trainer) -> int | None:
     """The train dataloaders' global batch size; None if unknown or changing during the run."""
     sizes = set(_loader_sizes(trainer))

@@ -216,6 +216,27 @@ class Fit:
             )
         self._apply(on_rank_zero(self._strategy, lambda: reporter.end(outcome, reason)), record)
 
+    def end_without_steps(self) -> None:
+        """End a trial whose dataloaders had no batch, for which Lightning just returns from `fit`.
+
+        That is a verdict against the batch size, if there are fewer samples in the data.
+        """
+        reporter = self._reporter
+        if reporter is None or self.trainer.fit_loop.max_batches != 0:
+            return
+        batch_size = reporter.record.trial.batch_size // self._share()
+        samples = sizes.samples_per_device(self.trainer)
+        loader = f"the train_dataloader() of {sizes.data_owner(self.trainer, self.module)}"
+        if not samples or samples >= batch_size:
+            self.error = ZeusConfigError(f"{loader} has no batch, so nothing was trained")
+            return
+        reason = (
+            f"{loader} drops its last batch if that is not full, as every batch is: a device gets "
+            f"{samples} samples, and a batch has {batch_size}; nothing was trained"
+        )
+        answer = on_rank_zero(self._strategy, lambda: reporter.end("not_converged", reason))
+        self._apply(answer, reporter.record)
+
     def close(self, outcome: Outcome, reason: str) -> None:
         """End a trial that is still open, from this rank alone, and restore the program.
 

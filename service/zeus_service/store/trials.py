@@ -42,10 +42,10 @@ def page(connection: Connection, job_id: str, *, after: int, limit: int) -> list
 
 
 def running_batch_size(connection: Connection, job_id: str) -> int | None:
-    """Read the batch size of the running trial that was started first, fallbacks aside."""
+    """Read the batch size of the running trial that was started first, if any is."""
     query = (
         select(TRIALS.c.batch_size)
-        .where(TRIALS.c.job_id == job_id, TRIALS.c.outcome.is_(None), TRIALS.c.why != "fallback")
+        .where(TRIALS.c.job_id == job_id, TRIALS.c.outcome.is_(None))
         .order_by(TRIALS.c.trial_number)
         .limit(1)
     )
