@@ -18,6 +18,7 @@ from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program.batch_size import Scope
 from zeus_lightning.program.job import JobArguments
 from zeus_lightning.program.lr_scaling import LRScaling
+from zeus_lightning.program.target import contradiction
 from zeus_lightning.ranks.distributed import on_every_rank
 from zeus_lightning.trial.checkpoint import SavedTrial
 from zeus_lightning.trial.fit import Fit, end_at_once
@@ -136,6 +137,8 @@ class ZeusBSOCallback(Callback):
             seed=seed,
             lr_scaling=lr_scaling,
         )
+        if (mistake := contradiction(monitor, mode, target_metric)) is not None:
+            rank_zero_warn(f"zeus: {mistake}")
         if on_failure not in ("raise", "stop"):
             raise ZeusConfigError(f"on_failure is {on_failure!r}; it must be 'raise' or 'stop'")
         self._url = url

@@ -18,6 +18,7 @@ from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program.injection import Injection
 from zeus_lightning.program.job import JobArguments
 from zeus_lightning.program.monitor import check_after_sanity_check, monitored
+from zeus_lightning.program.target import out_of_reach, reached_at_once
 from zeus_lightning.ranks.distributed import on_every_rank, on_rank_zero
 from zeus_lightning.ranks.run_meter import RunMeter
 from zeus_lightning.trial.checkpoint import SavedTrial, resume_trial
@@ -174,12 +175,27 @@ class Fit:
         answer = on_rank_zero(
             self._strategy, lambda: reporter.report(epoch, spent, self._monitored())
         )
+        is_first = reporter.record.report is None
         self._apply(answer, reporter.record)
+        if is_first:
+            self._check_target(reporter.record)
         metrics = reporter.record.metrics()
         # the step under which Lightning logs the metrics of this validation
         step = self.trainer.fit_loop.epoch_loop._batches_that_stepped
         for logger in self.trainer.loggers if metrics else ():
             logger.log_metrics(metrics, step=step)
+
+    def _check_target(self, record: TrialRecord) -> None:
+        """Warn if the first report shows that the target is likely a mistake."""
+        if record.report is None:
+            return
+        metric, target = record.report.metric, self.job.target_metric
+        if record.target_reached:
+            mistake = reached_at_once(self.job.monitor, record.mode, target, metric)
+        else:
+            mistake = out_of_reach(self.job.monitor, record.mode, target, metric, metric) or ""
+        if mistake:
+            rank_zero_warn(f"zeus: {mistake}")
 
     def _monitored(self) -> float:
         return monitored(self.trainer, self.arguments.monitor)
@@ -187,7 +203,7 @@ class Fit:
     def _apply(self, answer: Answer, record: TrialRecord) -> None:
         """Record an answer, and stop training if the trial has converged or failed."""
         if answer.report is not None:
-            record.report = answer.report
+            record.reported(answer.report)
         if answer.outcome is None:
             # also while the service is unavailable, which will decide later
             self.trainer.should_stop |= answer.report is not None and record.target_reached

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from zeus_lightning.messages import JobSpec, Outcome, Report, TrialStart
 from zeus_lightning.meters import Reading
+from zeus_lightning.program.target import Mode, out_of_reach
 
 
 @dataclass(kw_only=True)
@@ -16,6 +17,8 @@ class TrialRecord:
     Args:
         estimated: Whether the joules are estimates.
         report: The last report; None before the first.
+        lowest: The lowest metric of all reports; None before the first.
+        highest: The highest one.
         outcome: How the trial ended; None while it runs.
         reason: Why it ended, in one sentence.
         profiled: Whether its cost includes measuring power limits.
@@ -25,9 +28,27 @@ class TrialRecord:
     trial: TrialStart
     estimated: bool
     report: Report | None = None
+    lowest: float | None = None
+    highest: float | None = None
     outcome: Outcome | None = None
     reason: str = ""
     profiled: bool = False
+
+    def reported(self, report: Report) -> None:
+        """Record a report."""
+        seen = [each for each in (self.lowest, self.highest) if each is not None]
+        self.lowest, self.highest = min([*seen, report.metric]), max([*seen, report.metric])
+        self.report = report
+
+    @property
+    def mode(self) -> Mode:
+        """Whether the metric rises or falls to the target, as the callback's `mode`."""
+        return "max" if self.job.higher_is_better else "min"
+
+    @property
+    def best(self) -> float | None:
+        """The best metric of all reports; None before the first."""
+        return self.highest if self.job.higher_is_better else self.lowest
 
     @property
     def cost(self) -> float | None:
@@ -82,6 +103,10 @@ class TrialRecord:
     def failure(self) -> str:
         """The summary of a trial whose batch size has failed, and what to do next."""
         text = f"{self.summary()}. Run the job again: it will try another batch size."
+        if self.lowest is not None and self.highest is not None:
+            target = self.job.target_metric
+            mistake = out_of_reach(self.job.monitor, self.mode, target, self.lowest, self.highest)
+            text += f" But {mistake}." if mistake else ""
         if self.outcome == "early_stopped":
             text += " If the job itself has become slower, pass a new job_id with window_size or "
             text += "beta_knob=None."

@@ -1,0 +1,141 @@
+"""Names that contradict a mode, and targets that are reached at once or never."""
+
+from __future__ import annotations
+
+import pytest
+from programs import Data, Net, outcomes, trainer, zeus
+from records import job_spec, record, report
+from service_process import ServiceProcess
+
+from zeus_lightning import ZeusBSOCallback, ZeusTrialFailed
+from zeus_lightning.program.target import contradiction, mode_of_name, out_of_reach, reached_at_once
+
+
+@pytest.mark.parametrize(
+    ("mode", "names"),
+    [
+        (
+            "min",
+            "val_loss val/loss valLoss Loss val_loss_epoch val_loss/dataloader_idx_0 top1_error "
+            "error_rate MeanSquaredError val-perplexity ppl val_RMSE nll",
+        ),
+        (
+            "max",
+            "val_acc val/accuracy Accuracy val_acc_top_1 acc5 acc@1 F1Score val_f1 BinaryAUROC "
+            "val_auc MulticlassRecall mIoU",
+        ),
+        (
+            None,
+            "score val_pck_0.15 reward neg_loss negative_mse accuracy_loss error_reduction 1-acc "
+            "-loss glossary faccade",
+        ),
+    ],
+)
+def test_a_name_shows_the_mode_only_where_there_is_no_doubt(mode: str | None, names: str) -> None:
+    assert {name: mode_of_name(name) for name in names.split()} == dict.fromkeys(
+        names.split(), mode
+    )
+
+
+@pytest.mark.parametrize(
+    ("monitor", "mode", "warns"),
+    [
+        ("val_loss", "max", True),
+        ("val_acc", "min", True),
+        ("val_loss", "min", False),
+        ("val_acc", "max", False),
+        ("score", "max", False),
+        ("score", "min", False),
+    ],
+)
+def test_the_constructor_warns_once_of_a_name_that_contradicts_the_mode(
+    recwarn: pytest.WarningsRecorder, monitor: str, mode: str, warns: bool
+) -> None:
+    ZeusBSOCallback(target_metric=0.05, monitor=monitor, mode=mode)
+    other = "min" if mode == "max" else "max"
+    texts = [str(each.message) for each in recwarn]
+    assert [f"pass mode={other!r}" in text for text in texts] == [True] * warns
+
+
+def test_the_warning_says_what_would_happen() -> None:
+    assert contradiction("val_loss", "max", 0.05) == (
+        "mode is 'max', but 'val_loss' looks like a metric that should fall: any value of at least "
+        "0.05 will end the training as converged; pass mode='min', unless this is meant"
+    )
+
+
+@pytest.mark.parametrize(
+    ("monitor", "mode", "target", "metric", "advice"),
+    [
+        ("val_loss", "max", 0.05, 0.53, "If it should fall, pass mode='min', with a new job_id"),
+        ("score", "min", 0.9, 0.1, "If it should rise, pass mode='max', with a new job_id"),
+        ("val_acc", "max", 0.95, 43.0, "If it is in percent, pass target_metric=95, with a new"),
+        ("val_acc", "max", 0.9, 0.91, "pass another target_metric, with a new job_id"),
+    ],
+)
+def test_a_target_reached_at_once_names_the_likely_mistake(
+    monitor: str, mode: str, target: float, metric: float, advice: str
+) -> None:
+    assert advice in reached_at_once(monitor, mode, target, metric)
+
+
+@pytest.mark.parametrize(
+    ("mode", "target", "lowest", "highest", "advice"),
+    [
+        ("max", 95, 0.1, 0.97, "pass target_metric=0.95 and a new job_id"),
+        ("min", -0.05, 0.0, 2.0, "if it cannot be negative"),
+        ("max", 95, 0.1, 1.5, None),  # a percentage that has begun low
+        ("max", 0.95, 0.1, 0.2, None),
+        ("max", 1, 0.1, 0.2, None),
+        ("max", 5000, 0.0, 0.0, None),  # such as a game's score
+        ("max", 2, -0.5, 0.5, None),
+        ("min", -0.05, -0.01, 2.0, None),
+    ],
+)
+def test_a_target_that_cannot_be_reached_names_the_likely_mistake(
+    mode: str, target: float, lowest: float, highest: float, advice: str | None
+) -> None:
+    text = out_of_reach("metric", mode, target, lowest, highest)
+    assert (text is None) if advice is None else (advice in text)
+
+
+def test_a_failure_judges_all_values_of_the_trial() -> None:
+    failed = record(job=job_spec(target_metric=95.0), outcome="not_converged")
+    for metric in (0.1, 0.97, 0.5):
+        failed.reported(report(metric=metric))
+    assert (failed.best, failed.lowest, failed.highest) == (0.97, 0.1, 0.97)
+    assert "between 0.1 and 0.97: if it is a fraction" in failed.failure()
+    failed.reported(report(metric=20.0))
+    assert "fraction" not in failed.failure()
+
+
+def test_a_forgotten_mode_is_a_warning_at_the_first_validation_only(
+    service: ServiceProcess,
+) -> None:
+    callback = zeus(service.url, mode="min", target_metric=0.5)
+    with pytest.warns(
+        UserWarning, match="the first validation already reaches the target: val_acc"
+    ):
+        trainer(callback).fit(Net(), Data())
+    assert outcomes(service.url, callback.job.job_id) == ["converged"]
+
+
+def test_a_target_in_percent_is_a_warning_at_the_first_validation_and_in_the_error(
+    service: ServiceProcess,
+) -> None:
+    callback = zeus(service.url, target_metric=95)
+    with (
+        pytest.warns(
+            UserWarning, match=r"target_metric is 95, but every value of val_acc"
+        ) as caught,
+        pytest.raises(ZeusTrialFailed, match=r"between 0.1 and 0.9: .* pass target_metric=0.95"),
+    ):
+        trainer(callback).fit(Net(), Data())
+    assert len([each for each in caught if "every value" in str(each.message)]) == 1
+
+
+def test_a_target_that_is_reached_later_is_no_warning(
+    service: ServiceProcess, recwarn: pytest.WarningsRecorder
+) -> None:
+    trainer(zeus(service.url)).fit(Net(), Data())
+    assert not [each for each in recwarn if "target" in str(each.message)]
