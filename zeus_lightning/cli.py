@@ -15,7 +15,7 @@ from rich.table import Table
 
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusError, ZeusPowerError
-from zeus_lightning.meters.nvml import NvmlMeter, find_gpu
+from zeus_lightning.meters.nvml import NvmlMeter, find_gpu, finds_gpu
 from zeus_lightning.meters.rapl import RaplMeter
 from zeus_lightning.power import summary
 from zeus_lightning.power.limits import PowerLimit
@@ -116,7 +116,12 @@ def power_profile(file: Path, plot_path: Path | None) -> None:
 def _findings(meter: str, *, power_limit: bool, url: str | None) -> Iterator[Finding]:
     kind, _, listed = meter.partition(":")
     named = [gpu.strip() for gpu in listed.split(",")] if kind == "nvml" and listed else None
-    yield from _gpu_findings(named, needed=kind == "nvml" or power_limit, set_limits=power_limit)
+    if finds_gpu():
+        measured = kind == "nvml" or power_limit
+        yield from _gpu_findings(named, needed=measured, set_limits=power_limit)
+    else:  # ZeusPowerLimitCallback does nothing then
+        details = "no NVIDIA driver, or no GPU; a container needs `--gpus all`"
+        yield Finding("driver", "host", False, details, needed=kind == "nvml")
     try:
         with closing(RaplMeter()) as rapl:
             yield Finding("RAPL", "host", True, ", ".join(rapl.devices))
@@ -139,14 +144,11 @@ def _gpu_findings(named: list[str] | None, *, needed: bool, set_limits: bool) ->
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        yield Finding("driver", "host", False, f"no NVIDIA driver: {error}", needed)
+        yield Finding("driver", "host", False, f"it does not work: {error}", needed)
         return
     try:
         driver, count = pynvml.nvmlSystemGetDriverVersion(), pynvml.nvmlDeviceGetCount()
         yield Finding("driver", "host", True, f"NVIDIA {driver}, {count} GPU{'s' * (count != 1)}")
-        if needed and count == 0:
-            details = "the driver has no GPU; a container needs `--gpus all`"
-            yield Finding("GPU", "host", False, details)
         for index in range(count):
             yield from _one_gpu(index, named, needed=needed, set_limits=set_limits)
         for gpu in named or ():

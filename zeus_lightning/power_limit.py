@@ -50,8 +50,12 @@ class ZeusPowerLimitCallback(Callback):
         url: The service with which profiles are shared. Default: `ZeusBSOCallback`'s; without it
             and with a `job_id`, `$ZEUS_SERVER_URL`.
         job_id: The service's job. Default: `ZeusBSOCallback`'s.
+        token: The service's token. Default: `ZeusBSOCallback`'s if it uses the same service, or
+            else `$ZEUS_BSO_TOKEN`.
         apply: Whether limits are set. If not, the callback only reports what a batch takes at the
             limit in force, or which limit it would set if there is a profile.
+        on_no_gpu: What to do on a machine without an NVIDIA GPU or its driver: `warn`, and do
+            nothing, so that one script runs on a laptop and on a cluster, or raise an `error`.
         on_no_permission: What to do if limits cannot be set, or the limits found cannot be stored:
             `raise` an error before the first step, or `observe`, the same as `apply=False`.
         meter: `nvml`, the GPU that trains; `nvml:0,1` (NVML indices or UUIDs), for a run that
@@ -60,7 +64,8 @@ class ZeusPowerLimitCallback(Callback):
     Raises:
         ZeusConfigError: An argument is invalid, or the GPUs have different ranges of limits.
         ZeusMeterError: The energy of the GPUs cannot be read.
-        ZeusPowerError: Their power limits cannot be set, or another run sets them already.
+        ZeusPowerError: Their power limits cannot be set, or another run sets them already; or there
+            is no GPU, with `on_no_gpu="error"`.
 
     Example::
 
@@ -80,7 +85,9 @@ class ZeusPowerLimitCallback(Callback):
         profile_path: str | Path | None = None,
         url: str | None = None,
         job_id: str | None = None,
+        token: str | None = None,
         apply: bool = True,
+        on_no_gpu: Literal["warn", "error"] = "warn",
         on_no_permission: Literal["raise", "observe"] = "raise",
         meter: str | EnergyMeter = "nvml",
     ) -> None:
@@ -92,7 +99,9 @@ class ZeusPowerLimitCallback(Callback):
             profile_path=None if profile_path is None else Path(profile_path),
             url=url,
             job_id=job_id,
+            token=token,
             apply=apply,
+            on_no_gpu=on_no_gpu,
             on_no_permission=on_no_permission,
             meter=meter,
         )

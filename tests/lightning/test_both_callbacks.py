@@ -6,19 +6,23 @@ import logging
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 from fake_nvml import FakeDriver, FakeGpu
-from gpu_programs import DriversClock, GpuNet, ManyBatches, power
+from gpu_programs import DriversClock, GpuNet, ManyBatches, power, zeus_warnings
 from programs import new_job, trainer, zeus
+from records import job_spec
 from service.jobs import spec_json
 from service_process import ServiceProcess, free_port
 
 from zeus_lightning import ZeusBSOCallback, ZeusPowerLimitCallback
+from zeus_lightning.client import BSOClient
 
+TOKEN = "a-token-of-the-service"
 SIZES: dict[str, Any] = {"batch_sizes": [8, 16], "default_batch_size": 8}
 
 
@@ -107,6 +111,41 @@ def test_alone_with_url_and_job_the_profile_is_shared_too(
     run(power(meter=gpu_meter, url=service.url, job_id=job), gpu=gpu, max_epochs=1)
     net = run(power(meter=gpu_meter, url=service.url, job_id=job), gpu=gpu, max_epochs=1)
     assert set(net.limits_w) == {225}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """A service that asks for a token."""
+    with ServiceProcess(tmp_path_factory.mktemp("guarded"), ZEUS_BSO_TOKEN=TOKEN) as service:
+        yield service
+
+
+@pytest.mark.parametrize("source", ["argument", "environment", "bso", "bso and url"])
+def test_profiles_are_shared_with_a_service_that_asks_for_a_token(
+    guarded: ServiceProcess,
+    gpu: FakeGpu,
+    gpu_meter: DriversClock,
+    monkeypatch: pytest.MonkeyPatch,
+    recwarn: pytest.WarningsRecorder,
+    source: str,
+) -> None:
+    job, url = new_job(), guarded.url
+    callbacks: list[Any] = []
+    if source == "environment":
+        monkeypatch.setenv("ZEUS_BSO_TOKEN", TOKEN)
+    if source.startswith("bso"):
+        callbacks.append(zeus(url, job_id=job, token=TOKEN, batch_sizes=[8], default_batch_size=8))
+    else:
+        BSOClient(url, TOKEN).register_job(job_spec(job_id=job))
+    arguments = {
+        "argument": {"url": url, "job_id": job, "token": TOKEN},
+        "environment": {"url": url, "job_id": job},
+        "bso": {},
+        "bso and url": {"url": f"{url}/", "job_id": job},
+    }[source]
+    run(*callbacks, power(meter=gpu_meter, **arguments), gpu=gpu, max_epochs=3)
+    assert not [text for text in zeus_warnings(recwarn) if "power profile" in text]
+    assert len(BSOClient(url, TOKEN).power_profiles(job, "Fake H100", dict)) == 1
 
 
 @pytest.mark.parametrize("away", [True, False])

@@ -95,7 +95,8 @@ def mig(driver: FakeDriver) -> None:
         (lose, ["--meter=nvml:0"], 0),
         (lose, [], 0),
         (FakeDriver.unload, ["--meter=nvml"], 1),
-        (FakeDriver.unload, ["--power-limit"], 1),
+        (FakeDriver.unload, ["--power-limit"], 0),  # the callback does nothing there
+        (FakeDriver.unload, ["--power-limit", "--meter=nvml"], 1),
         (FakeDriver.unload, ["--meter=cpu-estimate"], 0),
         (FakeDriver.unload, [], 0),
         (None, ["--meter=nvml:7"], 1),

@@ -16,11 +16,17 @@ from gpu_programs import (
     fit,
     phases,
     power,
+    zeus_warnings,
 )
 from lightning.pytorch import Callback
 from programs import trainer
 
-from zeus_lightning import ZeusConfigError, ZeusPowerLimitCallback
+from zeus_lightning import (
+    ZeusConfigError,
+    ZeusMeterError,
+    ZeusPowerError,
+    ZeusPowerLimitCallback,
+)
 
 ALL_LIMITS = list(range(300, 75, -25))
 
@@ -151,6 +157,8 @@ def test_after_profiling_the_batch_hooks_do_nothing(gpu: FakeGpu, gpu_meter: Dri
         ({"warmup_steps": -1}, "warmup_steps is -1"),
         ({"profile_steps": 0}, "profile_steps is 0"),
         ({"min_seconds": -0.1}, r"min_seconds is -0\.1"),
+        ({"on_no_gpu": "raise"}, "on_no_gpu is 'raise'.*warn or error"),
+        ({"token": "se cret", "url": "http://127.0.0.1:1"}, "the token contains blanks"),
         ({"on_no_permission": "ignore"}, "on_no_permission is 'ignore'.*raise or observe"),
         ({"url": "localhost"}, "url is 'localhost'"),
     ],
@@ -158,6 +166,43 @@ def test_after_profiling_the_batch_hooks_do_nothing(gpu: FakeGpu, gpu_meter: Dri
 def test_an_invalid_argument_is_an_error_at_once(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ZeusConfigError, match=message):
         ZeusPowerLimitCallback(**arguments)
+
+
+@pytest.mark.parametrize("meter", ["nvml", "nvml:0", "auto"])
+def test_without_an_nvidia_gpu_training_continues_with_one_warning(
+    fake_gpus: FakeDriver, gpu: FakeGpu, recwarn: pytest.WarningsRecorder, meter: str
+) -> None:
+    fake_gpus.unload()
+    callback, net = power(meter=meter), GpuNet(gpu)
+    fit(callback, net)
+    assert len(net.limits_w) == 200
+    assert (callback.profiled, callback.limit_w, callback.profile) == (False, None, None)
+    assert zeus_warnings(recwarn) == [
+        "zeus: this machine has no NVIDIA GPU, or no driver for it; ZeusPowerLimitCallback does "
+        "nothing"
+    ]
+
+
+def test_without_an_nvidia_gpu_it_is_an_error_on_request(
+    fake_gpus: FakeDriver, gpu: FakeGpu
+) -> None:
+    fake_gpus.unload()
+    net = GpuNet(gpu)
+    with pytest.raises(ZeusPowerError, match="this machine has no NVIDIA GPU") as error:
+        fit(power(on_no_gpu="error"), net)
+    assert error.value.fields == {"cause": "no_gpu"}
+    assert net.limits_w == []
+
+
+@pytest.mark.parametrize(
+    "code", [pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, pynvml.NVML_ERROR_UNKNOWN]
+)
+def test_a_gpu_whose_driver_does_not_work_is_an_error_not_taken_for_none(
+    fake_gpus: FakeDriver, gpu: FakeGpu, code: int
+) -> None:
+    fake_gpus.fail_init(code)
+    with pytest.raises(ZeusMeterError, match="cannot start NVML"):
+        fit(power(), GpuNet(gpu))
 
 
 @pytest.mark.parametrize(

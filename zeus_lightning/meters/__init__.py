@@ -84,7 +84,8 @@ def _open_nvml(meter: str, gpus: list[str], device: torch.device | None) -> Ener
     if cuda is None:
         raise ZeusConfigError(
             f"meter={meter!r} counts the GPU that trains, and this run trains on "
-            f'{device or "the CPU"}: name the GPUs to count, as in meter="nvml:0"'
+            f'{device or "the CPU"}: name the GPUs to count, as in meter="nvml:0"; without an '
+            'NVIDIA GPU, choose meter="auto"'
         )
     import torch
 

@@ -19,14 +19,13 @@ if TYPE_CHECKING:
 _NO_SUCH_FUNCTION = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound)
 _NO_DRIVER = (
     "install or load the NVIDIA driver (`nvidia-smi` must work; a container needs `--gpus all`); "
-    'without an NVIDIA GPU, ZeusBSOCallback measures with meter="rapl" or "cpu-estimate", and '
-    "ZeusPowerLimitCallback has no limit to set"
+    'without an NVIDIA GPU, ZeusBSOCallback measures with meter="rapl" or "cpu-estimate"'
 )
 _NO_SUCH_GPU = "`nvidia-smi -L` lists the GPUs; for a MIG slice name its GPU, as in meter='nvml:0'"
 _GPU_FAILED = "see `dmesg`, then reset the GPU with `nvidia-smi --gpu-reset` or restart the host"
+_NO_DRIVER_ERRORS = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 _REMEDIES = {
-    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: _NO_DRIVER,
-    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: _NO_DRIVER,
+    **dict.fromkeys(_NO_DRIVER_ERRORS, _NO_DRIVER),
     pynvml.NVML_ERROR_UNINITIALIZED: "the driver went away or NVML was shut down: restart the run",
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
         "the driver was updated during the run: restart the host"
@@ -51,6 +50,20 @@ def shut_down() -> None:
     """Undo one call of `nvmlInit`."""
     with suppress(pynvml.NVMLError):
         pynvml.nvmlShutdown()
+
+
+def finds_gpu() -> bool:
+    """Return whether this machine has an NVIDIA GPU; also true of one that does not work."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return error.value not in _NO_DRIVER_ERRORS
+    try:
+        return bool(pynvml.nvmlDeviceGetCount() > 0)
+    except pynvml.NVMLError:
+        return True
+    finally:
+        shut_down()
 
 
 class NvmlMeter:

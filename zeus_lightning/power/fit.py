@@ -16,6 +16,7 @@ from zeus_lightning.bso import ZeusBSOCallback
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusConfigError, ZeusPowerError
 from zeus_lightning.meters import EnergyMeter
+from zeus_lightning.meters.nvml import finds_gpu
 from zeus_lightning.power import summary
 from zeus_lightning.power.gpus import Gpus, check_ranges
 from zeus_lightning.power.profile import PowerProfile, ProfileKey
@@ -47,18 +48,24 @@ class PowerOptions:
     profile_path: Path | None
     url: str | None
     job_id: str | None
+    token: str | None
     apply: bool
+    on_no_gpu: Literal["warn", "error"]
     on_no_permission: Literal["raise", "observe"]
     meter: str | EnergyMeter
 
     def __post_init__(self) -> None:
-        choices = {"search": ("bracket", "sweep"), "on_no_permission": ("raise", "observe")}
+        choices = {
+            "search": ("bracket", "sweep"),
+            "on_no_gpu": ("warn", "error"),
+            "on_no_permission": ("raise", "observe"),
+        }
         for name, allowed in choices.items():
             value = getattr(self, name)
             if value not in allowed:
                 raise ZeusConfigError(f"{name} is {value!r}; it must be {' or '.join(allowed)}")
         if self.url is not None:
-            BSOClient(self.url)
+            BSOClient(self.url, self.token)
 
 
 @dataclass
@@ -173,7 +180,7 @@ class PowerFit:
             return None
         options = self.options
         key = ProfileKey(self.gpus.device_model, num_devices, batch_size)
-        service = find_service(options.url, options.job_id, bso)
+        service = find_service(options.url, options.job_id, options.token, bso)
         return ProfileStore(key, options.profile_path, service)
 
     def _use(self, profile: PowerProfile) -> None:
@@ -258,10 +265,17 @@ def open_fit(options: PowerOptions, trainer: Trainer, result: PowerResult) -> Po
     """Open this rank's GPUs, and prepare to set their limits, before the first step.
 
     Returns:
-        None if a GPU's power cannot be controlled: training continues without this callback.
+        None if a rank has no GPU, or its power cannot be controlled: training continues without
+        this callback.
     """
-    service = partial(find_service, options.url, options.job_id, _bso_callback(trainer))
+    bso = _bso_callback(trainer)
+    service = partial(find_service, options.url, options.job_id, options.token, bso)
     on_every_rank(trainer.strategy, service)  # raises for a wrong url or job_id
+    if (missing := _missing_gpus(options, trainer.strategy)) is not None:
+        if options.on_no_gpu == "error":
+            raise ZeusPowerError(missing, {"cause": "no_gpu"})
+        rank_zero_warn(f"zeus: {missing}; ZeusPowerLimitCallback does nothing")
+        return None
     try:
         gpus = _open_gpus(options, trainer.strategy)
     except ZeusPowerError as error:
@@ -275,6 +289,21 @@ def open_fit(options: PowerOptions, trainer: Trainer, result: PowerResult) -> Po
             return open_fit(replace(options, apply=False), trainer, result)
         raise
     return PowerFit(options, trainer, gpus, result)
+
+
+def _missing_gpus(options: PowerOptions, strategy: Strategy) -> str | None:
+    """The ranks whose machine has no NVIDIA GPU, as text; None if each has one."""
+    kind = options.meter.partition(":")[0] if isinstance(options.meter, str) else None
+    if kind not in ("nvml", "auto"):
+        return None
+    found = gather(strategy, finds_gpu())
+    ranks = [str(rank) for rank, has_gpu in enumerate(found) if not has_gpu]
+    if not ranks:
+        return None
+    where = (
+        "this machine" if len(ranks) == len(found) else f"the machine of rank {', '.join(ranks)}"
+    )
+    return f"{where} has no NVIDIA GPU, or no driver for it"
 
 
 def _open_gpus(options: PowerOptions, strategy: Strategy) -> Gpus:

@@ -99,15 +99,20 @@ class ProfileStore:
 
 
 def find_service(
-    url: str | None, job_id: str | None, bso: ZeusBSOCallback | None
+    url: str | None, job_id: str | None, token: str | None, bso: ZeusBSOCallback | None
 ) -> tuple[BSOClient, str] | None:
     """Return the service and the job there with which profiles are shared, if any.
 
     Both are by default those of the run's `ZeusBSOCallback`; without one, the service of a `job_id`
     is by default `$ZEUS_SERVER_URL`. One without the other raises a `ZeusConfigError`.
+    The token is by default that of `ZeusBSOCallback` at the same service, or else `$ZEUS_BSO_TOKEN`.
     """
     if bso is not None:
-        client = bso.client if url is None else BSOClient(url)
+        client = bso.client
+        url = url or (None if client is None else client.url)
+        shared = client is not None and client.url == (url or "").rstrip("/") and token is None
+        if url is not None and not shared:
+            client = BSOClient(url, token)
         if job_id is None and bso.job is not None:
             job_id = bso.job.job_id
         return None if client is None or job_id is None else (client, job_id)
@@ -123,7 +128,7 @@ def find_service(
         raise ZeusConfigError(
             f"job_id is {job_id!r}, but there is no service: pass url=..., or set $ZEUS_SERVER_URL"
         )
-    return BSOClient(url), job_id
+    return BSOClient(url, token), job_id
 
 
 def _write(path: Path, text: str) -> None:
