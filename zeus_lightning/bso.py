@@ -22,6 +22,7 @@ from zeus_lightning.program.target import contradiction
 from zeus_lightning.ranks.distributed import on_every_rank
 from zeus_lightning.trial.checkpoint import SavedTrial
 from zeus_lightning.trial.fit import Fit, end_at_once
+from zeus_lightning.trial.late_error import LateError
 from zeus_lightning.trial.outcome import outcome_of, reason_of
 from zeus_lightning.trial.record import TrialRecord
 from zeus_lightning.trial.reporter import TrialReporter
@@ -149,6 +150,7 @@ class ZeusBSOCallback(Callback):
         self.client: BSOClient | None = None
         self._fit: Fit | None = None  # from `setup` to `teardown` or an exception
         self._last_record: TrialRecord | None = None  # of the previous fit
+        self._late_error: LateError | None = None  # from `teardown` to its arrival
         self._shared = SharedRecord()  # here, before Lightning spawns or forks the ranks
 
     @property
@@ -194,6 +196,9 @@ class ZeusBSOCallback(Callback):
             return
         # the previous fit, if another callback's error kept `on_exception` from being called
         self._end_fit("errored", "the fit was aborted")
+        if self._late_error is not None:
+            self._late_error.undo()
+            self._late_error = None
         self._last_record = None
         if trainer.is_global_zero:  # other ranks may share the memory
             self._shared.clear()
@@ -276,6 +281,9 @@ class ZeusBSOCallback(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
+        late_error, self._late_error = self._late_error, None
+        if late_error is not None:
+            late_error.arrived(exception)
         outcome, reason = outcome_of(exception), reason_of(exception)
         if self._fit is not None:
             self._end_fit(outcome, reason)
@@ -290,7 +298,7 @@ class ZeusBSOCallback(Callback):
             if isinstance(error, ZeusTrialFailed) and self._on_failure == "stop":
                 rank_zero_warn(f"zeus: {error.message}")
             elif error is not None:
-                raise error  # only here, so that other callbacks can save checkpoints first
+                self._late_error = LateError(error, self, trainer)
 
     def _connect(self) -> BSOClient:
         url = self._url or os.environ.get("ZEUS_SERVER_URL")

@@ -32,6 +32,8 @@ SCENARIOS = (
     "permission",
     "observe",
     "mig",
+    "no_gpu",
+    "one_gpu",
 )
 
 
@@ -219,3 +221,24 @@ def test_a_gpu_without_power_control_on_one_rank_means_that_neither_sets_a_limit
         assert rank["error"] is None
         assert set(rank["limits_w"]) == {250}
         assert len(rank["limits_w"]) == 80
+
+
+def test_a_machine_without_a_gpu_on_one_rank_means_that_neither_sets_a_limit(
+    seen: Callable[[str], Ranks],
+) -> None:
+    first, second = seen("no_gpu")
+    for rank in (first, second):
+        assert rank["error"] is None
+        assert set(rank["limits_w"]) == {250}
+        assert len(rank["limits_w"]) == 80
+    (warned,) = first["warnings"]
+    assert "the machine of rank 1 has no NVIDIA GPU" in warned
+    assert second["warnings"] == []
+
+
+def test_two_ranks_on_one_gpu_are_an_error_that_names_them(seen: Callable[[str], Ranks]) -> None:
+    for rank in seen("one_gpu"):
+        kind, message = rank["error"]
+        assert kind == "ZeusConfigError"
+        assert "ranks 0, 1 train on the same GPU GPU-" in message
+        assert rank["limits_w"] == []

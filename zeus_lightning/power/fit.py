@@ -18,7 +18,7 @@ from zeus_lightning.errors import ZeusConfigError, ZeusPowerError
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.meters.nvml import finds_gpu
 from zeus_lightning.power import summary
-from zeus_lightning.power.gpus import Gpus, check_ranges
+from zeus_lightning.power.gpus import Gpus, check_own, check_ranges
 from zeus_lightning.power.profile import PowerProfile, ProfileKey
 from zeus_lightning.power.profile_store import ProfileStore, find_service
 from zeus_lightning.power.profiler import (
@@ -311,6 +311,7 @@ def _open_gpus(options: PowerOptions, strategy: Strategy) -> Gpus:
     with ExitStack() as close_on_error:
         open_here = partial(Gpus, options.meter, strategy.root_device)
         gpus = on_every_rank(strategy, lambda: close_on_error.enter_context(closing(open_here())))
+        check_own(gather(strategy, gpus.uuids))
         ranges = gather(strategy, (gpus.min_w, gpus.max_w))
         check_ranges({f"rank {rank}": (low, high) for rank, (low, high) in enumerate(ranges)})
         power_limits(gpus.min_w, gpus.max_w, options.profiler.step_w)  # raises for a wrong step_w

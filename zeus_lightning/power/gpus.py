@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 
 import torch
@@ -27,6 +28,7 @@ class Gpus:
         driver: The driver's version.
         min_w: Lowest settable power limit of each GPU; `max_w` is the highest.
         count: Number of GPUs.
+        uuids: Their UUIDs.
 
     Raises:
         ZeusConfigError: The meter counts no GPUs, or their limits have different ranges.
@@ -56,7 +58,8 @@ class Gpus:
         first = self._limits[0]
         self.device_model = self._meter.device_model
         self.driver, self.min_w, self.max_w = first.driver, first.min_w, first.max_w
-        self.count = len(self._limits)
+        self.uuids = [limit.uuid for limit in self._limits]
+        self.count = len(self.uuids)
 
     def take_control(self) -> None:
         """Reserve the limits for this process, and restore those that killed processes left."""
@@ -136,6 +139,22 @@ class Gpus:
         if "GPU is lost" in str(error):  # NVML's words, in the errors of limits and of meters
             disturbance = Disturbance.GPU_LOST
         self._disturbance = max(self._disturbance, disturbance)
+
+
+def check_own(uuids: Sequence[Sequence[str]]) -> None:
+    """Raise a `ZeusConfigError` if several ranks count the same GPU.
+
+    Args:
+        uuids: Each rank's GPUs.
+    """
+    for uuid in sorted({uuid for of_rank in uuids for uuid in of_rank}):
+        ranks = [str(rank) for rank, of_rank in enumerate(uuids) if uuid in of_rank]
+        if len(ranks) > 1:
+            raise ZeusConfigError(
+                f"ranks {', '.join(ranks)} train on the same GPU {uuid}, and only one of them "
+                "could set its power limit: give each rank a GPU of its own, or train without "
+                "ZeusPowerLimitCallback"
+            )
 
 
 def check_ranges(ranges_w: dict[str, tuple[float, float]]) -> None:

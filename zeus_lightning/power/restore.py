@@ -232,10 +232,14 @@ def _open_locked(path: Path) -> int:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                owner = Record.from_json(os.pread(fd, _RECORD_BYTES, 0)) or "another process"
+                owner = Record.from_json(os.pread(fd, _RECORD_BYTES, 0))
+                if owner is not None and owner.pid == os.getpid():
+                    remedy = "this process has another ZeusPowerLimitCallback at work: keep one"
+                else:
+                    remedy = "wait for that one, or train on another GPU"
                 raise ZeusPowerError(
-                    f"the power limit of GPU {path.stem} is in use by {owner}; one run at a time "
-                    "can set it: wait for that one, or train on another GPU",
+                    f"the power limit of GPU {path.stem} is in use by "
+                    f"{owner or 'another process'}; one run at a time can set it: {remedy}",
                     {"cause": "in_use"},
                 ) from None
             # Another process may have deleted the file before it was locked here.
