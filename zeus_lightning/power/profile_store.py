@@ -105,7 +105,7 @@ def find_service(
 
     Both are by default those of the run's `ZeusBSOCallback`; without one, the service of a `job_id`
     is by default `$ZEUS_SERVER_URL`. One without the other raises a `ZeusConfigError`.
-    The token is by default that of `ZeusBSOCallback` at the same service, or else `$ZEUS_BSO_TOKEN`.
+    The token is by default `ZeusBSOCallback`'s at the same service, or else `$ZEUS_BSO_TOKEN`.
     """
     if bso is not None:
         client = bso.client

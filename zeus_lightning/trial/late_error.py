@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lightning.pytorch import Callback, Trainer
 
 
@@ -25,8 +27,9 @@ class LateError:
         self._callback = callback
         self._trainer = trainer
         self._callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        self._describe = trainer.profiler.describe
-        trainer.profiler.describe = self._raise  # type: ignore[method-assign]
+        self._profiler: Any = trainer.profiler  # type: ignore[attr-defined]
+        self._describe = self._profiler.describe
+        self._profiler.describe = self._raise
 
     def _raise(self) -> None:
         self._describe()
@@ -47,5 +50,5 @@ class LateError:
 
     def undo(self) -> None:
         """Undo the changes to the Trainer."""
-        self._trainer.profiler.describe = self._describe  # type: ignore[method-assign]
+        self._profiler.describe = self._describe
         self._trainer.callbacks = self._callbacks  # type: ignore[attr-defined]

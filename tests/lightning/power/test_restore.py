@@ -197,6 +197,14 @@ def test_a_second_process_is_refused_with_the_firsts_pid(
     TemporaryLimit(limit).restore()
 
 
+def test_a_second_user_in_the_same_process_is_refused_and_told_so(limit: PowerLimit) -> None:
+    first, again = TemporaryLimit(limit), PowerLimit(0)
+    with pytest.raises(ZeusPowerError, match="this process has another ZeusPowerLimitCallback"):
+        TemporaryLimit(again)
+    again.close()
+    first.restore()
+
+
 def test_a_living_process_with_the_pid_of_a_killed_one_refuses_nobody(
     fake_gpus: FakeDriver, killed: int, limit: PowerLimit
 ) -> None:
