@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from zeus_service import create_app
 from zeus_service.config import Config
 from zeus_service.store.migrate import upgrade
+from zeus_service.store.transactions import transaction
 
 SERVERS = {"postgresql": "ZEUS_TEST_POSTGRES_URL", "mysql": "ZEUS_TEST_MYSQL_URL"}
 """Variables that name a server to use in place of one of the tests' own."""
@@ -77,6 +79,24 @@ def migrated_database(name: str, folder: Path) -> Iterator[str]:
     with new_database(name, folder) as url:
         upgrade(create_app(Config(database_url=url)))
         yield url
+
+
+_WAITING = {
+    "postgresql": "SELECT count(*) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND wait_event_type = 'Lock'",
+    "mysql": "SELECT count(*) FROM information_schema.innodb_trx t"
+    " JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id"
+    " WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()",
+}
+
+
+def waiting_sessions() -> int:
+    """How many sessions of the application's database wait for a lock."""
+    with transaction(read_only=True) as connection:
+        name = connection.dialect.name
+        if name == "mysql":  # which repeats its last answer to whoever asks again within 0.1 s
+            time.sleep(0.15)
+        return int(connection.execute(text(_WAITING[name])).scalar_one())
 
 
 def kill_connections(database_url: str) -> int:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-import time
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pymysql
 from postgres_cluster import user_of_servers
+from running import Running
 from service_process import free_port
+from waiting import LIMIT_S, wait_until
 
 
 def _program(name: str) -> str | None:
@@ -26,14 +26,14 @@ def is_installed() -> bool:
     return bool(_program("mariadbd") and _program("mariadb-install-db"))
 
 
-class MariaDbCluster:
+class MariaDbCluster(Running):
     """A server in a temporary folder, on a free port of 127.0.0.1, within a `with`."""
 
     def __init__(self) -> None:
         self.port = free_port()
         self.url = f"mysql://root@127.0.0.1:{self.port}/mysql"
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
         install, server = _program("mariadb-install-db"), _program("mariadbd")
         assert install
         assert server
@@ -51,7 +51,7 @@ class MariaDbCluster:
                 stdout=output,
                 stderr=output,
                 check=True,
-                timeout=180,
+                timeout=LIMIT_S,
                 **user,
             )
             self._process = subprocess.Popen(
@@ -73,24 +73,20 @@ class MariaDbCluster:
                 stderr=output,
                 **user,
             )
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                pymysql.connect(host="127.0.0.1", port=self.port, user="root").close()
-            except pymysql.OperationalError:
-                if self._process.poll() is not None or time.monotonic() > deadline:
-                    self._process.kill()
-                    raise RuntimeError(f"MariaDB did not start:\n{log.read_text()}") from None
-                time.sleep(0.1)
-            else:
-                return self
+        try:
+            wait_until(self._answers)
+        except AssertionError:
+            self._process.kill()
+            raise RuntimeError(f"MariaDB did not start:\n{log.read_text()}") from None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def _answers(self) -> bool:
+        assert self._process.poll() is None
+        with suppress(pymysql.OperationalError):
+            pymysql.connect(host="127.0.0.1", port=self.port, user="root").close()
+            return True
+        return False
+
+    def end(self) -> None:
         self._process.terminate()
-        self._process.wait(timeout=60)
+        self._process.wait(timeout=LIMIT_S)
         shutil.rmtree(self._folder)

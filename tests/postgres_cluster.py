@@ -7,10 +7,11 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from running import Running
 from service_process import free_port
+from waiting import LIMIT_S
 
 
 def binaries() -> Path | None:
@@ -29,7 +30,7 @@ def user_of_servers() -> dict[str, Any]:
     return {"user": "nobody", "extra_groups": []} if os.getuid() == 0 else {}
 
 
-class PostgresCluster:
+class PostgresCluster(Running):
     """A cluster in a temporary folder, on a free port of 127.0.0.1, within a `with`."""
 
     def __init__(self) -> None:
@@ -37,11 +38,16 @@ class PostgresCluster:
         assert programs is not None
         self._programs = programs
         self._as = user_of_servers()
+        self._folder = Path(tempfile.mkdtemp(prefix="zeus-postgres-"))
+        if self._as:
+            shutil.chown(self._folder, self._as["user"])
         self.port = free_port()
         self.url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:
-        """Start it, and wait until it takes connections."""
+        """Start it, and wait until it takes connections; the first time it is created."""
+        if not (self._folder / "data").exists():
+            self._run("initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale")
         settings = {
             "port": self.port,
             "listen_addresses": "127.0.0.1",
@@ -66,25 +72,12 @@ class PostgresCluster:
             stdout=subprocess.DEVNULL,  # the server would keep a pipe open
             stderr=subprocess.PIPE if program == "initdb" else subprocess.DEVNULL,
             check=False,
-            timeout=180,
+            timeout=LIMIT_S,
             **self._as,
         )
         assert result.returncode == 0, (program, arguments, result.stderr)
 
-    def __enter__(self) -> Self:
-        self._folder = Path(tempfile.mkdtemp(prefix="zeus-postgres-"))
-        if self._as:
-            shutil.chown(self._folder, self._as["user"])
-        self._run("initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale")
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def end(self) -> None:
         if (self._folder / "data" / "postmaster.pid").exists():
             self.stop("immediate")
         shutil.rmtree(self._folder)

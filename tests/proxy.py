@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import requests
+from running import Running
+from waiting import LIMIT_S
 
 Body = dict[str, Any]
 
@@ -32,7 +33,7 @@ def _kind(method: str, path: str) -> str:
     return {"jobs": "job", "trials": "start", "reports": "report"}.get(last, last)
 
 
-class Proxy:
+class Proxy(Running):
     """Passes requests on to the service at `url`.
 
     Args:
@@ -58,7 +59,11 @@ class Proxy:
                 given = instead(request)
                 if given is None:
                     response = requests.request(
-                        self.command, url + self.path, data=body, headers=self.headers, timeout=30
+                        self.command,
+                        url + self.path,
+                        data=body,
+                        headers=self.headers,
+                        timeout=LIMIT_S,
                     )
                     given = response.status_code, response.json()
                 status, answer = given
@@ -82,15 +87,9 @@ class Proxy:
         """How many requests of a kind have come."""
         return sum(request.kind == kind for request in self.seen)
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def end(self) -> None:
         self._server.shutdown()
         self._server.server_close()

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import psutil
 import requests
+from running import Running
+from waiting import LIMIT_S, wait_until
 
 BIN = Path(sys.executable).parent
 GUNICORN = (
@@ -24,20 +24,27 @@ GUNICORN = (
 APPLICATION = "zeus_service.wsgi:app"
 
 
+PORTS = range(15_000, 32_000)
+"""Below the ports that Linux gives to clients: one of those might take a server's while it is
+restarted, and a client that calls a server that is away might even be connected to itself."""
+
+
 def free_port() -> int:
     """A port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            port = random.SystemRandom().choice(PORTS)
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
-class ServiceProcess:
+class ServiceProcess(Running):
     """`zeus-service serve` on a free port.
 
     `database_url` names its database, by default a SQLite file in `folder`. `program` is the
     `zeus-service` to run, by default this environment's; `gunicorn` runs gunicorn with
     `service/gunicorn.conf.py` instead, for `application`. Its output goes to `folder/service.log`.
-    Leaving the context ends it with SIGTERM.
+    It runs within a `with`, at whose end it need not wait for its clients.
     """
 
     def __init__(
@@ -84,17 +91,18 @@ class ServiceProcess:
                 cwd=self.log.parent,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                if requests.get(f"{self.url}/healthz", timeout=5).ok:
-                    return
-            except requests.ConnectionError:
-                pass
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.kill()
-                raise RuntimeError(f"the service did not start:\n{self.log.read_text()}")
-            time.sleep(0.05)
+        try:
+            wait_until(self._answers)
+        except AssertionError:
+            self.kill()
+            raise RuntimeError(f"the service did not start:\n{self.log.read_text()}") from None
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None
+        with suppress(requests.ConnectionError, requests.Timeout):
+            return requests.get(f"{self.url}/healthz", timeout=LIMIT_S).ok
+        return False
 
     def workers(self) -> list[int]:
         """The process ids of its workers."""
@@ -121,18 +129,10 @@ class ServiceProcess:
                 os.killpg(self._process.pid, signal_number)
         else:
             self._process.send_signal(signal_number)
-        status = self._process.wait(timeout=60)
+        status = self._process.wait(timeout=LIMIT_S)
         self._process = None
         return status
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
+    def end(self) -> None:
+        """SIGQUIT: without waiting for clients that keep their connections open."""
+        self._end(signal.SIGQUIT)

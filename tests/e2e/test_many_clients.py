@@ -7,7 +7,6 @@ import json
 import os
 import random
 import signal
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,6 +21,7 @@ from service.conftest import application
 from service.jobs import spec_json
 from service_process import ServiceProcess
 from sqlalchemy import Row, select
+from waiting import LIMIT_S, wait_until
 from zeus_service import optimizer
 from zeus_service.spec import JobSpec
 from zeus_service.store.models import EVENTS, REPORTS, TRIALS
@@ -31,7 +31,7 @@ from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusServiceUnavailable
 from zeus_lightning.messages import Report
 
-CLIENTS, TRIALS_EACH, REPORTS_EACH, WORKERS, KILLS = 64, 20, 2, 4, 24
+CLIENTS, TRIALS_EACH, REPORTS_EACH, WORKERS, KILLS = 64, 8, 2, 4, 12
 
 
 @dataclass
@@ -56,7 +56,7 @@ def figures(client: int, sequence: int) -> dict[str, Any]:
 
 def without_retry(port: int, job_id: str, number: int, done: Acknowledged) -> None:
     """A client that takes no failure: on one connection, each request once."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
 
     def post(path: str, body: Any) -> dict[str, Any]:
         connection.request(
@@ -82,15 +82,17 @@ def without_retry(port: int, job_id: str, number: int, done: Acknowledged) -> No
 def with_retry(port: int, job_id: str, number: int, done: Acknowledged) -> None:
     """The real client; like the callback, it sends again later what nobody took."""
     client = BSOClient(f"http://127.0.0.1:{port}", timeout_s=60)
-    deadline = time.monotonic() + 900
 
     def until_it_is_taken(call: Callable[[], Any]) -> Any:
-        while True:
-            try:
-                return call()
-            except ZeusServiceUnavailable:
-                assert time.monotonic() < deadline
-                time.sleep(0.5)
+        taken: list[Any] = []
+
+        def try_it() -> bool:
+            with suppress(ZeusServiceUnavailable):
+                taken.append(call())
+            return bool(taken)
+
+        wait_until(try_it)
+        return taken[0]
 
     for turn in range(TRIALS_EACH):
         key = f"{job_id}-{number}-{turn}"
@@ -115,7 +117,7 @@ def kill_at_random(service: ServiceProcess, done: Acknowledged, finished: Event)
         while len(done.reports) < moment:
             if finished.wait(0.005):
                 return number - 1
-        if number % 8 == 0:
+        if number % 4 == 0:
             service.kill()
             service.start()
         elif workers := service.workers():
@@ -147,12 +149,13 @@ def check(job_ids: list[str], done: Acknowledged) -> None:
 
 
 @pytest.mark.parametrize("killing", [False, True], ids=["undisturbed", "killed at random"])
-@pytest.mark.parametrize("job_count", [1, CLIENTS], ids=["one job", "a job each"])
 @pytest.mark.parametrize("kind", DATABASES)
 def test_many_clients_lose_nothing(
-    kind: str, job_count: int, killing: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kind: str, killing: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("ERROR", "urllib3.connectionpool")  # each retry is a warning
+    # Each database with both disturbances and both numbers of jobs, in two cases and not in four.
+    job_count = 1 if killing == (kind != "postgresql") else CLIENTS
     job_ids = [f"job-{number}" for number in range(job_count)]
     done, finished = Acknowledged(), Event()
     with migrated_database(kind, tmp_path) as url, application(url):

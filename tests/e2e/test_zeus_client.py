@@ -9,16 +9,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 import requests
 from databases import POSTGRESQL, migrated_database
 from fake_nvml import FakeDriver
+from running import Running
 from service.test_cli import zeus_service
 from service_process import ServiceProcess
+from waiting import LIMIT_S
 
 JOB = {
     "job_id": "digits-1",
@@ -53,8 +54,11 @@ def a_service(database: str, token: str, folder: Path) -> Iterator[tuple[Service
         yield service, service.url.replace("//", f"//{user}")
 
 
-class ZeusRun:
-    """A process that trains under Zeus's client, from its start to its exit; or several ranks."""
+class ZeusRun(Running):
+    """A process that trains under Zeus's client, from its start to its exit; or several ranks.
+
+    The script ends by itself at the end of its input, which leaving the block is.
+    """
 
     def __init__(self, url: str, gpus: FakeDriver, *, ranks: int = 1, **changes: Any) -> None:
         self._gpus, self._ranks = gpus, ranks
@@ -73,21 +77,16 @@ class ZeusRun:
             env={**gpus.env, "OMP_NUM_THREADS": "1"},
         )
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
         self.started = self._heard()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.status, self.errors = self.end()
-        else:
+    def end(self) -> None:
+        """Let the script end, or see it ended; its `status`, and what it wrote as `errors`."""
+        try:
+            _, self.errors = self._process.communicate(timeout=LIMIT_S)
+        finally:
             self._process.kill()
-            self._process.communicate()
+        self.status = self._process.returncode
 
     @property
     def batch_size(self) -> int:
@@ -108,11 +107,6 @@ class ZeusRun:
         """Fail as a training script may."""
         self._say("raise")
 
-    def end(self) -> tuple[int, str]:
-        """Let the script end, or see it ended; its status and what it wrote as errors."""
-        _, errors = self._process.communicate(timeout=600)
-        return self._process.returncode, errors
-
     def _say(self, line: str) -> None:
         assert self._process.stdin
         self._process.stdin.write(f"{line}\n")
@@ -122,7 +116,9 @@ class ZeusRun:
         """The answer that all ranks have got, with the texts of all: one of them has a reason."""
         assert self._process.stdout
         line = self._process.stdout.readline()
-        assert line, f"Zeus's client ended:\n{self.end()[1]}"
+        if not line:
+            self.end()
+            raise AssertionError(f"Zeus's client ended:\n{self.errors}")
         answers: list[dict[str, Any]] = json.loads(line)
         assert len(answers) == self._ranks
         texts = [answer.pop("failed", None) for answer in answers]
@@ -276,10 +272,11 @@ def test_a_client_without_a_token_is_told_where_to_put_it(
     fake_gpus: FakeDriver, tmp_path: Path
 ) -> None:
     with ServiceProcess(tmp_path, ZEUS_BSO_TOKEN="secret") as service:
-        status, errors = ZeusRun(service.url, fake_gpus).end()
-    assert status == 1
-    assert "Zeus server returned status code 401" in errors
-    assert "http://zeus:TOKEN@HOST" in errors
+        run = ZeusRun(service.url, fake_gpus)
+        run.end()
+    assert run.status == 1
+    assert "Zeus server returned status code 401" in run.errors
+    assert "http://zeus:TOKEN@HOST" in run.errors
 
 
 def test_the_job_is_what_the_client_measured_with(
@@ -312,7 +309,8 @@ def test_a_job_whose_batch_sizes_have_all_failed_says_so_in_the_client(
     last = {"job_id": "digits-last", "batch_sizes": [16], "max_epochs": 1}
     with ZeusRun(service.url, fake_gpus, **last) as run:
         run.epoch(10, 0.5)
-    status, errors = ZeusRun(service.url, fake_gpus, **last).end()
-    assert status == 1
-    assert "Zeus server returned status code 409" in errors
-    assert "no batch size left to try: 16 (not_converged) failed" in errors
+    second = ZeusRun(service.url, fake_gpus, **last)
+    second.end()
+    assert second.status == 1
+    assert "Zeus server returned status code 409" in second.errors
+    assert "no batch size left to try: 16 (not_converged) failed" in second.errors

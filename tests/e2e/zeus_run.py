@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 from zeus.monitor import ZeusMonitor
 from zeus.optimizer.batch_size import BatchSizeOptimizer, JobSpec
 from zeus.optimizer.batch_size.exceptions import ZeusBSOTrainFailError
@@ -30,6 +31,9 @@ class Monitor(ZeusMonitor):
     def end_window(self, key: str, sync_execution: bool = False, cancel: bool = False) -> Any:
         return super().end_window(key, sync_execution=False, cancel=cancel)
 
+
+# Zeus's client gives up after the 5 s that httpx waits by default, which a loaded machine exceeds.
+httpx._config.DEFAULT_TIMEOUT_CONFIG.read = 120
 
 RANK, WORLD_SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 

@@ -22,6 +22,7 @@ from programs import new_job, outcomes, trials
 from proxy import Body, Proxy, Request
 from ranks import DEADLINE_S, run_ranks, running_ranks, seen
 from service_process import ServiceProcess, free_port
+from waiting import wait_until
 
 from zeus_lightning.meters.cpu_estimate import WATTS_PER_CORE, CpuEstimateMeter
 
@@ -169,18 +170,10 @@ def test_ctrl_c_ends_the_trial_as_interrupted(
     job = {"ZEUS_JOB_ID": new_job()}
     endless = {"endless": service.url}
     with running_ranks(tmp_path, endless, env=job, strategy=strategy, max_epochs=-1) as (process,):
-        wait_for(tmp_path / "endless.begun")
+        wait_until((tmp_path / "endless.begun").exists)
         os.killpg(process.pid, signal.SIGINT)
         process.wait(timeout=DEADLINE_S)
     assert outcomes(service.url, job["ZEUS_JOB_ID"]) == ["interrupted"]
-
-
-def wait_for(path: Path) -> None:
-    """Wait until a file is there."""
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not path.exists():
-        assert time.monotonic() < deadline_s, path
-        time.sleep(0.1)
 
 
 def after_a_while(request: Request) -> None:

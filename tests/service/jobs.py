@@ -1,10 +1,13 @@
-"""Job specifications for tests."""
+"""Jobs of the service, for tests."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from sqlalchemy import NullPool, create_engine, update
+from zeus_service.config import Config
 from zeus_service.spec import JobSpec
+from zeus_service.store.models import TRIALS
 
 
 def spec_json(**changes: Any) -> dict[str, Any]:
@@ -27,3 +30,10 @@ def spec_json(**changes: Any) -> dict[str, Any]:
 def spec(**changes: Any) -> JobSpec:
     """A valid specification, resolved as the service stores it."""
     return JobSpec.model_validate(spec_json(**{"policy": "zeus", "seed": 1, **changes}))
+
+
+def let_leases_expire(database_url: str) -> None:
+    """Move the end of every trial's lease into the past, in place of waiting for it."""
+    engine = create_engine(Config(database_url=database_url).database_url, poolclass=NullPool)
+    with engine.begin() as connection:
+        connection.execute(update(TRIALS).values(lease_expires_at=1.0))

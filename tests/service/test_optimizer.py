@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 from databases import POSTGRESQL
 from flask import Flask
 from service.conftest import application
-from service.jobs import spec_json
+from service.jobs import let_leases_expire, spec_json
 from service.store.test_transactions import just_before, on_servers
 from sqlalchemy import select
 from zeus_service import counters, messages, optimizer, stopping
@@ -111,13 +110,15 @@ def test_a_job_is_not_exhausted_while_a_running_trial_may_converge(app: Flask, p
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_job_is_exhausted_when_its_last_running_trial_is_lost(app: Flask, policy: str) -> None:
-    start(batch_sizes=[32], policy=policy, lease_s=1)
+def test_a_job_is_exhausted_when_its_last_running_trial_is_lost(
+    app: Flask, database_url: str, policy: str
+) -> None:
+    start(batch_sizes=[32], policy=policy)
     optimizer.start_trial("job", None)
     optimizer.start_trial("job", None)
     for number in (1, 2):
         optimizer.end_trial("job", number, messages.TrialEnd(outcome="not_converged"))
-    time.sleep(1.1)
+    let_leases_expire(database_url)
     with pytest.raises(ExhaustedJob):
         optimizer.start_trial("job", None)
 

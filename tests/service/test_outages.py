@@ -21,6 +21,7 @@ from service.conftest import application
 from service.jobs import spec_json
 from service_process import ServiceProcess
 from sqlalchemy import NullPool, create_engine, make_url, select
+from waiting import LIMIT_S, wait_until
 from zeus_service import create_app, optimizer
 from zeus_service.config import Config
 from zeus_service.store.jobs import LockedJob
@@ -55,26 +56,32 @@ def cluster() -> Iterator[PostgresCluster]:
         yield cluster
 
 
+def wait_for_more(answers: list[Any]) -> None:
+    """Wait until each of the 16 clients could have had two more answers."""
+    before = len(answers)
+    wait_until(lambda: len(answers) >= before + 32)
+
+
 @needs_server
 def test_postgresql_may_be_restarted_in_the_middle(
     cluster: PostgresCluster, tmp_path: Path
 ) -> None:
     acknowledged: list[tuple[int, int, float]] = []
+    refused: list[int] = []
     finished = Event()
 
-    def client(number: int) -> int:
-        refused, turn = 0, 0
+    def client(number: int) -> None:
+        turn = 0
         with requests.Session() as session:
 
             def until_it_is_taken(path: str, body: Any, **headers: str) -> dict[str, Any]:
-                nonlocal refused
                 while True:
                     url = f"{service.url}/api/v1/jobs/job/trials{path}"
-                    response = session.post(url, json=body, headers=headers, timeout=120)
+                    response = session.post(url, json=body, headers=headers, timeout=LIMIT_S)
                     if response.ok:
                         return dict(response.json())
                     check_unavailable(response)
-                    refused += 1
+                    refused.append(number)
                     time.sleep(0.1)
 
             while turn < 3 or not finished.is_set():
@@ -84,27 +91,28 @@ def test_postgresql_may_be_restarted_in_the_middle(
                 for sequence in (1, 2):
                     answer = until_it_is_taken(f"/{trial}/reports", report(sequence))
                     acknowledged.append((trial, sequence, answer["cost"]))
-        return refused
 
     with (
         ServiceProcess(tmp_path, database_url=cluster.url, workers=2) as service,
         ThreadPoolExecutor(16) as pool,
     ):
         jobs = f"{service.url}/api/v1/jobs"
-        requests.post(jobs, json=spec_json(beta_knob=None), timeout=30).raise_for_status()
+        requests.post(jobs, json=spec_json(beta_knob=None), timeout=LIMIT_S).raise_for_status()
         clients = [pool.submit(client, number) for number in range(16)]
         try:
             for mode in ("fast", "immediate"):
-                time.sleep(1)
+                wait_for_more(acknowledged)
                 cluster.stop(mode)
-                check_unavailable(requests.get(jobs, timeout=30), "refused")
-                assert requests.get(f"{service.url}/healthz", timeout=30).ok
+                check_unavailable(requests.get(jobs, timeout=LIMIT_S), "refused")
+                assert requests.get(f"{service.url}/healthz", timeout=LIMIT_S).ok
+                wait_for_more(refused)
                 cluster.start()
-                assert requests.get(jobs, timeout=30).ok
-            time.sleep(1)
+                assert requests.get(jobs, timeout=LIMIT_S).ok
+            wait_for_more(acknowledged)
         finally:
             finished.set()
-        assert sum(future.result(timeout=300) for future in clients) > 0
+        for future in clients:
+            future.result(timeout=LIMIT_S)
     with application(cluster.url):
         assert optimizer.rebuild("job")
         with transaction(read_only=True) as connection:
@@ -113,6 +121,16 @@ def test_postgresql_may_be_restarted_in_the_middle(
     assert sorted(stored) == sorted(acknowledged)
     trials = {trial for trial, _, _ in acknowledged}
     assert trials == set(range(1, len(trials) + 1))
+
+
+def unread_bytes_of_clients(service: ServiceProcess) -> list[int]:
+    """For each connection of a client, how many bytes of its requests no worker has read."""
+    found = []
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, _, state, queues, *_ = line.split()
+        if int(local.rpartition(":")[2], 16) == service.port and state == "01":  # established
+            found.append(int(queues.rpartition(":")[2], 16))
+    return found
 
 
 @pytest.mark.parametrize("kind", DATABASES)
@@ -124,19 +142,19 @@ def test_sigterm_lets_the_requests_in_flight_finish(kind: str, tmp_path: Path) -
         ThreadPoolExecutor(5) as pool,
     ):
         jobs = f"{service.url}/api/v1/jobs"
-        requests.post(jobs, json=spec_json(), timeout=30).raise_for_status()
+        requests.post(jobs, json=spec_json(), timeout=LIMIT_S).raise_for_status()
         idle = requests.Session()
-        assert idle.get(jobs, timeout=30).ok  # and its connection is kept
+        assert idle.get(jobs, timeout=LIMIT_S).ok  # and its connection is kept
         with transaction() as connection:
             LockedJob.lock(connection, "job")
             starts = [
-                pool.submit(requests.post, f"{jobs}/job/trials", json={}, timeout=60)
+                pool.submit(requests.post, f"{jobs}/job/trials", json={}, timeout=LIMIT_S)
                 for _ in range(4)
             ]
-            time.sleep(1)
+            wait_until(lambda: unread_bytes_of_clients(service) == [0] * 5)
             assert not any(start.done() for start in starts)
             status = pool.submit(service.stop)
-            time.sleep(1)
+            wait_until(lambda: "Handling signal: term" in service.log.read_text())
         assert sorted(start.result().json()["trial_number"] for start in starts) == [1, 2, 3, 4]
         assert status.result() == 0
         idle.close()
@@ -170,14 +188,16 @@ def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
         full = tmp_path / "full"
         full.touch()
         for number in range(100):
-            answer = requests.post(jobs, json=spec_json(job_id=f"job-{number}"), timeout=30)
+            answer = requests.post(jobs, json=spec_json(job_id=f"job-{number}"), timeout=LIMIT_S)
             if answer.status_code != 201:
                 break
         check_unavailable(answer, "database or disk is full")
-        assert len(requests.get(jobs, timeout=30).json()["jobs"]) == number
-        check_unavailable(requests.post(jobs, json=spec_json(job_id=f"job-{number}"), timeout=30))
+        assert len(requests.get(jobs, timeout=LIMIT_S).json()["jobs"]) == number
+        check_unavailable(
+            requests.post(jobs, json=spec_json(job_id=f"job-{number}"), timeout=LIMIT_S)
+        )
         full.unlink()
-        answer = requests.post(jobs, json=spec_json(job_id=f"job-{number}"), timeout=30)
+        answer = requests.post(jobs, json=spec_json(job_id=f"job-{number}"), timeout=LIMIT_S)
         assert answer.status_code == 201
 
 
@@ -211,24 +231,26 @@ def test_a_file_that_becomes_read_only_is_told_and_passes() -> None:
         named = program(folder, AS_NOBODY)
         with ServiceProcess(folder, database_url=url, program=named) as service:
             jobs = f"{service.url}/api/v1/jobs"
-            assert requests.post(jobs, json=spec_json(), timeout=30).status_code == 201
+            assert requests.post(jobs, json=spec_json(), timeout=LIMIT_S).status_code == 201
             path.chmod(0o444)
-            answer = requests.post(f"{jobs}/job/trials", json={}, timeout=30)
+            answer = requests.post(f"{jobs}/job/trials", json={}, timeout=LIMIT_S)
             check_unavailable(answer, "readonly database")
-            assert requests.get(jobs, timeout=30).ok
+            assert requests.get(jobs, timeout=LIMIT_S).ok
             for part in folder.glob(f"{path.name}*"):  # the log and its index have its mode
                 part.chmod(0o666)
-            assert requests.post(f"{jobs}/job/trials", json={}, timeout=30).status_code == 201
+            assert requests.post(f"{jobs}/job/trials", json={}, timeout=LIMIT_S).status_code == 201
             if os.getuid() == 0:  # the same by its owner: its mode stays as it is
                 for part in folder.glob(f"{path.name}*"):
                     os.chown(part, 0, 0)
                     part.chmod(0o644)
-                answer = requests.post(f"{jobs}/job/trials", json={}, timeout=30)
+                answer = requests.post(f"{jobs}/job/trials", json={}, timeout=LIMIT_S)
                 check_unavailable(answer, "readonly database")
                 nobody = pwd.getpwnam("nobody")
                 for part in folder.glob(f"{path.name}*"):
                     os.chown(part, nobody.pw_uid, nobody.pw_gid)
-                assert requests.post(f"{jobs}/job/trials", json={}, timeout=30).status_code == 201
+                assert (
+                    requests.post(f"{jobs}/job/trials", json={}, timeout=LIMIT_S).status_code == 201
+                )
 
 
 @needs_server

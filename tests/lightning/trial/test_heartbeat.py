@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +13,7 @@ from lightning.pytorch import Callback
 from programs import BreaksOnException, Data, Net, Raise, new_job, outcomes, trainer, zeus
 from proxy import Body, Proxy, Request
 from service_process import ServiceProcess
+from waiting import wait_until
 
 from zeus_lightning.trial.heartbeat import start_heartbeat
 
@@ -23,18 +22,11 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "zeus-heartbeat"]
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-
-
 @pytest.fixture(autouse=True)
 def _none_is_left() -> Any:
-    wait_for(lambda: not threads())
+    wait_until(lambda: not threads())
     yield
-    wait_for(lambda: not threads())
+    wait_until(lambda: not threads())
 
 
 def with_a_short_lease(request: Request, body: Body) -> Body:
@@ -51,7 +43,7 @@ class LongEpochs(Callback):
         self.most_threads = 0
 
     def on_train_batch_end(self, *args: Any) -> None:
-        wait_for(lambda: self.proxy.count("heartbeat") >= self.beats)
+        wait_until(lambda: self.proxy.count("heartbeat") >= self.beats)
         self.most_threads = max(self.most_threads, len(threads()))
 
 
@@ -75,14 +67,14 @@ def test_it_ends_with_the_fit_however_that_ends(
         with pytest.raises((ZeroDivisionError, SystemExit)):
             trainer(zeus(proxy.url), epochs, Raise(error)).fit(Net(), Data())
         assert epochs.most_threads == 1
-        wait_for(lambda: not threads())
+        wait_until(lambda: not threads())
 
 
 def test_it_ends_also_when_another_callback_breaks_on_exception(service: ServiceProcess) -> None:
     with Proxy(service.url, after=with_a_short_lease) as proxy:
         with pytest.raises(OSError, match="in on_exception"):
             trainer(BreaksOnException(ZeroDivisionError()), zeus(proxy.url)).fit(Net(), Data())
-        wait_for(lambda: not threads())
+        wait_until(lambda: not threads())
 
 
 def test_a_heartbeat_that_is_refused_or_fails_changes_nothing(service: ServiceProcess) -> None:
@@ -101,12 +93,12 @@ def test_it_ends_when_it_is_stopped_or_the_run_is_over() -> None:
     beats, running = [], [True]
     stop = start_heartbeat(lambda: beats.append(1), lambda: True, 0.03)
     start_heartbeat(lambda: beats.append(1), lambda: running[0], 0.03)
-    wait_for(lambda: len(beats) > 4)
+    wait_until(lambda: len(beats) > 4)
     assert len(threads()) == 2
     stop()
-    wait_for(lambda: len(threads()) == 1)
+    wait_until(lambda: len(threads()) == 1)
     running[0] = False
-    wait_for(lambda: not threads())
+    wait_until(lambda: not threads())
 
 
 def test_a_heartbeat_that_is_being_sent_keeps_no_process_alive() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import requests
-from service.jobs import spec_json
+from service.jobs import let_leases_expire, spec_json
 from service_process import ServiceProcess
 from zeus_service.policies import DEFAULT_POLICY
 
@@ -205,14 +205,16 @@ def test_a_report_takes_an_interruption_back(api: Api, job: str, trial: str) -> 
     assert api("GET", f"/jobs/{job}").json()["outcomes"] == {"converged": 1}
 
 
-def test_a_trial_whose_lease_ran_out_is_lost_at_the_next_start(api: Api) -> None:
-    api("POST", "/jobs", spec_json(job_id="lease", lease_s=1))
+def test_a_trial_whose_lease_ran_out_is_lost_at_the_next_start(
+    api: Api, any_service: ServiceProcess
+) -> None:
+    api("POST", "/jobs", spec_json(job_id="lease"))
     path = "/jobs/lease/trials"
     assert api("POST", path, {}).json()["why"] == "explore"
     assert api("POST", path, {}).json()["why"] == "concurrent"
     api("PATCH", f"{path}/2", {"outcome": "withdrawn"})
-    assert api("POST", f"{path}/1/heartbeat", {}).json() == {"lease_s": 1.0}
-    time.sleep(1.1)
+    assert api("POST", f"{path}/1/heartbeat", {}).json() == {"lease_s": 900.0}
+    let_leases_expire(any_service.database_url)
     start = api("POST", path, {}).json()
     assert (start["batch_size"], start["why"]) == (32, "explore")
     assert api("GET", path).json()["trials"][0]["outcome"] == "lost"
@@ -220,12 +222,14 @@ def test_a_trial_whose_lease_ran_out_is_lost_at_the_next_start(api: Api) -> None
     assert api("POST", f"{path}/1/reports", report()).json()["decision"] == "continue"
 
 
-def test_a_lost_trial_is_no_verdict_and_blocks_no_exploration(api: Api) -> None:
-    api("POST", "/jobs", spec_json(job_id="lost", lease_s=1))
+def test_a_lost_trial_is_no_verdict_and_blocks_no_exploration(
+    api: Api, any_service: ServiceProcess
+) -> None:
+    api("POST", "/jobs", spec_json(job_id="lost"))
     path = "/jobs/lost/trials"
     before = api("GET", "/jobs/lost").json()["arms"]
     api("POST", path, {})
-    time.sleep(1.1)
+    let_leases_expire(any_service.database_url)
     for _ in range(2):  # it is lost at the next start, and once
         start = api("POST", path, {}).json()
         api("PATCH", f"{path}/{start['trial_number']}", {"outcome": "withdrawn"})
@@ -235,12 +239,14 @@ def test_a_lost_trial_is_no_verdict_and_blocks_no_exploration(api: Api) -> None:
     assert (shown["arms"], shown["outcomes"]) == (before, outcomes)
 
 
-def test_a_report_revives_a_lost_trial_also_when_it_is_the_last(api: Api) -> None:
-    api("POST", "/jobs", spec_json(job_id="revived", lease_s=1))
+def test_a_report_revives_a_lost_trial_also_when_it_is_the_last(
+    api: Api, any_service: ServiceProcess
+) -> None:
+    api("POST", "/jobs", spec_json(job_id="revived"))
     path = "/jobs/revived/trials"
     api("POST", path, {})
     api("POST", f"{path}/1/reports", report())
-    time.sleep(1.1)
+    let_leases_expire(any_service.database_url)
     api("POST", path, {})
     assert api("GET", path).json()["trials"][0]["outcome"] == "lost"
     last = api("POST", f"{path}/1/reports", report(2, metric=0.95)).json()

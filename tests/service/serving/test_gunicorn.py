@@ -9,8 +9,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,12 @@ from typing import Any
 import psutil
 import pytest
 import requests
-from databases import DATABASES, migrated_database
+from databases import DATABASES, migrated_database, waiting_sessions
 from service.conftest import application
 from service.jobs import spec_json
 from service_process import ServiceProcess
 from sqlalchemy import text
+from waiting import wait_until
 from zeus_service.config import Config
 from zeus_service.serving.gunicorn import settings
 from zeus_service.store.engine import POOL_SIZE
@@ -31,27 +31,6 @@ from zeus_service.store.transactions import MAX_WAITING, transaction
 
 SERVERS = DATABASES[1:]
 DEADLINE_S = 60
-WAITING = {
-    "postgresql": "SELECT count(*) FROM pg_stat_activity"
-    " WHERE datname = current_database() AND wait_event_type = 'Lock'",
-    "mysql": "SELECT count(*) FROM information_schema.innodb_trx t"
-    " JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id"
-    " WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()",
-}
-"""Sessions of this database that wait for a lock."""
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def waiting_sessions() -> int:
-    with transaction(read_only=True) as connection:
-        query = WAITING[connection.dialect.name]
-        return int(connection.execute(text(query)).scalar_one())
 
 
 def call(service: ServiceProcess, method: str, path: str, **more: Any) -> requests.Response:

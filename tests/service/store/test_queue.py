@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
+from waiting import LIMIT_S, wait_until
 from zeus_service.errors import Contended
 from zeus_service.store import queue
 from zeus_service.store.queue import turn
 
-DEADLINE_S = 60
+DEADLINE_S = LIMIT_S
 
 
 @pytest.fixture
@@ -20,13 +21,6 @@ def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(32) as pool:
         yield pool
     assert not queue._queues, "a queue is left behind"
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def waiting(key: str) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,12 +11,13 @@ from typing import Any
 
 import pytest
 import requests
-from databases import DATABASES, kill_connections, migrated_database
+from databases import DATABASES, kill_connections, migrated_database, waiting_sessions
 from flask import Flask
 from service.conftest import application
 from service.jobs import spec_json
 from service_process import ServiceProcess
 from sqlalchemy import Connection, bindparam, event, exc, select, text, update
+from waiting import LIMIT_S, wait_until
 from zeus_service import create_app, messages, optimizer
 from zeus_service.config import Config
 from zeus_service.errors import Contended, ReportConflict, TrialFinished
@@ -35,6 +35,7 @@ from zeus_service.store.transactions import (
 from zeus_service.store.writes import Writes, bind_values, parameters
 
 SERVERS = DATABASES[1:]
+ROUNDS = 2
 on_servers = pytest.mark.parametrize("database_url", SERVERS, indirect=True)
 
 
@@ -64,7 +65,7 @@ def test_two_that_deadlock_are_both_carried_out_once(app: Flask) -> None:
         attempts.append(first)
         add_one(connection, first)
         if len(attempts) <= 2:
-            barrier.wait(30)
+            barrier.wait(LIMIT_S)
         add_one(connection, second)
 
     def in_thread(first: str, second: str) -> None:
@@ -74,7 +75,7 @@ def test_two_that_deadlock_are_both_carried_out_once(app: Flask) -> None:
     with ThreadPoolExecutor() as pool:
         futures = [pool.submit(in_thread, *pair) for pair in (("one", "two"), ("two", "one"))]
         for future in futures:
-            future.result(timeout=60)
+            future.result(timeout=LIMIT_S)
     assert len(attempts) == 3
     assert (trials_of("one"), trials_of("two")) == (2, 2)
 
@@ -224,7 +225,7 @@ def test_connections_that_went_stale_while_idle_fail_no_request(kind: str, tmp_p
         for name in names:
             register(name)
         jobs = f"{service.url}/api/v1/jobs"
-        for _ in range(5):
+        for _ in range(ROUNDS):
             with transaction() as connection:
                 for name in names:
                     LockedJob.lock(connection, name)  # so that each job takes a connection
@@ -232,13 +233,13 @@ def test_connections_that_went_stale_while_idle_fail_no_request(kind: str, tmp_p
                     pool.submit(requests.post, f"{jobs}/{name}/trials", json={})
                     for name in (*names, *names)
                 ]
-                time.sleep(1)
+                wait_until(lambda: waiting_sessions() == len(names))
             lists = [pool.submit(requests.get, jobs) for _ in range(16)]
-            statuses = [future.result(timeout=60).status_code for future in (*starts, *lists)]
+            statuses = [future.result(timeout=LIMIT_S).status_code for future in (*starts, *lists)]
             assert statuses == [201] * 16 + [200] * 16
             db.engine.dispose()
             assert kill_connections(url) > 4
-        assert requests.get(f"{jobs}/job-0", timeout=30).json()["trials"] == 5 * 2
+        assert requests.get(f"{jobs}/job-0", timeout=LIMIT_S).json()["trials"] == ROUNDS * 2
 
 
 @on_servers
@@ -393,7 +394,7 @@ def test_a_job_that_stays_locked_is_reported_as_unavailable(
         LockedJob.lock(connection, "job")
         start = pool.submit(app.test_client().post, "/api/v1/jobs/job/trials", json={})
         with contextlib.suppress(TimeoutError):
-            start.result(timeout=45)
+            start.result(timeout=LIMIT_S)
         in_time = start.done()
     assert in_time
     answer = start.result()
@@ -418,7 +419,7 @@ def test_many_that_register_start_report_and_delete_the_same_jobs_see_no_failure
     def client(number: int) -> set[int]:
         statuses = set()
         with requests.Session() as session:
-            for turn in range(30):
+            for turn in range(12):
                 jobs = f"{service.url}/api/v1/jobs"
                 job = f"{jobs}/job-{(number + turn) % 2}"
                 answers = [session.post(jobs, json=spec_json(job_id=job.rpartition("/")[2]))]
@@ -459,8 +460,8 @@ def test_two_starts_at_once_with_one_key_are_one_trial(app: Flask, database_url:
     other = threading.Thread(target=start_on_another_server)
 
     def let_the_other_wait() -> None:
-        other.start()
-        time.sleep(0.5)  # it has looked for the key, and waits for the job
+        other.start()  # it looks for the key, and waits for the job
+        wait_until(lambda: waiting_sessions() == 1)
 
     with just_before("INTO trials", let_the_other_wait):
         start()
