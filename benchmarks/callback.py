@@ -90,18 +90,18 @@ def report_ms(url: str, reports: int = 300) -> list[float]:
         meter="benchmark",
     )
     client.register_job(job)
-    number = client.start_trial(job.job_id, uuid4().hex).trial_number
+    trial = client.start_trial(job.job_id, uuid4().hex)
 
     def send(sequence: int) -> float:
         report = Report(
             sequence=sequence, epoch=sequence, time_s=sequence, energy_j=sequence, metric=0.1
         )
         began = time.perf_counter()
-        client.report(job.job_id, number, report)
+        client.report(trial, report)
         return 1e3 * (time.perf_counter() - began)
 
     times = [send(sequence) for sequence in range(1, reports + 1)]
-    client.end_trial(job.job_id, number, "withdrawn", "benchmark")
+    client.end_trial(trial, "withdrawn", "benchmark")
     return times
 
 

@@ -65,7 +65,8 @@ def main() -> int:
         pairs = [
             recorded_runs.read(arguments.traces, gpu, recorded_runs.RECIPES[name])
             for gpu in recorded_runs.gpus(arguments.traces)
-            for name in recorded_runs.of_paper(arguments.traces, gpu)
+            for name in recorded_runs.datasets(arguments.traces, gpu)
+            if name in recorded_runs.RECIPES
         ]
     except SimulationError as error:
         parser.error(str(error))

@@ -29,7 +29,7 @@ def _kind(method: str, path: str) -> str:
         return "end"
     if method == "GET":
         return "list"
-    last = path.rpartition("/")[2]
+    last = path.partition("?")[0].rpartition("/")[2]
     return {"jobs": "job", "trials": "start", "reports": "report"}.get(last, last)
 
 

@@ -31,6 +31,7 @@ def trial_start(**fields: Any) -> TrialStart:
     defaults: dict[str, Any] = {
         "job_id": "job",
         "trial_number": 1,
+        "generation": "of-a-test",
         "batch_size": 8,
         "why": "explore",
         "reason": "it is the default",

@@ -74,6 +74,13 @@ class ZeusServer:
         trial: dict[str, Any] = self._do("predict", job_id).dict()
         return trial
 
+    def explores(self, trial: dict[str, Any]) -> bool:
+        """Whether a trial is an exploration, or else a concurrent one."""
+        key = {"job_id": trial["job_id"], "trial_number": trial["trial_number"]}
+        with Session(self._engine) as session:
+            kind = session.get_one(_schema.TrialTable, key).type
+        return bool(kind == _schema.TrialType.Exploration)
+
     def report(self, result: dict[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = self._do("report", wire.TrainingResult(**result)).dict()
         return answer

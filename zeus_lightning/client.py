@@ -77,24 +77,28 @@ class BSOClient:
         return self._request("POST", "/api/v1/jobs", job.to_json())
 
     def start_trial(self, job_id: str, key: str) -> TrialStart:
-        """Start a trial; the same key (1 to 255 printable ASCII characters) gives the same one."""
+        """Start a trial; the same key (1 to 255 printable ASCII characters) returns the same one.
+
+        Raises:
+            ZeusNoBatchSizeLeft: Every batch size of the job has failed.
+        """
         headers = {"Idempotency-Key": key}
         data = self._request("POST", f"{_job(job_id)}/trials", {}, headers)
         return self._parse(TrialStart.from_json, data)
 
-    def report(self, job_id: str, trial_number: int, report: Report) -> Decision:
+    def report(self, trial: TrialStart, report: Report) -> Decision:
         """Report a validation; the service decides whether the trial continues."""
-        data = self._request("POST", f"{_trial(job_id, trial_number)}/reports", report.to_json())
+        data = self._request("POST", _trial(trial, "/reports"), report.to_json())
         return self._parse(Decision.from_json, data)
 
-    def end_trial(self, job_id: str, trial_number: int, outcome: Outcome, reason: str) -> None:
+    def end_trial(self, trial: TrialStart, outcome: Outcome, reason: str) -> None:
         """End a trial, with the first 1000 characters of the reason."""
         body = {"outcome": outcome, "reason": reason[:MAX_REASON]}
-        self._request("PATCH", _trial(job_id, trial_number), body)
+        self._request("PATCH", _trial(trial), body)
 
-    def heartbeat(self, job_id: str, trial_number: int) -> None:
+    def heartbeat(self, trial: TrialStart) -> None:
         """Extend a trial's lease."""
-        self._request("POST", f"{_trial(job_id, trial_number)}/heartbeat", {})
+        self._request("POST", _trial(trial, "/heartbeat"), {})
 
     def trial_status(self, job_id: str, trial_number: int) -> TrialStatus | None:
         """A trial's status at the service; None if the job has no such trial."""
@@ -251,8 +255,9 @@ def _job(job_id: str) -> str:
     return f"/api/v1/jobs/{quote(job_id, safe='')}"
 
 
-def _trial(job_id: str, trial_number: int) -> str:
-    return f"{_job(job_id)}/trials/{trial_number}"
+def _trial(trial: TrialStart, action: str = "") -> str:
+    generation = urlencode({"generation": trial.generation})
+    return f"{_job(trial.job_id)}/trials/{trial.trial_number}{action}?{generation}"
 
 
 def _checked_url(url: str) -> str:

@@ -7,7 +7,7 @@ none is NaN or infinite.
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self
 
-Why = Literal["explore", "exploit", "concurrent"]
+Why = Literal["explore", "exploit", "concurrent", "fallback"]
 Failure = Literal["early_stopped", "not_converged", "diverged", "out_of_memory"]
 """Outcomes after which the batch size has failed."""
 
@@ -74,6 +74,7 @@ class TrialStart(_Message):
 
     Args:
         trial_number: Counts the job's trials from 1.
+        generation: Random, of this start: numbers are used again after a job was deleted.
         reason: Why the policy chose the batch size, in one sentence.
         cost_bound: Cost in joules past which the run will be stopped, or None for no bound.
         lease_s: Seconds without a report or a heartbeat after which the trial is lost.
@@ -81,6 +82,7 @@ class TrialStart(_Message):
 
     job_id: str
     trial_number: int
+    generation: str
     batch_size: int
     why: Why
     reason: str
@@ -99,6 +101,7 @@ class TrialStatus(_Message):
     """
 
     trial_number: int
+    generation: str
     batch_size: int
     outcome: Outcome | None
     reason: str

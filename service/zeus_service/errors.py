@@ -52,6 +52,12 @@ class ReportConflict(OptimizerError):
     status, code = 409, "report_conflict"
 
 
+class OtherGeneration(OptimizerError):
+    """The trial of this number is another one: this run's was deleted."""
+
+    status, code = 409, "other_generation"
+
+
 class TrialFinished(OptimizerError):
     """The trial has ended: see `outcome`."""
 

@@ -63,10 +63,11 @@ class TrialEnd(_Message):
 
 
 class TrialStart(_Message):
-    """A trial has been started: train with this batch size."""
+    """A trial was started: train with this batch size, and send `generation` with each call."""
 
     job_id: str
     trial_number: int
+    generation: str
     batch_size: int
     why: Why
     reason: str
@@ -85,6 +86,7 @@ class Trial(_Message):
 
     job_id: str
     trial_number: int
+    generation: str
     batch_size: int
     why: Why
     outcome: Outcome | None

@@ -7,6 +7,7 @@ which its run continues takes no job lock. An unknown job or trial raises `NotFo
 
 from __future__ import annotations
 
+import secrets
 import time
 
 import numpy as np
@@ -19,6 +20,7 @@ from zeus_service.errors import (
     JobBusy,
     JobConflict,
     KeyConflict,
+    OtherGeneration,
     ReportConflict,
     TrialFinished,
     UnknownPolicy,
@@ -42,6 +44,9 @@ _OTHER_HARDWARE = (
 def register_job(connection: Connection, given: JobSpec) -> tuple[messages.Job, bool]:
     """Register a job, or confirm that it is registered with this configuration.
 
+    A job whose trials have all ended, without a verdict, is registered anew: its first run may have
+    failed because the configuration was wrong.
+
     Returns:
         The job, and whether it is new.
 
@@ -55,13 +60,16 @@ def register_job(connection: Connection, given: JobSpec) -> tuple[messages.Job, 
             f"policy {given.policy!r} is not known; choose one of {sorted(POLICIES)}",
             errors={"policy": [f"must be one of {sorted(POLICIES)}"]},
         )
+    resolved = given.model_copy(update={"policy": policy.name})
     known = jobs.find(connection, given.job_id)
     if known is None:
-        resolved = given.model_copy(update={"policy": policy.name})
         jobs.add(connection, resolved, time.time())
         return _with_beliefs(connection, jobs.get(connection, given.job_id)), True
-    differences = known.spec.differences(given)
-    if differences:
+    if known.spec.differences(given):
+        job = LockedJob.lock(connection, given.job_id)
+        differences = job.spec.differences(given)
+        if not differences or job.register_anew(resolved, time.time()):
+            return _with_beliefs(connection, jobs.get(connection, given.job_id)), bool(differences)
         raise JobConflict(
             f"job {given.job_id!r} is known with another configuration: "
             + "; ".join(
@@ -82,14 +90,16 @@ def start_trial(
     """Start a trial; the same key again returns the same trial.
 
     Running trials whose lease has expired are marked as lost first. When every batch size has
-    failed but a trial is still running, that trial may converge: the start gets its batch size.
+    failed but a trial from before that is still running, this one may converge: the start gets its
+    batch size, as a fallback. Fallbacks allow no others, or two launchers that start one after
+    another would never end.
 
     Returns:
         What to train with, and whether the trial is new.
 
     Raises:
         KeyConflict: The key was used for another job.
-        ExhaustedJob: Every batch size has failed, and no trial is running.
+        ExhaustedJob: Every batch size has failed, and no trial from before that is running.
     """
     job, known, any_expired = jobs.lock_to_start(connection, job_id, idempotency_key, time.time())
     if known is not None:
@@ -113,10 +123,11 @@ def start_trial(
                 f"{_failures(policy.describe(job.spec, job.state))}. Register it under another "
                 "job_id, with a target that can be reached, more epochs, or other batch sizes."
             ) from None
-        choice = Choice(running, "concurrent")
+        choice = Choice(running, "fallback")
     start = messages.TrialStart(
         job_id=job_id,
         trial_number=number,
+        generation=secrets.token_hex(8),
         batch_size=choice.batch_size,
         why=choice.why,
         reason=_reason(policy.stage(job.spec, job.state), choice),
@@ -128,7 +139,9 @@ def start_trial(
     return start, True
 
 
-def report(job_id: str, trial_number: int, given: messages.Report) -> messages.Decision:
+def report(
+    job_id: str, trial_number: int, given: messages.Report, *, generation: str | None = None
+) -> messages.Decision:
     """Store a report and decide whether the run continues; the same report again, the same answer.
 
     A report of a trial that was lost or interrupted revives it.
@@ -141,12 +154,13 @@ def report(job_id: str, trial_number: int, given: messages.Report) -> messages.D
 
     Raises:
         NotFound: No such job or trial.
+        OtherGeneration: The trial has another generation than the one given.
         ReportConflict: The sequence number was used with other figures, or is behind the last.
         TrialFinished: The trial has ended for good.
         Contended: Others have changed the trial each time.
     """
     for _ in range(ATTEMPTS):
-        decision, undone = _report_to_trial(job_id, trial_number, given)
+        decision, undone = _report_to_trial(job_id, trial_number, given, generation)
         if undone is None or _report_to_job(job_id, *undone, given, decision):
             return decision
     raise Contended("too many requests change this trial at once; send this one again")
@@ -154,7 +168,11 @@ def report(job_id: str, trial_number: int, given: messages.Report) -> messages.D
 
 @use_case(one_write=True)
 def _report_to_trial(
-    connection: Connection, job_id: str, trial_number: int, given: messages.Report
+    connection: Connection,
+    job_id: str,
+    trial_number: int,
+    given: messages.Report,
+    generation: str | None,
 ) -> tuple[messages.Decision, tuple[messages.Trial, JobSpec] | None]:
     """Decide on a report, and store it if it changes nothing but its trial.
 
@@ -162,6 +180,7 @@ def _report_to_trial(
         The decision; and, if the report was not stored, the trial and spec it was based on.
     """
     trial, spec, cost_bound = trials.get_with_job(connection, job_id, trial_number)
+    _check_generation(trial, generation)
     if given.sequence <= trial.reports:
         return _same_answer(connection, trial, given), None
     if trial.outcome is not None and trial.outcome not in RESUMABLE:
@@ -210,6 +229,7 @@ def end_trial(
     trial_number: int,
     end: messages.TrialEnd,
     *,
+    generation: str | None = None,
     before_report: int | None = None,
 ) -> messages.Trial:
     """End a trial with the outcome that its run reports; the same outcome again changes nothing.
@@ -219,15 +239,18 @@ def end_trial(
         job_id: The job.
         trial_number: The trial.
         end: How it ended.
+        generation: Its generation, if that is known.
         before_report: End it only while it has no report with this sequence number.
 
     Raises:
         NotFound: No such job or trial.
+        OtherGeneration: It has another generation.
         TrialFinished: It has ended with another outcome.
         ReportConflict: It has a report with the sequence number `before_report`, or a later one.
     """
     job = LockedJob.lock(connection, job_id)
     trial = trials.get(connection, job_id, trial_number, lock=True)
+    _check_generation(trial, generation)
     if trial.outcome == end.outcome:
         return trial
     if trial.outcome is not None and trial.outcome not in RESUMABLE:
@@ -245,14 +268,18 @@ def end_trial(
 
 
 @use_case(one_write=True)
-def heartbeat(connection: Connection, job_id: str, trial_number: int) -> messages.Lease:
+def heartbeat(
+    connection: Connection, job_id: str, trial_number: int, *, generation: str | None = None
+) -> messages.Lease:
     """Extend a running trial's lease.
 
     Raises:
         NotFound: No such job or trial.
+        OtherGeneration: The trial has another generation.
         TrialFinished: It has ended, or was lost; a report revives a lost trial.
     """
     trial, spec, _ = trials.get_with_job(connection, job_id, trial_number)
+    _check_generation(trial, generation)
     if trial.outcome is not None:
         raise _finished(trial)
     if not leases.extend(connection, trial, time.time() + spec.lease_s):
@@ -356,6 +383,14 @@ def _with_beliefs(connection: Connection, job: StoredJob) -> messages.Job:
     )
 
 
+def _check_generation(trial: messages.Trial, generation: str | None) -> None:
+    if generation is not None and generation != trial.generation:
+        raise OtherGeneration(
+            f"this run's trial {trial.trial_number} is of a job that was deleted, or of a database "
+            f"that was restored: job {trial.job_id!r} has another trial of this number"
+        )
+
+
 def _finished(trial: messages.Trial) -> TrialFinished:
     return TrialFinished(
         f"trial {trial.trial_number} of job {trial.job_id!r} has ended: {trial.outcome}",
@@ -369,6 +404,7 @@ def _reason(stage: str, choice: Choice) -> str:
         "exploit": "it looks cheapest after the runs so far",
         "concurrent": "another trial is exploring, so this run uses the best batch size known, or "
         "the default",
+        "fallback": "all batch sizes have failed, but a trial with this one is still running",
     }[choice.why]
 
 

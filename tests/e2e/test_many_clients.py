@@ -96,14 +96,14 @@ def with_retry(port: int, job_id: str, number: int, done: Acknowledged) -> None:
 
     for turn in range(TRIALS_EACH):
         key = f"{job_id}-{number}-{turn}"
-        trial = until_it_is_taken(lambda key=key: client.start_trial(job_id, key)).trial_number
-        done.trials.append((job_id, trial))
+        trial = until_it_is_taken(lambda key=key: client.start_trial(job_id, key))
+        done.trials.append((job_id, trial.trial_number))
         for sequence in range(1, REPORTS_EACH + 1):
             report = Report(**figures(number, sequence))
             answer = until_it_is_taken(
-                lambda trial=trial, report=report: client.report(job_id, trial, report)
+                lambda trial=trial, report=report: client.report(trial, report)
             )
-            done.reports[job_id, trial, sequence] = answer.cost
+            done.reports[job_id, trial.trial_number, sequence] = answer.cost
 
 
 def kill_at_random(service: ServiceProcess, done: Acknowledged, finished: Event) -> int:

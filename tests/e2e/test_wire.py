@@ -107,7 +107,7 @@ def job_arguments(**changes: Any) -> JobArguments:
 
 
 def job_spec(**changes: Any) -> spec.JobSpec:
-    return spec.JobSpec.model_validate(
+    return spec.NewJob.model_validate(
         spec_json(**{"batch_sizes": [32, 64], "default_batch_size": 64, **changes})
     )
 

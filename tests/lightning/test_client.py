@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from programs import new_job
-from records import job_spec, report
+from records import job_spec, report, trial_start
 from service_process import ServiceProcess, free_port
 
 from zeus_lightning.client import BSOClient
@@ -87,15 +87,15 @@ def test_a_trial_goes_from_its_start_to_its_end(service: ServiceProcess) -> None
     client, spec = BSOClient(service.url), job()
     client.register_job(spec)
     start = client.start_trial(spec.job_id, spec.job_id)
-    client.heartbeat(spec.job_id, start.trial_number)
-    decision = client.report(spec.job_id, start.trial_number, report())
+    client.heartbeat(start)
+    decision = client.report(start, report())
     assert (decision.decision, decision.outcome) == ("continue", None)
     status = client.trial_status(spec.job_id, start.trial_number)
     assert (status.batch_size, status.outcome, status.reports) == (start.batch_size, None, 1)
     assert client.trial_status(spec.job_id, start.trial_number + 1) is None
-    client.end_trial(spec.job_id, start.trial_number, "withdrawn", "by hand")
+    client.end_trial(start, "withdrawn", "by hand")
     with pytest.raises(ZeusServiceError) as error:
-        client.report(spec.job_id, start.trial_number, report(2))
+        client.report(start, report(2))
     assert error.value.fields["code"] == "trial_finished"
     assert error.value.fields["outcome"] == "withdrawn"
 
@@ -104,12 +104,12 @@ def test_every_call_may_be_sent_twice(service: ServiceProcess) -> None:
     client, spec = BSOClient(service.url), job()
     client.register_job(spec)
     client.register_job(spec)
-    number = client.start_trial(spec.job_id, spec.job_id).trial_number
-    assert client.start_trial(spec.job_id, spec.job_id).trial_number == number
-    first = client.report(spec.job_id, number, report())
-    assert client.report(spec.job_id, number, report()) == first
+    start = client.start_trial(spec.job_id, spec.job_id)
+    assert client.start_trial(spec.job_id, spec.job_id) == start
+    first = client.report(start, report())
+    assert client.report(start, report()) == first
     for _ in range(2):
-        client.end_trial(spec.job_id, number, "errored", "x" * 2000)
+        client.end_trial(start, "errored", "x" * 2000)
 
 
 def test_a_conflict_names_what_differs(service: ServiceProcess) -> None:
@@ -236,7 +236,7 @@ def test_an_unknown_host_is_an_error() -> None:
 def test_a_client_that_sends_once_does_not_retry(waits: list[float]) -> None:
     server = Server((503, {}, "<html>"))
     with server.running() as url, pytest.raises(ZeusServiceUnavailable):
-        BSOClient(url).once(30).heartbeat("a", 1)
+        BSOClient(url).once(30).heartbeat(trial_start())
     assert len(server.seen) == 1
     assert waits == []
 
@@ -257,7 +257,7 @@ def test_a_server_that_trickles_its_answer_is_not_waited_for(once_s: float | Non
         client = BSOClient(f"http://127.0.0.1:{server.getsockname()[1]}", timeout_s=0.7)
         client = client if once_s is None else client.once(once_s)
         with pytest.raises(ZeusServiceUnavailable, match=f"within {once_s or 0.7:g} s"):
-            client.report("job", 1, report())
+            client.report(trial_start(), report())
         gone.set()
 
 

@@ -99,13 +99,15 @@ def test_a_job_is_not_exhausted_while_a_running_trial_may_converge(app: Flask, p
     assert [start() for _ in range(3)] == [(32, "explore"), (32, "concurrent"), (32, "concurrent")]
     end(1)
     end(2)
-    assert start() == (32, "concurrent")
+    assert start() == (32, "fallback")
+    assert start() == (32, "fallback")
     end(3)
-    assert start() == (32, "concurrent")
-    end(4)
-    end(5)
+    for number in (4, 5):  # they end one after another, and allow no others
+        with pytest.raises(ExhaustedJob):
+            start()
+        end(number)
     with pytest.raises(ExhaustedJob):
-        optimizer.start_trial("job", None)
+        start()
     assert optimizer.rebuild("job")
 
 

@@ -57,10 +57,13 @@ class SavedTrial:
 
     def check_resumable(self, job: JobSpec, status: TrialStatus | None) -> None:
         """Raise a `ZeusConfigError` unless the job's run can resume a trial of this status."""
+        trial = self.record.trial
         if self.record.job.job_id != job.job_id:
             problem = f"but this run's job is {job.job_id!r}"
-        elif status is None or status.batch_size != self.record.trial.batch_size:
+        elif status is None or status.batch_size != trial.batch_size:
             problem = "which the service does not know"
+        elif status.generation != trial.generation:
+            problem = "of a job that was deleted or restored since"
         elif status.outcome not in RESUMABLE:
             problem = f"which has ended as {status.outcome} ({status.reason.rstrip('.')})"
         else:

@@ -49,7 +49,6 @@ class TrialReporter:
     unsent: list[Report] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._trial = (self.record.trial.job_id, self.record.trial.trial_number)
         self._unavailable = False
         self._warned = False
 
@@ -76,7 +75,7 @@ class TrialReporter:
             client = self.client.once(_AWAY_TIMEOUT_S) if self._unavailable else self.client
             answer = self._send_reports(client)
         except ZeusServiceError as error:
-            finished = error.fields.get("code") == "trial_finished"
+            finished = error.fields.get("code") in ("trial_finished", "other_generation")
             return self._give_up(error.message, report, end=not finished)
         return answer or Answer(report=report)
 
@@ -88,7 +87,7 @@ class TrialReporter:
             if answer is not None and answer.outcome is not None:
                 return answer
             if not self.unsent:
-                self.client.end_trial(*self._trial, outcome, reason)
+                self.client.end_trial(self.record.trial, outcome, reason)
                 return Answer(outcome=outcome, reason=reason)
         except ZeusServiceError as error:
             text = f"the trial's end ({outcome}) could not be reported: {error.message}"
@@ -107,7 +106,7 @@ class TrialReporter:
         """
         stands = outcome
         try:
-            self.client.once(_LAST_TIMEOUT_S).end_trial(*self._trial, outcome, reason)
+            self.client.once(_LAST_TIMEOUT_S).end_trial(self.record.trial, outcome, reason)
         except ZeusServiceError as error:
             stands = error.fields.get("outcome", outcome)
         except Exception:  # noqa: BLE001 - what ended the run matters more; the lease will expire
@@ -118,7 +117,7 @@ class TrialReporter:
 
     def send_heartbeat(self) -> None:
         """Extend the trial's lease, in one call of five seconds at most."""
-        self.client.once(_HEARTBEAT_TIMEOUT_S).heartbeat(*self._trial)
+        self.client.once(_HEARTBEAT_TIMEOUT_S).heartbeat(self.record.trial)
 
     def _give_up(self, reason: str, report: Report | None = None, *, end: bool) -> Answer:
         """Stop reporting while training continues, so that nothing is learned from this run."""
@@ -138,7 +137,7 @@ class TrialReporter:
         while self.unsent:
             report = self.unsent[0]
             try:
-                decision = client.report(*self._trial, report)
+                decision = client.report(self.record.trial, report)
             except ZeusServiceError as error:
                 if _refused(error):
                     raise  # sending it again would not help
@@ -171,7 +170,7 @@ def start_trial(client: BSOClient, job: JobSpec) -> TrialStart:
         # the service may have started it all the same: the key names it
         with suppress(ZeusServiceError):
             once = client.once(_LAST_TIMEOUT_S)
-            number = once.start_trial(job.job_id, key).trial_number
+            trial = once.start_trial(job.job_id, key)
             reason = "the run never received the response to its start request"
-            once.end_trial(job.job_id, number, "withdrawn", reason)
+            once.end_trial(trial, "withdrawn", reason)
         raise

@@ -30,9 +30,17 @@ POWER_PROFILE = f"{POWER_PROFILES}/<int(min=1, max={MAX_INTEGER}):batch_size>"
 
 _NEW: dict[str, Any] = {"status_code": 201, "description": "New."}
 _NEW_JOB = {"job_id": "$response.body#/job_id"}
-_NEW_TRIAL = {**_NEW_JOB, "trial_number": "$response.body#/trial_number"}
+_NEW_TRIAL = {
+    **_NEW_JOB,
+    "trial_number": "$response.body#/trial_number",
+    "generation": "$response.body#/generation",
+}
 _SAME_JOB = {"job_id": "$request.path.job_id"}
-_SAME_TRIAL = {**_SAME_JOB, "trial_number": "$request.path.trial_number"}
+_SAME_TRIAL = {
+    **_SAME_JOB,
+    "trial_number": "$request.path.trial_number",
+    "generation": "$request.query.generation",
+}
 
 
 def links(**parameters: dict[str, str]) -> dict[str, Any]:
@@ -70,6 +78,12 @@ class OnAnyGpuModel(BaseModel):
     """The GPU model of power profiles. Default: every model."""
 
     device_model: Name | None = None
+
+
+class OfGeneration(BaseModel):
+    """The trial's generation, as its start returned it; without one it is not checked."""
+
+    generation: Annotated[str, Field(min_length=1, max_length=32)] | None = None
 
 
 class Deletion(BaseModel):
@@ -159,29 +173,39 @@ def list_trials(job_id: str, query_data: TrialPage) -> messages.TrialList:
 
 @v1.post(f"{TRIAL}/reports")
 @v1.input(messages.Report)
+@v1.input(OfGeneration, location="query")
 @v1.output(messages.Decision, links=links(list_trials=_SAME_JOB, heartbeat=_SAME_TRIAL))
-@v1.doc(responses=conflicts(errors.ReportConflict, errors.TrialFinished))
-def report(job_id: str, trial_number: int, json_data: messages.Report) -> messages.Decision:
+@v1.doc(responses=conflicts(errors.ReportConflict, errors.TrialFinished, errors.OtherGeneration))
+def report(
+    job_id: str, trial_number: int, json_data: messages.Report, query_data: OfGeneration
+) -> messages.Decision:
     """Report what a run has measured; the answer says whether the run continues."""
-    return optimizer.report(job_id, trial_number, json_data)
+    return optimizer.report(job_id, trial_number, json_data, generation=query_data.generation)
 
 
 @v1.post(f"{TRIAL}/heartbeat")
 @v1.input(messages.Empty)
+@v1.input(OfGeneration, location="query")
 @v1.output(messages.Lease)
-@v1.doc(responses=conflicts(errors.TrialFinished))
-def heartbeat(job_id: str, trial_number: int, **_body: messages.Empty) -> messages.Lease:
+@v1.doc(responses=conflicts(errors.TrialFinished, errors.OtherGeneration))
+def heartbeat(
+    job_id: str, trial_number: int, query_data: OfGeneration, **_body: messages.Empty
+) -> messages.Lease:
     """Extend a running trial's lease."""
-    return optimizer.heartbeat(job_id, trial_number)
+    return optimizer.heartbeat(job_id, trial_number, generation=query_data.generation)
 
 
 @v1.patch(TRIAL)
 @v1.input(messages.TrialEnd)
+@v1.input(OfGeneration, location="query")
 @v1.output(messages.Trial, links=links(delete_job={**_NEW_JOB, "force": "true"}))
-@v1.doc(responses=conflicts(errors.TrialFinished))
-def end_trial(job_id: str, trial_number: int, json_data: messages.TrialEnd) -> messages.Trial:
+@v1.doc(responses=conflicts(errors.TrialFinished, errors.OtherGeneration))
+def end_trial(
+    job_id: str, trial_number: int, json_data: messages.TrialEnd, query_data: OfGeneration
+) -> messages.Trial:
     """End a trial with the outcome that its run reports."""
-    return optimizer.end_trial(job_id, trial_number, json_data)
+    generation = query_data.generation
+    return optimizer.end_trial(job_id, trial_number, json_data, generation=generation)
 
 
 @v1.put(POWER_PROFILE)

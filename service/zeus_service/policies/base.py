@@ -18,7 +18,9 @@ State = dict[str, Any]
 """JSON value that belongs to one policy. It grows with the batch sizes and the window, never with
 the number of trials."""
 
-Why = Literal["explore", "exploit", "concurrent"]
+Why = Literal["explore", "exploit", "concurrent", "fallback"]
+"""`concurrent`: another trial is exploring meanwhile. `fallback` is the service's own choice: every
+batch size has failed, and this is the one of a trial that was running before that."""
 
 
 class NoBatchSizeLeft(Exception):

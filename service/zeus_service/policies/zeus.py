@@ -5,8 +5,8 @@ Source: Zeus (You, Chung, Chowdhury, NSDI 2023), section 4.
 **Pruning.** A round tries the batch size it starts from, then the smaller candidates one after the
 other, then the larger ones; each direction ends at its first failure. Those that converged are the
 candidates of the next round, which starts from the one with the lowest cost in the round before, as
-in the Zeus project's server. If none converges in a later round, its candidates stay: they have
-converged before, and one lucky run must not end the job.
+in the Zeus project's server. If none converges, those that have ever converged stay: one lucky run
+in an earlier round must not end the job.
 
 **Sampling.** After the last round, each candidate is an arm. With `n` costs of mean `m` and
 variance `v`, the belief about its expected reward, the negative cost, is normal with
@@ -17,7 +17,10 @@ variance `v`, the belief about its expected reward, the negative cost, is normal
 and the arm with the largest draw is taken. Arms with fewer than `mab_num_explorations` costs go
 first, in random order; an arm that has not converged by then is given up.
 
-**Overlap.** A trial that starts while an exploration is running gets the cheapest batch size known.
+**Overlap.** A trial that starts while an exploration is running is a concurrent one: it gets the
+cheapest batch size known. It counts for its arm and for the early-stop bound but, as in the Zeus
+project's server, not for the round. That server's cheapest is the one of the cheapest run, even if
+this run has failed; here it is the lowest mean of those that converged and are still candidates.
 """
 
 import math
@@ -119,7 +122,7 @@ class ZeusPolicy:
         elif _sampling(spec, state):
             if arm["count"] >= _explorations_needed(spec) and not arm["ever_converged"]:
                 state = {**state, "candidates": [b for b in state["candidates"] if b != batch_size]}
-        elif batch_size in state["candidates"]:
+        elif batch_size in state["candidates"] and observation.choice.why == "explore":
             # The first verdict in a round stands, even from a trial that began before the round.
             if converged and str(batch_size) not in state["tried"]:
                 state = {**state, "costs": {**state["costs"], str(batch_size): cost}}
@@ -213,8 +216,8 @@ def _pending(state: State) -> int | None:
 
 def _next_round(state: State) -> State:
     survivors = [b for b in state["candidates"] if state["tried"].get(str(b))]
-    if not survivors and state["round"] > 1:
-        survivors = state["candidates"]
+    if not survivors:
+        survivors = [b for b in state["candidates"] if _arm(state, b)["ever_converged"]]
 
     def cost(batch_size: int) -> float:
         return float(state["costs"].get(str(batch_size), _arm(state, batch_size)["mean"]))
@@ -263,7 +266,8 @@ def _alive(state: State, batch_size: int) -> bool:
 def _add(arm: dict[str, Any], cost: float, converged: bool, window_size: int) -> dict[str, Any]:
     """Add a cost to an arm; with a window, only the latest costs count."""
     if window_size:
-        recent, start = [*arm["recent"], [cost, converged]][-window_size:], _NEW_ARM
+        recent = [*arm["recent"], [cost, converged]][-window_size:]
+        start = {**_NEW_ARM, "failure": arm["failure"]}
     else:
         recent, start = [], arm
     moments = Moments(start["count"], start["mean"], start["m2"])
@@ -274,11 +278,13 @@ def _add(arm: dict[str, Any], cost: float, converged: bool, window_size: int) ->
             successes += 1
             lowest = value if lowest is None else min(lowest, value)
     return {
-        **arm,
-        **vars(moments),  # count, mean and m2
+        "count": moments.count,
+        "mean": moments.mean,
+        "m2": moments.m2,
         "converged": successes,
         "ever_converged": arm["ever_converged"] or converged,
         "lowest": lowest,
+        "failure": start["failure"],
         "recent": recent,
     }
 

@@ -17,7 +17,7 @@ from zeus_service.errors import NotFound
 from zeus_service.policies import policy_of
 from zeus_service.policies.base import Choice, State
 from zeus_service.spec import JobSpec
-from zeus_service.store import statements
+from zeus_service.store import leases, statements
 from zeus_service.store.models import EVENTS, JOBS, TRIALS
 from zeus_service.store.transactions import after_commit
 from zeus_service.store.writes import Writes, bind_values
@@ -165,6 +165,27 @@ class LockedJob:
         for event in self._events:
             if event.outcome is not None:
                 after_commit(self._connection, counters.trials_ended.labels(event.outcome).inc)
+        return True
+
+    def register_anew(self, spec: JobSpec, now: float) -> bool:
+        """Replace the specification if trials have ended, but none has taught the job anything.
+
+        They are deleted with their events, but their numbers are not used again. A job that has had
+        no trial is not replaced: the run that has just registered it is about to start one.
+
+        Returns:
+            Whether that is so. If not, nothing may be committed.
+        """
+        for event in leases.lose_expired(self._connection, spec.job_id, now):
+            self.append(event)
+        running = count_trials(self._connection, spec.job_id).get("running", 0)
+        if not self.stored.trials or running or self.state != history.fold(self.spec, []):
+            return False
+        for table in (EVENTS, TRIALS):
+            self._connection.execute(delete(table).where(table.c.job_id == spec.job_id))
+        row = {"spec": spec.model_dump(mode="json"), "state": history.fold(spec, [])}
+        job = update(JOBS).where(JOBS.c.job_id == spec.job_id)
+        self._connection.execute(job.values(**row, cost_bound=None, events=0, updated_at=now))
         return True
 
     def replace_state(self, state: State, now: float) -> None:

@@ -78,6 +78,8 @@ class TrialRow(db.Model):  # type: ignore[name-defined, misc]
 
     job_id: Mapped[_JobId]
     trial_number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    generation: Mapped[str] = mapped_column(sa.String(32))
+    """Random, of this start: numbers are used again after the job was deleted or restored."""
     idempotency_key: Mapped[str | None] = mapped_column(_Id, unique=True)
     batch_size: Mapped[int]
     why: Mapped[str] = mapped_column(sa.String(32))

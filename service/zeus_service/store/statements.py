@@ -7,7 +7,7 @@ use its value as that column's new value.
     this_key                      the idempotency key of a start
     this_sequence                 the sequence number of a report
     now                           Unix seconds
-    read_reports, read_outcome    the trial's `reports` and `outcome` as they were read
+    read_reports, read_outcome, read_generation    the trial's values as they were read
     TABLE_COLUMN                  the new value of a column; see `writes.parameters`
 """
 
@@ -57,6 +57,7 @@ _REPORTED_TRIAL = (
         _THIS_TRIAL,
         TRIALS.c.reports == bindparam("read_reports"),
         TRIALS.c.outcome.is_not_distinct_from(bindparam("read_outcome")),
+        TRIALS.c.generation == bindparam("read_generation"),
     )
     .values(parameters(TRIALS, *_REPORT, *_END))
 )

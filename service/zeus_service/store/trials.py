@@ -42,10 +42,10 @@ def page(connection: Connection, job_id: str, *, after: int, limit: int) -> list
 
 
 def running_batch_size(connection: Connection, job_id: str) -> int | None:
-    """Read the batch size of the running trial that was started first, if any is."""
+    """Read the batch size of the running trial that was started first, fallbacks aside."""
     query = (
         select(TRIALS.c.batch_size)
-        .where(TRIALS.c.job_id == job_id, TRIALS.c.outcome.is_(None))
+        .where(TRIALS.c.job_id == job_id, TRIALS.c.outcome.is_(None), TRIALS.c.why != "fallback")
         .order_by(TRIALS.c.trial_number)
         .limit(1)
     )
@@ -60,6 +60,7 @@ def get_start(
     return TrialStart(
         job_id=job_id,
         trial_number=trial_number,
+        generation=row.generation,
         batch_size=row.batch_size,
         why=row.why,
         reason=row.start_reason,
@@ -71,7 +72,7 @@ def get_start(
 def start_values(start: TrialStart, idempotency_key: str | None, now: float) -> dict[str, Any]:
     """Values of a new trial for `statements.START`."""
     trial = {
-        **start.model_dump(include={"job_id", "trial_number", "batch_size", "why"}),
+        **start.model_dump(include={"job_id", "trial_number", "generation", "batch_size", "why"}),
         "idempotency_key": idempotency_key,
         "start_reason": start.reason,
         "start_cost_bound": start.cost_bound,
@@ -122,6 +123,7 @@ def report_values(
         "this_trial": trial.trial_number,
         "read_reports": trial.reports,
         "read_outcome": trial.outcome,
+        "read_generation": trial.generation,
         **bind_values(TRIALS, reported),
         **bind_values(REPORTS, stored),
     }

@@ -22,7 +22,14 @@ SAVED = SavedTrial(
 
 
 def status(**fields: Any) -> TrialStatus:
-    defaults = {"trial_number": 1, "batch_size": 8, "outcome": None, "reason": "", "reports": 2}
+    defaults = {
+        "trial_number": 1,
+        "generation": "of-a-test",
+        "batch_size": 8,
+        "outcome": None,
+        "reason": "",
+        "reports": 2,
+    }
     return TrialStatus(**(defaults | fields))
 
 
@@ -41,6 +48,7 @@ def test_a_trial_without_a_verdict_can_be_resumed(outcome: str | None) -> None:
         ("other", status(), "belongs to trial 1 of job 'job', but this run's job is 'other'"),
         ("job", None, "which the service does not know"),
         ("job", status(batch_size=16), "which the service does not know"),
+        ("job", status(generation="other"), "of a job that was deleted"),
         ("job", status(outcome="converged", reason="so."), r"has ended as converged \(so\)"),
         ("job", status(outcome="withdrawn"), "has ended as withdrawn"),
     ],

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import requests
 from calls import assert_one_call_of_a_second, recorded_calls
 from programs import new_job, outcomes, trials
 from proxy import Body, Proxy, Request
@@ -14,6 +15,7 @@ from records import job_spec, record
 from service_process import ServiceProcess
 
 from zeus_lightning.client import BSOClient
+from zeus_lightning.errors import ZeusServiceError
 from zeus_lightning.messages import JobSpec
 from zeus_lightning.meters import Reading
 from zeus_lightning.trial.reporter import TrialReporter, start_trial
@@ -128,6 +130,24 @@ def test_ending_at_once_never_raises(error: Exception) -> None:
     assert (reporter.record.outcome, reporter.record.reason) == ("errored", "mine")
 
 
+def test_a_run_of_a_deleted_job_goes_on_and_changes_nothing_of_the_new_one(
+    service: ServiceProcess, job: JobSpec
+) -> None:
+    client, old = BSOClient(service.url), started(service.url, job)
+    url = f"{service.url}/api/v1/jobs/{job.job_id}?force=true"
+    assert requests.delete(url, timeout=30).status_code == 204
+    new = started(service.url, job)
+    with pytest.warns(UserWarning, match="of a job that was deleted.*training continues"):
+        answer = old.report(1, Reading(1.0, 1.0), 1.0)
+    assert answer.outcome == "errored"
+    with pytest.raises(ZeusServiceError, match="of a job that was deleted"):
+        old.send_heartbeat()
+    old.end_at_once("out_of_memory", "the GPU is full")
+    status = client.trial_status(job.job_id, new.record.trial.trial_number)
+    assert status is not None
+    assert (status.outcome, status.reports) == (None, 0)
+
+
 def test_an_end_that_cannot_be_reported_is_lost(service: ServiceProcess, job: JobSpec) -> None:
     def refuse(kind: str) -> Callable[[Request], tuple[int, Body] | None]:
         return lambda request: (500, {"code": "internal"}) if request.kind == kind else None
@@ -144,7 +164,7 @@ def test_an_end_that_the_service_refuses_is_lost_with_the_services_reason(
     service: ServiceProcess, job: JobSpec
 ) -> None:
     reporter = started(service.url, job)
-    BSOClient(service.url).end_trial(job.job_id, 1, "diverged", "someone else ended it")
+    BSOClient(service.url).end_trial(reporter.record.trial, "diverged", "someone else ended it")
     with pytest.warns(UserWarning, match="could not be reported"):
         answer = reporter.end("not_converged", "training ended")
     assert answer.outcome == "lost"

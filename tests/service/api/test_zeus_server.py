@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,8 @@ from zeus_service.policies import zeus
 from zeus_service.policies.base import Moments
 
 numbers = itertools.count()
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""For the many examples of a property, which does not depend on the database."""
 
 epochs = st.lists(
     st.tuples(
@@ -40,12 +44,16 @@ jobs = st.fixed_dictionaries(
 
 
 class Both:
-    """Our service and the reference, asked the same; their answers must agree."""
+    """Our service and the reference, asked the same; their answers must agree.
+
+    The batch size of a trial beside an exploration may differ: see the policy's docstring.
+    """
 
     def __init__(self, app: Flask, job: dict[str, Any]) -> None:
         self.ours, self.theirs = app.test_client(), ZeusServer()
         self.job_id = f"both-{next(numbers)}"
         self.has_converged = False
+        self.their_trials: dict[int, dict[str, Any]] = {}
         job = {
             "job_id": self.job_id,
             "job_id_prefix": "both",
@@ -71,13 +79,17 @@ class Both:
                 self.theirs.start(self.job_id)
             return None
         trial: dict[str, Any] = response.get_json()
-        assert trial == self.theirs.start(self.job_id)
+        theirs = self.theirs.start(self.job_id)
+        self.their_trials[trial["trial_number"]] = theirs
+        explores = optimizer.get_trial(self.job_id, trial["trial_number"]).why == "explore"
+        assert explores == self.theirs.explores(theirs)
+        assert trial == (theirs if explores else {**theirs, "batch_size": trial["batch_size"]})
         return trial
 
     def report(self, result: dict[str, Any]) -> bool:
         """Whether the run goes on."""
         answer = self.ours.post("/report", json=result).get_json()
-        reference = self.theirs.report(result)
+        reference = self.theirs.report({**result, **self.their_trials[result["trial_number"]]})
         for name in ("stop_train", "converged"):
             assert answer[name] == reference[name], (answer, reference)
         self.has_converged |= answer["converged"]
@@ -85,10 +97,17 @@ class Both:
 
     def end(self, trial: dict[str, Any]) -> None:
         assert self.ours.patch("/trials", json=trial).status_code == 200
-        self.theirs.end(trial)
+        self.theirs.end(self.their_trials[trial["trial_number"]])
 
     def run(self, trial: dict[str, Any], epochs: list[tuple[float, float, float]]) -> None:
         """Train as Zeus's client does, up to the exit of its process."""
+        for _ in self.reports(trial, epochs):
+            pass
+
+    def reports(
+        self, trial: dict[str, Any], epochs: list[tuple[float, float, float]]
+    ) -> Iterator[None]:
+        """The same, one report at a time."""
         time_s = energy_j = trial["trial_number"] / 1000  # no two runs cost the same
         for epoch, (more_s, more_j, metric) in enumerate(epochs, 1):
             time_s, energy_j = time_s + more_s, energy_j + more_j
@@ -102,9 +121,11 @@ class Both:
             if not self.report(result):
                 self.report({**result, "current_epoch": epoch + 1})  # and again, after the end
                 break
+            yield
         self.end(trial)
 
 
+@on_sqlite
 @given(job=jobs, default=st.integers(0, 4), runs=st.lists(epochs, min_size=6, max_size=18))
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -126,6 +147,41 @@ def test_the_pruning_rounds_and_the_verdicts_are_the_same(
         if trial is None:
             break
         both.run(trial, epochs)
+
+
+@on_sqlite
+@given(
+    job=jobs,
+    default=st.integers(0, 4),
+    runs=st.lists(epochs, min_size=6, max_size=18),
+    order=st.lists(st.integers(0, 3), min_size=60, max_size=60),
+)
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_overlapping_runs_get_the_same_explorations_and_verdicts(
+    app: Flask, job: dict[str, Any], default: int, runs: list[Any], order: list[int]
+) -> None:
+    sizes = job["batch_sizes"]
+    both = Both(app, {**job, "default_batch_size": sizes[default % len(sizes)]})
+    waiting, running = deque(runs), deque[Iterator[None]]()
+    for turn in order:  # 0: a run begins; else a running one goes on
+        if turn == 0 and waiting and both.pruning():
+            try:
+                trial = both.start()
+            except ServerError as error:
+                if "No converged batch sizes" in str(error):
+                    break  # ours goes on while one may converge, or if one ever has
+                raise
+            if trial is None:
+                break
+            running.append(both.reports(trial, waiting.popleft()))
+        elif running:
+            running.rotate(turn)
+            if next(running[0], "ended") == "ended":
+                running.popleft()
+    for run in running:
+        deque(run)
 
 
 FAILS = [(1.0, 1.0, 0.1)] * 3

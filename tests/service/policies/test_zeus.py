@@ -122,14 +122,29 @@ def test_an_exploration_that_was_lost_is_tried_again() -> None:
     assert policy.next_batch_size(job, state, RNG) == lost
 
 
-def test_a_concurrent_trial_teaches_the_round_too() -> None:
+@pytest.mark.parametrize("verdict", ["converged", "not_converged"])
+def test_a_concurrent_trial_counts_for_its_arm_not_for_the_round(verdict: Verdict) -> None:
     job, state = spec(), policy.initial_state(spec())
     slow = policy.next_batch_size(job, state, RNG)
     state = policy.begin(job, state, slow)
     concurrent = policy.next_batch_size(job, state, RNG)
     state = policy.begin(job, state, concurrent)
-    state = policy.observe(job, state, Observation(concurrent, "converged", 10.0))
+    state = policy.observe(job, state, Observation(concurrent, verdict, 10.0))
+    assert policy.describe(job, state)[2].pulls == 1
+    assert policy.next_batch_size(job, state, RNG).why == "concurrent"
+    state = policy.observe(job, state, Observation(slow, "converged", 20.0))
     assert policy.next_batch_size(job, state, RNG) == Choice(16, "explore")
+
+
+def test_a_first_round_without_survivors_keeps_what_converged_beside_it() -> None:
+    job, state = spec(batch_sizes=[32]), policy.initial_state(spec(batch_sizes=[32]))
+    exploring = policy.next_batch_size(job, state, RNG)
+    concurrent = Choice(32, "concurrent")
+    for choice in (exploring, concurrent):
+        state = policy.begin(job, state, choice)
+    state = policy.observe(job, state, Observation(concurrent, "converged", 10.0))
+    state = policy.observe(job, state, Observation(exploring, "not_converged", 10.0))
+    assert policy.next_batch_size(job, state, RNG) == Choice(32, "explore")
 
 
 def test_without_pruning_rounds_arms_are_explored_in_random_order() -> None:
@@ -190,8 +205,8 @@ def test_an_arm_that_is_clearly_cheaper_is_always_taken() -> None:
 
 
 def observe(job: JobSpec, state: State, batch_size: int, cost: float, verdict: Verdict) -> State:
-    """The end of a trial that was no exploration."""
-    return policy.observe(job, state, Observation(Choice(batch_size, "exploit"), verdict, cost))
+    """The end of an exploration."""
+    return policy.observe(job, state, Observation(Choice(batch_size, "explore"), verdict, cost))
 
 
 def test_the_first_verdict_of_a_round_stands() -> None:

@@ -57,6 +57,7 @@ def upgrade() -> None:
         "trials",
         sa.Column("job_id", IDENTIFIER, nullable=False),
         sa.Column("trial_number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("generation", sa.String(length=32), nullable=False),
         sa.Column("idempotency_key", IDENTIFIER, nullable=True),
         sa.Column("batch_size", sa.Integer(), nullable=False),
         sa.Column("why", sa.String(length=32), nullable=False),

@@ -1,0 +1,161 @@
+"""Jobs that are registered again: with another configuration, or after they were deleted."""
+
+from typing import Any, get_args
+
+import pytest
+from flask import Flask
+from service.api.test_zeus_wire import zeus_job
+from service.conftest import application
+from service.jobs import spec_json
+from service.store.test_power_profiles import profile
+from service.store.test_transactions import just_before, on_servers
+from sqlalchemy import delete, select, update
+from zeus_service import messages, optimizer
+from zeus_service.errors import JobConflict, OtherGeneration
+from zeus_service.outcomes import NO_VERDICT, Verdict
+from zeus_service.policies import POLICIES
+from zeus_service.spec import JobSpec
+from zeus_service.store import power_profiles
+from zeus_service.store.models import EVENTS, JOBS, TRIALS
+from zeus_service.store.transactions import transaction
+
+
+def register(**changes: Any) -> tuple[messages.Job, bool]:
+    return optimizer.register_job(JobSpec.model_validate(spec_json(**changes)))
+
+
+def start() -> messages.TrialStart:
+    return optimizer.start_trial("job", None)[0]
+
+
+def end_all(outcome: Any) -> None:
+    """Running trials end like this; `lost` by an expired lease that nobody has noticed."""
+    if outcome == "lost":
+        with transaction() as connection:
+            connection.execute(update(TRIALS).values(lease_expires_at=0))
+        return
+    for trial in optimizer.list_trials("job").trials:
+        end = messages.TrialEnd.model_construct(outcome=outcome, reason="")
+        optimizer.end_trial("job", trial.trial_number, end)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("outcome", sorted(NO_VERDICT))
+def test_a_job_whose_runs_taught_nothing_is_registered_anew(
+    app: Flask, policy: str, outcome: str
+) -> None:
+    register(monitor="val_ac", policy=policy)
+    for _ in range(2):
+        start()
+    power_profiles.put("job", messages.PowerProfile.model_validate(profile()))
+    end_all(outcome)
+    changes = {"monitor": "val_acc", "batch_sizes": [7], "default_batch_size": 7}
+    job, new = register(**changes, policy=policy)
+    assert new
+    assert (job.spec.monitor, job.outcomes, job.cost_bound) == ("val_acc", {}, None)
+    assert register(**changes)[1] is False
+    assert (start().trial_number, start().batch_size) == (3, 7)  # numbers are not used again
+    assert len(power_profiles.all_of("job", None).profiles) == 1
+    assert optimizer.rebuild("job")
+
+
+@pytest.mark.parametrize("outcome", [None, "no run", *get_args(Verdict)])
+def test_a_job_that_has_learned_or_is_about_to_is_not(app: Flask, outcome: str | None) -> None:
+    register()
+    if outcome != "no run":
+        start()
+        end_all("interrupted")
+        start()
+    if outcome in get_args(Verdict):
+        end_all(outcome)
+    before = optimizer.get_job("job"), optimizer.list_trials("job")
+    with pytest.raises(JobConflict):
+        register(monitor="loss")
+    assert (optimizer.get_job("job"), optimizer.list_trials("job")) == before
+
+
+def test_a_conflict_changes_nothing_of_the_trials(app: Flask) -> None:
+    register()
+    start()
+    end_all("lost")
+    start()
+    with pytest.raises(JobConflict):
+        register(monitor="loss")
+    assert [trial.outcome for trial in optimizer.list_trials("job").trials] == ["lost", None]
+
+
+def test_a_job_of_zeus_wire_is_registered_anew_too(app: Flask) -> None:
+    client = app.test_client()
+    client.post("/jobs", json=zeus_job())
+    trial = client.get("/jobs/batch_size?job_id=zeus-job").get_json()
+    assert client.post("/jobs", json=zeus_job(max_epochs=7)).status_code == 409
+    client.patch("/trials", json=trial)
+    assert client.post("/jobs", json=zeus_job(max_epochs=7)).status_code == 201
+    assert optimizer.get_job("zeus-job").spec.max_epochs == 7
+
+
+def delete_and_register() -> None:
+    optimizer.delete_job("job", force=True)
+    register()
+
+
+def restore_the_backup() -> None:
+    """Of a time when the job had no trial."""
+    with transaction() as connection:
+        for table in (EVENTS, TRIALS):
+            connection.execute(delete(table))
+        state = POLICIES["zeus"].initial_state(optimizer.get_job("job").spec)
+        connection.execute(update(JOBS).values(trials=0, events=0, state=state))
+
+
+REPORT = messages.Report(sequence=1, epoch=1, time_s=1.0, energy_j=1.0, metric=1.0)
+
+
+@pytest.mark.parametrize("forget", [delete_and_register, restore_the_backup])
+def test_a_run_from_before_changes_nothing_of_a_new_trial(app: Flask, forget: Any) -> None:
+    register(policy="zeus")
+    old = start()
+    forget()
+    new = start()
+    assert (new.trial_number, new.batch_size) == (old.trial_number, old.batch_size)
+    before = optimizer.get_trial("job", 1)
+    client = app.test_client()
+    path = f"/api/v1/jobs/job/trials/1{{}}?generation={old.generation}"
+    for answer in (
+        client.post(path.format("/reports"), json=REPORT.model_dump()),
+        client.post(path.format("/heartbeat"), json={}),
+        client.patch(path.format(""), json={"outcome": "out_of_memory"}),
+    ):
+        assert (answer.status_code, answer.get_json()["code"]) == (409, "other_generation")
+        assert "of a job that was deleted" in answer.get_json()["detail"]
+    assert optimizer.get_trial("job", 1) == before
+    assert optimizer.report("job", 1, REPORT, generation=new.generation).outcome == "converged"
+
+
+def test_a_start_that_is_repeated_has_its_generation_again(app: Flask) -> None:
+    register()
+    first, again = (optimizer.start_trial("job", "key")[0] for _ in range(2))
+    assert first == again
+
+
+@on_servers
+@pytest.mark.parametrize("metric", [0.1, 1.0])
+def test_a_report_is_never_stored_on_a_trial_that_took_its_place(
+    app: Flask, database_url: str, metric: float
+) -> None:
+    def take_its_place() -> None:
+        with application(database_url):  # another server: in this one it would wait its turn
+            delete_and_register()
+            start()
+
+    register()
+    old = start()
+    given = REPORT.model_copy(update={"metric": metric})
+    with (
+        just_before("UPDATE trials" if metric < 0.9 else " UPDATE", take_its_place),
+        pytest.raises(OtherGeneration),
+    ):
+        optimizer.report("job", 1, given, generation=old.generation)
+    with transaction(read_only=True) as connection:
+        assert connection.execute(select(EVENTS.c.kind)).scalars().all() == ["started"]
+    assert optimizer.get_trial("job", 1).reports == 0
