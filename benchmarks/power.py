@@ -2,11 +2,11 @@
 
 Run it with `python benchmarks/power.py --traces FOLDER`, where the folder holds the Zeus paper's
 `summary_power_*.csv` (repository ml-energy/zeus, `trace/`), or set ZEUS_TRACES. Without them, only
-the loads made up here are searched.
+synthetic loads are searched.
 
 Windows are a fraction of the sweep's. Regret is the cost of the chosen limit divided by that of the
-best one, minus one; the best one of a recorded load is the best recorded, that of a made-up load
-the best without noise. Joules include the windows and their warm-up, for windows that last two
+best one, minus one; the best one of a recorded load is the best recorded, that of a synthetic
+load the best without noise. Joules include the windows and their warm-up, for windows that last two
 seconds at the highest limit.
 """
 
@@ -123,7 +123,7 @@ def recorded_loads(folder: Path, eta: float = 0.5) -> list[Load]:
     ]
 
 
-def made_up_loads(
+def synthetic_loads(
     limits_w: tuple[int, ...], count: int = 500, noise: float = 0.02, seed: int = 0
 ) -> Iterator[Load]:
     """Loads of a GPU whose clock falls until its power is within the limit.
@@ -138,8 +138,8 @@ def made_up_loads(
         idle_w = rng.uniform(0.08, 0.3) * min(limits_w[0], 2 * limits_w[-1])
         free_w = max(rng.uniform(0.35, 1.15) * limits_w[0], 1.2 * idle_w)
         exponent, waiting = rng.uniform(1.5, 3), rng.uniform(0, 0.8)
-        truth = _made_up(limits_w, idle_w, free_w, exponent, waiting)
-        other = _made_up(limits_w, idle_w, free_w * rng.uniform(0.8, 1.1), exponent, waiting)
+        truth = _true_load(limits_w, idle_w, free_w, exponent, waiting)
+        other = _true_load(limits_w, idle_w, free_w * rng.uniform(0.8, 1.1), exponent, waiting)
         measured = {
             limit: PowerPoint(
                 limit,
@@ -148,10 +148,10 @@ def made_up_loads(
             )
             for limit, p in truth.items()
         }
-        yield Load(f"made up {number}", measured, truth, _optimum(other, 0.5))
+        yield Load(f"synthetic {number}", measured, truth, _optimum(other, 0.5))
 
 
-def _made_up(
+def _true_load(
     limits_w: tuple[int, ...], idle_w: float, free_w: float, exponent: float, waiting: float
 ) -> Curve:
     curve = {}
@@ -187,8 +187,8 @@ def main() -> None:
     arguments = parser.parse_args()
     wide, narrow = power_limits(200, 700, 25), power_limits(100, 250, 25)
     sets = {
-        "made up, 200 to 700 W": list(made_up_loads(wide)),
-        "made up, 100 to 250 W": list(made_up_loads(narrow)),
+        "synthetic, 200 to 700 W": list(synthetic_loads(wide)),
+        "synthetic, 100 to 250 W": list(synthetic_loads(narrow)),
     }
     if arguments.traces:
         sets = {"recorded": recorded_loads(Path(arguments.traces), arguments.eta), **sets}

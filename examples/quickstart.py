@@ -2,8 +2,8 @@
 
 Starts the service on a free port with its database under `.zeus/`, and trains a small network on
 scikit-learn's digits again and again, as a nightly job would. A run that the service stops because
-its batch size does not pay is launched again, as a user would. Run the script again, and the job
-goes on from what it has learned.
+its batch size costs too much is launched again, as a user would do. When the script is run again,
+the job continues with what it has learned.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader, TensorDataset, random_split
 from zeus_lightning import ZeusBSOCallback, ZeusTrialFailed
 
 JOB_ID = "quickstart-digits"
-TRIES = 20  # launches of one recurrence before giving up
+TRIES = 20  # launches of one recurrence, which is given up after them
 
 
 class Digits(L.LightningDataModule):
@@ -130,7 +130,7 @@ def main() -> None:
     except (KeyboardInterrupt, SystemExit) as stop:
         if isinstance(stop, SystemExit) and stop.code != 1:  # Lightning's answer to Ctrl-C is 1
             raise
-        console.print("\nStopped. Run it again: the job goes on from what it has learned.")
+        console.print("\nStopped. Run it again: the job continues with what it has learned.")
         raise SystemExit(130) from None
 
 
@@ -140,7 +140,7 @@ def run_job(runs: int, folder: Path, console: Console) -> None:
         console.print(f"The service is at {url}, its database and log in {folder}.")
         known = known_trials(url)
         if known:
-            console.print(f"Job {JOB_ID!r} goes on after {known} trials.")
+            console.print(f"Job {JOB_ID!r} continues after {known} trials.")
         names = ("run", "batch size", "why", "outcome", "epochs", "s", "J", "cost (J)")
         table = Table(
             *(Column(name, no_wrap=True) for name in names),

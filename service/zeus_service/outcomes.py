@@ -3,12 +3,12 @@
 from typing import Literal
 
 Verdict = Literal["converged", "early_stopped", "not_converged", "diverged", "out_of_memory"]
-"""Outcomes that teach the policy something about the trial's batch size."""
+"""Outcomes that the policy observes."""
 
 Outcome = Literal[Verdict, "interrupted", "errored", "withdrawn", "lost"]
 
 NO_VERDICT: frozenset[Outcome] = frozenset({"interrupted", "errored", "withdrawn", "lost"})
-"""Outcomes that teach nothing: the beliefs are as before the trial's start."""
+"""Outcomes that the policy ignores: its beliefs are as before the trial's start."""
 
 RESUMABLE: frozenset[Outcome] = frozenset({"interrupted", "errored", "lost"})
 """Outcomes that a later report revokes: the run is alive after all, or was resumed."""

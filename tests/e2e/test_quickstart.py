@@ -84,6 +84,6 @@ def test_killed_with_its_service_it_goes_on_from_what_it_learned(tmp_path: Path)
     after = finished(tmp_path)
     assert before.items() <= after.items()
     assert len(after) > len(before)
-    known = re.search(r"goes on after (\d+) trials", printed)
+    known = re.search(r"continues after (\d+) trials", printed)
     assert known
     assert int(known[1]) >= len(before)

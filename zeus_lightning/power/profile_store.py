@@ -79,7 +79,7 @@ class ProfileStore:
         except (OSError, ZeusConfigError) as error:
             rank_zero_warn(
                 f"zeus: profile_path {self.path} cannot be used: {error}. The file is left as it "
-                "is, and this run continues as if the file did not exist"
+                "is, and this run ignores it"
             )
             self.path = None
             return []

@@ -16,8 +16,8 @@ Its paths lead to the same use cases and the same jobs as those under `/api/v1`.
 - Bodies have no Content-Type, and a diverged run's metric is `NaN`, which is not JSON. Such a
   metric ends the run as `diverged`.
 - The client ends its trial whenever its process exits, without a reason. A trial that is still
-  running becomes `interrupted`, which teaches the policy nothing; neither does that server learn
-  from it. If the run is alive after all (forked children run exit handlers, too), its next report
+  running becomes `interrupted`, which the policy ignores; that server does not learn from it,
+  either. If the run is alive after all (forked children run exit handlers, too), its next report
   revives the trial.
 - A token comes as the password of Basic authentication: that is what its client makes of a URL
   like `http://zeus:TOKEN@host`.
@@ -190,7 +190,7 @@ def start_trial() -> ResponseReturnValue:
 
 @zeus_wire.post("/report")
 def report() -> ResponseReturnValue:
-    """Store what a run has measured, and decide whether it goes on."""
+    """Store what a run has measured, and decide whether it continues."""
     result = _body(ZeusReport)
     trial = _find_trial(result)
     if trial.outcome is not None and trial.outcome not in RESUMABLE:

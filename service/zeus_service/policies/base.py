@@ -41,7 +41,7 @@ class Observation:
 
     Args:
         choice: The choice that the trial was started with.
-        verdict: What the outcome teaches about the batch size; None if nothing.
+        verdict: The outcome, if it is a verdict on the batch size; else None.
         cost: Cost of the trial in joules.
     """
 

@@ -1,9 +1,9 @@
-"""Queues in which the requests of one process wait for one another, in the order they came.
+"""First-in, first-out queues for the requests of one process.
 
-Requests that change the same job exclude one another by a lock of the database, which keeps no
-order and costs each waiter a connection. Here they wait without one, so that a locked job does not
-take the connections that other jobs need. Correctness rests on the database's lock alone: other
-processes have queues of their own.
+Requests that change the same job exclude one another by a lock of the database, which is not fair,
+and for which each of them would wait with a connection. In a queue they wait without one, so that a
+locked job does not use up the connections that other jobs need. Correctness depends on the
+database's lock alone: other processes have queues of their own.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _mutex = threading.Lock()  # for a few instructions, never while waiting
 def turn(
     key: Hashable, *, at_once: int, timeout_s: float, max_waiting: float = math.inf
 ) -> Iterator[None]:
-    """Wait until fewer than `at_once` others are within a block of the same key, first come first.
+    """Wait, first in, first out, until fewer than `at_once` others are within a block of this key.
 
     Raises:
-        Contended: `max_waiting` wait already, or this one has waited for `timeout_s`.
+        Contended: `max_waiting` others wait already, or this one has waited for `timeout_s`.
     """
     called = threading.Event()
     with _mutex:

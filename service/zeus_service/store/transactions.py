@@ -1,4 +1,4 @@
-"""Transactions, and retries of a whole use case when others got in its way."""
+"""Transactions, and retries of a whole use case after conflicts with other transactions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 ATTEMPTS = 8
 PATIENCE_S = 15.0
-"""No further attempt after this: clients wait for an answer."""
+"""No further attempt after this: clients wait for a response."""
 
 UNLOCKED = 4
 """Transactions of one job at once that take no lock on it: reports that go on, heartbeats."""
@@ -78,15 +78,15 @@ def use_case(
     """Decorate a function of a connection: each call is one transaction.
 
     The function is called again in a new transaction, a few times, after short waits, if another
-    transaction got in its way, or if the connection turns out to be lost: most were lost while they
-    were idle, and the pool replaces them. Nothing has been written in these cases. Only the caller
-    can find out whether a commit whose answer was lost was carried out. With `one_write` the write
-    may have been carried out, too: the function must then find it done.
+    transaction conflicted with it, or if the connection turns out to be lost: most were lost while
+    they were idle, and the pool replaces them. Nothing has been written in these cases. Only the
+    caller can find out whether a commit whose response was lost was carried out. With `one_write`
+    the write may have been carried out, too: the function must then find it done.
 
     Functions that write take turns, by the job that is their first argument: see `queue`.
 
     Raises:
-        Contended: Others got in the way each time.
+        Contended: Other transactions conflicted with it each time.
         sqlalchemy.exc.SQLAlchemyError: The database failed.
     """
 
