@@ -1,7 +1,5 @@
 """`Injection`: set the batch size and learning rate of a Lightning program, and restore them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, MutableMapping
 from typing import Any, NamedTuple
 

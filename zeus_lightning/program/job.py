@@ -1,7 +1,5 @@
 """`JobArguments`: a job's arguments, checked, and the job they make with a program."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

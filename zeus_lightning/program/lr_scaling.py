@@ -1,7 +1,5 @@
 """Scale a module's learning rate with its batch size."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Read the metric that a job monitors."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Find likely mistakes in a job's target: a `mode` that was forgotten, a target in another unit."""
 
-from __future__ import annotations
-
 import re
 from typing import Literal
 

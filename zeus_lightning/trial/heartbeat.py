@@ -1,7 +1,5 @@
 """Extend a trial's lease while no validation ends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Thread

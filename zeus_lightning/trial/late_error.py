@@ -1,7 +1,5 @@
 """`LateError`: an error that `fit` raises after it has ended in order."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer

@@ -1,7 +1,5 @@
 """The outcome of a trial, derived from how its run ended: an exception, or the end of training."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from typing import get_args

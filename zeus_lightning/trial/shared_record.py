@@ -1,7 +1,5 @@
 """`SharedRecord`: a trial's record in memory that a process shares with those it starts."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 

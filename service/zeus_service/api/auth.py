@@ -5,8 +5,6 @@ password of Basic authentication (RFC 7617), from a URL like `http://zeus:TOKEN@
 on their wire alone, since browsers send passwords by themselves.
 """
 
-from __future__ import annotations
-
 import hmac
 from collections.abc import Iterable
 

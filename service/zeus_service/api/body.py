@@ -1,7 +1,5 @@
 """The size limit of request bodies."""
 
-from __future__ import annotations
-
 from flask import request
 from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import BadRequest, RequestEntityTooLarge

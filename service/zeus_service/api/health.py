@@ -1,7 +1,5 @@
 """Routes for an operator's tools: liveness, readiness and metrics."""
 
-from __future__ import annotations
-
 import logging
 
 from apiflask import APIBlueprint

@@ -5,8 +5,6 @@ prometheus-client's files, start from 0 with the server, and add up over replica
 trials, the last costs) are read from the database at a scrape, and are the same on every replica.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from os import environ
 

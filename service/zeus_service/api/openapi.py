@@ -1,7 +1,5 @@
 """`/openapi.json`, completed with what APIFlask does not know: common errors, headers, examples."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from apiflask import APIFlask

@@ -1,7 +1,5 @@
 """An id, a log line and a count in the metrics for every request."""
 
-from __future__ import annotations
-
 import logging
 import re
 import time

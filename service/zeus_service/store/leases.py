@@ -4,8 +4,6 @@ A start and each report set a new `lease_expires_at` together with their other v
 extends the lease alone. The job's next start marks the trials whose lease has expired as lost.
 """
 
-from __future__ import annotations
-
 from sqlalchemy import Connection, bindparam, select, update
 
 from zeus_service.history import Event

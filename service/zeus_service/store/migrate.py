@@ -4,8 +4,6 @@ The functions raise `UnusableDatabase` if the database cannot be reached, read, 
 or has a revision that they cannot work with.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import sqlite3

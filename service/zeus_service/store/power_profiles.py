@@ -1,7 +1,5 @@
 """Power profiles of a job's batch sizes. An unknown job or profile raises `NotFound`."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -6,8 +6,6 @@ locked job does not use up the connections that other jobs need. Correctness dep
 database's lock alone: other processes have queues of their own.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections import deque

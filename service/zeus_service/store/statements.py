@@ -11,8 +11,6 @@ use its value as that column's new value.
     TABLE_COLUMN                  the new value of a column; see `writes.parameters`
 """
 
-from __future__ import annotations
-
 from sqlalchemy import and_, bindparam, select, update
 
 from zeus_service.store import leases

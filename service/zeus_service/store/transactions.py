@@ -1,7 +1,5 @@
 """Transactions, and retries of a whole use case after conflicts with other transactions."""
 
-from __future__ import annotations
-
 import logging
 import random
 import time

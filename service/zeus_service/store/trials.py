@@ -1,7 +1,5 @@
 """Trials and their reports as they are stored. An unknown trial raises `NotFound`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, select

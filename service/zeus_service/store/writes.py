@@ -5,8 +5,6 @@ statement is a transaction by itself: a report after which its run continues tak
 instead of five.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any

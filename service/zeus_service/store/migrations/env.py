@@ -1,7 +1,5 @@
 """Run migrations on the application's database, or print them; called by Alembic."""
 
-from __future__ import annotations
-
 from alembic import context
 from flask import current_app
 from sqlalchemy import Connection, create_engine, text
