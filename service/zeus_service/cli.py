@@ -6,10 +6,12 @@ What only some commands need, they import: `serve` and its workers must not keep
 """
 
 import logging
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from typing import Any, ClassVar
 
 import click
 from flask import Flask
@@ -144,21 +146,59 @@ def show(job_id: str, trials: int) -> None:
 @click.option("--force", is_flag=True, help="Also when it has running trials.")
 def delete(job_id: str, force: bool) -> None:
     """Delete a job with its trials, reports, events and power profiles."""
-    from zeus_service import optimizer
+    from zeus_service import maintenance
 
     with _database():
-        optimizer.delete_job(job_id, force=force)
+        maintenance.delete_job(job_id, force=force)
     click.echo(f"job {job_id!r} is deleted")
+
+
+class _Age(click.ParamType[float]):
+    """A time span such as 180d, in seconds."""
+
+    name = "age"
+    _seconds: ClassVar = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        matched = re.fullmatch(r"(\d{1,6})([mhdw])", str(value))
+        if matched is None:
+            self.fail(f"{value!r} is no time span; write 180d, 12h, 30m or 8w", param, ctx)
+        return int(matched[1]) * self._seconds[matched[2]]
+
+
+@main.command()
+@click.option("--older-than", required=True, type=_Age(), metavar="AGE", help="Such as 180d.")
+@click.option(
+    "--keep",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0),
+    help="How many of each job's latest trials to keep, whatever their age.",
+)
+def prune(older_than: float, keep: int) -> None:
+    """Drop trials that ended longer ago than AGE, with their reports and events.
+
+    Jobs stay, and what they have learned. May run beside the service, as often as you like.
+    """
+    from zeus_service import maintenance
+
+    with _database():
+        dropped = maintenance.prune(older_than_s=older_than, keep=keep)
+    click.echo(
+        f"dropped {dropped.trials} trials, {dropped.reports} reports and {dropped.events} events"
+    )
 
 
 @main.command()
 @click.argument("job_id", metavar="JOB")
 def rebuild(job_id: str) -> None:
     """Fold a job's events again, and store the resulting state."""
-    from zeus_service import optimizer
+    from zeus_service import maintenance
 
     with _database():
-        same = optimizer.rebuild(job_id)
+        same = maintenance.rebuild(job_id)
     click.echo("the stored state was right" if same else "the stored state differed: replaced")
 
 

@@ -70,6 +70,12 @@ class ExhaustedJob(OptimizerError):
     status, code = 409, "no_batch_size_left"
 
 
+class IncompleteHistory(OptimizerError):
+    """Events of the job are missing."""
+
+    status, code = 409, "incomplete_history"
+
+
 class UnknownPolicy(OptimizerError):
     """No policy has this name."""
 

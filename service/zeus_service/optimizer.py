@@ -17,7 +17,6 @@ from zeus_service import counters, history, messages, stopping
 from zeus_service.errors import (
     Contended,
     ExhaustedJob,
-    JobBusy,
     JobConflict,
     KeyConflict,
     OtherGeneration,
@@ -300,21 +299,6 @@ def list_jobs(connection: Connection, *, after: str = "", limit: int = 100) -> m
     return messages.JobList(jobs=[_summary(job) for job in found])
 
 
-@use_case()
-def delete_job(connection: Connection, job_id: str, *, force: bool = False) -> None:
-    """Delete a job, its trials, reports and events.
-
-    Raises:
-        JobBusy: It has running trials, and `force` is not set.
-    """
-    job = LockedJob.lock(connection, job_id)
-    running = jobs.count_trials(connection, job_id).get("running", 0)
-    if running and not force:
-        busy = f"job {job_id!r} has {running} running trials; delete it with force=true"
-        raise JobBusy(busy, running=running)
-    job.delete()
-
-
 @use_case(read_only=True)
 def get_trial(connection: Connection, job_id: str, trial_number: int) -> messages.Trial:
     """Return a trial."""
@@ -328,17 +312,6 @@ def list_trials(
     """Return a job's trials with a number greater than `after`, ordered by number."""
     jobs.get(connection, job_id)
     return messages.TrialList(trials=trials.page(connection, job_id, after=after, limit=limit))
-
-
-@use_case()
-def rebuild(connection: Connection, job_id: str) -> bool:
-    """Fold a job's events again and store the resulting state; return whether it was the same."""
-    job = LockedJob.lock(connection, job_id)
-    folded = history.fold(job.spec, jobs.events_of(connection, job_id))
-    if folded == job.state:
-        return True
-    job.replace_state(folded, time.time())
-    return False
 
 
 def _same_answer(

@@ -22,7 +22,7 @@ from service.jobs import spec_json
 from service_process import ServiceProcess
 from sqlalchemy import Row, select
 from waiting import LIMIT_S, wait_until
-from zeus_service import optimizer
+from zeus_service import maintenance, optimizer
 from zeus_service.spec import JobSpec
 from zeus_service.store.models import EVENTS, REPORTS, TRIALS
 from zeus_service.store.transactions import transaction
@@ -145,7 +145,7 @@ def check(job_ids: list[str], done: Acknowledged) -> None:
         assert stored == {key: cost for key, cost in done.reports.items() if key[0] == job_id}
         happened = sorted((row.trial_number, row.kind) for row in events)
         assert happened == [(n, kind) for n in sorted(told) for kind in ("ended", "started")]
-        assert optimizer.rebuild(job_id), "the fold of the events is not the stored state"
+        assert maintenance.rebuild(job_id), "the fold of the events is not the stored state"
 
 
 @pytest.mark.parametrize("killing", [False, True], ids=["undisturbed", "killed at random"])

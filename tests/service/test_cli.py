@@ -15,9 +15,13 @@ import requests
 from databases import migrated_database
 from service.jobs import spec_json
 from service_process import ServiceProcess, free_port
+from sqlalchemy import update
 from zeus_service import optimizer
 from zeus_service.config import Config
+from zeus_service.messages import TrialEnd
 from zeus_service.spec import JobSpec
+from zeus_service.store.models import EVENTS, TRIALS
+from zeus_service.store.transactions import transaction
 
 COMMAND = str(Path(sys.executable).parent / "zeus-service")
 
@@ -177,6 +181,24 @@ def test_a_job_with_running_trials_is_deleted_only_by_force(app: object, url: st
     deleted = zeus_service("delete", "--force", "job", database_url=url)
     assert "'job' is deleted" in deleted.stdout
     assert "no jobs yet" in zeus_service("jobs", database_url=url).stdout
+
+
+def test_old_trials_are_pruned(app: object, url: str) -> None:
+    optimizer.register_job(JobSpec.model_validate(spec_json(lease_s=1)))
+    optimizer.start_trial("job", None)
+    optimizer.end_trial("job", 1, TrialEnd(outcome="errored"))
+    with transaction() as connection:
+        connection.execute(update(TRIALS).values(lease_expires_at=0, ended_at=0))
+        connection.execute(update(EVENTS).values(happened_at=0))
+    result = zeus_service("prune", "--older-than=180d", database_url=url)
+    assert result.stdout == "dropped 1 trials, 0 reports and 2 events\n"
+    assert optimizer.list_trials("job").trials == []
+
+
+@pytest.mark.parametrize("age", ["180", "d", "-1d", "1.5d", "1y"])
+def test_an_age_that_is_no_time_span_is_reported(url: str, age: str) -> None:
+    result = zeus_service("prune", f"--older-than={age}", database_url=url)
+    assert (result.returncode, "write 180d" in result.stderr) == (2, True)
 
 
 def test_a_job_that_is_not_known_is_reported(app_url: str) -> None:

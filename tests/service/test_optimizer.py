@@ -11,7 +11,7 @@ from service.conftest import application
 from service.jobs import let_leases_expire, spec_json
 from service.store.test_transactions import just_before, on_servers
 from sqlalchemy import select
-from zeus_service import counters, messages, optimizer, stopping
+from zeus_service import counters, maintenance, messages, optimizer, stopping
 from zeus_service.errors import ExhaustedJob
 from zeus_service.policies import POLICIES
 from zeus_service.spec import JobSpec
@@ -72,7 +72,7 @@ def test_a_last_report_never_ends_another_job_of_the_same_id_with_its_batch_size
 ) -> None:
     def replace_the_job() -> None:
         with application(database_url):  # another server: in this one it would wait its turn
-            optimizer.delete_job("job", force=True)
+            maintenance.delete_job("job", force=True)
             assert start(batch_sizes=[7], default_batch_size=7).batch_size == 7
 
     assert start().batch_size == 32
@@ -81,7 +81,7 @@ def test_a_last_report_never_ends_another_job_of_the_same_id_with_its_batch_size
     with transaction(read_only=True) as connection:
         events = connection.execute(select(EVENTS.c["kind", "batch_size"]))
         assert sorted(tuple(event) for event in events) == [("ended", 7), ("started", 7)]
-    assert optimizer.rebuild("job")
+    assert maintenance.rebuild("job")
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -108,7 +108,7 @@ def test_a_job_is_not_exhausted_while_a_running_trial_may_converge(app: Flask, p
         end(number)
     with pytest.raises(ExhaustedJob):
         start()
-    assert optimizer.rebuild("job")
+    assert maintenance.rebuild("job")
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -22,7 +22,7 @@ from service.jobs import spec_json
 from service_process import ServiceProcess
 from sqlalchemy import NullPool, create_engine, make_url, select
 from waiting import LIMIT_S, wait_until
-from zeus_service import create_app, optimizer
+from zeus_service import create_app, maintenance, optimizer
 from zeus_service.config import Config
 from zeus_service.store.jobs import LockedJob
 from zeus_service.store.migrate import upgrade
@@ -114,7 +114,7 @@ def test_postgresql_may_be_restarted_in_the_middle(
         for future in clients:
             future.result(timeout=LIMIT_S)
     with application(cluster.url):
-        assert optimizer.rebuild("job")
+        assert maintenance.rebuild("job")
         with transaction(read_only=True) as connection:
             columns = (REPORTS.c.trial_number, REPORTS.c.sequence, REPORTS.c.cost)
             stored = [tuple(row) for row in connection.execute(select(*columns))]

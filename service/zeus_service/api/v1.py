@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from werkzeug.exceptions import UnprocessableEntity, UnsupportedMediaType
 from werkzeug.routing import BaseConverter
 
-from zeus_service import errors, messages, optimizer
+from zeus_service import errors, maintenance, messages, optimizer
 from zeus_service.api.auth import require_access
 from zeus_service.api.body import limit_chunked_body
 from zeus_service.api.errors import conflicts
@@ -137,7 +137,7 @@ def get_job(job_id: str) -> messages.Job:
 @v1.doc(responses=conflicts(errors.JobBusy))
 def delete_job(job_id: str, query_data: Deletion) -> tuple[str, int]:
     """Delete a job with its trials, reports, events and power profiles."""
-    optimizer.delete_job(job_id, force=query_data.force)
+    maintenance.delete_job(job_id, force=query_data.force)
     return "", 204
 
 

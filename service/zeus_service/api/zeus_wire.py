@@ -47,7 +47,7 @@ from werkzeug.exceptions import (
     UnsupportedMediaType,
 )
 
-from zeus_service import errors, messages, optimizer
+from zeus_service import errors, maintenance, messages, optimizer
 from zeus_service.api.auth import require_access_by_password
 from zeus_service.api.body import limit_chunked_body
 from zeus_service.outcomes import RESUMABLE, Outcome
@@ -239,7 +239,7 @@ def end_trial() -> ResponseReturnValue:
 def delete_job() -> ResponseReturnValue:
     """Delete a job with its trials, even running ones."""
     job_id = _query().job_id
-    optimizer.delete_job(job_id, force=True)
+    maintenance.delete_job(job_id, force=True)
     return {"message": f"job {job_id!r} is deleted"}
 
 

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, delete, func, insert, select, update
+import sqlalchemy as sa
+from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
 
 from zeus_service import counters, history
 from zeus_service.errors import NotFound
 from zeus_service.policies import policy_of
-from zeus_service.policies.base import Choice, State
+from zeus_service.policies.base import State
 from zeus_service.spec import JobSpec
 from zeus_service.store import leases, statements
 from zeus_service.store.models import EVENTS, JOBS, TRIALS
@@ -39,6 +40,26 @@ class StoredJob:
         """Read a row that has the columns of `JOBS`."""
         spec = JobSpec.model_validate(row.spec)
         return cls(spec, row.state, row.cost_bound, row.trials, row.events, row.updated_at)
+
+
+@dataclass(frozen=True)
+class JobHead:
+    """Which job a row is, without its specification and state.
+
+    Args:
+        registered_at: Unix seconds. A job that was deleted and registered again is another one.
+        trials: Number of the latest trial.
+        events: Sequence of the latest event.
+    """
+
+    job_id: str
+    registered_at: float
+    trials: int
+    events: int
+
+    def is_same_job(self, other: JobHead) -> bool:
+        """Whether they are of one registration."""
+        return (self.job_id, self.registered_at) == (other.job_id, other.registered_at)
 
 
 def find(connection: Connection, job_id: str) -> StoredJob | None:
@@ -81,14 +102,25 @@ def count_trials(connection: Connection, job_id: str) -> dict[str, int]:
     return {name: count for name, count in connection.execute(query)}  # noqa: C416 - mypy: rows are no pairs
 
 
-def events_of(connection: Connection, job_id: str) -> list[history.Event]:
-    """Read a job's events, in the order in which they happened."""
-    query = select(EVENTS).where(EVENTS.c.job_id == job_id).order_by(EVENTS.c.sequence)
-    events = []
-    for row in connection.execute(query):
-        choice = Choice(row.batch_size, row.why)
-        events.append(history.Event(row.kind, row.trial_number, choice, row.outcome, row.cost))
-    return events
+def count_running(connection: Connection, job_id: str) -> int:
+    """Count a job's running trials; unlike `count_trials`, it does not read the others."""
+    query = select(func.count()).where(TRIALS.c.job_id == job_id, TRIALS.c.outcome.is_(None))
+    return connection.execute(query).scalar_one()
+
+
+def head(connection: Connection, job_id: str, *, lock: bool = False) -> JobHead:
+    """Read which job has an id, and lock it if asked to."""
+    columns = JOBS.c["created_at", "trials", "events"]
+    query = select(*columns).where(JOBS.c.job_id == bindparam("this_job"))
+    if lock:
+        query = query.with_for_update(key_share=True, of=JOBS)
+    row = _one(connection, query, {"this_job": job_id})
+    return JobHead(job_id, row.created_at, row.trials, row.events)
+
+
+def delete(connection: Connection, job_id: str) -> None:
+    """Delete a locked job with its trials, reports, events and power profiles."""
+    connection.execute(sa.delete(JOBS).where(JOBS.c.job_id == job_id))
 
 
 class LockedJob:
@@ -193,10 +225,6 @@ class LockedJob:
         job = update(JOBS).where(JOBS.c.job_id == self.spec.job_id)
         bound = _cost_bound(self.spec, state)
         self._connection.execute(job.values(state=state, cost_bound=bound, updated_at=now))
-
-    def delete(self) -> None:
-        """Delete the job with its trials, reports, events and power profiles."""
-        self._connection.execute(delete(JOBS).where(JOBS.c.job_id == self.spec.job_id))
 
 
 def lock_to_start(

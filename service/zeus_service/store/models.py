@@ -142,6 +142,18 @@ class EventRow(db.Model):  # type: ignore[name-defined, misc]
     happened_at: Mapped[float]
 
 
+class CheckpointRow(db.Model):  # type: ignore[name-defined, misc]
+    """A job's state after the events that were dropped; see `zeus_service.store.checkpoints`."""
+
+    __tablename__ = "checkpoints"
+    __table_args__ = _TABLE
+
+    job_id: Mapped[_JobId]
+    sequence: Mapped[int]
+    """The last event that the state contains."""
+    state: Mapped[dict[str, Any]]
+
+
 class PowerProfileRow(db.Model):  # type: ignore[name-defined, misc]
     """Measurements at the power limits of a GPU model; see `messages.PowerProfile`."""
 
@@ -159,4 +171,5 @@ JOBS: sa.Table = JobRow.__table__
 TRIALS: sa.Table = TrialRow.__table__
 REPORTS: sa.Table = ReportRow.__table__
 EVENTS: sa.Table = EventRow.__table__
+CHECKPOINTS: sa.Table = CheckpointRow.__table__
 POWER_PROFILES: sa.Table = PowerProfileRow.__table__

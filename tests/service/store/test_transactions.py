@@ -18,7 +18,7 @@ from service.jobs import spec_json
 from service_process import ServiceProcess
 from sqlalchemy import Connection, bindparam, event, exc, select, text, update
 from waiting import LIMIT_S, wait_until
-from zeus_service import create_app, messages, optimizer
+from zeus_service import create_app, maintenance, messages, optimizer
 from zeus_service.config import Config
 from zeus_service.errors import Contended, ReportConflict, TrialFinished
 from zeus_service.spec import JobSpec
@@ -307,7 +307,7 @@ def test_a_report_whose_trial_ends_meanwhile_takes_the_end_back(app: Flask) -> N
     with transaction(read_only=True) as connection:
         kinds = connection.execute(select(EVENTS.c.kind).order_by(EVENTS.c.sequence)).scalars()
         assert list(kinds) == ["started", "ended", "revived"]
-    assert optimizer.rebuild("job")
+    assert maintenance.rebuild("job")
 
 
 @on_servers
@@ -343,7 +343,7 @@ def test_a_last_report_that_another_one_overtakes_is_taken_after_it(app: Flask) 
         assert list(reports.scalars()) == [1, 2]
         events = connection.execute(select(EVENTS.c.kind).order_by(EVENTS.c.sequence))
         assert list(events.scalars()) == ["started", "ended"]
-    assert optimizer.rebuild("job")
+    assert maintenance.rebuild("job")
 
 
 @on_servers
@@ -363,7 +363,7 @@ def test_a_report_that_finds_its_trial_taken_up_again_meanwhile_is_taken(
     with transaction(read_only=True) as connection:
         events = connection.execute(select(EVENTS.c.kind).order_by(EVENTS.c.sequence))
         assert list(events.scalars()) == ["started", "ended", "revived"]
-    assert optimizer.rebuild("job")
+    assert maintenance.rebuild("job")
 
 
 @pytest.mark.parametrize("kind", SERVERS)

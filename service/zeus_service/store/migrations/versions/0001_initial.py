@@ -110,6 +110,15 @@ def upgrade() -> None:
         **MYSQL,
     )
     op.create_table(
+        "checkpoints",
+        sa.Column("job_id", IDENTIFIER, nullable=False),
+        sa.Column("sequence", sa.Integer(), nullable=False),
+        sa.Column("state", sa.JSON(), nullable=False),
+        of_job("checkpoints"),
+        sa.PrimaryKeyConstraint("job_id", name="pk_checkpoints"),
+        **MYSQL,
+    )
+    op.create_table(
         "power_profiles",
         sa.Column("job_id", IDENTIFIER, nullable=False),
         sa.Column("batch_size", sa.Integer(), autoincrement=False, nullable=False),
@@ -123,5 +132,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    for table in ("power_profiles", "reports", "trials", "events", "jobs"):
+    for table in ("power_profiles", "checkpoints", "reports", "trials", "events", "jobs"):
         op.drop_table(table)

@@ -1,0 +1,282 @@
+"""The operator's use cases: drop what is old, delete a job, and fold a job's history again.
+
+A change of a job is under the same lock as in `optimizer`, but none of these holds it for longer
+than a few milliseconds: each is many small transactions, with pauses in which others get their
+turn. After each of them the job is consistent, so they may be interrupted anywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from sqlalchemy import Connection
+
+from zeus_service.errors import IncompleteHistory, JobBusy, NotFound
+from zeus_service.spec import MAX_INTEGER, JobSpec
+from zeus_service.store import checkpoints, jobs, retention
+from zeus_service.store.checkpoints import Checkpoint, MissingEvents, StoredEvent
+from zeus_service.store.engine import shrink_sqlite_file
+from zeus_service.store.jobs import JobHead, LockedJob
+from zeus_service.store.models import db
+from zeus_service.store.retention import PORTION, Old
+from zeus_service.store.transactions import use_case
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+logger = logging.getLogger(__name__)
+
+_EVER = 1e15
+"""Unix seconds after the end of every trial."""
+
+
+@dataclass
+class Dropped:
+    """How many rows were deleted."""
+
+    trials: int = 0
+    reports: int = 0
+    events: int = 0
+
+
+def prune(*, older_than_s: float, keep: int = 0) -> Dropped:
+    """Drop trials, reports and events that no job's state needs any more.
+
+    A trial is dropped, with its reports, when it ended longer ago than this, its lease is over, and
+    it is not among its job's latest `keep`. Events are dropped from the start of a job's history up
+    to the first that is younger, or belongs to one of the latest trials; a checkpoint takes their
+    place. Jobs, their states and power profiles stay, and numbers of trials are not used again.
+    """
+    dropped, now, after = Dropped(), time.time(), ""
+    while page := _job_ids(after):
+        for job_id in page:
+            try:
+                job = _head(job_id)
+                old = Old(now=now, ended_before=now - older_than_s, last=job.trials - keep)
+                _drop_trials(job, old, dropped)
+                _drop_old_events(job, old, dropped)
+            except NotFound:  # it was deleted meanwhile
+                continue
+        after = page[-1]
+    give_space_back()
+    return dropped
+
+
+def delete_job(job_id: str, *, force: bool = False) -> None:
+    """Delete a job, its trials, reports, events and power profiles.
+
+    The rows of a large job go first, in small transactions, and the job last. If a trial is started
+    meanwhile, and `force` is not set, the job stays: it has its state, without its earlier trials.
+
+    Raises:
+        NotFound: No such job.
+        JobBusy: It has running trials, and `force` is not set.
+    """
+    job = _begin_to_delete(job_id, force)
+    if job is None:
+        return
+    dropped = Dropped()
+    _drop_trials(job, Old(now=_EVER, ended_before=_EVER, last=MAX_INTEGER), dropped)
+    _sweep_events(job, dropped)
+    _finish_to_delete(job_id, job, force)
+    give_space_back()
+
+
+def rebuild(job_id: str) -> bool:
+    """Fold a job's events again, and store the state if it differs; return whether it was the same.
+
+    The fold starts from the job's checkpoint and needs no lock: events do not change. Under the
+    lock, the result is stored only if no event was added meanwhile; otherwise the fold goes on.
+
+    Raises:
+        NotFound: No such job.
+        IncompleteHistory: Events are missing.
+    """
+    spec, point, events = _read_on(job_id, None)
+    while True:
+        while events:
+            point = _fold(spec, point, events)
+            spec, point, events = _read_on(job_id, point)
+        same = _store(job_id, point)
+        if same is not None:
+            return same
+        spec, point, events = _read_on(job_id, point)
+
+
+def give_space_back() -> None:
+    """Shrink SQLite's file; the other databases use free space again by themselves."""
+    if db.engine.dialect.name != "sqlite":
+        return
+    try:
+        shrink_sqlite_file(Path(db.engine.url.database or ""))
+    except sqlite3.Error as error:  # what was to be deleted is
+        logger.warning("the database's file was not shrunk: %s", error)
+
+
+# --- trials and events that are dropped ----------------------------------------------------------
+
+
+def _drop_trials(job: JobHead, old: Old, dropped: Dropped) -> None:
+    after = 0
+    while numbers := _old_trials(job.job_id, old, after):
+        more = True
+        while more:
+            trials, reports, more = _paced(_drop_some, job.job_id, job, old, numbers)
+            dropped.trials += trials
+            dropped.reports += reports
+        after = numbers[-1]
+
+
+def _drop_old_events(job: JobHead, old: Old, dropped: Dropped) -> None:
+    def is_old(stored: StoredEvent) -> bool:
+        return stored.happened_at < old.ended_before and stored.event.trial_number <= old.last
+
+    while True:
+        _sweep_events(job, dropped)
+        spec, point, events = _read_on(job.job_id, None)
+        first = list(takewhile(is_old, events))
+        if not first or not _paced(_move_checkpoint, job.job_id, point, _fold(spec, point, first)):
+            return
+
+
+def _sweep_events(job: JobHead, dropped: Dropped) -> None:
+    while count := _paced(_drop_some_events, job.job_id, job):
+        dropped.events += count
+
+
+@use_case(read_only=True)
+def _job_ids(connection: Connection, after: str) -> list[str]:
+    return retention.job_ids(connection, after=after)
+
+
+@use_case(read_only=True)
+def _head(connection: Connection, job_id: str) -> JobHead:
+    return jobs.head(connection, job_id)
+
+
+@use_case(read_only=True)
+def _old_trials(connection: Connection, job_id: str, old: Old, after: int) -> list[int]:
+    return retention.old_trials(connection, job_id, old, after=after)
+
+
+@use_case()
+def _drop_some(
+    connection: Connection, job_id: str, job: JobHead, old: Old, numbers: list[int]
+) -> tuple[int, int, bool]:
+    if not jobs.head(connection, job_id, lock=True).is_same_job(job):
+        return 0, 0, False
+    return retention.drop_trials(connection, job_id, old, numbers)
+
+
+@use_case()
+def _drop_some_events(connection: Connection, job_id: str, job: JobHead) -> int:
+    if not jobs.head(connection, job_id, lock=True).is_same_job(job):
+        return 0
+    return retention.drop_events(connection, job_id)
+
+
+@use_case()
+def _move_checkpoint(connection: Connection, job_id: str, old: Checkpoint, new: Checkpoint) -> bool:
+    if not jobs.head(connection, job_id, lock=True).is_same_job(new.job):
+        return False
+    return checkpoints.replace(connection, old, new)
+
+
+# --- a job that is deleted -----------------------------------------------------------------------
+
+
+@use_case()
+def _begin_to_delete(connection: Connection, job_id: str, force: bool) -> JobHead | None:
+    """Delete a job if it is small; otherwise return it, with its state for its checkpoint."""
+    job = jobs.head(connection, job_id, lock=True)
+    _check_deletable(connection, job_id, force)
+    if retention.is_small(connection, job_id):
+        jobs.delete(connection, job_id)
+        return None
+    checkpoints.set_to_stored_state(connection, job_id)
+    return job
+
+
+@use_case()
+def _finish_to_delete(connection: Connection, job_id: str, job: JobHead, force: bool) -> None:
+    if jobs.head(connection, job_id, lock=True).is_same_job(job):
+        _check_deletable(connection, job_id, force)
+        jobs.delete(connection, job_id)
+
+
+def _check_deletable(connection: Connection, job_id: str, force: bool) -> None:
+    running = jobs.count_running(connection, job_id)
+    if running and not force:
+        busy = f"job {job_id!r} has {running} running trials; delete it with force=true"
+        raise JobBusy(busy, running=running)
+
+
+# --- the fold ------------------------------------------------------------------------------------
+
+
+@use_case(read_only=True)
+def _read_on(
+    connection: Connection, job_id: str, point: Checkpoint | None
+) -> tuple[JobSpec, Checkpoint, list[StoredEvent]]:
+    """Read the next events after a point of a job's history, by default after its checkpoint.
+
+    Returns:
+        The job's specification, the point, and the events. The point is a later one if the job's
+        checkpoint has passed it, and the start if the job was registered anew.
+    """
+    job = jobs.get(connection, job_id)
+    head = jobs.head(connection, job_id)
+    if point is None or not point.job.is_same_job(head):
+        point = checkpoints.latest(connection, job.spec, head)
+    while True:
+        events = checkpoints.events_after(connection, job_id, point.sequence, limit=PORTION)
+        latest = checkpoints.latest(connection, job.spec, head)
+        if latest.sequence <= point.sequence:  # none of these events was dropped before it was read
+            break
+        point = latest
+    if not events and point.sequence < head.events:
+        raise _incomplete(job_id, point.sequence + 1)
+    return job.spec, point, events
+
+
+def _fold(spec: JobSpec, point: Checkpoint, events: list[StoredEvent]) -> Checkpoint:
+    try:
+        return point.after(spec, events)
+    except MissingEvents as error:
+        raise _incomplete(spec.job_id, error.args[0]) from error
+
+
+def _incomplete(job_id: str, sequence: int) -> IncompleteHistory:
+    return IncompleteHistory(
+        f"event {sequence} of job {job_id!r} is missing, so its state stays as it is stored; "
+        "restore a backup, or delete the job"
+    )
+
+
+@use_case()
+def _store(connection: Connection, job_id: str, point: Checkpoint) -> bool | None:
+    """Store a folded state; return whether it was the same, or None if it is not the latest."""
+    head = jobs.head(connection, job_id, lock=True)
+    if not head.is_same_job(point.job) or head.events != point.sequence:
+        return None
+    job = LockedJob.lock(connection, job_id)
+    if point.state == job.state:
+        return True
+    job.replace_state(point.state, time.time())
+    return False
+
+
+def _paced(transaction: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a use case, and pause for as long as it took, so that others get their turn."""
+    began = time.monotonic()
+    try:
+        return transaction(*args, **kwargs)
+    finally:
+        time.sleep(min(time.monotonic() - began, 1.0))

@@ -1,0 +1,109 @@
+"""A job's events, and the checkpoint that stands for the events that have been dropped.
+
+A checkpoint is the policy's state after the events up to a sequence number. The state of a job is
+the fold of its later events from there. A job without a checkpoint is folded from its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, insert, select
+
+from zeus_service import history
+from zeus_service.policies.base import Choice, State
+from zeus_service.spec import JobSpec
+from zeus_service.store.jobs import JobHead
+from zeus_service.store.models import CHECKPOINTS, EVENTS, JOBS
+
+
+@dataclass(frozen=True)
+class StoredEvent:
+    """An event as it is stored: its number in its job's history, and when it happened."""
+
+    sequence: int
+    happened_at: float
+    event: history.Event
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A job's state after its events up to a sequence number.
+
+    Args:
+        job: The job, as it was when this was read.
+        sequence: The last event that the state contains; 0 for none.
+        state: The policy's state.
+    """
+
+    job: JobHead
+    sequence: int
+    state: State
+
+    def after(self, spec: JobSpec, events: Iterable[StoredEvent]) -> Checkpoint:
+        """The checkpoint after more events.
+
+        Raises:
+            MissingEvents: They are not the next ones.
+        """
+        sequence, state = self.sequence, self.state
+        for stored in events:
+            if stored.sequence != sequence + 1:
+                raise MissingEvents(sequence + 1)
+            sequence, state = stored.sequence, history.apply(spec, state, stored.event)
+        return Checkpoint(self.job, sequence, state)
+
+
+class MissingEvents(Exception):
+    """Raised when an event is missing, with its sequence number."""
+
+
+def latest(connection: Connection, spec: JobSpec, job: JobHead) -> Checkpoint:
+    """Read a job's checkpoint; without one, its start."""
+    query = select(CHECKPOINTS).where(CHECKPOINTS.c.job_id == job.job_id)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        return Checkpoint(job, 0, history.fold(spec, []))
+    return Checkpoint(job, row.sequence, row.state)
+
+
+def replace(connection: Connection, old: Checkpoint, new: Checkpoint) -> bool:
+    """Replace a job's checkpoint; return False if it is not the old one any more.
+
+    The job must be locked.
+    """
+    this = CHECKPOINTS.c.job_id == new.job.job_id
+    stored = connection.execute(select(CHECKPOINTS.c.sequence).where(this)).scalar() or 0
+    if stored != old.sequence:
+        return False
+    connection.execute(delete(CHECKPOINTS).where(this))
+    values = {"job_id": new.job.job_id, "sequence": new.sequence, "state": new.state}
+    connection.execute(insert(CHECKPOINTS), values)
+    return True
+
+
+def set_to_stored_state(connection: Connection, job_id: str) -> None:
+    """Make the state that is stored with a job its checkpoint. The job must be locked."""
+    connection.execute(delete(CHECKPOINTS).where(CHECKPOINTS.c.job_id == job_id))
+    stored = select(*JOBS.c["job_id", "events", "state"]).where(JOBS.c.job_id == job_id)
+    columns = ["job_id", "sequence", "state"]
+    connection.execute(insert(CHECKPOINTS).from_select(columns, stored))
+
+
+def events_after(
+    connection: Connection, job_id: str, sequence: int, *, limit: int
+) -> list[StoredEvent]:
+    """Read a job's events after a sequence number, in the order in which they happened."""
+    query = (
+        select(EVENTS)
+        .where(EVENTS.c.job_id == job_id, EVENTS.c.sequence > sequence)
+        .order_by(EVENTS.c.sequence)
+        .limit(limit)
+    )
+    events = []
+    for row in connection.execute(query):
+        choice = Choice(row.batch_size, row.why)
+        event = history.Event(row.kind, row.trial_number, choice, row.outcome, row.cost)
+        events.append(StoredEvent(row.sequence, row.happened_at, event))
+    return events
