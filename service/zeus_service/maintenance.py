@@ -162,13 +162,13 @@ def _head(connection: Connection, job_id: str) -> JobHead:
 
 
 @use_case(read_only=True)
-def _old_trials(connection: Connection, job_id: str, old: Old, after: int) -> list[int]:
+def _old_trials(connection: Connection, job_id: str, old: Old, after: int) -> range:
     return retention.old_trials(connection, job_id, old, after=after)
 
 
 @use_case()
 def _drop_some(
-    connection: Connection, job_id: str, job: JobHead, old: Old, numbers: list[int]
+    connection: Connection, job_id: str, job: JobHead, old: Old, numbers: range
 ) -> tuple[int, int, bool]:
     if not jobs.head(connection, job_id, lock=True).is_same_job(job):
         return 0, 0, False

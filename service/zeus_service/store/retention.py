@@ -40,39 +40,47 @@ class Old:
         )
 
 
-def old_trials(connection: Connection, job_id: str, old: Old, *, after: int) -> list[int]:
-    """Read the numbers of the next trials that may be dropped, ascending."""
+def old_trials(connection: Connection, job_id: str, old: Old, *, after: int) -> range:
+    """Read the numbers of the next trials that may be dropped, as far as none is between them."""
     query = select(TRIALS.c.trial_number).where(old.trials(job_id), TRIALS.c.trial_number > after)
     query = query.order_by(TRIALS.c.trial_number).limit(TRIALS_AT_ONCE)
-    return list(connection.execute(query).scalars())
+    numbers = list(connection.execute(query).scalars())
+    adjoining = [number for i, number in enumerate(numbers) if number == numbers[0] + i]
+    return range(adjoining[0], adjoining[-1] + 1) if adjoining else range(0)
 
 
 def drop_trials(
-    connection: Connection, job_id: str, old: Old, numbers: list[int]
+    connection: Connection, job_id: str, old: Old, numbers: range
 ) -> tuple[int, int, bool]:
     """Delete trials with their reports, or a portion of their reports if these are too many.
 
-    The job must be locked. Trials that may not be dropped any more are left alone.
+    The job must be locked. Nothing is deleted if one of the trials was resumed meanwhile.
 
     Returns:
         The number of trials and of reports deleted, and whether there is more to delete.
     """
-    droppable = old.trials(job_id), TRIALS.c.trial_number.in_(numbers)
-    numbers = list(connection.execute(select(TRIALS.c.trial_number).where(*droppable)).scalars())
-    theirs = REPORTS.c.job_id == job_id, REPORTS.c.trial_number.in_(numbers)
+    # Ranges, not lists of numbers: PostgreSQL would read all reports of the job for a list.
+    theirs = TRIALS.c.job_id == job_id, TRIALS.c.trial_number.between(numbers[0], numbers[-1])
+    dropped = select(func.count()).where(old.trials(job_id), *theirs)
+    if connection.execute(dropped).scalar_one() < len(numbers):
+        return 0, 0, False
     key = REPORTS.c["trial_number", "sequence"]
+    reports = REPORTS.c.job_id == job_id, REPORTS.c.trial_number.between(numbers[0], numbers[-1])
     bound = connection.execute(
-        select(*key).where(*theirs).order_by(*key).offset(PORTION).limit(1)
+        select(*key).where(*reports).order_by(*key).offset(PORTION).limit(1)
     ).one_or_none()
     if bound is not None:
-        earlier = or_(
-            REPORTS.c.trial_number < bound.trial_number,
-            and_(REPORTS.c.trial_number == bound.trial_number, REPORTS.c.sequence < bound.sequence),
+        earlier = (
+            REPORTS.c.job_id == job_id,
+            REPORTS.c.trial_number.between(numbers[0], bound.trial_number),
+            or_(
+                REPORTS.c.trial_number < bound.trial_number,
+                REPORTS.c.sequence < bound.sequence,
+            ),
         )
-        return 0, connection.execute(delete(REPORTS).where(*theirs, earlier)).rowcount, True
-    reports = connection.execute(delete(REPORTS).where(*theirs)).rowcount
-    these = TRIALS.c.job_id == job_id, TRIALS.c.trial_number.in_(numbers)
-    return connection.execute(delete(TRIALS).where(*these)).rowcount, reports, False
+        return 0, connection.execute(delete(REPORTS).where(*earlier)).rowcount, True
+    count = connection.execute(delete(REPORTS).where(*reports)).rowcount
+    return connection.execute(delete(TRIALS).where(*theirs)).rowcount, count, False
 
 
 def drop_events(connection: Connection, job_id: str) -> int:
