@@ -266,6 +266,20 @@ def test_a_start_need_not_wait_for_a_rebuild(app: Flask) -> None:
     assert "another" not in stored().state
 
 
+def test_a_job_that_is_registered_anew_has_no_checkpoint(app: Flask) -> None:
+    register()
+    for _ in range(2):
+        optimizer.start_trial("job", None)
+    for number in (1, 2):
+        optimizer.end_trial("job", number, TrialEnd(outcome="errored"))
+    age(1, 2)
+    prune()
+    register(monitor="another")
+    assert count(CHECKPOINTS) == 0
+    assert converge() == 3
+    assert maintenance.rebuild("job")
+
+
 @pytest.mark.parametrize("which", ["first", "middle", "last"])
 def test_a_state_is_not_replaced_by_the_fold_of_a_part(app: Flask, which: str) -> None:
     register()

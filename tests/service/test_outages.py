@@ -22,7 +22,7 @@ from service.jobs import spec_json
 from service_process import ServiceProcess
 from sqlalchemy import NullPool, create_engine, make_url, select
 from waiting import LIMIT_S, wait_until
-from zeus_service import create_app, maintenance, optimizer
+from zeus_service import create_app, maintenance
 from zeus_service.config import Config
 from zeus_service.store.jobs import LockedJob
 from zeus_service.store.migrate import upgrade

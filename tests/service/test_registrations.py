@@ -10,7 +10,7 @@ from service.jobs import spec_json
 from service.store.test_power_profiles import profile
 from service.store.test_transactions import just_before, on_servers
 from sqlalchemy import delete, select, update
-from zeus_service import messages, optimizer
+from zeus_service import maintenance, messages, optimizer
 from zeus_service.errors import JobConflict, OtherGeneration
 from zeus_service.outcomes import NO_VERDICT, Verdict
 from zeus_service.policies import POLICIES
@@ -56,7 +56,7 @@ def test_a_job_whose_runs_taught_nothing_is_registered_anew(
     assert register(**changes)[1] is False
     assert (start().trial_number, start().batch_size) == (3, 7)  # numbers are not used again
     assert len(power_profiles.all_of("job", None).profiles) == 1
-    assert optimizer.rebuild("job")
+    assert maintenance.rebuild("job")
 
 
 @pytest.mark.parametrize("outcome", [None, "no run", *get_args(Verdict)])
@@ -95,7 +95,7 @@ def test_a_job_of_zeus_wire_is_registered_anew_too(app: Flask) -> None:
 
 
 def delete_and_register() -> None:
-    optimizer.delete_job("job", force=True)
+    maintenance.delete_job("job", force=True)
     register()
 
 

@@ -19,7 +19,7 @@ from zeus_service.policies import policy_of
 from zeus_service.policies.base import State
 from zeus_service.spec import JobSpec
 from zeus_service.store import leases, statements
-from zeus_service.store.models import EVENTS, JOBS, TRIALS
+from zeus_service.store.models import CHECKPOINTS, EVENTS, JOBS, TRIALS
 from zeus_service.store.transactions import after_commit
 from zeus_service.store.writes import Writes, bind_values
 
@@ -47,7 +47,7 @@ class JobHead:
     """Which job a row is, without its specification and state.
 
     Args:
-        registered_at: Unix seconds. A job that was deleted and registered again is another one.
+        registered_at: Unix seconds. A job that was registered anew since is another one.
         trials: Number of the latest trial.
         events: Sequence of the latest event.
     """
@@ -213,11 +213,13 @@ class LockedJob:
         running = count_trials(self._connection, spec.job_id).get("running", 0)
         if not self.stored.trials or running or self.state != history.fold(self.spec, []):
             return False
-        for table in (EVENTS, TRIALS):
-            self._connection.execute(delete(table).where(table.c.job_id == spec.job_id))
+        for table in (CHECKPOINTS, EVENTS, TRIALS):
+            self._connection.execute(sa.delete(table).where(table.c.job_id == spec.job_id))
         row = {"spec": spec.model_dump(mode="json"), "state": history.fold(spec, [])}
         job = update(JOBS).where(JOBS.c.job_id == spec.job_id)
-        self._connection.execute(job.values(**row, cost_bound=None, events=0, updated_at=now))
+        self._connection.execute(
+            job.values(**row, cost_bound=None, events=0, created_at=now, updated_at=now)
+        )
         return True
 
     def replace_state(self, state: State, now: float) -> None:

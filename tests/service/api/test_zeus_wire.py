@@ -18,7 +18,7 @@ from service.jobs import spec_json
 from service_process import ServiceProcess
 from sqlalchemy import event
 from werkzeug.test import create_environ, run_wsgi_app
-from zeus_service import create_app, optimizer
+from zeus_service import create_app, maintenance, optimizer
 from zeus_service.config import Config
 from zeus_service.store.migrate import upgrade
 from zeus_service.store.models import db
@@ -348,7 +348,7 @@ def test_an_id_that_zeus_server_takes_is_taken(app: Flask, job_id: str, prefix: 
         assert shown.status_code == 404
     else:
         assert shown.get_json()["best_batch_size"] == 16
-    assert optimizer.rebuild(job_id)
+    assert maintenance.rebuild(job_id)
     assert client.delete(f"/jobs?{named}").status_code == 200
 
 
