@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_warn
 from typing_extensions import override
 
-from zeus_lightning.client import BSOClient
+from zeus_lightning.client import BSOClient, plain_token
 from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusTrialFailed
 from zeus_lightning.messages import JobSpec, Outcome, Report, TrialStart
 from zeus_lightning.meters import EnergyMeter
@@ -27,6 +27,9 @@ from zeus_lightning.trial.outcome import outcome_of, reason_of
 from zeus_lightning.trial.record import TrialRecord
 from zeus_lightning.trial.reporter import TrialReporter
 from zeus_lightning.trial.shared_record import SharedRecord
+
+if TYPE_CHECKING:  # LightningCLI masks values of this type in the configs that it saves
+    from jsonargparse.typing import SecretStr
 
 
 class ZeusBSOCallback(Callback):
@@ -114,13 +117,13 @@ class ZeusBSOCallback(Callback):
         seed: int | None = None,
         lr_scaling: LRScaling | None = None,
         meter: str | EnergyMeter = "auto",
-        token: str | None = None,
+        token: SecretStr | str | None = None,
         strict: bool = True,
         on_failure: Literal["raise", "stop"] = "raise",
     ) -> None:
         super().__init__()
         if url is not None:
-            BSOClient(url, token)
+            BSOClient(url, plain_token(token))
         self._arguments = JobArguments(
             target_metric=target_metric,
             monitor=monitor,
@@ -143,7 +146,7 @@ class ZeusBSOCallback(Callback):
         if on_failure not in ("raise", "stop"):
             raise ZeusConfigError(f"on_failure is {on_failure!r}; it must be 'raise' or 'stop'")
         self._url = url
-        self._token = token
+        self._token = plain_token(token)
         self._meter = meter
         self._strict = strict
         self._on_failure = on_failure

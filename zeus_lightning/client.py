@@ -30,6 +30,7 @@ from zeus_lightning.messages import (
 
 if TYPE_CHECKING:  # importing requests takes 40 ms: only when first needed
     import requests
+    from jsonargparse.typing import SecretStr
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -111,6 +112,13 @@ class BSOClient:
     def server_version(self) -> str:
         """The version of the service."""
         return str(self._request("GET", "/healthz").get("version", "unknown"))
+
+    def earlier_trials(self, job_id: str, trial_number: int) -> list[TrialStatus]:
+        """The statuses of the hundred trials before this one."""
+        path = f"{_job(job_id)}/trials?after={max(trial_number - 101, 0)}&limit=100"
+        data = self._request("GET", path)
+        trials = self._parse(lambda data: list(map(TrialStatus.from_json, data["trials"])), data)
+        return [each for each in trials if each.trial_number < trial_number]
 
     def put_power_profile(self, job_id: str, profile: Json) -> None:
         """Store a power profile for the job's next runs with its batch size and GPU model."""
@@ -276,6 +284,12 @@ def _checked_url(url: str) -> str:
             "URL, and a token as token=... or $ZEUS_BSO_TOKEN"
         )
     return url.rstrip("/")
+
+
+def plain_token(token: SecretStr | str | None) -> str | None:
+    """The text of a token; None for `**********`, which configs that LightningCLI saves show."""
+    text = token if isinstance(token, str) or token is None else token.get_secret_value()
+    return None if text and not text.strip("*") else text
 
 
 def _checked_token(token: str | None) -> str | None:

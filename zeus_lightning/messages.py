@@ -98,6 +98,7 @@ class TrialStatus(_Message):
         outcome: How it ended; None while it runs.
         reason: Why it ended, in one sentence.
         reports: Sequence number of its last report, 0 before any.
+        metric: The metric of its last report.
     """
 
     trial_number: int
@@ -106,6 +107,7 @@ class TrialStatus(_Message):
     outcome: Outcome | None
     reason: str
     reports: int
+    metric: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_warn
 from typing_extensions import override
 
+from zeus_lightning.client import plain_token
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.power.fit import PowerFit, PowerOptions, PowerResult, open_fit
@@ -17,6 +18,9 @@ from zeus_lightning.power.profile import PowerProfile
 from zeus_lightning.power.profiler import ProfilerSettings
 from zeus_lightning.power.search import SearchName
 from zeus_lightning.power.selectors import Selector, parse_selector
+
+if TYPE_CHECKING:  # LightningCLI masks values of this type in the configs that it saves
+    from jsonargparse.typing import SecretStr
 
 
 class ZeusPowerLimitCallback(Callback):
@@ -85,7 +89,7 @@ class ZeusPowerLimitCallback(Callback):
         profile_path: str | Path | None = None,
         url: str | None = None,
         job_id: str | None = None,
-        token: str | None = None,
+        token: SecretStr | str | None = None,
         apply: bool = True,
         on_no_gpu: Literal["warn", "error"] = "warn",
         on_no_permission: Literal["raise", "observe"] = "raise",
@@ -99,7 +103,7 @@ class ZeusPowerLimitCallback(Callback):
             profile_path=None if profile_path is None else Path(profile_path),
             url=url,
             job_id=job_id,
-            token=token,
+            token=plain_token(token),
             apply=apply,
             on_no_gpu=on_no_gpu,
             on_no_permission=on_no_permission,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 import sys
@@ -14,7 +15,8 @@ import pytest
 import requests
 from fake_nvml import FakeDriver, FakeGpu
 from gpu_programs import DriversClock, GpuNet, ManyBatches, power, zeus_warnings
-from programs import new_job, trainer, zeus
+from lightning.pytorch.cli import LightningCLI
+from programs import Data, Net, new_job, trainer, zeus
 from records import job_spec
 from service.jobs import spec_json
 from service_process import ServiceProcess, free_port
@@ -217,6 +219,28 @@ def test_lightning_cli_builds_both_from_a_config_with_a_selector_class(
     assert "ended as converged" in printed
     assert (tmp_path / "profile.json").exists()
     assert fake_gpus.gpus[0].limit_mw == 300_000
+
+
+def test_the_config_that_lightning_cli_saves_holds_no_token_and_serves_another_run(
+    guarded: ServiceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = {"class_path": "zeus_lightning.ZeusBSOCallback"}
+    bso = one | {"init_args": {"url": guarded.url, "token": TOKEN, "target_metric": 0.8}}
+    bso["init_args"] |= {"job_id": new_job(), "meter": "cpu-estimate", "batch_sizes": [8]}
+    limit = {"class_path": "zeus_lightning.ZeusPowerLimitCallback", "init_args": {"token": TOKEN}}
+    limit["init_args"] |= {"meter": "nvml:0", "apply": False}
+    config = tmp_path / "given.json"
+    quiet = {"logger": False, "enable_progress_bar": False, "accelerator": "cpu", "max_epochs": 5}
+    trainer_config = quiet | {"default_root_dir": str(tmp_path), "callbacks": [bso, limit]}
+    config.write_text(json.dumps({"trainer": trainer_config}))
+    LightningCLI(Net, Data, args=["fit", f"--config={config}"])
+    saved = tmp_path / "config.yaml"
+    assert TOKEN not in saved.read_text()
+    assert saved.read_text().count("token: '**********'") == 2
+    monkeypatch.setenv("ZEUS_BSO_TOKEN", TOKEN)
+    again = {"save_config_kwargs": {"overwrite": True}}
+    cli = LightningCLI(Net, Data, args=["fit", f"--config={saved}"], **again)
+    assert cli.trainer.callbacks[0].outcome == "converged"
 
 
 def test_both_are_public_and_the_callbacks_state_keys_differ() -> None:

@@ -174,6 +174,31 @@ def test_on_failure_stop_ends_fit_with_a_warning(service: ServiceProcess) -> Non
         trainer(callback, max_steps=3).fit(Net(), Data())
 
 
+def test_from_the_second_failure_on_the_error_shows_the_best_metric_so_far(
+    service: ServiceProcess,
+) -> None:
+    job, errors = new_job(), []
+    for metrics in ((0.3, 0.7, 0.5), (0.1, 0.1, 0.2), (0.1, 0.2, 0.6)):
+        with pytest.raises(ZeusTrialFailed) as error:
+            trainer(zeus(service.url, job_id=job, max_epochs=3)).fit(Net(metrics), Data())
+        errors.append(str(error.value))
+    assert "None of the job's" not in errors[0]
+    for text, runs, best in zip(errors[1:], (2, 3), (0.5, 0.6), strict=True):
+        assert f"None of the job's {runs} runs so far has reached the target of 0.8" in text
+        assert f"the best val_acc that one ended with is {best}. If no batch size can reach" in text
+
+
+def test_a_failure_of_a_job_that_has_converged_does_not_doubt_its_target(
+    service: ServiceProcess,
+) -> None:
+    job = new_job()
+    trainer(zeus(service.url, job_id=job)).fit(Net(), Data())
+    for _ in range(2):
+        with pytest.raises(ZeusTrialFailed, match=r"another batch size\.") as error:
+            trainer(zeus(service.url, job_id=job, beta_knob=None)).fit(Net((0.1,)), Data())
+        assert "None of the job's" not in str(error.value)
+
+
 def test_out_of_memory_logs_which_batch_sizes_have_failed(
     service: ServiceProcess, caplog: pytest.LogCaptureFixture
 ) -> None:

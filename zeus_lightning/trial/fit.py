@@ -11,7 +11,12 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from zeus_lightning.client import BSOClient
-from zeus_lightning.errors import ZeusConfigError, ZeusServiceUnavailable, ZeusTrialFailed
+from zeus_lightning.errors import (
+    ZeusConfigError,
+    ZeusServiceError,
+    ZeusServiceUnavailable,
+    ZeusTrialFailed,
+)
 from zeus_lightning.messages import Outcome
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
@@ -28,6 +33,7 @@ from zeus_lightning.trial.record import TrialRecord
 from zeus_lightning.trial.reporter import Answer, TrialReporter, start_trial
 from zeus_lightning.trial.shared_record import SharedRecord
 
+_HISTORY_TIMEOUT_S = 2.0
 _log = logging.getLogger(__name__)
 
 
@@ -212,10 +218,26 @@ class Fit:
             record.outcome, record.reason = answer.outcome, answer.reason
             self.trainer.should_stop |= answer.outcome in ("converged", *FAILED)
             if answer.outcome in FAILED:
-                self.error = ZeusTrialFailed(record.failure())
+                earlier = on_rank_zero(self._strategy, lambda: self._earlier_failures(record))
+                self.error = ZeusTrialFailed(record.failure(earlier))
             log = rank_zero_warn if answer.outcome in ("interrupted", "lost") else rank_zero_info
             log(f"zeus: {record.summary()}")
         self._publish(record)
+
+    def _earlier_failures(self, record: TrialRecord) -> list[float]:
+        """The last metrics of earlier trials that failed; none if one converged."""
+        number = record.trial.trial_number
+        if number == 1:
+            return []
+        try:
+            client = self.client.once(_HISTORY_TIMEOUT_S)
+            trials = client.earlier_trials(record.trial.job_id, number)
+        except ZeusServiceError:  # the failure itself is known
+            return []
+        if any(each.outcome == "converged" for each in trials):
+            return []
+        failed = [each.metric for each in trials if each.outcome in FAILED]
+        return [metric for metric in failed if metric is not None]
 
     def end(self) -> None:
         """End a trial that is still open when training ends."""

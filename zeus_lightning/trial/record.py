@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -44,11 +45,6 @@ class TrialRecord:
     def mode(self) -> Mode:
         """Whether the metric rises or falls to the target, as the callback's `mode`."""
         return "max" if self.job.higher_is_better else "min"
-
-    @property
-    def best(self) -> float | None:
-        """The best metric of all reports; None before the first."""
-        return self.highest if self.job.higher_is_better else self.lowest
 
     @property
     def cost(self) -> float | None:
@@ -100,13 +96,25 @@ class TrialRecord:
             )
         return text
 
-    def failure(self) -> str:
-        """The summary of a trial whose batch size has failed, and what to do next."""
+    def failure(self, earlier: Sequence[float] = ()) -> str:
+        """The summary of a trial whose batch size has failed, and what to do next.
+
+        Args:
+            earlier: Last metrics of the job's earlier trials, if all that were judged have failed.
+        """
         text = f"{self.summary()}. Run the job again: it will try another batch size."
         if self.lowest is not None and self.highest is not None:
             target = self.job.target_metric
             mistake = out_of_reach(self.job.monitor, self.mode, target, self.lowest, self.highest)
             text += f" But {mistake}." if mistake else ""
+        if earlier and self.report is not None:
+            pick = max if self.job.higher_is_better else min
+            text += (
+                f" None of the job's {len(earlier) + 1} runs so far has reached the target of "
+                f"{self.job.target_metric:g}; the best {self.job.monitor} that one ended with is "
+                f"{pick(self.report.metric, *earlier):.6g}. If no batch size can reach the target, "
+                "pass another target_metric, with a new job_id."
+            )
         if self.outcome == "early_stopped":
             text += " If the job itself has become slower, pass a new job_id with window_size or "
             text += "beta_knob=None."

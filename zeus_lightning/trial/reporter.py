@@ -50,7 +50,6 @@ class TrialReporter:
 
     def __post_init__(self) -> None:
         self._unavailable = False
-        self._warned = False
 
     def report(self, epoch: int, spent: Reading, metric: float) -> Answer:
         """Report a validation after `epoch` epochs, following the reports not yet sent.
@@ -141,12 +140,16 @@ class TrialReporter:
             except ZeusServiceError as error:
                 if _refused(error):
                     raise  # sending it again would not help
-                self._unavailable = True
-                if not self._warned:
+                if not self._unavailable:
                     later = "training continues, and reports are sent later"
                     rank_zero_warn(f"zeus: {error.message}; {later}")
-                self._warned = True
+                self._unavailable = True
                 return None
+            if self._unavailable:
+                rank_zero_warn(
+                    f"zeus: the batch size service at {client.url} answers again; the reports that "
+                    f"waited for it are sent ({len(self.unsent)})"
+                )
             self._unavailable = False
             self.unsent.pop(0)
             answer = Answer(report=report, outcome=decision.outcome, reason=decision.reason)

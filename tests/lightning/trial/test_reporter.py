@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -56,11 +57,27 @@ def test_reports_wait_for_a_service_that_is_away_and_are_sent_in_order(
         assert (first.report.sequence, first.outcome) == (1, None)
         assert [each.sequence for each in reporter.unsent] == [1]
         away.answer = None
-        assert reporter.report(2, SPENT, 0.95).outcome == "converged"
+        with pytest.warns(UserWarning, match=rf"{proxy.url} answers again; .* are sent \(2\)"):
+            assert reporter.report(2, SPENT, 0.95).outcome == "converged"
         assert not reporter.unsent
     sent = [request.body["sequence"] for request in proxy.seen if request.kind == "report"]
     assert sent == [1, 1, 2]
     assert outcomes(service.url, job.job_id) == ["converged"]
+
+
+def test_each_time_that_the_service_goes_away_and_comes_back_is_one_warning(
+    service: ServiceProcess, job: JobSpec, recwarn: pytest.WarningsRecorder
+) -> None:
+    away = Away()
+    warnings.simplefilter("always")
+    with Proxy(service.url, instead=away) as proxy:
+        reporter = started(proxy.url, job)
+        for epoch in range(1, 9):
+            away.answer = (500, {"code": "internal"}) if epoch in (1, 2, 5, 6) else None
+            reporter.report(epoch, SPENT, 0.1)
+    texts = [str(each.message) for each in recwarn]
+    kinds = ["later" if "sent later" in text else text[-3:] for text in texts if "sent" in text]
+    assert kinds == ["later", "(3)", "later", "(3)"]
 
 
 def test_a_refused_report_ends_the_trial_without_a_verdict(
