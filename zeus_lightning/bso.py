@@ -243,6 +243,11 @@ class ZeusBSOCallback(Callback):
         return self._fit.saved_trial(record).to_json()
 
     @override
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._fit is not None:
+            self._fit.build_probe()
+
+    @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._fit is not None:
             self._fit.start_measuring()

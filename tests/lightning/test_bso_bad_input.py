@@ -185,19 +185,30 @@ def test_an_invalid_program_is_an_error_before_the_service_is_called(
     assert requests.get(f"{service.url}/api/v1/jobs/{job}", timeout=5).status_code == 404
 
 
-@pytest.mark.parametrize("data", [EarlyData, EarlySamplerData, FixedData, SecondLoaderStays])
-def test_a_loader_that_does_not_follow_batch_size_is_an_error(
-    service: ServiceProcess, data: type[Data]
+class ConstantData(Data):
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.samples, batch_size=8)
+
+
+@pytest.mark.parametrize("first_night", [True, False])
+@pytest.mark.parametrize(
+    "data", [ConstantData, EarlyData, EarlySamplerData, FixedData, SecondLoaderStays]
+)
+def test_a_loader_that_does_not_follow_batch_size_is_an_error_from_the_first_night_on(
+    service: ServiceProcess, data: type[Data], first_night: bool
 ) -> None:
     job = new_job()
-    trainer(zeus(service.url, job_id=job)).fit(Net(), Data())  # the next trial takes 4
+    if not first_night:
+        trainer(zeus(service.url, job_id=job)).fit(Net(), Data())  # the next trial takes 4
     error = tried(job, service.url, data())
     assert isinstance(error, ZeusConfigError)
+    which = "loader 2 of 2 in " if data is SecondLoaderStays else ""
     assert (
-        f"batch_size was set to 4 per device, but the train_dataloader() of datamodule "
-        f"{data.__name__} has batches of 8; build the DataLoader in train_dataloader()"
+        f"batch_size was set to 4 per device, but {which}the train_dataloader() of datamodule "
+        f"{data.__name__} has batches of 8; build {'each' if which else 'the'} DataLoader in "
+        "train_dataloader()"
     ) in str(error)
-    assert outcomes(service.url, job) == ["converged", "withdrawn"]
+    assert outcomes(service.url, job) == ["converged", "withdrawn"][first_night:]
 
 
 def test_a_batch_size_that_cannot_be_set_is_an_error(service: ServiceProcess) -> None:

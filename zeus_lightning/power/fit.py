@@ -34,7 +34,7 @@ from zeus_lightning.power.profiler import (
 )
 from zeus_lightning.power.search import SearchName, make_search, power_limits, sweep
 from zeus_lightning.power.selectors import PowerPoint, Selector, SelectorInputs, ZeusCost
-from zeus_lightning.program.batch_size import trained_size
+from zeus_lightning.program.loaders import trained_size
 from zeus_lightning.ranks.distributed import gather, on_every_rank, on_rank_zero
 
 

@@ -1,4 +1,4 @@
-"""Find the batch size of a Lightning program, and check that its dataloaders follow it.
+"""Find the batch size of a Lightning program, and its share of a job's batch size.
 
 A *global* batch is the batch of one optimizer step: `share` per-device batches, where
 `share = devices * accumulate_grad_batches`. A program has per-device batch sizes; a job has global
@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any, Literal, SupportsIndex
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.parsing import lightning_getattr, lightning_hasattr
 
 from zeus_lightning.errors import ZeusConfigError
@@ -93,55 +91,8 @@ def find_batch_size(trainer: Trainer, module: LightningModule) -> int:
     return operator.index(size)
 
 
-def check_loaders(trainer: Trainer, module: LightningModule, batch_size: int) -> bool:
-    """Raise a `ZeusConfigError` if a train dataloader has another per-device batch size.
-
-    Returns:
-        Whether the batch size of every loader could be read.
-    """
-    sizes = _loader_sizes(trainer)
-    for size in sizes:
-        if size not in (None, batch_size):
-            raise ZeusConfigError(
-                f"batch_size was set to {batch_size} per device, but the train_dataloader() of "
-                f"{data_owner(trainer, module)} has batches of {size}; build the DataLoader in "
-                "train_dataloader(), not in setup() or __init__(), with batch_size=self.batch_size"
-            )
-    return None not in sizes
-
-
-def samples_per_device(trainer: Trainer) -> int | None:
-    """The fewest samples that a device gets from a train dataloader; None if unknown."""
-    known = []
-    for loader in CombinedLoader(trainer.train_dataloader).flattened:
-        for name in ("sampler", "dataset"):
-            with suppress(Exception):  # an iterable dataset's sampler, for one, has no length
-                known.append(len(getattr(loader, name)))
-                break
-    return min(known, default=None)
-
-
-def trained_size(trainer: Trainer) -> int | None:
-    """The train dataloaders' global batch size; None if unknown or changing during the run."""
-    sizes = set(_loader_sizes(trainer))
-    size = sizes.pop() if len(sizes) == 1 else None
-    with suppress(ZeusConfigError):
-        return size * share(trainer) if size else None
-    return None
-
-
 def data_owner(trainer: Trainer, module: LightningModule) -> str:
     """Name the owner of the train dataloader in a message: `datamodule Digits` or `module Net`."""
     data = trainer.datamodule  # type: ignore[attr-defined]
     kind, owner = ("module", module) if data is None else ("datamodule", data)
     return f"{kind} {type(owner).__name__}"
-
-
-def _loader_sizes(trainer: Trainer) -> list[int | None]:
-    """The batch size of each train dataloader; None if it cannot be read."""
-    sizes = []
-    for loader in CombinedLoader(trainer.train_dataloader).flattened:
-        holders = (loader, getattr(loader, "batch_sampler", None))
-        found = (getattr(holder, "batch_size", None) for holder in holders)
-        sizes.append(next((size for size in found if isinstance(size, int)), None))
-    return sizes

@@ -5,7 +5,7 @@ import os
 import socket
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,14 +70,12 @@ class RunMeter:
 
     def __init__(self, choice: str | EnergyMeter, strategy: Strategy) -> None:
         self._strategy = strategy
-        self._owned = isinstance(choice, str)
+        self._opened = ExitStack()  # closes the meter, unless the caller passed it in
         host = _host()
         processes = gather(strategy, (host, os.getpid()))
         pids = [pid for its_host, pid in processes if its_host == host]
-        self._meter = on_every_rank(
-            strategy, lambda: open_meter(choice, strategy.root_device, pids)
-        )
         try:
+            self._meter = on_every_rank(strategy, lambda: self._open(choice, pids))
             own = on_every_rank(strategy, lambda: self._claim(host))
             claims = gather(strategy, own)
             check_models(claims)
@@ -92,6 +90,12 @@ class RunMeter:
         self._before = Reading(0.0, 0.0)
         self._began: Reading | None = None
         self._last = self._before
+
+    def _open(self, choice: str | EnergyMeter, pids: Sequence[int]) -> EnergyMeter:
+        meter = open_meter(choice, self._strategy.root_device, pids)
+        if isinstance(choice, str):
+            self._opened.callback(meter.close)  # also if another rank's cannot be opened
+        return meter
 
     def _claim(self, host: str) -> Claim:
         self.name: str = self._meter.name
@@ -135,8 +139,7 @@ class RunMeter:
 
     def close(self) -> None:
         """Close the meter, unless the caller passed it in."""
-        if self._owned:
-            self._meter.close()
+        self._opened.close()
 
     def _own(self) -> Reading:
         """Joules and seconds that this rank counts since `begin`; zero before."""

@@ -20,6 +20,7 @@ from zeus_lightning.errors import (
 from zeus_lightning.messages import Outcome
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
+from zeus_lightning.program import loaders
 from zeus_lightning.program.injection import Injection
 from zeus_lightning.program.job import JobArguments
 from zeus_lightning.program.monitor import check_after_sanity_check, monitored
@@ -65,6 +66,7 @@ class Fit:
         self._strategy = self.trainer.strategy
         self._reporter: TrialReporter | None = None  # from the trial's start to its end
         self._stop_heartbeat: Callable[[], None] = lambda: None
+        self._probe: loaders.Probe | None = None
         self._meter = RunMeter(self.meter, self._strategy)
         try:
             self.job = on_every_rank(
@@ -123,6 +125,21 @@ class Fit:
     def _share(self) -> int:
         return sizes.share(self.trainer, self.arguments.batch_size_scope)
 
+    def build_probe(self) -> None:
+        """Build the dataloaders with another batch size, while the job begins with the default one.
+
+        So loaders of a constant size are found now, not in the first run with another batch size.
+        """
+        if self._reporter is None or self.trainer.limit_train_batches == 0:
+            return
+        trial = self._reporter.record.trial
+        others = [size for size in self.job.batch_sizes if size != trial.batch_size]
+        if others and trial.why == "explore" and trial.batch_size == self.job.default_batch_size:
+            other = min(others, key=lambda size: abs(size - trial.batch_size)) // self._share()
+            self._probe = on_every_rank(
+                self._strategy, lambda: loaders.build_probe(self.trainer, self.module, other)
+            )
+
     def start_measuring(self) -> None:
         """Check that the dataloaders have the batch size, and start the meter."""
         if self._reporter is not None:
@@ -130,7 +147,7 @@ class Fit:
             on_every_rank(self._strategy, lambda: self._start_measuring(batch_size))
 
     def _start_measuring(self, batch_size: int) -> None:
-        if not sizes.check_loaders(self.trainer, self.module, batch_size):
+        if not loaders.check_loaders(self.trainer, self.module, batch_size, self._probe):
             rank_zero_warn(
                 f"zeus: {sizes.data_owner(self.trainer, self.module)} has a train_dataloader() "
                 f"whose batch size cannot be read; make sure that it is {batch_size}"
@@ -263,7 +280,7 @@ class Fit:
         if reporter is None or self.trainer.fit_loop.max_batches != 0:
             return
         batch_size = reporter.record.trial.batch_size // self._share()
-        samples = sizes.samples_per_device(self.trainer)
+        samples = loaders.samples_per_device(self.trainer)
         loader = f"the train_dataloader() of {sizes.data_owner(self.trainer, self.module)}"
         if not samples or samples >= batch_size:
             self.error = ZeusConfigError(f"{loader} has no batch, so nothing was trained")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fake_powercap import FakePowercap
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 
 from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusJobConflict
+from zeus_lightning.meters import rapl
 from zeus_lightning.ranks.distributed import (
     gather,
     on_every_rank,
@@ -21,6 +24,7 @@ from zeus_lightning.ranks.distributed import (
     rank_of,
     sum_over_ranks,
 )
+from zeus_lightning.ranks.run_meter import RunMeter
 
 WORLD_SIZE = 2
 
@@ -64,7 +68,16 @@ def check_all(strategy: Strategy, rank: int) -> None:
     assert gather(strategy, rank) == [0, 1]  # an error leaves nothing behind
 
 
-def one_rank(rank: int, rendezvous: str) -> None:
+def check_meters(strategy: Strategy, rank: int, powercap: Path) -> None:
+    """A meter that only the other rank cannot open is closed on this one."""
+    rapl.POWERCAP = powercap
+    kind, message, _ = error_of(lambda: RunMeter(("rapl", "perpetual")[rank], strategy))
+    assert kind is ZeusConfigError
+    assert "'perpetual'" in message
+    assert [thread.name for thread in threading.enumerate() if "rapl" in thread.name] == []
+
+
+def one_rank(rank: int, folder: Path) -> None:
     os.environ["LOCAL_RANK"] = str(rank)
     environment = LightningEnvironment()
     environment.set_global_rank(rank)
@@ -72,17 +85,20 @@ def one_rank(rank: int, rendezvous: str) -> None:
     devices = [torch.device("cpu")] * WORLD_SIZE
     strategy = DDPStrategy(parallel_devices=devices, cluster_environment=environment)
     torch.distributed.init_process_group(
-        "gloo", init_method=rendezvous, rank=rank, world_size=WORLD_SIZE
+        "gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=WORLD_SIZE
     )
     try:
         check_all(strategy, rank)
+        check_meters(strategy, rank, folder / "powercap")
     finally:
         torch.distributed.destroy_process_group()
 
 
 def test_ranks_share_values_and_errors(tmp_path: Path) -> None:
+    (tmp_path / "powercap").mkdir()
+    FakePowercap(tmp_path / "powercap").add_package(0)
     torch.multiprocessing.start_processes(
-        one_rank, (f"file://{tmp_path / 'rendezvous'}",), nprocs=WORLD_SIZE, start_method="spawn"
+        one_rank, (tmp_path,), nprocs=WORLD_SIZE, start_method="spawn"
     )
 
 

@@ -1,0 +1,79 @@
+"""Dataloaders that follow the batch size, which another one shows while a job is young."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from programs import Data, Net, new_job, trainer, zeus
+from service_process import ServiceProcess
+from torch.utils.data import DataLoader
+
+
+class Watched(Data):
+    """Notes the batch size and the random number generator's state of each build."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.built: list[int] = []
+        self.random: list[list[int]] = []
+
+    def train_dataloader(self) -> Any:
+        self.built.append(self.batch_size)
+        self.random.append(torch.get_rng_state().tolist())
+        torch.rand(3)
+        return super().train_dataloader()
+
+
+class Twice(Data):
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.samples, batch_size=2 * self.batch_size)
+
+
+class FailsWithFour(Data):
+    def train_dataloader(self) -> Any:
+        assert self.batch_size != 4, "four is too few"
+        return super().train_dataloader()
+
+
+def test_the_first_night_builds_the_loader_with_another_size_too(
+    service: ServiceProcess,
+) -> None:
+    job, data, built = new_job(), Watched(), []
+    for _ in range(2):
+        data.built.clear()
+        trainer(zeus(service.url, job_id=job)).fit(Net(), data)
+        built.append(list(data.built))
+    assert built == [[4, 8], [4]]  # the second night trains with 4
+    assert data.batch_size == 8
+
+
+def test_only_a_size_of_the_job_is_tried_and_random_numbers_stay_the_same(
+    service: ServiceProcess,
+) -> None:
+    random = []
+    for batch_sizes in ([8], [8, 16]):
+        data = Watched()
+        torch.manual_seed(0)
+        trainer(zeus(service.url, batch_sizes=batch_sizes)).fit(Net(), data)
+        assert data.built == [*batch_sizes[1:], 8]
+        random.append(data.random[-1])
+    assert random[0] == random[1]
+
+
+def test_a_loader_whose_size_is_a_multiple_follows(service: ServiceProcess) -> None:
+    job, lengths = new_job(), []
+    for _ in range(2):
+        net, callback = Net(), zeus(service.url, job_id=job)
+        trainer(callback).fit(net, Twice())
+        assert callback.outcome == "converged"
+        lengths.append(net.batch_lengths)
+    assert lengths == [{16}, {8}]
+
+
+def test_a_loader_that_another_size_breaks_is_a_warning(service: ServiceProcess) -> None:
+    callback = zeus(service.url)
+    with pytest.warns(UserWarning, match="fails with batch size 4 per device.*four is too few"):
+        trainer(callback).fit(Net(), FailsWithFour())
+    assert callback.outcome == "converged"

@@ -1,0 +1,106 @@
+"""Check that the train dataloaders follow the program's batch size, and read what they have."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities import CombinedLoader
+from lightning.pytorch.utilities.seed import isolate_rng
+
+from zeus_lightning.errors import ZeusConfigError
+from zeus_lightning.program.batch_size import data_owner, share
+from zeus_lightning.program.injection import Injection
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The batch sizes of train dataloaders that were built with another `batch_size`."""
+
+    batch_size: int
+    sizes: list[int | None]
+
+
+def build_probe(trainer: Trainer, module: LightningModule, batch_size: int) -> Probe | None:
+    """Build the train dataloaders with another per-device batch size, and drop them.
+
+    The random number generators stay as they are. If the program cannot build them, that is a
+    warning, and the result is None: this run does not need them.
+    """
+    injection = Injection(module)
+    injection.set_batch_size(batch_size)
+    try:
+        with isolate_rng(include_cuda=False):
+            return Probe(batch_size, _sizes(trainer.fit_loop._data_source.dataloader()))
+    except Exception as error:  # noqa: BLE001 - of the user's code
+        warnings.warn(
+            f"zeus: the train_dataloader() of {data_owner(trainer, module)} fails with batch size "
+            f"{batch_size} per device, which other runs may get: {type(error).__name__}: {error}",
+            stacklevel=2,
+        )
+        return None
+    finally:
+        injection.undo()
+
+
+def check_loaders(
+    trainer: Trainer, module: LightningModule, batch_size: int, probe: Probe | None
+) -> bool:
+    """Raise a `ZeusConfigError` unless each train dataloader follows the per-device batch size.
+
+    One follows if it has this batch size, or, shown by a probe, another but constant multiple.
+
+    Returns:
+        Whether the batch size of every loader could be read.
+    """
+    sizes = _sizes(trainer.train_dataloader)
+    if probe is None and any(size not in (None, batch_size) for size in sizes):
+        probe = build_probe(trainer, module, 2 * batch_size)
+    if probe is None or len(probe.sizes) != len(sizes):
+        probe = Probe(batch_size, [batch_size] * len(sizes))  # each must have this size
+    for index, (size, other) in enumerate(zip(sizes, probe.sizes, strict=True)):
+        if size is None or other is None or size * probe.batch_size == other * batch_size:
+            continue
+        tried, found = (batch_size, size) if size != batch_size else (probe.batch_size, other)
+        which = f"loader {index + 1} of {len(sizes)} in " if len(sizes) > 1 else ""
+        raise ZeusConfigError(
+            f"batch_size was set to {tried} per device, but {which}the train_dataloader() of "
+            f"{data_owner(trainer, module)} has batches of {found}; build "
+            f"{'each' if which else 'the'} DataLoader in train_dataloader(), not in setup() or "
+            "__init__(), with batch_size=self.batch_size"
+        )
+    return None not in sizes
+
+
+def samples_per_device(trainer: Trainer) -> int | None:
+    """The fewest samples that a device gets from a train dataloader; None if unknown."""
+    known = []
+    for loader in CombinedLoader(trainer.train_dataloader).flattened:
+        for name in ("sampler", "dataset"):
+            with suppress(Exception):  # an iterable dataset's sampler, for one, has no length
+                known.append(len(getattr(loader, name)))
+                break
+    return min(known, default=None)
+
+
+def trained_size(trainer: Trainer) -> int | None:
+    """The train dataloaders' global batch size; None if unknown or changing during the run."""
+    sizes = set(_sizes(trainer.train_dataloader))
+    size = sizes.pop() if len(sizes) == 1 else None
+    with suppress(ZeusConfigError):
+        return size * share(trainer) if size else None
+    return None
+
+
+def _sizes(loaders: Any) -> list[int | None]:
+    """The batch size of each dataloader of a collection; None if it cannot be read."""
+    flattened = getattr(loaders, "flattened", None)  # of a CombinedLoader, of either package
+    sizes = []
+    for loader in CombinedLoader(loaders).flattened if flattened is None else flattened:
+        holders = (loader, getattr(loader, "batch_sampler", None))
+        found = (getattr(holder, "batch_size", None) for holder in holders)
+        sizes.append(next((size for size in found if isinstance(size, int)), None))
+    return sizes
