@@ -180,7 +180,9 @@ def test_from_the_second_failure_on_the_error_shows_the_best_metric_so_far(
     job, errors = new_job(), []
     for metrics in ((0.3, 0.7, 0.5), (0.1, 0.1, 0.2), (0.1, 0.2, 0.6)):
         with pytest.raises(ZeusTrialFailed) as error:
-            trainer(zeus(service.url, job_id=job, max_epochs=3)).fit(Net(metrics), Data())
+            trainer(zeus(service.url, job_id=job, max_epochs=3, policy=None)).fit(
+                Net(metrics), Data()
+            )
         errors.append(str(error.value))
     assert "None of the job's" not in errors[0]
     for text, runs, best in zip(errors[1:], (2, 3), (0.5, 0.6), strict=True):
@@ -191,11 +193,11 @@ def test_from_the_second_failure_on_the_error_shows_the_best_metric_so_far(
 def test_a_failure_of_a_job_that_has_converged_does_not_doubt_its_target(
     service: ServiceProcess,
 ) -> None:
-    job = new_job()
-    trainer(zeus(service.url, job_id=job)).fit(Net(), Data())
+    same = {"job_id": new_job(), "beta_knob": None, "policy": None}
+    trainer(zeus(service.url, **same)).fit(Net(), Data())
     for _ in range(2):
         with pytest.raises(ZeusTrialFailed, match=r"another batch size\.") as error:
-            trainer(zeus(service.url, job_id=job, beta_knob=None)).fit(Net((0.1,)), Data())
+            trainer(zeus(service.url, **same)).fit(Net((0.1,)), Data())
         assert "None of the job's" not in str(error.value)
 
 
