@@ -1,7 +1,8 @@
 """The messages between a training run and the service, version 1, as dataclasses.
 
-Times are in seconds, energies in joules, powers in watts. Every field is a plain JSON value, and
-none is NaN or infinite.
+Times are in seconds, energies and costs in joules, powers in watts. Every field is a plain JSON
+value, and none is NaN or infinite. A run is stopped at its `cost_bound`, unless that is None. Its
+trial is lost after `lease_s` without a report or a heartbeat; its `outcome` is None while it runs.
 """
 
 from dataclasses import asdict, dataclass, fields
@@ -45,7 +46,6 @@ class JobSpec(_Message):
         num_devices: Devices that train, over all nodes.
         device_model: The devices' model, as the meter names it.
         meter: Name of the energy meter; figures of different meters cannot be compared.
-        lease_s: Seconds without a report or a heartbeat after which a trial is lost.
     """
 
     job_id: str
@@ -76,8 +76,6 @@ class TrialStart(_Message):
         trial_number: Counts the job's trials from 1.
         generation: Random, of this start: numbers are used again after a job was deleted.
         reason: Why the policy chose the batch size, in one sentence.
-        cost_bound: Cost in joules past which the run will be stopped, or None for no bound.
-        lease_s: Seconds without a report or a heartbeat after which the trial is lost.
     """
 
     job_id: str
@@ -95,7 +93,6 @@ class TrialStatus(_Message):
     """A trial's status at the service.
 
     Args:
-        outcome: How it ended; None while it runs.
         reason: Why it ended, in one sentence.
         reports: Sequence number of its last report, 0 before any.
         metric: The metric of its last report.
@@ -134,9 +131,7 @@ class Decision(_Message):
     """The service's answer to a report.
 
     Args:
-        outcome: How the trial ended; None while it runs.
-        cost: `eta * energy_j + (1 - eta) * max_power_w * time_s` of the report, in joules.
-        cost_bound: Cost in joules past which the run will be stopped, or None for no bound.
+        cost: `eta * energy_j + (1 - eta) * max_power_w * time_s` of the report.
     """
 
     decision: Literal["continue", "stop"]

@@ -15,9 +15,6 @@ class Sampler:
             threads at once; raises nothing but `ZeusMeterError`.
         interval_s: Seconds between two samples.
         name: The thread's name.
-
-    Raises:
-        ZeusMeterError: The first sample failed.
     """
 
     def __init__(self, sample: Callable[[], float], interval_s: float, name: str) -> None:
@@ -32,11 +29,7 @@ class Sampler:
         self._thread.start()
 
     def read(self) -> float:
-        """Take a sample now, and return the energy in joules up to it.
-
-        Raises:
-            ZeusMeterError: A sample failed, this one or one of the thread, which then ends.
-        """
+        """Take a sample now, and return the joules up to it; raise the error of an earlier one."""
         if os.getpid() != self._pid:
             raise ZeusMeterError(
                 f"the energy meter was opened in process {self._pid} and its sampling thread does "

@@ -37,8 +37,7 @@ class ProfileStore:
     def nearest(self, resumed: PowerProfile | None) -> PowerProfile | None:
         """Return the profile of these GPUs whose batch size is nearest to the run's.
 
-        Args:
-            resumed: The profile in the checkpoint that the run resumes from.
+        The one in the checkpoint that the run resumes from, `resumed`, comes first.
         """
         if resumed is not None:
             with suppress(ZeusConfigError):  # the checkpoint of another machine, for example

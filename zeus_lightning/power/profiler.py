@@ -109,11 +109,7 @@ Action = SetLimit | StartWindow | EndWindow | Done
 
 @dataclass(frozen=True)
 class ProfilerSettings:
-    """Arguments of `ZeusPowerLimitCallback` of these names; `warmup_steps` also follow a pause.
-
-    Raises:
-        ZeusConfigError: A value is out of range or of another type.
-    """
+    """Arguments of `ZeusPowerLimitCallback` of these names; `warmup_steps` also follow a pause."""
 
     step_w: int = 25
     wait_steps: int = 1

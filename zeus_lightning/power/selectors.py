@@ -43,9 +43,6 @@ class SelectorInputs:
     Args:
         eta_knob: Weight of energy against time, in [0, 1]; `ZeusBSOCallback`'s if there is one.
         max_power_w: MaxPower: the sum over the GPUs of the highest settable limit.
-
-    Raises:
-        ZeusConfigError: One is out of range.
     """
 
     eta_knob: float = 0.5

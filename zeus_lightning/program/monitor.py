@@ -51,11 +51,7 @@ def _sources(trainer: Trainer) -> Iterator[str]:
 
 
 def monitored(trainer: Trainer, monitor: str) -> float:
-    """The latest value of a metric, rounded to its shortest float32 representation.
-
-    Raises:
-        ZeusConfigError: The program does not log it.
-    """
+    """The latest value of a metric, rounded to its shortest float32 representation."""
     metric = trainer.callback_metrics.get(monitor)
     if metric is None:
         message = (

@@ -9,12 +9,7 @@ MAX_BODY_BYTES = 64 * 1024
 
 
 def limit_chunked_body() -> None:
-    """Refuse a chunked body that is too long: Flask would truncate it at the limit.
-
-    Raises:
-        RequestEntityTooLarge: The body is longer than `MAX_BODY_BYTES`.
-        BadRequest: The body is malformed.
-    """
+    """Refuse a chunked body that is malformed or too long: Flask would truncate it at the limit."""
     if request.content_length is not None:
         return
     request.max_content_length = MAX_BODY_BYTES + 1

@@ -77,11 +77,7 @@ class Policy(Protocol):
         """The state of a job that has had no trial."""
 
     def next_batch_size(self, spec: JobSpec, state: State, rng: np.random.Generator) -> Choice:
-        """Choose the batch size of a new trial.
-
-        Raises:
-            NoBatchSizeLeft: Every batch size has failed.
-        """
+        """Choose the batch size of a new trial; `NoBatchSizeLeft` if all have failed."""
 
     def begin(self, spec: JobSpec, state: State, choice: Choice) -> State:
         """Count a trial that was started with this choice, or that reports again after it was lost.

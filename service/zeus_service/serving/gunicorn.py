@@ -28,11 +28,8 @@ waits for idle connections, so a restart may take this long, too."""
 def patch() -> None:
     """Replace blocking calls by gevent's, so that a worker serves others while it waits.
 
-    Only the entry points of serving call this, first of all.
-
-    Raises:
-        RuntimeError: psycopg is already imported. It chooses at import how to wait, and would
-            block the whole worker during each query.
+    Only the entry points of serving call this, first of all: psycopg chooses at import how to wait,
+    and would block the whole worker during each query.
     """
     if "psycopg" in sys.modules and not monkey.is_module_patched("select"):
         raise RuntimeError("psycopg was imported before gevent's patch")

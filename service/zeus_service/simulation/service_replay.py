@@ -16,7 +16,6 @@ from typing import Any, Self
 
 from zeus_service import stopping
 from zeus_service.messages import Decision, Report, TrialStart
-from zeus_service.policies import policy_of
 from zeus_service.policies.base import Choice
 from zeus_service.simulation.errors import SimulationError
 from zeus_service.simulation.replay import MAX_TRIES, SimulatedJob
@@ -36,40 +35,32 @@ def replay_with_reports(
 ) -> list[SimulatedTrial]:
     """Replay a job as `replay.replay` does; the service stops its runs."""
     runner = TrialRunner(spec)
+
+    def run(recurrence: int) -> SimulatedTrial:
+        started = service.start()
+        setting = workload.at(recurrence).settings[started.choice.batch_size]
+        price = setting.price(spec.eta_knob, workload.max_power_w)
+        target_epoch, first = runner.draw(started.choice.batch_size, setting.target_epochs)
+        for epoch in range(1, spec.max_epochs + 1):
+            time_s, energy_j = time_and_energy(price, epoch, profiling=first)
+            metric = spec.target_metric if epoch >= target_epoch else spec.target_metric - 1
+            measured = {"time_s": time_s, "energy_j": energy_j, "metric": metric}
+            decision = service.report(started, Report(sequence=epoch, epoch=epoch, **measured))
+            if decision.outcome in ("converged", "early_stopped", "not_converged"):
+                ended = Run(decision.outcome, epoch, time_s, energy_j)
+                return runner.ended(started, recurrence, price, ended)
+        raise SimulationError(
+            f"the service did not stop trial {started.number} after its last epoch, "
+            f"{spec.max_epochs}"
+        )
+
     trials: list[SimulatedTrial] = []
     for recurrence in range(recurrences):
         for _ in range(MAX_TRIES):
-            trial = _run(runner, workload.at(recurrence), spec, recurrence, service)
-            trials.append(trial)
-            if trial.verdict == "converged":
+            trials.append(run(recurrence))
+            if trials[-1].verdict == "converged":
                 break
     return trials
-
-
-def _run(
-    runner: TrialRunner,
-    workload: Workload,
-    spec: JobSpec,
-    recurrence: int,
-    service: InProcessService | HttpService,
-) -> SimulatedTrial:
-    started = service.start()
-    setting = workload.settings[started.choice.batch_size]
-    price = setting.price(spec.eta_knob, workload.max_power_w)
-    target_epoch, first = runner.draw(started.choice.batch_size, setting.target_epochs)
-    for epoch in range(1, spec.max_epochs + 1):
-        time_s, energy_j = time_and_energy(price, epoch, profiling=first)
-        metric = spec.target_metric if epoch >= target_epoch else spec.target_metric - 1
-        report = Report(
-            sequence=epoch, epoch=epoch, time_s=time_s, energy_j=energy_j, metric=metric
-        )
-        decision = service.report(started, report)
-        if decision.outcome in ("converged", "early_stopped", "not_converged"):
-            ended = Run(decision.outcome, epoch, time_s, energy_j)
-            return runner.ended(started, recurrence, price, ended)
-    raise SimulationError(
-        f"the service did not stop trial {started.number} after its last epoch, {spec.max_epochs}"
-    )
 
 
 class InProcessService:
@@ -87,11 +78,8 @@ class InProcessService:
 
     def report(self, started: StartedTrial, report: Report) -> Decision:
         """Decide, and end the trial if it stops."""
-        bound = policy_of(self._spec).cost_bound(self._spec, self._job.state)
-        cost_bound = bound if math.isfinite(bound) else None
-        decision = stopping.decide(
-            self._spec, report, previous_cost=self._cost, cost_bound=cost_bound
-        )
+        bound = started.cost_bound if math.isfinite(started.cost_bound) else None
+        decision = stopping.decide(self._spec, report, previous_cost=self._cost, cost_bound=bound)
         self._cost = decision.cost
         if decision.outcome in ("converged", "early_stopped", "not_converged"):
             self._job.end(started, decision.outcome, decision.cost)

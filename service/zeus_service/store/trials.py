@@ -74,17 +74,11 @@ def start_values(start: TrialStart, idempotency_key: str | None, now: float) -> 
         "idempotency_key": idempotency_key,
         "start_reason": start.reason,
         "start_cost_bound": start.cost_bound,
-        "outcome": None,
         "reason": "",
         "started_at": now,
-        "ended_at": None,
         "lease_expires_at": now + start.lease_s,
-        "reports": 0,
-        "epoch": 0,
-        "time_s": 0.0,
-        "energy_j": 0.0,
-        "metric": None,
-        "cost": 0.0,
+        **dict.fromkeys(("outcome", "ended_at", "metric")),
+        **dict.fromkeys(("reports", "epoch", "time_s", "energy_j", "cost"), 0),
     }
     return bind_values(TRIALS, trial)
 
