@@ -51,6 +51,9 @@ def settings(config: Config) -> dict[str, Any]:
         "keepalive": KEEPALIVE_S,
         "graceful_timeout": 30,
         "timeout": 60,
+        # Headers like SCRIPT_NAME, PATH_INFO and X-Forwarded-Proto change nothing.
+        "forwarded_allow_ips": "",
+        "forwarder_headers": "",
         "control_socket_disable": True,  # it would be created in the home directory
         "loglevel": config.log_level.lower(),
         "logger_class": LOGGERS[config.log_format],
