@@ -1,9 +1,9 @@
 """The files through which the workers of one server share their counters.
 
 prometheus-client names them after the process and never deletes them, since counters must not go
-backwards. Here they are named after a number, which a new worker takes over from one that has ended,
-with its counts: there are no more of them than workers were alive at once. The folder of a server
-that was killed is deleted by the next one that starts.
+backwards. Here they are named after a number, which a new worker takes over from one that has
+ended, with its counts: there are no more of them than workers were alive at once. The folder of a
+server that was killed is deleted by the next one that starts.
 """
 
 from __future__ import annotations
