@@ -65,8 +65,7 @@ def main() -> int:
         pairs = [
             recorded_runs.read(arguments.traces, gpu, recorded_runs.RECIPES[name])
             for gpu in recorded_runs.gpus(arguments.traces)
-            for name in recorded_runs.datasets(arguments.traces, gpu)
-            if name in recorded_runs.RECIPES
+            for name in recorded_runs.of_paper(arguments.traces, gpu)
         ]
     except SimulationError as error:
         parser.error(str(error))

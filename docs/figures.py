@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from zeus_service.policies import POLICIES
 from zeus_service.simulation.experiment import Experiment, run_all
-from zeus_service.simulation.regret import Floats, curves
+from zeus_service.simulation.plots import Floats, curves
 from zeus_service.simulation.summary import Tally, ratio, tally
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
 from zeus_service.simulation.workload import Workload

@@ -78,11 +78,7 @@ class BSOClient:
         return self._request("POST", "/api/v1/jobs", job.to_json())
 
     def start_trial(self, job_id: str, key: str) -> TrialStart:
-        """Start a trial; the same key (1 to 255 printable ASCII characters) returns the same one.
-
-        Raises:
-            ZeusNoBatchSizeLeft: Every batch size of the job has failed.
-        """
+        """Start a trial; the same key (1 to 255 printable ASCII characters) gives the same one."""
         headers = {"Idempotency-Key": key}
         data = self._request("POST", f"{_job(job_id)}/trials", {}, headers)
         return self._parse(TrialStart.from_json, data)

@@ -204,11 +204,7 @@ def _split(tokens: SecretStr | None) -> list[str]:
 
 
 def load_config() -> Config:
-    """The configuration, from the environment and `.env`.
-
-    Raises:
-        UnusableConfig: A variable has no valid value, or `.env` cannot be read.
-    """
+    """The configuration, from the environment and `.env`; raise `UnusableConfig` if invalid."""
     try:
         return Config()
     except ValidationError as error:

@@ -25,16 +25,10 @@ _CAUSES: dict[int, tuple[str, str]] = {
 
 
 class PowerLimit:
-    """The power limit of one GPU; limits in milliwatts are exactly as NVML returns them.
+    """The power limit of one GPU, which is named by its UUID or NVML index.
 
-    Args:
-        gpu: The GPU's UUID or NVML index.
-
-    Attributes:
-        uuid: The GPU's UUID.
-        driver: The driver's version.
-        min_w: The lowest settable limit, rounded up to whole watts.
-        max_w: The highest, rounded down.
+    Limits in milliwatts are exactly as NVML returns them. The lowest and highest settable limits,
+    `min_w` and `max_w`, are whole watts within the range.
 
     Raises:
         ZeusPowerError: There is no such GPU, or its limit cannot be read or is fixed. The methods

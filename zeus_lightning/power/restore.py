@@ -39,12 +39,9 @@ def records_folder() -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A process that sets a GPU's limit.
+    """A process that sets a GPU's limit, and when it started, in Unix seconds.
 
     Args:
-        uuid: The GPU's UUID.
-        pid: Id of the process.
-        process_started_at: When the process started, in Unix seconds.
         found_mw: The limit before the process set one.
         set_mw: The limits that the process may have put in force: the last one that it set or
             found, and the one that it is about to set, which the driver may refuse.
@@ -75,10 +72,7 @@ class Record:
 
 
 class TemporaryLimit:
-    """A GPU's power limit, set for a while and restored.
-
-    Args:
-        limit: The GPU's limit; the caller closes it.
+    """A GPU's power limit, set for a while and restored; the caller closes `limit`.
 
     Attributes:
         found_mw: The limit found at the start, which will be restored.

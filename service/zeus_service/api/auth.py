@@ -18,24 +18,14 @@ READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def require_access() -> None:
-    """Check a request's token, if tokens are configured; to be called before each request.
-
-    Raises:
-        Unauthorized: The request has no configured token.
-        Forbidden: The request would write, and its token may only read.
-    """
+    """Check a request's token, if tokens are configured; to be called before each request."""
     given = _bearer(request.headers.get("Authorization", ""))
     how = "send a token of this service as `Authorization: Bearer TOKEN`"
     _check(given, how, "bearer", writes=request.method not in READING)
 
 
 def require_access_by_password() -> None:
-    """Like `require_access`, on the wire of the Zeus project's clients, where a GET writes too.
-
-    Raises:
-        Unauthorized: The request has no configured token.
-        Forbidden: Its token may only read.
-    """
+    """Like `require_access`, on the wire of the Zeus project's clients, where a GET writes too."""
     basic = request.authorization
     if basic and basic.type == "basic":
         given = (basic.password or "").encode()

@@ -266,8 +266,7 @@ def _alive(state: State, batch_size: int) -> bool:
 def _add(arm: dict[str, Any], cost: float, converged: bool, window_size: int) -> dict[str, Any]:
     """Add a cost to an arm; with a window, only the latest costs count."""
     if window_size:
-        recent = [*arm["recent"], [cost, converged]][-window_size:]
-        start = {**_NEW_ARM, "failure": arm["failure"]}
+        recent, start = [*arm["recent"], [cost, converged]][-window_size:], _NEW_ARM
     else:
         recent, start = [], arm
     moments = Moments(start["count"], start["mean"], start["m2"])
@@ -278,13 +277,11 @@ def _add(arm: dict[str, Any], cost: float, converged: bool, window_size: int) ->
             successes += 1
             lowest = value if lowest is None else min(lowest, value)
     return {
-        "count": moments.count,
-        "mean": moments.mean,
-        "m2": moments.m2,
+        **arm,
+        **vars(moments),  # count, mean and m2
         "converged": successes,
         "ever_converged": arm["ever_converged"] or converged,
         "lowest": lowest,
-        "failure": start["failure"],
         "recent": recent,
     }
 

@@ -16,7 +16,6 @@ from zeus_service.policies import POLICIES
 from zeus_service.simulation import plots, recorded_runs, results_table, submissions
 from zeus_service.simulation.errors import SimulationError
 from zeus_service.simulation.experiment import Experiment, run_all
-from zeus_service.simulation.regret import Replay, curves
 from zeus_service.simulation.service_replay import (
     HttpService,
     InProcessService,
@@ -167,7 +166,7 @@ def simulate(
         for experiment in _experiments(workload, spec, seeds, recurrences, groups)
     ]
     tallies: list[Tally] = []
-    kept: list[Replay] = []
+    kept: list[plots.Replay] = []
     for replay in _replays(experiments, jobs):
         tallies.append(tally(*replay))
         if plot_path is not None:
@@ -179,7 +178,7 @@ def simulate(
     if csv_path is not None:
         results_table.write_csv(csv_path, summaries)
     if plot_path is not None:
-        plots.write_page(plot_path, curves(kept))
+        plots.write_page(plot_path, plots.curves(kept))
     if service is not None:
         _compare(service, specs, recurrences)
 
@@ -204,17 +203,13 @@ def _recorded(
 ) -> list[Workload]:
     workloads: list[Workload] = []
     for gpu in gpus or recorded_runs.gpus(directory):
-        known = [
-            name for name in recorded_runs.datasets(directory, gpu) if name in recorded_runs.RECIPES
-        ]
-        if not (names or known):
+        if not (chosen := names or recorded_runs.of_paper(directory, gpu)):
             raise SimulationError(
                 f"{directory}: no workload of the Zeus paper in it; name one with --workload "
                 "DATASET/NETWORK/OPTIMIZER, --target, --max-epochs and --default-batch-size"
             )
         workloads += [
-            recorded_runs.read(directory, gpu, recorded_runs.recipe(name, **own))
-            for name in names or known
+            recorded_runs.read(directory, gpu, recorded_runs.recipe(name, **own)) for name in chosen
         ]
     for each in workloads:
         if each.left_out:
@@ -266,7 +261,7 @@ def _experiments(
     ]
 
 
-def _replays(experiments: Sequence[Experiment], jobs: int) -> Iterator[Replay]:
+def _replays(experiments: Sequence[Experiment], jobs: int) -> Iterator[plots.Replay]:
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("replaying", total=sum(len(each.ratios) for each in experiments))

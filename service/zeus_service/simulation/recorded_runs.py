@@ -88,11 +88,12 @@ def gpus(directory: Path) -> list[str]:
     return names
 
 
-def datasets(directory: Path, gpu: str) -> list[str]:
-    """The datasets with runs, and with power data of a GPU."""
+def of_paper(directory: Path, gpu: str) -> list[str]:
+    """The paper's workloads with runs, and with power data of a GPU."""
     trained = {row.text("dataset") for row in rows_of(directory / _TRAIN, _TRAIN_COLUMNS)}
     power = _power_path(directory, gpu)
-    return sorted(trained & {row.text("dataset") for row in rows_of(power, _POWER_COLUMNS)})
+    measured = {row.text("dataset") for row in rows_of(power, _POWER_COLUMNS)}
+    return sorted(trained & measured & RECIPES.keys())
 
 
 def read(directory: Path, gpu: str, recipe: Recipe) -> Workload:

@@ -12,7 +12,7 @@ from service.simulation import recorded
 from zeus_service.simulation import plots
 from zeus_service.simulation.errors import SimulationError
 from zeus_service.simulation.experiment import Experiment
-from zeus_service.simulation.regret import Curves, curves
+from zeus_service.simulation.plots import Curves, curves
 
 WORKLOAD = recorded.workload()
 

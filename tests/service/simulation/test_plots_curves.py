@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from service.simulation import recorded
 from zeus_service.simulation.experiment import Experiment
-from zeus_service.simulation.regret import Curves, curves
+from zeus_service.simulation.plots import Curves, curves
 from zeus_service.simulation.summary import tally
 
 WORKLOAD = recorded.workload()
