@@ -152,7 +152,8 @@ class ZeusBSOCallback(Callback):
         self._on_failure = on_failure
         self.client: BSOClient | None = None
         self._fit: Fit | None = None  # from `setup` to `teardown` or an exception
-        self._last_record: TrialRecord | None = None  # of the previous fit
+        self._last: SavedTrial | None = None  # of the previous fit
+        self._trained = (0, 0)  # Trainer and module of the previous fit
         self._late_error: LateError | None = None  # from `teardown` to its arrival
         self._shared = SharedRecord()  # here, before Lightning spawns or forks the ranks
 
@@ -191,7 +192,7 @@ class ZeusBSOCallback(Callback):
         """The trial of the current fit or the last one, whichever process trained it."""
         if self._fit is not None:
             return self._fit.record
-        return self._shared.read() or self._last_record
+        return self._shared.read() or (self._last.record if self._last else None)
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -202,13 +203,22 @@ class ZeusBSOCallback(Callback):
         if self._late_error is not None:
             self._late_error.undo()
             self._late_error = None
-        self._last_record = None
+        previous, self._last = self._last, None
         if trainer.is_global_zero:  # other ranks may share the memory
             self._shared.clear()
-        if not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            self.client = client = on_every_rank(trainer.strategy, self._connect)
-            self._fit = Fit(trainer, pl_module, self._arguments, client, self._meter, self._shared)
-            self._fit.start(strict=self._strict)
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        self.client = client = on_every_rank(trainer.strategy, self._connect)
+        self._fit = fit = Fit(
+            trainer, pl_module, self._arguments, client, self._meter, self._shared, self._strict
+        )
+        if trainer.global_step == 0:
+            fit.start()
+        else:
+            if self._trained != (id(trainer), id(pl_module)):
+                previous = None
+            fit.start_again(trainer.strategy.broadcast(previous))
+        self._trained = (id(trainer), id(pl_module))
 
     @override
     def on_load_checkpoint(
@@ -235,12 +245,10 @@ class ZeusBSOCallback(Callback):
     @override
     def state_dict(self) -> dict[str, Any]:
         """The trial, for `on_load_checkpoint` to resume it."""
-        record = self._record
-        if record is None or record.outcome == "withdrawn":
-            return {}
-        if self._fit is None:
-            return SavedTrial(record, record.spent).to_json()
-        return self._fit.saved_trial(record).to_json()
+        saved = self._last if self._fit is None else self._fit.saved_trial()
+        if self._fit is None and (record := self._shared.read()) and saved is None:
+            saved = SavedTrial(record, record.spent)  # of processes that this one started
+        return saved.to_json() if saved and saved.record.outcome != "withdrawn" else {}
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -325,8 +333,7 @@ class ZeusBSOCallback(Callback):
         """End a trial that is still open, and restore the program for another fit."""
         fit, self._fit = self._fit, None
         if fit is not None:
-            self._last_record = fit.record
-            fit.close(outcome, reason)
+            self._last = fit.close(outcome, reason)
 
     def _end_trial_of_started_processes(self, outcome: Outcome, reason: str) -> None:
         """End the trial after ranks have died; Lightning calls hooks only in the parent then."""

@@ -45,6 +45,7 @@ AT_THE_SERVICE = (
     "converges@conflict",
     "diverges",
     "fails-quietly",
+    "fits-again",
     "meter-at-start",
     "meter-auto",
     "meter-closed",
@@ -443,3 +444,10 @@ def test_different_gpus_are_an_error_on_all_ranks_that_lists_them(
     for rank in ranks:
         assert rank["error"][0] == "ZeusConfigError"
         assert "Fake H100 by nvml on rank 0; Fake A100 by nvml on rank 1" in rank["error"][1]
+
+
+def test_a_second_fit_on_one_trainer_resumes_the_trial_on_both(decided: Run) -> None:
+    assert outcomes(decided.url, "fits-again") == ["converged"]
+    steps = 6 + 2 * 4  # the second epoch begins anew
+    for rank in decided.seen("fits-again"):
+        assert rank["outcomes"] == [["errored", 24.0], ["converged", 2 * steps * 3.0], [None, None]]

@@ -215,15 +215,6 @@ def test_validate_test_and_predict_have_no_trial(service: ServiceProcess) -> Non
     assert trials(service.url, job) == []
 
 
-def test_a_fit_that_trains_nothing_withdraws_its_trial(service: ServiceProcess) -> None:
-    callback, net = zeus(service.url, max_epochs=5), Net((0.1,))
-    runner = trainer(callback, max_epochs=2)
-    with pytest.raises(ZeusTrialFailed):
-        runner.fit(net, Data())
-    runner.fit(net, Data())  # its epochs are used up
-    assert outcomes(service.url, callback.job.job_id) == ["not_converged", "withdrawn"]
-
-
 def test_a_callback_whose_fit_broke_is_good_for_another(service: ServiceProcess) -> None:
     callback, data = zeus(service.url), Data(batch_size=8)
     with pytest.raises(ZeroDivisionError):

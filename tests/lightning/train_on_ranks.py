@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 import warnings
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import torch
 from calls import Calls, recorded_calls
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint, Timer
-from programs import Data, Net, StepMeter, Steps, trainer, zeus
+from programs import Data, Net, StepMeter, Steps, WorkMeter, trainer, zeus
 from torch.utils.data import DataLoader
 
 from zeus_lightning import ZeusBSOCallback, ZeusMeterError
@@ -172,6 +173,17 @@ def own_gpu(apart: int = 1) -> str:
     return f"nvml:{apart * int(os.environ.get('LOCAL_RANK', '0'))}"
 
 
+class RaiseOnce(Callback):
+    """Raises an error on all ranks after six steps, the first time."""
+
+    left = 1
+
+    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+        if trainer.global_step == 6 and self.left:
+            self.left -= 1
+            raise ZeroDivisionError("mine")
+
+
 class RaiseInSecondEpoch(Callback):
     """Raises an error on all ranks, and forgets the calls of the service made before."""
 
@@ -247,6 +259,20 @@ def resume(name: str, url: str) -> dict[str, Any]:
     return fit(name, url, Net((0.9,)), ckpt_path=FOLDER / name / "first.ckpt") | {"broken": broken}
 
 
+def fit_again(name: str, url: str) -> dict[str, Any]:
+    """Train, fail, and train on with the same Trainer; then a third time, after the target."""
+    meter = WorkMeter()
+    meter.devices = (f"steps {os.getpid()}",)
+    callback, net = zeus(url, job_id=name, meter=meter), Net()
+    runner = trainer(meter, RaiseOnce(), callback, **TRAINER_ARGUMENTS)
+    outcomes = []
+    for _ in range(3):
+        with suppress(ZeroDivisionError):
+            runner.fit(net, Data(batch_size=8))
+        outcomes.append((callback.outcome, callback.report and callback.report.energy_j))
+    return {"outcomes": outcomes, "steps": meter.steps, "rank": runner.global_rank, "warnings": []}
+
+
 SCENARIOS: dict[str, Any] = {
     "converges": lambda n, url: fit(n, url, NetThatLogsOnRankZero()),
     "scheduled": lambda n, url: fit(
@@ -283,6 +309,7 @@ SCENARIOS: dict[str, Any] = {
     "out-of-time": lambda n, url: fit(n, url, Net((0.1,)), Timer({"microseconds": 1})),
     "endless": lambda n, url: fit(n, url, Net((0.1,)), Endless(n), max_epochs=10**6),
     "resumes": resume,
+    "fits-again": fit_again,
     "nobody": lambda n, url: fit(n, url, Net()),
 }
 

@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 from lightning.pytorch.strategies import Strategy
 
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
 from zeus_lightning.meters import EnergyMeter, Reading, open_meter
 from zeus_lightning.ranks.distributed import gather, on_every_rank, rank_of, sum_over_ranks
+
+_LAST_READING_S = 0.5  # Lightning kills a ddp run 5 s after a rank's death
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,14 @@ class RunMeter:
                 own = self._own()
                 return self._before + Reading(own.energy_j / self._part, own.time_s)
         return self._last
+
+    def spent_at_end(self) -> Reading:
+        """The same after an exception, when a device may never answer: half a second at most."""
+        spent = [self._last]
+        read = Thread(target=lambda: spent.append(self.spent_by_now()), daemon=True)
+        read.start()
+        read.join(_LAST_READING_S)
+        return spent[-1]
 
     def close(self) -> None:
         """Close the meter, unless the caller passed it in."""

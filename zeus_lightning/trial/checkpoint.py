@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -42,6 +43,11 @@ class SavedTrial:
             tuple(map(Report.from_json, data["unsent"])),
         )
 
+    @property
+    def is_resumable(self) -> bool:
+        """Whether it can be resumed, as far as this process knows."""
+        return self.record.outcome in RESUMABLE and math.isfinite(self.spent.energy_j)
+
     def __str__(self) -> str:
         return f"trial {self.record.trial.trial_number} of job {self.record.job.job_id!r}"
 
@@ -76,13 +82,16 @@ class SavedTrial:
 
 
 def resume_trial(
-    client: BSOClient, job: JobSpec, saved: SavedTrial, *, instead_of: TrialReporter
+    client: BSOClient, job: JobSpec, saved: SavedTrial, *, instead_of: TrialReporter | None
 ) -> int:
-    """Withdraw the trial that this run has started, and check that a saved one can be resumed.
+    """Withdraw the trial that this run may have started, and check that a saved one can be resumed.
 
     Returns the number of reports that the service has of it.
     """
-    instead_of.end_at_once("withdrawn", f"the run resumes {saved}")
+    if instead_of is None:
+        client.register_job(job)
+    else:
+        instead_of.end_at_once("withdrawn", f"the run resumes {saved}")
     status = client.trial_status(job.job_id, saved.record.trial.trial_number)
     saved.check_resumable(job, status)
     return 0 if status is None else status.reports

@@ -13,6 +13,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import (
     ZeusConfigError,
+    ZeusError,
     ZeusServiceError,
     ZeusServiceUnavailable,
     ZeusTrialFailed,
@@ -27,7 +28,7 @@ from zeus_lightning.program.monitor import check_after_sanity_check, monitored
 from zeus_lightning.program.target import out_of_reach, reached_at_once
 from zeus_lightning.ranks.distributed import on_every_rank, on_rank_zero
 from zeus_lightning.ranks.run_meter import RunMeter
-from zeus_lightning.trial.checkpoint import SavedTrial, resume_trial
+from zeus_lightning.trial.checkpoint import RESUMABLE, SavedTrial, resume_trial
 from zeus_lightning.trial.heartbeat import start_heartbeat
 from zeus_lightning.trial.outcome import FAILED, outcome_at_train_end
 from zeus_lightning.trial.record import TrialRecord
@@ -45,6 +46,7 @@ class Fit:
     All ranks call each method together, except `saved_trial` and `close`.
 
     Attributes:
+        strict: Whether a service that cannot be reached at the start is an error.
         shared: Where the process that started this one reads the trial's record.
         job: The job that the arguments and the program make.
         injection: What is set on the program.
@@ -58,6 +60,7 @@ class Fit:
     client: BSOClient
     meter: str | EnergyMeter
     shared: SharedRecord
+    strict: bool
 
     def __post_init__(self) -> None:
         self.injection = Injection(self.module)
@@ -65,6 +68,9 @@ class Fit:
         self.error: ZeusConfigError | ZeusTrialFailed | None = None
         self._strategy = self.trainer.strategy
         self._reporter: TrialReporter | None = None  # from the trial's start to its end
+        self._away = False  # the service, at the start
+        self._continues = False  # the fit before it on the same Trainer, and no checkpoint
+        self._previous: SavedTrial | None = None  # of that fit
         self._stop_heartbeat: Callable[[], None] = lambda: None
         self._probe: loaders.Probe | None = None
         self._meter = RunMeter(self.meter, self._strategy)
@@ -76,17 +82,18 @@ class Fit:
             self._meter.close()
             raise
 
-    def start(self, *, strict: bool) -> None:
+    def start(self) -> None:
         """Start a trial and set its batch size; unless `strict`, the default one if that fails."""
         try:
             trial = on_rank_zero(self._strategy, lambda: start_trial(self.client, self.job))
         except ZeusServiceUnavailable as error:
-            if strict:
+            if self.strict:
                 raise ZeusServiceUnavailable(
                     f"{error.message}; start one with `zeus-service serve`, correct the URL, or "
                     "pass strict=False to train without it",
                     error.fields,
                 ) from None
+            self._away = True
             batch_size = self.job.default_batch_size
             rank_zero_warn(f"zeus: {error.message}; training without it on batch size {batch_size}")
         else:
@@ -98,6 +105,32 @@ class Fit:
                 f"{batch_size} ({trial.why}): {trial.reason}"
             )
         self._inject(batch_size)
+
+    def start_again(self, previous: SavedTrial | None) -> None:
+        """Start no trial: the Trainer continues an earlier fit, unless it loads a checkpoint.
+
+        Args:
+            previous: The trial of that fit, if it was of the same module.
+        """
+        self._continues = True
+        if previous is not None and previous.is_resumable:
+            self._previous = previous
+            self._inject(previous.record.trial.batch_size)
+
+    def _continue(self) -> None:
+        """Resume the trial of the fit before this one, or train without a trial."""
+        why = "its trial has ended, or it was of another module"
+        if self._previous is not None:
+            try:
+                self.resume(self._previous)
+            except ZeusError as error:
+                why = error.message
+        if self._reporter is None:
+            rank_zero_warn(
+                "zeus: this fit() continues an earlier one of its Trainer, with its epochs, so it "
+                f"cannot be measured from its start, and cannot resume its trial ({why}); it "
+                "trains without a trial. For a new one, make a new Trainer and module"
+            )
 
     def _open(self, reporter: TrialReporter) -> None:
         """Switch reporting to this trial and start its heartbeats."""
@@ -142,6 +175,8 @@ class Fit:
 
     def start_measuring(self) -> None:
         """Check that the dataloaders have the batch size, and start the meter."""
+        if self._continues:
+            self._continue()
         if self._reporter is not None:
             batch_size = self._reporter.record.trial.batch_size // self._share()
             on_every_rank(self._strategy, lambda: self._start_measuring(batch_size))
@@ -154,30 +189,39 @@ class Fit:
             )
         self._meter.begin()
 
-    def saved_trial(self, record: TrialRecord) -> SavedTrial:
-        """The trial as it is now, for a checkpoint."""
+    def saved_trial(self) -> SavedTrial | None:
+        """The trial as it is now, for a checkpoint; None if there is none."""
+        if self.record is None:
+            return self._previous
         unsent = () if self._reporter is None else tuple(self._reporter.unsent)
-        return SavedTrial(record, self._meter.spent_by_now(), unsent)
+        return SavedTrial(self.record, self._meter.spent_by_now(), unsent)
 
     def resume(self, saved: SavedTrial) -> None:
-        """Resume a checkpoint's trial, in place of the one that `start` has started."""
+        """Resume a checkpoint's trial, in place of one that `start` has started."""
         record, started = self.record, self._reporter
         if record is not None and saved.record.trial == record.trial:
             return  # Lightning's tuners restore what they have saved at their start
+        away = self._away
         batch_size = saved.record.trial.batch_size
         sizes.check_shares([batch_size], self._share())
-        if started is None:
+        try:
+            if not away:
+                received = on_rank_zero(
+                    self._strategy,
+                    lambda: resume_trial(self.client, self.job, saved, instead_of=started),
+                )
+                self._meter.resume_from(saved.spent)
+                self._open(saved.reopen(self.client, self.job, received))
+                rank_zero_info(f"zeus: resuming {saved} with batch size {batch_size}")
+        except ZeusServiceUnavailable:
+            if self.strict or saved is self._previous:
+                raise
+            away = True
+        if away:
             rank_zero_warn(
                 f"zeus: resuming from the checkpoint without the service; {saved} is not continued"
             )
-        else:
-            received = on_rank_zero(
-                self._strategy,
-                lambda: resume_trial(self.client, self.job, saved, instead_of=started),
-            )
-            self._meter.resume_from(saved.spent)
-            self._open(saved.reopen(self.client, self.job, received))
-            rank_zero_info(f"zeus: resuming {saved} with batch size {batch_size}")
+        self._continues = False
         self._inject(batch_size)
 
     def check_monitor(self) -> None:
@@ -292,21 +336,31 @@ class Fit:
         answer = on_rank_zero(self._strategy, lambda: reporter.end("not_converged", reason))
         self._apply(answer, reporter.record)
 
-    def close(self, outcome: Outcome, reason: str) -> None:
+    def close(self, outcome: Outcome, reason: str) -> SavedTrial | None:
         """End a trial that is still open, from this rank alone, and restore the program.
 
-        It takes about a second at most, and raises no error of the service or the program.
+        It takes two seconds at most, and raises no error of the service, the meter or the program.
+
+        Returns:
+            The trial as it ended, for checkpoints that are saved after this; None if there is none.
         """
-        reporter = self._reporter
+        reporter, record = self._reporter, self.record
         self._stop_reporting()
         try:
             if reporter is not None:
                 end_at_once(reporter, outcome, reason)
                 self._publish(reporter.record)
         finally:
+            spent = None
             with suppress(Exception):
                 self.injection.undo()
+                if record is not None and record.outcome in RESUMABLE:
+                    spent = self._meter.spent_at_end()
                 self._meter.close()
+        if record is None:
+            return None
+        unsent = () if reporter is None else tuple(reporter.unsent)
+        return SavedTrial(record, spent or record.spent, unsent)
 
     def _publish(self, record: TrialRecord) -> None:
         """Share the record with the process that started this one."""
