@@ -122,18 +122,25 @@ def _findings(meter: str, *, power_limit: bool, url: str | None) -> Iterator[Fin
     else:  # ZeusPowerLimitCallback does nothing then
         details = "no NVIDIA driver, or no GPU; a container needs `--gpus all`"
         yield Finding("driver", "host", False, details, needed=kind == "nvml")
+    on_cpu = "cpu-estimate: CPU time times watts per core"
     try:
         with closing(RaplMeter()) as rapl:
             yield Finding("RAPL", "host", True, ", ".join(rapl.devices))
+        on_cpu = "rapl"
     except ZeusError as error:
         yield Finding("RAPL", "host", False, error.message, needed=kind == "rapl")
-    if kind not in ("auto", "nvml", "rapl", "cpu-estimate"):
+    if kind == "auto":
+        on_gpu = "nvml where training runs on a GPU, else " if finds_gpu() else ""
+        yield Finding("meter", meter, True, on_gpu + on_cpu)
+    elif kind not in ("nvml", "rapl", "cpu-estimate"):
         yield Finding("meter", meter, False, "not one of auto, nvml, nvml:0,1, rapl, cpu-estimate")
     if not url:
         yield Finding("service", "-", False, "none given: --url, or $ZEUS_SERVER_URL", False)
         return
     try:
-        version = BSOClient(url).server_version()
+        client = BSOClient(url)
+        version = client.server_version()
+        client.check_access()
         yield Finding("service", url, True, f"zeus-service {version}")
     except ZeusError as error:
         yield Finding("service", url, False, error.message)

@@ -116,6 +116,14 @@ class BSOClient:
         trials = self._parse(lambda data: list(map(TrialStatus.from_json, data["trials"])), data)
         return [each for each in trials if each.trial_number < trial_number]
 
+    def check_access(self) -> None:
+        """Check that the token may write, by the heartbeat of a trial that no job has."""
+        try:
+            self._request("POST", "/api/v1/jobs/zeus-lightning/trials/2147483647/heartbeat", {})
+        except ZeusServiceError as error:
+            if error.fields.get("code") != "not_found":
+                raise
+
     def put_power_profile(self, job_id: str, profile: Json) -> None:
         """Store a power profile for the job's next runs with its batch size and GPU model."""
         path = f"{_job(job_id)}/power-profiles/{profile['batch_size']}"

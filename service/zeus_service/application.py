@@ -20,6 +20,7 @@ from zeus_service import __version__
 from zeus_service.api.body import MAX_BODY_BYTES
 from zeus_service.api.errors import set_up_errors
 from zeus_service.api.health import health
+from zeus_service.api.hosts import set_up_hosts
 from zeus_service.api.openapi import set_up_openapi
 from zeus_service.api.request_log import set_up_request_log
 from zeus_service.api.v1 import JobIdConverter, v1
@@ -65,6 +66,7 @@ def make_app(config: Config | None = None) -> APIFlask:
         set_up(db.engine)
     Migrate(app, db, directory="migrations")
     set_up_request_log(app)
+    set_up_hosts(app)
     set_up_errors(app)
     set_up_openapi(app)
     app.register_blueprint(v1)

@@ -66,6 +66,8 @@ class Config(BaseSettings):
             blanks. Default: requests need no token, and the service listens on loopback only.
         read_token: Bearer tokens that may only read, in the same form.
         insecure: Listen on any address without a token (`ZEUS_BSO_INSECURE`).
+        allowed_hosts: Names of the service in addition to those of loopback, separated by commas.
+            Default: any name, but of loopback only if the service listens there without a token.
         zeus_wire: Serve the Zeus project's own wire. If tokens are configured, its clients send
             one as the password in the service's URL.
         log_level: `DEBUG`, `INFO`, `WARNING`, `ERROR` or `CRITICAL`.
@@ -91,6 +93,7 @@ class Config(BaseSettings):
     read_token: SecretStr | None = None
     read_token_file: Path | None = None
     insecure: bool = False
+    allowed_hosts: str = ""
     zeus_wire: bool = True
     log_level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_log_level)
@@ -180,6 +183,12 @@ class Config(BaseSettings):
     def read_tokens(self) -> list[str]:
         """Tokens that may only read."""
         return _split(self.read_token)
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The names of `allowed_hosts`, in small letters."""
+        names = (name.strip().lower() for name in self.allowed_hosts.split(","))
+        return frozenset(name for name in names if name)
 
     @property
     def has_tokens(self) -> bool:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,49 @@ def test_doctor_sees_rapl_and_the_services_version(
     assert rows[f"service {service.url}"] == ["yes", f"zeus-service {__version__}"]
     monkeypatch.setenv("ZEUS_SERVER_URL", service.url)
     assert f"service {service.url}" in doctor()[1]
+
+
+@pytest.mark.parametrize(
+    ("token", "status", "words"),
+    [
+        ("may-read-and-write", 0, f"zeus-service {__version__}"),
+        ("may-only-read-this", 1, "this token may only read"),
+        ("a-wrong-token-here", 1, "give the service's token as token=... or $ZEUS_BSO_TOKEN"),
+        ("", 1, "give the service's token as token=... or $ZEUS_BSO_TOKEN"),
+    ],
+)
+def test_doctor_tells_whether_the_token_lets_a_run_report(
+    guarded: ServiceProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    token: str,
+    status: int,
+    words: str,
+) -> None:
+    monkeypatch.setenv("ZEUS_BSO_TOKEN", token)
+    found, rows = doctor(f"--url={guarded.url}")
+    works, details = rows[f"service {guarded.url}"]
+    assert (found, works) == (status, "no" if status else "yes")
+    assert words in details
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    tokens = {"TOKEN": "may-read-and-write", "READ_TOKEN": "may-only-read-this"}
+    env = {f"ZEUS_BSO_{name}": token for name, token in tokens.items()}
+    with ServiceProcess(tmp_path_factory.mktemp("guarded"), **env) as service:
+        yield service
+
+
+def test_doctor_names_the_meter_that_auto_takes(
+    fake_gpus: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zeus_lightning.meters.rapl.POWERCAP", tmp_path)
+    on_gpu = "nvml where training runs on a GPU, else "
+    assert doctor()[1]["meter auto"][1].startswith(f"{on_gpu}cpu-estimate")
+    FakePowercap(tmp_path).add_package(0)
+    assert doctor()[1]["meter auto"] == ["yes", f"{on_gpu}rapl"]
+    fake_gpus.unload()
+    assert doctor()[1]["meter auto"] == ["yes", "rapl"]
 
 
 def set_limit_and_die() -> None:

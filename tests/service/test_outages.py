@@ -35,14 +35,14 @@ def report(sequence: int) -> dict[str, Any]:
     return {"sequence": sequence, "metric": sequence / 2, **figures}
 
 
-def check_unavailable(response: requests.Response, *reasons: str) -> None:
-    """Check that a response says that the database cannot be used, why, and when to come again."""
+def check_unavailable(response: requests.Response) -> None:
+    """Check that a response says that the database cannot be used, and when to come again."""
     assert response.status_code == 503, response.text
     assert response.headers["Content-Type"] == "application/problem+json"
     assert response.headers["Retry-After"] == "1"
     body = response.json()
     assert body["code"] == "unavailable"
-    assert not reasons or any(reason in body["detail"] for reason in reasons), body
+    assert "127.0.0.1" not in body["detail"]
 
 
 needs_server = pytest.mark.skipif(binaries() is None, reason="no PostgreSQL server is installed")
@@ -103,7 +103,8 @@ def test_postgresql_may_be_restarted_in_the_middle(
             for mode in ("fast", "immediate"):
                 wait_for_more(acknowledged)
                 cluster.stop(mode)
-                check_unavailable(requests.get(jobs, timeout=LIMIT_S), "refused")
+                check_unavailable(requests.get(jobs, timeout=LIMIT_S))
+                assert "refused" in service.log.read_text()
                 assert requests.get(f"{service.url}/healthz", timeout=LIMIT_S).ok
                 wait_for_more(refused)
                 cluster.start()
@@ -191,7 +192,8 @@ def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
             answer = requests.post(jobs, json=spec_json(job_id=f"job-{number}"), timeout=LIMIT_S)
             if answer.status_code != 201:
                 break
-        check_unavailable(answer, "database or disk is full")
+        check_unavailable(answer)
+        assert "database or disk is full" in service.log.read_text()
         assert len(requests.get(jobs, timeout=LIMIT_S).json()["jobs"]) == number
         check_unavailable(
             requests.post(jobs, json=spec_json(job_id=f"job-{number}"), timeout=LIMIT_S)
@@ -234,7 +236,8 @@ def test_a_file_that_becomes_read_only_is_told_and_passes() -> None:
             assert requests.post(jobs, json=spec_json(), timeout=LIMIT_S).status_code == 201
             path.chmod(0o444)
             answer = requests.post(f"{jobs}/job/trials", json={}, timeout=LIMIT_S)
-            check_unavailable(answer, "readonly database")
+            check_unavailable(answer)
+            assert "readonly database" in service.log.read_text()
             assert requests.get(jobs, timeout=LIMIT_S).ok
             for part in folder.glob(f"{path.name}*"):  # the log and its index have its mode
                 part.chmod(0o666)
@@ -244,7 +247,7 @@ def test_a_file_that_becomes_read_only_is_told_and_passes() -> None:
                     os.chown(part, 0, 0)
                     part.chmod(0o644)
                 answer = requests.post(f"{jobs}/job/trials", json={}, timeout=LIMIT_S)
-                check_unavailable(answer, "readonly database")
+                check_unavailable(answer)
                 nobody = pwd.getpwnam("nobody")
                 for part in folder.glob(f"{path.name}*"):
                     os.chown(part, nobody.pw_uid, nobody.pw_gid)
@@ -254,7 +257,9 @@ def test_a_file_that_becomes_read_only_is_told_and_passes() -> None:
 
 
 @needs_server
-def test_a_server_that_only_reads_is_told_and_passes(cluster: PostgresCluster) -> None:
+def test_a_server_that_only_reads_is_told_and_passes(
+    cluster: PostgresCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     admin = create_engine(
         make_url(Config(database_url=cluster.url).database_url).set(database="template1"),
         isolation_level="AUTOCOMMIT",
@@ -270,6 +275,6 @@ def test_a_server_that_only_reads_is_told_and_passes(cluster: PostgresCluster) -
         alter("SET default_transaction_read_only = on")
         answer = client.post("/api/v1/jobs", json=spec_json())
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
-        assert "read-only transaction" in answer.json["detail"]
+        assert "read-only transaction" in caplog.text
         alter("RESET default_transaction_read_only")
         assert client.post("/api/v1/jobs", json=spec_json()).status_code == 201

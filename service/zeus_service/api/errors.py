@@ -96,7 +96,8 @@ def set_up_errors(app: APIFlask) -> None:
             raise error  # a defect of the service, not of the database
         reason = cause(error)
         logger.error("database: %s", reason)
-        return problem(503, _code(503), f"the database cannot be used: {reason}")
+        # the reason may name the database's host, port and user
+        return problem(503, _code(503), "the database cannot be used; the service's log says why")
 
 
 def _code(status: int) -> str:

@@ -68,6 +68,7 @@ _REQUEST_ID_PARAMETER = {
 def set_up_openapi(app: APIFlask) -> None:
     """Complete `/openapi.json`, once, when it is first requested."""
     app.config["OPENAPI_VERSION"] = "3.1.0"
+    app.config["SERVERS"] = [{"url": "/"}]  # not the name by which the first caller called it
     app.config["AUTO_OPERATION_ID"] = True
     app.config["AUTO_VALIDATION_ERROR_RESPONSE"] = False
     app.config["AUTO_404_RESPONSE"] = False

@@ -216,7 +216,7 @@ def test_connections_are_shared_between_workers(tmp_path: Path) -> None:
                     for _ in range(16)
                 ]
                 for client in clients:
-                    client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+                    client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 for client in clients:
                     assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
                 return all(connections(pid, service.port) > 0 for pid in service.workers())

@@ -17,7 +17,7 @@ from service.jobs import spec_json
 from service_process import ServiceProcess
 from zeus_service.serving.gunicorn import KEEPALIVE_S
 
-HEAD = b"POST /api/v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+HEAD = b"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 JSON = {"Content-Type": "application/json"}
 STOPS = {
     "before the first byte": b"",
@@ -69,7 +69,9 @@ def test_half_sent_requests_do_not_keep_others_out(
 
 
 @pytest.mark.parametrize(
-    "head", [b"GET /healthz HTTP/1.1\r\nHost: x\r\n", HEAD], ids=["body not read", "body read"]
+    "head",
+    [b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n", HEAD],
+    ids=["body not read", "body read"],
 )
 def test_bodies_that_trickle_do_not_keep_others_out(
     two_workers: ServiceProcess, head: bytes
@@ -109,7 +111,7 @@ def test_a_client_that_pauses_for_a_moment_is_served(own_service: ServiceProcess
     address = ("127.0.0.1", own_service.port)
     with socket.create_connection(address, timeout=60) as client, client.makefile("rb") as answers:
         for _ in range(2):  # also on a connection that is kept
-            for part in (b"GET /healthz HTTP/1.1\r\n", b"Host: ", b"x\r\n", b"\r\n"):
+            for part in (b"GET /healthz HTTP/1.1\r\n", b"Host: ", b"localhost\r\n", b"\r\n"):
                 client.sendall(part)
                 with contextlib.suppress(TimeoutError):
                     client.settimeout(1)
