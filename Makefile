@@ -28,11 +28,12 @@ demo: install
 	$(BIN)/python examples/quickstart.py
 
 quick: install
-	$(BIN)/python -m pytest -m quick -n 2 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -m quick -n 2 --dist worksteal --timeout=600 $(ARGS)
 
 # Most tests wait for other processes. In the order of their names the long ones come first.
 test: install
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder \
+		--timeout=600 --max-worker-restart=2 $(ARGS)
 
 lint: install
 	$(BIN)/ruff check .

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
+import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,23 @@ def run(*command: str, status: int = 0) -> str:
     return result.stdout
 
 
+Printed = Callable[..., str]
+
+
+@pytest.fixture
+def printed_by(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Printed:
+    """What the command line prints where it trains nothing, in this process."""
+
+    def printed(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["train", "fit", *arguments])
+        monkeypatch.setenv("COLUMNS", "120")
+        with pytest.raises(SystemExit, match=r"0|None"):
+            runpy.run_module("examples.lightning_cli.train", run_name="__main__")
+        return capsys.readouterr().out
+
+    return printed
+
+
 @pytest.mark.parametrize(
     "launcher",
     [
@@ -83,8 +101,8 @@ def test_the_yaml_config_trains(service: ServiceProcess, tmp_path: Path) -> None
     assert trial["batch_size"] == config["data"]["batch_size"]
 
 
-def test_every_argument_is_typed_and_explained_in_the_help() -> None:
-    printed = run(*CLI, "--trainer.callbacks.help=zeus_lightning.ZeusBSOCallback")
+def test_every_argument_is_typed_and_explained_in_the_help(printed_by: Printed) -> None:
+    printed = printed_by("--trainer.callbacks.help=zeus_lightning.ZeusBSOCallback")
     _, _, helped = printed.partition("Help for ")
     paragraphs = {}
     for paragraph in helped.split("\n  --trainer.callbacks.")[1:]:
@@ -96,10 +114,10 @@ def test_every_argument_is_typed_and_explained_in_the_help() -> None:
         assert len(explanation.split()) >= 4, name
 
 
-def test_the_printed_config_is_read_again_as_it_is(tmp_path: Path) -> None:
-    first = run(*CLI, f"--config={CONFIG}", "--print_config")
+def test_the_printed_config_is_read_again_as_it_is(printed_by: Printed, tmp_path: Path) -> None:
+    first = printed_by(f"--config={CONFIG}", "--print_config")
     (tmp_path / "printed.yaml").write_text(first)
-    second = run(*CLI, f"--config={tmp_path / 'printed.yaml'}", "--print_config")
+    second = printed_by(f"--config={tmp_path / 'printed.yaml'}", "--print_config")
     arguments: list[Any] = [
         yaml.safe_load(text)["trainer"]["callbacks"][0] for text in (first, second)
     ]

@@ -35,12 +35,6 @@ POWER_W = 100  # of two fake GPUs at rest
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 TOKEN = "a secret@: 50%/day".replace(" ", "-")
 
-services = pytest.mark.parametrize(
-    ("database", "token"),
-    [("sqlite", ""), pytest.param("postgresql", TOKEN, marks=POSTGRESQL[0].marks)],
-)
-"""Each run of these clients takes many seconds: the database has no part in how a token is sent."""
-
 
 @contextmanager
 def a_service(database: str, token: str, folder: Path) -> Iterator[tuple[ServiceProcess, str]]:
@@ -139,13 +133,17 @@ def test_this_is_the_release_that_the_wire_was_observed_in() -> None:
     assert version("zeus") == "0.16.0"
 
 
-@services
+# Each of these runs imports torch and Zeus: one job with a token on PostgreSQL, one with two ranks
+# and neither. The database has no part in how a token or a rank is sent.
+
+
+@pytest.mark.parametrize("database", POSTGRESQL)
 def test_zeus_users_train_a_whole_job(
-    fake_gpus: FakeDriver, fake_nvml_library: Path, tmp_path: Path, database: str, token: str
+    fake_gpus: FakeDriver, fake_nvml_library: Path, tmp_path: Path, database: str
 ) -> None:
-    with a_service(database, token, tmp_path) as (service, url):
+    with a_service(database, TOKEN, tmp_path) as (service, url):
         train_a_whole_job(url, fake_gpus, FakeDriver(fake_nvml_library, tmp_path / "another"))
-        check_a_whole_job(service, token)
+        check_a_whole_job(service, TOKEN)
 
 
 def train_a_whole_job(url: str, fake_gpus: FakeDriver, other_gpus: FakeDriver) -> None:
@@ -221,13 +219,10 @@ def check_a_whole_job(service: ServiceProcess, token: str) -> None:
     assert "was right" in rebuilt.stdout
 
 
-@services
-def test_zeus_users_train_a_whole_job_on_two_ranks(
-    fake_gpus: FakeDriver, tmp_path: Path, database: str, token: str
-) -> None:
+def test_zeus_users_train_a_whole_job_on_two_ranks(fake_gpus: FakeDriver, tmp_path: Path) -> None:
     fake_gpus.freeze()
     job = {"batch_sizes": [8, 16], "num_pruning_rounds": 1, "mab_num_explorations": 1}
-    with a_service(database, token, tmp_path) as (service, url):
+    with a_service("sqlite", "", tmp_path) as (service, url):
 
         def a_run() -> ZeusRun:
             return ZeusRun(url, fake_gpus, ranks=2, **job)
@@ -255,7 +250,7 @@ def test_zeus_users_train_a_whole_job_on_two_ranks(
             run.converge(60)
         assert run.status == 0, run.errors
 
-        recorded = trials(service, "digits-1", token)
+        recorded = trials(service, "digits-1")
     found = [(t["batch_size"], t["why"], t["outcome"]) for t in recorded]
     assert found == [
         (16, "explore", "converged"),

@@ -21,16 +21,20 @@ from typing import Any
 import pytest
 import requests
 import torch
+import train_until_signalled
 from calls import assert_one_call_of_a_second, recorded_calls
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EarlyStopping, LearningRateFinder
 from programs import Data, Net, Raise, StepMeter, Steps, new_job, outcomes, trainer, trials, zeus
 from proxy import Body, Proxy, Request
+from service.jobs import let_leases_expire
 from service_process import ServiceProcess
+from train_until_signalled import train
+from waiting import LIMIT_S
 
 from zeus_lightning import ZeusConfigError, ZeusMeterError, ZeusTrialFailed
 
-CHILD = Path(__file__).with_name("train_until_signalled.py")
+CHILD = Path(train_until_signalled.__file__)
 
 
 class AfterValidation(Callback):
@@ -91,12 +95,10 @@ def test_an_exception_ends_the_trial_and_comes_through_unchanged(
 
 
 @contextmanager
-def training(
-    folder: Path, url: str, job: str, val_acc: float, *ckpt_path: Path, **env: str
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has come to train its second epoch, if its metric lets it."""
+def training(folder: Path, url: str, job: str, **env: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has come to train its second epoch, short of the target."""
     child = subprocess.Popen(
-        [sys.executable, str(CHILD), url, job, str(val_acc), *map(str, ckpt_path)],
+        [sys.executable, str(CHILD), url, job, "0.1"],
         stdout=subprocess.PIPE,
         cwd=folder,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env},
@@ -115,32 +117,36 @@ def test_a_signal_ends_the_trial_as_interrupted(
     service: ServiceProcess, tmp_path: Path, number: int
 ) -> None:
     job = new_job()
-    with training(tmp_path, service.url, job, 0.1) as child:
+    with training(tmp_path, service.url, job) as child:
         child.send_signal(number)
-        child.wait(timeout=60)
+        child.wait(timeout=LIMIT_S)
     assert outcomes(service.url, job) == ["interrupted"]
 
 
-def test_a_killed_run_is_lost_when_its_lease_ends_and_resumed_in_a_new_process(
-    own_service: ServiceProcess, tmp_path: Path
+def test_a_killed_run_is_lost_when_its_lease_ends_and_resumed_in_another_process(
+    own_service: ServiceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    class Enough(Exception):
+        pass
+
+    def check() -> None:
+        assert outcomes(own_service.url, job) == ["lost", None]  # the next run goes on
+        raise Enough
+
+    monkeypatch.chdir(tmp_path)
     job = new_job()
-    with training(tmp_path, own_service.url, job, 0.1) as child:
+    with training(tmp_path, own_service.url, job) as child:
         child.kill()
     assert outcomes(own_service.url, job) == [None]
-    with sqlite3.connect(own_service.database_url.removeprefix("sqlite:///")) as database:
-        database.execute("UPDATE trials SET lease_expires_at = 0")
-    with training(tmp_path, own_service.url, job, 0.1) as other:
-        assert outcomes(own_service.url, job) == ["lost", None]  # the next run goes on
-        other.send_signal(signal.SIGTERM)
-        other.wait(timeout=60)
-    with training(tmp_path, own_service.url, job, 0.9, tmp_path / "last.ckpt") as resumed:
-        assert resumed.wait(timeout=60) == 0
+    let_leases_expire(own_service.database_url)
+    with pytest.raises(Enough):
+        train(own_service.url, job, 0.1, check)
+    train(own_service.url, job, 0.9, print, tmp_path / "last.ckpt")
     assert outcomes(own_service.url, job) == ["lost", "converged", "withdrawn"]
 
 
 def test_slurms_requeue_interrupts_the_trial_and_the_requeued_run_resumes_it(
-    service: ServiceProcess, tmp_path: Path
+    service: ServiceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scontrol = tmp_path / "scontrol"
     scontrol.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\nkill -TERM $PPID\n')  # it kills
@@ -155,13 +161,15 @@ def test_slurms_requeue_interrupts_the_trial_and_the_requeued_run_resumes_it(
         "SLURM_NODEID": "0",
     }
     job = new_job()
-    with training(tmp_path, service.url, job, 0.1, **slurm) as child:
+    with training(tmp_path, service.url, job, **slurm) as child:
         child.send_signal(signal.SIGUSR1)
-        child.wait(timeout=60)
+        child.wait(timeout=LIMIT_S)
     assert (tmp_path / "asked").read_text() == "requeue 42\n"
     assert outcomes(service.url, job) == ["interrupted"]
-    with training(tmp_path, service.url, job, 0.9, **slurm) as requeued:
-        assert requeued.wait(timeout=60) == 0
+    monkeypatch.chdir(tmp_path)
+    for name, value in slurm.items():
+        monkeypatch.setenv(name, value)
+    train(service.url, job, 0.9, print)
     assert outcomes(service.url, job) == ["converged", "withdrawn"]
 
 

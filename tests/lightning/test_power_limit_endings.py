@@ -17,12 +17,12 @@ from fake_nvml import FakeDriver, FakeGpu
 from gpu_programs import DriversClock, GpuNet, ManyBatches, power
 from lightning.pytorch import Callback
 from programs import BreaksOnException, trainer
+from waiting import LIMIT_S
 
 from zeus_lightning import ZeusPowerError
 from zeus_lightning.power.restore import records_folder, restore_all
 
 CHILD = Path(__file__).with_name("train_on_gpu_until_signalled.py")
-DEADLINE_S = 120
 
 
 class AtStep(Callback):
@@ -134,12 +134,13 @@ def test_signals_restore_the_limit_a_second_process_is_refused_and_the_run_after
             fit(fake_gpus)
         assert fake_gpus.gpus[0].limit_mw == before_mw
         killed.send_signal(signal.SIGCONT)
+        fake_gpus.freeze()  # from here on, steps take no time
         fit(fake_gpus, apply=False, min_seconds=0)  # who changes nothing is welcome
 
         for process, number in zip(others, (signal.SIGINT, signal.SIGTERM), strict=True):
             process.send_signal(number)
         for process in others:
-            process.wait(timeout=DEADLINE_S)
+            process.wait(timeout=LIMIT_S)
         assert [gpu.limit_mw for gpu in fake_gpus.gpus[1:]] == [260_000] * 2
     finally:
         for process in children:
@@ -147,7 +148,6 @@ def test_signals_restore_the_limit_a_second_process_is_refused_and_the_run_after
             process.communicate()
 
     assert fake_gpus.gpus[0].limit_mw != 260_000
-    fake_gpus.freeze()
     _, net, warned = fit(fake_gpus)
     assert net.limits_w[0] == 260
     assert len(warned) == 1

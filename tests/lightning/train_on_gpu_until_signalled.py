@@ -22,5 +22,5 @@ class PrintTraining(Callback):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under a shell's `&`
-    callback = power(meter=f"nvml:{sys.argv[1]}")
+    callback = power(meter=f"nvml:{sys.argv[1]}", step_w=100)
     trainer(callback, PrintTraining(), max_epochs=-1).fit(Net(), ManyBatches(10_000))

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 import requests
+from click.testing import CliRunner
 from databases import migrated_database
 from service.jobs import spec_json
 from service_process import ServiceProcess, free_port
 from sqlalchemy import update
+from waiting import LIMIT_S
 from zeus_service import optimizer
+from zeus_service.cli import main
 from zeus_service.config import Config
 from zeus_service.messages import TrialEnd
 from zeus_service.spec import JobSpec
@@ -29,15 +32,21 @@ COMMAND = str(Path(sys.executable).parent / "zeus-service")
 def zeus_service(
     *arguments: str, database_url: str, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    return subprocess.run(
-        [COMMAND, *arguments],
-        env={**os.environ, "COLUMNS": "150", "ZEUS_BSO_DATABASE_URL": database_url, **env},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    """Run a command to its end: `serve` in a process of its own, the others in this one."""
+    env = {"COLUMNS": "150", "ZEUS_BSO_DATABASE_URL": database_url, **env}
+    if "serve" in arguments:
+        return subprocess.run(
+            [COMMAND, *arguments],
+            env=os.environ | env,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    result = CliRunner().invoke(main, arguments, env=env)
+    if not isinstance(result.exception, SystemExit | None):
+        raise result.exception
+    return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)
 
 
 def one_error(result: subprocess.CompletedProcess[str]) -> str:

