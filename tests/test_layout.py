@@ -17,7 +17,6 @@ CROSS_CUTTING = {
     "lightning/test_pytorch_lightning.py",
     "lightning/meters/test_open_meter.py",
     "service/test_outages.py",
-    "service/test_registrations.py",
     "service/test_seen_from_outside.py",
     "service/api/test_zeus_server.py",
     "service/serving/test_slow_clients.py",
