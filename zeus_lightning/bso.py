@@ -16,6 +16,7 @@ from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusTrialFailed
 from zeus_lightning.messages import JobSpec, Outcome, Report, TrialStart
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program.batch_size import Scope
+from zeus_lightning.program.concurrent_fits import IN_TWO_TRAINERS, is_running
 from zeus_lightning.program.job import JobArguments
 from zeus_lightning.program.lr_scaling import LRScaling
 from zeus_lightning.program.target import contradiction
@@ -59,7 +60,10 @@ class ZeusBSOCallback(Callback):
             step, over all devices and accumulated batches; each device trains with an equal share.
             `per_device`: the program's `batch_size`, passed through; one optimizer step takes it
             times devices and accumulated batches.
-        max_epochs: Epochs after which the batch size has failed. Default: the Trainer's.
+        batch_size_attribute: The attribute that `train_dataloader()` uses, of the datamodule, the
+            module or their hparams; with dots if it is nested, such as `data.train_batch_size`.
+        max_epochs: Epochs after which the batch size has failed. Default: the Trainer's; with only
+            its `max_steps`, the end of training.
         eta_knob: Weight of energy against time in the cost, in [0, 1].
         beta_knob: A run expected to cost more than this times what the best batch size costs is
             stopped. None: never.
@@ -108,6 +112,7 @@ class ZeusBSOCallback(Callback):
         batch_sizes: list[int] | None = None,
         default_batch_size: int | None = None,
         batch_size_scope: Scope = "global",
+        batch_size_attribute: str = "batch_size",
         max_epochs: int | None = None,
         eta_knob: float = 0.5,
         beta_knob: float | None = 2.0,
@@ -132,6 +137,7 @@ class ZeusBSOCallback(Callback):
             batch_sizes=batch_sizes,
             default_batch_size=default_batch_size,
             batch_size_scope=batch_size_scope,
+            batch_size_attribute=batch_size_attribute,
             max_epochs=max_epochs,
             eta_knob=eta_knob,
             beta_knob=beta_knob,
@@ -198,6 +204,8 @@ class ZeusBSOCallback(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
             return
+        if self._fit is not None and is_running(self._fit.trainer, other_than=trainer):
+            raise ZeusConfigError(IN_TWO_TRAINERS)
         # the previous fit, if another callback's error kept `on_exception` from being called
         self._end_fit("errored", "the fit was aborted")
         if self._late_error is not None:
@@ -268,13 +276,13 @@ class ZeusBSOCallback(Callback):
             self._fit.check_monitor()
         else:
             # at the validation that ends an epoch, Lightning has not counted that epoch yet
-            self._fit.report(trainer.current_epoch + int(trainer.is_last_batch))
+            self._fit.report_validation(trainer.current_epoch + int(trainer.is_last_batch))
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._fit is None:
             return
-        if not trainer.enable_validation:
+        if self._fit.reports_after_epoch or not trainer.enable_validation:
             self._fit.report(trainer.current_epoch + 1)
         cost = self.cost
         if cost is not None:
@@ -297,6 +305,8 @@ class ZeusBSOCallback(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
+        if self._fit is not None and self._fit.trainer is not trainer:
+            return  # of a Trainer that was refused
         late_error, self._late_error = self._late_error, None
         if late_error is not None:
             late_error.arrived(exception)

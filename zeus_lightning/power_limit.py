@@ -18,6 +18,7 @@ from zeus_lightning.power.profile import PowerProfile
 from zeus_lightning.power.profiler import ProfilerSettings
 from zeus_lightning.power.search import SearchName
 from zeus_lightning.power.selectors import Selector, parse_selector
+from zeus_lightning.program.concurrent_fits import IN_TWO_TRAINERS, is_running
 
 if TYPE_CHECKING:  # LightningCLI masks values of this type in the configs that it saves
     from jsonargparse.typing import SecretStr
@@ -130,6 +131,8 @@ class ZeusPowerLimitCallback(Callback):
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
+            if self._fit is not None and is_running(self._fit.trainer, other_than=trainer):
+                raise ZeusConfigError(IN_TWO_TRAINERS)
             self._end()  # a previous fit that never ended because another callback raised
             self._result = PowerResult()
             if not trainer.fast_dev_run:  # type: ignore[attr-defined]
@@ -176,11 +179,11 @@ class ZeusPowerLimitCallback(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        self._end()
+        self._end_of(trainer)
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._end()
+        self._end_of(trainer)
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -198,6 +201,10 @@ class ZeusPowerLimitCallback(Callback):
     def _interrupted(self) -> None:
         if self._fit is not None:
             self._fit.interrupted()
+
+    def _end_of(self, trainer: Trainer) -> None:
+        if self._fit is not None and self._fit.trainer is trainer:
+            self._end()
 
     def _end(self) -> None:
         if self._fit is not None:

@@ -9,8 +9,8 @@ import pytest
 import requests
 import torch
 from calls import recorded_calls
-from lightning.pytorch import LightningModule
-from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationScheduler
 from programs import Data, Net, StepMeter, Steps, new_job, outcomes, trainer, zeus
 from service_process import ServiceProcess, free_port
 from torch.utils.data import DataLoader, IterableDataset
@@ -42,6 +42,7 @@ from zeus_lightning import (
         ({"lr_scaling": "cubic"}, "lr_scaling is 'cubic'"),
         ({"batch_sizes": []}, r"batch_sizes is \[\]; it must contain positive integers"),
         ({"batch_sizes": [8, 0]}, r"batch_sizes is \[8, 0\]"),
+        ({"batch_size_attribute": "a..b"}, "batch_size_attribute is 'a..b'; it must be the name"),
         ({"batch_size_scope": "local"}, "batch_size_scope is 'local'; it must be 'global' or"),
         ({"on_failure": "ignore"}, "on_failure is 'ignore'; it must be 'raise' or 'stop'"),
         ({"batch_sizes": [8, 2.5]}, r"batch_sizes is \[8, 2.5\]"),
@@ -169,8 +170,23 @@ def tried(
         (Data(), {"lr_scaling": "sqrt", "module": TextLr()}, "TextLr.lr is 'fast'"),
         (
             Data(),
-            {"trainer_arguments": {"max_epochs": -1, "max_steps": 50}},
-            "the Trainer's max_epochs is -1",
+            {"trainer_arguments": {"max_epochs": -1}},
+            "the Trainer's max_epochs is -1 and its max_steps -1",
+        ),
+        (
+            Data(),
+            {"trainer_arguments": {"callbacks": [BatchSizeFinder()]}},
+            "BatchSizeFinder sets the batch size, and so does ZeusBSOCallback",
+        ),
+        (
+            LightningDataModule.from_datasets(Data().samples, batch_size=8),
+            {},
+            "has no attribute 'batch_size'; LightningDataModule.from_datasets() fixes",
+        ),
+        (
+            Data(),
+            {"batch_size_attribute": "data.size"},
+            "has no attribute 'data.size' (nor has its hparams)",
         ),
         (Data(), {"meter": "perpetual-motion"}, "perpetual-motion"),
     ],
@@ -183,6 +199,14 @@ def test_an_invalid_program_is_an_error_before_the_service_is_called(
     assert isinstance(error, ZeusConfigError | ZeusMeterError)
     assert message in str(error)
     assert requests.get(f"{service.url}/api/v1/jobs/{job}", timeout=5).status_code == 404
+
+
+class FromDatasets(Data):
+    """Has an attribute that its loader does not use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.train_dataloader = lambda: DataLoader(self.samples, batch_size=8)
 
 
 class ConstantData(Data):
@@ -205,10 +229,15 @@ def test_a_loader_that_does_not_follow_batch_size_is_an_error_from_the_first_nig
     which = "loader 2 of 2 in " if data is SecondLoaderStays else ""
     assert (
         f"batch_size was set to 4 per device, but {which}the train_dataloader() of datamodule "
-        f"{data.__name__} has batches of 8; build {'each' if which else 'the'} DataLoader in "
-        "train_dataloader()"
+        f"{data.__name__} has batches of 8; build each DataLoader in train_dataloader()"
     ) in str(error)
     assert outcomes(service.url, job) == ["converged", "withdrawn"][first_night:]
+
+
+def test_a_datamodule_made_from_datasets_is_named_as_such(service: ServiceProcess) -> None:
+    assert "has batches of 8; LightningDataModule.from_datasets() fixes the batch size" in str(
+        tried(new_job(), service.url, FromDatasets())
+    )
 
 
 def test_a_batch_size_that_cannot_be_set_is_an_error(service: ServiceProcess) -> None:

@@ -166,6 +166,23 @@ def test_without_permission_to_set_limits_an_error_names_what_is_needed_before_t
     assert_restored(gpu)
 
 
+def test_a_permission_lost_in_mid_run_leaves_the_limit_that_the_warning_names(
+    fake_gpus: FakeDriver, gpu: FakeGpu
+) -> None:
+    lose = AtStep(10, lambda: gpu.fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION))
+    callback, net, warned = fit(fake_gpus, lose)
+    assert net.limits_w[-1] == gpu.limit_mw / 1000 != 250
+    assert callback.limit_w is None
+    ended = [text for text in warned if "no power limit is chosen" in text]
+    assert len(ended) == 1
+    assert "training continues at the limit in force, which on rank 0 is not the one" in ended[0]
+    assert not any("limits found at the start" in text for text in warned)
+    assert any(
+        "a power limit is not restored: cannot set a power limit of 250 W" in text
+        for text in warned
+    )
+
+
 def test_on_a_gpu_without_power_control_as_under_mig_training_continues_with_one_warning(
     fake_gpus: FakeDriver, gpu: FakeGpu
 ) -> None:
@@ -213,8 +230,9 @@ def test_a_limit_changed_by_someone_else_again_and_again_ends_profiling(
 
     callback, net, warned = fit(fake_gpus, AtStep(10, by_hand, every=True), step_w=100)
     assert callback.limit_w is None
-    assert "no power limit is chosen: someone else changed" in warned[-2]
-    assert "changed by someone else after process" in warned[-1]  # it was set later
+    assert "changed by someone else after process" in warned[-2]  # it was set later
+    assert "no power limit is chosen: someone else changed" in warned[-1]
+    assert "in force, which on rank 0 is not the one found at the start" in warned[-1]
     assert gpu.limit_mw == 111_000
     assert len(net.limits_w) == 200
 
@@ -225,10 +243,10 @@ def test_a_limit_that_the_driver_refuses_is_not_blamed_on_someone_else(
     refuse = AtStep(5, lambda: gpu.fail("set_limit", pynvml.NVML_ERROR_UNKNOWN))
     callback, net, warned = fit(fake_gpus, refuse, step_w=100)
     assert callback.limit_w is None
-    assert ["could not be set" in text for text in warned] == [True, True, True, True, False]
-    assert "a GPU's power limit could not be set 3 times while 200 W was measured" in warned[3]
-    assert "cannot set a power limit of 250 W" in warned[4]
-    assert "`zeus-lightning reset-power-limits` tries again" in warned[4]
+    assert ["could not be set" in text for text in warned] == [True, True, True, False, True]
+    assert "cannot set a power limit of 250 W" in warned[3]
+    assert "`zeus-lightning reset-power-limits` tries again" in warned[3]
+    assert "a GPU's power limit could not be set 3 times while 200 W was measured" in warned[4]
     assert len(net.limits_w) == 200
     gpu.fail("set_limit", 0)
     ((_, _, message),) = restore_all()
@@ -257,8 +275,8 @@ def test_a_gpu_lost_during_a_window_ends_profiling_and_training_continues(
     assert callback.limit_w is None
     assert callback.profile is None
     assert "is void, because a GPU was lost" in warned[0]
-    assert "no power limit is chosen: a GPU was lost" in warned[1]
-    assert "`zeus-lightning reset-power-limits` tries again" in warned[2]
+    assert "`zeus-lightning reset-power-limits` tries again" in warned[1]
+    assert "no power limit is chosen: a GPU was lost" in warned[2]
     assert len(warned) == 3
 
 

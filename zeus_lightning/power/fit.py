@@ -216,11 +216,7 @@ class PowerFit:
         self._profiler = None
         limit_w, selector = done.limit_w, self.options.selector
         if limit_w is None:
-            rank_zero_warn(
-                f"zeus: no power limit is chosen: {done.reason}; training continues at the limits "
-                "found at the start"
-            )
-            self.gpus.restore()
+            rank_zero_warn(f"zeus: no power limit is chosen: {done.reason}; {self._restore()}")
             return
         if not self.options.apply:
             return
@@ -246,6 +242,17 @@ class PowerFit:
         if self.trainer.is_global_zero:
             store.save(self.result.profile)  # last: the service may be slow
 
+    def _restore(self) -> str:
+        """Restore the limits on all ranks; return at which limits training continues."""
+        restored = gather(self.trainer.strategy, self.gpus.restore())
+        ranks = [str(rank) for rank, succeeded in enumerate(restored) if not succeeded]
+        if not ranks:
+            return "training continues at the limits found at the start"
+        return (
+            f"training continues at the limit in force, which on rank {', '.join(ranks)} is not "
+            "the one found at the start"
+        )
+
     def _apply(self, points: Sequence[PowerPoint], chosen_w: int) -> None:
         """Set a limit for the rest of the run, on all ranks or on none."""
         failures = gather(self.trainer.strategy, not self.gpus.set_w(chosen_w))
@@ -253,9 +260,8 @@ class PowerFit:
         if ranks:
             rank_zero_warn(
                 f"zeus: the power limit of {chosen_w} W cannot be set on rank "
-                f"{', '.join(ranks)}; training continues at the limits found at the start"
+                f"{', '.join(ranks)}; {self._restore()}"
             )
-            self.gpus.restore()
             return
         self.result.limit_w = chosen_w
         summary.log(self.trainer, next(point for point in points if point.limit_w == chosen_w))

@@ -106,8 +106,12 @@ class Gpus:
         spent = end - start
         return Window(spent.energy_j, spent.time_s, disturbance)
 
-    def restore(self) -> None:
-        """Restore the limits found at the start and give up control; failures are warnings."""
+    def restore(self) -> bool:
+        """Restore the limits found at the start, and give up control.
+
+        Returns:
+            Whether they are in force; if not, a warning says why.
+        """
         messages = []
         while self._controlled:
             try:
@@ -117,6 +121,7 @@ class Gpus:
                 messages.append(f"a power limit is not restored: {error}; {again}")
         for message in messages:  # after the last limit: a filter may turn a warning into an error
             _warn(message)
+        return not any(messages)
 
     def close(self) -> None:
         """Restore the limits, and close the meter if it was opened here."""

@@ -12,9 +12,14 @@ from collections.abc import Iterable
 from typing import Any, Literal, SupportsIndex
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities.parsing import lightning_getattr, lightning_hasattr
 
 from zeus_lightning.errors import ZeusConfigError
+from zeus_lightning.program.injection import get_from, holders
+
+FROM_DATASETS = (
+    "LightningDataModule.from_datasets() fixes the batch size: write a class of its own for the "
+    "data, with a train_dataloader() that uses the attribute"
+)
 
 Scope = Literal["global", "per_device"]
 
@@ -54,9 +59,16 @@ def check_shares(batch_sizes: list[int], share: int) -> None:
 
 def share(trainer: Trainer, scope: Scope = "global") -> int:
     """Number of per-device batches in a batch of the job; an error if it changes during the run."""
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]
+    if any("BatchSizeFinder" in str(type(callback).__mro__) for callback in callbacks):
+        raise ZeusConfigError(
+            "BatchSizeFinder sets the batch size, and so does ZeusBSOCallback: remove one of them. "
+            "A batch size that is too large for the memory fails as out_of_memory, and the next "
+            "run gets a smaller one"
+        )
     if scope == "per_device":
         return 1
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+    for callback in callbacks:
         if hasattr(callback, "going_to_accumulate_grad_batches"):
             raise ZeusConfigError(
                 f"{type(callback).__name__} changes accumulate_grad_batches during the run, and "
@@ -68,7 +80,7 @@ def share(trainer: Trainer, scope: Scope = "global") -> int:
     return replicas * trainer.accumulate_grad_batches
 
 
-def find_batch_size(trainer: Trainer, module: LightningModule) -> int:
+def find_batch_size(trainer: Trainer, module: LightningModule, attribute: str) -> int:
     """The program's per-device batch size: on the datamodule, the module, or their hparams.
 
     Raises:
@@ -77,18 +89,27 @@ def find_batch_size(trainer: Trainer, module: LightningModule) -> int:
     if not trainer.fit_loop._data_source.is_module():  # as Lightning's batch size tuner does
         raise ZeusConfigError(
             "a dataloader passed straight to fit() cannot be resized; give fit() a datamodule, or "
-            f"the module {type(module).__name__} a train_dataloader(), that uses self.batch_size"
+            f"the module {type(module).__name__} a train_dataloader(), that uses self.{attribute}"
         )
     owner = data_owner(trainer, module)
-    if not lightning_hasattr(module, "batch_size"):
+    found = list(holders(module, attribute))
+    if not found and is_from_datasets(trainer):
+        raise ZeusConfigError(f"{owner} has no attribute {attribute!r}; {FROM_DATASETS}")
+    if not found:
         raise ZeusConfigError(
-            f"{owner} has no attribute 'batch_size' (nor has its hparams); add one and use it in "
-            "train_dataloader()"
+            f"{owner} has no attribute {attribute!r} (nor has its hparams); add one and use it in "
+            "train_dataloader(), or name the one that it uses by batch_size_attribute=..."
         )
-    size: Any = lightning_getattr(module, "batch_size")
+    size: Any = get_from(found[-1], attribute.rpartition(".")[2])
     if not is_size(size):
-        raise ZeusConfigError(f"batch_size of {owner} is {size!r}; it must be a positive integer")
+        raise ZeusConfigError(f"{attribute} of {owner} is {size!r}; it must be a positive integer")
     return operator.index(size)
+
+
+def is_from_datasets(trainer: Trainer) -> bool:
+    """Whether the datamodule was made by `LightningDataModule.from_datasets`, or as it does."""
+    data = trainer.datamodule  # type: ignore[attr-defined]
+    return data is not None and "train_dataloader" in vars(data)
 
 
 def data_owner(trainer: Trainer, module: LightningModule) -> str:

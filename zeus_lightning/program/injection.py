@@ -1,6 +1,7 @@
 """`Injection`: set the batch size and learning rate of a Lightning program, and restore them."""
 
 from collections.abc import Iterator, MutableMapping
+from copy import copy
 from typing import Any, NamedTuple
 
 from lightning.pytorch import LightningModule
@@ -27,9 +28,9 @@ class Injection:
         self._module = module
         self._changes: list[_Change] = []
 
-    def set_batch_size(self, batch_size: int) -> None:
-        """Set the per-device batch size."""
-        self._set("batch_size", batch_size)
+    def set_batch_size(self, name: str, batch_size: int) -> None:
+        """Set the per-device batch size, an attribute of this name."""
+        self._set(name, batch_size)
 
     def scale_lr(self, rule: LRScaling, batch_size: int, default_batch_size: int) -> None:
         """Scale the learning rate from the default batch size to this run's, both global."""
@@ -43,40 +44,65 @@ class Injection:
         run would scale a learning rate that is already scaled.
         """
         for key in ("hyper_parameters", "datamodule_hyper_parameters"):
-            saved = checkpoint.get(key) or {}
-            for change in self._changes:
-                if saved.get(change.name) == change.injected:
-                    saved[change.name] = change.original
+            for change in self._changes if key in checkpoint else ():
+                checkpoint[key] = _replaced(checkpoint[key], change)
 
     def undo(self) -> None:
         """Restore the original values; one that has been changed since stays."""
         while self._changes:
             change = self._changes.pop()
-            if _get(change.holder, change.name) == change.injected:
-                _set(change.holder, change.name, change.original)
+            name = change.name.rpartition(".")[2]
+            if get_from(change.holder, name) == change.injected:
+                _set(change.holder, name, change.original)
 
     def _set(self, name: str, value: float) -> None:
-        for holder in list(_holders(self._module, name)):
-            original = _get(holder, name)
+        last = name.rpartition(".")[2]
+        for holder in list(holders(self._module, name)):
+            original = get_from(holder, last)
             try:
-                _set(holder, name, value)
+                _set(holder, last, value)
             except AttributeError as error:
                 text = f"{name} cannot be set to {value} on {type(holder).__name__} ({error})"
                 raise ZeusConfigError(f"{text}; make it a plain attribute") from None
             self._changes.append(_Change(holder, name, original, value))
 
 
-def _holders(module: LightningModule, name: str) -> Iterator[Any]:
-    """Yield those of the module, its datamodule and their hparams that have a value of a name."""
+def holders(module: LightningModule, name: str) -> Iterator[Any]:
+    """Yield what has a value of a name: the module, its hparams, its datamodule, and their hparams.
+
+    For a name with dots, such as `data.batch_size`, yield what has its last part.
+    """
     datamodule = getattr(module.trainer, "datamodule", None)
+    *path, last = name.split(".")
     for owner in (module, datamodule):
-        for holder in (owner, getattr(owner, "hparams", None)):
-            has = name in holder if isinstance(holder, MutableMapping) else hasattr(holder, name)
-            if has:
+        for root in (owner, getattr(owner, "hparams", None)):
+            holder = root
+            for part in path:
+                holder = get_from(holder, part) if _has(holder, part) else None
+            if _has(holder, last):
                 yield holder
 
 
-def _get(holder: Any, name: str) -> Any:
+def _replaced(saved: Any, change: _Change, depth: int = 0) -> Any:
+    """Hyperparameters with the original value, without changing those that the program has."""
+    part = change.name.split(".")[depth]
+    if not isinstance(saved, MutableMapping) or part not in saved:
+        return saved
+    if depth == change.name.count("."):
+        value = change.original if saved[part] == change.injected else saved[part]
+    else:
+        value = _replaced(saved[part], change, depth + 1)
+    copied = copy(saved)
+    copied[part] = value
+    return copied
+
+
+def _has(holder: Any, name: str) -> bool:
+    return name in holder if isinstance(holder, MutableMapping) else hasattr(holder, name)
+
+
+def get_from(holder: Any, name: str) -> Any:
+    """The value of a name, of a mapping or of an object."""
     return holder[name] if isinstance(holder, MutableMapping) else getattr(holder, name)
 
 

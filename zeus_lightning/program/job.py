@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
@@ -31,6 +32,7 @@ class JobArguments:
     batch_sizes: list[int] | None
     default_batch_size: int | None
     batch_size_scope: sizes.Scope
+    batch_size_attribute: str
     max_epochs: int | None
     eta_knob: float
     beta_knob: float | None
@@ -48,13 +50,15 @@ class JobArguments:
         if self.default_batch_size is not None and self.batch_sizes is not None:
             _check_default(self.default_batch_size, self.batch_sizes)
         for name in ("target_metric", "eta_knob", "beta_knob"):
-            self._check(name, lambda value: _is_number(value, int | float), "a number")
+            self._check(name, lambda value: _is_number(value, Real), "a number")
         for name in ("max_epochs", "num_pruning_rounds", "window_size", "seed"):
-            self._check(name, lambda value: _is_number(value, int), "an integer")
+            self._check(name, lambda value: _is_number(value, Integral), "an integer")
         bound = f"finite, at most {MAX_METRIC:g} in size"
         self._check("target_metric", lambda target: abs(target) <= MAX_METRIC, bound)
         self._check("monitor", bool, "a metric's name")
         self._check("mode", ("min", "max").__contains__, "'min' or 'max'")
+        rule = "the name of an attribute, with dots between nested ones"
+        self._check("batch_size_attribute", _is_attribute, rule)
         scopes = ("global", "per_device")
         self._check("batch_size_scope", scopes.__contains__, "'global' or 'per_device'")
         self._check("max_epochs", lambda epochs: epochs > 0, "positive")
@@ -79,14 +83,18 @@ class JobArguments:
             raise ZeusConfigError(f"{source} is {job_id!r}; it must be {_JOB_ID_RULE}")
         max_epochs = self.max_epochs or trainer.max_epochs or 0
         if max_epochs < 1:
+            max_epochs = trainer.max_steps  # an epoch has at least one step
+        if max_epochs < 1:
             raise ZeusConfigError(
-                f"the Trainer's max_epochs is {trainer.max_epochs}, so a run that never reaches "
-                "its target would never fail; pass max_epochs=... to the Trainer or this callback"
+                f"the Trainer's max_epochs is {trainer.max_epochs} and its max_steps "
+                f"{trainer.max_steps}, so a run that never reaches its target would never fail; "
+                "pass max_epochs=... to the Trainer or this callback, or max_steps=... to the "
+                "Trainer"
             )
         if self.lr_scaling is not None:
             find_lr(module)
         share = sizes.share(trainer, self.batch_size_scope)
-        found = sizes.find_batch_size(trainer, module) * share
+        found = sizes.find_batch_size(trainer, module, self.batch_size_attribute) * share
         default = self.default_batch_size or found
         chosen = sizes.default_sizes(default, share)
         if self.batch_sizes is not None:
@@ -97,21 +105,30 @@ class JobArguments:
             job_id=job_id,
             batch_sizes=chosen,
             default_batch_size=default,
-            target_metric=float(self.target_metric),
+            target_metric=_float(self.target_metric),
             higher_is_better=self.mode == "max",
             monitor=self.monitor,
-            max_epochs=max_epochs,
+            max_epochs=int(max_epochs),
             max_power_w=meter.max_power_w,
             num_devices=trainer.world_size,
             device_model=meter.device_model,
             meter=meter.name,
-            eta_knob=float(self.eta_knob),
-            beta_knob=None if self.beta_knob is None else float(self.beta_knob),
-            num_pruning_rounds=self.num_pruning_rounds,
-            window_size=self.window_size,
+            eta_knob=_float(self.eta_knob),
+            beta_knob=None if self.beta_knob is None else _float(self.beta_knob),
+            num_pruning_rounds=int(self.num_pruning_rounds),
+            window_size=int(self.window_size),
             policy=self.policy,
-            seed=self.seed,
+            seed=None if self.seed is None else int(self.seed),
         )
+
+
+def _float(number: float) -> float:
+    """A number as it is printed: numpy's 0.95 in single precision is 0.95, not 0.94999999."""
+    return float(str(number))
+
+
+def _is_attribute(name: object) -> bool:
+    return isinstance(name, str) and all(part.isidentifier() for part in name.split("."))
 
 
 def _is_number(value: object, kind: Any) -> bool:

@@ -12,26 +12,28 @@ from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.seed import isolate_rng
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.program.batch_size import data_owner, share
+from zeus_lightning.program.batch_size import FROM_DATASETS, data_owner, is_from_datasets, share
 from zeus_lightning.program.injection import Injection
 
 
 @dataclass(frozen=True)
 class Probe:
-    """The batch sizes of train dataloaders that were built with another `batch_size`."""
+    """The batch sizes of train dataloaders that were built with another batch size."""
 
     batch_size: int
     sizes: list[int | None]
 
 
-def build_probe(trainer: Trainer, module: LightningModule, batch_size: int) -> Probe | None:
+def build_probe(
+    trainer: Trainer, module: LightningModule, attribute: str, batch_size: int
+) -> Probe | None:
     """Build the train dataloaders with another per-device batch size, and drop them.
 
     The random number generators stay as they are. If the program cannot build them, that is a
     warning, and the result is None: this run does not need them.
     """
     injection = Injection(module)
-    injection.set_batch_size(batch_size)
+    injection.set_batch_size(attribute, batch_size)
     try:
         with isolate_rng(include_cuda=False):
             return Probe(batch_size, _sizes(trainer.fit_loop._data_source.dataloader()))
@@ -47,7 +49,11 @@ def build_probe(trainer: Trainer, module: LightningModule, batch_size: int) -> P
 
 
 def check_loaders(
-    trainer: Trainer, module: LightningModule, batch_size: int, probe: Probe | None
+    trainer: Trainer,
+    module: LightningModule,
+    attribute: str,
+    batch_size: int,
+    probe: Probe | None,
 ) -> bool:
     """Raise a `ZeusConfigError` unless each train dataloader follows the per-device batch size.
 
@@ -58,19 +64,23 @@ def check_loaders(
     """
     sizes = _sizes(trainer.train_dataloader)
     if probe is None and any(size not in (None, batch_size) for size in sizes):
-        probe = build_probe(trainer, module, 2 * batch_size)
+        probe = build_probe(trainer, module, attribute, 2 * batch_size)
     if probe is None or len(probe.sizes) != len(sizes):
         probe = Probe(batch_size, [batch_size] * len(sizes))  # each must have this size
     for index, (size, other) in enumerate(zip(sizes, probe.sizes, strict=True)):
         if size is None or other is None or size * probe.batch_size == other * batch_size:
             continue
         tried, found = (batch_size, size) if size != batch_size else (probe.batch_size, other)
+        remedy = (
+            "build each DataLoader in train_dataloader(), not in setup() or __init__(), with "
+            f"batch_size=self.{attribute}"
+        )
+        if is_from_datasets(trainer):
+            remedy = FROM_DATASETS
         which = f"loader {index + 1} of {len(sizes)} in " if len(sizes) > 1 else ""
         raise ZeusConfigError(
-            f"batch_size was set to {tried} per device, but {which}the train_dataloader() of "
-            f"{data_owner(trainer, module)} has batches of {found}; build "
-            f"{'each' if which else 'the'} DataLoader in train_dataloader(), not in setup() or "
-            "__init__(), with batch_size=self.batch_size"
+            f"{attribute} was set to {tried} per device, but {which}the train_dataloader() of "
+            f"{data_owner(trainer, module)} has batches of {found}; {remedy}"
         )
     return None not in sizes
 

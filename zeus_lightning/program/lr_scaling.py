@@ -1,6 +1,7 @@
 """Scale a module's learning rate with its batch size."""
 
 import math
+from numbers import Real
 from typing import Literal
 
 from lightning.pytorch import LightningModule
@@ -26,11 +27,11 @@ def find_lr(module: LightningModule) -> tuple[str, float]:
     for name in ("lr", "learning_rate"):
         if lightning_hasattr(module, name):
             lr = lightning_getattr(module, name)
-            if isinstance(lr, bool) or not isinstance(lr, int | float) or not lr > 0:
+            if isinstance(lr, bool) or not isinstance(lr, Real) or not float(lr) > 0:
                 raise ZeusConfigError(
                     f"{type(module).__name__}.{name} is {lr!r}; lr_scaling needs a positive number"
                 )
-            return name, float(lr)
+            return name, float(str(lr))  # as it is printed, also numpy's in single precision
     raise ZeusConfigError(
         f"lr_scaling is set, but {type(module).__name__} has no attribute 'lr' or 'learning_rate'; "
         "add one and use it in configure_optimizers(), or leave lr_scaling out"

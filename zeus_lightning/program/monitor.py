@@ -50,8 +50,11 @@ def _sources(trainer: Trainer) -> Iterator[str]:
                 yield inspect.getsource(cls)
 
 
-def monitored(trainer: Trainer, monitor: str) -> float:
-    """The latest value of a metric, rounded to its shortest float32 representation."""
+def monitored(trainer: Trainer, monitor: str, target: float | None = None) -> float:
+    """The latest value of a metric, rounded to its shortest float32 representation.
+
+    In half precision, the value nearest to the target counts as the target.
+    """
     metric = trainer.callback_metrics.get(monitor)
     if metric is None:
         message = (
@@ -61,6 +64,12 @@ def monitored(trainer: Trainer, monitor: str) -> float:
         if trainer.sanity_checking:
             message += "; one that only later validations log needs Trainer(num_sanity_val_steps=0)"
         raise ZeusConfigError(message)
+    for name, half in (("bf16", torch.bfloat16), ("16", torch.float16)):
+        # Lightning converts it to float32: 0.95 in bfloat16 becomes 0.94921875
+        if target is None or not str(trainer.precision).startswith(name):
+            continue
+        if metric.item() == torch.tensor(target, dtype=half).item():
+            return target
     # 0.95 in single precision is 0.94999999, which would miss a target of 0.95
     single = metric.dtype == torch.float32
     return float(str(np.float32(metric.item()))) if single else float(metric)

@@ -52,6 +52,7 @@ class Fit:
         injection: What is set on the program.
         record: The trial, also after its end; None if there is none.
         error: Raised by the callback as `fit` ends.
+        reports_after_epoch: Whether the first validation has not logged the metric.
     """
 
     trainer: Trainer
@@ -72,7 +73,9 @@ class Fit:
         self._continues = False  # the fit before it on the same Trainer, and no checkpoint
         self._previous: SavedTrial | None = None  # of that fit
         self._stop_heartbeat: Callable[[], None] = lambda: None
+        self.reports_after_epoch = False
         self._probe: loaders.Probe | None = None
+        self._attribute = self.arguments.batch_size_attribute
         self._meter = RunMeter(self.meter, self._strategy)
         try:
             self.job = on_every_rank(
@@ -150,7 +153,7 @@ class Fit:
 
     def _inject(self, batch_size: int) -> None:
         self.injection.undo()
-        self.injection.set_batch_size(batch_size // self._share())
+        self.injection.set_batch_size(self._attribute, batch_size // self._share())
         if self.arguments.lr_scaling is not None:
             default = self.job.default_batch_size
             self.injection.scale_lr(self.arguments.lr_scaling, batch_size, default)
@@ -170,7 +173,8 @@ class Fit:
         if others and trial.why == "explore" and trial.batch_size == self.job.default_batch_size:
             other = min(others, key=lambda size: abs(size - trial.batch_size)) // self._share()
             self._probe = on_every_rank(
-                self._strategy, lambda: loaders.build_probe(self.trainer, self.module, other)
+                self._strategy,
+                lambda: loaders.build_probe(self.trainer, self.module, self._attribute, other),
             )
 
     def start_measuring(self) -> None:
@@ -182,7 +186,9 @@ class Fit:
             on_every_rank(self._strategy, lambda: self._start_measuring(batch_size))
 
     def _start_measuring(self, batch_size: int) -> None:
-        if not loaders.check_loaders(self.trainer, self.module, batch_size, self._probe):
+        if not loaders.check_loaders(
+            self.trainer, self.module, self._attribute, batch_size, self._probe
+        ):
             rank_zero_warn(
                 f"zeus: {sizes.data_owner(self.trainer, self.module)} has a train_dataloader() "
                 f"whose batch size cannot be read; make sure that it is {batch_size}"
@@ -230,6 +236,17 @@ class Fit:
             monitor = self.arguments.monitor
             on_rank_zero(self._strategy, lambda: check_after_sanity_check(self.trainer, monitor))
 
+    def report_validation(self, epoch: int) -> None:
+        """Report a validation, unless the metric is one of training, which comes later."""
+        if self._reporter is None or self.reports_after_epoch:
+            return
+        if self._reporter.record.report is None:
+            monitor, metrics = self.arguments.monitor, self.trainer.callback_metrics
+            logged = on_rank_zero(self._strategy, lambda: monitor in metrics)
+            self.reports_after_epoch = not logged
+        if not self.reports_after_epoch:
+            self.report(epoch)
+
     def report(self, epoch: int) -> None:
         """Measure and report, with the epochs completed, and apply the service's decision."""
         reporter = self._reporter
@@ -265,7 +282,7 @@ class Fit:
             rank_zero_warn(f"zeus: {mistake}")
 
     def _monitored(self) -> float:
-        return monitored(self.trainer, self.arguments.monitor)
+        return monitored(self.trainer, self.arguments.monitor, self.job.target_metric)
 
     def _apply(self, answer: Answer, record: TrialRecord) -> None:
         """Record an answer, and stop training if the trial has converged or failed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ class Program(Net):
 def test_every_holder_of_a_value_is_set_and_restored() -> None:
     module = Program()
     injection = Injection(module)
-    injection.set_batch_size(32)
+    injection.set_batch_size("batch_size", 32)
     injection.scale_lr("linear", 32, 8)
     assert (module.batch_size, module.hparams.batch_size) == (32, 32)
     assert (module.lr, module.hparams.lr) == (pytest.approx(0.4), pytest.approx(0.4))
@@ -38,7 +39,7 @@ def test_every_holder_of_a_value_is_set_and_restored() -> None:
 def test_a_value_that_somebody_else_has_set_since_is_left() -> None:
     module = Program()
     injection = Injection(module)
-    injection.set_batch_size(32)
+    injection.set_batch_size("batch_size", 32)
     module.batch_size = 64
     injection.undo()
     assert (module.batch_size, module.hparams.batch_size) == (64, 8)
@@ -46,7 +47,7 @@ def test_a_value_that_somebody_else_has_set_since_is_left() -> None:
 
 def test_a_checkpoint_gets_the_programs_own_hyperparameters() -> None:
     injection = Injection(Program())
-    injection.set_batch_size(32)
+    injection.set_batch_size("batch_size", 32)
     checkpoint: dict[str, Any] = {
         "hyper_parameters": {"batch_size": 32, "lr": 0.1},
         "datamodule_hyper_parameters": {"batch_size": 5},
@@ -56,10 +57,35 @@ def test_a_checkpoint_gets_the_programs_own_hyperparameters() -> None:
     assert checkpoint["datamodule_hyper_parameters"] == {"batch_size": 5}
 
 
+def test_a_nested_value_is_set_restored_and_kept_out_of_checkpoints() -> None:
+    class Nested(Net):
+        trainer = None
+
+        def __init__(self, data: dict[str, Any]) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+            self.data = SimpleNamespace(**data)
+
+    module = Nested({"train_batch_size": 8, "val_batch_size": 16})
+    injection = Injection(module)
+    injection.set_batch_size("data.train_batch_size", 32)
+    assert module.data.train_batch_size == module.hparams["data"]["train_batch_size"] == 32
+    checkpoint: dict[str, Any] = {"hyper_parameters": dict(module.hparams)}
+    injection.restore_in(checkpoint)
+    assert checkpoint == {
+        "hyper_parameters": {"data": {"train_batch_size": 8, "val_batch_size": 16}}
+    }
+    assert module.hparams["data"]["train_batch_size"] == 32  # still trains with it
+    injection.undo()
+    assert module.data.train_batch_size == module.hparams["data"]["train_batch_size"] == 8
+    injection.set_batch_size("nothing.such", 32)
+    assert not hasattr(module, "nothing")
+
+
 def test_an_attribute_that_cannot_be_set_is_an_error_that_names_it() -> None:
     class Fixed(Net):
         batch_size = property(lambda self: 8)
         trainer = None
 
     with pytest.raises(ZeusConfigError, match="batch_size cannot be set to 32 on Fixed"):
-        Injection(Fixed()).set_batch_size(32)
+        Injection(Fixed()).set_batch_size("batch_size", 32)

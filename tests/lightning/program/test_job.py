@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from programs import Data, Net, trainer
 
@@ -23,6 +25,7 @@ def arguments(**fields: Any) -> JobArguments:
         "batch_sizes": None,
         "default_batch_size": None,
         "batch_size_scope": "global",
+        "batch_size_attribute": "batch_size",
         "max_epochs": None,
         "eta_knob": 0.5,
         "beta_knob": None,
@@ -71,6 +74,25 @@ def test_the_environment_names_the_job_where_no_argument_does(
     monkeypatch.setenv("ZEUS_JOB_ID", "nightly")
     assert job_of(attached()).job_id == "nightly"
     assert job_of(attached(), job_id="mine").job_id == "mine"
+
+
+def test_numpys_numbers_are_taken_as_they_are_printed() -> None:
+    job = job_of(
+        attached(),
+        target_metric=np.float32(0.95),
+        eta_knob=np.float32(0.3),
+        beta_knob=np.float64(1.5),
+        num_pruning_rounds=np.int64(1),
+        seed=np.int32(7),
+    )
+    assert (job.target_metric, job.eta_knob, job.beta_knob) == (0.95, 0.3, 1.5)
+    json.dumps(job.to_json())
+
+
+def test_a_budget_in_steps_bounds_the_epochs() -> None:
+    assert job_of(attached(max_epochs=None, max_steps=50)).max_epochs == 50
+    assert job_of(attached(max_epochs=-1, max_steps=50), max_epochs=3).max_epochs == 3
+    assert job_of(attached(max_epochs=7, max_steps=50)).max_epochs == 7
 
 
 def test_numbers_are_floats_whatever_was_given() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,6 +71,33 @@ def test_a_loader_whose_size_is_a_multiple_follows(service: ServiceProcess) -> N
         assert callback.outcome == "converged"
         lengths.append(net.batch_lengths)
     assert lengths == [{16}, {8}]
+
+
+def test_the_batch_size_may_have_another_name_and_be_nested(service: ServiceProcess) -> None:
+    class Nested(Data):
+        def __init__(self) -> None:
+            super().__init__()
+            del self.batch_size
+            self.data = SimpleNamespace(train_batch_size=16)
+
+        def train_dataloader(self) -> Any:
+            return DataLoader(self.samples, batch_size=self.data.train_batch_size)
+
+    job, lengths, data = new_job(), [], Nested()
+    for _ in range(2):
+        net = Net()
+        callback = zeus(service.url, job_id=job, batch_size_attribute="data.train_batch_size")
+        trainer(callback).fit(net, data)
+        lengths.append(net.batch_lengths)
+    assert lengths == [{16}, {8}]
+    assert data.data.train_batch_size == 16
+
+
+def test_a_budget_in_steps_ends_as_not_converged_or_converged(service: ServiceProcess) -> None:
+    for val_acc, outcome in ((0.1, "not_converged"), (0.9, "converged")):
+        callback = zeus(service.url, on_failure="stop")
+        trainer(callback, max_epochs=-1, max_steps=20).fit(Net((val_acc,)), Data())
+        assert callback.outcome == outcome
 
 
 def test_a_loader_that_another_size_breaks_is_a_warning(service: ServiceProcess) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from programs import Data, Net, trainer, zeus
+from service_process import ServiceProcess
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.program.monitor import monitored
@@ -14,7 +16,9 @@ from zeus_lightning.program.monitor import monitored
 
 def logged(sanity_checking: bool = False, **metrics: torch.Tensor) -> Any:
     """A Trainer as far as the metric is concerned."""
-    return SimpleNamespace(callback_metrics=metrics, sanity_checking=sanity_checking)
+    return SimpleNamespace(
+        callback_metrics=metrics, sanity_checking=sanity_checking, precision="32-true"
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,3 +42,53 @@ def test_a_metric_that_is_not_logged_is_an_error_that_lists_those_that_are(
     with pytest.raises(ZeusConfigError, match=r"monitor is 'val_acc'.*\['val_loss'\]") as error:
         monitored(trainer, "val_acc")
     assert ("num_sanity_val_steps=0" in str(error.value)) is sanity_checking
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed", "16-true"])
+@pytest.mark.parametrize(("metric", "reached"), [(0.95, True), (0.94, False)])
+def test_a_metric_in_half_precision_reaches_the_target_that_it_is_nearest_to(
+    service: ServiceProcess, precision: Any, metric: float, reached: bool
+) -> None:
+    half = torch.bfloat16 if "b" in precision else torch.float16
+
+    class Half(Net):
+        def validation_step(self, batch: Any, index: int) -> None:
+            self.log("val_acc", torch.tensor(metric, dtype=half))
+
+    callback = zeus(service.url, target_metric=0.95, on_failure="stop")
+    trainer(callback, precision=precision, max_epochs=1).fit(Half(), Data())
+    assert callback.outcome == ("converged" if reached else "not_converged")
+
+
+def test_in_single_precision_a_metric_just_below_the_target_has_not_reached_it(
+    service: ServiceProcess,
+) -> None:
+    callback = zeus(service.url, target_metric=0.95, on_failure="stop")
+    trainer(callback, max_epochs=1).fit(Net((243 / 256,)), Data())
+    assert callback.outcome == "not_converged"
+
+
+class TrainAcc(Net):
+    """Logs `train_acc` as training epochs end, beside `val_acc`."""
+
+    def __init__(self, train_acc: tuple[float, ...]) -> None:
+        super().__init__((0.1,))
+        self.train_acc = train_acc
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        value = self.train_acc[self.trainer.current_epoch]
+        self.log("train_acc", value, on_step=False, on_epoch=True)
+        return super().training_step(batch, index)
+
+
+@pytest.mark.parametrize("val_check_interval", [1.0, 0.5])
+def test_a_metric_of_training_beside_a_validation_loop_is_reported_as_its_epochs_end(
+    service: ServiceProcess, val_check_interval: float
+) -> None:
+    callback = zeus(service.url, monitor="train_acc")
+    runner = trainer(callback, val_check_interval=val_check_interval)
+    runner.fit(TrainAcc((0.3, 0.4, 0.85)), Data())
+    assert callback.outcome == "converged"
+    assert (callback.report.sequence, callback.report.epoch) == (3, 3)
+    assert callback.report.metric == pytest.approx(0.85)
+    assert runner.current_epoch == 3
