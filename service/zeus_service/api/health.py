@@ -12,7 +12,7 @@ from zeus_service import __version__
 from zeus_service.api import metrics
 from zeus_service.api.auth import require_access
 from zeus_service.messages import Health
-from zeus_service.store.migrate import UnusableDatabase, check_revision
+from zeus_service.store.migrate import UnusableDatabase, check_revision, check_writable
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +29,10 @@ def healthz() -> Health:
 @health.get("/readyz")
 @health.output(Health)
 def readyz() -> Health:
-    """Report whether the database answers and has the revision that this version works with."""
+    """Report whether the database takes writes and has the revision of this version."""
     try:
         check_revision()
+        check_writable()
     except UnusableDatabase as error:
         logger.error("not ready: %s", error)  # noqa: TRY400 - the message says all
         # The answer needs no token, so it must not name hosts, users and paths.

@@ -1,4 +1,4 @@
-"""Migrate the database to the revision that this version works with, and check its revision.
+"""Migrate the database to the revision that this version works with, and check it.
 
 The functions raise `UnusableDatabase` if the database cannot be reached, read, migrated or written,
 or has a revision that they cannot work with.
@@ -24,6 +24,7 @@ from zeus_service.config import Config
 from zeus_service.errors import Contended
 from zeus_service.store.engine import cause, create_sqlite_file
 from zeus_service.store.models import db
+from zeus_service.store.probe import write_and_roll_back
 from zeus_service.store.transactions import use_case
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -111,6 +112,12 @@ def check_revision() -> None:
         f"{_shown()} is at revision {found}, this version of zeus-service works with {head}: "
         f"{remedy}"
     )
+
+
+def check_writable() -> None:
+    """Check, within the application's context, that the database takes writes."""
+    with _naming_the_database("write"):
+        write_and_roll_back()
 
 
 def _alembic(sql: TextIO | None = None) -> AlembicConfig:
