@@ -16,7 +16,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
-from zeus_service.policies import POLICIES
 from zeus_service.simulation.experiment import Experiment, run_all
 from zeus_service.simulation.plots import Floats, curves
 from zeus_service.simulation.summary import Tally, ratio, tally
@@ -24,7 +23,8 @@ from zeus_service.simulation.synthetic_workloads import drifting_workload, synth
 from zeus_service.simulation.workload import Workload
 
 FOLDER = Path(__file__).parent / "figures"
-COLOURS = dict(zip(POLICIES, ("#4c78a8", "#e45756", "#54a24b", "#b279a2"), strict=False))
+COLOURS = {"zeus": "#4c78a8", "information_directed": "#e45756"}
+POLICIES = tuple(COLOURS)
 SEEDS = range(20)
 EXAMPLE = synthetic_workload(20)
 """The workload of the first figures."""
@@ -168,7 +168,7 @@ def mean_excess(group: Sequence[Tally]) -> float:
 
 def replays(
     workloads: Sequence[Workload],
-    policies: Sequence[str] = tuple(POLICIES),
+    policies: Sequence[str] = POLICIES,
     recurrences: int | None = None,
     seeds: Sequence[int] = SEEDS,
     **job_knobs: Any,

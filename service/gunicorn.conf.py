@@ -8,6 +8,7 @@ from zeus_service.serving.gunicorn import make_ready, patch, settings
 patch()
 
 from zeus_service.config import UnusableConfig, load_config  # noqa: E402 - after the patch
+from zeus_service.errors import UnusablePolicy  # noqa: E402 - after the patch, too
 from zeus_service.store.migrate import UnusableDatabase  # noqa: E402 - after the patch, too
 
 try:
@@ -24,5 +25,5 @@ def on_starting(server: Any) -> None:
         sys.exit("Error: preload_app and reuse_port are not supported: remove them")
     try:
         make_ready(_config)
-    except UnusableDatabase as error:
+    except (UnusableDatabase, UnusablePolicy) as error:
         sys.exit(f"Error: {error}")

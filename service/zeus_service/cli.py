@@ -19,11 +19,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from zeus_service import __version__, create_app
 from zeus_service.config import UnusableConfig, load_config
-from zeus_service.errors import OptimizerError
+from zeus_service.errors import OptimizerError, UnusablePolicy
 from zeus_service.serving.address import UnusableAddress, check_bind
 from zeus_service.store import migrate as database
 from zeus_service.store.engine import cause
 from zeus_service.store.migrate import UnusableDatabase
+
+_UNUSABLE = (UnusableConfig, UnusableAddress, UnusableDatabase, UnusablePolicy)
 
 
 class _Commands(click.Group):
@@ -42,7 +44,7 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except (UnusableConfig, UnusableAddress, UnusableDatabase, OptimizerError) as error:
+        except (*_UNUSABLE, OptimizerError) as error:
             raise click.ClickException(str(error)) from error
         except SQLAlchemyError as error:
             raise click.ClickException(f"the database cannot be used: {cause(error)}") from error

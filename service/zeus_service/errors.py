@@ -86,3 +86,7 @@ class Contended(OptimizerError):
     """Too many transactions change the same rows at once."""
 
     status, code = 503, "unavailable"
+
+
+class UnusablePolicy(Exception):
+    """Raised when an installed policy cannot be loaded; the message names its distribution."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
+import re
 import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from configparser import ConfigParser
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +127,25 @@ def test_the_printed_config_is_read_again_as_it_is(printed_by: Printed, tmp_path
     ]
     assert arguments[0] == arguments[1]
     assert arguments[0]["init_args"].keys() == inspect.signature(ZeusBSOCallback).parameters.keys()
+
+
+def test_the_extra_for_the_examples_has_what_they_import() -> None:
+    """With what the two distributions need themselves."""
+    ours = ConfigParser()
+    ours.read(ROOT / "setup.cfg")
+    requirements = [
+        ours["options"]["install_requires"],
+        ours["options.extras_require"]["examples"],
+        (ROOT / "service" / "requirements.txt").read_text(),
+    ]
+    needed = {re.split(r"[^\w.-]", line)[0].lower() for line in "\n".join(requirements).split()}
+    distributions = metadata.packages_distributions()
+    imported = {
+        (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).split(".")[0]
+        for path in (ROOT / "examples").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+    imported -= {"examples", "quickstart", "zeus_lightning", "zeus_service"}
+    for module in imported - sys.stdlib_module_names:
+        assert {each.lower() for each in distributions[module]} & needed, module

@@ -6,8 +6,13 @@ from typing import Any
 
 from sqlalchemy import NullPool, create_engine, update
 from zeus_service.config import Config
+from zeus_service.policies import POLICIES
+from zeus_service.policies.default import DefaultPolicy
 from zeus_service.spec import JobSpec
 from zeus_service.store.models import TRIALS
+
+LEARNING = {name: policy for name, policy in POLICIES.items() if name != DefaultPolicy.name}
+"""The policies that choose by what they have observed."""
 
 
 def spec_json(**changes: Any) -> dict[str, Any]:

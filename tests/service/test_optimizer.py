@@ -8,7 +8,7 @@ import pytest
 from databases import POSTGRESQL
 from flask import Flask
 from service.conftest import application
-from service.jobs import let_leases_expire, spec_json
+from service.jobs import LEARNING, let_leases_expire, spec_json
 from service.store.test_transactions import just_before, on_servers
 from sqlalchemy import select
 from zeus_service import counters, maintenance, messages, optimizer, stopping
@@ -84,7 +84,7 @@ def test_a_last_report_never_ends_another_job_of_the_same_id_with_its_batch_size
     assert maintenance.rebuild("job")
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", LEARNING)
 def test_a_job_is_not_exhausted_while_a_running_trial_may_converge(app: Flask, policy: str) -> None:
     def start() -> tuple[int, str]:
         trial = optimizer.start_trial("job", None)[0]

@@ -1,16 +1,53 @@
-"""The policies by name."""
+"""The policies by name: the service's own, and those of installed distributions."""
 
+from importlib.metadata import EntryPoint, entry_points
+
+from zeus_service.errors import UnusablePolicy
 from zeus_service.policies.base import Policy
+from zeus_service.policies.default import DefaultPolicy
 from zeus_service.policies.information_directed import InformationDirectedPolicy
 from zeus_service.policies.zeus import ZeusPolicy
 from zeus_service.spec import JobSpec
 
 DEFAULT_POLICY = InformationDirectedPolicy.name
-POLICIES: dict[str, Policy] = {
-    policy.name: policy for policy in (ZeusPolicy(), InformationDirectedPolicy())
-}
+GROUP = "zeus_service.policies"
+"""Entry points of this group are policies: an object, or a class without arguments."""
 
 
 def policy_of(spec: JobSpec) -> Policy:
     """The policy that a job's specification names, or the default one; may raise `KeyError`."""
     return POLICIES[spec.policy or DEFAULT_POLICY]
+
+
+def _all() -> dict[str, Policy]:
+    own = (ZeusPolicy(), InformationDirectedPolicy(), DefaultPolicy())
+    found: dict[str, Policy] = {policy.name: policy for policy in own}
+    for entry_point in entry_points(group=GROUP):
+        if entry_point.name in found:
+            raise _unusable(entry_point, "another policy has this name")
+        found[entry_point.name] = _load(entry_point)
+    return found
+
+
+def _load(entry_point: EntryPoint) -> Policy:
+    try:
+        policy = entry_point.load()
+        policy = policy() if isinstance(policy, type) else policy
+    except Exception as error:
+        raise _unusable(entry_point, f"{type(error).__name__}: {error}") from error
+    if not isinstance(policy, Policy):
+        raise _unusable(entry_point, "it lacks attributes of zeus_service.policies.base.Policy")
+    if policy.name != entry_point.name:
+        raise _unusable(entry_point, f"its name is {policy.name!r}")
+    return policy
+
+
+def _unusable(entry_point: EntryPoint, reason: str) -> UnusablePolicy:
+    distribution = entry_point.dist.name if entry_point.dist else "an unknown distribution"
+    return UnusablePolicy(
+        f"policy {entry_point.name!r} ({entry_point.value} of {distribution}): {reason}; mend or "
+        "uninstall it"
+    )
+
+
+POLICIES = _all()

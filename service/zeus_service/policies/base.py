@@ -7,7 +7,7 @@ and return the next, without a clock, a database or global random numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -68,6 +68,7 @@ class ArmEstimate:
     status: str
 
 
+@runtime_checkable
 class Policy(Protocol):
     """A way to choose batch sizes; see the module's docstring."""
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service.jobs import spec
+from service.jobs import LEARNING, spec
 from zeus_service import history
 from zeus_service.policies import POLICIES
 from zeus_service.policies.base import Choice, NoBatchSizeLeft, Observation, Policy, State
@@ -25,6 +25,7 @@ from zeus_service.spec import JobSpec
 VERDICTS = ["converged", "early_stopped", "not_converged", "diverged", "out_of_memory", None]
 
 policies = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+learning_policies = pytest.mark.parametrize("policy", LEARNING.values(), ids=LEARNING)
 specs = st.builds(
     lambda sizes, default, rounds, window, beta, explorations: spec(
         batch_sizes=sorted(sizes),
@@ -189,7 +190,7 @@ def states(job: JobSpec, events: list[history.Event]) -> list[State]:
     return found
 
 
-@policies
+@learning_policies
 @pytest.mark.parametrize(
     ("workload", "knobs"),
     [
@@ -256,7 +257,7 @@ def test_another_processor_differs_in_what_is_believed(monkeypatch: pytest.Monke
     assert there == pytest.approx(here, rel=1e-9)
 
 
-@policies
+@learning_policies
 def test_out_of_memory_gives_up_the_batch_size_and_all_larger_ones(policy: Policy) -> None:
     job = spec()
     choice = Choice(32, "explore")
@@ -278,7 +279,7 @@ def test_the_state_does_not_grow_with_trials(policy: Policy) -> None:
     assert sizes[-1] < 1.1 * sizes[100]
 
 
-@policies
+@learning_policies
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e9])
 @pytest.mark.parametrize("default", [8, 32, 128])
 def test_the_cheapest_batch_size_is_found(policy: Policy, scale: float, default: int) -> None:

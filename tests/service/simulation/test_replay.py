@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from service.jobs import LEARNING
 from service.simulation import recorded
 from zeus_service import history
 from zeus_service.policies import POLICIES
@@ -36,7 +37,7 @@ def test_every_recurrence_is_tried_until_it_reaches_the_target(policy: str, seed
     assert trials[-1].verdict == "converged"
 
 
-@policies
+@pytest.mark.parametrize("policy", LEARNING)
 def test_the_same_seed_gives_the_same_history_and_another_seed_another(policy: str) -> None:
     workload = synthetic_workload(4)
     one, same, other = (

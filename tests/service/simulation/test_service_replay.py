@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 import requests
+from service.jobs import LEARNING
 from service.simulation import recorded
 from service_process import ServiceProcess, free_port
 from zeus_service.policies import POLICIES
@@ -33,7 +34,7 @@ def one_limit() -> Workload:
     return replace(works, settings=settings)
 
 
-@policies
+@pytest.mark.parametrize("policy", LEARNING)
 def test_a_live_service_gives_the_history_of_the_replay(
     service: ServiceProcess, policy: str
 ) -> None:
