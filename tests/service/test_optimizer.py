@@ -9,7 +9,7 @@ from databases import POSTGRESQL
 from flask import Flask
 from service.conftest import application
 from service.jobs import LEARNING, let_leases_expire, spec_json
-from service.store.test_transactions import just_before, on_servers
+from service.store.races import just_before, on_servers
 from sqlalchemy import select
 from zeus_service import counters, maintenance, messages, optimizer, stopping
 from zeus_service.errors import ExhaustedJob

@@ -4,11 +4,11 @@ from typing import Any, get_args
 
 import pytest
 from flask import Flask
-from service.api.test_zeus_wire import zeus_job
+from service.api.wires import zeus_job
 from service.conftest import application
 from service.jobs import spec_json
+from service.store.races import just_before, on_servers
 from service.store.test_power_profiles import profile
-from service.store.test_transactions import just_before, on_servers
 from sqlalchemy import delete, select, update
 from zeus_service import maintenance, messages, optimizer
 from zeus_service.errors import JobConflict, OtherGeneration

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import re
@@ -10,71 +9,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx
 import pytest
-import requests
 from flask import Flask
+from service.api.wires import Wire, error, result, zeus_job
 from service.jobs import spec_json
 from service_process import ServiceProcess
 from sqlalchemy import event
-from werkzeug.test import create_environ, run_wsgi_app
 from zeus_service import create_app, maintenance, optimizer
 from zeus_service.config import Config
-from zeus_service.store.migrate import upgrade
 from zeus_service.store.models import db
 
 _numbers = itertools.count()
-
-
-class Wire:
-    """Requests as Zeus's client sends them: bodies without a Content-Type, no kept connection."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def __call__(self, method: str, path: str, body: Any = None, **more: Any) -> requests.Response:
-        data = json.dumps(body).encode() if isinstance(body, dict) else body
-        return requests.request(method, f"{self.url}{path}", data=data, timeout=30, **more)
-
-    def start(self, job_id: str) -> dict[str, Any]:
-        response = self("GET", "/jobs/batch_size", params={"job_id": job_id})
-        assert response.status_code == 200, response.text
-        trial: dict[str, Any] = response.json()
-        return trial
-
-    def outcomes(self, job_id: str) -> list[str | None]:
-        trials = self("GET", f"/api/v1/jobs/{job_id}/trials").json()["trials"]
-        return [trial["outcome"] for trial in trials]
-
-
-def zeus_job(**changes: Any) -> dict[str, Any]:
-    """A job as Zeus's client describes it, with changes."""
-    return {
-        "job_id": "zeus-job",
-        "job_id_prefix": "zeus",
-        "batch_sizes": [8, 16, 32],
-        "default_batch_size": 16,
-        "max_epochs": 10,
-        "max_power": 100.0,
-        "number_of_gpus": 1,
-        "gpu_model": "Fake GPU",
-        **changes,
-    }
-
-
-def result(trial: dict[str, Any], epoch: int = 1, **changes: Any) -> dict[str, Any]:
-    figures = {"time": 10.0 * epoch, "energy": 500.0 * epoch, "metric": 0.1}
-    return {**trial, "current_epoch": epoch, **figures, **changes}
-
-
-def error(response: requests.Response, status: int) -> str:
-    """Check that a response is an error in Zeus's form, and return its message."""
-    body = response.json()
-    assert (response.status_code, set(body)) == (status, {"message"}), response.text
-    assert response.headers["Content-Type"] == "application/json"
-    message: str = body["message"]
-    assert message
-    return message
 
 
 @pytest.fixture(scope="module")
@@ -417,92 +362,6 @@ def test_a_service_without_a_database_says_so_in_zeus_form(tmp_path: Path) -> No
     response = app.test_client().get("/jobs/batch_size?job_id=x")
     assert response.status_code == 503
     assert set(response.get_json()) == {"message"}
-
-
-TOKENS = {"token": "old~t/o:ken,n@w%40", "read_token": "reader"}
-REQUESTS = ["POST /jobs", "GET /jobs/batch_size", "POST /report", "PATCH /trials", "DELETE /jobs"]
-
-
-def with_password(app: Flask, method_and_path: str, user: str, password: str) -> tuple[int, str]:
-    """The status of a request by httpx with a user and a password in its URL, and the message."""
-    userinfo = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user or password else ""
-    method, path = method_and_path.split()
-    with httpx.Client(transport=httpx.WSGITransport(app=app)) as client:
-        url = f"http://{userinfo}host{path}?job_id=zeus-job"
-        response = client.request(method, url, content=json.dumps(zeus_job()))
-    body = response.json()
-    if response.status_code == 401:
-        assert response.headers["WWW-Authenticate"] == "Basic realm=zeus-service"
-        assert set(body) == {"message"}
-    return response.status_code, body.get("message", "")
-
-
-@pytest.mark.parametrize("user", ["zeus", "any one", "", "é"])
-def test_a_token_is_the_password_in_the_clients_url(tmp_path: Path, user: str) -> None:
-    url = f"sqlite:///{tmp_path}/x.sqlite3"
-    app = create_app(Config(database_url=url, **TOKENS))
-    upgrade(app)
-    for token in ("old~t/o:ken", "n@w%40"):
-        statuses = [with_password(app, each, user, token)[0] for each in REQUESTS]
-        assert statuses == [201, 200, 422, 422, 200]
-
-
-@pytest.mark.parametrize(
-    ("user", "password"), [("", ""), ("zeus", "wrong"), ("zeus", ""), ("n@w%40", "x"), ("z", "é")]
-)
-def test_a_request_without_a_token_is_told_how_to_send_one(
-    tmp_path: Path, user: str, password: str
-) -> None:
-    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.sqlite3", **TOKENS))
-    for each in REQUESTS:
-        status, message = with_password(app, each, user, password)
-        assert status == 401
-        assert "http://zeus:TOKEN@HOST" in message
-
-
-def test_without_a_token_no_body_is_read(tmp_path: Path) -> None:
-    class Body(io.BytesIO):
-        def read(self, _size: int | None = -1) -> bytes:
-            raise AssertionError("the body is read")
-
-        readinto = readline = readlines = read
-
-    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.sqlite3", **TOKENS))
-    chunked = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
-    environ = {**create_environ("/jobs", method="POST"), **chunked, "wsgi.input": Body()}
-    environ.pop("CONTENT_LENGTH", None)
-    assert run_wsgi_app(app, environ)[1] == "401 UNAUTHORIZED"
-
-
-def test_a_token_that_may_only_read_starts_nothing_on_the_wire(tmp_path: Path) -> None:
-    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.sqlite3", **TOKENS))
-    for each in REQUESTS:
-        assert with_password(app, each, "zeus", "reader") == (403, "this token may only read")
-
-
-@pytest.mark.parametrize("header", ["Basic", "Basic !", "Basic enp6", "Basic /w==", "Bearer", "x"])
-def test_a_malformed_authorization_is_refused(tmp_path: Path, header: str) -> None:
-    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.sqlite3", **TOKENS))
-    answer = app.test_client().get("/jobs/batch_size", headers={"Authorization": header})
-    assert answer.status_code == 401
-
-
-def test_the_other_wire_takes_no_passwords(tmp_path: Path) -> None:
-    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.sqlite3", **TOKENS))
-    client = app.test_client()
-    assert client.get("/api/v1/jobs", auth=("zeus", "n@w%40")).status_code == 401
-
-
-def test_the_wire_can_be_switched_off(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/x.sqlite3"
-    paths = {
-        served: {rule.rule for rule in create_app(config).url_map.iter_rules()}
-        for served, config in (
-            (True, Config(database_url=url)),
-            (False, Config(database_url=url, zeus_wire=False)),
-        )
-    }
-    assert paths[True] - paths[False] == {"/jobs", "/jobs/batch_size", "/report", "/trials"}
 
 
 def test_a_report_that_goes_on_takes_one_statement_more_than_the_other_wire(app: Flask) -> None:

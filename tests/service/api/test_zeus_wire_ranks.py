@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from databases import DATABASES, migrated_database
-from service.api.test_zeus_wire import Wire, result, zeus_job
+from service.api.wires import Wire, result, zeus_job
 from service_process import ServiceProcess
 
 RANKS = 4

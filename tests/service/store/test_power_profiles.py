@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import requests
-from service.api.test_v1 import Api, problem
+from service.api.wires import Api, problem
 from service.jobs import spec_json
 from service_process import ServiceProcess
 

@@ -1,0 +1,185 @@
+"""Whatever is sent to the wire, version 1, that cannot be taken is refused by name."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+import requests
+from service.api.wires import Api, problem, report
+from service.jobs import spec_json
+from service_process import ServiceProcess
+
+NUMBERS = [10**400, 1e300, -1, -1e300, "1", True, None, [], {}, [[1]], 1.5, "x" * 10_000]
+UNSUITED = {
+    "batch_sizes": [
+        [],
+        [0],
+        [-1],
+        [1.5],
+        ["8"],
+        [True],
+        8,
+        None,
+        [10**30],
+        [8, 8],
+        list(range(999)),
+    ],
+    "default_batch_size": [*NUMBERS, 7],
+    "target_metric": [10**400, 1e300, -1e300, "1", True, None, []],
+    "max_epochs": [*NUMBERS, 0],
+    "eta_knob": [1.01, -0.01, "0.5", True, 10**400, None],
+    "beta_knob": [0, -1, "2", True, 1e300],
+    "num_pruning_rounds": NUMBERS,
+    "window_size": [*NUMBERS, 1001],
+    "max_power_w": [0, -1, "1", True, None, 10**400, 1e300],
+    "num_devices": [*NUMBERS, 0],
+    "lease_s": [0, -1, 1e300, "900", True],
+    "seed": [-1, 1.5, "1", True, 2**32],
+    "policy": ["", "best", 1, True, "x" * 300],
+    "monitor": ["", None, 1, "\x00", "x" * 300],
+    "device_model": ["", None, 1, "a\nb"],
+    "job_id": ["", None, 1, "..", "../x", "a/b", "a b", "a\n", "é", "\x00", "x" * 256],
+    "higher_is_better": [None, 2, 1, "maybe", "true"],
+}
+
+
+@pytest.mark.parametrize("field", UNSUITED)
+def test_a_job_with_an_unsuited_value_is_refused_by_name(api: Api, field: str) -> None:
+    for value in UNSUITED[field]:
+        given = spec_json(**{"job_id": "unsuited", field: value})
+        body = problem(api.raw("/jobs", json.dumps(given)), 422, "invalid")
+        assert {name.split(".")[0] for name in body["errors"]} == {field}
+    problem(api("GET", "/jobs/unsuited"), 404, "not_found")
+
+
+@pytest.mark.parametrize("field", ["sequence", "epoch", "time_s", "energy_j", "metric"])
+def test_a_report_with_an_unsuited_value_changes_nothing(
+    api: Api, job: str, trial: str, field: str
+) -> None:
+    values = [10**400, 1e300, -1e300, "1", True, None, [], {}]
+    if field != "metric":
+        values.append(-1)
+    for value in values:
+        body = problem(
+            api.raw(f"{trial}/reports", json.dumps({**report(), field: value})), 422, "invalid"
+        )
+        assert field in body["errors"]
+    assert api("GET", f"/jobs/{job}/trials").json()["trials"][0]["epoch"] == 0
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+@pytest.mark.parametrize("field", ["time_s", "energy_j", "metric", "epoch"])
+def test_numbers_that_are_none_are_refused(api: Api, trial: str, field: str, number: str) -> None:
+    body = json.dumps({**report(), field: "HERE"}).replace('"HERE"', number)
+    assert api.raw(f"{trial}/reports", body).status_code in (400, 422)
+
+
+@pytest.mark.parametrize("metric", [3e20, -1e30, 5e-324, 1])
+def test_a_metric_may_be_large_small_or_negative(api: Api, trial: str, metric: float) -> None:
+    assert api("POST", f"{trial}/reports", report(metric=metric)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"null", b"1", b'"x"', b"[]", b"[" * 60_000, b'{"a":' * 9_000, b"\xff\xfe", b"\x00",
+     b'{"job_id": "\\ud800"}'],
+)  # fmt: skip
+def test_a_body_that_is_no_object_is_refused(api: Api, trial: str, body: bytes) -> None:
+    for path in ("/jobs", "/jobs/x/trials", f"{trial}/reports", f"{trial}/heartbeat"):
+        assert api.raw(path, body).status_code in (400, 422)
+
+
+def test_a_chunked_body_is_taken_up_to_64_kib(api: Api, job: str) -> None:
+    def post(body: bytes) -> requests.Response:
+        headers = {"Content-Type": "application/json"}
+        path = f"{api.root}/api/v1/jobs/{job}/trials"
+        return requests.post(path, iter([body]), headers=headers, timeout=30)
+
+    assert post(b" " * 65_534 + b"{}").status_code == 201
+    problem(post(b"{}" + b" " * 65_535), 413, "too_large")
+    problem(post(b"{}" + b" " * 70_000 + b"x"), 413, "too_large")
+
+
+def test_a_malformed_chunk_is_refused(service: ServiceProcess) -> None:
+    with socket.create_connection(("127.0.0.1", service.port), timeout=10) as connection:
+        connection.sendall(
+            b"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"
+        )
+        assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_body_over_64_kib_is_refused(api: Api) -> None:
+    body = json.dumps({**spec_json(), "padding": "x" * 65_536})
+    problem(api.raw("/jobs", body), 413, "too_large")
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_a_body_that_is_not_declared_json_is_refused(api: Api, kind: str) -> None:
+    headers = {"Content-Type": kind}
+    for path in ("/jobs", "/jobs/x/trials"):
+        response = requests.post(f"{api.root}/api/v1{path}", b"{}", headers=headers, timeout=30)
+        problem(response, 415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/jobs/..%2f..%2fetc", "/jobs/%00", "/jobs/" + "x" * 400, "/jobs//trials", "/jobs/a%20b",
+     "/jobs/x/trials/0/reports", "/jobs/x/trials/-1/reports", "/jobs/x/trials/" + "9" * 30,
+     "/nothing"],
+)  # fmt: skip
+def test_a_path_that_names_nothing_is_not_found(api: Api, path: str) -> None:
+    for method in ("GET", "POST", "PATCH", "DELETE"):
+        response = requests.request(
+            method,
+            f"{api.root}/api/v1{path}",
+            data=b"{}",
+            headers={"Content-Type": "application/json"},
+            timeout=30,
+        )
+        assert response.status_code in (404, 405)
+        assert response.headers["Content-Type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/jobs", {"GET", "HEAD", "OPTIONS", "POST"}),
+        ("/jobs/x/trials/1", {"OPTIONS", "PATCH"}),
+        ("/jobs/x/trials/1/reports", {"OPTIONS", "POST"}),
+    ],
+)
+@pytest.mark.parametrize("method", ["PUT", "TRACE", "NONSENSE"])
+def test_another_method_gets_the_allowed_ones(
+    api: Api, method: str, path: str, allowed: set[str]
+) -> None:
+    response = api(method, path)
+    problem(response, 405, "method_not_allowed")
+    assert set(response.headers["Allow"].split(", ")) == allowed
+
+
+@pytest.mark.parametrize("number", ["-1", "1.5", "", "x", "9" * 30, "9" * 1000, "1e3", "\x00"])
+@pytest.mark.parametrize("parameter", ["limit", "after"])
+def test_an_unsuited_parameter_is_refused(api: Api, job: str, parameter: str, number: str) -> None:
+    response = api("GET", f"/jobs/{job}/trials", params={parameter: number})
+    assert parameter in problem(response, 422, "invalid")["errors"]
+
+
+@pytest.mark.parametrize("after", ["\x00", "x" * 256])
+def test_an_id_to_list_after_that_can_be_none_is_refused(api: Api, after: str) -> None:
+    response = api("GET", "/jobs", params={"after": after})
+    assert "after" in problem(response, 422, "invalid")["errors"]
+
+
+@pytest.mark.parametrize("key", ["", "a b", "x" * 256, "\x7f"])
+def test_a_malformed_idempotency_key_is_refused(api: Api, job: str, key: str) -> None:
+    response = api("POST", f"/jobs/{job}/trials", {}, headers={"Idempotency-Key": key})
+    assert response.status_code in (400, 422)
+    assert api("GET", f"/jobs/{job}/trials").json()["trials"] == []
+
+
+def test_unknown_members_are_ignored(api: Api) -> None:
+    given = spec_json(job_id="unknown-members", something_new={"a": 1})
+    assert api("POST", "/jobs", given).status_code == 201
