@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.power import Outcome, made_up_loads, recorded_loads, search_load
+from benchmarks.power import Outcome, recorded_loads, search_load, synthetic_loads
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.power.search import SearchName, make_search, power_limits
 from zeus_lightning.power.selectors import (
@@ -332,7 +332,7 @@ def test_on_the_recorded_loads_few_windows_choose_nearly_what_the_sweep_does(
 def test_on_a_wide_range_a_third_of_the_windows_chooses_as_well_as_the_noisy_sweep(
     warm: bool,
 ) -> None:
-    loads = list(made_up_loads(WIDE, count=500, noise=0.02, seed=7))
+    loads = list(synthetic_loads(WIDE, count=500, noise=0.02, seed=7))
     bracket = [search_load(load, "bracket", warm=warm) for load in loads]
     sweep = [search_load(load, "sweep", warm=False) for load in loads]
     assert max(outcome.share for outcome in bracket) <= 0.4
@@ -342,7 +342,7 @@ def test_on_a_wide_range_a_third_of_the_windows_chooses_as_well_as_the_noisy_swe
 
 @pytest.mark.parametrize("warm", [False, True])
 def test_on_a_narrow_range_made_up_loads_do_as_well_as_recorded_ones(warm: bool) -> None:
-    loads = list(made_up_loads(NARROW, count=500, noise=0.02, seed=7))
+    loads = list(synthetic_loads(NARROW, count=500, noise=0.02, seed=7))
     bracket = [search_load(load, "bracket", warm=warm) for load in loads]
     assert fmean(outcome.share for outcome in bracket) <= (0.5 if warm else 0.65)
     assert fmean(o.regret <= 0.03 for o in bracket) >= 0.95

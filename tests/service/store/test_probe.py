@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from flask import Flask
 from service.conftest import application
 from service.jobs import spec_json
-from service.store.test_transactions import on_servers
+from service.store.races import on_servers
 from sqlalchemy import event, make_url
 from zeus_service.config import Config
 from zeus_service.store.models import db
