@@ -181,7 +181,13 @@ class PowerFit:
         options = self.options
         key = ProfileKey(self.gpus.device_model, num_devices, batch_size)
         service = find_service(options.url, options.job_id, options.token, bso)
-        return ProfileStore(key, options.profile_path, service)
+        return ProfileStore(
+            key,
+            (self.gpus.min_w, self.gpus.max_w),
+            options.profile_path,
+            service,
+            options.profiler.profile_steps,
+        )
 
     def _use(self, profile: PowerProfile) -> None:
         """Apply a stored profile's limit for the whole run."""

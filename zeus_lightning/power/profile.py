@@ -99,11 +99,11 @@ class PowerProfile:
     @classmethod
     def from_json(cls, data: object) -> Self:
         """Read a profile from a JSON object; members unknown to this version are ignored."""
-        values = _members(data, cls, "a power profile")
+        values = members(data, cls, "a power profile")
         points = values["points"]
         _check(isinstance(points, list), "points", points, "a list")
         values["points"] = tuple(
-            PowerPoint(**_members(point, PowerPoint, "a point of a power profile"))
+            PowerPoint(**members(point, PowerPoint, "a point of a power profile"))
             for point in points
         )
         return cls(**values)
@@ -111,11 +111,7 @@ class PowerProfile:
     @classmethod
     def loads(cls, text: str | bytes) -> Self:
         """Read a profile from JSON text; raise a `ZeusConfigError` if it is invalid."""
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ZeusConfigError(f"a power profile must be JSON: {error}") from error
-        return cls.from_json(data)
+        return cls.from_json(parse(text))
 
     def check_fits(self, run: ProfileKey) -> None:
         """Raise a `ZeusConfigError` unless the profile is valid for a run's GPUs and batch size."""
@@ -133,7 +129,15 @@ class PowerProfile:
         return replace(self, chosen_w=chosen_w, selector=selector.name, **asdict(inputs))
 
 
-def _members(data: object, cls: type, what: str) -> dict[str, Any]:
+def parse(text: str | bytes) -> object:
+    """Parse JSON; raise a `ZeusConfigError` if it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ZeusConfigError(f"a power profile must be JSON: {error}") from error
+
+
+def members(data: object, cls: type, what: str) -> dict[str, Any]:
     """Return the members of a JSON object that are fields of `cls`."""
     if not isinstance(data, dict):
         raise ZeusConfigError(f"{what} must be a JSON object, not {data!r:.80}")

@@ -15,7 +15,8 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from zeus_lightning.bso import ZeusBSOCallback
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusConfigError, ZeusServiceError
-from zeus_lightning.power.profile import PowerProfile, ProfileKey
+from zeus_lightning.power.profile import PowerProfile, ProfileKey, parse
+from zeus_lightning.power.zeus_profile import from_zeus, is_zeus_profile
 
 
 @dataclass
@@ -26,13 +27,17 @@ class ProfileStore:
 
     Args:
         key: The run's GPUs and batch size.
+        range_w: The lowest and highest limit that the GPUs take.
         path: The JSON file, if any.
         service: The service and the job there, if any.
+        zeus_steps: Batches of each measurement in a file of Zeus's own optimizer.
     """
 
     key: ProfileKey
+    range_w: tuple[int, int]
     path: Path | None
     service: tuple[BSOClient, str] | None
+    zeus_steps: int
 
     def nearest(self, resumed: PowerProfile | None) -> PowerProfile | None:
         """Return the profile of these GPUs whose batch size is nearest to the run's.
@@ -71,7 +76,10 @@ class ProfileStore:
         if self.path is None:
             return []
         try:
-            profile = PowerProfile.loads(self.path.read_bytes())
+            data = parse(self.path.read_bytes())
+            if is_zeus_profile(data):
+                return [self._of_zeus(data, self.path)]
+            profile = PowerProfile.from_json(data)
             profile.check_fits(replace(self.key, batch_size=profile.batch_size))
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -83,6 +91,21 @@ class ProfileStore:
             self.path = None
             return []
         return [profile]
+
+    def _of_zeus(self, data: object, path: Path) -> PowerProfile:
+        profile = from_zeus(data, self.key, self.zeus_steps, path.stat().st_mtime)
+        low, high = self.range_w
+        outside = [point.limit_w for point in profile.points if not low <= point.limit_w <= high]
+        if outside:
+            raise ZeusConfigError(
+                f"Zeus's power profile has limits of {outside} W, but these GPUs take {low} to "
+                f"{high} W; use another profile_path for this run"
+            )
+        rank_zero_info(
+            f"zeus: profile_path {path} is a profile of Zeus's own optimizer, which names no GPUs "
+            f"and no batch size: it is taken for these GPUs and batch size {self.key.batch_size}"
+        )
+        return profile
 
     def _at_service(self) -> list[PowerProfile]:
         if self.service is None:
