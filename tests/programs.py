@@ -12,6 +12,7 @@ import requests
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from torch.utils.data import DataLoader, TensorDataset
+from waiting import LIMIT_S
 
 from zeus_lightning import ZeusBSOCallback
 from zeus_lightning.meters import Reading
@@ -168,7 +169,7 @@ def trainer(*callbacks: Callback, **arguments: Any) -> Trainer:
 
 def trials(url: str, job_id: str) -> list[dict[str, Any]]:
     """A job's trials as the service knows them; none when it does not know the job."""
-    answer = requests.get(f"{url}/api/v1/jobs/{job_id}/trials", timeout=5)
+    answer = requests.get(f"{url}/api/v1/jobs/{job_id}/trials", timeout=LIMIT_S)
     return [] if answer.status_code == 404 else answer.json()["trials"]
 
 

@@ -19,6 +19,7 @@ import pytest
 import yaml
 from programs import trials
 from service_process import ServiceProcess, free_port
+from waiting import LIMIT_S
 
 from zeus_lightning import ZeusBSOCallback
 
@@ -44,7 +45,7 @@ def run(*command: str, status: int = 0) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=240,
+        timeout=LIMIT_S,
         check=False,
     )
     assert result.returncode == status, result.stdout

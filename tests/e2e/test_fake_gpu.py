@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ class DriversCount(Callback):
         self._read()
 
     def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
-        time.sleep(0.05)
+        self.gpus.advance(0.05)
         self.gpus.gpus[0].set_load((trainer.global_step % 10) / 10)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
@@ -37,6 +36,7 @@ class DriversCount(Callback):
 def test_the_joules_reported_are_the_drivers_within_one_percent(
     service: ServiceProcess, fake_gpus: FakeDriver
 ) -> None:
+    fake_gpus.freeze()
     count = DriversCount(fake_gpus)
     callback = zeus(service.url, meter="nvml:0,1")
     trainer(count, callback, max_epochs=5).fit(Net((0.1, 0.2, 0.3, 0.9)), datamodule=Data())

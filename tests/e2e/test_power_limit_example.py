@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pynvml
 from fake_nvml import FakeDriver
+from waiting import LIMIT_S
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "power_limit.py"
 SMALL = ("--width=16", "--batch-size=8", "--batches=1500", "--min-seconds=0.02", "--search=sweep")
@@ -18,7 +19,7 @@ def example(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, str(EXAMPLE), *options]
     return subprocess.run(
-        command, cwd=folder, env=env, capture_output=True, text=True, timeout=240, check=False
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
 
 

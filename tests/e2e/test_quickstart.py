@@ -37,7 +37,7 @@ def finished(folder: Path) -> dict[int, tuple[Any, ...]]:
     path = folder / "quickstart.sqlite3"
     if not path.exists():
         return {}
-    with sqlite3.connect(path, timeout=30) as connection:
+    with sqlite3.connect(path, timeout=LIMIT_S) as connection:
         try:
             rows = connection.execute(
                 "SELECT trial_number, batch_size, outcome, epoch, cost FROM trials"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from service.simulation import recorded
+from waiting import LIMIT_S
 from zeus_service.simulation.recorded_runs import RECIPES
 from zeus_service.simulation.workload import Setting
 
@@ -76,7 +77,7 @@ def test_a_command_of_the_readme_runs(trace: Path, command: str, printed: str) -
         env={**os.environ, "COLUMNS": "120"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=LIMIT_S,
         check=False,
     )
     assert result.returncode == 0, result.stderr

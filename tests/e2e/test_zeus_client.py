@@ -124,7 +124,7 @@ class ZeusRun(Running):
 def trials(service: ServiceProcess, job_id: str, token: str = "") -> list[dict[str, Any]]:
     path = f"{service.url}/api/v1/jobs/{job_id}/trials"
     headers = {"Authorization": f"Bearer {token}"}
-    answer = requests.get(path, headers=headers, timeout=30).json()
+    answer = requests.get(path, headers=headers, timeout=LIMIT_S).json()
     found: list[dict[str, Any]] = answer["trials"]
     return found
 
@@ -283,7 +283,7 @@ def test_the_job_is_what_the_client_measured_with(
         assert prefix == "made"
         assert len(digits) == 8
         assert int(digits, 16) >= 0
-    spec = requests.get(f"{service.url}/api/v1/jobs/{job_id}", timeout=30).json()["spec"]
+    spec = requests.get(f"{service.url}/api/v1/jobs/{job_id}", timeout=LIMIT_S).json()["spec"]
     assert (spec["max_power_w"], spec["num_devices"]) == (2 * 300, 2)
     assert (spec["device_model"], spec["seed"]) == (fake_gpus.gpus[0].name, 5)
 

@@ -20,6 +20,7 @@ from programs import Data, Net, new_job, trainer, zeus
 from records import job_spec
 from service.jobs import spec_json
 from service_process import ServiceProcess, free_port
+from waiting import LIMIT_S
 
 from zeus_lightning import ZeusBSOCallback, ZeusPowerLimitCallback
 from zeus_lightning.client import BSOClient
@@ -35,7 +36,7 @@ def run(*callbacks: Any, gpu: FakeGpu, **arguments: Any) -> GpuNet:
 
 
 def profiles(url: str, job_id: str) -> list[dict[str, Any]]:
-    answer = requests.get(f"{url}/api/v1/jobs/{job_id}/power-profiles", timeout=5)
+    answer = requests.get(f"{url}/api/v1/jobs/{job_id}/power-profiles", timeout=LIMIT_S)
     assert answer.status_code == 200
     return answer.json()["profiles"]
 
@@ -108,7 +109,9 @@ def test_alone_with_url_and_job_the_profile_is_shared_too(
     service: ServiceProcess, gpu: FakeGpu, gpu_meter: DriversClock
 ) -> None:
     job = new_job()
-    registered = requests.post(f"{service.url}/api/v1/jobs", json=spec_json(job_id=job), timeout=5)
+    registered = requests.post(
+        f"{service.url}/api/v1/jobs", json=spec_json(job_id=job), timeout=LIMIT_S
+    )
     assert registered.status_code == 201
     run(power(meter=gpu_meter, url=service.url, job_id=job), gpu=gpu, max_epochs=1)
     net = run(power(meter=gpu_meter, url=service.url, job_id=job), gpu=gpu, max_epochs=1)
@@ -211,7 +214,7 @@ def test_lightning_cli_builds_both_from_a_config_with_a_selector_class(
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=LIMIT_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     printed = done.stdout + done.stderr

@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationSch
 from programs import Data, Net, StepMeter, Steps, new_job, outcomes, trainer, zeus
 from service_process import ServiceProcess, free_port
 from torch.utils.data import DataLoader, IterableDataset
+from waiting import LIMIT_S
 
 from zeus_lightning import (
     ZeusBSOCallback,
@@ -198,7 +199,7 @@ def test_an_invalid_program_is_an_error_before_the_service_is_called(
     error = tried(job, service.url, data, **arguments)
     assert isinstance(error, ZeusConfigError | ZeusMeterError)
     assert message in str(error)
-    assert requests.get(f"{service.url}/api/v1/jobs/{job}", timeout=5).status_code == 404
+    assert requests.get(f"{service.url}/api/v1/jobs/{job}", timeout=LIMIT_S).status_code == 404
 
 
 class FromDatasets(Data):

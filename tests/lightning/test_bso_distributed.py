@@ -269,7 +269,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             "device_model": "step",
             "meter": "step",
         }
-        assert requests.post(f"{service.url}/api/v1/jobs", json=other, timeout=5).ok
+        assert requests.post(f"{service.url}/api/v1/jobs", json=other, timeout=LIMIT_S).ok
         assert run_ranks(folder, scenarios) == 0
         yield Run(service.url, folder, 2, 2)
 

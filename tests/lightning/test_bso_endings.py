@@ -217,7 +217,7 @@ def test_out_of_memory_logs_which_batch_sizes_have_failed(
         trainer(callback, Raise(torch.OutOfMemoryError("CUDA out of memory."))).fit(Net(), Data())
     assert "batch size 8 ended as out_of_memory" in caplog.text
     assert "The service will not try this batch size or a larger one again" in caplog.text
-    known = requests.get(f"{service.url}/api/v1/jobs/{callback.job.job_id}", timeout=5).json()
+    known = requests.get(f"{service.url}/api/v1/jobs/{callback.job.job_id}", timeout=LIMIT_S).json()
     assert {arm["batch_size"] for arm in known["arms"] if arm["status"] == "out_of_memory"} >= {8}
 
 
@@ -400,7 +400,7 @@ def test_a_report_that_the_service_refuses_stops_no_run(service: ServiceProcess)
     def withdraw() -> None:
         url = f"{service.url}/api/v1/jobs/{callback.job.job_id}/trials/1"
         body = {"outcome": "withdrawn", "reason": "by hand"}
-        assert requests.patch(url, json=body, timeout=5).ok
+        assert requests.patch(url, json=body, timeout=LIMIT_S).ok
 
     callback, steps = zeus(service.url), Steps()
     with pytest.warns(UserWarning, match="training continues, but the service will learn nothing"):

@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import LearningRateFinder, ModelCheckpoint
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from programs import Data, Net, Steps, WorkMeter, new_job, outcomes, trainer, trials, zeus
 from service_process import ServiceProcess
+from waiting import LIMIT_S
 
 from zeus_lightning import ZeusBSOCallback, ZeusConfigError
 
@@ -104,7 +105,7 @@ class Job:
         return outcomes(self.url, self.id)
 
     def beliefs(self) -> dict[str, Any]:
-        known = requests.get(f"{self.url}/api/v1/jobs/{self.id}", timeout=5).json()
+        known = requests.get(f"{self.url}/api/v1/jobs/{self.id}", timeout=LIMIT_S).json()
         return {name: known[name] for name in ("stage", "best_batch_size", "arms", "cost_bound")}
 
 
@@ -269,7 +270,7 @@ def test_a_trial_of_another_job_cannot_be_resumed(job: Job) -> None:
 
 def test_a_trial_unknown_to_the_service_cannot_be_resumed(job: Job) -> None:
     job.fit((0.1,), After(1, crash))
-    assert requests.delete(f"{job.url}/api/v1/jobs/{job.id}", timeout=5).ok
+    assert requests.delete(f"{job.url}/api/v1/jobs/{job.id}", timeout=LIMIT_S).ok
     with pytest.raises(ZeusConfigError, match="which the service does not know"):
         job.fit((0.9,), ckpt_path=job.after(1))
     assert job.outcomes() == ["withdrawn"]

@@ -14,6 +14,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint, Timer
 from programs import Data, Net, WorkMeter, new_job, outcomes, trainer, trials, zeus
 from service_process import ServiceProcess
+from waiting import LIMIT_S
 
 from zeus_lightning import ZeusBSOCallback, ZeusTrialFailed
 
@@ -178,7 +179,7 @@ def test_without_the_service_it_trains_on_without_a_trial(own_service: ServicePr
 def test_a_trial_that_the_service_no_longer_has_is_not_resumed(service: ServiceProcess) -> None:
     run = Run(service.url, At(3, KeyboardInterrupt()))
     run.fit()
-    assert requests.delete(f"{run.url}/api/v1/jobs/{run.id}", timeout=5).ok
+    assert requests.delete(f"{run.url}/api/v1/jobs/{run.id}", timeout=LIMIT_S).ok
     with pytest.warns(UserWarning, match="service does not know"):
         run.fit()
 

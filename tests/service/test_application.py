@@ -10,6 +10,7 @@ import requests
 from databases import DATABASES, migrated_database
 from service.jobs import spec_json
 from service_process import ServiceProcess
+from waiting import LIMIT_S
 from zeus_service import create_app
 from zeus_service.config import Config
 
@@ -106,7 +107,7 @@ def test_no_request_reads_a_module_from_disk(kind: str, tmp_path: Path) -> None:
         ) as service,
     ):
         for method, path, body, status in REQUESTS:
-            answer = requests.request(method, f"{service.url}{path}", json=body, timeout=60)
+            answer = requests.request(method, f"{service.url}{path}", json=body, timeout=LIMIT_S)
             assert answer.status_code == status, (method, path, answer.text)
         imported = tmp_path / "imported.txt"
         assert not imported.exists(), imported.read_text()
@@ -115,7 +116,7 @@ def test_no_request_reads_a_module_from_disk(kind: str, tmp_path: Path) -> None:
 def test_a_worker_does_not_keep_in_memory_what_only_commands_need(tmp_path: Path) -> None:
     (tmp_path / "loaded.py").write_text(LOADED)
     with ServiceProcess(tmp_path, gunicorn=True, application="loaded:app") as service:
-        loaded = set(requests.get(f"{service.url}/modules", timeout=60).json())
+        loaded = set(requests.get(f"{service.url}/modules", timeout=LIMIT_S).json())
     assert loaded >= {"zeus_service.optimizer", "zeus_service.cli"}
     assert not loaded & {"rich", "zeus_service.simulation", "plotly", "joblib"}
 

@@ -147,7 +147,7 @@ def test_a_database_url_of_zeus_own_server_names_the_same_database(zeus: str, ou
 def test_a_log_level_of_zeus_own_server_is_one_here(tmp_path: Path, level: str) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path}/z.db"
     with ServiceProcess(tmp_path, database_url=url, ZEUS_BSO_LOG_LEVEL=level) as service:
-        assert requests.get(f"{service.url}/readyz", timeout=30).status_code == 200
+        assert requests.get(f"{service.url}/readyz", timeout=LIMIT_S).status_code == 200
     assert (tmp_path / "z.db").exists()
     assert ("[INFO]" in service.log.read_text()) is (level == "NOTSET")
 
@@ -160,7 +160,12 @@ def test_an_empty_variable_is_as_none(url: str) -> None:
 def test_configuration_comes_from_a_dotenv_file(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("ZEUS_BSO_LOG_LEVEL=LOUD\n")
     result = subprocess.run(
-        [COMMAND, "jobs"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [COMMAND, "jobs"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
     )
     assert "ZEUS_BSO_LOG_LEVEL='LOUD'" in one_error(result)
 
@@ -168,10 +173,10 @@ def test_configuration_comes_from_a_dotenv_file(tmp_path: Path) -> None:
 def test_jobs_and_their_beliefs_are_printed(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path) as service:
         api = f"{service.url}/api/v1/jobs"
-        requests.post(api, json=spec_json(job_id="nightly", policy="zeus"), timeout=5)
-        requests.post(f"{api}/nightly/trials", json={}, timeout=5)
+        requests.post(api, json=spec_json(job_id="nightly", policy="zeus"), timeout=LIMIT_S)
+        requests.post(f"{api}/nightly/trials", json={}, timeout=LIMIT_S)
         report = {"sequence": 1, "epoch": 3, "time_s": 10.0, "energy_j": 500.0, "metric": 0.95}
-        requests.post(f"{api}/nightly/trials/1/reports", json=report, timeout=5)
+        requests.post(f"{api}/nightly/trials/1/reports", json=report, timeout=LIMIT_S)
         listed = zeus_service("jobs", database_url=service.database_url)
         shown = zeus_service("show", "nightly", database_url=service.database_url)
         rebuilt = zeus_service("rebuild", "nightly", database_url=service.database_url)
@@ -232,7 +237,7 @@ def test_sigterm_ends_it_with_status_0(own_service: ServiceProcess) -> None:
 def test_the_log_has_the_level_and_the_statements_asked_for(tmp_path: Path) -> None:
     env = {"ZEUS_BSO_LOG_LEVEL": "warning", "ZEUS_BSO_ECHO_SQL": "true"}
     with ServiceProcess(tmp_path, **env) as service:
-        requests.get(f"{service.url}/api/v1/jobs", timeout=5)
+        requests.get(f"{service.url}/api/v1/jobs", timeout=LIMIT_S)
     log = service.log.read_text()
     assert "[INFO] Starting gunicorn" not in log
     assert "FROM jobs" in log

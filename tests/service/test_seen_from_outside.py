@@ -30,7 +30,7 @@ from zeus_service.store.transactions import transaction
 
 def metrics(service: ServiceProcess) -> dict[tuple[str, ...], float]:
     """`(name, label values...)` to value, of all samples but the buckets."""
-    answer = requests.get(f"{service.url}/metrics", timeout=30)
+    answer = requests.get(f"{service.url}/metrics", timeout=LIMIT_S)
     assert answer.headers["Content-Type"].startswith("text/plain")
     return {
         (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
@@ -41,7 +41,7 @@ def metrics(service: ServiceProcess) -> dict[tuple[str, ...], float]:
 
 
 def post(service: ServiceProcess, path: str, body: Any) -> dict[str, Any]:
-    answer = requests.post(f"{service.url}/api/v1{path}", json=body, timeout=30)
+    answer = requests.post(f"{service.url}/api/v1{path}", json=body, timeout=LIMIT_S)
     assert answer.ok, answer.text
     return answer.json()
 
@@ -67,8 +67,8 @@ def test_requests_are_counted_over_all_workers(tmp_path: Path, gunicorn: bool) -
             return len({path.stem.rpartition("_")[2] for path in names}) > 1
 
         wait_until(ask_until_two_workers_have_answered)
-        requests.get(f"{service.url}/nothing/{os.getpid()}", timeout=30)
-        requests.request("FOO", f"{service.url}/api/v1/jobs", timeout=30)
+        requests.get(f"{service.url}/nothing/{os.getpid()}", timeout=LIMIT_S)
+        requests.request("FOO", f"{service.url}/api/v1/jobs", timeout=LIMIT_S)
         found = metrics(service)
     route = "/api/v1/jobs/<job_id:job_id>"
     assert found["zeus_bso_http_requests_total", "GET", route, "404"] == asked
@@ -114,14 +114,16 @@ def test_trials_and_joules_are_counted_once(own_service: ServiceProcess) -> None
         for _ in range(2):  # the same again counts once
             post(own_service, "/jobs/job/trials/1/reports", report(sequence, energy_j, metric))
     refused = requests.post(
-        f"{own_service.url}/api/v1/jobs/job/trials/1/reports", json=report(3, 999.0), timeout=30
+        f"{own_service.url}/api/v1/jobs/job/trials/1/reports",
+        json=report(3, 999.0),
+        timeout=LIMIT_S,
     )
     assert refused.status_code == 409
     post(own_service, "/jobs/job/trials/2/reports", report(1, 7.0))
     end = {"outcome": "diverged"}
     for _ in range(2):
         path = f"{own_service.url}/api/v1/jobs/job/trials/2"
-        assert requests.patch(path, json=end, timeout=30).ok
+        assert requests.patch(path, json=end, timeout=LIMIT_S).ok
     found = metrics(own_service)
     assert found["zeus_bso_trials_ended_total", "converged"] == 1
     assert found["zeus_bso_trials_ended_total", "diverged"] == 1
@@ -188,7 +190,7 @@ def test_it_is_ready_while_the_database_is_there_and_of_this_version(
     own_service: ServiceProcess,
 ) -> None:
     def ready() -> requests.Response:
-        return requests.get(f"{own_service.url}/readyz", timeout=30)
+        return requests.get(f"{own_service.url}/readyz", timeout=LIMIT_S)
 
     assert ready().json()["status"] == "ok"
     database = own_service.database_url.removeprefix("sqlite:///")
@@ -204,7 +206,7 @@ def test_it_is_ready_while_the_database_is_there_and_of_this_version(
     assert ready().ok  # at the head again
     take_the_database_away(own_service)
     assert ready().status_code == 503
-    assert requests.get(f"{own_service.url}/healthz", timeout=30).ok
+    assert requests.get(f"{own_service.url}/healthz", timeout=LIMIT_S).ok
 
 
 def lines(service: ServiceProcess, count: int = 1) -> list[str]:
@@ -219,9 +221,9 @@ def lines(service: ServiceProcess, count: int = 1) -> list[str]:
 
 def test_each_request_has_one_line_in_the_log(own_service: ServiceProcess) -> None:
     before = len(lines(own_service))  # until /healthz answered
-    answer = requests.post(f"{own_service.url}/api/v1/jobs", json=spec_json(), timeout=30)
-    requests.get(f"{own_service.url}/api/v1/jobs/other?secret=1", timeout=30)
-    requests.get(f"{own_service.url}/%0anothing", timeout=30)
+    answer = requests.post(f"{own_service.url}/api/v1/jobs", json=spec_json(), timeout=LIMIT_S)
+    requests.get(f"{own_service.url}/api/v1/jobs/other?secret=1", timeout=LIMIT_S)
+    requests.get(f"{own_service.url}/%0anothing", timeout=LIMIT_S)
     first, second, third = lines(own_service, before + 3)[before:]
     route = "/api/v1/jobs"
     for part in (f"method=POST route={route} status=201 milliseconds=", " job_id=job ",
@@ -239,12 +241,14 @@ def test_every_line_of_the_log_may_be_json(tmp_path: Path, gunicorn: bool) -> No
     env = {"ZEUS_BSO_LOG_FORMAT": "json", "ZEUS_BSO_LOG_LEVEL": "debug", "ZEUS_BSO_ECHO_SQL": "1"}
     with ServiceProcess(tmp_path, gunicorn=gunicorn, **env) as service:
         path = f"{service.url}/api/v1/jobs"
-        answer = requests.post(path, json=spec_json(), headers={"X-Request-ID": "a-1"}, timeout=30)
-        with socket.create_connection(("127.0.0.1", service.port), timeout=30) as connection:
+        answer = requests.post(
+            path, json=spec_json(), headers={"X-Request-ID": "a-1"}, timeout=LIMIT_S
+        )
+        with socket.create_connection(("127.0.0.1", service.port), timeout=LIMIT_S) as connection:
             connection.sendall(b"nonsense\r\n\r\n")
             connection.recv(1000)
         take_the_database_away(service)
-        assert requests.get(path, timeout=30).status_code == 503
+        assert requests.get(path, timeout=LIMIT_S).status_code == 503
     assert answer.headers["X-Request-ID"] == "a-1"
     log = [line for line in service.log.read_text().splitlines() if " on http://" not in line]
     records = [json.loads(line) for line in log]
@@ -266,7 +270,7 @@ def test_every_line_of_the_log_may_be_json(tmp_path: Path, gunicorn: bool) -> No
 @pytest.mark.parametrize("given", ["a", "0" * 128, "9f-A._:=/+"])
 def test_a_request_id_is_given_back(service: ServiceProcess, given: str) -> None:
     for path in ("/healthz", "/api/v1/jobs", "/nothing", "/api/v1/jobs/nobody"):
-        answer = requests.get(service.url + path, headers={"X-Request-ID": given}, timeout=30)
+        answer = requests.get(service.url + path, headers={"X-Request-ID": given}, timeout=LIMIT_S)
         assert answer.headers["X-Request-ID"] == given
 
 
@@ -276,7 +280,7 @@ def test_a_request_id_that_could_mislead_is_replaced(
 ) -> None:
     headers = {} if given is None else {"X-Request-ID": given.encode("latin-1")}
     for path in ("/healthz", "/nothing"):
-        answered = requests.get(service.url + path, headers=headers, timeout=30)
+        answered = requests.get(service.url + path, headers=headers, timeout=LIMIT_S)
         assert re.fullmatch("[0-9a-f]{32}", answered.headers["X-Request-ID"])
 
 

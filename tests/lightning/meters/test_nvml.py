@@ -16,6 +16,7 @@ from fake_nvml import FakeDriver
 from forked import in_forked_child
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import LIMIT_S
 
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
 from zeus_lightning.meters import nvml
@@ -168,7 +169,7 @@ def test_the_power_of_an_old_gpu_is_sampled_between_readings(
     monkeypatch.setattr(PowerIntegral, "add", note)
     make_old(fake_gpus, 0)
     meter = NvmlMeter([0], sample_interval_s=0.01)
-    threads = [samples.get(timeout=30) for _ in range(5)]
+    threads = [samples.get(timeout=LIMIT_S) for _ in range(5)]
     meter.close()
     assert threads == [threading.current_thread().name] + [SAMPLING_THREAD] * 4
 
@@ -218,7 +219,7 @@ def test_an_error_in_the_thread_is_raised_by_every_later_reading(fake_gpus: Fake
     meter.read()
     gpu.fail("power", pynvml.NVML_ERROR_GPU_IS_LOST)
     for thread in sampling_threads():
-        thread.join(5)
+        thread.join(LIMIT_S)
     gpu.fail("power", 0)  # samples are missing, so the meter cannot continue
     for _ in range(2):
         with pytest.raises(ZeusMeterError, match=f"cannot read the power of {gpu.uuid}.*is lost"):
@@ -384,7 +385,7 @@ print((meter.read() - first).energy_j)
     assert child.stdout is not None
     assert child.stdout.readline().strip() == fake_gpus.gpus[1].uuid
     fake_gpus.advance(4)
-    energy_j, _ = child.communicate("\n", timeout=20)
+    energy_j, _ = child.communicate("\n", timeout=LIMIT_S)
     assert float(energy_j) == pytest.approx(4 * 175, abs=0.002)
 
 

@@ -14,6 +14,7 @@ from programs import new_job, outcomes, trials
 from proxy import Body, Proxy, Request
 from records import job_spec, record
 from service_process import ServiceProcess
+from waiting import LIMIT_S
 
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusServiceError
@@ -152,7 +153,7 @@ def test_a_run_of_a_deleted_job_goes_on_and_changes_nothing_of_the_new_one(
 ) -> None:
     client, old = BSOClient(service.url), started(service.url, job)
     url = f"{service.url}/api/v1/jobs/{job.job_id}?force=true"
-    assert requests.delete(url, timeout=30).status_code == 204
+    assert requests.delete(url, timeout=LIMIT_S).status_code == 204
     new = started(service.url, job)
     with pytest.warns(UserWarning, match="of a job that was deleted.*training continues"):
         answer = old.report(1, Reading(1.0, 1.0), 1.0)

@@ -19,7 +19,7 @@ from service.jobs import spec_json
 from service.test_cli import zeus_service
 from service_process import APPLICATION, BIN, GUNICORN, ServiceProcess, free_port
 from sqlalchemy import make_url
-from waiting import wait_until
+from waiting import LIMIT_S, wait_until
 from zeus_service import create_app
 from zeus_service.config import Config, problems
 
@@ -44,7 +44,7 @@ def ask(
 ) -> requests.Response:
     headers = {} if authorization is None else {"Authorization": authorization}
     json = spec_json() if method == "POST" else None
-    return requests.request(method, service.url + path, json=json, headers=headers, timeout=30)
+    return requests.request(method, service.url + path, json=json, headers=headers, timeout=LIMIT_S)
 
 
 @pytest.mark.parametrize("token", [OLD, NEW])
@@ -72,7 +72,7 @@ def test_a_read_token_may_read_and_not_write(guarded: ServiceProcess) -> None:
 def test_anything_else_is_no_token(guarded: ServiceProcess, authorization: str | None) -> None:
     for method, path in (("GET", "/api/v1/jobs"), ("POST", "/api/v1/jobs"), ("GET", "/metrics")):
         headers = {} if authorization is None else {"Authorization": authorization.encode()}
-        answer = requests.request(method, guarded.url + path, headers=headers, timeout=30)
+        answer = requests.request(method, guarded.url + path, headers=headers, timeout=LIMIT_S)
         assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
         assert answer.headers["WWW-Authenticate"].startswith("Bearer ")
 
@@ -112,7 +112,7 @@ def test_no_token_is_ever_logged(guarded: ServiceProcess) -> None:
         f"GET /api/v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {almost}\r\n",
         f"Bearer {almost}\r\n\r\n",
     ):
-        with socket.create_connection(("127.0.0.1", guarded.port), timeout=30) as connection:
+        with socket.create_connection(("127.0.0.1", guarded.port), timeout=LIMIT_S) as connection:
             connection.sendall(request.encode())
             connection.shutdown(socket.SHUT_WR)
             connection.recv(10_000)
@@ -131,7 +131,7 @@ def refusal(command: tuple[str, ...], folder: Path, **env: str) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_S,
         check=False,
     )
     assert result.returncode != 0

@@ -88,7 +88,7 @@ def test_headers_of_a_proxy_are_not_believed(tmp_path: Path, gunicorn: bool) -> 
             "X-Forwarded-Prefix": "/api",
             "Forwarded": "host=evil.example;proto=https",
         }.items():
-            answer = requests.get(f"{service.url}/api/v1/jobs", headers={name: value}, timeout=30)
+            answer = requests.get(f"{service.url}/api/v1/jobs", headers={name: value}, timeout=90)
             assert answer.json() == {"jobs": []}, name
 
 

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from schemathesis.generation.stateful.state_machine import StepInput, StepOutput
 from service.jobs import spec_json
 from service_process import BIN, ServiceProcess
+from waiting import LIMIT_S
 from zeus_service.messages import Report, TrialEnd
 from zeus_service.spec import NewJob
 
@@ -53,7 +54,7 @@ def test_every_request_gets_an_answer_that_is_described(guarded: ServiceProcess)
         check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout[-5000:]
-    routes = requests.get(f"{guarded.url}/openapi.json", timeout=30).json()["paths"]
+    routes = requests.get(f"{guarded.url}/openapi.json", timeout=LIMIT_S).json()["paths"]
     operations = sum(len(operations) for operations in routes.values())
     assert f"Tested: {operations}" in result.stdout
     assert "Traceback" not in guarded.log.read_text()

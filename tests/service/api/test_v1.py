@@ -8,6 +8,7 @@ import requests
 from service.api.wires import Api, problem, report
 from service.jobs import let_leases_expire, spec_json
 from service_process import ServiceProcess
+from waiting import LIMIT_S
 from zeus_service.policies import DEFAULT_POLICY
 
 
@@ -264,6 +265,6 @@ def test_jobs_and_trials_are_listed_in_pages(api: Api, job: str) -> None:
 
 
 def test_health_and_the_description_are_served(service: ServiceProcess) -> None:
-    assert requests.get(f"{service.url}/healthz", timeout=5).json()["status"] == "ok"
-    description = requests.get(f"{service.url}/openapi.json", timeout=5).json()
+    assert requests.get(f"{service.url}/healthz", timeout=LIMIT_S).json()["status"] == "ok"
+    description = requests.get(f"{service.url}/openapi.json", timeout=LIMIT_S).json()
     assert {"/api/v1/jobs", "/healthz"} < set(description["paths"])

@@ -10,6 +10,7 @@ import requests
 from service.api.wires import Api, problem, report
 from service.jobs import spec_json
 from service_process import ServiceProcess
+from waiting import LIMIT_S
 
 NUMBERS = [10**400, 1e300, -1, -1e300, "1", True, None, [], {}, [[1]], 1.5, "x" * 10_000]
 UNSUITED = {
@@ -95,7 +96,7 @@ def test_a_chunked_body_is_taken_up_to_64_kib(api: Api, job: str) -> None:
     def post(body: bytes) -> requests.Response:
         headers = {"Content-Type": "application/json"}
         path = f"{api.root}/api/v1/jobs/{job}/trials"
-        return requests.post(path, iter([body]), headers=headers, timeout=30)
+        return requests.post(path, iter([body]), headers=headers, timeout=LIMIT_S)
 
     assert post(b" " * 65_534 + b"{}").status_code == 201
     problem(post(b"{}" + b" " * 65_535), 413, "too_large")
@@ -103,7 +104,7 @@ def test_a_chunked_body_is_taken_up_to_64_kib(api: Api, job: str) -> None:
 
 
 def test_a_malformed_chunk_is_refused(service: ServiceProcess) -> None:
-    with socket.create_connection(("127.0.0.1", service.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", service.port), timeout=LIMIT_S) as connection:
         connection.sendall(
             b"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"
@@ -120,7 +121,9 @@ def test_a_body_over_64_kib_is_refused(api: Api) -> None:
 def test_a_body_that_is_not_declared_json_is_refused(api: Api, kind: str) -> None:
     headers = {"Content-Type": kind}
     for path in ("/jobs", "/jobs/x/trials"):
-        response = requests.post(f"{api.root}/api/v1{path}", b"{}", headers=headers, timeout=30)
+        response = requests.post(
+            f"{api.root}/api/v1{path}", b"{}", headers=headers, timeout=LIMIT_S
+        )
         problem(response, 415, "unsupported_media_type")
 
 
@@ -137,7 +140,7 @@ def test_a_path_that_names_nothing_is_not_found(api: Api, path: str) -> None:
             f"{api.root}/api/v1{path}",
             data=b"{}",
             headers={"Content-Type": "application/json"},
-            timeout=30,
+            timeout=LIMIT_S,
         )
         assert response.status_code in (404, 405)
         assert response.headers["Content-Type"] == "application/problem+json"

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import requests
+from waiting import LIMIT_S
 
 
 class Api:
@@ -18,12 +19,12 @@ class Api:
     def __call__(self, method: str, path: str, body: Any = None, **more: Any) -> requests.Response:
         if body is not None:
             more["json"] = body
-        return self.session.request(method, f"{self.root}/api/v1{path}", timeout=30, **more)
+        return self.session.request(method, f"{self.root}/api/v1{path}", timeout=LIMIT_S, **more)
 
     def raw(self, path: str, body: str | bytes) -> requests.Response:
         """A body that is not made from JSON, on a connection of its own."""
         headers = {"Content-Type": "application/json"}
-        return requests.post(f"{self.root}/api/v1{path}", body, headers=headers, timeout=30)
+        return requests.post(f"{self.root}/api/v1{path}", body, headers=headers, timeout=LIMIT_S)
 
 
 def report(sequence: int = 1, **changes: Any) -> dict[str, Any]:
@@ -48,7 +49,7 @@ class Wire:
 
     def __call__(self, method: str, path: str, body: Any = None, **more: Any) -> requests.Response:
         data = json.dumps(body).encode() if isinstance(body, dict) else body
-        return requests.request(method, f"{self.url}{path}", data=data, timeout=30, **more)
+        return requests.request(method, f"{self.url}{path}", data=data, timeout=LIMIT_S, **more)
 
     def start(self, job_id: str) -> dict[str, Any]:
         response = self("GET", "/jobs/batch_size", params={"job_id": job_id})

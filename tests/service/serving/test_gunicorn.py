@@ -23,7 +23,7 @@ from service.conftest import application
 from service.jobs import spec_json
 from service_process import ServiceProcess
 from sqlalchemy import text
-from waiting import wait_until
+from waiting import LIMIT_S, wait_until
 from zeus_service.config import Config
 from zeus_service.serving.gunicorn import settings
 from zeus_service.store.engine import POOL_SIZE
@@ -236,7 +236,11 @@ def test_sigterm_ends_a_worker_that_has_only_the_masters_handler() -> None:
 
 def in_new_process(program: str) -> None:
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
     )
     assert result.returncode == 0, result.stderr
 

@@ -10,6 +10,7 @@ import requests
 from service.jobs import LEARNING
 from service.simulation import recorded
 from service_process import ServiceProcess, free_port
+from waiting import LIMIT_S
 from zeus_service.policies import POLICIES
 from zeus_service.simulation.errors import SimulationError
 from zeus_service.simulation.replay import replay
@@ -71,8 +72,10 @@ def test_reports_stop_nearly_where_the_replay_does(policy: str) -> None:
 def test_the_job_is_deleted_afterwards(service: ServiceProcess) -> None:
     spec = recorded.workload().spec(job_id=f"replayed-{uuid4().hex}", policy="zeus", seed=1)
     with HttpService(service.url, spec):
-        assert requests.get(f"{service.url}/api/v1/jobs/{spec.job_id}", timeout=30).ok
-    assert requests.get(f"{service.url}/api/v1/jobs/{spec.job_id}", timeout=30).status_code == 404
+        assert requests.get(f"{service.url}/api/v1/jobs/{spec.job_id}", timeout=LIMIT_S).ok
+    assert (
+        requests.get(f"{service.url}/api/v1/jobs/{spec.job_id}", timeout=LIMIT_S).status_code == 404
+    )
 
 
 def test_a_service_that_is_not_there_is_told() -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from service.jobs import spec_json
 from service_process import ServiceProcess
 from sqlalchemy import select, update
+from waiting import LIMIT_S
 from zeus_service import optimizer
 from zeus_service.messages import Report, TrialEnd
 from zeus_service.spec import MAX_AMOUNT, MAX_METRIC, JobSpec
@@ -111,16 +112,18 @@ def test_a_state_is_kept_as_it_is(app: Flask, state: dict[str, Any]) -> None:
 def test_an_id_may_have_255_characters_of_all_that_are_allowed(any_service: ServiceProcess) -> None:
     job_id = ("AZaz09._:-" * 26)[:255]
     jobs = f"{any_service.url}/api/v1/jobs"
-    answer = requests.post(jobs, json=spec_json(job_id=job_id), timeout=30)
+    answer = requests.post(jobs, json=spec_json(job_id=job_id), timeout=LIMIT_S)
     assert (answer.status_code, answer.json()["job_id"]) == (201, job_id)
-    assert requests.post(f"{jobs}/{job_id}/trials", json={}, timeout=30).status_code == 201
+    assert requests.post(f"{jobs}/{job_id}/trials", json={}, timeout=LIMIT_S).status_code == 201
     key = "~!" * 127 + "k"
     for status in (201, 200):
         headers = {"Idempotency-Key": key}
-        started = requests.post(f"{jobs}/{job_id}/trials", json={}, headers=headers, timeout=30)
+        started = requests.post(
+            f"{jobs}/{job_id}/trials", json={}, headers=headers, timeout=LIMIT_S
+        )
         assert (started.status_code, started.json()["trial_number"]) == (status, 2)
-    assert requests.delete(f"{jobs}/{job_id}?force=true", timeout=30).status_code == 204
-    assert requests.get(f"{jobs}/{job_id}", timeout=30).status_code == 404
+    assert requests.delete(f"{jobs}/{job_id}?force=true", timeout=LIMIT_S).status_code == 204
+    assert requests.get(f"{jobs}/{job_id}", timeout=LIMIT_S).status_code == 404
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -26,6 +26,7 @@ from service.jobs import spec_json
 from service.test_cli import one_error, zeus_service
 from service_process import ServiceProcess, free_port
 from sqlalchemy import Engine, create_engine, func, inspect, select
+from waiting import LIMIT_S
 from zeus_service import create_app, messages, optimizer
 from zeus_service.cli import main
 from zeus_service.config import Config
@@ -273,9 +274,9 @@ def test_a_file_damaged_while_serving_is_reported_as_unavailable(
     for part in path.parent.glob(f"{path.name}-*"):
         part.unlink()
     path.write_text("this is not a database" * 1000)
-    answer = requests.get(f"{own_service.url}/api/v1/jobs", timeout=5)
+    answer = requests.get(f"{own_service.url}/api/v1/jobs", timeout=LIMIT_S)
     assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
-    assert requests.get(f"{own_service.url}/healthz", timeout=5).ok
+    assert requests.get(f"{own_service.url}/healthz", timeout=LIMIT_S).ok
 
 
 def test_a_file_that_is_no_database_is_reported_by_name(tmp_path: Path) -> None:
