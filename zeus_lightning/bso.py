@@ -72,7 +72,7 @@ class ZeusBSOCallback(Callback):
         policy: Name of the service's policy. Default: the service's choice.
         seed: Seed of the policy's random choices. Default: derived from the job id.
         lr_scaling: `linear` or `sqrt`: scales the module's `lr` or `learning_rate`, taken to be
-            right for `default_batch_size`.
+            right for `default_batch_size`; if the optimizers do not use it, their own rates.
         meter: `auto`, `nvml`, `nvml:0,1` (NVML indices or UUIDs), `rapl`, `cpu-estimate`,
             `cpu-estimate:5.0` (watts per core), or an `EnergyMeter`.
         token: The service's token. Default: `$ZEUS_BSO_TOKEN`.
@@ -211,6 +211,8 @@ class ZeusBSOCallback(Callback):
         if self._late_error is not None:
             self._late_error.undo()
             self._late_error = None
+        if any(getattr(each, "_early_exit", False) for each in trainer.callbacks):  # type: ignore[attr-defined]
+            return  # Lightning's Tuner ends this fit before training
         previous, self._last = self._last, None
         if trainer.is_global_zero:  # other ranks may share the memory
             self._shared.clear()
@@ -261,6 +263,7 @@ class ZeusBSOCallback(Callback):
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._fit is not None:
+            self._fit.check_optimizers()
             self._fit.build_probe()
 
     @override

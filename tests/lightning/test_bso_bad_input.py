@@ -167,7 +167,6 @@ def tried(
             {"trainer_arguments": {"callbacks": [GradientAccumulationScheduler({0: 1, 2: 4})]}},
             "GradientAccumulationScheduler changes accumulate_grad_batches during the run",
         ),
-        (Data(), {"lr_scaling": "sqrt"}, "Net has no attribute 'lr' or 'learning_rate'"),
         (Data(), {"lr_scaling": "sqrt", "module": TextLr()}, "TextLr.lr is 'fast'"),
         (
             Data(),

@@ -1,5 +1,6 @@
 """`Injection`: set the batch size and learning rate of a Lightning program, and restore them."""
 
+import math
 from collections.abc import Iterator, MutableMapping
 from copy import copy
 from typing import Any, NamedTuple
@@ -7,7 +8,7 @@ from typing import Any, NamedTuple
 from lightning.pytorch import LightningModule
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.program.lr_scaling import LRScaling, find_lr, scale_lr
+from zeus_lightning.program import lr_scaling
 
 
 class _Change(NamedTuple):
@@ -15,6 +16,14 @@ class _Change(NamedTuple):
     name: str
     original: Any
     injected: Any
+
+
+class LearningRate(NamedTuple):
+    """A module's learning rate: its attribute, the program's own value, and the scaled one."""
+
+    name: str
+    original: float
+    injected: float
 
 
 class Injection:
@@ -27,15 +36,36 @@ class Injection:
     def __init__(self, module: LightningModule) -> None:
         self._module = module
         self._changes: list[_Change] = []
+        self.lr: LearningRate | None = None
 
     def set_batch_size(self, name: str, batch_size: int) -> None:
         """Set the per-device batch size, an attribute of this name."""
         self._set(name, batch_size)
 
-    def scale_lr(self, rule: LRScaling, batch_size: int, default_batch_size: int) -> None:
-        """Scale the learning rate from the default batch size to this run's, both global."""
-        name, lr = find_lr(self._module)
-        self._set(name, scale_lr(rule, lr, batch_size, default_batch_size))
+    def scale_lr(self, factor: float) -> None:
+        """Scale the module's learning rate, if it has one."""
+        found = lr_scaling.find_lr(self._module)
+        if found is not None:
+            name, lr = found
+            self.lr = LearningRate(name, lr, lr * factor)
+            self._set(name, lr * factor)
+
+    def scale_optimizers(self, factor: float) -> bool:
+        """Scale the optimizers' rates, unless they were built from the scaled learning rate.
+
+        Returns:
+            Whether they were scaled here.
+        """
+        trainer = self._module.trainer
+        rates = lr_scaling.base_rates(trainer.optimizers)
+        if self.lr is not None:
+            if any(math.isclose(rate, self.lr.injected) for rate in rates):
+                return False
+            if lr_scaling.rates_with(self._module, self.lr.name, self.lr.original) != rates:
+                return False  # a multiple of it
+        schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+        lr_scaling.scale_groups(trainer.optimizers, schedulers, factor)
+        return True
 
     def restore_in(self, checkpoint: dict[str, Any]) -> None:
         """Restore the original values in a checkpoint's hyperparameters.

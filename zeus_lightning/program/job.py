@@ -92,7 +92,7 @@ class JobArguments:
                 "Trainer"
             )
         if self.lr_scaling is not None:
-            find_lr(module)
+            find_lr(module)  # an invalid one is an error
         share = sizes.share(trainer, self.batch_size_scope)
         found = sizes.find_batch_size(trainer, module, self.batch_size_attribute) * share
         default = self.default_batch_size or found

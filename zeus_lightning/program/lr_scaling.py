@@ -1,28 +1,35 @@
 """Scale a module's learning rate with its batch size."""
 
 import math
+from collections.abc import Iterable, Iterator
 from numbers import Real
-from typing import Literal
+from typing import Any, Literal
 
 from lightning.pytorch import LightningModule
-from lightning.pytorch.utilities.parsing import lightning_getattr, lightning_hasattr
+from lightning.pytorch.utilities.parsing import (
+    lightning_getattr,
+    lightning_hasattr,
+    lightning_setattr,
+)
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from zeus_lightning.errors import ZeusConfigError
 
 LRScaling = Literal["linear", "sqrt"]
 
 
-def scale_lr(rule: LRScaling, lr: float, batch_size: int, default_batch_size: int) -> float:
-    """Learning rate for a batch size, from the one tuned for the default size, both global.
+def lr_factor(rule: LRScaling, batch_size: int, default_batch_size: int) -> float:
+    """What to multiply the learning rate with that is tuned for the default size, both global.
 
     `linear` (Goyal et al., 2017, section 2.1) is meant for SGD; `sqrt` (Krizhevsky, 2014) is often
     better for Adam and its variants.
     """
     ratio = batch_size / default_batch_size
-    return lr * (ratio if rule == "linear" else math.sqrt(ratio))
+    return ratio if rule == "linear" else math.sqrt(ratio)
 
 
-def find_lr(module: LightningModule) -> tuple[str, float]:
+def find_lr(module: LightningModule) -> tuple[str, float] | None:
     """Name and value of the learning rate: on the module, its hparams or the datamodule."""
     for name in ("lr", "learning_rate"):
         if lightning_hasattr(module, name):
@@ -32,7 +39,73 @@ def find_lr(module: LightningModule) -> tuple[str, float]:
                     f"{type(module).__name__}.{name} is {lr!r}; lr_scaling needs a positive number"
                 )
             return name, float(str(lr))  # as it is printed, also numpy's in single precision
-    raise ZeusConfigError(
-        f"lr_scaling is set, but {type(module).__name__} has no attribute 'lr' or 'learning_rate'; "
-        "add one and use it in configure_optimizers(), or leave lr_scaling out"
-    )
+    return None
+
+
+def base_rates(optimizers: Iterable[Optimizer]) -> list[float]:
+    """The rate that each parameter group's schedule starts from, or rises to."""
+    return [
+        float(next(group[key] for key in ("max_lr", "initial_lr", "lr") if key in group))
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+    ]
+
+
+def rates_with(module: LightningModule, name: str, lr: float) -> list[float]:
+    """The rates of the optimizers that the module builds with another learning rate.
+
+    They are dropped, and what `configure_optimizers` sets on the module is taken back.
+    """
+    attributes, current = dict(vars(module)), lightning_getattr(module, name)
+    try:
+        lightning_setattr(module, name, lr)
+        return base_rates(_optimizers_in(module.configure_optimizers()))
+    finally:
+        lightning_setattr(module, name, current)
+        vars(module).clear()
+        vars(module).update(attributes)
+
+
+def scale_groups(
+    optimizers: Iterable[Optimizer], schedulers: Iterable[object], factor: float
+) -> None:
+    """Multiply the rates of optimizers, and those that schedulers keep.
+
+    Raises:
+        ZeusConfigError: A scheduler is not torch's, nor derived from one of torch's.
+    """
+    schedulers = list(_flattened(schedulers))
+    for scheduler in schedulers:
+        if not isinstance(scheduler, LRScheduler):
+            raise ZeusConfigError(
+                "configure_optimizers() does not take the learning rate from the module's 'lr' or "
+                f"'learning_rate', and lr_scaling cannot change it in {type(scheduler).__name__}; "
+                "use that attribute, or leave lr_scaling out"
+            )
+    for optimizer in optimizers:
+        for group in (*optimizer.param_groups, optimizer.defaults):
+            for key in ("lr", "initial_lr", "max_lr", "min_lr"):
+                if group.get(key) is not None:
+                    group[key] = group[key] * factor
+    for scheduler in schedulers:
+        for name in ("base_lrs", "max_lrs", "_last_lr"):
+            if hasattr(scheduler, name):
+                setattr(scheduler, name, [lr * factor for lr in getattr(scheduler, name)])
+
+
+def _flattened(schedulers: Iterable[object]) -> Iterator[object]:
+    """Yield schedulers, and those that they consist of."""
+    for scheduler in schedulers:
+        yield scheduler
+        yield from _flattened(getattr(scheduler, "_schedulers", ()))
+
+
+def _optimizers_in(configured: Any) -> Iterator[Optimizer]:
+    """Yield the optimizers in what `configure_optimizers` returns."""
+    if isinstance(configured, Optimizer):
+        yield configured
+    elif isinstance(configured, dict):
+        yield from _optimizers_in(configured.get("optimizer"))
+    elif isinstance(configured, list | tuple):
+        for each in configured:
+            yield from _optimizers_in(each)

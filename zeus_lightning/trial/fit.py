@@ -22,8 +22,10 @@ from zeus_lightning.messages import Outcome
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program import loaders
+from zeus_lightning.program.hyperparameters import log_hyperparameters
 from zeus_lightning.program.injection import Injection
 from zeus_lightning.program.job import JobArguments
+from zeus_lightning.program.lr_scaling import lr_factor
 from zeus_lightning.program.monitor import check_after_sanity_check, monitored
 from zeus_lightning.program.target import out_of_reach, reached_at_once
 from zeus_lightning.ranks.distributed import on_every_rank, on_rank_zero
@@ -74,6 +76,8 @@ class Fit:
         self._previous: SavedTrial | None = None  # of that fit
         self._stop_heartbeat: Callable[[], None] = lambda: None
         self.reports_after_epoch = False
+        self._batch_size: int | None = None  # set on the program; global
+        self._lr_factor = 1.0
         self._probe: loaders.Probe | None = None
         self._attribute = self.arguments.batch_size_attribute
         self._meter = RunMeter(self.meter, self._strategy)
@@ -154,9 +158,28 @@ class Fit:
     def _inject(self, batch_size: int) -> None:
         self.injection.undo()
         self.injection.set_batch_size(self._attribute, batch_size // self._share())
-        if self.arguments.lr_scaling is not None:
-            default = self.job.default_batch_size
-            self.injection.scale_lr(self.arguments.lr_scaling, batch_size, default)
+        self._batch_size = batch_size
+        rule = self.arguments.lr_scaling
+        if rule is not None:
+            self._lr_factor = lr_factor(rule, batch_size, self.job.default_batch_size)
+            self.injection.scale_lr(self._lr_factor)
+
+    def check_optimizers(self) -> None:
+        """Scale the optimizers' rates if they ignore the module's, and log what is trained with."""
+        if self._batch_size is None:
+            return
+        # one of Lightning's finders has set the rates for this batch size
+        found = any(hasattr(each, "optimal_lr") for each in self.trainer.callbacks)  # type: ignore[attr-defined]
+        if self._lr_factor != 1 and not found:
+            scaled = on_every_rank(
+                self._strategy, lambda: self.injection.scale_optimizers(self._lr_factor)
+            )
+            if scaled:
+                rank_zero_info(
+                    f"zeus: configure_optimizers() of {type(self.module).__name__} uses no scaled "
+                    f"learning rate; multiplied the optimizers' own by {self._lr_factor:.6g}"
+                )
+        log_hyperparameters(self.trainer, self.module, self._batch_size)
 
     def _share(self) -> int:
         return sizes.share(self.trainer, self.arguments.batch_size_scope)
@@ -229,6 +252,8 @@ class Fit:
             )
         self._continues = False
         self._inject(batch_size)
+        if self._strategy.restore_checkpoint_after_setup:
+            log_hyperparameters(self.trainer, self.module, batch_size)
 
     def check_monitor(self) -> None:
         """Check, after the sanity check, that the program can log the monitored metric."""

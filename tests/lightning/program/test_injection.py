@@ -28,7 +28,7 @@ def test_every_holder_of_a_value_is_set_and_restored() -> None:
     module = Program()
     injection = Injection(module)
     injection.set_batch_size("batch_size", 32)
-    injection.scale_lr("linear", 32, 8)
+    injection.scale_lr(4.0)
     assert (module.batch_size, module.hparams.batch_size) == (32, 32)
     assert (module.lr, module.hparams.lr) == (pytest.approx(0.4), pytest.approx(0.4))
     injection.undo()

@@ -1,0 +1,32 @@
+"""Log the batch size and learning rate that a program is trained with."""
+
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+
+from zeus_lightning.program.lr_scaling import base_rates
+
+
+def log_hyperparameters(trainer: Trainer, module: LightningModule, batch_size: int) -> None:
+    """Log them as `zeus/batch_size` and `zeus/lr`, beside the program's own hyperparameters.
+
+    All are logged in one call, before Lightning logs the program's own: TensorBoard shows those of
+    the first call only.
+    """
+    if not (trainer.loggers and trainer.enable_autolog_hparams):
+        return
+    values: dict[str, Any] = {}
+    for owner in (module, trainer.datamodule):  # type: ignore[attr-defined]
+        if getattr(owner, "_log_hyperparams", False):
+            values |= owner.hparams_initial
+    values.pop("_class_path", None)  # LightningCLI's
+    rates = sorted(set(base_rates(trainer.optimizers)))
+    values["zeus/batch_size"] = batch_size
+    if rates:
+        values["zeus/lr"] = rates[0] if len(rates) == 1 else ", ".join(map(str, rates))
+    for logger in trainer.loggers:
+        try:
+            logger.log_hyperparams(values)
+        except Exception as error:  # noqa: BLE001 - as MLflow's, if a run is used a second time
+            rank_zero_warn(f"zeus: {type(logger).__name__} does not log hyperparameters: {error}")
