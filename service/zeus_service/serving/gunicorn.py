@@ -1,11 +1,8 @@
 """The service under gunicorn, started by `zeus-service serve` or by `service/gunicorn.conf.py`."""
 
-import atexit
-import os
-import shutil
 import signal
 import sys
-import tempfile
+from itertools import count
 from typing import Any
 
 from flask import Flask
@@ -13,6 +10,7 @@ from gevent import monkey
 from gunicorn.app.base import BaseApplication
 
 from zeus_service.config import Config, UnusableConfig, load_config
+from zeus_service.serving import worker_metrics
 from zeus_service.serving.address import UnusableAddress, check_access
 from zeus_service.serving.logs import LOGGERS
 
@@ -58,9 +56,9 @@ def settings(config: Config) -> dict[str, Any]:
         "loglevel": config.log_level.lower(),
         "logger_class": LOGGERS[config.log_format],
         "when_ready": when_ready,
-        "post_fork": end_on_sigterm,
+        "pre_fork": number_worker,
+        "post_fork": begin_worker,
         "post_worker_init": check_worker,
-        "child_exit": child_exit,
     }
 
 
@@ -99,13 +97,23 @@ class Server(BaseApplication):
         return create_app(self.config)
 
 
-def end_on_sigterm(_server: object, _worker: object) -> None:
-    """Let SIGTERM end a new worker until it has a handler of its own.
+def number_worker(server: Any, worker: Any) -> None:
+    """Give a new worker the lowest number that no other has, for its metrics files.
+
+    Gunicorn calls this in the master, which forgets a worker when it has ended.
+    """
+    taken = {other.metrics_number for other in server.WORKERS.values()}
+    worker.metrics_number = next(number for number in count(1) if number not in taken)
+
+
+def begin_worker(_server: object, worker: Any) -> None:
+    """Let SIGTERM end a new worker until it has a handler of its own, and open its metrics files.
 
     Gunicorn calls this in the worker, which has inherited the master's handler: that only queues
     the signal.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    worker_metrics.use_files(worker.metrics_number)
 
 
 def check_worker(worker: Any) -> None:
@@ -113,38 +121,13 @@ def check_worker(worker: Any) -> None:
     check_access(worker.wsgi.extensions["zeus_config"], worker.sockets)
 
 
-def child_exit(_server: object, worker: Any) -> None:
-    """Remove the metrics of a worker that has ended."""
-    from prometheus_client.multiprocess import mark_process_dead
-
-    mark_process_dead(worker.pid)  # type: ignore[no-untyped-call] # has no types
-
-
 def make_ready(config: Config) -> None:
     """Prepare the database and the workers' metrics; once, in the process that starts the workers.
 
     Raise `UnusableDatabase` if the database cannot be created, opened, migrated or written.
     """
-    _set_up_metrics()
+    worker_metrics.set_up()
     from zeus_service import create_app
     from zeus_service.store.migrate import prepare
 
     prepare(create_app(config))
-
-
-def _set_up_metrics() -> None:
-    """Create the directory in which the workers share their metrics, and remove it at exit.
-
-    prometheus-client reads the variable when it is imported. It maps the files into memory: on a
-    full disk, a write there would end the process (SIGBUS).
-    """
-    memory = os.access("/dev/shm", os.W_OK) and "TMPDIR" not in os.environ
-    folder = tempfile.mkdtemp(prefix="zeus-service-metrics-", dir="/dev/shm" if memory else None)
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
-    owner = os.getpid()
-
-    def remove() -> None:
-        if os.getpid() == owner:  # not in a worker, which inherits this
-            shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(remove)
