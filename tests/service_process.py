@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -102,6 +103,7 @@ class ServiceProcess(Running):
         assert self._process.poll() is None
         with suppress(requests.ConnectionError, requests.Timeout):
             return requests.get(f"{self.url}/healthz", timeout=LIMIT_S).ok
+        time.sleep(0.05)  # a request takes from the service the time in which it starts
         return False
 
     def workers(self) -> list[int]:
