@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Literal, cast
+from typing import Literal
 
-from zeus_service.outcomes import NO_VERDICT, Outcome, Verdict
-from zeus_service.policies import policy_of
+from zeus_service.outcomes import NO_VERDICT, Outcome
+from zeus_service.policies import policy_of, unfinished
 from zeus_service.policies.base import Choice, Observation, State
 from zeus_service.spec import JobSpec
 
@@ -31,15 +31,26 @@ class Event:
 
 
 def apply(spec: JobSpec, state: State, event: Event) -> State:
-    """The state after one more event."""
-    policy = policy_of(spec)
-    if event.kind != "ended":
-        return policy.begin(spec, state, event.choice)
-    verdict = None if event.outcome in NO_VERDICT else cast("Verdict", event.outcome)
-    return policy.observe(spec, state, Observation(event.choice, verdict, event.cost))
+    """The state after one more event; see `unfinished` for ends without a verdict."""
+    policy, batch_size = policy_of(spec), event.choice.batch_size
+    if event.outcome is None:
+        state = policy.begin(spec, state, event.choice)
+        return unfinished.after_progress(state, batch_size) if event.kind == "revived" else state
+    if event.outcome not in NO_VERDICT:
+        observation = Observation(event.choice, event.outcome, event.cost)
+        state = policy.observe(spec, state, observation)
+        return unfinished.after_verdict(state, batch_size, event.outcome)
+    verdict = event.outcome if unfinished.is_retried(state, batch_size) else None
+    state = policy.observe(spec, state, Observation(event.choice, verdict, event.cost))
+    return unfinished.after_no_verdict(state, batch_size, event.outcome)
 
 
 def fold(spec: JobSpec, events: Iterable[Event]) -> State:
     """The state after all events, from the start."""
     initial = policy_of(spec).initial_state(spec)
     return reduce(lambda state, event: apply(spec, state, event), events, initial)
+
+
+def has_verdicts(spec: JobSpec, state: State) -> bool:
+    """Whether a job whose trials have all ended has learned from any of them."""
+    return unfinished.without_counts(state) != fold(spec, [])

@@ -27,6 +27,7 @@ from zeus_service.errors import (
 from zeus_service.outcomes import RESUMABLE
 from zeus_service.policies import DEFAULT_POLICY, POLICIES, policy_of
 from zeus_service.policies.base import ArmEstimate, Choice, NoBatchSizeLeft
+from zeus_service.policies.unfinished import IN_A_ROW, passed_over
 from zeus_service.spec import JobSpec
 from zeus_service.store import jobs, leases, statements, trials
 from zeus_service.store.jobs import LockedJob, StoredJob
@@ -129,7 +130,7 @@ def start_trial(
         generation=secrets.token_hex(8),
         batch_size=choice.batch_size,
         why=choice.why,
-        reason=_reason(policy.stage(job.spec, job.state), choice),
+        reason=_reason(policy.stage(job.spec, job.state), choice, passed_over(job.state)),
         cost_bound=job.cost_bound,
         lease_s=job.spec.lease_s,
     )
@@ -371,14 +372,22 @@ def _finished(trial: messages.Trial) -> TrialFinished:
     )
 
 
-def _reason(stage: str, choice: Choice) -> str:
-    return {
+def _reason(stage: str, choice: Choice, passed: dict[int, str]) -> str:
+    text = {
         "explore": f"to learn what it costs (stage: {stage})",
         "exploit": "it looks cheapest after the runs so far",
         "concurrent": "another trial is exploring, so this run uses the best batch size known, or "
         "the default",
         "fallback": "all batch sizes have failed, but a trial with this one is still running",
     }[choice.why]
+    if not passed:
+        return text
+    ends = f"the latest {IN_A_ROW} or more trials ended without a result with each of " + ", ".join(
+        f"{batch_size} ({outcome})" for batch_size, outcome in passed.items()
+    )
+    if choice.batch_size in passed:
+        return f"{text}; {ends}, so the cause is probably not the batch size"
+    return f"{text}; {ends}, so others are tried first"
 
 
 def _failures(arms: list[ArmEstimate]) -> str:

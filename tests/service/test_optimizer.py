@@ -136,3 +136,20 @@ def test_a_trial_that_converges_saves_a_job_that_has_nothing_left(app: Flask, po
     report(1, metric=1.0)
     assert optimizer.get_job("job").stage != "exhausted"
     assert optimizer.start_trial("job", None)[0].batch_size == 32
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_batch_size_that_is_passed_over_is_named_with_the_reason_of_the_next_start(
+    app: Flask, policy: str
+) -> None:
+    for number in range(1, 4):
+        assert start(policy=policy).batch_size == 32
+        optimizer.end_trial("job", number, messages.TrialEnd(outcome="errored"))
+    fourth = start(policy=policy)
+    assert fourth.batch_size == 16
+    assert "without a result with each of 32 (errored)" in fourth.reason
+    arms = {arm.batch_size: arm.status for arm in optimizer.get_job("job").arms}
+    assert arms == {8: "alive", 16: "alive", 32: "errored", 64: "alive", 128: "alive"}
+    report(1)  # the first trial is resumed
+    assert "32" not in start(policy=policy).reason
+    assert maintenance.rebuild("job")

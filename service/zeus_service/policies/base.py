@@ -11,12 +11,12 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from zeus_service.outcomes import Verdict
+from zeus_service.outcomes import Outcome
 from zeus_service.spec import JobSpec
 
 State = dict[str, Any]
 """JSON value that belongs to one policy. It grows with the batch sizes and the window, never with
-the number of trials."""
+the number of trials. A policy keeps entries that are not its own: `unfinished` has one."""
 
 Why = Literal["explore", "exploit", "concurrent", "fallback"]
 """`concurrent`: another trial is exploring meanwhile. `fallback` is the service's own choice: every
@@ -41,12 +41,12 @@ class Observation:
 
     Args:
         choice: The choice that the trial was started with.
-        verdict: The outcome, if it is a verdict on the batch size; else None.
+        verdict: The outcome, if it is or counts as a verdict on the batch size; else None.
         cost: Cost of the trial in joules.
     """
 
     choice: Choice
-    verdict: Verdict | None
+    verdict: Outcome | None
     cost: float
 
 
@@ -78,7 +78,10 @@ class Policy(Protocol):
         """The state of a job that has had no trial."""
 
     def next_batch_size(self, spec: JobSpec, state: State, rng: np.random.Generator) -> Choice:
-        """Choose the batch size of a new trial; `NoBatchSizeLeft` if all have failed."""
+        """Choose the batch size of a new trial; one that is not passed over, if there is one.
+
+        `NoBatchSizeLeft` if all have failed.
+        """
 
     def begin(self, spec: JobSpec, state: State, choice: Choice) -> State:
         """Count a trial that was started with this choice, or that reports again after it was lost.

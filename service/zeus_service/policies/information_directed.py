@@ -53,6 +53,7 @@ from zeus_service.policies.cost_model import (
     normal_cdf,
 )
 from zeus_service.policies.failure_model import failure_probabilities
+from zeus_service.policies.unfinished import passed_over
 from zeus_service.spec import JobSpec
 
 DRAWS = 256
@@ -105,10 +106,14 @@ class InformationDirectedPolicy:
         alive = np.flatnonzero(_alive(spec, state))
         if not alive.size:
             raise NoBatchSizeLeft
+        passed = passed_over(state)
+        eligible = np.array([spec.batch_sizes[index] not in passed for index in alive])
+        if not eligible.any():
+            eligible[:] = True
         belief = _belief(spec, state)
         if belief is None:
             why: Why = "concurrent" if state["running"] else "explore"
-            return Choice(_nearest_to_default(spec, state, alive), why)
+            return Choice(_nearest_to_default(spec, state, alive[eligible]), why)
         outlook = _Outlook(spec, state, belief)
         best = outlook.best(alive)
         draws = belief.draw(DRAWS, rng).T + outlook.log_retries[:, None]
@@ -121,7 +126,7 @@ class InformationDirectedPolicy:
         running = np.array([state["running"].get(str(b), 0) for b in spec.batch_sizes])[alive]
         information = np.log1p((running + 1) * signal) - np.log1p(running * signal)
         ratio = np.maximum(regret, 0) ** REGRET_EXPONENT / np.maximum(information, 1e-9)
-        chosen = alive[np.argmin(ratio)]
+        chosen = alive[eligible][np.argmin(ratio[eligible])]
         return Choice(spec.batch_sizes[chosen], "exploit" if chosen == best else "explore")
 
     def begin(self, spec: JobSpec, state: State, choice: Choice) -> State:
@@ -168,7 +173,7 @@ class InformationDirectedPolicy:
 
     def describe(self, spec: JobSpec, state: State) -> list[ArmEstimate]:
         """Mean and deviation of each batch size's cost, `exp(f + noise)`, which is log-normal."""
-        belief = _belief(spec, state)
+        belief, passed = _belief(spec, state), passed_over(state)
         arms = []
         for index, batch_size in enumerate(spec.batch_sizes):
             mean = spread = None
@@ -176,7 +181,7 @@ class InformationDirectedPolicy:
                 variance = min(float(belief.variance[index]), 100.0)
                 mean = math.exp(belief.mean[index] + (variance + belief.noise_variance) / 2)
                 spread = mean * math.sqrt(math.expm1(variance))
-            status = _why_given_up(spec, state, index) or "alive"
+            status = _why_given_up(spec, state, index) or passed.get(batch_size, "alive")
             arms.append(ArmEstimate(batch_size, state["pulls"][index], mean, spread, status))
         return arms
 

@@ -24,6 +24,7 @@ this run has failed; here it is the lowest mean of those that converged and are 
 """
 
 import math
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from zeus_service.policies.base import (
     State,
     counted,
 )
+from zeus_service.policies.unfinished import passed_over
 from zeus_service.spec import JobSpec
 
 _NEW_ARM: dict[str, Any] = {
@@ -75,15 +77,22 @@ class ZeusPolicy:
         """The round's next batch size, or a draw from the arms."""
         if not state["candidates"]:
             raise NoBatchSizeLeft
+        passed = passed_over(state)
         if not _sampling(spec, state):
-            pending = _pending(state)
+            pending = _pending(state, passed)
+            if pending is None:  # those that are left are passed over
+                best = self.best_batch_size(spec, state)
+                if best is not None and best not in passed:
+                    return Choice(best, "exploit")
+                pending = _pending(state)
             assert pending is not None, "observe() ends a round that has nothing left to try"
             if str(pending) in state["exploring"]:
                 return Choice(self._while_exploring(spec, state, pending), "concurrent")
             return Choice(pending, "explore")
 
+        candidates = [b for b in state["candidates"] if b not in passed] or state["candidates"]
         needed = _explorations_needed(spec)
-        short = [b for b in state["candidates"] if _arm(state, b)["count"] < needed]
+        short = [b for b in candidates if _arm(state, b)["count"] < needed]
         free = [
             b for b in short if _arm(state, b)["count"] + state["exploring"].get(str(b), 0) < needed
         ]
@@ -91,8 +100,8 @@ class ZeusPolicy:
             return Choice(int(rng.choice(free)), "explore")
         if short:
             return Choice(self._while_exploring(spec, state, short[0]), "concurrent")
-        draws = [rng.normal(*_belief(spec, _arm(state, b))) for b in state["candidates"]]
-        return Choice(state["candidates"][int(np.argmax(draws))], "exploit")
+        draws = [rng.normal(*_belief(spec, _arm(state, b))) for b in candidates]
+        return Choice(candidates[int(np.argmax(draws))], "exploit")
 
     def begin(self, spec: JobSpec, state: State, choice: Choice) -> State:
         """Count a running exploration; other choices leave the state as it is."""
@@ -165,23 +174,25 @@ class ZeusPolicy:
 
     def describe(self, spec: JobSpec, state: State) -> list[ArmEstimate]:
         """Mean cost and its standard error for every batch size."""
-        estimates = []
+        estimates, passed = [], passed_over(state)
         for batch_size in spec.batch_sizes:
             arm = _arm(state, batch_size)
             count, failure = arm["count"], arm["failure"] or "pruned"
             alive = batch_size in state["candidates"] and _alive(state, batch_size)
             mean = arm["mean"] if count else None
             spread = math.sqrt(arm["m2"] / count / count) if count > 1 else None
-            status = "alive" if alive else failure
+            status = passed.get(batch_size, "alive") if alive else failure
             estimates.append(ArmEstimate(batch_size, count, mean, spread, status))
         return estimates
 
     def _while_exploring(self, spec: JobSpec, state: State, pending: int) -> int:
+        passed = passed_over(state)
         best = self.best_batch_size(spec, state)
-        if best is not None:
+        if best is not None and best not in passed:
             return best
         default = spec.default_batch_size
-        return default if default in state["candidates"] and _alive(state, default) else pending
+        free = default in state["candidates"] and _alive(state, default) and default not in passed
+        return default if free else pending
 
     def _cost_of_failure(self, spec: JobSpec, state: State, observation: Observation) -> float:
         """The cost that a failed run counts with: one that diverges at once is not cheap."""
@@ -200,17 +211,17 @@ def _sampling(spec: JobSpec, state: State) -> bool:
     return bool(state["round"] > spec.num_pruning_rounds)
 
 
-def _pending(state: State) -> int | None:
-    """The batch size that the round tries next; None at the round's end."""
+def _pending(state: State, passed: Container[int] = ()) -> int | None:
+    """The batch size that the round tries next, beyond those passed over; None at its end."""
     down = [b for b in reversed(state["candidates"]) if b <= state["start"]]
     up = [b for b in state["candidates"] if b > state["start"]]
     for direction in (down, up):
         for batch_size in direction:
             converged = state["tried"].get(str(batch_size))
-            if converged is None:
-                return int(batch_size)
-            if not converged:
+            if converged is False:
                 break
+            if converged is None and batch_size not in passed:
+                return int(batch_size)
     return None
 
 

@@ -211,7 +211,7 @@ class LockedJob:
         for event in leases.lose_expired(self._connection, spec.job_id, now):
             self.append(event)
         running = count_trials(self._connection, spec.job_id).get("running", 0)
-        if not self.stored.trials or running or self.state != history.fold(self.spec, []):
+        if not self.stored.trials or running or history.has_verdicts(self.spec, self.state):
             return False
         for table in (CHECKPOINTS, EVENTS, TRIALS):
             self._connection.execute(sa.delete(table).where(table.c.job_id == spec.job_id))
