@@ -53,4 +53,4 @@ def fold(spec: JobSpec, events: Iterable[Event]) -> State:
 
 def has_verdicts(spec: JobSpec, state: State) -> bool:
     """Whether a job whose trials have all ended has learned from any of them."""
-    return unfinished.without_counts(state) != fold(spec, [])
+    return unfinished.without_counts(state) != unfinished.without_counts(fold(spec, []))

@@ -385,9 +385,7 @@ def _reason(stage: str, choice: Choice, passed: dict[int, str]) -> str:
     ends = f"the latest {IN_A_ROW} or more trials ended without a result with each of " + ", ".join(
         f"{batch_size} ({outcome})" for batch_size, outcome in passed.items()
     )
-    if choice.batch_size in passed:
-        return f"{text}; {ends}, so the cause is probably not the batch size"
-    return f"{text}; {ends}, so others are tried first"
+    return f"{text}; {ends}"
 
 
 def _failures(arms: list[ArmEstimate]) -> str:

@@ -19,6 +19,7 @@ from zeus_service.errors import IncompleteHistory, JobBusy, NotFound
 from zeus_service.maintenance import Dropped
 from zeus_service.messages import Report, TrialEnd
 from zeus_service.policies import POLICIES
+from zeus_service.policies.unfinished import without_counts
 from zeus_service.spec import JobSpec
 from zeus_service.store import retention
 from zeus_service.store.models import CHECKPOINTS, EVENTS, JOBS, REPORTS, TRIALS, db
@@ -225,7 +226,7 @@ def test_a_job_of_which_a_trial_was_started_while_it_was_being_deleted_stays(
     assert trial_numbers() == started == [5]
     assert maintenance.rebuild("job")
     optimizer.end_trial("job", 5, TrialEnd(outcome="withdrawn"))
-    assert stored().state == state
+    assert without_counts(stored().state) == without_counts(state)
     maintenance.delete_job("job")
     assert [count(table) for table in TABLES] == [0] * len(TABLES)
 

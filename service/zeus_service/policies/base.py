@@ -16,7 +16,7 @@ from zeus_service.spec import JobSpec
 
 State = dict[str, Any]
 """JSON value that belongs to one policy. It grows with the batch sizes and the window, never with
-the number of trials. A policy keeps entries that are not its own: `unfinished` has one."""
+the number of trials. It may have an entry for the counts of `policies/unfinished.py`."""
 
 Why = Literal["explore", "exploit", "concurrent", "fallback"]
 """`concurrent`: another trial is exploring meanwhile. `fallback` is the service's own choice: every
@@ -78,10 +78,7 @@ class Policy(Protocol):
         """The state of a job that has had no trial."""
 
     def next_batch_size(self, spec: JobSpec, state: State, rng: np.random.Generator) -> Choice:
-        """Choose the batch size of a new trial; one that is not passed over, if there is one.
-
-        `NoBatchSizeLeft` if all have failed.
-        """
+        """Choose the batch size of a new trial; `NoBatchSizeLeft` if all have failed."""
 
     def begin(self, spec: JobSpec, state: State, choice: Choice) -> State:
         """Count a trial that was started with this choice, or that reports again after it was lost.

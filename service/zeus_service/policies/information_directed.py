@@ -96,6 +96,7 @@ class InformationDirectedPolicy:
             "failure": [None] * count,  # verdict of the latest failure
             "fits": 0,  # largest batch size that converged
             "too_large": None,  # smallest batch size that ran out of memory
+            "unfinished": {},  # counted by `history`
             "running": {},  # {batch size: number of trials running}
             "cusum": [0.0, 0.0],  # cumulative sums of surprises: [dearer, cheaper]
             "stops_in_a_row": 0,  # of batch sizes that have converged before

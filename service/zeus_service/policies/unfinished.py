@@ -10,8 +10,8 @@ until twice as many trials of others have had one, and so on.
 A wrong program fails with every batch size. Then all are passed over in the end, which is as if
 none was; and none of them gets a verdict by it.
 
-`history` keeps the count in the job's state, which the policies leave as it is. Without such ends,
-the state has no such entry.
+`history` keeps the counts in a policy's state, if the initial state has an empty entry `unfinished`
+for them; such a policy takes no batch size that is passed over while there are others.
 """
 
 from typing import Any
@@ -20,61 +20,59 @@ from zeus_service.outcomes import Outcome
 from zeus_service.policies.base import State
 
 IN_A_ROW = 3
-_KEY = "unfinished"
-# {batch size: {"ends": number of ends without a verdict in a row, "outcome": of the last one,
-#               "verdicts": number of verdicts of other batch sizes since then}}
+KEY = "unfinished"
+"""`{batch size: {"ends": number of ends without a verdict in a row, "outcome": of the last one,
+"verdicts": number of verdicts of other batch sizes since then}}`"""
 
 
 def passed_over(state: State) -> dict[int, str]:
     """The batch sizes that are not to be tried now, each with the outcome of its latest trial."""
     return {
         int(batch_size): row["outcome"]
-        for batch_size, row in state.get(_KEY, {}).items()
+        for batch_size, row in state.get(KEY, {}).items()
         if row["verdicts"] < _verdicts_needed(row)
     }
 
 
 def is_retried(state: State, batch_size: int) -> bool:
     """Whether the batch size was passed over, and others have had verdicts since."""
-    row = state.get(_KEY, {}).get(str(batch_size))
+    row = state.get(KEY, {}).get(str(batch_size))
     return row is not None and 0 < _verdicts_needed(row) <= row["verdicts"]
 
 
 def after_no_verdict(state: State, batch_size: int, outcome: Outcome) -> State:
     """Count a trial's end without a verdict."""
-    if batch_size in passed_over(state):  # the trial was started before
+    if KEY not in state or batch_size in passed_over(state):  # the trial was started before
         return state
-    ends = state.get(_KEY, {}).get(str(batch_size), {"ends": 0})["ends"] + 1
-    return _with(state, {str(batch_size): {"ends": ends, "outcome": outcome, "verdicts": 0}})
+    ends = state[KEY].get(str(batch_size), {"ends": 0})["ends"] + 1
+    row = {"ends": ends, "outcome": outcome, "verdicts": 0}
+    return {**state, KEY: {**state[KEY], str(batch_size): row}}
 
 
 def after_verdict(state: State, batch_size: int, outcome: Outcome) -> State:
     """Count a verdict for the other batch sizes, unless the trial only ran out of memory."""
     state = after_progress(state, batch_size)
-    if outcome == "out_of_memory":
+    if KEY not in state or outcome == "out_of_memory":
         return state
-    rows = state.get(_KEY, {})
-    return _with(
-        state, {size: {**row, "verdicts": row["verdicts"] + 1} for size, row in rows.items()}
-    )
+    rows = state[KEY].items()
+    return {
+        **state,
+        KEY: {size: {**row, "verdicts": row["verdicts"] + 1} for size, row in rows},
+    }
 
 
 def after_progress(state: State, batch_size: int) -> State:
     """Begin to count anew: a trial of this batch size has had a verdict, or has come back."""
-    rows = {size: row for size, row in state.get(_KEY, {}).items() if size != str(batch_size)}
-    return {**without_counts(state), **({_KEY: rows} if rows else {})}
+    if KEY not in state:
+        return state
+    return {**state, KEY: {s: row for s, row in state[KEY].items() if s != str(batch_size)}}
 
 
 def without_counts(state: State) -> State:
-    """The policy's own state."""
-    return {key: value for key, value in state.items() if key != _KEY}
+    """What the policy has learned."""
+    return {key: value for key, value in state.items() if key != KEY}
 
 
 def _verdicts_needed(row: dict[str, Any]) -> int:
     """How many verdicts of others end the wait: none, or 1, 2, 4, and so on."""
     return int(2 ** (row["ends"] - IN_A_ROW)) if row["ends"] >= IN_A_ROW else 0
-
-
-def _with(state: State, rows: dict[str, Any]) -> State:
-    rows = {**state.get(_KEY, {}), **rows}
-    return {**state, _KEY: rows} if rows else state
