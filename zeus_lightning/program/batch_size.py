@@ -60,11 +60,13 @@ def check_shares(batch_sizes: list[int], share: int) -> None:
 def share(trainer: Trainer, scope: Scope = "global") -> int:
     """Number of per-device batches in a batch of the job; an error if it changes during the run."""
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
-    if any("BatchSizeFinder" in str(type(callback).__mro__) for callback in callbacks):
+    classes = [cls.__name__ for callback in callbacks for cls in type(callback).__mro__]
+    if "BatchSizeFinder" in classes:  # of either Lightning package
         raise ZeusConfigError(
-            "BatchSizeFinder sets the batch size, and so does ZeusBSOCallback: remove one of them. "
-            "A batch size that is too large for the memory fails as out_of_memory, and the next "
-            "run gets a smaller one"
+            "BatchSizeFinder sets the batch size, and so does ZeusBSOCallback: remove one of them, "
+            "or call Tuner.scale_batch_size() with a Trainer that has no ZeusBSOCallback. A batch "
+            "size that is too large for the memory fails as out_of_memory, and the next run gets "
+            "a smaller one"
         )
     if scope == "per_device":
         return 1

@@ -67,7 +67,7 @@ def out_of_reach(
 ) -> str | None:
     """The likely mistake if no value like those so far, from `lowest` to `highest`, reaches it."""
     so_far = f"every value of {monitor} so far is between {lowest:.6g} and {highest:.6g}"
-    if mode == "max" and 1 < target <= 100 and 0 <= lowest <= highest <= 1:
+    if mode == "max" and 10 <= target <= 100 and lowest >= 0 and 0 < highest <= 1:
         return (
             f"target_metric is {target:g}, but {so_far}: if it is a fraction, at most 1, pass "
             f"target_metric={target / 100:g} and a new job_id"

@@ -263,17 +263,14 @@ class Fit:
 
     def report_validation(self, epoch: int) -> None:
         """Report a validation, unless the metric is one of training, which comes later."""
-        if self._reporter is None or self.reports_after_epoch:
-            return
-        if self._reporter.record.report is None:
-            monitor, metrics = self.arguments.monitor, self.trainer.callback_metrics
-            logged = on_rank_zero(self._strategy, lambda: monitor in metrics)
-            self.reports_after_epoch = not logged
         if not self.reports_after_epoch:
-            self.report(epoch)
+            self.report(epoch, may_wait=True)
 
-    def report(self, epoch: int) -> None:
-        """Measure and report, with the epochs completed, and apply the service's decision."""
+    def report(self, epoch: int, *, may_wait: bool = False) -> None:
+        """Measure and report, with the epochs completed, and apply the service's decision.
+
+        With `may_wait`, a metric that has never been logged is waited for until the epoch's end.
+        """
         reporter = self._reporter
         if reporter is None:
             return
@@ -281,10 +278,17 @@ class Fit:
         # ZeusPowerLimitCallback, by its attribute: its module imports that of ZeusBSOCallback
         callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
         reporter.record.profiled |= any(getattr(each, "profiled", False) for each in callbacks)
-        answer = on_rank_zero(
-            self._strategy, lambda: reporter.report(epoch, spent, self._monitored())
-        )
-        is_first = reporter.record.report is None
+        is_first, monitor = reporter.record.report is None, self.arguments.monitor
+
+        def send() -> Answer | None:
+            if may_wait and is_first and monitor not in self.trainer.callback_metrics:
+                return None
+            return reporter.report(epoch, spent, self._monitored())
+
+        answer = on_rank_zero(self._strategy, send)
+        if answer is None:
+            self.reports_after_epoch = True
+            return
         self._apply(answer, reporter.record)
         if is_first:
             self._check_target(reporter.record)

@@ -88,6 +88,7 @@ def test_a_target_reached_at_once_names_the_likely_mistake(
         ("max", 0.95, 0.1, 0.2, None),
         ("max", 1, 0.1, 0.2, None),
         ("max", 5000, 0.0, 0.0, None),  # such as a game's score
+        ("max", 10, 0.0, 0.0, None),
         ("max", 2, -0.5, 0.5, None),
         ("min", -0.05, -0.01, 2.0, None),
     ],
