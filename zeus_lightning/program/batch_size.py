@@ -63,10 +63,9 @@ def share(trainer: Trainer, scope: Scope = "global") -> int:
     classes = [cls.__name__ for callback in callbacks for cls in type(callback).__mro__]
     if "BatchSizeFinder" in classes:  # of either Lightning package
         raise ZeusConfigError(
-            "BatchSizeFinder sets the batch size, and so does ZeusBSOCallback: remove one of them, "
-            "or call Tuner.scale_batch_size() with a Trainer that has no ZeusBSOCallback. A batch "
-            "size that is too large for the memory fails as out_of_memory, and the next run gets "
-            "a smaller one"
+            "BatchSizeFinder sets the batch size, and so does ZeusBSOCallback: remove one of them. "
+            "A batch size that is too large for the memory fails as out_of_memory, and the next "
+            "run gets a smaller one"
         )
     if scope == "per_device":
         return 1
