@@ -137,7 +137,7 @@ class LogsNothing(BoringModel):
     [
         (ReturnsEarly, Data, "val_ac", r"\['val_acc'\]"),
         (LogsPerLoader, TwoLoaders, "val_acc", ".'val_acc/dataloader_idx_0', "),
-        (Net, Data, "accuracy", ".'val_acc'"),
+        (Net, Data, "accuracy", ".'train_loss', 'val_acc'"),
         (LogsNothing, Data, "val_acc", r"\[\]"),
     ],
 )
