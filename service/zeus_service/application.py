@@ -17,7 +17,7 @@ from sqlalchemy.engine import make_url
 from werkzeug.exceptions import BadRequest
 
 from zeus_service import __version__
-from zeus_service.api.body import MAX_BODY_BYTES
+from zeus_service.api.body import MAX_BODY_BYTES, check_keys
 from zeus_service.api.errors import set_up_errors
 from zeus_service.api.health import health
 from zeus_service.api.hosts import set_up_hosts
@@ -42,6 +42,7 @@ class StrictJSON(DefaultJSONProvider):
             raise BadRequest(f"the body is not JSON: {error}") from error
         if not isinstance(value, dict):
             raise BadRequest("the body must be a JSON object")
+        check_keys(s)
         return value
 
 

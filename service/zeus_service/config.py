@@ -1,10 +1,14 @@
 """The service's configuration: environment variables `ZEUS_BSO_*`, or a `.env` file."""
 
+import difflib
 import inspect
+import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+from dotenv import dotenv_values
 from platformdirs import user_data_path
 from pydantic import (
     BeforeValidator,
@@ -35,6 +39,13 @@ _DRIVERS = {
 _LOG_LEVELS = {"WARN": "WARNING", "NOTSET": "DEBUG"}
 """Other names of levels, in the configuration of the Zeus project's server."""
 
+MIN_TOKEN = 16
+"""Characters of a token; shorter ones can be guessed."""
+
+_PREFIX = "ZEUS_BSO_"
+_OF_KUBERNETES = re.compile(r"(SERVICE_(HOST|PORT)|PORT)(_\w+)?")
+"""The rest of variables that Kubernetes sets for a Service called `zeus-bso`."""
+
 _SECRETS = ("database_url", "database_password", "token", "read_token")
 
 
@@ -63,7 +74,8 @@ class Config(BaseSettings):
         database_password: Password to insert into the URL, without escapes.
         token: Bearer tokens that may read and write, separated by commas, so that they can be
             rotated: add the new one, distribute it, remove the old one. Printable ASCII without
-            blanks. Default: requests need no token, and the service listens on loopback only.
+            blanks, at least 16 characters. Default: requests need no token, and the service
+            listens on loopback only.
         read_token: Bearer tokens that may only read, in the same form.
         insecure: Listen on any address without a token (`ZEUS_BSO_INSECURE`).
         allowed_hosts: Names of the service in addition to those of loopback, separated by commas.
@@ -76,7 +88,7 @@ class Config(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="ZEUS_BSO_",
+        env_prefix=_PREFIX,
         env_file=".env",
         env_file_encoding="utf-8",
         env_ignore_empty=True,
@@ -129,6 +141,10 @@ class Config(BaseSettings):
             raise ValueError(
                 "a token must be printable ASCII without blanks; several are separated by commas"
             )
+        if any(len(token) < MIN_TOKEN for token in tokens):
+            raise ValueError(
+                f"a token must have at least {MIN_TOKEN} characters: try `openssl rand -hex 32`"
+            )
         return value
 
     @field_validator("database_url")
@@ -152,6 +168,15 @@ class Config(BaseSettings):
                 raise ValueError("a SQLite database must be a file: workers could not share it")
             url = url.set(database=str(Path(url.database).expanduser().absolute()))
         return url.render_as_string(hide_password=False)
+
+    @model_validator(mode="after")
+    def _reading_is_not_writing(self) -> Self:
+        if set(self.tokens) & set(self.read_tokens):
+            raise ValueError(
+                "a token of ZEUS_BSO_READ_TOKEN is also one of ZEUS_BSO_TOKEN, so it could write; "
+                "make another one for reading"
+            )
+        return self
 
     @model_validator(mode="after")
     def _put_password(self) -> Self:
@@ -215,6 +240,7 @@ def _split(tokens: SecretStr | None) -> list[str]:
 def load_config() -> Config:
     """The configuration, from the environment and `.env`; raise `UnusableConfig` if invalid."""
     try:
+        _check_names([*os.environ, *dotenv_values(".env", encoding="utf-8")])
         return Config()
     except ValidationError as error:
         raise UnusableConfig(problems(error)) from error
@@ -222,6 +248,18 @@ def load_config() -> Config:
         raise UnusableConfig(f"the .env file is not UTF-8: {error}") from error
     except OSError as error:
         raise UnusableConfig(f"cannot read the .env file: {error.strerror}") from error
+
+
+def _check_names(given: Iterable[str]) -> None:
+    """Refuse variables with the prefix that are no setting: one that is misspelt does nothing."""
+    known = [f"{_PREFIX}{name}".upper() for name in Config.model_fields]
+    unknown = []
+    for name in sorted({name.upper() for name in given} - set(known)):
+        if name.startswith(_PREFIX) and not _OF_KUBERNETES.fullmatch(name.removeprefix(_PREFIX)):
+            (nearest,) = difflib.get_close_matches(name, known, n=1, cutoff=0)
+            unknown.append(f"{name} is no setting; is {nearest} meant? Otherwise remove it")
+    if unknown:
+        raise UnusableConfig("\n".join(unknown))
 
 
 def problems(error: ValidationError) -> str:

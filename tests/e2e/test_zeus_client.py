@@ -266,7 +266,7 @@ def test_zeus_users_train_a_whole_job_on_two_ranks(fake_gpus: FakeDriver, tmp_pa
 def test_a_client_without_a_token_is_told_where_to_put_it(
     fake_gpus: FakeDriver, tmp_path: Path
 ) -> None:
-    with ServiceProcess(tmp_path, ZEUS_BSO_TOKEN="secret") as service:
+    with ServiceProcess(tmp_path, ZEUS_BSO_TOKEN="a-secret-of-16-or-more") as service:
         run = ZeusRun(service.url, fake_gpus)
         run.end()
     assert run.status == 1

@@ -20,7 +20,7 @@ from sqlalchemy import update
 from waiting import LIMIT_S
 from zeus_service import optimizer
 from zeus_service.cli import main
-from zeus_service.config import Config
+from zeus_service.config import Config, UnusableConfig, load_config
 from zeus_service.messages import TrialEnd
 from zeus_service.spec import JobSpec
 from zeus_service.store.models import EVENTS, TRIALS
@@ -108,6 +108,41 @@ def test_a_database_that_cannot_be_opened_is_reported_by_name(database_url: str)
 def test_an_invalid_variable_is_reported_by_name(url: str, variable: str, value: str) -> None:
     result = zeus_service("jobs", **{"database_url": url, variable: value})
     assert f"{variable}='{value}'" in one_error(result)
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+@pytest.mark.parametrize(
+    ("misspelt", "meant"),
+    [
+        ("ZEUS_BSO_TOKENS", "ZEUS_BSO_TOKEN"),
+        ("zeus_bso_databse_url", "ZEUS_BSO_DATABASE_URL"),
+        ("ZEUS_BSO_TOKEN_FIEL", "ZEUS_BSO_TOKEN_FILE"),
+        ("ZEUS_BSO_", "ZEUS_BSO_TOKEN"),
+    ],
+)
+def test_a_misspelt_setting_is_an_error_that_names_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, misspelt: str, meant: str, in_file: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if in_file:
+        Path(".env").write_text(f"ZEUS_PUBLISH=127.0.0.1:1\n{misspelt}=a-very-secret-value\n")
+    else:
+        monkeypatch.setenv(misspelt, "a-very-secret-value")
+    with pytest.raises(UnusableConfig) as error:
+        load_config()
+    assert (
+        str(error.value)
+        == f"{misspelt.upper()} is no setting; is {meant} meant? Otherwise remove it"
+    )
+
+
+def test_variables_that_kubernetes_sets_for_a_service_of_this_name_are_no_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_8765_TCP_ADDR"):
+        monkeypatch.setenv(f"ZEUS_BSO_{name}", "10.0.0.1")
+    load_config()
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_requests_are_counted_over_all_workers(tmp_path: Path, gunicorn: bool) -
         requests.get(f"{service.url}/nothing/{os.getpid()}", timeout=LIMIT_S)
         requests.request("FOO", f"{service.url}/api/v1/jobs", timeout=LIMIT_S)
         found = metrics(service)
-    route = "/api/v1/jobs/<job_id:job_id>"
+    route = "/api/v1/jobs/{job_id}"
     assert found["zeus_bso_http_requests_total", "GET", route, "404"] == asked
     assert found["zeus_bso_http_request_duration_seconds_count", "GET", route] == asked
     assert 0 < found["zeus_bso_http_request_duration_seconds_sum", "GET", route] < asked * LIMIT_S
@@ -229,7 +229,7 @@ def test_each_request_has_one_line_in_the_log(own_service: ServiceProcess) -> No
     for part in (f"method=POST route={route} status=201 milliseconds=", " job_id=job ",
                  f" request_id={answer.headers['X-Request-ID']}"):  # fmt: skip
         assert part in first
-    assert f"method=GET route={route}/<job_id:job_id> status=404" in second
+    assert f"method=GET route={route}/{{job_id}} status=404" in second
     assert " job_id=other " in second
     assert "secret" not in second
     assert "route= status=404" in third

@@ -1,4 +1,7 @@
-"""The size limit of request bodies."""
+"""What is refused of request bodies, whatever their content: size, encoding, repeated keys."""
+
+import json
+from typing import Any
 
 from flask import request
 from gunicorn.http.errors import ParseException
@@ -8,8 +11,11 @@ MAX_BODY_BYTES = 64 * 1024
 """Flask refuses a longer `Content-Length` by itself."""
 
 
-def limit_chunked_body() -> None:
-    """Refuse a chunked body that is malformed or too long: Flask would truncate it at the limit."""
+def check_body() -> None:
+    """Refuse a body that is encoded, malformed or too long: Flask would truncate a chunked one."""
+    encoding = request.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        raise BadRequest(f"the body has the Content-Encoding {encoding}; send it as it is")
     if request.content_length is not None:
         return
     request.max_content_length = MAX_BODY_BYTES + 1
@@ -19,3 +25,21 @@ def limit_chunked_body() -> None:
         raise BadRequest(f"the body cannot be read: {error}") from error
     if too_large:
         raise RequestEntityTooLarge
+
+
+def check_keys(body: str | bytes) -> None:
+    """Refuse JSON in which an object has the same key twice: parsers differ in which one counts.
+
+    Raises:
+        BadRequest: A key is repeated.
+    """
+
+    def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            repeated = sorted({name for name in names if names.count(name) > 1})
+            raise BadRequest(f"the body repeats a key: {', '.join(map(repr, repeated))}")
+        return found
+
+    json.loads(body, object_pairs_hook=object_of)

@@ -1,5 +1,6 @@
 """An id, a log line and a count in the metrics for every request."""
 
+import functools
 import logging
 import re
 import time
@@ -12,6 +13,12 @@ from zeus_service.api.metrics import count_request
 logger = logging.getLogger(__name__)
 
 REQUEST_ID_PATTERN = "[A-Za-z0-9._:=/+-]{1,128}"
+
+
+@functools.cache
+def _path(rule: str) -> str:
+    """A route's path as in OpenAPI: `/jobs/{job_id}`, whatever converts the id."""
+    return re.sub(r"<(?:[^<>]*:)?(\w+)>", r"{\1}", rule)
 
 
 def set_up_request_log(app: Flask) -> None:
@@ -27,7 +34,7 @@ def set_up_request_log(app: Flask) -> None:
     def end(response: Response) -> Response:
         seconds = time.perf_counter() - g.began
         response.headers["X-Request-ID"] = g.request_id
-        route = request.url_rule.rule if request.url_rule else ""
+        route = _path(request.url_rule.rule) if request.url_rule else ""
         count_request(request.method, route, response.status_code, seconds)
         fields = {"method": request.method, "route": route, "status": response.status_code}
         fields["milliseconds"] = round(seconds * 1000, 1)

@@ -13,7 +13,7 @@ from werkzeug.routing import BaseConverter
 
 from zeus_service import errors, maintenance, messages, optimizer
 from zeus_service.api.auth import require_access
-from zeus_service.api.body import limit_chunked_body
+from zeus_service.api.body import check_body
 from zeus_service.api.errors import conflicts
 from zeus_service.spec import MAX_INTEGER, MAX_JOB_ID, Name, NewJob
 from zeus_service.store import power_profiles
@@ -102,7 +102,7 @@ def require_json() -> None:
         return
     if request.mimetype != "application/json":
         raise UnsupportedMediaType("the body must be application/json")
-    limit_chunked_body()
+    check_body()
 
 
 @v1.post("/jobs")

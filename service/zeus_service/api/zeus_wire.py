@@ -49,7 +49,7 @@ from werkzeug.exceptions import (
 
 from zeus_service import errors, maintenance, messages, optimizer
 from zeus_service.api.auth import require_access_by_password
-from zeus_service.api.body import limit_chunked_body
+from zeus_service.api.body import check_body, check_keys
 from zeus_service.outcomes import RESUMABLE, Outcome
 from zeus_service.spec import (
     MAX_JOB_ID,
@@ -151,7 +151,7 @@ def check_request() -> None:
     if request.method in ("POST", "PATCH"):
         if request.mimetype not in ("", "application/json"):
             raise UnsupportedMediaType("the body must be application/json")
-        limit_chunked_body()
+        check_body()
 
 
 @zeus_wire.errorhandler(errors.NotFound)
@@ -276,7 +276,9 @@ def _answer(outcome: Outcome | None, message: str) -> ResponseReturnValue:
 
 def _body(model: type[N]) -> N:
     """The request's body, read as JSON whatever its Content-Type is."""
-    return _parse(lambda: model.model_validate_json(request.get_data()))
+    given = _parse(lambda: model.model_validate_json(request.get_data()))
+    check_keys(request.get_data())
+    return given
 
 
 def _query() -> NamedJob:

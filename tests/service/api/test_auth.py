@@ -26,8 +26,8 @@ from zeus_service.config import Config, problems
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusServiceError
 
-OLD, NEW, READER = "old-writer-token", "new~writer/token+==", "reader-token"
-PASSWORD = "correct-horse"
+OLD, NEW, READER = "old-writer-token", "new~writer/token+==", "token-of-a-reader"
+PASSWORD = "correct-horse-battery"
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +77,28 @@ def test_anything_else_is_no_token(guarded: ServiceProcess, authorization: str |
         assert answer.headers["WWW-Authenticate"].startswith("Bearer ")
 
 
+WEAK = "0123456789abcde"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"token": WEAK}, "at least 16 characters"),
+        ({"token": f"{OLD},{WEAK}"}, "at least 16 characters"),
+        ({"token": OLD, "read_token": WEAK}, "at least 16 characters"),
+        ({"token": OLD, "read_token": f"{READER},{OLD}"}, "make another one for reading"),
+    ],
+)
+def test_a_token_that_guards_nothing_is_refused(settings: dict[str, str], words: str) -> None:
+    with pytest.raises(ValidationError, match=words) as error:
+        Config(**settings)
+    assert WEAK not in problems(error.value)
+    assert Config(token=OLD, read_token=READER).has_tokens
+
+
 def test_without_a_token_only_these_routes_answer(tmp_path: Path) -> None:
     app = create_app(
-        Config(database_url=f"sqlite:///{tmp_path / 'x.sqlite3'}", token="x", zeus_wire=False)
+        Config(database_url=f"sqlite:///{tmp_path / 'x.sqlite3'}", token=OLD, zeus_wire=False)
     )
     client = app.test_client()
     is_open = set()
@@ -269,9 +288,9 @@ def test_a_database_that_refuses_is_reported_without_its_password(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     url = f"postgresql+psycopg://nobody:{PASSWORD}@127.0.0.1:{free_port()}/nothing"
-    client = create_app(Config(database_url=url, token="x")).test_client()
+    client = create_app(Config(database_url=url, token=OLD)).test_client()
     for path in ("/readyz", "/api/v1/jobs"):
-        answer = client.get(path, headers={"Authorization": "Bearer x"})
+        answer = client.get(path, headers={"Authorization": f"Bearer {OLD}"})
         assert (answer.status_code, answer.json["code"]) == (503, "unavailable")
         assert PASSWORD not in answer.text
         assert not any(word in answer.text for word in ("127.0.0.1", "nobody", "nothing"))
@@ -287,7 +306,7 @@ def test_whoever_asks_whether_it_is_ready_learns_no_host_user_or_path(
         ("sqlite:////nowhere/x.sqlite3", "no database at /nowhere/x.sqlite3"),
         (f"postgresql://nobody@127.0.0.1:{free_port()}/nothing", "nobody@127.0.0.1"),
     ):
-        answer = create_app(Config(database_url=where, token="x")).test_client().get("/readyz")
+        answer = create_app(Config(database_url=where, token=OLD)).test_client().get("/readyz")
         assert answer.status_code == 503
         assert answer.json["detail"] == "the database cannot be used; the log says why"
         assert log in caplog.text

@@ -24,13 +24,13 @@ from waiting import LIMIT_S
 from zeus_service.messages import Report, TrialEnd
 from zeus_service.spec import NewJob
 
-TOKEN = {"Authorization": "Bearer writer"}
+TOKEN = {"Authorization": "Bearer one-that-may-write"}
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     folder = tmp_path_factory.mktemp("openapi")
-    env = {"ZEUS_BSO_TOKEN": "writer", "ZEUS_BSO_READ_TOKEN": "reader"}
+    env = {"ZEUS_BSO_TOKEN": "one-that-may-write", "ZEUS_BSO_READ_TOKEN": "one-that-may-read"}
     with ServiceProcess(folder, workers=2, **env) as service:
         yield service
 
@@ -43,7 +43,7 @@ def test_every_request_gets_an_answer_that_is_described(guarded: ServiceProcess)
     """
     result = subprocess.run(
         [BIN / "schemathesis", "run", f"{guarded.url}/openapi.json", "--no-color",
-         "--header=Authorization: Bearer writer", "--phases=examples,coverage,fuzzing",
+         "--header=Authorization: Bearer one-that-may-write", "--phases=examples,coverage,fuzzing",
          "--generation-deterministic", "--max-examples=25", "--suppress-health-check=all",
          "--checks=all", "--exclude-checks=positive_data_acceptance"],
         env={**os.environ, "SCHEMATHESIS_HOOKS": ""},
