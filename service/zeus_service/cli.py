@@ -5,6 +5,7 @@ What only some commands need, they import: `serve` and its workers must not keep
 `optimizer` imports.
 """
 
+import json
 import logging
 import re
 import sys
@@ -19,13 +20,20 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from zeus_service import __version__, create_app
 from zeus_service.config import UnusableConfig, load_config
-from zeus_service.errors import OptimizerError, UnusablePolicy
+from zeus_service.errors import OptimizerError, UnusablePolicy, UnusableService
+from zeus_service.messages import JobSummary
 from zeus_service.serving.address import UnusableAddress, check_bind
 from zeus_service.store import migrate as database
 from zeus_service.store.engine import cause
 from zeus_service.store.migrate import UnusableDatabase
 
-_UNUSABLE = (UnusableConfig, UnusableAddress, UnusableDatabase, UnusablePolicy)
+_UNUSABLE = (
+    UnusableConfig,
+    UnusableAddress,
+    UnusableDatabase,
+    UnusablePolicy,
+    UnusableService,
+)
 
 
 class _Commands(click.Group):
@@ -82,21 +90,34 @@ def serve(bind: str, workers: int) -> None:
     Server(config, bind=bind, workers=workers).run()
 
 
-@main.command()
-def jobs() -> None:
-    """List the jobs."""
-    from zeus_service import optimizer
+_remote = click.option(
+    "--url",
+    metavar="URL",
+    help="Ask the service at http://HOST:8765, say, with the configured READ_TOKEN or TOKEN.",
+)
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
-    rows = []
-    after = ""
-    with _database():
-        while page := optimizer.list_jobs(after=after).jobs:
-            for job in page:
-                changed = f"{datetime.fromtimestamp(job.updated_at):%Y-%m-%d %H:%M}"
-                rows.append((job.job_id, job.stage, job.best_batch_size, job.trials, changed))
-            after = page[-1].job_id
-    if rows:
-        _print_table(("job", "stage", "best batch size", "trials", "last change"), rows)
+
+@main.command()
+@_remote
+@_as_json
+def jobs(url: str | None, as_json: bool) -> None:
+    """List the jobs."""
+    found: list[JobSummary] = []
+    with _reader(url) as reader:
+        while page := reader.list_jobs(after=found[-1].job_id if found else "").jobs:
+            found += page
+    if as_json:
+        _print_json([job.model_dump(mode="json") for job in found])
+    elif found:
+        _print_table(
+            ("job", "stage", "best batch size", "trials", "last change"),
+            [
+                (job.job_id, job.stage, job.best_batch_size, job.trials, changed)
+                for job in found
+                for changed in [f"{datetime.fromtimestamp(job.updated_at):%Y-%m-%d %H:%M}"]
+            ],
+        )
     else:
         click.echo("no jobs yet")
 
@@ -110,18 +131,21 @@ def jobs() -> None:
     type=click.IntRange(1, 1000),
     help="How many of the latest to list.",
 )
-def show(job_id: str, trials: int) -> None:
+@_remote
+@_as_json
+def show(job_id: str, trials: int, url: str | None, as_json: bool) -> None:
     """Show a job's batch sizes and its latest trials."""
-    from zeus_service import optimizer
-
-    with _database():
-        job = optimizer.get_job(job_id)
-        latest = optimizer.list_trials(job_id, after=max(0, job.trials - trials), limit=1000)
+    with _reader(url) as reader:
+        job = reader.get_job(job_id)
+        latest = reader.list_trials(job_id, after=max(0, job.trials - trials), limit=1000)
+    if as_json:
+        _print_json({**job.model_dump(mode="json"), "latest_trials": latest.model_dump()["trials"]})
+        return
     spec = job.spec
     click.echo(
         f"{spec.job_id}: {job.stage}, best batch size {job.best_batch_size or '-'}; "
         f"{spec.monitor} to {spec.target_metric:g} in {spec.max_epochs} epochs on "
-        f"{spec.num_devices} x {spec.device_model}, energy by {spec.meter}"
+        f"{spec.num_devices} x {spec.device_model}, energy by {spec.meter}\n"
     )
     _print_table(
         ("batch size", "trials", "mean cost (J)", "uncertainty (J)", "status"),
@@ -131,6 +155,7 @@ def show(job_id: str, trials: int) -> None:
             for status in ["best" if arm.batch_size == job.best_batch_size else arm.status]
         ],
     )
+    click.echo()
     _print_table(
         ("trial", "batch size", "why", "outcome", "epochs", "s", "J", "cost"),
         [
@@ -146,11 +171,15 @@ def show(job_id: str, trials: int) -> None:
 @main.command()
 @click.argument("job_id", metavar="JOB")
 @click.option("--force", is_flag=True, help="Also when it has running trials.")
-def delete(job_id: str, force: bool) -> None:
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete(job_id: str, force: bool, yes: bool) -> None:
     """Delete a job with its trials, reports, events and power profiles."""
     from zeus_service import maintenance
 
     with _database():
+        if not yes:
+            question = f"Delete job {job_id!r}, and all that it has learned?"
+            click.confirm(question, abort=True, err=True)
         maintenance.delete_job(job_id, force=force)
     click.echo(f"job {job_id!r} is deleted")
 
@@ -257,24 +286,42 @@ def _database() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _reader(url: str | None) -> Iterator[Any]:
+    """What reads jobs and trials: `optimizer`, on the configured database, or a `RemoteService`."""
+    if url is None:
+        from zeus_service import optimizer
+
+        with _database():
+            yield optimizer
+        return
+    from zeus_service.remote import RemoteService
+
+    config = load_config()
+    yield RemoteService(url, next(iter([*config.read_tokens, *config.tokens]), None))
+
+
 def _show_revision(app: Flask) -> None:
     with app.app_context():
         click.echo(f"revision {database.current_revision()}, head {database.known_revisions()[0]}")
 
 
 def _print_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table; only its first column wraps, and the row of the best batch size is bold."""
-    from rich import box
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Column, Table
+    """Print a table, as wide as it needs to be; the row of the best batch size is bold."""
+    lines = [[*names], *([_shown(value) for value in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        text = "  ".join(map(str.ljust, line, widths)).rstrip()
+        click.secho(text, bold=line[-1] == "best", underline=line is lines[0])
 
-    columns = (Column(name, no_wrap=True) for name in names[1:])
-    table = Table(Column(names[0], overflow="fold"), *columns, box=box.SIMPLE_HEAD)
-    for row in rows:
-        cells = ["-" if value is None else escape(str(value)) for value in row]
-        table.add_row(*cells, style="bold" if cells[-1] == "best" else None)
-    Console().print(table)
+
+def _shown(value: object) -> str:
+    text = "-" if value is None else str(value)
+    return text if text.isprintable() else repr(text)
+
+
+def _print_json(value: object) -> None:
+    click.echo(json.dumps(value, indent=2))
 
 
 def _joules(value: float | None) -> str:

@@ -90,3 +90,7 @@ class Contended(OptimizerError):
 
 class UnusablePolicy(Exception):
     """Raised when an installed policy cannot be loaded; the message names its distribution."""
+
+
+class UnusableService(Exception):
+    """Raised when the service on another machine cannot be asked; the message says why."""

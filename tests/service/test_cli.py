@@ -215,7 +215,7 @@ def test_jobs_and_their_beliefs_are_printed(tmp_path: Path) -> None:
         listed = zeus_service("jobs", database_url=service.database_url)
         shown = zeus_service("show", "nightly", database_url=service.database_url)
         rebuilt = zeus_service("rebuild", "nightly", database_url=service.database_url)
-    assert listed.stdout.splitlines()[3].split()[:5] == ["nightly", "pruning", "1/2", "32", "1"]
+    assert listed.stdout.splitlines()[1].split()[:5] == ["nightly", "pruning", "1/2", "32", "1"]
     assert "best batch size 32" in shown.stdout
     rows = [line.split() for line in shown.stdout.splitlines()]
     assert ["32", "1", "750", "-", "best"] in rows
@@ -226,8 +226,8 @@ def test_jobs_and_their_beliefs_are_printed(tmp_path: Path) -> None:
 def test_a_job_with_running_trials_is_deleted_only_by_force(app: object, url: str) -> None:
     optimizer.register_job(JobSpec.model_validate(spec_json()))
     optimizer.start_trial("job", None)
-    assert "1 running trials" in one_error(zeus_service("delete", "job", database_url=url))
-    deleted = zeus_service("delete", "--force", "job", database_url=url)
+    assert "1 running trials" in one_error(zeus_service("delete", "--yes", "job", database_url=url))
+    deleted = zeus_service("delete", "--force", "--yes", "job", database_url=url)
     assert "'job' is deleted" in deleted.stdout
     assert "no jobs yet" in zeus_service("jobs", database_url=url).stdout
 
@@ -290,7 +290,7 @@ def test_a_database_of_a_newer_version_is_reported_by_name(app: object, url: str
 def test_a_database_that_fails_is_reported_with_its_own_message(app: object, url: str) -> None:
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
         connection.execute("DROP TABLE jobs")
-    for command in (("jobs",), ("delete", "nightly")):
+    for command in (("jobs",), ("delete", "--yes", "nightly")):
         assert "no such table: jobs" in one_error(zeus_service(*command, database_url=url))
 
 
