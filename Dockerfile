@@ -1,4 +1,5 @@
-# The service alone: no torch, no lightning. Every version comes from constraints.txt.
+# The service alone: no torch, no lightning. Every file that pip installs has its hash in
+# service/requirements.lock.
 #
 #     docker build --tag zeus-service .
 #     docker run --publish 8765:8765 --env ZEUS_BSO_TOKEN=... --volume zeus:/var/lib/zeus-service zeus-service
@@ -7,13 +8,12 @@
 
 FROM python:3.11-slim-trixie AS build
 WORKDIR /build
-COPY constraints.txt ./
-COPY service/requirements.txt service/requirements.txt
+COPY service/requirements.lock service/requirements.lock
 RUN python -m venv /opt/zeus \
-    && /opt/zeus/bin/pip install --no-cache-dir -c constraints.txt -r service/requirements.txt
+    && /opt/zeus/bin/pip install --no-cache-dir --require-hashes -r service/requirements.lock
 COPY LICENSE ./
 COPY service service
-RUN /opt/zeus/bin/pip install --no-cache-dir --no-deps ./service
+RUN /opt/zeus/bin/pip install --no-cache-dir --no-index --no-deps --no-build-isolation ./service
 
 FROM python:3.11-slim-trixie
 RUN useradd --system --uid 10001 --home-dir /var/lib/zeus-service --create-home zeus

@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo quick test lint format figures constraints
+.PHONY: help install demo quick test lint format figures constraints hashes
 
 help:
 	@echo "make demo     train a small recurring job, and see it find its batch size"
@@ -57,3 +57,13 @@ constraints:
 	{ sed '/^#/!d' constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu//'; } > constraints.new
 	mv constraints.new constraints.txt
 	@touch $(STAMP)
+	$(MAKE) hashes
+
+# What the image installs, at the versions of constraints.txt, with the hashes of all its files.
+hashes: install
+	$(BIN)/pip install --quiet pip-tools
+	echo 'setuptools>=77' | cat service/requirements.txt - > requirements.in
+	$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-annotate \
+		--no-header --no-emit-index-url --no-emit-find-links --constraint constraints.txt \
+		--output-file service/requirements.lock requirements.in
+	rm requirements.in

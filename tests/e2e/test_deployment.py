@@ -136,6 +136,26 @@ def test_every_version_in_the_image_is_the_pinned_one(image: Path) -> None:
     assert not set(found) - set(pinned)
 
 
+def test_the_image_installs_nothing_without_a_hash() -> None:
+    text = (ROOT / "service" / "requirements.lock").read_text().replace("\\\n", " ")
+    locked = {
+        line.split()[0]: line.count("--hash=sha256:")
+        for line in text.splitlines()
+        if line and line[0] != "#"
+    }
+    assert min(locked.values()) > 0
+    pinned = (ROOT / "constraints.txt").read_text().lower().split()
+    assert {name for name in locked if name not in pinned} == {
+        name for name in locked if name.startswith("setuptools==")
+    }
+    needed = re.findall(r"^[\w-]+", (ROOT / "service" / "requirements.txt").read_text(), re.M)
+    assert {name.lower() for name in needed} <= {name.partition("==")[0] for name in locked}
+    installs = [part for _, rest in build_steps() for part in rest.split("&&") if "install" in part]
+    assert len(installs) == 2
+    for command in installs:
+        assert "--require-hashes" in command or "--no-index" in command
+
+
 @pytest.mark.parametrize("name", COMPOSE)
 def test_a_compose_file_is_valid(name: str) -> None:
     jsonschema.validate(compose(name), get_builtin_schema("vendor.compose-spec"))
