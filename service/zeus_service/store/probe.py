@@ -1,6 +1,7 @@
 """Whether the database takes writes: a row is written to every table, and rolled back."""
 
 import uuid
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import sqlalchemy as sa
@@ -29,17 +30,14 @@ def write_and_roll_back() -> None:
         sqlalchemy.exc.SQLAlchemyError: The database cannot be written.
     """
     try:
-        with transaction() as connection:
+        with suppress(_RollBack), transaction() as connection:
             _write(connection)
-    except _RollBack:
-        pass
+        if db.engine.dialect.name == "sqlite":
+            with transaction() as connection:
+                connection.exec_driver_sql("PRAGMA user_version = 0")
     except DBAPIError as error:
-        if error_code(error.orig) == SQLITE_BUSY:
-            return
-        raise
-    if db.engine.dialect.name == "sqlite":
-        with transaction() as connection:
-            connection.exec_driver_sql("PRAGMA user_version = 0")
+        if error_code(error.orig) != SQLITE_BUSY:
+            raise
 
 
 def _write(connection: sa.Connection) -> NoReturn:

@@ -128,3 +128,18 @@ def test_a_file_that_another_one_writes_is_ready(app: Flask, database_url: str) 
     with contextlib.closing(sqlite3.connect(sqlite_file(database_url))) as connection:
         connection.execute("BEGIN IMMEDIATE")
         assert app.test_client().get("/readyz").status_code == 200
+
+
+@on_sqlite
+def test_a_file_that_another_one_writes_next_is_ready(app: Flask, database_url: str) -> None:
+    options = {"isolation_level": None, "check_same_thread": False}
+    with contextlib.closing(sqlite3.connect(sqlite_file(database_url), **options)) as other:
+
+        def write_next(connection: Any) -> None:
+            if not other.in_transaction:
+                connection.exec_driver_sql("ROLLBACK")  # earlier than SQLAlchemy's own
+                other.execute("BEGIN IMMEDIATE")
+
+        event.listen(db.engine, "rollback", write_next)
+        assert app.test_client().get("/readyz").status_code == 200
+        assert other.in_transaction
