@@ -64,6 +64,8 @@ def prune(*, older_than_s: float, keep: int = 0) -> Dropped:
                 _drop_old_events(job, old, dropped)
             except NotFound:  # it was deleted meanwhile
                 continue
+            except IncompleteHistory as error:  # its events stay; the other jobs come next
+                logger.warning("%s", error.message)
         after = page[-1]
     give_space_back()
     return dropped

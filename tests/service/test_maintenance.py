@@ -295,6 +295,23 @@ def test_a_state_is_not_replaced_by_the_fold_of_a_part(app: Flask, which: str) -
     assert stored() == before
 
 
+def test_a_job_with_missing_events_keeps_no_other_from_being_pruned(
+    app: Flask, caplog: pytest.LogCaptureFixture
+) -> None:
+    for job_id in ("a", "job"):
+        register(job_id=job_id)
+        for _ in range(3):
+            converge(job_id)
+    age(1, 2)
+    with transaction() as connection:
+        missing = EVENTS.c.job_id == "a", EVENTS.c.sequence == 2
+        connection.execute(sa.delete(EVENTS).where(*missing))
+    assert prune().events == 4
+    assert maintenance.rebuild("job")
+    assert "event 2 of job 'a' is missing" in caplog.text
+    assert count(EVENTS) == 5 + 2
+
+
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("how", ["prune", "delete"])
 def test_sqlite_gives_the_space_back(app: Flask, database_url: str, how: str) -> None:
