@@ -135,6 +135,23 @@ def test_it_resumes_the_trial_with_its_batch_size_energy_and_time(
     assert trial["cost"] == resumed.cost == 0.5 * 3.0 * 48 + 0.5 * 10 * 48
 
 
+class TrainAcc(Net):
+    """Logs the metric as training epochs end."""
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        value = self.val_acc[self.trainer.current_epoch]
+        self.log("train_acc", value, on_step=False, on_epoch=True)
+        return super().training_step(batch, index)
+
+
+def test_a_metric_of_training_is_reported_by_the_resumed_run_too(job: Job) -> None:
+    job.id, metrics, monitor = new_job(), (0.1, 0.2, 0.9), {"monitor": "train_acc"}
+    job.fit(metrics, After(2, crash), net=TrainAcc(), **monitor)
+    resumed, _ = job.fit(metrics, net=TrainAcc(), ckpt_path=job.after(2), **monitor)
+    assert resumed.outcome == "converged"
+    assert (resumed.report.sequence, resumed.report.epoch) == (3, 3)
+
+
 def test_the_trial_that_setup_had_started_leaves_no_trace_in_the_beliefs(job: Job) -> None:
     class Look(Callback):
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:

@@ -166,14 +166,19 @@ def test_a_checkpoint_goes_before_the_weights_that_the_trainer_has(
     assert run.spent == (3 * PER_EPOCH * 3.0, 3 * PER_EPOCH)  # the three lost steps do not count
 
 
-def test_without_the_service_it_trains_on_without_a_trial(own_service: ServiceProcess) -> None:
-    run = Run(own_service.url, At(PER_EPOCH + 3, KeyboardInterrupt()))
+def test_without_the_service_it_trains_on_without_a_trial(
+    own_service: ServiceProcess, tmp_path: Path
+) -> None:
+    saver = ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
+    run = Run(own_service.url, saver, At(PER_EPOCH + 3, KeyboardInterrupt()))
     run.fit()
     own_service.kill()
     with pytest.warns(UserWarning, match=WITHOUT):
         run.fit()
     assert run.net.batch_lengths == {4}
     assert run.zeus.outcome is None
+    saved = torch.load(tmp_path / "epoch=8.ckpt", weights_only=True)
+    assert not saved["callbacks"].get("ZeusBSOCallback")
 
 
 def test_a_trial_that_the_service_no_longer_has_is_not_resumed(service: ServiceProcess) -> None:

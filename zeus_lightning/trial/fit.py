@@ -76,6 +76,7 @@ class Fit:
         self._previous: SavedTrial | None = None  # of that fit
         self._stop_heartbeat: Callable[[], None] = lambda: None
         self.reports_after_epoch = False
+        self._has_reported = False  # this fit, not only an earlier one of its trial
         self._batch_size: int | None = None  # set on the program; global
         self._lr_factor = 1.0
         self._probe: loaders.Probe | None = None
@@ -126,7 +127,7 @@ class Fit:
 
     def _continue(self) -> None:
         """Resume the trial of the fit before this one, or train without a trial."""
-        why = "its trial has ended, or it was of another module"
+        self._continues, why = False, "its trial has ended, or it was of another module"
         if self._previous is not None:
             try:
                 self.resume(self._previous)
@@ -199,6 +200,8 @@ class Fit:
                 self._strategy,
                 lambda: loaders.build_probe(self.trainer, self.module, self._attribute, other),
             )
+            # a program may keep the loader that it has built last: that must be the one that trains
+            self.trainer.fit_loop._combined_loader = None
 
     def start_measuring(self) -> None:
         """Check that the dataloaders have the batch size, and start the meter."""
@@ -221,7 +224,7 @@ class Fit:
     def saved_trial(self) -> SavedTrial | None:
         """The trial as it is now, for a checkpoint; None if there is none."""
         if self.record is None:
-            return self._previous
+            return self._previous if self._continues else None
         unsent = () if self._reporter is None else tuple(self._reporter.unsent)
         return SavedTrial(self.record, self._meter.spent_by_now(), unsent)
 
@@ -269,7 +272,7 @@ class Fit:
     def report(self, epoch: int, *, may_wait: bool = False) -> None:
         """Measure and report, with the epochs completed, and apply the service's decision.
 
-        With `may_wait`, a metric that has never been logged is waited for until the epoch's end.
+        With `may_wait`, a metric that this fit has not logged is waited for until the epoch's end.
         """
         reporter = self._reporter
         if reporter is None:
@@ -281,7 +284,7 @@ class Fit:
         is_first, monitor = reporter.record.report is None, self.arguments.monitor
 
         def send() -> Answer | None:
-            if may_wait and is_first and monitor not in self.trainer.callback_metrics:
+            if may_wait and not self._has_reported and monitor not in self.trainer.callback_metrics:
                 return None
             return reporter.report(epoch, spent, self._monitored())
 
@@ -289,6 +292,7 @@ class Fit:
         if answer is None:
             self.reports_after_epoch = True
             return
+        self._has_reported = True
         self._apply(answer, reporter.record)
         if is_first:
             self._check_target(reporter.record)

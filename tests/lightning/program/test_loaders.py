@@ -50,6 +50,21 @@ def test_the_first_night_builds_the_loader_with_another_size_too(
     assert data.batch_size == 8
 
 
+class CountsSteps(Net):
+    """Builds the dataloader before training begins."""
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        self.steps = self.trainer.estimated_stepping_batches
+        return super().configure_optimizers()
+
+
+def test_the_loader_that_was_built_last_is_the_one_that_trains(service: ServiceProcess) -> None:
+    data, net = Watched(), CountsSteps()
+    trainer(zeus(service.url), max_epochs=3).fit(net, data)
+    assert data.built == [8, 4, 8]
+    assert (net.steps, net.batch_lengths) == (3 * 64 // 8, {8})
+
+
 def test_only_a_size_of_the_job_is_tried_and_random_numbers_stay_the_same(
     service: ServiceProcess,
 ) -> None:
