@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 .PHONY: help install demo quick test lint format figures constraints hashes
 
 help:
-	@echo "make demo     train a small recurring job, and see it find its batch size"
+	@echo "make demo     train a small recurring job, and see it find its batch size: two minutes"
 	@echo "make quick    run the tests that start no process: two minutes"
 	@echo "make test     run the whole test suite"
 	@echo "make lint     ruff, mypy and import-linter"
@@ -18,7 +18,7 @@ install: $(STAMP)
 
 $(STAMP): setup.cfg pyproject.toml constraints.txt service/setup.cfg service/requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
-	@echo "Installing into $(VENV): a few minutes the first time."
+	@echo "Installing into $(VENV): about three minutes the first time, more where nothing is cached."
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --constraint constraints.txt \
 		--editable '.[analysis,dev]' --editable './service[analysis]'

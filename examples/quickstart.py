@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import lightning as L  # noqa: N812  (as Lightning's own documentation has it)
 import requests
@@ -35,6 +36,7 @@ from torch.utils.data import DataLoader, TensorDataset, random_split
 from zeus_lightning import ZeusBSOCallback, ZeusTrialFailed
 
 JOB_ID = "quickstart-digits"
+BASELINE_ID = f"{JOB_ID}-default"
 TRIES = 20  # launches of one recurrence, which is given up after them
 
 
@@ -97,10 +99,10 @@ class DigitsNet(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
 
 
-def train(url: str, seed: int) -> ZeusBSOCallback:
-    """One run of the job, as a user's training script would have it."""
+def train(url: str, seed: int, job_id: str, policy: str | None = None) -> ZeusBSOCallback:
+    """One run of a job, as a user's training script would have it."""
     L.seed_everything(seed, verbose=False)
-    zeus = ZeusBSOCallback(url, target_metric=0.97, job_id=JOB_ID)
+    zeus = ZeusBSOCallback(url, target_metric=0.97, job_id=job_id, policy=policy, eta_knob=1.0)
     trainer = L.Trainer(
         max_epochs=100,
         callbacks=[zeus],
@@ -118,6 +120,7 @@ def main() -> None:
     """Run the job's recurrences, and print what was learned."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=12, help="recurrences of the job")
+    parser.add_argument("--default-runs", type=int, default=4, help="runs of the default, beside")
     parser.add_argument("--folder", type=Path, default=Path(".zeus"), help="for the database")
     options = parser.parse_args()
     torch.set_num_threads(1)  # the network is so small that more threads only wait for each other
@@ -126,7 +129,7 @@ def main() -> None:
 
     console = Console()
     try:
-        run_job(options.runs, options.folder, console)
+        run_job(options.runs, options.default_runs, options.folder, console)
     except (KeyboardInterrupt, SystemExit) as stop:
         if isinstance(stop, SystemExit) and stop.code != 1:  # Lightning's answer to Ctrl-C is 1
             raise
@@ -134,11 +137,12 @@ def main() -> None:
         raise SystemExit(130) from None
 
 
-def run_job(runs: int, folder: Path, console: Console) -> None:
+def run_job(runs: int, default_runs: int, folder: Path, console: Console) -> None:
     """Start the service, run the job's recurrences, and print the table."""
     with service(folder) as url:
         console.print(f"The service is at {url}, its database and log in {folder}.")
-        known = known_trials(url)
+        console.print("This takes a minute or two, or more where others use the machine.")
+        known, measured = known_trials(url, JOB_ID), known_trials(url, BASELINE_ID)
         if known:
             console.print(f"Job {JOB_ID!r} continues after {known} trials.")
         names = ("run", "batch size", "why", "outcome", "epochs", "s", "J", "cost (J)")
@@ -151,55 +155,77 @@ def run_job(runs: int, folder: Path, console: Console) -> None:
         with Live(table, console=console, refresh_per_second=4):
             for run in range(1, runs + 1):
                 recur(url, run, known, table)
+            for number in range(measured, default_runs):
+                add_row(table, "default", train(url, number, BASELINE_ID, policy="default"))
         summarize(url, console)
 
 
 def recur(url: str, run: int, known: int, table: Table) -> None:
     """One recurrence: launch the run until it reaches its target."""
     for _ in range(TRIES):
-        zeus = train(url, seed=known + len(table.rows))
-        assert zeus.trial is not None
-        assert zeus.report is not None
-        assert zeus.cost is not None
-        table.add_row(
-            str(run),
-            str(zeus.trial.batch_size),
-            zeus.trial.why,
-            zeus.outcome,
-            str(zeus.report.epoch),
-            f"{zeus.report.time_s:.2f}",
-            f"{zeus.report.energy_j:.1f}",
-            f"{zeus.cost:.1f}",
-            style=None if zeus.outcome == "converged" else "dim",
-        )
+        zeus = train(url, known + len(table.rows), JOB_ID)
+        add_row(table, str(run), zeus)
         if zeus.outcome == "converged":
             return
     raise SystemExit(f"run {run} did not reach its target in {TRIES} tries")
 
 
-def summarize(url: str, console: Console) -> None:
-    """Print the best batch size, and what it costs against the default."""
-    job = requests.get(f"{url}/api/v1/jobs/{JOB_ID}", timeout=10).json()
-    trials = requests.get(f"{url}/api/v1/jobs/{JOB_ID}/trials?limit=1000", timeout=10).json()
-    spec, best = job["spec"], job["best_batch_size"]
+def add_row(table: Table, run: str, zeus: ZeusBSOCallback) -> None:
+    """Add a run to the table."""
+    assert zeus.trial is not None
+    assert zeus.report is not None
+    assert zeus.cost is not None
+    table.add_row(
+        run,
+        str(zeus.trial.batch_size),
+        zeus.trial.why,
+        zeus.outcome,
+        str(zeus.report.epoch),
+        f"{zeus.report.time_s:.2f}",
+        f"{zeus.report.energy_j:.1f}",
+        f"{zeus.cost:.1f}",
+        style=None if zeus.outcome == "converged" else "dim",
+    )
 
-    costs: dict[int, list[float]] = {}  # of the runs that reached the target
-    for trial in trials["trials"]:
-        if trial["outcome"] == "converged":
-            costs.setdefault(trial["batch_size"], []).append(trial["cost"])
-    cost, default = mean(costs[best]), spec["default_batch_size"]
+
+def summarize(url: str, console: Console) -> None:
+    """Print the best batch size and what it costs, and what all runs cost against the default."""
+    job, trials = get_job(url, JOB_ID)
+    spec, best = job["spec"], job["best_batch_size"]
+    converged = [trial for trial in trials if trial["outcome"] == "converged"]
+    cost = mean(trial["cost"] for trial in converged if trial["batch_size"] == best)
     console.print(f"\nBest batch size so far: [bold]{best}[/], at a mean cost of {cost:.1f} J.")
-    if default in costs:
-        default_cost = mean(costs[default])
-        ratio = cost / default_cost
-        console.print(f"The default, {default}, costs {default_cost:.1f} J (ratio {ratio:.2f}).")
+
+    size = spec["default_batch_size"]
+    costs = [
+        trial["cost"]
+        for trial in (*trials, *get_job(url, BASELINE_ID)[1])
+        if trial["batch_size"] == size and trial["outcome"] == "converged"
+    ]
+    default = mean(costs)
+    console.print(
+        f"The default, {size}, costs {default:.1f} J (ratio {cost / default:.2f}; mean of "
+        f"{len(costs)} runs)."
+    )
+    runs, spent = len(converged), sum(trial["cost"] for trial in trials)
+    console.print(
+        f"All {runs} runs, with what was tried and stopped, cost {spent:.0f} J together; {runs} of "
+        f"the default would cost {runs * default:.0f} J (ratio {spent / runs / default:.2f})."
+    )
     estimate = " (an estimate: no energy counter was read)" if "estimate" in spec["meter"] else ""
     console.print(f"Energy by {spec['meter']}{estimate}, on {spec['device_model']}.")
 
 
-def known_trials(url: str) -> int:
-    """How many trials the job has had before."""
-    response = requests.get(f"{url}/api/v1/jobs/{JOB_ID}", timeout=10)
+def get_job(url: str, job_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A job and its trials, as the service has them."""
+    path = f"{url}/api/v1/jobs/{job_id}"
+    trials = requests.get(f"{path}/trials?limit=1000", timeout=10).json()["trials"]
+    return requests.get(path, timeout=10).json(), trials
+
+
+def known_trials(url: str, job_id: str) -> int:
+    """How many trials a job has had before."""
+    response = requests.get(f"{url}/api/v1/jobs/{job_id}", timeout=10)
     return 0 if response.status_code == 404 else int(response.json()["trials"])
 
 

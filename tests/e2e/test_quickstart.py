@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sqlite3
@@ -19,7 +20,8 @@ QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.py"
 
 
 def command(folder: Path, runs: int) -> list[str]:
-    return [sys.executable, str(QUICKSTART), f"--runs={runs}", f"--folder={folder}"]
+    options = [f"--runs={runs}", "--default-runs=2", f"--folder={folder}"]
+    return [sys.executable, str(QUICKSTART), *options]
 
 
 def quickstart(folder: Path, runs: int) -> str:
@@ -32,8 +34,8 @@ def quickstart(folder: Path, runs: int) -> str:
     return result.stdout
 
 
-def finished(folder: Path) -> dict[int, tuple[Any, ...]]:
-    """The trials that have ended, as the database has them."""
+def finished(folder: Path, job_id: str = "quickstart-digits") -> dict[int, tuple[Any, ...]]:
+    """A job's trials that have ended, as the database has them."""
     path = folder / "quickstart.sqlite3"
     if not path.exists():
         return {}
@@ -41,7 +43,8 @@ def finished(folder: Path) -> dict[int, tuple[Any, ...]]:
         try:
             rows = connection.execute(
                 "SELECT trial_number, batch_size, outcome, epoch, cost FROM trials"
-                " WHERE outcome IS NOT NULL"
+                " WHERE outcome IS NOT NULL AND job_id = ?",
+                [job_id],
             ).fetchall()
         except sqlite3.OperationalError:  # not migrated yet
             return {}
@@ -60,6 +63,21 @@ def test_it_prints_each_run_and_a_best_batch_size(tmp_path: Path) -> None:
     converged = [trial for trial in trials.values() if trial[1] == "converged"]
     costs = [cost for size, _, _, cost in converged if size == int(best[1])]
     assert float(best[2]) == pytest.approx(mean(costs), abs=0.05)
+    # The sums: all runs, failed ones included, against as many of the default.
+    baseline = finished(tmp_path, "quickstart-digits-default")
+    assert [trial[:2] for trial in baseline.values()] == [(64, "converged")] * 2
+    assert printed.count("\n  default   64 ") == 2
+    of_default = [cost for size, _, _, cost in (*converged, *baseline.values()) if size == 64]
+    spent, default = sum(trial[3] for trial in trials.values()), mean(of_default)
+    sums = re.search(r"All 3 runs, .* cost (\d+) J together; 3 of the default .* (\d+) J", printed)
+    assert sums
+    assert int(sums[1]) == pytest.approx(spent, abs=0.51)
+    assert int(sums[2]) == pytest.approx(3 * default, abs=0.51)
+    assert f"mean of {len(of_default)} runs" in printed
+    path = tmp_path / "quickstart.sqlite3"
+    with sqlite3.connect(path) as connection:
+        specs = connection.execute("SELECT spec FROM jobs").fetchall()
+    assert [json.loads(spec)["eta_knob"] for (spec,) in specs] == [1, 1]  # no time by the clock
     assert re.search(r"Energy by (nvml|rapl|cpu-estimate \(an estimate)", printed)
 
 
