@@ -36,11 +36,11 @@ if TYPE_CHECKING:  # LightningCLI masks values of this type in the configs that 
 class ZeusBSOCallback(Callback):
     """Batch size optimizer (BSO): train with the batch size that reaches the target at least cost.
 
-    Each `fit` of a new Trainer is one trial of a job: the callback requests a batch size from the service, sets it
-    before any dataloader is built, reports energy and time since training began at each validation
-    end, and stops the run when the target is reached or the batch size has failed. The cost in
-    joules is `eta_knob * energy + (1 - eta_knob) * max_power * time`, where `max_power` is the sum
-    of the devices' highest power limits in watts.
+    Each `fit` of a new Trainer is one trial of a job: the callback requests a batch size from the
+    service, sets it before any dataloader is built, reports energy and time since training began at
+    each validation end, and stops the run when the target is reached or the batch size has failed.
+    The cost in joules is `eta_knob * energy + (1 - eta_knob) * max_power * time`, where `max_power`
+    is the sum of the devices' highest power limits in watts.
 
     It logs `zeus/batch_size`, `zeus/energy_j`, `zeus/time_s`, `zeus/power_w` (mean since training
     began) and `zeus/cost` at each validation end. `fit(ckpt_path=...)` resumes the trial of the
