@@ -189,26 +189,6 @@ def test_a_trial_that_the_service_no_longer_has_is_not_resumed(service: ServiceP
         run.fit()
 
 
-class TrainAcc(Net):
-    def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
-        value = 0.9 if self.trainer.current_epoch >= 2 else 0.1
-        self.log("train_acc", value, on_step=False, on_epoch=True)
-        return super().training_step(batch, index)
-
-
-def test_a_metric_of_training_is_reported_after_the_epoch_by_a_resumed_run_too(
-    service: ServiceProcess,
-) -> None:
-    meter, net = WorkMeter(), TrainAcc()
-    callback = zeus(service.url, monitor="train_acc", meter=meter)
-    runner = trainer(meter, callback, At(8 + 3, ZeroDivisionError()))
-    with pytest.raises(ZeroDivisionError):
-        runner.fit(net, Data())
-    runner.fit(net, Data())
-    assert outcomes(service.url, callback.job.job_id) == ["converged"]
-    assert callback.report.epoch == 3
-
-
 @pytest.mark.parametrize("zeus_first", [True, False])
 @pytest.mark.parametrize("step", [3, PER_EPOCH + 3])
 @pytest.mark.parametrize("kind", [OnExceptionCheckpoint, ModelCheckpoint])
