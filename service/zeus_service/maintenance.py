@@ -233,19 +233,21 @@ def _read_on(
         The job's specification, the point, and the events. The point is a later one if the job's
         checkpoint has passed it, and the start if the job was registered anew.
     """
-    job = jobs.get(connection, job_id)
-    head = jobs.head(connection, job_id)
-    if point is None or not point.job.is_same_job(head):
-        point = checkpoints.latest(connection, job.spec, head)
     while True:
+        head = jobs.head(connection, job_id)
+        spec = jobs.get(connection, job_id).spec
+        if point is None or not point.job.is_same_job(head):
+            point = checkpoints.latest(connection, spec, head)
         events = checkpoints.events_after(connection, job_id, point.sequence, limit=PORTION)
-        latest = checkpoints.latest(connection, job.spec, head)
+        latest = checkpoints.latest(connection, spec, head)
+        if not jobs.head(connection, job_id).is_same_job(head):
+            continue  # it was registered anew between these reads
         if latest.sequence <= point.sequence:  # none of these events was dropped before it was read
             break
         point = latest
     if not events and point.sequence < head.events:
         raise _incomplete(job_id, point.sequence + 1)
-    return job.spec, point, events
+    return spec, point, events
 
 
 def _fold(spec: JobSpec, point: Checkpoint, events: list[StoredEvent]) -> Checkpoint:

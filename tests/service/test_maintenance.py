@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 from service.jobs import spec_json
+from service.store.races import on_servers
 from sqlalchemy import event, func, insert, select, update
 from zeus_service import maintenance, optimizer
 from zeus_service.errors import IncompleteHistory, JobBusy, NotFound
@@ -293,6 +294,23 @@ def test_a_state_is_not_replaced_by_the_fold_of_a_part(app: Flask, which: str) -
     with pytest.raises(IncompleteHistory, match=f"event {sequence} of job 'job'"):
         maintenance.rebuild("job")
     assert stored() == before
+
+
+@on_servers  # SQLite reads a snapshot
+def test_a_job_that_is_registered_anew_while_it_is_read_has_its_own_state(app: Flask) -> None:
+    register()
+    number = optimizer.start_trial("job", None)[0].trial_number
+    optimizer.end_trial("job", number, TrialEnd(outcome="withdrawn"))
+    reads: list[str] = []
+
+    def register_anew(statement: str) -> None:
+        if statement.startswith("SELECT jobs.job_id") and not reads:
+            reads.append(statement)
+            register(batch_sizes=[2, 4], default_batch_size=2)
+
+    with after_each(register_anew):
+        assert maintenance.rebuild("job")
+    assert optimizer.start_trial("job", None)[0].batch_size == 2
 
 
 def test_a_job_with_missing_events_keeps_no_other_from_being_pruned(
