@@ -76,6 +76,12 @@ class IncompleteHistory(OptimizerError):
     status, code = 409, "incomplete_history"
 
 
+class BrokenJob(OptimizerError):
+    """The job's row cannot be read; `zeus-service rebuild` mends it, or reports why it cannot."""
+
+    status, code = 500, "broken_job"
+
+
 class UnknownPolicy(OptimizerError):
     """No policy has this name."""
 

@@ -23,7 +23,7 @@ from zeus_service.spec import MAX_INTEGER, JobSpec
 from zeus_service.store import checkpoints, jobs, retention
 from zeus_service.store.checkpoints import Checkpoint, MissingEvents, StoredEvent
 from zeus_service.store.engine import shrink_sqlite_file
-from zeus_service.store.jobs import JobHead, LockedJob
+from zeus_service.store.jobs import JobHead
 from zeus_service.store.models import db
 from zeus_service.store.retention import PORTION, Old
 from zeus_service.store.transactions import use_case
@@ -235,7 +235,7 @@ def _read_on(
     """
     while True:
         head = jobs.head(connection, job_id)
-        spec = jobs.get(connection, job_id).spec
+        spec = jobs.spec_of(connection, job_id)
         if point is None or not point.job.is_same_job(head):
             point = checkpoints.latest(connection, spec, head)
         events = checkpoints.events_after(connection, job_id, point.sequence, limit=PORTION)
@@ -270,10 +270,9 @@ def _store(connection: Connection, job_id: str, point: Checkpoint) -> bool | Non
     head = jobs.head(connection, job_id, lock=True)
     if not head.is_same_job(point.job) or head.events != point.sequence:
         return None
-    job = LockedJob.lock(connection, job_id)
-    if point.state == job.state:
+    if jobs.state_is(connection, job_id, point.state):
         return True
-    job.replace_state(point.state, time.time())
+    jobs.replace_state(connection, jobs.spec_of(connection, job_id), point.state, time.time())
     return False
 
 

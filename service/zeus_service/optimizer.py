@@ -7,11 +7,13 @@ which its run continues takes no job lock. An unknown job or trial raises `NotFo
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 
 import numpy as np
 from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
 
 from zeus_service import counters, history, messages, stopping
 from zeus_service.errors import (
@@ -32,6 +34,8 @@ from zeus_service.spec import JobSpec
 from zeus_service.store import jobs, leases, statements, trials
 from zeus_service.store.jobs import LockedJob, StoredJob
 from zeus_service.store.transactions import ATTEMPTS, Raced, after_commit, use_case
+
+logger = logging.getLogger(__name__)
 
 _HARDWARE = {"max_power_w", "num_devices", "device_model", "meter"}
 _OTHER_HARDWARE = (
@@ -295,9 +299,18 @@ def get_job(connection: Connection, job_id: str) -> messages.Job:
 
 @use_case(read_only=True)
 def list_jobs(connection: Connection, *, after: str = "", limit: int = 100) -> messages.JobList:
-    """Return jobs with an id greater than `after`, ordered by id."""
-    found = jobs.page(connection, after=after, limit=limit)
-    return messages.JobList(jobs=[_summary(job) for job in found])
+    """Return jobs with an id greater than `after`, ordered by id.
+
+    One whose row cannot be read has the stage `broken`.
+    """
+    try:
+        found = [_summary(job) for job in jobs.page(connection, after=after, limit=limit)]
+    except SQLAlchemyError:
+        raise
+    except Exception:  # noqa: BLE001 - what is wrong with a row may have any form
+        ids = jobs.ids(connection, after=after, limit=limit)
+        found = [_summary_or_broken(connection, job_id) for job_id in ids]
+    return messages.JobList(jobs=found)
 
 
 @use_case(read_only=True)
@@ -334,6 +347,23 @@ def _same_answer(
 def _count_energy(connection: Connection, trial: messages.Trial, given: messages.Report) -> None:
     joules = max(0.0, given.energy_j - trial.energy_j)
     after_commit(connection, lambda: counters.energy_j.inc(joules))
+
+
+def _summary_or_broken(connection: Connection, job_id: str) -> messages.JobSummary:
+    try:
+        return _summary(jobs.get(connection, job_id))
+    except SQLAlchemyError:
+        raise
+    except Exception as error:  # noqa: BLE001 - as in `list_jobs`
+        logger.error("job %r is broken: %s", job_id, error)  # noqa: TRY400 - the message says all
+        head = jobs.head(connection, job_id)
+        return messages.JobSummary(
+            job_id=job_id,
+            stage="broken",
+            best_batch_size=None,
+            trials=head.trials,
+            updated_at=head.registered_at,
+        )
 
 
 def _summary(job: StoredJob) -> messages.JobSummary:

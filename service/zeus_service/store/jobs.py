@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
 
 from zeus_service import counters, history
-from zeus_service.errors import NotFound
+from zeus_service.errors import BrokenJob, NotFound
 from zeus_service.policies import policy_of
 from zeus_service.policies.base import State
 from zeus_service.spec import JobSpec
@@ -37,8 +37,11 @@ class StoredJob:
 
     @classmethod
     def of(cls, row: Row[Any]) -> StoredJob:
-        """Read a row that has the columns of `JOBS`."""
-        spec = JobSpec.model_validate(row.spec)
+        """Read a row that has the columns of `JOBS`; raise `BrokenJob` if that is impossible."""
+        spec = read_spec(row.job_id, row.spec)
+        parts = policy_of(spec).initial_state(spec).keys()
+        if not isinstance(row.state, dict) or not parts <= row.state.keys():
+            raise _broken_state(row.job_id)
         return cls(spec, row.state, row.cost_bound, row.trials, row.events, row.updated_at)
 
 
@@ -64,8 +67,10 @@ class JobHead:
 
 def find(connection: Connection, job_id: str) -> StoredJob | None:
     """Read a job, without a lock; return None if there is none."""
-    row = connection.execute(statements.JOB, {"this_job": job_id}).one_or_none()
-    return None if row is None else StoredJob.of(row)
+    try:
+        return get(connection, job_id)
+    except NotFound:
+        return None
 
 
 def get(connection: Connection, job_id: str) -> StoredJob:
@@ -77,6 +82,56 @@ def page(connection: Connection, *, after: str, limit: int) -> list[StoredJob]:
     """Read the jobs with an id greater than `after`, ordered by id."""
     query = select(JOBS).where(JOBS.c.job_id > after).order_by(JOBS.c.job_id).limit(limit)
     return [StoredJob.of(row) for row in connection.execute(query)]
+
+
+def ids(connection: Connection, *, after: str, limit: int) -> list[str]:
+    """Read the ids of the jobs of a page."""
+    query = select(JOBS.c.job_id).where(JOBS.c.job_id > after).order_by(JOBS.c.job_id).limit(limit)
+    return list(connection.execute(query).scalars())
+
+
+def read_spec(job_id: str, stored: object) -> JobSpec:
+    """Read a stored specification.
+
+    Raises:
+        BrokenJob: It is none, or names a policy that this version does not have.
+    """
+    try:
+        spec = JobSpec.model_validate(stored)
+    except ValueError as error:
+        raise BrokenJob(
+            f"the specification of job {job_id!r} cannot be read: restore a backup, or delete it"
+        ) from error
+    try:
+        policy_of(spec)
+    except KeyError as error:
+        raise BrokenJob(
+            f"job {job_id!r} has the policy {spec.policy!r}, which this version does not have: use "
+            "the version that registered it, or delete the job"
+        ) from error
+    return spec
+
+
+def spec_of(connection: Connection, job_id: str) -> JobSpec:
+    """Read a job's specification, whatever its state is."""
+    query = select(JOBS.c.spec).where(JOBS.c.job_id == bindparam("this_job"))
+    return read_spec(job_id, _one(connection, query, {"this_job": job_id}).spec)
+
+
+def state_is(connection: Connection, job_id: str, state: State) -> bool:
+    """Whether a job's stored state is this one; it may be no JSON."""
+    try:
+        stored = connection.execute(select(JOBS.c.state).where(JOBS.c.job_id == job_id)).scalar()
+    except ValueError:
+        return False
+    return bool(stored == state)
+
+
+def replace_state(connection: Connection, spec: JobSpec, state: State, now: float) -> None:
+    """Store a state in place of a locked job's own."""
+    job = update(JOBS).where(JOBS.c.job_id == spec.job_id)
+    bound = _cost_bound(spec, state)
+    connection.execute(job.values(state=state, cost_bound=bound, updated_at=now))
 
 
 def add(connection: Connection, spec: JobSpec, now: float) -> None:
@@ -222,12 +277,6 @@ class LockedJob:
         )
         return True
 
-    def replace_state(self, state: State, now: float) -> None:
-        """Store a state in place of the one that was read."""
-        job = update(JOBS).where(JOBS.c.job_id == self.spec.job_id)
-        bound = _cost_bound(self.spec, state)
-        self._connection.execute(job.values(state=state, cost_bound=bound, updated_at=now))
-
 
 def lock_to_start(
     connection: Connection, job_id: str, idempotency_key: str | None, now: float
@@ -245,11 +294,21 @@ def lock_to_start(
 
 
 def _one(connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> Row[Any]:
-    row = connection.execute(query, values).one_or_none()
+    job_id = values["this_job"]
+    try:
+        row = connection.execute(query, values).one_or_none()
+    except ValueError as error:  # a column is no JSON
+        raise _broken_state(job_id) from error
     if row is None:
-        job_id = values["this_job"]
         raise NotFound(f"no job {job_id!r}; `zeus-service jobs` lists the existing jobs")
     return row
+
+
+def _broken_state(job_id: str) -> BrokenJob:
+    return BrokenJob(
+        f"the state of job {job_id!r} cannot be read; `zeus-service rebuild` makes it from its "
+        "history, or reports why it cannot"
+    )
 
 
 def _cost_bound(spec: JobSpec, state: State) -> float | None:

@@ -8,6 +8,7 @@ from zeus_service.errors import NotFound
 from zeus_service.messages import Decision, Report, Trial, TrialStart
 from zeus_service.spec import JobSpec
 from zeus_service.store import statements
+from zeus_service.store.jobs import read_spec
 from zeus_service.store.models import REPORTS, TRIALS
 from zeus_service.store.writes import bind_values
 
@@ -18,7 +19,7 @@ def get_with_job(
     """Read a trial, its job's specification, and its job's early-stop bound in joules."""
     row = _one(connection, statements.TRIAL_WITH_JOB, job_id, trial_number)
     trial = Trial.model_validate(row, from_attributes=True)
-    return trial, JobSpec.model_validate(row.spec), row.cost_bound
+    return trial, read_spec(job_id, row.spec), row.cost_bound
 
 
 def get(connection: Connection, job_id: str, trial_number: int, *, lock: bool = False) -> Trial:
