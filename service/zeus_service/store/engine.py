@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 import time
 from pathlib import Path
@@ -50,12 +51,22 @@ _READ_ONLY = frozenset({"25006", 1290, 1836})
 """Errors of a read-only server: another one has replaced it, or will."""
 
 
+_FULL = frozenset({1040, 1203, 1226, "53300"})
+_FULL_TEXT = "too many (clients|connections)|connection slots are reserved"
+
+
 def error_code(error: BaseException | None) -> object:
     """PostgreSQL's SQLSTATE, MySQL's number, or `SQLITE_BUSY`."""
     if getattr(error, "sqlite_errorname", "").startswith(SQLITE_BUSY):
         return SQLITE_BUSY  # it has variants, such as SQLITE_BUSY_RECOVERY
     arguments = getattr(error, "args", ())
     return getattr(error, "sqlstate", None) or next(iter(arguments), None)
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether the server refused a connection because it has as many as it allows."""
+    # psycopg has no SQLSTATE for a connection that was refused
+    return error_code(error) in _FULL or bool(re.search(_FULL_TEXT, str(error)))
 
 
 def cause(error: SQLAlchemyError) -> str:
@@ -175,8 +186,11 @@ def _set_up_sqlite(engine: Engine) -> None:
     """
 
     @event.listens_for(engine, "do_connect")
-    def do_connect(_dialect: Any, record: Any, *_arguments: Any) -> None:
+    def do_connect(_dialect: Any, record: Any, arguments: list[Any], options: Any) -> None:
         record.info["file"] = _file(engine.url)
+        # A file that was removed is an error: connecting must not create an empty one.
+        arguments[0] = f"{Path(engine.url.database or '').absolute().as_uri()}?mode=rw"
+        options["uri"] = True
 
     @event.listens_for(engine, "connect")
     def connect(connection: Any, _record: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from sqlalchemy import Connection, exc
 
 from zeus_service.errors import Contended
-from zeus_service.store.engine import SQLITE_BUSY, error_code, writers
+from zeus_service.store.engine import SQLITE_BUSY, error_code, is_full, writers
 from zeus_service.store.models import db
 from zeus_service.store.queue import turn
 
@@ -77,7 +77,8 @@ def use_case(
 
     The function is called again in a new transaction, a few times, after short waits, if another
     transaction conflicted with it, or if the connection turns out to be lost: most were lost while
-    they were idle, and the pool replaces them. Nothing has been written in these cases. Only the
+    they were idle, and the pool replaces them. If the server has as many connections as it allows,
+    it waits for one of the pool's own. Nothing has been written in these cases. Only the
     caller can find out whether a commit whose response was lost was carried out. With `one_write`
     the write may have been carried out, too: the function must then find it done.
 
@@ -116,16 +117,17 @@ def use_case(
                 except (Raced, exc.DBAPIError) as error:
                     code = error_code(error.orig)
                     contended = isinstance(error, Raced) or code in _CONFLICTS
+                    full = is_full(error.orig)  # a pooled connection may become free
                     lost = error.connection_invalidated and not committing
-                    if not (contended or lost or isinstance(error, exc.IntegrityError)):
+                    if not (contended or lost or full or isinstance(error, exc.IntegrityError)):
                         raise
-                    file_locked = code == SQLITE_BUSY
-                    if time.monotonic() > last or (attempt >= ATTEMPTS and not file_locked):
+                    patient = full or code == SQLITE_BUSY
+                    if time.monotonic() > last or (attempt >= ATTEMPTS and not patient):
                         if contended:
                             raise Contended(_CONTENDED) from error
                         raise
                     logger.debug("attempt %d of %s: %s", attempt, function.__name__, error)
-                time.sleep(random.uniform(0, 0.05 if file_locked else 0.005 * 2**attempt))
+                time.sleep(random.uniform(0, 0.05 if patient else 0.005 * 2**attempt))
 
         return in_turn
 
