@@ -105,7 +105,7 @@ def start_trial(
         KeyConflict: The key was used for another job.
         ExhaustedJob: Every batch size has failed, and no trial from before that is running.
     """
-    job, known, any_expired = jobs.lock_to_start(connection, job_id, idempotency_key, time.time())
+    job, known, any_expired = jobs.lock_to_start(connection, job_id, idempotency_key)
     if known is not None:
         if known[0] != job_id:
             raise KeyConflict("this Idempotency-Key was used for another job; make a new one")
@@ -286,7 +286,7 @@ def heartbeat(
     _check_generation(trial, generation)
     if trial.outcome is not None:
         raise _finished(trial)
-    if not leases.extend(connection, trial, time.time() + spec.lease_s):
+    if not leases.extend(connection, trial, spec.lease_s):
         raise Raced
     return messages.Lease(lease_s=spec.lease_s)
 

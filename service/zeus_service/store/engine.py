@@ -44,7 +44,8 @@ _SESSION = {
     # Timeouts release the locks of a host that died before its TCP connection times out.
     "postgresql": "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; "
     "SET default_transaction_isolation = 'read committed'",
-    "mysql": "SET SESSION innodb_lock_wait_timeout = 10, SESSION wait_timeout = 600",
+    "mysql": "SET SESSION innodb_lock_wait_timeout = 10, SESSION wait_timeout = 600, "
+    "SESSION time_zone = '+00:00'",
 }
 
 _READ_ONLY = frozenset({"25006", 1290, 1836})
@@ -59,8 +60,9 @@ def error_code(error: BaseException | None) -> object:
     """PostgreSQL's SQLSTATE, MySQL's number, or `SQLITE_BUSY`."""
     if getattr(error, "sqlite_errorname", "").startswith(SQLITE_BUSY):
         return SQLITE_BUSY  # it has variants, such as SQLITE_BUSY_RECOVERY
-    arguments = getattr(error, "args", ())
-    return getattr(error, "sqlstate", None) or next(iter(arguments), None)
+    first = next(iter(getattr(error, "args", ())), None)
+    # PyMySQL has an SQLSTATE, too, but one for many numbers
+    return first if isinstance(first, int) else getattr(error, "sqlstate", None) or first
 
 
 def is_full(error: BaseException | None) -> bool:

@@ -41,7 +41,7 @@ class StoredJob:
         spec = read_spec(row.job_id, row.spec)
         parts = policy_of(spec).initial_state(spec).keys()
         if not isinstance(row.state, dict) or not parts <= row.state.keys():
-            raise _broken_state(row.job_id)
+            raise unreadable(row.job_id)
         return cls(spec, row.state, row.cost_bound, row.trials, row.events, row.updated_at)
 
 
@@ -279,7 +279,7 @@ class LockedJob:
 
 
 def lock_to_start(
-    connection: Connection, job_id: str, idempotency_key: str | None, now: float
+    connection: Connection, job_id: str, idempotency_key: str | None
 ) -> tuple[LockedJob, tuple[str, int] | None, bool]:
     """Lock a job for a start, in one statement.
 
@@ -287,7 +287,7 @@ def lock_to_start(
         The job; the job id and number of the trial that was started with the same key, if there is
         one; and whether the lease of a running trial has expired.
     """
-    values = {"this_job": job_id, "this_key": idempotency_key, "now": now}
+    values = {"this_job": job_id, "this_key": idempotency_key}
     row = _one(connection, statements.LOCKED_JOB_TO_START, values)
     known = None if row.key_job_id is None else (row.key_job_id, row.key_trial_number)
     return LockedJob(connection, row), known, row.any_expired
@@ -298,16 +298,17 @@ def _one(connection: Connection, query: Select[Any], values: Mapping[str, Any]) 
     try:
         row = connection.execute(query, values).one_or_none()
     except ValueError as error:  # a column is no JSON
-        raise _broken_state(job_id) from error
+        raise unreadable(job_id) from error
     if row is None:
         raise NotFound(f"no job {job_id!r}; `zeus-service jobs` lists the existing jobs")
     return row
 
 
-def _broken_state(job_id: str) -> BrokenJob:
+def unreadable(job_id: str) -> BrokenJob:
+    """The error for a row with a column that is no JSON, or no state."""
     return BrokenJob(
-        f"the state of job {job_id!r} cannot be read; `zeus-service rebuild` makes it from its "
-        "history, or reports why it cannot"
+        f"the row of job {job_id!r} cannot be read: `zeus-service rebuild` makes its state from "
+        "its history; if that fails, restore a backup, or delete the job"
     )
 
 

@@ -9,13 +9,14 @@ from sqlalchemy import Connection, bindparam, select, update
 from zeus_service.history import Event
 from zeus_service.messages import Trial
 from zeus_service.policies.base import Choice
+from zeus_service.store.clock import unix_now
 from zeus_service.store.models import TRIALS
 
 # Unordered: to order them, SQLite would read all trials of the job.
 EXPIRED = select(*TRIALS.c["trial_number", "batch_size", "why", "cost"]).where(
     TRIALS.c.job_id == bindparam("this_job"),
     TRIALS.c.outcome.is_(None),
-    TRIALS.c.lease_expires_at < bindparam("now"),
+    TRIALS.c.lease_expires_at < unix_now(),
 )
 """Running trials of a job whose lease has expired; see `statements` for the parameters."""
 
@@ -27,14 +28,16 @@ _EXTENDED = (
         TRIALS.c.trial_number == bindparam("this_trial"),
         TRIALS.c.outcome.is_(None),
     )
-    .values(lease_expires_at=bindparam("expires_at"))
+    .values(
+        lease_expires_at=unix_now() + bindparam("lease_s", type_=TRIALS.c.lease_expires_at.type)
+    )
 )
 
 
-def extend(connection: Connection, trial: Trial, expires_at: float) -> bool:
-    """Extend the lease of a trial; return False if the trial has ended."""
+def extend(connection: Connection, trial: Trial, lease_s: float) -> bool:
+    """Extend the lease of a trial from now on; return False if the trial has ended."""
     this = {"this_job": trial.job_id, "this_trial": trial.trial_number}
-    return connection.execute(_EXTENDED, {**this, "expires_at": expires_at}).rowcount > 0
+    return connection.execute(_EXTENDED, {**this, "lease_s": lease_s}).rowcount > 0
 
 
 def lose_expired(connection: Connection, job_id: str, now: float) -> list[Event]:
@@ -42,7 +45,7 @@ def lose_expired(connection: Connection, job_id: str, now: float) -> list[Event]
 
     The job must be locked.
     """
-    expired = connection.execute(_LOCKED_EXPIRED, {"this_job": job_id, "now": now}).all()
+    expired = connection.execute(_LOCKED_EXPIRED, {"this_job": job_id}).all()
     if not expired:
         return []
     numbers = [row.trial_number for row in expired]

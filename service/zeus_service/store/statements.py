@@ -6,7 +6,6 @@ use its value as that column's new value.
     this_job, this_trial          the job's id and the trial's number
     this_key                      the idempotency key of a start
     this_sequence                 the sequence number of a report
-    now                           Unix seconds
     read_reports, read_outcome, read_generation    the trial's values as they were read
     TABLE_COLUMN                  the new value of a column; see `writes.parameters`
 """

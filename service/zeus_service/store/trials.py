@@ -8,7 +8,7 @@ from zeus_service.errors import NotFound
 from zeus_service.messages import Decision, Report, Trial, TrialStart
 from zeus_service.spec import JobSpec
 from zeus_service.store import statements
-from zeus_service.store.jobs import read_spec
+from zeus_service.store.jobs import read_spec, unreadable
 from zeus_service.store.models import REPORTS, TRIALS
 from zeus_service.store.writes import bind_values
 
@@ -77,7 +77,7 @@ def start_values(start: TrialStart, idempotency_key: str | None, now: float) -> 
         "start_cost_bound": start.cost_bound,
         "reason": "",
         "started_at": now,
-        "lease_expires_at": now + start.lease_s,
+        "lease_expires_at": start.lease_s,
         **dict.fromkeys(("outcome", "ended_at", "metric")),
         **dict.fromkeys(("reports", "epoch", "time_s", "energy_j", "cost"), 0),
     }
@@ -104,7 +104,7 @@ def report_values(
         "reports": report.sequence,
         **report.model_dump(exclude={"sequence"}),
         "cost": decision.cost,
-        "lease_expires_at": now + lease_s,
+        "lease_expires_at": lease_s,
         "outcome": decision.outcome,
         "reason": decision.reason if decision.outcome else "",
         "ended_at": now if decision.outcome else None,
@@ -130,7 +130,10 @@ def end_values(ended: Trial) -> dict[str, Any]:
 
 def _one(connection: Connection, query: Select[Any], job_id: str, trial_number: int) -> Row[Any]:
     this = {"this_job": job_id, "this_trial": trial_number}
-    row = connection.execute(query, this).one_or_none()
+    try:
+        row = connection.execute(query, this).one_or_none()
+    except ValueError as error:  # the job's specification is no JSON
+        raise unreadable(job_id) from error
     if row is None:
         raise NotFound(f"no trial {trial_number} of job {job_id!r}; start one first")
     return row

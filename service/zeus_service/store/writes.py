@@ -12,6 +12,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, Insert, Table, TableClause, Update
 
+from zeus_service.store.clock import unix_now
+
 Write = Update | Table
 """A table stands for the insertion of a row."""
 
@@ -58,12 +60,18 @@ def _statement(write: Write) -> Insert | Update:
     return write if isinstance(write, Update) else sa.insert(write).values(parameters(write))
 
 
-def parameters(table: TableClause, *columns: str) -> dict[str, sa.BindParameter[Any]]:
-    """Bound parameters for the new values of columns, by column; without `columns`, of all."""
-    return {
+def parameters(table: TableClause, *columns: str) -> dict[str, sa.ColumnElement[Any]]:
+    """Bound parameters for the new values of columns, by column; without `columns`, of all.
+
+    That for when a lease expires is in seconds from now.
+    """
+    values: dict[str, sa.ColumnElement[Any]] = {
         name: sa.bindparam(f"{table.name}_{name}", type_=table.c[name].type)
         for name in columns or table.c.keys()
     }
+    if "lease_expires_at" in values:
+        values["lease_expires_at"] = unix_now() + values["lease_expires_at"]
+    return values
 
 
 def bind_values(table: TableClause, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,30 @@
+"""The database's clock: replicas count leases by it, whatever their own clocks are."""
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+
+class unix_now(FunctionElement[float]):  # noqa: N801 - SQLAlchemy's style for functions
+    """Unix seconds, when the statement is executed."""
+
+    type = sa.Double()
+    inherit_cache = True
+
+
+@compiles(unix_now)
+def _sqlite(_element: unix_now, _compiler: Any, **_options: Any) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(unix_now, "postgresql")
+def _postgresql(_element: unix_now, _compiler: Any, **_options: Any) -> str:
+    return "CAST(extract(epoch FROM clock_timestamp()) AS double precision)"
+
+
+@compiles(unix_now, "mysql")
+@compiles(unix_now, "mariadb")
+def _mysql(_element: unix_now, _compiler: Any, **_options: Any) -> str:
+    return "CAST(unix_timestamp(now(6)) AS double)"  # sessions have UTC
