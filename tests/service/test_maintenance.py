@@ -304,7 +304,7 @@ def test_a_job_that_is_registered_anew_while_it_is_read_has_its_own_state(app: F
     reads: list[str] = []
 
     def register_anew(statement: str) -> None:
-        if statement.startswith("SELECT jobs.job_id") and not reads:
+        if statement.startswith("SELECT jobs.spec") and not reads:
             reads.append(statement)
             register(batch_sizes=[2, 4], default_batch_size=2)
 
