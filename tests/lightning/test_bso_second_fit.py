@@ -213,3 +213,22 @@ def test_a_checkpoint_saved_on_an_exception_counts_what_was_spent_by_then(
     assert outcomes(service.url, run.id) == ["converged", "converged", "withdrawn"]
     rest = -step % PER_EPOCH  # Lightning takes up the epoch where it was
     assert again.report.energy_j == (step + rest) * 3.0
+
+
+class Fixed(Data):
+    """Takes no other batch size once training has begun."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "batch_size" and getattr(self, "trainer", None) and self.trainer.global_step:
+            raise RuntimeError("too late")
+        super().__setattr__(name, value)
+
+
+def test_what_was_spent_is_saved_also_if_the_program_cannot_be_restored(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    run = Run(service.url, OnExceptionCheckpoint(tmp_path, "saved"), At(3, ZeroDivisionError()))
+    run.data = Fixed(8)
+    run.fit()
+    saved = torch.load(tmp_path / "saved.ckpt", weights_only=True)
+    assert saved["callbacks"]["ZeusBSOCallback"]["energy_j"] == 9.0

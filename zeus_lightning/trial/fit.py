@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 from lightning.pytorch import LightningModule, Trainer
@@ -402,11 +402,10 @@ class Fit:
                 self._publish(reporter.record)
         finally:
             spent = None
-            with suppress(Exception):
-                self.injection.undo()
+            with suppress(Exception), closing(self._meter):
                 if record is not None and record.outcome in RESUMABLE:
                     spent = self._meter.spent_at_end()
-                self._meter.close()
+                self.injection.undo()
         if record is None:
             return None
         unsent = () if reporter is None else tuple(reporter.unsent)
