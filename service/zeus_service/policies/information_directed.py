@@ -23,9 +23,9 @@ time after the first: a job that has become slower for good converges again.
 
 **Drift.** The surprises of a job's runs, deviations of their log costs from the expectation, are
 added up in both directions. When a sum exceeds its threshold, the job has changed: costs are
-forgotten, and exploration starts again. Source: Page, "Continuous inspection schemes", Biometrika
-41, 1954. With a `window_size`, earlier runs also count less: by the factor `1 - 1 / window_size`
-for each later verdict.
+forgotten, and exploration starts again. A batch size's first two runs are not added up. Source:
+Page, "Continuous inspection schemes", Biometrika 41, 1954. With a `window_size`, earlier runs also
+count less: by the factor `1 - 1 / window_size` for each later verdict.
 """
 
 import math
@@ -52,7 +52,11 @@ from zeus_service.policies.cost_model import (
     lowest,
     normal_cdf,
 )
-from zeus_service.policies.failure_model import failure_probabilities
+from zeus_service.policies.failure_model import (
+    PRIOR_FAILURES,
+    PRIOR_SUCCESSES,
+    failure_probabilities,
+)
 from zeus_service.policies.unfinished import passed_over
 from zeus_service.spec import JobSpec
 
@@ -60,6 +64,12 @@ DRAWS = 256
 REGRET_EXPONENT = 2.5
 """2 in the source. A larger exponent explores less, and nearer to the best batch size."""
 FAILURES_TO_GIVE_UP = 2
+OUT_OF_MEMORY_TO_GIVE_UP = 2
+"""At least; more if batch sizes that fit run out of memory, too."""
+BAD_LUCK = 0.005
+"""Tries that run out of memory are no chance if the probability of that is at most this."""
+TRAINED = ("converged", "early_stopped", "not_converged", "diverged")
+"""Verdicts of runs that did not run out of memory."""
 LEAST_COST = 1e-300
 """In joules. A smaller cost means that the meter does not count."""
 COST_OF_FAILURE = 4.0
@@ -92,10 +102,10 @@ class InformationDirectedPolicy:
             "failed": [0.0] * count,  # number of tries that failed, in fractions
             "pulls": [0] * count,  # number of verdicts
             "ever_converged": [False] * count,
-            "hard_failures": [0] * count,  # number of failures except early stops
+            "hard_failures": [0] * count,  # number of failures but early stops and out of memory
+            "out_of_memory": [0] * count,  # number of tries that ran out of memory
             "failure": [None] * count,  # verdict of the latest failure
-            "fits": 0,  # largest batch size that converged
-            "too_large": None,  # smallest batch size that ran out of memory
+            "fits": 0,  # largest batch size that trained
             "unfinished": {},  # counted by `history`
             "running": {},  # {batch size: number of trials running}
             "cusum": [0.0, 0.0],  # cumulative sums of surprises: [dearer, cheaper]
@@ -144,6 +154,8 @@ class InformationDirectedPolicy:
         index = spec.batch_sizes.index(batch_size)
         after = _discounted(spec, before)
         after["pulls"][index] += 1
+        if observation.verdict in TRAINED:
+            after["fits"] = max(after["fits"], batch_size)
         if observation.verdict == "converged":
             _add_convergence(spec, before, after, index, observation)
         else:
@@ -297,12 +309,26 @@ def _why_given_up(spec: JobSpec, state: State, index: int) -> str:
     """
     if state["ever_converged"][index]:
         return ""
-    batch_size = spec.batch_sizes[index]
-    if state["too_large"] is not None and batch_size >= max(state["too_large"], state["fits"] + 1):
+    if _exceeds_memory(spec, state, index):
         return "out_of_memory"
     if state["hard_failures"][index] >= FAILURES_TO_GIVE_UP:
         return str(state["failure"][index])
     return ""
+
+
+def _exceeds_memory(spec: JobSpec, state: State, index: int) -> bool:
+    """Whether a batch size is too large for the memory, and bad luck unlikely to be the cause.
+
+    Without a limit, each try runs out of memory as often as those of batch sizes that are known to
+    fit. Above these, all tries up to this batch size have run out of memory, if any has.
+    """
+    fits = int(np.searchsorted(spec.batch_sizes, state["fits"], side="right"))
+    failures = sum(state["out_of_memory"][fits : index + 1])
+    if failures < OUT_OF_MEMORY_TO_GIVE_UP:
+        return False
+    others = PRIOR_FAILURES + sum(state["out_of_memory"][:fits])
+    rate = others / (PRIOR_FAILURES + PRIOR_SUCCESSES + sum(state["pulls"][:fits]))
+    return bool(rate**failures <= BAD_LUCK)
 
 
 def _discounted(spec: JobSpec, state: State) -> State:
@@ -321,7 +347,6 @@ def _add_convergence(
     state["stops_in_a_row"] = 0
     state["ever_converged"][index] = True
     state["converged"][index] += 1
-    state["fits"] = max(state["fits"], observation.choice.batch_size)
     if observation.cost < LEAST_COST:
         return
     log_cost = reproducible(math.log(observation.cost))
@@ -338,13 +363,11 @@ def _add_convergence(
 def _add_failure(
     spec: JobSpec, before: State, state: State, index: int, observation: Observation
 ) -> None:
-    if observation.verdict == "out_of_memory" and not state["ever_converged"][index]:
-        smallest = state["too_large"] or observation.choice.batch_size
-        state["too_large"] = min(smallest, observation.choice.batch_size)
     belief = _belief(spec, before)
     if observation.verdict != "early_stopped" or belief is None:
         state["failed"][index] += 1
-        state["hard_failures"][index] += 1
+        kind = "out_of_memory" if observation.verdict == "out_of_memory" else "hard_failures"
+        state[kind][index] += 1
         return
     if state["ever_converged"][index]:
         state["stops_in_a_row"] += 1

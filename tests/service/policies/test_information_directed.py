@@ -104,10 +104,68 @@ def test_a_failure_makes_those_further_out_unlikely_to_converge_either() -> None
     assert {c.batch_size for c in choices(job, state)}.isdisjoint({8, 16, 32})
 
 
+def given_up(job: JobSpec, state: State) -> set[int]:
+    return {arm.batch_size for arm in policy.describe(job, state) if arm.status != "alive"}
+
+
+def out_of_memory(*batch_sizes: int) -> list[tuple[int, float, Verdict]]:
+    return [(batch_size, 0.0, "out_of_memory") for batch_size in batch_sizes]
+
+
+def test_running_out_of_memory_once_gives_up_nothing_and_twice_all_larger_ones() -> None:
+    job, fits = spec(), (32, 100.0)
+    assert given_up(job, after(job, fits, *out_of_memory(64))) == set()
+    assert given_up(job, after(job, fits, *out_of_memory(64, 64))) == {64, 128}
+
+
+def test_a_smaller_batch_size_that_runs_out_of_memory_is_the_second_opinion() -> None:
+    job = spec()
+    assert given_up(job, after(job, (32, 100.0), *out_of_memory(128, 64))) == {128}
+    assert given_up(job, after(job, *out_of_memory(128, 64), (64, 100.0))) == set()
+
+
+def test_a_run_that_trains_shows_that_its_batch_size_fits() -> None:
+    job, trains = spec(), (64, 100.0, "diverged")
+    assert given_up(job, after(job, (32, 100.0), *out_of_memory(64, 64), trains)) == set()
+
+
+def test_memory_that_others_take_now_and_then_needs_further_opinions() -> None:
+    job = spec()
+    trials = [*[(32, 100.0)] * 8, *out_of_memory(32, 32)]
+    assert given_up(job, after(job, *trials, *out_of_memory(64, 64, 64))) == set()
+    assert given_up(job, after(job, *trials, *out_of_memory(*[64] * 4))) == {64, 128}
+
+
 def test_out_of_memory_spares_what_has_converged() -> None:
     job = spec()
-    state = after(job, (64, 100.0), (64, 0.0, "out_of_memory"), (128, 0.0, "out_of_memory"))
-    assert [arm.status for arm in policy.describe(job, state)][-2:] == ["alive", "out_of_memory"]
+    state = after(job, (64, 100.0), *out_of_memory(64, *[128] * 6))
+    assert given_up(job, state) == {128}
+
+
+def test_running_out_of_memory_at_random_hardly_ever_gives_up_the_best_batch_size() -> None:
+    job, lost, tries = spec(), 0, 40
+    for seed in range(tries):
+        state, rng = policy.initial_state(job), np.random.default_rng(seed)
+        for number in range(30):
+            b = policy.next_batch_size(job, state, np.random.default_rng([1, number])).batch_size
+            cost = 1000 * (1 + 0.6 * math.log2(128 / b)) * math.exp(rng.normal(0, 0.05))
+            chance = rng.random() < 0.2
+            state = observe(job, state, b, cost, "out_of_memory" if chance else "converged")
+        lost += 128 in given_up(job, state)
+    assert lost <= 0.1 * tries
+
+
+def test_a_limit_of_memory_costs_few_runs() -> None:
+    job = spec()
+    for seed in range(10):
+        state, rng = policy.initial_state(job), np.random.default_rng(seed)
+        failed = 0
+        for number in range(60):
+            b = policy.next_batch_size(job, state, np.random.default_rng([1, number])).batch_size
+            cost = 1000 * (1 + 0.6 * math.log2(128 / b)) * math.exp(rng.normal(0, 0.05))
+            state = observe(job, state, b, cost, "out_of_memory" if b > 32 else "converged")
+            failed += b > 32
+        assert failed <= 3  # 128, 64, and one of them again
 
 
 def test_a_larger_batch_size_that_converges_shows_that_smaller_ones_fit() -> None:
