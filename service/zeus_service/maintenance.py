@@ -18,7 +18,7 @@ from typing import ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 
-from zeus_service.errors import IncompleteHistory, JobBusy, NotFound
+from zeus_service.errors import BrokenJob, IncompleteHistory, JobBusy, NotFound
 from zeus_service.spec import MAX_INTEGER, JobSpec
 from zeus_service.store import checkpoints, jobs, retention
 from zeus_service.store.checkpoints import Checkpoint, MissingEvents, StoredEvent
@@ -64,7 +64,7 @@ def prune(*, older_than_s: float, keep: int = 0) -> Dropped:
                 _drop_old_events(job, old, dropped)
             except NotFound:  # it was deleted meanwhile
                 continue
-            except IncompleteHistory as error:  # its events stay; the other jobs come next
+            except (BrokenJob, IncompleteHistory) as error:  # its events stay; the others come next
                 logger.warning("%s", error.message)
         after = page[-1]
     give_space_back()

@@ -313,8 +313,20 @@ def test_a_job_that_is_registered_anew_while_it_is_read_has_its_own_state(app: F
     assert optimizer.start_trial("job", None)[0].batch_size == 2
 
 
-def test_a_job_with_missing_events_keeps_no_other_from_being_pruned(
-    app: Flask, caplog: pytest.LogCaptureFixture
+MISSING = sa.delete(EVENTS).where(EVENTS.c.job_id == "a", EVENTS.c.sequence == 2)
+UNREADABLE = update(JOBS).where(JOBS.c.job_id == "a").values(spec={})
+
+
+@pytest.mark.parametrize(
+    ("damage", "warning"),
+    [
+        (MISSING, "event 2 of job 'a' is missing"),
+        (UNREADABLE, "the specification of job 'a' cannot be read"),
+    ],
+    ids=["event", "specification"],
+)
+def test_a_broken_job_keeps_no_other_from_being_pruned(
+    app: Flask, caplog: pytest.LogCaptureFixture, damage: Any, warning: str
 ) -> None:
     for job_id in ("a", "job"):
         register(job_id=job_id)
@@ -322,12 +334,12 @@ def test_a_job_with_missing_events_keeps_no_other_from_being_pruned(
             converge(job_id)
     age(1, 2)
     with transaction() as connection:
-        missing = EVENTS.c.job_id == "a", EVENTS.c.sequence == 2
-        connection.execute(sa.delete(EVENTS).where(*missing))
+        connection.execute(damage)
+    events = count(EVENTS)
     assert prune().events == 4
     assert maintenance.rebuild("job")
-    assert "event 2 of job 'a' is missing" in caplog.text
-    assert count(EVENTS) == 5 + 2
+    assert warning in caplog.text
+    assert count(EVENTS) == events - 4
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
