@@ -42,6 +42,7 @@ def settings(config: Config) -> dict[str, Any]:
             check_access(config, [listener.sock for listener in server.LISTENERS])
         except UnusableAddress as error:
             raise SystemExit(f"Error: {error}") from error
+        worker_metrics.give_to(server.cfg.uid, server.cfg.gid)
 
     return {
         "worker_class": "gevent",

@@ -27,6 +27,12 @@ def use_files(number: int) -> None:
     _number = number
 
 
+def give_to(user: int, group: int) -> None:
+    """Let workers that run as another user write their files."""
+    if user != os.geteuid():
+        os.chown(os.environ["PROMETHEUS_MULTIPROC_DIR"], user, group)
+
+
 def set_up() -> None:
     """Create the folder, and remove it at exit; to be called before the metrics are imported.
 
@@ -65,13 +71,12 @@ def _new_folder(parent: Path) -> Path:
 
 
 def remove_folders_of_killed_servers(parent: Path) -> None:
-    """Delete this user's folders that no living process has locked."""
+    """Delete the folders that no living process has locked."""
     for folder in parent.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):  # another user's, in use, or just deleted
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                if os.fstat(descriptor).st_uid == os.geteuid():
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(folder)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
             finally:
                 os.close(descriptor)
