@@ -119,8 +119,8 @@ class TrialRecord:
             text += " If the job itself has become slower, pass a new job_id with window_size or "
             text += "beta_knob=None."
         if self.outcome == "out_of_memory":
-            text += " The service will not try this batch size or a larger one again, unless it "
-            text += "has converged before."
+            text += " At once or when that happens again, as its policy says, the service gives up "
+            text += "this batch size and larger ones, unless they have converged before."
         return text
 
     def to_json(self) -> dict[str, Any]:
