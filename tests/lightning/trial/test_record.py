@@ -52,7 +52,7 @@ def test_the_summary_names_the_trial_its_figures_and_how_they_were_measured() ->
     [
         ("not_converged", "it will try another batch size."),
         ("early_stopped", "with window_size or beta_knob=None."),
-        ("out_of_memory", "or a larger one again, unless it has converged before."),
+        ("out_of_memory", "this batch size and larger ones, unless they have converged before."),
     ],
 )
 def test_a_failure_ends_with_what_to_do_next(outcome: str, advice: str) -> None:
