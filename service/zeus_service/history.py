@@ -40,9 +40,10 @@ def apply(spec: JobSpec, state: State, event: Event) -> State:
         observation = Observation(event.choice, event.outcome, event.cost)
         state = policy.observe(spec, state, observation)
         return unfinished.after_verdict(state, batch_size, event.outcome)
-    verdict = event.outcome if unfinished.is_retried(state, batch_size) else None
+    is_run = event.outcome != "withdrawn"
+    verdict = event.outcome if is_run and unfinished.is_retried(state, batch_size) else None
     state = policy.observe(spec, state, Observation(event.choice, verdict, event.cost))
-    return unfinished.after_no_verdict(state, batch_size, event.outcome)
+    return unfinished.after_no_verdict(state, batch_size, event.outcome) if is_run else state
 
 
 def fold(spec: JobSpec, events: Iterable[Event]) -> State:

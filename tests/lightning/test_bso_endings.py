@@ -369,7 +369,7 @@ def test_a_run_without_a_validation_is_an_error_and_teaches_nothing(
     callback = zeus(service.url)
     with pytest.raises(ZeusConfigError, match="without a validation, so 'val_acc' was never seen"):
         trainer(callback, **arguments).fit(Net(), Data())
-    assert outcomes(service.url, callback.job.job_id) == ["withdrawn"]
+    assert outcomes(service.url, callback.job.job_id) == ["errored"]
 
 
 def test_a_finder_of_lightnings_beside_it_is_no_resumed_run(

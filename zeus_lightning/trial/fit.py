@@ -357,7 +357,7 @@ class Fit:
             return
         record = reporter.record
         outcome, reason = outcome_at_train_end(self.trainer, record)
-        if outcome == "withdrawn":
+        if outcome == "errored":
             self.error = ZeusConfigError(
                 f"training ended after {self.trainer.current_epoch} epochs without a validation, "
                 f"so {self.arguments.monitor!r} was never seen and nothing was learned; let "

@@ -24,7 +24,7 @@ def outcome_at_train_end(trainer: Trainer, record: TrialRecord) -> tuple[Outcome
     if record.report is None and trainer.should_stop:
         return "interrupted", "another callback stopped it before a validation"
     if record.report is None:
-        return "withdrawn", f"no validation in {epochs} epochs"
+        return "errored", f"no validation in {epochs} epochs"
     if record.target_reached:  # the last report was not sent yet; the service decides on it
         return "not_converged", "training ended before the service had decided"
     stopped = "another callback stopped it" if trainer.should_stop else "training ended"

@@ -7,6 +7,9 @@ a verdict: it has trained, so the cause may be the batch size. Then it is tried 
 trial ends without a verdict, too, its end counts as a verdict, and the batch size is passed over
 until twice as many trials of others have had one, and so on.
 
+A trial that is withdrawn does not count: no run trained for it, such as when a run resumes an
+earlier trial instead.
+
 A wrong program fails with every batch size. Then all are passed over in the end, which is as if
 none was; and none of them gets a verdict by it.
 

@@ -15,7 +15,7 @@ from zeus_service.policies.base import Choice
 from zeus_service.policies.unfinished import passed_over, without_counts
 
 policies = pytest.mark.parametrize("policy", ["zeus", "information_directed"])
-outcomes = pytest.mark.parametrize("outcome", sorted(NO_VERDICT))
+outcomes = pytest.mark.parametrize("outcome", sorted(NO_VERDICT - {"withdrawn"}))
 
 
 def distance(batch_size: int) -> float:
@@ -90,6 +90,22 @@ def test_errors_with_every_batch_size_exhaust_no_job_and_leave_no_trace(
         job.run(always("converged"))
     assert job.best == 32
     assert not passed_over(job.state)
+
+
+@policies
+def test_trials_that_resumed_runs_withdraw_pass_over_no_batch_size(policy: str) -> None:
+    job = Job(policy)
+    for _ in range(10):  # a night with two resumes while the trial of the killed run has its lease
+        first, trial = job.choose(), job.trials + 1
+        job.trials = trial
+        job.add("started", first)
+        job.run(always("withdrawn"))
+        job.run(always("withdrawn"))
+        assert not passed_over(job.state)
+        job.trials, last = trial, job.trials
+        job.add("ended", first, "converged", 1000 * (1 + 0.4 * distance(first.batch_size)))
+        job.trials = last
+    assert job.best == 32
 
 
 @policies
