@@ -58,6 +58,7 @@ AT_THE_SERVICE = (
     "per-device",
     "resumes",
     "scheduled",
+    "shards",
     "too-large",
     "uneven",
 )
@@ -307,6 +308,7 @@ def test_estimated_energy_is_warned_of_once(decided: Run) -> None:
         ("converges@broken", "ZeusServiceError", "HTTP 500"),
         ("converges@conflict", "ZeusJobConflict", "batch_sizes is [8] there and [2, 4, 8"),
         ("too-large", "ZeusTrialFailed", "a device gets 32 samples, and a batch has 64"),
+        ("shards", "ZeusTrialFailed", "a device gets 3 samples, and a batch has"),
         ("uneven", "ZeusConfigError", "batch sizes [17, 19] are not divisible by 2"),
         ("meter-closed", "ZeusMeterError", "GPU 1 cannot be opened"),
         ("meter-at-start", "ZeusMeterError", "GPU 1 is lost"),

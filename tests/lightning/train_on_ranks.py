@@ -24,7 +24,7 @@ from calls import Calls, recorded_calls
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint, Timer
 from programs import Data, Net, StepMeter, Steps, WorkMeter, trainer, zeus
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from zeus_lightning import ZeusBSOCallback, ZeusMeterError
 from zeus_lightning.meters import EnergyMeter, rapl
@@ -49,6 +49,15 @@ class NetThatLogsOnRankZero(Net):
 class DropsLast(Data):
     def train_dataloader(self) -> Any:
         return DataLoader(self.samples, batch_size=self.batch_size, drop_last=True)
+
+
+class Shards(Data):
+    """Data of its own on each rank: none on rank 0, and of rank 1 the half."""
+
+    def train_dataloader(self) -> Any:
+        rank = self.trainer.global_rank  # type: ignore[union-attr]
+        own = Subset(self.samples, range(6 * rank))
+        return DataLoader(own, batch_size=self.batch_size, drop_last=True)
 
 
 class Scheduled(Net):
@@ -284,6 +293,7 @@ SCENARIOS: dict[str, Any] = {
     "too-large": lambda n, url: fit(
         n, url, Net(), data=DropsLast, batch_sizes=[16, 128], default_batch_size=128
     ),
+    "shards": lambda n, url: fit(n, url, Net(), data=Shards),
     "uneven": lambda n, url: fit(n, url, Net(), batch_sizes=[16, 17, 19]),
     "per-device": lambda n, url: fit(n, url, Net(), batch_size_scope="per_device"),
     "meter-closed": lambda n, url: fit(

@@ -28,7 +28,7 @@ from zeus_lightning.program.job import JobArguments
 from zeus_lightning.program.lr_scaling import lr_factor
 from zeus_lightning.program.monitor import check_after_sanity_check, monitored
 from zeus_lightning.program.target import out_of_reach, reached_at_once
-from zeus_lightning.ranks.distributed import on_every_rank, on_rank_zero
+from zeus_lightning.ranks.distributed import gather, on_every_rank, on_rank_zero
 from zeus_lightning.ranks.run_meter import RunMeter
 from zeus_lightning.trial.checkpoint import RESUMABLE, SavedTrial, resume_trial
 from zeus_lightning.trial.heartbeat import start_heartbeat
@@ -374,7 +374,8 @@ class Fit:
         if reporter is None or self.trainer.fit_loop.max_batches != 0:
             return
         batch_size = reporter.record.trial.batch_size // self._share()
-        samples = loaders.samples_per_device(self.trainer)
+        per_device = gather(self._strategy, loaders.samples_per_device(self.trainer))
+        samples = max((known for known in per_device if known is not None), default=0)
         loader = f"the train_dataloader() of {sizes.data_owner(self.trainer, self.module)}"
         if not samples or samples >= batch_size:
             self.error = ZeusConfigError(f"{loader} has no batch, so nothing was trained")
