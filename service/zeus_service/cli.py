@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 from flask import Flask
@@ -21,11 +21,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from zeus_service import __version__, create_app
 from zeus_service.config import UnusableConfig, load_config
 from zeus_service.errors import OptimizerError, UnusablePolicy, UnusableService
-from zeus_service.messages import JobSummary
 from zeus_service.serving.address import UnusableAddress, check_bind
 from zeus_service.store import migrate as database
 from zeus_service.store.engine import cause
 from zeus_service.store.migrate import UnusableDatabase
+
+if TYPE_CHECKING:
+    from zeus_service.messages import JobSummary
 
 _UNUSABLE = (
     UnusableConfig,

@@ -102,7 +102,8 @@ def test_both_sides_take_the_same_ids() -> None:
 def job_arguments(**changes: Any) -> JobArguments:
     arguments = dict.fromkeys(field.name for field in dataclasses.fields(JobArguments))
     sent = {"target_metric": 0.9, "monitor": "val_acc", "mode": "max", "eta_knob": 0.5}
-    more = {"batch_size_scope": "global", "num_pruning_rounds": 2, "window_size": 0}
+    more = {"batch_size_scope": "global", "batch_size_attribute": "batch_size"}
+    more |= {"num_pruning_rounds": 2, "window_size": 0}
     return JobArguments(**{**arguments, **sent, **more, **changes})
 
 
