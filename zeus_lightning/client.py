@@ -69,7 +69,7 @@ class BSOClient:
         # a proxy of the environment cannot reach this machine's loopback addresses
         self._proxies = dict.fromkeys(("http", "https", "all"), "") if _is_loopback(url) else None
 
-    def once(self, timeout_s: float) -> Self:
+    def without_retries(self, timeout_s: float) -> Self:
         """A client of the same service that sends each call once, and waits for `timeout_s`."""
         return type(self)(self.url, self._token, timeout_s, retry=False)
 

@@ -112,7 +112,7 @@ def start_trial(
         return trials.get_start(connection, *known, lease_s=job.spec.lease_s), False
     now = time.time()  # the wait for the lock may have been long
     if any_expired:
-        for event in leases.lose_expired(connection, job_id, now):
+        for event in leases.mark_expired_lost(connection, job_id, now):
             job.append(event)
     number = job.stored.trials + 1
     policy = policy_of(job.spec)

@@ -236,7 +236,7 @@ def test_an_unknown_host_is_an_error() -> None:
 def test_a_client_that_sends_once_does_not_retry(waits: list[float]) -> None:
     server = Server((503, {}, "<html>"))
     with server.running() as url, pytest.raises(ZeusServiceUnavailable):
-        BSOClient(url).once(30).heartbeat(trial_start())
+        BSOClient(url).without_retries(30).heartbeat(trial_start())
     assert len(server.seen) == 1
     assert waits == []
 
@@ -255,7 +255,7 @@ def test_a_server_that_trickles_its_answer_is_not_waited_for(once_s: float | Non
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=trickle, daemon=True).start()
         client = BSOClient(f"http://127.0.0.1:{server.getsockname()[1]}", timeout_s=0.7)
-        client = client if once_s is None else client.once(once_s)
+        client = client if once_s is None else client.without_retries(once_s)
         with pytest.raises(ZeusServiceUnavailable, match=f"within {once_s or 0.7:g} s"):
             client.report(trial_start(), report())
         gone.set()

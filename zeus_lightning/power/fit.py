@@ -34,7 +34,7 @@ from zeus_lightning.power.profiler import (
 )
 from zeus_lightning.power.search import SearchName, make_search, power_limits, sweep
 from zeus_lightning.power.selectors import PowerPoint, Selector, SelectorInputs, ZeusCost
-from zeus_lightning.program.loaders import trained_size
+from zeus_lightning.program.loader_checks import global_batch_size
 from zeus_lightning.ranks.distributed import gather, on_every_rank, on_rank_zero
 
 
@@ -171,7 +171,7 @@ class PowerFit:
                     self._finish(action, profiler.points)
 
     def _open_store(self, num_devices: int, bso: ZeusBSOCallback | None) -> ProfileStore | None:
-        batch_size = on_rank_zero(self.trainer.strategy, lambda: trained_size(self.trainer))
+        batch_size = on_rank_zero(self.trainer.strategy, lambda: global_batch_size(self.trainer))
         if batch_size is None:
             rank_zero_warn(
                 "zeus: the global batch size is unknown, or changes during the run, so power "

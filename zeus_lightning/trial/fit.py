@@ -21,7 +21,7 @@ from zeus_lightning.errors import (
 from zeus_lightning.messages import Outcome
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
-from zeus_lightning.program import loaders
+from zeus_lightning.program import loader_checks
 from zeus_lightning.program.hyperparameters import log_hyperparameters
 from zeus_lightning.program.injection import Injection
 from zeus_lightning.program.job import JobArguments
@@ -79,7 +79,7 @@ class Fit:
         self._has_reported = False  # this fit, not only an earlier one of its trial
         self._batch_size: int | None = None  # set on the program; global
         self._lr_factor = 1.0
-        self._probe: loaders.Probe | None = None
+        self._probe: loader_checks.Probe | None = None
         self._attribute = self.arguments.batch_size_attribute
         self._meter = RunMeter(self.meter, self._strategy)
         try:
@@ -198,7 +198,9 @@ class Fit:
             other = min(others, key=lambda size: abs(size - trial.batch_size)) // self._share()
             self._probe = on_every_rank(
                 self._strategy,
-                lambda: loaders.build_probe(self.trainer, self.module, self._attribute, other),
+                lambda: loader_checks.build_probe(
+                    self.trainer, self.module, self._attribute, other
+                ),
             )
             # a program may keep the loader that it has built last: that must be the one that trains
             self.trainer.fit_loop._combined_loader = None
@@ -212,7 +214,7 @@ class Fit:
             on_every_rank(self._strategy, lambda: self._start_measuring(batch_size))
 
     def _start_measuring(self, batch_size: int) -> None:
-        if not loaders.check_loaders(
+        if not loader_checks.check_loaders(
             self.trainer, self.module, self._attribute, batch_size, self._probe
         ):
             rank_zero_warn(
@@ -341,7 +343,7 @@ class Fit:
         if number == 1:
             return []
         try:
-            client = self.client.once(_HISTORY_TIMEOUT_S)
+            client = self.client.without_retries(_HISTORY_TIMEOUT_S)
             trials = client.earlier_trials(record.trial.job_id, number)
         except ZeusServiceError:  # the failure itself is known
             return []
@@ -374,7 +376,7 @@ class Fit:
         if reporter is None or self.trainer.fit_loop.max_batches != 0:
             return
         batch_size = reporter.record.trial.batch_size // self._share()
-        per_device = gather(self._strategy, loaders.samples_per_device(self.trainer))
+        per_device = gather(self._strategy, loader_checks.samples_per_device(self.trainer))
         samples = max((known for known in per_device if known is not None), default=0)
         loader = f"the train_dataloader() of {sizes.data_owner(self.trainer, self.module)}"
         if not samples or samples >= batch_size:

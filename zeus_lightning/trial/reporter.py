@@ -71,7 +71,9 @@ class TrialReporter:
         )
         self.unsent.append(report)
         try:
-            client = self.client.once(_AWAY_TIMEOUT_S) if self._unavailable else self.client
+            client = (
+                self.client.without_retries(_AWAY_TIMEOUT_S) if self._unavailable else self.client
+            )
             answer = self._send_reports(client)
         except ZeusServiceError as error:
             finished = error.fields.get("code") in ("trial_finished", "other_generation")
@@ -105,7 +107,9 @@ class TrialReporter:
         """
         stands = outcome
         try:
-            self.client.once(_LAST_TIMEOUT_S).end_trial(self.record.trial, outcome, reason)
+            self.client.without_retries(_LAST_TIMEOUT_S).end_trial(
+                self.record.trial, outcome, reason
+            )
         except ZeusServiceError as error:
             stands = error.fields.get("outcome", outcome)
         except Exception:  # noqa: BLE001 - what ended the run matters more; the lease will expire
@@ -116,7 +120,7 @@ class TrialReporter:
 
     def send_heartbeat(self) -> None:
         """Extend the trial's lease, in one call of five seconds at most."""
-        self.client.once(_HEARTBEAT_TIMEOUT_S).heartbeat(self.record.trial)
+        self.client.without_retries(_HEARTBEAT_TIMEOUT_S).heartbeat(self.record.trial)
 
     def _give_up(self, reason: str, report: Report | None = None, *, end: bool) -> Answer:
         """Stop reporting while training continues, so that nothing is learned from this run."""
@@ -172,7 +176,7 @@ def start_trial(client: BSOClient, job: JobSpec) -> TrialStart:
     except (ZeusServiceUnavailable, KeyboardInterrupt):
         # the service may have started it all the same: the key names it
         with suppress(ZeusServiceError):
-            once = client.once(_LAST_TIMEOUT_S)
+            once = client.without_retries(_LAST_TIMEOUT_S)
             trial = once.start_trial(job.job_id, key)
             reason = "the run never received the response to its start request"
             once.end_trial(trial, "withdrawn", reason)

@@ -1,4 +1,4 @@
-"""The table of a simulation's results, printed and as CSV."""
+"""Build the table of a simulation's results, for `cli.py` to print, and write it as CSV."""
 
 import csv
 import math
@@ -14,7 +14,8 @@ from zeus_service.simulation.replay import MAX_TRIES
 from zeus_service.simulation.summary import Ratio, Summary
 
 _LEGEND = (
-    "cost: over that of always choosing the best batch size; energy, time: over those of the "
+    "cost: over that of always choosing the best batch size; first 30: "
+    "the same, of the first 30 recurrences; energy, time: over those of the "
     "default batch size at the largest power limit; wasted: failed tries of a replay; "
     "final: what most of the last ten recurrences chose"
 )

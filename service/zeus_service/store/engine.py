@@ -16,8 +16,8 @@ from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 POOL_SIZE = 16
 """Database connections per process, at most; they are opened when they are needed."""
 
-WRITERS = 12
-"""Of these, for requests that write: when all of them wait, reads are still answered."""
+MAX_WRITERS = 12
+"""How many of these connections requests that write may take: the others serve reads."""
 
 BUSY_MS = 20
 """How long SQLite waits for a locked file by itself. It blocks the whole worker meanwhile, so
@@ -52,8 +52,8 @@ _READ_ONLY = frozenset({"25006", 1290, 1836})
 """Errors of a read-only server: another one has replaced it, or will."""
 
 
-_FULL = frozenset({1040, 1203, 1226, "53300"})
-_FULL_TEXT = "too many (clients|connections)|connection slots are reserved"
+_TOO_MANY_CONNECTIONS = frozenset({1040, 1203, 1226, "53300"})
+_TOO_MANY_CONNECTIONS_TEXT = "too many (clients|connections)|connection slots are reserved"
 
 
 def error_code(error: BaseException | None) -> object:
@@ -65,10 +65,12 @@ def error_code(error: BaseException | None) -> object:
     return first if isinstance(first, int) else getattr(error, "sqlstate", None) or first
 
 
-def is_full(error: BaseException | None) -> bool:
+def has_too_many_connections(error: BaseException | None) -> bool:
     """Whether the server refused a connection because it has as many as it allows."""
     # psycopg has no SQLSTATE for a connection that was refused
-    return error_code(error) in _FULL or bool(re.search(_FULL_TEXT, str(error)))
+    return error_code(error) in _TOO_MANY_CONNECTIONS or bool(
+        re.search(_TOO_MANY_CONNECTIONS_TEXT, str(error))
+    )
 
 
 def cause(error: SQLAlchemyError) -> str:
@@ -90,9 +92,9 @@ def engine_options(url: URL) -> dict[str, Any]:
     return {**pool, **isolation, "pool_recycle": 300, "connect_args": connect}
 
 
-def writers(engine: Engine) -> int:
+def max_writers(engine: Engine) -> int:
     """How many transactions of one process may write at once."""
-    return 1 if engine.dialect.name == "sqlite" else WRITERS  # SQLite locks the whole file
+    return 1 if engine.dialect.name == "sqlite" else MAX_WRITERS  # SQLite locks the whole file
 
 
 def set_up(engine: Engine) -> None:

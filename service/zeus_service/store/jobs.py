@@ -94,7 +94,7 @@ def read_spec(job_id: str, stored: object) -> JobSpec:
     """Read a stored specification.
 
     Raises:
-        BrokenJob: It is none, or names a policy that this version does not have.
+        BrokenJob: It is not valid, or names a policy that this version does not have.
     """
     try:
         spec = JobSpec.model_validate(stored)
@@ -119,7 +119,7 @@ def spec_of(connection: Connection, job_id: str) -> JobSpec:
 
 
 def state_is(connection: Connection, job_id: str, state: State) -> bool:
-    """Whether a job's stored state is this one; it may be no JSON."""
+    """Whether a job's stored state is this one; it may not be valid JSON."""
     try:
         stored = connection.execute(select(JOBS.c.state).where(JOBS.c.job_id == job_id)).scalar()
     except ValueError:
@@ -154,7 +154,7 @@ def count_trials(connection: Connection, job_id: str) -> dict[str, int]:
     """Count a job's trials by outcome; those without one are `running`."""
     outcome = func.coalesce(TRIALS.c.outcome, "running")
     query = select(outcome, func.count()).where(TRIALS.c.job_id == job_id).group_by(outcome)
-    return {name: count for name, count in connection.execute(query)}  # noqa: C416 - mypy: rows are no pairs
+    return {name: count for name, count in connection.execute(query)}  # noqa: C416 - mypy: rows are not pairs
 
 
 def count_running(connection: Connection, job_id: str) -> int:
@@ -263,7 +263,7 @@ class LockedJob:
         Returns:
             Whether that is so. If not, nothing may be committed.
         """
-        for event in leases.lose_expired(self._connection, spec.job_id, now):
+        for event in leases.mark_expired_lost(self._connection, spec.job_id, now):
             self.append(event)
         running = count_trials(self._connection, spec.job_id).get("running", 0)
         if not self.stored.trials or running or history.has_verdicts(self.spec, self.state):
@@ -297,7 +297,7 @@ def _one(connection: Connection, query: Select[Any], values: Mapping[str, Any]) 
     job_id = values["this_job"]
     try:
         row = connection.execute(query, values).one_or_none()
-    except ValueError as error:  # a column is no JSON
+    except ValueError as error:  # a column is not valid JSON
         raise unreadable(job_id) from error
     if row is None:
         raise NotFound(f"no job {job_id!r}; `zeus-service jobs` lists the existing jobs")
@@ -305,7 +305,7 @@ def _one(connection: Connection, query: Select[Any], values: Mapping[str, Any]) 
 
 
 def unreadable(job_id: str) -> BrokenJob:
-    """The error for a row with a column that is no JSON, or no state."""
+    """The error for a row with a column that is not valid JSON, or not a state."""
     return BrokenJob(
         f"the row of job {job_id!r} cannot be read: `zeus-service rebuild` makes its state from "
         "its history; if that fails, restore a backup, or delete the job"

@@ -40,7 +40,7 @@ def extend(connection: Connection, trial: Trial, lease_s: float) -> bool:
     return connection.execute(_EXTENDED, {**this, "lease_s": lease_s}).rowcount > 0
 
 
-def lose_expired(connection: Connection, job_id: str, now: float) -> list[Event]:
+def mark_expired_lost(connection: Connection, job_id: str, now: float) -> list[Event]:
     """Mark running trials whose lease has expired as lost; return the events to append to the job.
 
     The job must be locked.

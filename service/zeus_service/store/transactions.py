@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from sqlalchemy import Connection, exc
 
 from zeus_service.errors import Contended
-from zeus_service.store.engine import SQLITE_BUSY, error_code, is_full, writers
+from zeus_service.store.engine import SQLITE_BUSY, error_code, has_too_many_connections, max_writers
 from zeus_service.store.models import db
 from zeus_service.store.queue import turn
 
@@ -100,7 +100,7 @@ def use_case(
             at_once = UNLOCKED if one_write else 1
             with (
                 turn(key, at_once=at_once, timeout_s=PATIENCE_S, max_waiting=MAX_WAITING),
-                turn(db.engine, at_once=writers(db.engine), timeout_s=last - time.monotonic()),
+                turn(db.engine, at_once=max_writers(db.engine), timeout_s=last - time.monotonic()),
             ):
                 return retried(last, *args, **kwargs)
 
@@ -117,7 +117,8 @@ def use_case(
                 except (Raced, exc.DBAPIError) as error:
                     code = error_code(error.orig)
                     contended = isinstance(error, Raced) or code in _CONFLICTS
-                    full = is_full(error.orig)  # a pooled connection may become free
+                    # A pooled connection may become free.
+                    full = has_too_many_connections(error.orig)
                     lost = error.connection_invalidated and not committing
                     if not (contended or lost or full or isinstance(error, exc.IntegrityError)):
                         raise

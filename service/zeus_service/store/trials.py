@@ -132,7 +132,7 @@ def _one(connection: Connection, query: Select[Any], job_id: str, trial_number: 
     this = {"this_job": job_id, "this_trial": trial_number}
     try:
         row = connection.execute(query, this).one_or_none()
-    except ValueError as error:  # the job's specification is no JSON
+    except ValueError as error:  # the job's specification is not valid JSON
         raise unreadable(job_id) from error
     if row is None:
         raise NotFound(f"no trial {trial_number} of job {job_id!r}; start one first")

@@ -96,7 +96,7 @@ def samples_per_device(trainer: Trainer) -> int | None:
     return min(known, default=None)
 
 
-def trained_size(trainer: Trainer) -> int | None:
+def global_batch_size(trainer: Trainer) -> int | None:
     """The train dataloaders' global batch size; None if unknown or changing during the run."""
     sizes = set(_sizes(trainer.train_dataloader))
     size = sizes.pop() if len(sizes) == 1 else None
