@@ -46,6 +46,9 @@ _PREFIX = "ZEUS_BSO_"
 _OF_KUBERNETES = re.compile(r"(SERVICE_(HOST|PORT)|PORT)(_\w+)?")
 """The rest of variables that Kubernetes sets for a Service called `zeus-bso`."""
 
+_OF_ZEUS = ("DB_USER", "DB_PASSWORD", "ROOT_PASSWORD", "SERVER_PORT")
+"""The rest of variables in the Zeus project's `.env` that only its containers read."""
+
 _SECRETS = ("database_url", "database_password", "token", "read_token")
 
 
@@ -255,7 +258,8 @@ def _check_names(given: Iterable[str]) -> None:
     known = [f"{_PREFIX}{name}".upper() for name in Config.model_fields]
     unknown = []
     for name in sorted({name.upper() for name in given} - set(known)):
-        if name.startswith(_PREFIX) and not _OF_KUBERNETES.fullmatch(name.removeprefix(_PREFIX)):
+        rest = name.removeprefix(_PREFIX)
+        if rest != name and rest not in _OF_ZEUS and not _OF_KUBERNETES.fullmatch(rest):
             (nearest,) = difflib.get_close_matches(name, known, n=1, cutoff=0)
             unknown.append(f"{name} is no setting; is {nearest} meant? Otherwise remove it")
     if unknown:

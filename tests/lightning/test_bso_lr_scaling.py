@@ -226,3 +226,21 @@ def test_what_a_finder_finds_for_the_batch_size_of_the_run_is_not_scaled(
 ) -> None:
     finder = LearningRateFinder(num_training_steps=20, early_stop_threshold=None, attr_name="lr")
     assert job.rates(net((0.9,)), finder) == pytest.approx([finder.optimal_lr.suggestion()])
+
+
+class Consumes(Net):
+    """Has a factor of its own, and can build its optimizer only once."""
+
+    lr = 0.1
+
+    def __init__(self) -> None:
+        super().__init__((0.9,))
+        self.config = {"factor": 0.5}
+
+    def configure_optimizers(self) -> Any:
+        return SGD(self.parameters(), lr=self.lr * self.config.pop("factor"))
+
+
+def test_optimizers_that_can_be_built_only_once_train_with_a_warning(job: Job) -> None:
+    with pytest.warns(UserWarning, match="fails the second time .KeyError: 'factor'"):
+        assert job.rates(Consumes()) == [0.1 / 2 * 0.5]

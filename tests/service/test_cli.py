@@ -145,6 +145,17 @@ def test_variables_that_kubernetes_sets_for_a_service_of_this_name_are_no_settin
     load_config()
 
 
+def test_the_env_file_of_the_zeus_projects_server_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ("DB_USER", "DB_PASSWORD", "ROOT_PASSWORD", "SERVER_PORT", "LOG_LEVEL", "ECHO_SQL")
+    values = ("zeus", "secret", "secret", "8765", "INFO", "True")
+    lines = [f"ZEUS_BSO_{name}={value}" for name, value in zip(names, values, strict=True)]
+    Path(".env").write_text("\n".join([*lines, "ZEUS_BSO_DATABASE_URL=sqlite+aiosqlite:///x.db"]))
+    assert load_config().database_url == f"sqlite:///{tmp_path / 'x.db'}"
+
+
 @pytest.mark.parametrize(
     "database_url",
     [

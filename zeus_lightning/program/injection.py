@@ -1,6 +1,7 @@
 """`Injection`: set the batch size and learning rate of a Lightning program, and restore them."""
 
 import math
+import warnings
 from collections.abc import Iterator, MutableMapping
 from copy import copy
 from typing import Any, NamedTuple
@@ -61,7 +62,17 @@ class Injection:
         if self.lr is not None:
             if any(math.isclose(rate, self.lr.injected) for rate in rates):
                 return False
-            if lr_scaling.rates_with(self._module, self.lr.name, self.lr.original) != rates:
+            try:
+                unscaled = lr_scaling.rates_with(self._module, self.lr.name, self.lr.original)
+            except Exception as error:  # noqa: BLE001 - of the user's code, which has worked once
+                warnings.warn(
+                    "zeus: whether the optimizers follow the scaled learning rate is unknown, for "
+                    f"configure_optimizers() fails the second time ({type(error).__name__}: "
+                    f"{error}); their rates stay as they are",
+                    stacklevel=2,
+                )
+                return False
+            if unscaled != rates:
                 return False  # a multiple of it
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         lr_scaling.scale_groups(trainer.optimizers, schedulers, factor)

@@ -29,14 +29,17 @@ def build_probe(
 ) -> Probe | None:
     """Build the train dataloaders with another per-device batch size, and drop them.
 
-    The random number generators stay as they are. If the program cannot build them, that is a
-    warning, and the result is None: this run does not need them.
+    The random number generators stay as they are, and so do the attributes of the program: it may
+    keep the loader that it has built. If it cannot build them, that is a warning, and the result is
+    None: this run does not need them.
     """
     injection = Injection(module)
     injection.set_batch_size(attribute, batch_size)
+    source = trainer.fit_loop._data_source
+    attributes = dict(vars(source.instance))
     try:
         with isolate_rng(include_cuda=False):
-            return Probe(batch_size, _sizes(trainer.fit_loop._data_source.dataloader()))
+            return Probe(batch_size, _sizes(source.dataloader()))
     except Exception as error:  # noqa: BLE001 - of the user's code
         warnings.warn(
             f"zeus: the train_dataloader() of {data_owner(trainer, module)} fails with batch size "
@@ -45,6 +48,8 @@ def build_probe(
         )
         return None
     finally:
+        vars(source.instance).clear()
+        vars(source.instance).update(attributes)
         injection.undo()
 
 

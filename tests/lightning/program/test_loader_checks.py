@@ -50,6 +50,26 @@ def test_the_first_night_builds_the_loader_with_another_size_too(
     assert data.batch_size == 8
 
 
+class KeepsFirst(Data):
+    """Builds its loader once."""
+
+    loader: DataLoader[Any] | None = None
+
+    def train_dataloader(self) -> Any:
+        self.loader = self.loader or super().train_dataloader()
+        return self.loader
+
+
+def test_a_program_that_keeps_its_first_loader_is_not_refused(service: ServiceProcess) -> None:
+    job, lengths = new_job(), []
+    for _ in range(2):
+        net, callback = Net(), zeus(service.url, job_id=job)
+        trainer(callback).fit(net, KeepsFirst())
+        assert callback.outcome == "converged"
+        lengths.append(net.batch_lengths)
+    assert lengths == [{8}, {4}]
+
+
 class CountsSteps(Net):
     """Builds the dataloader before training begins."""
 
