@@ -1,6 +1,7 @@
 """`JobArguments`: a job's arguments, checked, and the job they make with a program."""
 
 import math
+import operator
 import os
 import re
 from collections.abc import Callable
@@ -95,7 +96,7 @@ class JobArguments:
             find_lr(module)  # an invalid one is an error
         share = sizes.share(trainer, self.batch_size_scope)
         found = sizes.find_batch_size(trainer, module, self.batch_size_attribute) * share
-        default = self.default_batch_size or found
+        default = operator.index(self.default_batch_size or found)
         chosen = sizes.default_sizes(default, share)
         if self.batch_sizes is not None:
             chosen = sizes.positive_sizes(self.batch_sizes)

@@ -79,6 +79,9 @@ def test_the_environment_names_the_job_where_no_argument_does(
 def test_numpys_numbers_are_taken_as_they_are_printed() -> None:
     job = job_of(
         attached(),
+        batch_sizes=np.array([16, 32]),
+        default_batch_size=np.int64(16),
+        max_epochs=np.int64(3),
         target_metric=np.float32(0.95),
         eta_knob=np.float32(0.3),
         beta_knob=np.float64(1.5),
