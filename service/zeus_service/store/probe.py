@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from zeus_service.store.engine import SQLITE_BUSY, error_code
-from zeus_service.store.models import JOBS, db
+from zeus_service.store.models import JOBS, TRIALS, db
 from zeus_service.store.transactions import transaction
 
 _LARGE = {"": "x" * 16_384}
@@ -52,4 +52,5 @@ def _write(connection: sa.Connection) -> NoReturn:
         connection.execute(sa.insert(table), {each.name: value(each) for each in table.columns})
     large = _LARGE if connection.dialect.name == "sqlite" else {}
     connection.execute(sa.update(JOBS).where(JOBS.c.job_id == job_id).values(state=large))
+    connection.execute(sa.update(TRIALS).where(TRIALS.c.job_id == job_id).values(epoch=1))
     raise _RollBack

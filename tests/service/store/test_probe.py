@@ -89,6 +89,25 @@ def test_it_is_not_ready_where_it_may_not_write(
         check_not_ready(url, caplog)
 
 
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_it_is_not_ready_where_it_may_store_jobs_but_no_reports(database_url: str) -> None:
+    database = make_url(Config(database_url=database_url).database_url)
+    with who_may_only_read(database_url) as url:
+        user = make_url(url).username
+        admin = sa.create_engine(database, isolation_level="AUTOCOMMIT")
+        with admin.connect() as connection:
+            connection.exec_driver_sql(f"GRANT INSERT ON ALL TABLES IN SCHEMA public TO {user}")
+            connection.exec_driver_sql(f"GRANT UPDATE ON jobs TO {user}")
+        with application(url) as app:
+            client = app.test_client()
+            assert client.post("/api/v1/jobs", json=spec_json()).status_code == 201
+            assert client.get("/readyz").status_code == 503
+            with admin.connect() as connection:
+                connection.exec_driver_sql(f"GRANT UPDATE ON trials TO {user}")
+            assert client.get("/readyz").status_code == 200
+        admin.dispose()
+
+
 @on_sqlite
 def test_it_is_not_ready_on_a_full_disk(
     database_url: str, caplog: pytest.LogCaptureFixture
