@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from dotenv import dotenv_values
 from platformdirs import user_data_path
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     SecretStr,
@@ -54,6 +55,13 @@ _SECRETS = ("database_url", "database_password", "token", "read_token")
 
 def _log_level(name: str) -> str:
     return _LOG_LEVELS.get(name.upper(), name.upper())
+
+
+def _host_names(names: str) -> str:
+    for name in names.split(","):
+        if "/" in name or name.count(":") == 1:  # an IPv6 address has more of these
+            raise ValueError("a name of a host has no port and no scheme")
+    return names
 
 
 def _default_database_url() -> str:
@@ -108,7 +116,7 @@ class Config(BaseSettings):
     read_token: SecretStr | None = None
     read_token_file: Path | None = None
     insecure: bool = False
-    allowed_hosts: str = ""
+    allowed_hosts: Annotated[str, AfterValidator(_host_names)] = ""
     zeus_wire: bool = True
     log_level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_log_level)

@@ -216,7 +216,7 @@ def _finish_to_delete(connection: Connection, job_id: str, job: JobHead, force: 
 def _check_deletable(connection: Connection, job_id: str, force: bool) -> None:
     running = jobs.count_running(connection, job_id)
     if running and not force:
-        busy = f"job {job_id!r} has {running} running trials; delete it with force=true"
+        busy = f"job {job_id!r} has {running} running trials; delete it with force=true, or --force"
         raise JobBusy(busy, running=running)
 
 

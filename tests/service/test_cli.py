@@ -103,6 +103,8 @@ def test_a_database_that_cannot_be_opened_is_reported_by_name(database_url: str)
     [
         ("ZEUS_BSO_LOG_LEVEL", "LOUD"),
         ("ZEUS_BSO_ECHO_SQL", "perhaps"),
+        ("ZEUS_BSO_ALLOWED_HOSTS", "localhost, proxy.example:8443"),
+        ("ZEUS_BSO_ALLOWED_HOSTS", "https://proxy.example"),
     ],
 )
 def test_an_invalid_variable_is_reported_by_name(url: str, variable: str, value: str) -> None:
