@@ -67,7 +67,7 @@ def main() -> None:
 
     Configuration comes from the variables ZEUS_BSO_*, in the environment or in a .env file:
     DATABASE_URL, DATABASE_PASSWORD, TOKEN and READ_TOKEN (or DATABASE_URL_FILE and so on, to read
-    them from files), INSECURE, ZEUS_WIRE, LOG_LEVEL, LOG_FORMAT and ECHO_SQL.
+    them from files), INSECURE, ALLOWED_HOSTS, ZEUS_WIRE, LOG_LEVEL, LOG_FORMAT and ECHO_SQL.
     """
 
 
