@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import requests
 from calls import assert_one_call_of_a_second
-from fake_nvml import FakeDriver
 from programs import new_job, outcomes, trials
 from proxy import Body, Proxy, Request
 from ranks import DEADLINE_S, run_ranks, running_ranks, seen
@@ -419,47 +418,6 @@ def test_both_ranks_resume_the_trial_of_a_checkpoint(decided: Run) -> None:
         assert (report["energy_j"], report["time_s"]) == (2 * 6 * 3, 2 * 3)
         assert (before["energy_j"], before["time_s"]) == (2 * 6, 2)
     assert outcomes(decided.url, "resumes") == ["converged", "withdrawn"]
-
-
-@pytest.fixture(scope="module")
-def with_gpus(
-    fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], list[Rank]]]:
-    """Two ranks on a host with two GPUs of one model, and one of another."""
-    folder = tmp_path_factory.mktemp("gpus")
-    driver = FakeDriver(fake_nvml_library, folder / "driver", gpu_count=2)
-    driver.add_gpu("Fake A100")
-    driver.gpus[0].set_load(0.2)  # 100 W
-    driver.gpus[1].set_load(1)  # 300 W
-    with ServiceProcess(folder) as service:
-        scenarios = dict.fromkeys(("meter-gpus", "meter-shared-gpu", "meter-models"), service.url)
-        assert run_ranks(folder, scenarios, env=driver.variables) == 0
-        yield lambda scenario: seen(folder, scenario)
-
-
-@pytest.mark.parametrize(
-    ("scenario", "watts", "max_power_w"), [("meter-gpus", 400, 600), ("meter-shared-gpu", 100, 300)]
-)
-def test_each_rank_reads_its_own_gpu_and_one_that_they_share_once(
-    with_gpus: Callable[[str], list[Rank]], scenario: str, watts: float, max_power_w: float
-) -> None:
-    ranks = with_gpus(scenario)
-    assert len(ranks) == 2
-    for rank in ranks:
-        report = rank["report"]
-        assert report["energy_j"] / report["time_s"] == pytest.approx(watts, rel=0.05)
-        assert rank["job"]["max_power_w"] == max_power_w
-        assert rank["job"]["device_model"] == "Fake H100"
-
-
-def test_different_gpus_are_an_error_on_all_ranks_that_lists_them(
-    with_gpus: Callable[[str], list[Rank]],
-) -> None:
-    ranks = with_gpus("meter-models")
-    assert len(ranks) == 2
-    for rank in ranks:
-        assert rank["error"][0] == "ZeusConfigError"
-        assert "Fake H100 by nvml on rank 0; Fake A100 by nvml on rank 1" in rank["error"][1]
 
 
 def test_a_second_fit_on_one_trainer_resumes_the_trial_on_both(decided: Run) -> None:
