@@ -10,7 +10,12 @@ is better than `zeus` if
 
 - its mean excess over the recorded pairs is at most half as large, over the full horizon and over
   the first 30 recurrences, and on no pair more than one percentage point larger over the full one;
-- its excess is no larger under overlapping submissions and under drift.
+- its excess is no larger under overlapping submissions and under drift;
+- its excess is on no kind of the wide family of workloads more than one point larger, and no more
+  than 1 % of its jobs are stuck.
+
+`--family` replays only this family, `--part chosen-on` the part of it on which constants are
+chosen, and `--reference` its yardstick, too, on the kinds that do not change: slowly.
 """
 
 from __future__ import annotations
@@ -20,11 +25,21 @@ import platform
 import statistics
 import sys
 import time
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+import joblib
 import numpy as np
+from family_runs import (
+    REFERENCE,
+    calibration_table,
+    family_table,
+    not_stuck,
+    replayed,
+    worst_kind,
+)
+from reference import CHANGING
 from rich import box
 from rich.console import Console
 from rich.table import Column, Table
@@ -32,6 +47,7 @@ from zeus_service.policies import POLICIES, policy_of
 from zeus_service.simulation import recorded_runs
 from zeus_service.simulation.errors import SimulationError
 from zeus_service.simulation.experiment import Experiment, run_all
+from zeus_service.simulation.family import CHOSEN_ON, KINDS, REPORTED
 from zeus_service.simulation.replay import SimulatedJob, replay
 from zeus_service.simulation.submissions import synthetic_groups
 from zeus_service.simulation.summary import Summary, summarize, tally
@@ -40,6 +56,7 @@ from zeus_service.simulation.workload import Epoch, Setting, Workload
 
 HELD_OUT = range(1000, 1030)
 """Seeds of synthetic workloads that no policy may be tuned on."""
+PARTS = {"reported": REPORTED, "chosen-on": CHOSEN_ON}
 DRIFTING = range(1000, 1010)
 WINDOW = 10
 RECURRENCES_PER_SECOND = {"zeus": 5000.0}
@@ -55,7 +72,12 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--policy", action="append", choices=list(POLICIES), help="default: all")
     parser.add_argument("--jobs", type=int, default=-1, help="processes; default: one per core")
+    parser.add_argument("--family", action="store_true", help="replay only the wide family")
+    parser.add_argument("--part", choices=list(PARTS), default="reported")
+    parser.add_argument("--reference", action="store_true", help="replay the yardstick, too")
     arguments = parser.parse_args()
+    if arguments.family:
+        return 0 if family(arguments) else 1
     if arguments.traces is None:
         parser.error("name the directory of the recorded runs with --traces or ZEUS_TRACES")
     if arguments.seeds < 2:
@@ -93,7 +115,7 @@ def main() -> int:
         f"Drift, window_size={WINDOW}",
         recurring(phases, policies, seeds[:5], window_size=WINDOW),
     )
-    passed = [check_speed(policy) for policy in policies]
+    passed = [family(arguments), *map(check_speed, policies)]
     for policy in policies:
         if policy != "zeus" and "zeus" in policies:
             passed.append(check_recorded(recorded, policy))
@@ -107,6 +129,33 @@ def main() -> int:
             ]
     CONSOLE.print("all checks passed" if all(passed) else "some checks failed")
     return 0 if all(passed) else 1
+
+
+def family(arguments: Namespace) -> bool:
+    """Replay the wide family of workloads; return whether all checks passed."""
+    policies = arguments.policy or list(POLICIES)
+    seeds = PARTS[arguments.part][: arguments.seeds]
+    runs = [(kind, seed, policy) for kind in KINDS for seed in seeds for policy in policies]
+    if arguments.reference:
+        still = [kind for kind in KINDS if kind not in CHANGING]
+        runs += [(kind, seed, REFERENCE) for kind in still for seed in seeds]
+        policies = [*policies, REFERENCE]
+    parallel = joblib.Parallel(n_jobs=arguments.jobs)
+    results = parallel(joblib.delayed(replayed)(*run) for run in runs)
+    CONSOLE.print(f"The wide family, part {arguments.part}: {len(seeds)} workloads of each kind")
+    CONSOLE.print(family_table(results, policies))
+    if arguments.reference:
+        CONSOLE.print("The kinds that do not change")
+        unchanged = [each for each in results if each.kind not in CHANGING]
+        CONSOLE.print(family_table(unchanged, policies, each=False))
+    CONSOLE.print(calibration_table(results, policies))
+    passed = True
+    for policy in policies:
+        if policy not in ("zeus", "default", REFERENCE):
+            passed &= checked(*not_stuck(results, policy))
+            if "zeus" in policies:
+                passed &= checked(*worst_kind(results, policy, "zeus"))
+    return passed
 
 
 def recurring(

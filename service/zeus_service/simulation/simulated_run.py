@@ -80,8 +80,16 @@ class TrialRunner:
         setting = workload.settings[started.choice.batch_size]
         target_epoch, first = self.draw(started.choice.batch_size, setting.target_epochs)
         price = setting.price(self._spec.eta_knob, workload.max_power_w)
+        if setting.out_of_memory and self._runs_out_of_memory(started, setting.out_of_memory):
+            epochs = math.ceil(min(target_epoch, workload.max_epochs) / 10)
+            spent = time_and_energy(price, epochs, profiling=first)
+            return self.ended(started, recurrence, price, Run("out_of_memory", epochs, *spent))
         ended = run(price, target_epoch, workload.max_epochs, started.cost_bound, profiling=first)
         return self.ended(started, recurrence, price, ended)
+
+    def _runs_out_of_memory(self, started: StartedTrial, probability: float) -> bool:
+        seed = [self._spec.random_seed(), started.number, 5]
+        return bool(np.random.default_rng(seed).random() < probability)
 
     def ended(
         self, started: StartedTrial, recurrence: int, price: Price, ended: Run

@@ -47,10 +47,13 @@ class Setting:
     Args:
         target_epochs: For each recorded run, the epoch that reached the target; infinite: never.
         epochs: One epoch at each power limit in watts.
+        out_of_memory: The probability that a run runs out of memory, after a tenth of its epochs.
+            Only `replay` considers it.
     """
 
     target_epochs: tuple[float, ...]
     epochs: Mapping[float, Epoch]
+    out_of_memory: float = 0.0
 
     def price(self, eta_knob: float, max_power_w: float) -> Price:
         """The price at the power limit of the cheapest epoch."""

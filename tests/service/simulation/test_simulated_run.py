@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from service.simulation import recorded
 from zeus_service.policies.base import Choice
 from zeus_service.simulation.simulated_run import StartedTrial, TrialRunner, run
-from zeus_service.simulation.workload import Epoch, Price, Setting
+from zeus_service.simulation.workload import Epoch, Price, Setting, Workload
 
 WORKLOAD = recorded.workload()
 PRICE = Price(100.0, Epoch(2.0, 300.0), 250.0, Epoch(3.0, 400.0))
@@ -124,3 +124,16 @@ def test_the_expected_epochs_count_the_failed_runs_before_the_one_that_reaches()
     assert Setting((10.0, 25.0), {}).expected_epochs(20) == pytest.approx(30.0)
     assert Setting((10.0, 12.0), {}).expected_epochs(20) == pytest.approx(11.0)
     assert math.isinf(Setting((21.0, math.inf), {}).expected_epochs(20))
+
+
+def test_a_run_that_runs_out_of_memory_takes_a_tenth_of_its_epochs() -> None:
+    setting = Setting((20.0,), {100.0: Epoch(1.0, 100.0)}, out_of_memory=0.25)
+    workload = Workload("shared", "gpu", {32: setting}, 32, 50, 100.0)
+    trials, ended = runner(1), Counter[str]()
+    for number in range(1, 401):
+        started = StartedTrial(number, Choice(32, "explore"), math.inf)
+        trial = trials.run(workload, started, 0)
+        ended[trial.verdict] += 1
+        assert trial.epochs == (2 if trial.verdict == "out_of_memory" else 20)
+    assert ended["out_of_memory"] + ended["converged"] == 400
+    assert 70 <= ended["out_of_memory"] <= 130
