@@ -19,6 +19,7 @@ from zeus_lightning.version import __version__
 if TYPE_CHECKING:
     from zeus_lightning.bso import ZeusBSOCallback
     from zeus_lightning.power_limit import ZeusPowerLimitCallback
+    from zeus_lightning.retry import fit
 
 __all__ = [
     "ZeusBSOCallback",
@@ -33,14 +34,15 @@ __all__ = [
     "ZeusServiceUnavailable",
     "ZeusTrialFailed",
     "__version__",
+    "fit",
 ]
 
 
-_CALLBACKS = {"ZeusBSOCallback": "bso", "ZeusPowerLimitCallback": "power_limit"}
+_LAZY = {"ZeusBSOCallback": "bso", "ZeusPowerLimitCallback": "power_limit", "fit": "retry"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a callback when it is first used: the command line works without torch."""
-    if name in _CALLBACKS:
-        return getattr(import_module(f"zeus_lightning.{_CALLBACKS[name]}"), name)
+    """Import what uses Lightning when it is first used: the command line works without torch."""
+    if name in _LAZY:
+        return getattr(import_module(f"zeus_lightning.{_LAZY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +13,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from typing_extensions import override
 
 from zeus_lightning.client import BSOClient, plain_token
+from zeus_lightning.environment import EXIT_TRY_AGAIN
 from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusTrialFailed
 from zeus_lightning.messages import JobSpec, Outcome, Report, TrialStart
 from zeus_lightning.meters import EnergyMeter
@@ -24,7 +26,7 @@ from zeus_lightning.ranks.distributed import on_every_rank
 from zeus_lightning.trial.checkpoint import SavedTrial
 from zeus_lightning.trial.fit import Fit, end_at_once
 from zeus_lightning.trial.late_error import LateError
-from zeus_lightning.trial.outcome import outcome_of, reason_of
+from zeus_lightning.trial.outcome import FAILED, outcome_of, reason_of
 from zeus_lightning.trial.record import TrialRecord
 from zeus_lightning.trial.reporter import TrialReporter
 from zeus_lightning.trial.shared_record import SharedRecord
@@ -79,7 +81,8 @@ class ZeusBSOCallback(Callback):
         strict: Whether a service that cannot be reached at the start is an error. If not, the run
             trains with the default batch size, with a warning and without a trial.
         on_failure: `raise`: a failed batch size is a `ZeusTrialFailed` as `fit` ends. `stop`: `fit`
-            returns with a warning; see `outcome`.
+            returns with a warning; see `outcome`. `exit`: the process ends with exit status 75,
+            by which a scheduler recognizes a run to launch again; out of memory, too.
 
     Raises:
         ZeusConfigError: An argument or the training program is invalid; raised before the first
@@ -124,7 +127,7 @@ class ZeusBSOCallback(Callback):
         meter: str | EnergyMeter = "auto",
         token: SecretStr | str | None = None,
         strict: bool = True,
-        on_failure: Literal["raise", "stop"] = "raise",
+        on_failure: Literal["raise", "stop", "exit"] = "raise",
     ) -> None:
         super().__init__()
         if url is not None:
@@ -149,8 +152,9 @@ class ZeusBSOCallback(Callback):
         )
         if (mistake := contradiction(monitor, mode, target_metric)) is not None:
             rank_zero_warn(f"zeus: {mistake}")
-        if on_failure not in ("raise", "stop"):
-            raise ZeusConfigError(f"on_failure is {on_failure!r}; it must be 'raise' or 'stop'")
+        if on_failure not in ("raise", "stop", "exit"):
+            rule = "'raise', 'stop' or 'exit'"
+            raise ZeusConfigError(f"on_failure is {on_failure!r}; it must be {rule}")
         self._url = url
         self._token = plain_token(token)
         self._meter = meter
@@ -318,14 +322,23 @@ class ZeusBSOCallback(Callback):
             self._end_fit(outcome, reason)
         else:
             self._end_trial_of_started_processes(outcome, reason)
+        if (
+            self._on_failure == "exit"
+            and self.outcome in FAILED
+            and isinstance(exception, Exception)
+        ):
+            traceback.print_exception(exception)
+            raise SystemExit(EXIT_TRY_AGAIN) from exception
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit" and self._fit is not None:
             error = self._fit.error
             self._end_fit("withdrawn", "fit ended before training began")
-            if isinstance(error, ZeusTrialFailed) and self._on_failure == "stop":
+            if isinstance(error, ZeusTrialFailed) and self._on_failure != "raise":
                 rank_zero_warn(f"zeus: {error.message}")
+                if self._on_failure == "exit":
+                    self._late_error = LateError(SystemExit(EXIT_TRY_AGAIN), self, trainer)
             elif error is not None:
                 self._late_error = LateError(error, self, trainer)
 

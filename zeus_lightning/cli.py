@@ -1,4 +1,4 @@
-"""`zeus-lightning`: check what works on this machine, restore power limits, show power profiles."""
+"""`zeus-lightning`: check what works here, restore power limits, show profiles, recur."""
 
 import sys
 from collections.abc import Iterator
@@ -21,6 +21,7 @@ from zeus_lightning.power import summary
 from zeus_lightning.power.limits import PowerLimit
 from zeus_lightning.power.profile import PowerProfile
 from zeus_lightning.power.restore import check_settable, records_folder, restore_all
+from zeus_lightning.recur.command import recur
 from zeus_lightning.version import __version__
 
 _PATH = click.Path(path_type=Path)
@@ -39,7 +40,10 @@ class Finding(NamedTuple):
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="zeus-lightning")
 def main() -> None:
-    """Energy meters and power limits of this machine."""
+    """Energy meters and power limits of this machine, and recurring runs."""
+
+
+main.add_command(recur)
 
 
 @main.command()

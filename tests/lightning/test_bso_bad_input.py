@@ -45,7 +45,7 @@ from zeus_lightning import (
         ({"batch_sizes": [8, 0]}, r"batch_sizes is \[8, 0\]"),
         ({"batch_size_attribute": "a..b"}, "batch_size_attribute is 'a..b'; it must be the name"),
         ({"batch_size_scope": "local"}, "batch_size_scope is 'local'; it must be 'global' or"),
-        ({"on_failure": "ignore"}, "on_failure is 'ignore'; it must be 'raise' or 'stop'"),
+        ({"on_failure": "ignore"}, "on_failure is 'ignore'; it must be 'raise', 'stop' or 'exit'"),
         ({"batch_sizes": [8, 2.5]}, r"batch_sizes is \[8, 2.5\]"),
         ({"batch_sizes": [True, 8]}, r"batch_sizes is \[True, 8\]"),
         ({"batch_sizes": 8}, "batch_sizes is 8"),

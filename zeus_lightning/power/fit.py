@@ -14,6 +14,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from zeus_lightning.bso import ZeusBSOCallback
 from zeus_lightning.client import BSOClient
+from zeus_lightning.environment import is_baseline
 from zeus_lightning.errors import ZeusConfigError, ZeusPowerError
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.meters.nvml import finds_gpu
@@ -280,6 +281,8 @@ def open_fit(options: PowerOptions, trainer: Trainer, result: PowerResult) -> Po
         None if a rank has no GPU, or its power cannot be controlled: training continues without
         this callback.
     """
+    if options.apply and is_baseline():
+        options = replace(options, apply=False)
     bso = _bso_callback(trainer)
     service = partial(find_service, options.url, options.job_id, options.token, bso)
     on_every_rank(trainer.strategy, service)  # raises for a wrong url or job_id

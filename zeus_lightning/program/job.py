@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 
+from zeus_lightning.environment import BASELINE_POLICY, BASELINE_SUFFIX, is_baseline
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import MAX_METRIC, JobSpec
 from zeus_lightning.program import batch_size as sizes
@@ -79,6 +80,7 @@ class JobArguments:
     def job(self, trainer: Trainer, module: LightningModule, meter: RunMeter) -> JobSpec:
         """Make the job of these arguments and a program; an error if they do not fit."""
         job_id = self.job_id or os.environ.get("ZEUS_JOB_ID") or type(module).__name__
+        job_id += BASELINE_SUFFIX * is_baseline()
         if not _JOB_ID.fullmatch(job_id):
             source = "job_id (by default the module's class name)"
             raise ZeusConfigError(f"{source} is {job_id!r}; it must be {_JOB_ID_RULE}")
@@ -118,7 +120,7 @@ class JobArguments:
             beta_knob=None if self.beta_knob is None else _float(self.beta_knob),
             num_pruning_rounds=int(self.num_pruning_rounds),
             window_size=int(self.window_size),
-            policy=self.policy,
+            policy=BASELINE_POLICY if is_baseline() else self.policy,
             seed=None if self.seed is None else int(self.seed),
         )
 

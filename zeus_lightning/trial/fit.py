@@ -33,6 +33,7 @@ from zeus_lightning.ranks.run_meter import RunMeter
 from zeus_lightning.trial.checkpoint import RESUMABLE, SavedTrial, resume_trial
 from zeus_lightning.trial.heartbeat import start_heartbeat
 from zeus_lightning.trial.outcome import FAILED, outcome_at_train_end
+from zeus_lightning.trial.outcome_file import write_outcome
 from zeus_lightning.trial.record import TrialRecord
 from zeus_lightning.trial.reporter import Answer, TrialReporter, start_trial
 from zeus_lightning.trial.shared_record import SharedRecord
@@ -415,14 +416,16 @@ class Fit:
         return SavedTrial(record, spent or record.spent, unsent)
 
     def _publish(self, record: TrialRecord) -> None:
-        """Share the record with the process that started this one."""
+        """Share the record with the process that started this one, and the run's launcher."""
         if self.trainer.is_global_zero:
             self.shared.write(record)
+            write_outcome(record)
 
 
 def end_at_once(reporter: TrialReporter, outcome: Outcome, reason: str) -> None:
     """End a trial from any rank, in about a second, and log how it ended; never raises."""
     reporter.end_at_once(outcome, reason)
+    write_outcome(reporter.record)
     if outcome == "out_of_memory":
         _log.warning("zeus: %s", reporter.record.failure())  # on the rank that had it
     else:

@@ -20,7 +20,7 @@ class LateError:
         trainer: The Trainer whose `fit` ends.
     """
 
-    def __init__(self, error: Exception, callback: Callback, trainer: Trainer) -> None:
+    def __init__(self, error: Exception | SystemExit, callback: Callback, trainer: Trainer) -> None:
         self._error = error
         self._callback = callback
         self._trainer = trainer

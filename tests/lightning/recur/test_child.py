@@ -1,0 +1,91 @@
+"""However a run's process ends, nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from waiting import wait_until
+
+from zeus_lightning.recur import child as child_module
+from zeus_lightning.recur.child import Child
+
+STUBBORN = "trap '' TERM; sleep 1000 & echo $! ready; while true; do wait; done"
+"""A shell, and a process that it starts, which both ignore SIGTERM."""
+
+
+def started(folder: Path, script: str, timeout_s: float | None = None) -> tuple[Child, Path]:
+    """A shell script that has printed `ready`."""
+    log = folder / "log"
+    child = Child.launch(["bash", "-c", script], os.environ, folder, log, timeout_s)
+    wait_until(lambda: "ready" in log.read_text())
+    return child, log
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_a_process_that_ignores_sigterm_is_killed_with_those_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child, log = started(tmp_path, STUBBORN)
+    child.end("signal")
+    assert not child.poll()  # there is time for it to end in order
+    monkeypatch.setattr(child_module, "GRACE_S", 0.0)
+    child.kill()
+    wait_until(child.poll)
+    assert (child.exit_code, child.cut_short) == (-signal.SIGKILL, "signal")
+    wait_until(lambda: has_ended(int(log.read_text().split()[0])))
+
+
+def test_what_a_shell_leaves_behind_is_ended_in_order(tmp_path: Path) -> None:
+    run = "import signal, sys, time; signal.signal(15, lambda *_: print('in order') or sys.exit())"
+    child, log = started(
+        tmp_path, f"python3 -c \"{run}; print('ready', flush=True); time.sleep(1000)\"; true"
+    )
+    child.end("timeout")
+    wait_until(child.poll)
+    assert child.exit_code == -signal.SIGTERM  # the shell's own
+    assert "in order" in log.read_text()
+
+
+def test_a_run_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    child, _ = started(tmp_path, "echo ready; exec sleep 1000", timeout_s=0.01)
+    wait_until(child.poll)
+    assert (child.exit_code, child.cut_short) == (-signal.SIGTERM, "timeout")
+
+
+def test_ranks_that_a_killed_process_leaves_are_killed(tmp_path: Path) -> None:
+    child, log = started(tmp_path, "sleep 1000 & echo $! ready; kill -9 $$")
+    wait_until(child.poll)
+    assert child.exit_code == -signal.SIGKILL
+    wait_until(lambda: has_ended(int(log.read_text().split()[0])))
+
+
+def test_a_process_that_ends_by_itself_may_leave_one_behind(tmp_path: Path) -> None:
+    child, log = started(tmp_path, "sleep 1000 & echo $! ready")
+    wait_until(child.poll)
+    left = psutil.Process(int(log.read_text().split()[0]))
+    assert left.status() != psutil.STATUS_ZOMBIE
+    left.kill()
+
+
+def test_the_process_of_a_dead_driver_is_taken_over_unless_its_id_is_another_ones(
+    tmp_path: Path,
+) -> None:
+    child, _ = started(tmp_path, "echo ready; exec sleep 1000")
+    pid, created_s = child.identity
+    assert Child.adopt(pid, created_s - 1, None).poll()
+    adopted = Child.adopt(pid, created_s, None)
+    assert not adopted.poll()
+    adopted.end("signal")
+    wait_until(adopted.poll)
+    wait_until(child.poll)
+    assert (adopted.exit_code, child.exit_code) == (None, -signal.SIGTERM)

@@ -1,0 +1,77 @@
+"""The command, with real Lightning runs and a service that it starts itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+import recurring_lightning
+from click.testing import CliRunner, Result
+
+from zeus_lightning.cli import main
+
+
+def recur(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["recur", *arguments], env={"ZEUS_SERVER_URL": None})
+
+
+def test_the_baseline_is_compared_with_what_is_chosen(tmp_path: Path) -> None:
+    result = recur(
+        "--compare",
+        "--recurrences=2",
+        f"--folder={tmp_path / 'recur'}",
+        f"--service=sqlite:///{tmp_path / 'learned.sqlite3'}",
+        f"--json={tmp_path / 'tries.json'}",
+        f"--env=PYTHONPATH={os.pathsep.join(sys.path)}",
+        "--",
+        sys.executable,
+        str(recurring_lightning.__file__),
+        "nightly",
+    )
+    logs = "".join(log.read_text() for log in tmp_path.glob("recur/run-0001/*.log"))
+    assert result.exit_code == 0, result.output + logs
+    value = json.loads((tmp_path / "tries.json").read_text())
+    tries = [
+        (each["job_id"], each["outcome"], each["exit_code"], each["batch_size"] == 8)
+        for each in value["tries"]
+    ]
+    assert tries == [
+        ("nightly-baseline", "converged", 0, True),
+        ("nightly", "not_converged", 75, True),
+        ("nightly", "converged", 0, False),
+    ]
+    # a report is 6 J and 2 s of at most 10 W after the one before it: costs of 13 J an epoch
+    costs = {each["measure"]: (each["baseline"], each["chosen"]) for each in value["differences"]}
+    assert costs == {"cost": (13, 39), "energy": (6, 18), "time": (2, 6)}
+    assert "cost: 39.0 J a recurrence, baseline 13.0 J: +200.0 %" in result.output
+    with sqlite3.connect(tmp_path / "learned.sqlite3") as connection:
+        jobs = connection.execute("SELECT job_id FROM jobs ORDER BY job_id").fetchall()
+    assert jobs == [("nightly",), ("nightly-baseline",)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--observe", "--compare", "--", "true"), "pass --observe or --compare, not both"),
+        (("--every=1h", "--cron=* * * * *", "--", "true"), "pass --every or --cron, not both"),
+        (("--url=http://h", "--service=sqlite:///x", "--", "true"), "--url or --service, not both"),
+        (("--every=soon", "--", "true"), "'soon' is no time span"),
+        (("--cron=nightly", "--", "true"), "'nightly' is no cron expression"),
+        (("--env=A", "--", "true"), "'A' is not NAME=VALUE"),
+        ((), "Missing argument 'COMMAND...'"),
+    ],
+)
+def test_wrong_options_are_refused(arguments: tuple[str, ...], message: str) -> None:
+    result = recur(*arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_there_must_be_something_to_resume(tmp_path: Path) -> None:
+    result = recur(f"--folder={tmp_path}", "--resume", "--", "true")
+    assert result.exit_code == 1
+    assert "nothing to resume" in result.output

@@ -1,0 +1,35 @@
+"""What the driver has recorded is there after it was killed, and no other driver interferes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zeus_lightning import ZeusConfigError, ZeusError
+from zeus_lightning.recur.ledger import Ledger, only_driver
+
+
+def test_a_resumed_run_has_the_events_of_the_last_one_but_for_a_torn_line(tmp_path: Path) -> None:
+    Ledger(tmp_path, resume=False).append(event="of an older run")
+    ledger = Ledger(tmp_path, resume=False)
+    ledger.append(event="one")
+    with (ledger.folder / "ledger.jsonl").open("a") as file:
+        file.write('{"event": "tw')
+    resumed = Ledger(tmp_path, resume=True)
+    assert (resumed.folder.name, resumed.events) == ("run-0002", [{"event": "one"}])
+    resumed.append(event="three")
+    events = [{"event": "one"}, {"event": "three"}]
+    assert Ledger(tmp_path, resume=True).events == events
+
+
+def test_there_must_be_something_to_resume(tmp_path: Path) -> None:
+    with pytest.raises(ZeusConfigError, match="nothing to resume"):
+        Ledger(tmp_path, resume=True)
+
+
+def test_a_folder_has_one_driver_at_a_time(tmp_path: Path) -> None:
+    with only_driver(tmp_path), pytest.raises(ZeusError, match="another"), only_driver(tmp_path):
+        pass
+    with only_driver(tmp_path):
+        pass

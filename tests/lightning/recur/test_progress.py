@@ -1,0 +1,158 @@
+"""Which try comes next, whatever the runs do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeus_lightning.messages import TrialStart
+from zeus_lightning.recur.outcome import RunOutcome
+from zeus_lightning.recur.progress import Ending, Plan, Progress, Try
+
+TRIAL = TrialStart(
+    job_id="job",
+    trial_number=1,
+    generation="g",
+    batch_size=8,
+    why="explore",
+    reason="",
+    cost_bound=None,
+    lease_s=900.0,
+)
+
+
+def run(outcome: Any) -> RunOutcome:
+    return RunOutcome(
+        trial=TRIAL, outcome=outcome, reason="", report=None, cost=None, estimated=False
+    )
+
+
+def ending(exit_code: int | None = 0, outcome: Any = "converged", **arguments: Any) -> Ending:
+    return Ending(exit_code=exit_code, run=run(outcome), **arguments)
+
+
+DONE, FAILED = ending(), ending(1, "early_stopped")
+INTERRUPTED, BROKEN = ending(143, None, cut_short="signal"), ending(1, "errored")
+
+
+@pytest.mark.parametrize(
+    ("end", "verdict", "outcome"),
+    [
+        (DONE, "done", "converged"),
+        (FAILED, "again", "early_stopped"),
+        (ending(1, "out_of_memory"), "again", "out_of_memory"),
+        (ending(-9, "not_converged"), "again", "not_converged"),
+        (ending(0, "diverged"), "again", "diverged"),  # on_failure="stop"
+        (Ending(exit_code=75, run=None), "again", "errored"),  # on_failure="exit", no file
+        (Ending(exit_code=0, run=None), "done", "no trial"),  # strict=False, no service
+        (ending(0, "lost"), "done", "lost"),  # the service went away; training ended in order
+        (BROKEN, "stop", "errored"),
+        (ending(1, "converged"), "stop", "converged"),  # as when its model cannot be saved
+        (ending(-9, None), "stop", "killed"),
+        (ending(2, "withdrawn"), "stop", "withdrawn"),
+        (ending(-15, None, cut_short="timeout"), "stop", "timed out"),
+        (ending(None, None, cut_short="timeout"), "stop", "timed out"),
+        (INTERRUPTED, "interrupted", "interrupted"),
+        (ending(0, "interrupted", cut_short="signal"), "interrupted", "interrupted"),
+        (ending(0, "converged", cut_short="signal"), "done", "converged"),
+        (ending(143, "converged", cut_short="signal"), "interrupted", "converged"),
+        (ending(None, "converged"), "done", "converged"),  # of a driver that had died
+        (ending(None, None), "interrupted", "killed"),
+    ],
+)
+def test_how_a_run_ended_says_what_follows(end: Ending, verdict: str, outcome: str) -> None:
+    assert (end.verdict, end.outcome) == (verdict, outcome)
+
+
+def begin(progress: Progress) -> Try | None:
+    each = progress.next_retry() or progress.next_recurrence()
+    if each is not None:
+        progress.started(each)
+    return each
+
+
+def test_a_recurrence_is_tried_again_before_the_next_one_begins() -> None:
+    progress = Progress(Plan(recurrences=2))
+    seen = []
+    for end in (FAILED, INTERRUPTED, DONE, DONE):
+        each = begin(progress)
+        assert each is not None
+        assert begin(progress) is None
+        seen.append((each.recurrence, each.attempt))
+        progress.ended(each, end)
+    assert seen == [(1, 1), (1, 2), (1, 3), (2, 1)]
+    assert progress.is_over
+
+
+def test_failures_beyond_the_retries_stop_the_driver_and_interruptions_do_not_count() -> None:
+    progress = Progress(Plan(recurrences=2, retries=1))
+    for end in (FAILED, INTERRUPTED, FAILED):
+        each = begin(progress)
+        assert each is not None
+        assert not progress.is_over
+        progress.ended(each, end)
+    assert progress.is_over
+    assert "failed with every one of 2 tries" in str(progress.stop)
+    progress.resumed()
+    assert begin(progress) == Try(recurrence=1, attempt=4, baseline=False, seed=None)
+
+
+def test_after_an_error_nothing_is_launched_but_what_runs_goes_on() -> None:
+    progress = Progress(Plan(recurrences=9, parallel=2))
+    one, two = begin(progress), begin(progress)
+    assert one is not None
+    assert two is not None
+    progress.ended(one, BROKEN)
+    assert begin(progress) is None
+    assert not progress.is_over
+    progress.ended(two, DONE)
+    assert progress.is_over
+    assert progress.stop == "recurrence 1, try 1 ended with exit status 1"
+    assert progress.stopped_by == one
+
+
+@pytest.mark.parametrize(
+    ("mode", "baselines"),
+    [("choose", []), ("observe", [1, 2, 3, 4]), ("compare", [1, 3])],
+)
+def test_the_mode_says_which_recurrences_measure_the_baseline(
+    mode: Any, baselines: list[int]
+) -> None:
+    plan = Plan(recurrences=4, mode=mode)
+    assert [number for number in range(1, 5) if plan.is_baseline(number)] == baselines
+
+
+def test_each_try_has_a_seed_of_its_own_and_the_same_one_in_the_same_plan() -> None:
+    def seeds(seed: int) -> list[int | None]:
+        progress = Progress(Plan(recurrences=2, seed=seed))
+        for end in (FAILED, FAILED, DONE, DONE):
+            each = begin(progress)
+            assert each is not None
+            progress.ended(each, end)
+        return [each.seed for each in progress.tries]
+
+    assert len({*seeds(1), *seeds(2)}) == 8
+    assert seeds(1) == seeds(1)
+
+
+@given(
+    st.lists(st.sampled_from([DONE, FAILED, INTERRUPTED, BROKEN]), max_size=40),
+    st.integers(1, 4),
+    st.integers(1, 5),
+    st.randoms(use_true_random=False),
+)
+def test_every_recurrence_is_seen_through_or_the_driver_has_stopped(
+    ends: list[Ending], parallel: int, recurrences: int, random: Any
+) -> None:
+    progress = Progress(Plan(recurrences=recurrences, retries=3, parallel=parallel))
+    while not progress.is_over:
+        while begin(progress):
+            assert len(progress.running) <= parallel
+        each = random.choice(progress.running)
+        progress.ended(each, ends.pop() if ends else DONE)
+    assert (progress.stop is None) == (progress.done == list(range(1, recurrences + 1)))
+    pairs = [(each.recurrence, each.attempt) for each in progress.tries]
+    assert len(set(pairs)) == len(pairs)

@@ -1,0 +1,32 @@
+"""When recurrences begin."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from zeus_lightning.recur.schedule import at_once, cron, every
+
+NOON_S = datetime(2026, 3, 1, 12).timestamp()
+
+
+def test_without_a_schedule_recurrences_begin_at_once() -> None:
+    assert at_once(None, NOON_S) == at_once(NOON_S + 9, NOON_S) == NOON_S
+
+
+def test_an_interval_counts_from_start_to_start_and_the_first_begins_at_once() -> None:
+    assert every(60)(None, NOON_S) == NOON_S
+    assert every(60)(NOON_S + 5, NOON_S) == NOON_S + 65
+
+
+def test_a_cron_expression_names_local_times_and_missed_ones_are_not_made_up_for() -> None:
+    nightly = cron("30 2 * * *")
+    assert nightly(None, NOON_S) == NOON_S + 14.5 * 3600
+    two_days_later_s = NOON_S + 2 * 86400
+    assert nightly(two_days_later_s, NOON_S) == two_days_later_s + 14.5 * 3600
+
+
+def test_what_is_no_cron_expression_is_refused() -> None:
+    with pytest.raises(ValueError, match="columns"):
+        cron("every night")

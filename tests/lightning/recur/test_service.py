@@ -1,0 +1,38 @@
+"""The service that the driver starts itself."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+from waiting import wait_until
+
+from zeus_lightning import ZeusError
+from zeus_lightning.client import BSOClient
+from zeus_lightning.recur.service import OwnService
+
+
+def test_it_is_started_again_if_it_dies_and_ends_with_the_driver(tmp_path: Path) -> None:
+    with OwnService(f"sqlite:///{tmp_path / 'db'}", tmp_path / "log") as service:
+        process = service._process
+        assert isinstance(process, subprocess.Popen)
+        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children()]
+        for each in family:
+            each.kill()
+        psutil.wait_procs(family)
+        wait_until(service.answers)
+        again = service._process
+        assert again is not None
+        assert again.pid != process.pid
+        BSOClient(service.url).check_access()
+    assert again.poll() is not None
+
+
+def test_one_that_cannot_start_says_why(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ZeusError, match="(?s)did not start.*cannot open the database"),
+        OwnService(f"sqlite:///{tmp_path}", tmp_path / "log"),
+    ):
+        pass

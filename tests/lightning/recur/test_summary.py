@@ -1,0 +1,96 @@
+"""What recurrences cost, and how sure the difference from the baseline is."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from zeus_lightning.recur import figure, summary
+from zeus_lightning.recur.summary import Recurrence, differences
+
+ROW = {
+    "recurrence": 1,
+    "try": 1,
+    "baseline": False,
+    "batch_size": 8,
+    "outcome": "converged",
+    "verdict": "done",
+    "epochs": 2,
+    "time_s": 1.0,
+    "energy_j": 2.0,
+    "cost_j": 3.0,
+    "estimated": False,
+}
+
+
+def recurrence(number: int, cost_j: float, *, converged: bool = True) -> Recurrence:
+    return Recurrence(
+        number=number,
+        baseline=number % 2 == 1,
+        tries=1,
+        converged=converged,
+        cost_j=cost_j,
+        energy_j=cost_j,
+        time_s=cost_j,
+        estimated=False,
+    )
+
+
+def test_a_recurrence_takes_what_all_its_tries_took() -> None:
+    failed = ROW | {"outcome": "early_stopped", "verdict": "again"}
+    no_trial = ROW | {"try": 2, "time_s": None, "energy_j": None, "cost_j": None}
+    (found,) = summary.recurrences([failed, no_trial, ROW | {"try": 3}])
+    assert (found.tries, found.converged) == (3, True)
+    assert (found.time_s, found.energy_j, found.cost_j) == (2.0, 4.0, 6.0)
+
+
+def test_the_interval_is_that_of_the_paired_t_test_whatever_drifts() -> None:
+    costs = [10, 9, 110, 108, 1010, 1007]
+    cost, *_ = differences([recurrence(i, cost) for i, cost in enumerate(costs, 1)])
+    assert (cost.pairs, cost.chosen - cost.baseline) == (3, pytest.approx(-2))
+    half = 4.302653 / 3**0.5  # Student's t, two degrees of freedom; standard deviation 1
+    assert cost.low == pytest.approx(-2 - half, rel=1e-6)
+    assert cost.high == pytest.approx(-2 + half, rel=1e-6)
+
+
+def test_only_pairs_that_converged_are_compared() -> None:
+    found = [
+        recurrence(1, 10),
+        recurrence(2, 5, converged=False),
+        recurrence(3, 10),
+        recurrence(4, 8),
+        recurrence(5, 10),
+    ]
+    cost, energy, _ = differences(found)
+    assert (cost.pairs, cost.low) == (1, None)
+    assert str(energy) == (
+        "energy: 8.0 J a recurrence, baseline 10.0 J: -20.0 % (one pair: no interval)"
+    )
+
+
+def test_the_later_half_is_compared_by_itself() -> None:
+    costs = [10, 30, 10, 30, 10, 5, 10, 5]
+    lines = list(summary.comparison([recurrence(i, cost) for i, cost in enumerate(costs, 1)]))
+    assert "cost: 17.5 J a recurrence, baseline 10.0 J: +75.0 %" in lines[0]
+    assert lines[3] == "Of the later half alone, from recurrence 5 on:"
+    assert "-50.0 % (95 % interval -50.0 % to -50.0 %; 2 pairs)" in lines[4]
+
+
+def test_tries_are_written_as_csv_and_json(tmp_path: Path) -> None:
+    tries = [ROW, ROW | {"recurrence": 2}]
+    summary.write_csv(tries, tmp_path / "tries.csv")
+    with (tmp_path / "tries.csv").open() as file:
+        assert [row["cost_j"] for row in csv.DictReader(file)] == ["3.0", "3.0"]
+    summary.write_json(tries, tmp_path / "tries.json")
+    value = json.loads((tmp_path / "tries.json").read_text())
+    assert value["tries"] == tries
+    assert [each["number"] for each in value["recurrences"]] == [1, 2]
+
+
+def test_a_run_without_any_try_can_be_written_and_drawn(tmp_path: Path) -> None:
+    summary.write_csv([], tmp_path / "none.csv")
+    summary.write_json([], tmp_path / "none.json")
+    assert "<html>" in figure.page([])

@@ -1,0 +1,55 @@
+"""`on_failure="exit"`: a scheduler that knows exit statuses alone launches the run again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from programs import Data, Net, Raise, outcomes, trainer, zeus
+from service_process import ServiceProcess
+
+
+class Ending(Callback):
+    """Records how Lightning ends the run."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def on_exception(self, *args: object) -> None:
+        self.seen.append("on_exception")
+
+    def teardown(self, *args: object, **arguments: object) -> None:
+        self.seen.append("teardown")
+
+
+def test_a_failed_batch_size_ends_the_process_with_status_75(service: ServiceProcess) -> None:
+    callback, ending = zeus(service.url, on_failure="exit"), Ending()
+    with (
+        pytest.warns(UserWarning, match="ended as not_converged.*Run the job again"),
+        pytest.raises(SystemExit) as ended,
+    ):
+        trainer(callback, ending).fit(Net((0.1,)), Data())
+    assert ended.value.code == 75
+    assert callback.outcome == "not_converged"
+    assert ending.seen == ["teardown"]  # it ends in order
+
+
+def test_so_does_one_that_runs_out_of_memory_after_its_traceback(
+    service: ServiceProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    callback = zeus(service.url, on_failure="exit")
+    error = torch.OutOfMemoryError("CUDA out of memory.")
+    with pytest.raises(SystemExit) as ended:
+        trainer(callback, Raise(error)).fit(Net(), Data())
+    assert ended.value.code == 75
+    assert "OutOfMemoryError: CUDA out of memory." in capsys.readouterr().err
+    assert callback.job is not None
+    assert outcomes(service.url, callback.job.job_id) == ["out_of_memory"]
+
+
+def test_any_other_end_is_what_it_was(service: ServiceProcess) -> None:
+    trainer(zeus(service.url, on_failure="exit")).fit(Net(), Data())
+    for error in (ZeroDivisionError("mine"), SystemExit(3)):
+        with pytest.raises(type(error)) as ended:
+            trainer(zeus(service.url, on_failure="exit"), Raise(error)).fit(Net(), Data())
+        assert ended.value is error

@@ -1,0 +1,66 @@
+"""`zeus_lightning.fit` trains again until a batch size has not failed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from programs import Data, Net, Raise, new_job, outcomes, trainer, zeus
+from service_process import ServiceProcess
+
+import zeus_lightning
+from zeus_lightning import ZeusConfigError, ZeusTrialFailed
+
+
+def modules(*metrics: float) -> Any:
+    """Makes modules that log these metrics, one after another."""
+    left = iter(metrics)
+    return lambda: Net((next(left),))
+
+
+@pytest.mark.parametrize("on_failure", ["raise", "stop"])
+def test_it_returns_the_trainer_that_converged(service: ServiceProcess, on_failure: str) -> None:
+    job, made = new_job(), []
+
+    def make_trainer() -> Trainer:
+        made.append(trainer(zeus(service.url, job_id=job, on_failure=on_failure), max_epochs=2))
+        return made[-1]
+
+    found = zeus_lightning.fit(make_trainer, modules(0.1, 0.9), Data)
+    assert found is made[1]
+    assert outcomes(service.url, job) == ["not_converged", "converged"]
+
+
+def test_a_run_out_of_memory_is_tried_again_and_another_error_is_not(
+    service: ServiceProcess,
+) -> None:
+    job, errors = new_job(), iter([torch.OutOfMemoryError("CUDA out of memory."), OSError("disk")])
+
+    def make_trainer() -> Trainer:
+        return trainer(zeus(service.url, job_id=job), Raise(next(errors)))
+
+    with pytest.raises(OSError, match="disk"):
+        zeus_lightning.fit(make_trainer, Net, Data)
+    assert outcomes(service.url, job) == ["out_of_memory", "errored"]
+
+
+@pytest.mark.parametrize("on_failure", ["raise", "stop"])
+def test_the_last_failure_is_raised(service: ServiceProcess, on_failure: str) -> None:
+    job = new_job()
+
+    def make_trainer() -> Trainer:
+        return trainer(zeus(service.url, job_id=job, on_failure=on_failure), max_epochs=1)
+
+    with pytest.raises(ZeusTrialFailed):
+        zeus_lightning.fit(make_trainer, modules(0.1, 0.1), Data, retries=1)
+    assert len(outcomes(service.url, job)) == 2
+
+
+def test_a_trainer_must_be_new_and_have_the_callback(service: ServiceProcess) -> None:
+    same = trainer(zeus(service.url), max_epochs=1)
+    with pytest.raises(ZeusConfigError, match="trained before"):
+        zeus_lightning.fit(lambda: same, modules(0.1, 0.1), Data)
+    with pytest.raises(ZeusConfigError, match="no ZeusBSOCallback"):
+        zeus_lightning.fit(trainer, Net, Data)

@@ -1,0 +1,67 @@
+"""A run of a recurring job without Lightning: a real trial, and the outcome file of one.
+
+Arguments: a job id, and what the run does: `converge`; `kill` itself; or `wait` until there is a
+file `go` in the working folder, then converge. A SIGTERM interrupts it, and a SIGUSR1 ends it as
+converged without the service.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from zeus_lightning.client import BSOClient
+from zeus_lightning.messages import JobSpec, Report
+
+
+def main(job_id: str, what: str) -> None:
+    client = BSOClient(os.environ["ZEUS_SERVER_URL"])
+    job = JobSpec(
+        job_id=job_id,
+        batch_sizes=[8, 16, 32],
+        default_batch_size=16,
+        target_metric=0.9,
+        higher_is_better=True,
+        monitor="val_acc",
+        max_epochs=5,
+        max_power_w=100.0,
+        num_devices=1,
+        device_model="none",
+        meter="none",
+        policy="default",
+    )
+    client.register_job(job)
+    trial = client.start_trial(job_id, uuid4().hex)
+
+    def write(outcome: str | None, report: dict[str, Any] | None = None) -> None:
+        record = {"trial": trial.to_json(), "outcome": outcome, "report": report, "cost": 7.0}
+        Path(os.environ["ZEUS_OUTCOME_FILE"]).write_text(json.dumps(record))
+
+    def interrupt(*_: object) -> None:
+        client.end_trial(trial, "interrupted", "SIGTERM")
+        write("interrupted")
+        sys.exit(143)
+
+    def converge_without_the_service(*_: object) -> None:
+        write("converged")
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGUSR1, converge_without_the_service)
+    write(None)
+    print("training", flush=True)
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    while what == "wait" and not Path("go").exists():
+        time.sleep(0.01)
+    report = Report(sequence=1, epoch=1, time_s=0.1, energy_j=4.0, metric=0.95)
+    outcome = client.report(trial, report).outcome
+    write(outcome, report.to_json())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,227 @@
+"""`zeus-lightning recur`: the command line."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+import click
+from rich.console import Console
+
+from zeus_lightning.errors import ZeusError
+from zeus_lightning.recur import figure, summary
+from zeus_lightning.recur.display import Display
+from zeus_lightning.recur.driver import Driver
+from zeus_lightning.recur.ledger import Ledger, only_driver
+from zeus_lightning.recur.progress import Mode, Plan
+from zeus_lightning.recur.schedule import Schedule, at_once, cron, every
+from zeus_lightning.recur.service import OwnService, Service
+
+_LAST_LINES = 20
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+class _Duration(click.ParamType[float]):
+    """A time span such as 24h, in seconds."""
+
+    name = "duration"
+    _seconds: ClassVar = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        matched = re.fullmatch(r"(\d{1,6})([smhdw])", str(value))
+        if matched is None or int(matched[1]) == 0:
+            self.fail(f"{value!r} is no time span; write 24h, 30m, 90s or 7d", param, ctx)
+        return int(matched[1]) * self._seconds[matched[2]]
+
+
+class _Cron(click.ParamType[Schedule]):
+    """A cron expression."""
+
+    name = "cron"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Schedule:
+        try:
+            return cron(value)
+        except ValueError as error:
+            self.fail(f"{value!r} is no cron expression: {error}", param, ctx)
+
+
+class _Variable(click.ParamType[tuple[str, str]]):
+    """NAME=VALUE."""
+
+    name = "variable"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        name, equals, text = str(value).partition("=")
+        if not (name and equals):
+            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
+        return name, text
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--recurrences", default=10, show_default=True, type=click.IntRange(1), metavar="N")
+@click.option(
+    "--retries",
+    default=20,
+    show_default=True,
+    type=click.IntRange(0),
+    help="How often a recurrence is tried again after its batch size has failed.",
+)
+@click.option(
+    "--parallel",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="How many recurrences may run at once.",
+)
+@click.option("--every", "interval_s", type=_Duration(), help="Begin one every 24h, for example.")
+@click.option("--cron", "cron_schedule", type=_Cron(), help="Begin at these local times.")
+@click.option("--timeout", "timeout_s", type=_Duration(), help="End a run that takes longer.")
+@click.option("--observe", is_flag=True, help="Measure the baseline only: choose nothing.")
+@click.option("--compare", is_flag=True, help="Measure the baseline in every other recurrence.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    help="Derive a seed for each run from this one, as PL_GLOBAL_SEED.",
+)
+@click.option("--env", multiple=True, type=_Variable(), metavar="NAME=VALUE", help="For the runs.")
+@click.option(
+    "--workdir",
+    default=".",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Start the runs in this folder.",
+)
+@click.option(
+    "--folder",
+    default=".zeus/recur",
+    show_default=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="For the runs' output, and what --resume needs.",
+)
+@click.option("--resume", is_flag=True, help="Continue the last run in the folder.")
+@click.option("--url", envvar="ZEUS_SERVER_URL", show_envvar=True, help="The service.")
+@click.option(
+    "--service",
+    "database_url",
+    metavar="sqlite:///FILE",
+    help="Start a service on this database; without a URL, on one in the folder.",
+)
+@click.option("--csv", "csv_path", type=_FILE, help="Write a line a run to this file.")
+@click.option("--json", "json_path", type=_FILE, help="Write runs and sums to this file.")
+@click.option("--plot", "plot_path", type=_FILE, help="Draw the costs as this HTML file.")
+@click.pass_context
+def recur(
+    context: click.Context,
+    command: tuple[str, ...],
+    *,
+    recurrences: int,
+    retries: int,
+    parallel: int,
+    interval_s: float | None,
+    cron_schedule: Schedule | None,
+    timeout_s: float | None,
+    observe: bool,
+    compare: bool,
+    seed: int | None,
+    env: tuple[tuple[str, str], ...],
+    workdir: Path,
+    folder: Path,
+    resume: bool,
+    url: str | None,
+    database_url: str | None,
+    csv_path: Path | None,
+    json_path: Path | None,
+    plot_path: Path | None,
+) -> None:
+    """Run a training COMMAND again and again, as a schedule would.
+
+    A run whose batch size has failed is launched again at once, within its recurrence. Any other
+    error stops the driver. Ctrl-C ends the runs in order; the same command with --resume goes on.
+    For example: zeus-lightning recur --recurrences 30 -- python train.py --max-epochs 50
+    """
+    for one, other, given in (
+        ("--observe", "--compare", observe and compare),
+        ("--every", "--cron", interval_s is not None and cron_schedule is not None),
+        ("--url", "--service", database_url is not None and _is_given(context, "url")),
+    ):
+        if given:
+            raise click.UsageError(f"pass {one} or {other}, not both")
+    _check_installed("scipy", "--compare", compare)
+    _check_installed("plotly", "--plot", plot_path is not None)
+    mode: Mode = "observe" if observe else "compare" if compare else "choose"
+    plan = Plan(recurrences=recurrences, retries=retries, parallel=parallel, mode=mode, seed=seed)
+    schedule = every(interval_s) if interval_s is not None else cron_schedule or at_once
+    console = Console()
+    try:
+        with ExitStack() as stack:
+            before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+            stack.callback(signal.signal, signal.SIGTERM, before)
+            stack.enter_context(only_driver(folder))
+            ledger = Ledger(folder, resume=resume)
+            if url and database_url is None:
+                service = Service(url)
+            else:
+                own = database_url or f"sqlite:///{folder.absolute() / 'zeus.sqlite3'}"
+                service = OwnService(own, folder / "service.log")
+            stack.enter_context(service)
+            console.print(
+                f"The runs' output is in {ledger.folder}.", highlight=False, soft_wrap=True
+            )
+            display = stack.enter_context(Display(console, recurrences))
+            driver = Driver(
+                plan=plan,
+                command=command,
+                env=dict(env),
+                workdir=workdir,
+                schedule=schedule,
+                timeout_s=timeout_s,
+                ledger=ledger,
+                service=service,
+                display=display,
+            )
+            driver.run()
+        tries = summary.rows(driver.progress)
+        found = summary.recurrences(tries)
+        if found:
+            console.print(summary.table(found))
+        for line in summary.comparison(found) if compare else ():
+            console.print(line, highlight=False, soft_wrap=True)
+        if csv_path is not None:
+            summary.write_csv(tries, csv_path)
+        if json_path is not None:
+            summary.write_json(tries, json_path)
+        if plot_path is not None:
+            plot_path.write_text(figure.page(tries))
+    except ZeusError as error:
+        raise click.ClickException(error.message) from error
+    except OSError as error:  # its message names the file
+        raise click.ClickException(str(error)) from error
+    if driver.signal is not None:
+        click.echo("Stopped; the same command with --resume goes on.", err=True)
+        sys.exit(128 + driver.signal)
+    if driver.progress.stopped_by is not None:
+        log = driver.log(driver.progress.stopped_by)
+        lines = log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+        text = "\n".join(lines)
+        raise click.ClickException(f"{driver.progress.stop}. The last lines of {log}:\n{text}")
+
+
+def _check_installed(package: str, option: str, needed: bool) -> None:
+    if needed and find_spec(package) is None:
+        raise click.UsageError(f"{option} needs {package}: pip install 'zeus-lightning[analysis]'")
+
+
+def _is_given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE

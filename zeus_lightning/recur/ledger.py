@@ -1,0 +1,64 @@
+"""`Ledger`: the driver's record on disk, from which `--resume` continues."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from zeus_lightning.errors import ZeusConfigError, ZeusError
+
+
+class Ledger:
+    """A file of JSON lines, one for each event, in a folder of its own for each run of the driver.
+
+    Args:
+        folder: Holds `run-0001`, `run-0002` and so on.
+        resume: Whether to continue the last one, or else begin a new one.
+    """
+
+    def __init__(self, folder: Path, *, resume: bool) -> None:
+        runs = sorted(folder.glob("run-[0-9]*"))
+        if resume and not runs:
+            raise ZeusConfigError(
+                f"nothing to resume in {folder}; pass the same --folder as before"
+            )
+        number = 1 + int(runs[-1].name.removeprefix("run-")) if runs else 1
+        self.folder = runs[-1] if resume else folder / f"run-{number:04}"
+        self.folder.mkdir(exist_ok=True)
+        self._path = self.folder / "ledger.jsonl"
+        self.events = self._read() if resume else []
+
+    def _read(self) -> list[dict[str, Any]]:
+        if not self._path.exists():
+            return []
+        text = self._path.read_text()
+        whole, _, rest = text.rpartition("\n")
+        if rest:  # the driver was killed as it wrote this line
+            self._path.write_text(whole + "\n" * bool(whole))
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def append(self, **event: Any) -> None:
+        """Append an event; it is on disk when this returns."""
+        with self._path.open("a") as file:
+            file.write(json.dumps(event) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def only_driver(folder: Path) -> Iterator[None]:
+    """Let no other driver use a folder, until the context is left or this process ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ZeusError(
+                f"another `zeus-lightning recur` uses the folder {folder}; pass another --folder"
+            ) from None
+        yield

@@ -1,0 +1,200 @@
+"""`Progress`: which try comes next, derived from those that have started and ended.
+
+Pure: no process, no file, no clock.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import numpy as np
+
+from zeus_lightning.environment import EXIT_TRY_AGAIN
+from zeus_lightning.messages import Failure
+from zeus_lightning.recur.outcome import RunOutcome
+
+Mode = Literal["choose", "observe", "compare"]
+Verdict = Literal["done", "again", "interrupted", "stop"]
+"""What an ended try means for its recurrence: it is complete, it needs another try because the
+batch size has failed, it needs another try that does not count, or the driver must stop."""
+
+FAILED: tuple[str, ...] = get_args(Failure)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is to be run.
+
+    Args:
+        recurrences: How many.
+        retries: How many times a recurrence is tried again after its batch size has failed.
+        parallel: How many recurrences may run at once.
+        mode: `observe` measures the baseline only; `compare` measures it in each odd recurrence.
+        seed: From which each try's own seed is derived; None: the command's own affair.
+    """
+
+    recurrences: int
+    retries: int = 20
+    parallel: int = 1
+    mode: Mode = "choose"
+    seed: int | None = None
+
+    def is_baseline(self, recurrence: int) -> bool:
+        """Whether a recurrence measures the baseline."""
+        return self.mode == "observe" or (self.mode == "compare" and recurrence % 2 == 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Try:
+    """One launch of the command; recurrences and their attempts count from 1."""
+
+    recurrence: int
+    attempt: int
+    baseline: bool
+    seed: int | None
+
+    def __str__(self) -> str:
+        return f"{self.recurrence:04}-{self.attempt:02}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a try ended.
+
+    Args:
+        exit_code: Of the process, negative if a signal ended it; None if it cannot be known.
+        run: What the run wrote to its outcome file; None if it had no trial.
+        cut_short: Why the driver ended the process: `timeout` or `signal`; None if it did not.
+    """
+
+    exit_code: int | None
+    run: RunOutcome | None
+    cut_short: Literal["timeout", "signal"] | None = None
+
+    @property
+    def outcome(self) -> str:
+        """The outcome, in a word."""
+        if self.run is not None and self.run.outcome is not None:
+            return self.run.outcome
+        if self.cut_short == "timeout":
+            return "timed out"
+        if self.cut_short == "signal":
+            return "interrupted"
+        if self.exit_code is None or self.exit_code < 0:
+            return "killed"
+        return "no trial" if self.exit_code == 0 else "errored"
+
+    @property
+    def verdict(self) -> Verdict:
+        """What follows for the recurrence."""
+        outcome = None if self.run is None else self.run.outcome
+        if outcome in FAILED or (self.exit_code == EXIT_TRY_AGAIN and outcome != "converged"):
+            return "again"
+        if self.exit_code == 0 and self.cut_short is None:
+            return "done"
+        if outcome == "converged" and not self.exit_code:
+            return "done"
+        if self.cut_short == "signal" or (self.exit_code is None and self.cut_short is None):
+            return "interrupted"
+        return "stop"
+
+
+@dataclass
+class Progress:
+    """The tries of a run of the driver, in the order in which they started.
+
+    Attributes:
+        endings: Of the tries that have ended.
+        stop: Why no further try is launched; None while that is not so.
+        stopped_by: The try that is to blame.
+    """
+
+    plan: Plan
+    tries: list[Try] = field(default_factory=list)
+    endings: dict[Try, Ending] = field(default_factory=dict)
+    stop: str | None = None
+    stopped_by: Try | None = None
+
+    def __post_init__(self) -> None:
+        self._failures: dict[int, int] = defaultdict(int)
+
+    def resumed(self) -> None:
+        """Forget what stopped an earlier driver, and how often recurrences had failed by then."""
+        self.stop = self.stopped_by = None
+        self._failures.clear()
+
+    def started(self, each: Try) -> None:
+        """Record that a try has started."""
+        self.tries.append(each)
+
+    def ended(self, each: Try, ending: Ending) -> None:
+        """Record that a try has ended; decide whether the driver must stop."""
+        self.endings[each] = ending
+        stop = None
+        if ending.verdict == "stop":
+            stop = f"recurrence {each.recurrence}, try {each.attempt} {_how(ending)}"
+        elif ending.verdict == "again":
+            self._failures[each.recurrence] += 1
+            if self._failures[each.recurrence] > self.plan.retries:
+                stop = (
+                    f"recurrence {each.recurrence} has failed with every one of "
+                    f"{self._failures[each.recurrence]} tries; --retries allows more"
+                )
+        if stop is not None and self.stop is None:
+            self.stop, self.stopped_by = stop, each
+
+    @property
+    def running(self) -> list[Try]:
+        """The tries that have started and not ended."""
+        return [each for each in self.tries if each not in self.endings]
+
+    @property
+    def done(self) -> list[int]:
+        """The recurrences that are complete."""
+        ended = self.endings.items()
+        return sorted({each.recurrence for each, end in ended if end.verdict == "done"})
+
+    def next_retry(self) -> Try | None:
+        """The try to launch at once, of a recurrence that is neither complete nor running."""
+        last = {each.recurrence: each for each in self.tries}  # in the order of starts
+        for recurrence, each in last.items() if self._may_launch else ():
+            if each in self.endings and recurrence not in self.done:
+                return self._try(recurrence, each.attempt + 1)
+        return None
+
+    def next_recurrence(self) -> Try | None:
+        """The first try of the next recurrence; None if all have begun, or as many run as may."""
+        begun = max((each.recurrence for each in self.tries), default=0)
+        return (
+            self._try(begun + 1, 1) if self._may_launch and begun < self.plan.recurrences else None
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing runs and nothing is left to launch."""
+        if self.running:
+            return False
+        return self.stop is not None or len(self.done) >= self.plan.recurrences
+
+    @property
+    def _may_launch(self) -> bool:
+        return self.stop is None and len(self.running) < self.plan.parallel
+
+    def _try(self, recurrence: int, attempt: int) -> Try:
+        seed = self.plan.seed
+        if seed is not None:
+            seed = int(np.random.SeedSequence([seed, recurrence, attempt]).generate_state(1)[0])
+        baseline = self.plan.is_baseline(recurrence)
+        return Try(recurrence=recurrence, attempt=attempt, baseline=baseline, seed=seed)
+
+
+def _how(ending: Ending) -> str:
+    """The end of a try that stops the driver."""
+    if ending.cut_short == "timeout":
+        return "took longer than --timeout allows"
+    code = ending.exit_code
+    if code is not None and code < 0:
+        return f"was killed by signal {-code}"
+    return f"ended with exit status {code}"

@@ -1,0 +1,32 @@
+"""When recurrences begin: at once, at an interval, or by a cron expression."""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from croniter import croniter
+
+Schedule = Callable[[float | None, float], float]
+"""Given when the last recurrence began (None: none yet) and when the driver started, in Unix
+seconds, return when the next recurrence is due. Times that passed while none could begin are made
+up for once, not one by one."""
+
+
+def at_once(_last_s: float | None, started_s: float) -> float:
+    """Begin as soon as another recurrence may run."""
+    return started_s
+
+
+def every(interval_s: float) -> Schedule:
+    """Begin the first at once, and each next one an interval after the last one began."""
+    return lambda last_s, started_s: started_s if last_s is None else last_s + interval_s
+
+
+def cron(expression: str) -> Schedule:
+    """Begin at the local times of a cron expression; a ValueError if it is none."""
+    croniter(expression)
+
+    def next_s(last_s: float | None, started_s: float) -> float:
+        after = datetime.fromtimestamp(started_s if last_s is None else last_s).astimezone()
+        return float(croniter(expression, after).get_next(float))
+
+    return next_s

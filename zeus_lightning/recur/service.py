@@ -1,0 +1,136 @@
+"""`Service`: the one that the runs use, which the driver may have started itself."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from zeus_lightning.client import BSOClient
+from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusServiceUnavailable
+from zeus_lightning.recur.outcome import RunOutcome
+
+_START_S = 60.0
+_TIMEOUT_S = 2.0
+
+
+class Service:
+    """A service at `url`; used in a `with`.
+
+    Raises, as the block is entered:
+        ZeusServiceError: The service does not answer, or refuses the token.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._client = BSOClient(url).without_retries(_TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        BSOClient(self.url).check_access()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        pass
+
+    def answers(self) -> bool:
+        """Whether a run could start now."""
+        try:
+            self._client.server_version()
+        except ZeusServiceUnavailable:
+            return False
+        return True
+
+    def end_trial(self, run: RunOutcome, reason: str) -> None:
+        """End the trial of a process that was killed, so that it need not wait for its lease."""
+        with suppress(ZeusError):
+            self._client.end_trial(run.trial, "interrupted", reason)
+
+
+class OwnService(Service):
+    """`zeus-service serve` on a free loopback port, until the block is left.
+
+    Args:
+        database_url: Such as `sqlite:///FILE`.
+        log: File for its output.
+    """
+
+    def __init__(self, database_url: str, log: Path) -> None:
+        if find_spec("zeus_service") is None:
+            raise ZeusConfigError(
+                "zeus-service is not installed here, so it cannot be started: `pip install "
+                "./service`, or pass the --url of one that runs elsewhere"
+            )
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._bind = f"127.0.0.1:{probe.getsockname()[1]}"
+        super().__init__(f"http://{self._bind}")
+        self._database_url = database_url
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._start()
+        try:
+            self._wait_until_it_answers()
+            return super().__enter__()
+        except BaseException:
+            self._stop()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    def answers(self) -> bool:
+        """Whether a run could start now; a service that has died is started again."""
+        if self._process is not None and self._process.poll() is not None:
+            self._start()
+        return super().answers()
+
+    def _wait_until_it_answers(self) -> None:
+        deadline_s = time.monotonic() + _START_S
+        while not super().answers():
+            assert self._process is not None
+            if self._process.poll() is not None or time.monotonic() > deadline_s:
+                lines = self._log.read_text(errors="replace").splitlines()[-5:]
+                raise ZeusError("the service did not start:\n" + "\n".join(lines))
+            time.sleep(0.05)
+
+    def _start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "zeus_service",
+                    "serve",
+                    f"--bind={self._bind}",
+                    "--workers=1",
+                ],
+                env={**os.environ, "ZEUS_BSO_DATABASE_URL": self._database_url},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C ends the runs first
+            )
+
+    def _stop(self) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait()

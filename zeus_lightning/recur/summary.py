@@ -1,0 +1,214 @@
+"""What the recurrences have cost: tables, the difference from the baseline, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from zeus_lightning.recur.progress import Progress
+
+MEASURES = {"cost": "cost_j", "energy": "energy_j", "time": "time_s"}
+_UNITS = {"cost": "J", "energy": "J", "time": "s"}
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recurrence:
+    """What a recurrence has taken, over all its tries.
+
+    Args:
+        converged: Whether its last try has reached the target.
+        estimated: Whether the joules are estimates.
+    """
+
+    number: int
+    baseline: bool
+    tries: int
+    converged: bool
+    cost_j: float
+    energy_j: float
+    time_s: float
+    estimated: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A measure of the chosen recurrences against that of the baseline ones beside them.
+
+    Args:
+        measure: `cost`, `energy` or `time`.
+        pairs: How many pairs of recurrences there are.
+        baseline: Mean of a baseline recurrence, in joules or seconds.
+        chosen: Mean of a chosen one.
+        low: Lower end of the 95 % confidence interval of `chosen - baseline`; None for one pair.
+        high: Upper end.
+    """
+
+    measure: str
+    pairs: int
+    baseline: float
+    chosen: float
+    low: float | None
+    high: float | None
+
+    def __str__(self) -> str:
+        unit = _UNITS[self.measure]
+        text = (
+            f"{self.measure}: {self.chosen:.1f} {unit} a recurrence, baseline {self.baseline:.1f} "
+            f"{unit}: {self._percent(self.chosen - self.baseline)}"
+        )
+        if self.low is None or self.high is None:
+            return f"{text} (one pair: no interval)"
+        return (
+            f"{text} (95 % interval {self._percent(self.low)} to {self._percent(self.high)}; "
+            f"{self.pairs} pairs)"
+        )
+
+    def _percent(self, difference: float) -> str:
+        return f"{100 * difference / self.baseline:+.1f} %" if self.baseline else "-"
+
+
+def rows(progress: Progress) -> list[dict[str, Any]]:
+    """The tries that have ended, as flat values, in the order of their recurrences."""
+    ended = sorted(progress.endings.items(), key=lambda item: (item[0].recurrence, item[0].attempt))
+    return [
+        {
+            "recurrence": each.recurrence,
+            "try": each.attempt,
+            "baseline": each.baseline,
+            "seed": each.seed,
+            "job_id": run and run.trial.job_id,
+            "trial": run and run.trial.trial_number,
+            "batch_size": run and run.trial.batch_size,
+            "why": run and run.trial.why,
+            "outcome": ending.outcome,
+            "verdict": ending.verdict,
+            "epochs": report and report.epoch,
+            "time_s": report and report.time_s,
+            "energy_j": report and report.energy_j,
+            "cost_j": run and run.cost,
+            "metric": report and report.metric,
+            "estimated": run and run.estimated,
+            "exit_code": ending.exit_code,
+            "reason": run and run.reason,
+        }
+        for each, ending in ended
+        for run in [ending.run]
+        for report in [run and run.report]
+    ]
+
+
+def recurrences(tries: Sequence[dict[str, Any]]) -> list[Recurrence]:
+    """Sum the rows of `rows` over each recurrence."""
+    numbers = sorted({row["recurrence"] for row in tries})
+    return [_recurrence([row for row in tries if row["recurrence"] == n]) for n in numbers]
+
+
+def _recurrence(tries: Sequence[dict[str, Any]]) -> Recurrence:
+    last = tries[-1]
+    return Recurrence(
+        number=last["recurrence"],
+        baseline=last["baseline"],
+        tries=len(tries),
+        converged=last["outcome"] == "converged",
+        estimated=any(row["estimated"] for row in tries),
+        **{name: sum(row[name] or 0.0 for row in tries) for name in MEASURES.values()},
+    )
+
+
+def differences(found: Iterable[Recurrence]) -> list[Difference]:
+    """Compare chosen recurrences with the baseline, in pairs: what drifts affects both of a pair.
+
+    A pair counts if both have converged. The interval is that of the paired t-test.
+    """
+    converged = {each.number: each for each in found if each.converged}
+    pairs = [
+        (each, converged[number + 1])
+        for number, each in converged.items()
+        if each.baseline and number + 1 in converged and not converged[number + 1].baseline
+    ]
+    return [_difference(measure, pairs) for measure in MEASURES] if pairs else []
+
+
+def _difference(measure: str, pairs: Sequence[tuple[Recurrence, Recurrence]]) -> Difference:
+    field = MEASURES[measure]
+    baseline = [getattr(one, field) for one, _ in pairs]
+    chosen = [getattr(other, field) for _, other in pairs]
+    low = high = None
+    if len(pairs) > 1:
+        low, high = _interval(chosen, baseline)
+    return Difference(
+        measure=measure,
+        pairs=len(pairs),
+        baseline=mean(baseline),
+        chosen=mean(chosen),
+        low=low,
+        high=high,
+    )
+
+
+def _interval(chosen: Sequence[float], baseline: Sequence[float]) -> tuple[float, float]:
+    from scipy.stats import ttest_1samp  # takes a second to import
+
+    distances = [one - other for one, other in zip(chosen, baseline, strict=True)]
+    if len(set(distances)) == 1:
+        return distances[0], distances[0]
+    interval = ttest_1samp(distances, 0.0).confidence_interval(CONFIDENCE)
+    return float(interval.low), float(interval.high)
+
+
+def table(found: Sequence[Recurrence]) -> Table:
+    """Sums and means, of the baseline and of what was chosen."""
+    names = ("", "recurrences", "converged", "tries", "J", "s", "cost (J)", "cost in all (J)")
+    shown = Table(*names, box=box.SIMPLE_HEAD, title="A recurrence, with all its tries, took")
+    for name, baseline in (("baseline", True), ("chosen", False)):
+        group = [each for each in found if each.baseline == baseline]
+        if group:
+            estimated = " (estimated)" * any(each.estimated for each in group)
+            shown.add_row(
+                name,
+                str(len(group)),
+                str(sum(each.converged for each in group)),
+                str(sum(each.tries for each in group)),
+                f"{mean(each.energy_j for each in group):.1f}{estimated}",
+                f"{mean(each.time_s for each in group):.1f}",
+                f"{mean(each.cost_j for each in group):.1f}",
+                f"{sum(each.cost_j for each in group):.1f}",
+            )
+    return shown
+
+
+def comparison(found: Sequence[Recurrence]) -> Iterator[str]:
+    """Lines that say how the chosen recurrences differ from the baseline."""
+    yield from map(str, differences(found))
+    later = found[len(found) // 4 * 2 :]
+    if len(later) >= 4:
+        yield f"Of the later half alone, from recurrence {later[0].number} on:"
+        yield from map(str, differences(later))
+
+
+def write_csv(tries: Sequence[dict[str, Any]], path: Path) -> None:
+    """Write one line a try."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, tries[0].keys() if tries else ["recurrence"])
+        writer.writeheader()
+        writer.writerows(tries)
+
+
+def write_json(tries: Sequence[dict[str, Any]], path: Path) -> None:
+    """Write the tries, the recurrences, and the differences from the baseline."""
+    found = recurrences(tries)
+    value = {
+        "tries": list(tries),
+        "recurrences": [asdict(each) for each in found],
+        "differences": [asdict(each) for each in differences(found)],
+    }
+    path.write_text(json.dumps(value, indent=2) + "\n")

@@ -1,0 +1,72 @@
+"""`fit`: train again, in one process, until a batch size reaches the target."""
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+
+from zeus_lightning.bso import ZeusBSOCallback
+from zeus_lightning.errors import ZeusConfigError, ZeusTrialFailed
+from zeus_lightning.trial.outcome import FAILED
+
+
+def fit(
+    make_trainer: Callable[[], Trainer],
+    make_module: Callable[[], LightningModule],
+    make_datamodule: Callable[[], LightningDataModule] | None = None,
+    *,
+    retries: int = 20,
+    **arguments: Any,
+) -> Trainer:
+    """Train until a trial has not failed, each time with a new Trainer, module and datamodule.
+
+    A batch size has failed if `fit` raises `ZeusTrialFailed`, runs out of memory, or returns after
+    a failure with `on_failure="stop"`. Any other error is raised.
+
+    Args:
+        make_trainer: Makes a Trainer with a new `ZeusBSOCallback`.
+        make_module: Makes the module.
+        make_datamodule: Makes the datamodule; without one, the module has the dataloaders.
+        retries: Trials after the first one that fails.
+        **arguments: For `Trainer.fit`, such as `ckpt_path`.
+
+    Returns:
+        The Trainer whose trial has converged. Its callback's `outcome` names another end of
+        training that is no failure, such as `interrupted` by `max_time`.
+
+    Raises:
+        ZeusTrialFailed: The last trial failed, too.
+        ZeusConfigError: A Trainer has no `ZeusBSOCallback`, or is not new.
+    """
+    for left in range(retries, -1, -1):
+        trainer = make_trainer()
+        callback = _callback(trainer)
+        try:
+            datamodule = None if make_datamodule is None else make_datamodule()
+            trainer.fit(make_module(), datamodule=datamodule, **arguments)
+        except Exception as error:
+            failed = isinstance(error, ZeusTrialFailed) or callback.outcome == "out_of_memory"
+            if not (failed and left):
+                raise
+        else:
+            if callback.outcome not in FAILED:
+                return trainer
+        del trainer, callback
+        gc.collect()  # the failed trial's memory, of which the next one may need more
+        torch.cuda.empty_cache()
+    raise ZeusTrialFailed(f"none of {retries + 1} trials has reached the target")
+
+
+def _callback(trainer: Trainer) -> ZeusBSOCallback:
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]
+    callback = next((each for each in callbacks if isinstance(each, ZeusBSOCallback)), None)
+    if callback is None:
+        raise ZeusConfigError("the Trainer has no ZeusBSOCallback; add one to its callbacks")
+    if trainer.global_step or callback.trial is not None:
+        raise ZeusConfigError(
+            "make_trainer() returned a Trainer or callback that has trained before; make both anew "
+            "in each call"
+        )
+    return callback
