@@ -32,7 +32,7 @@ def test_it_is_started_again_if_it_dies_and_ends_with_the_driver(tmp_path: Path)
 
 def test_one_that_cannot_start_says_why(tmp_path: Path) -> None:
     with (
-        pytest.raises(ZeusError, match="(?s)did not start.*cannot open the database"),
+        pytest.raises(ZeusError, match=r"(?s)did not start.*cannot open the database"),
         OwnService(f"sqlite:///{tmp_path}", tmp_path / "log"),
     ):
         pass
