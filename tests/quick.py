@@ -37,8 +37,8 @@ SERVERS = {"postgresql", "mysql"}
 STARTERS = {
     *("subprocess", "Popen", "multiprocessing", "joblib", "fork"),
     "run_all",  # the simulator's, in several processes
-    "recur",  # the command, which starts the runs; and `Child.launch`, which starts one
-    "launch",
+    # the command `recur`, which starts runs, and what in it does so
+    *("recur", "launch", "OwnService"),
     "runpytest_subprocess",
 }
 """Names in a test's code, or in what it calls of the tests' own, that start a process."""
