@@ -187,11 +187,13 @@ def test_a_driver_that_was_killed_takes_its_run_over_when_it_is_resumed(
 ) -> None:
     job = new_job()
     command = ("--recurrences=2", *run(job, "wait"))
-    with driver(tmp_path, service.url, *command) as process:
-        process.kill()
-        process.wait()
-    result = recur(tmp_path, service.url, "--resume", *command)
-    assert result.exit_code == 0, result.output
+    with driver(tmp_path, service.url, *command) as killed:
+        killed.kill()
+        killed.wait()
+        with driver(tmp_path, service.url, "--resume", *command) as process:
+            wait_until(lambda: [each["event"] for each in ledger(tmp_path)].count("driver") == 2)
+            (tmp_path / "go").touch()
+            assert process.wait(timeout=LIMIT_S) == 0
     assert launches(tmp_path) == [(1, 1), (2, 1)]
     assert outcomes(service.url, job) == ["converged"] * 2
 
@@ -208,6 +210,8 @@ def test_a_signal_ends_the_run_in_order_and_resume_goes_on(
     assert process.returncode == 128 + number
     assert "with --resume goes on" in output
     assert outcomes(service.url, job) == ["interrupted"]
+    (ended,) = [event["ending"] for event in ledger(tmp_path) if event["event"] == "ended"]
+    assert ended == {"exit_code": 143, "cut_short": "signal"}  # the run ended itself
     result = recur(tmp_path, service.url, "--resume", *command)
     assert result.exit_code == 0, result.output
     assert launches(tmp_path) == [(1, 1), (1, 2), (2, 1)]

@@ -97,7 +97,10 @@ def test_failures_beyond_the_retries_stop_the_driver_and_interruptions_do_not_co
     assert progress.is_over
     assert "failed with every one of 2 tries" in str(progress.stop)
     progress.resumed()
-    assert begin(progress) == Try(recurrence=1, attempt=4, baseline=False, seed=None)
+    each = begin(progress)
+    assert each == Try(recurrence=1, attempt=4, baseline=False, seed=None)
+    progress.ended(each, FAILED)
+    assert progress.stop is None  # the retries count anew
 
 
 def test_after_an_error_nothing_is_launched_but_what_runs_goes_on() -> None:
