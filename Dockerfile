@@ -5,8 +5,13 @@
 #     docker run --publish 8765:8765 --env ZEUS_BSO_TOKEN=... --volume zeus:/var/lib/zeus-service zeus-service
 #
 # It runs without a writable root file system: --read-only --tmpfs /tmp
+#
+# The base image is named by its tag. To build on the same files each time, name it by digest:
+# --build-arg PYTHON_IMAGE=python:3.11-slim-trixie@sha256:...; docs/service.md says where to find it.
 
-FROM python:3.11-slim-trixie AS build
+ARG PYTHON_IMAGE=python:3.11-slim-trixie
+
+FROM ${PYTHON_IMAGE} AS build
 WORKDIR /build
 COPY service/requirements.lock service/requirements.lock
 RUN python -m venv /opt/zeus \
@@ -15,7 +20,7 @@ COPY LICENSE ./
 COPY service service
 RUN /opt/zeus/bin/pip install --no-cache-dir --no-index --no-deps --no-build-isolation ./service
 
-FROM python:3.11-slim-trixie
+FROM ${PYTHON_IMAGE}
 RUN useradd --system --uid 10001 --home-dir /var/lib/zeus-service --create-home zeus
 COPY --from=build /opt/zeus /opt/zeus
 ENV PATH=/opt/zeus/bin:$PATH \

@@ -85,7 +85,7 @@ class Client:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.received = b""
         self.sent_at = 0.0
-        self.trial = 0
+        self.trial: dict[str, Any] = {}
         self.sequence = 0  # 0: a start is under way
 
     def send(self) -> None:
@@ -99,7 +99,8 @@ class Client:
                 0.95 if self.sequence == self.reports else 0.1 * self.sequence,
             )
             self._post(
-                f"{trials}/{self.trial}/reports",
+                f"{trials}/{self.trial['trial_number']}/reports"
+                f"?generation={self.trial['generation']}",
                 f'{{"sequence":{n},"epoch":{n},"time_s":{n}.5,"energy_j":{n}00.0,'
                 f'"metric":{metric}}}',
             )
@@ -130,7 +131,7 @@ class Client:
             load.errors += 1
             self.sequence = 0
         elif self.sequence == 0:
-            self.trial = json.loads(body)["trial_number"]
+            self.trial = json.loads(body)
             self.sequence = 1
         else:
             self.sequence = (self.sequence + 1) % (self.reports + 1)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from zeus_lightning.client import BSOClient
+from zeus_lightning.client import BSOClient, without_user
 from zeus_lightning.errors import ZeusError, ZeusPowerError
 from zeus_lightning.meters.nvml import NvmlMeter, find_gpu, finds_gpu
 from zeus_lightning.meters.rapl import RaplMeter
@@ -147,7 +147,7 @@ def _findings(meter: str, *, power_limit: bool, url: str | None) -> Iterator[Fin
         client.check_access()
         yield Finding("service", url, True, f"zeus-service {version}")
     except ZeusError as error:
-        yield Finding("service", url, False, error.message)
+        yield Finding("service", without_user(url), False, error.message)
 
 
 def _gpu_findings(named: list[str] | None, *, needed: bool, set_limits: bool) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import cached_property
@@ -118,8 +119,9 @@ class BSOClient:
 
     def check_access(self) -> None:
         """Check that the token may write, by the heartbeat of a trial that no job has."""
+        path = "/api/v1/jobs/zeus-lightning/trials/2147483647/heartbeat?generation=none"
         try:
-            self._request("POST", "/api/v1/jobs/zeus-lightning/trials/2147483647/heartbeat", {})
+            self._request("POST", path, {})
         except ZeusServiceError as error:
             if error.fields.get("code") != "not_found":
                 raise
@@ -280,14 +282,19 @@ def _checked_url(url: str) -> str:
         valid = False
     if not valid:
         raise ZeusConfigError(
-            f"url is {url!r}; it must look like http://HOST:PORT or https://HOST/PATH"
+            f"url is {without_user(url)!r}; it must look like http://HOST:PORT or https://HOST/PATH"
         )
-    if parts.username is not None or parts.query or parts.fragment:
+    if "@" in url or parts.query or parts.fragment:
         raise ZeusConfigError(
             f"url for {parts.hostname} has a user, a query or a fragment; pass the service's own "
             "URL, and a token as token=... or $ZEUS_BSO_TOKEN"
         )
     return url.rstrip("/")
+
+
+def without_user(url: str) -> str:
+    """A URL to show, without what may be a password."""
+    return re.sub(r"^(\w*:?//)?.*@", r"\1", url)
 
 
 def plain_token(token: SecretStr | str | None) -> str | None:

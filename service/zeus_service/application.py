@@ -50,7 +50,13 @@ def make_app(config: Config | None = None) -> APIFlask:
     """Create the WSGI application; see `zeus_service.create_app`."""
     known_revisions()
     config = config or Config()
-    app = APIFlask("zeus_service", title="zeus-service", version=__version__, docs_path=None)
+    app = APIFlask(
+        "zeus_service",
+        title="zeus-service",
+        version=__version__,
+        docs_path=None,
+        static_folder=None,  # type: ignore[arg-type] # as Flask takes it: without a route for it
+    )
     app.json = StrictJSON(app)
     app.extensions["zeus_config"] = config
     app.config["SQLALCHEMY_DATABASE_URI"] = config.database_url

@@ -141,7 +141,9 @@ def show(job_id: str, trials: int, url: str | None, as_json: bool) -> None:
         job = reader.get_job(job_id)
         latest = reader.list_trials(job_id, after=max(0, job.trials - trials), limit=1000)
     if as_json:
-        _print_json({**job.model_dump(mode="json"), "latest_trials": latest.model_dump()["trials"]})
+        listed = latest.model_dump()
+        more = {"latest_trials": listed["trials"], "broken_trials": listed["broken"]}
+        _print_json({**job.model_dump(mode="json"), **more})
         return
     spec = job.spec
     click.echo(
@@ -168,6 +170,8 @@ def show(job_id: str, trials: int, url: str | None, as_json: bool) -> None:
             for trial in latest.trials
         ],
     )
+    for number in latest.broken:
+        click.echo(f"trial {number}: its row cannot be read")
 
 
 @main.command()
@@ -179,6 +183,7 @@ def delete(job_id: str, force: bool, yes: bool) -> None:
     from zeus_service import maintenance
 
     with _database():
+        maintenance.check_deletable(job_id, force=force)
         if not yes:
             question = f"Delete job {job_id!r}, and all that it has learned?"
             click.confirm(question, abort=True, err=True)
@@ -273,7 +278,8 @@ def current() -> None:
 def sql(revisions: str) -> None:
     """Print the SQL of an upgrade, without a connection.
 
-    It is in the dialect of ZEUS_BSO_DATABASE_URL, from an empty database unless FROM is given.
+    It is in the dialect of ZEUS_BSO_DATABASE_URL, from an empty database unless FROM is given. A
+    comment says so where there is nothing to upgrade.
     """
     database.upgrade(create_app(load_config()), revisions, sql=sys.stdout)
 
@@ -300,7 +306,9 @@ def _reader(url: str | None) -> Iterator[Any]:
     from zeus_service.remote import RemoteService
 
     config = load_config()
-    yield RemoteService(url, next(iter([*config.read_tokens, *config.tokens]), None))
+    readers = [("ZEUS_BSO_READ_TOKEN", token) for token in config.read_tokens]
+    writers = [("ZEUS_BSO_TOKEN", token) for token in config.tokens]
+    yield RemoteService(url, readers + writers)
 
 
 def _show_revision(app: Flask) -> None:

@@ -4,7 +4,7 @@ import difflib
 import inspect
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -44,8 +44,16 @@ MIN_TOKEN = 16
 """Characters of a token; shorter ones can be guessed."""
 
 _PREFIX = "ZEUS_BSO_"
-_OF_KUBERNETES = re.compile(r"(SERVICE_(HOST|PORT)|PORT)(_\w+)?")
-"""The rest of variables that Kubernetes sets for a Service called `zeus-bso`."""
+_OF_KUBERNETES = re.compile(
+    r"""(\w+_)?(
+        SERVICE_HOST=[0-9a-f.:]+ | SERVICE_PORT(_\w+)?=\d+
+        | PORT(_\d+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://[0-9a-f.:[\]]+
+        | PORT_\d+_(TCP|UDP|SCTP)_(PROTO=(tcp|udp|sctp) | PORT=\d+ | ADDR=[0-9a-f.:]+)
+    )""",
+    re.VERBOSE,
+)
+"""The rest of variables, with their values, that Kubernetes sets for a Service whose name begins
+with `zeus-bso`."""
 
 _OF_ZEUS = ("DB_USER", "DB_PASSWORD", "ROOT_PASSWORD", "SERVER_PORT")
 """The rest of variables in the Zeus project's `.env` that only its containers read."""
@@ -251,7 +259,7 @@ def _split(tokens: SecretStr | None) -> list[str]:
 def load_config() -> Config:
     """The configuration, from the environment and `.env`; raise `UnusableConfig` if invalid."""
     try:
-        _check_names([*os.environ, *dotenv_values(".env", encoding="utf-8")])
+        _check_names({**dotenv_values(".env", encoding="utf-8"), **os.environ})
         return Config()
     except ValidationError as error:
         raise UnusableConfig(problems(error)) from error
@@ -261,13 +269,15 @@ def load_config() -> Config:
         raise UnusableConfig(f"cannot read the .env file: {error.strerror}") from error
 
 
-def _check_names(given: Iterable[str]) -> None:
+def _check_names(given: Mapping[str, str | None]) -> None:
     """Refuse variables with the prefix that are no setting: one that is misspelt does nothing."""
     known = [f"{_PREFIX}{name}".upper() for name in Config.model_fields]
+    values = {name.upper(): value for name, value in given.items()}
     unknown = []
-    for name in sorted({name.upper() for name in given} - set(known)):
+    for name in sorted(values.keys() - known):
         rest = name.removeprefix(_PREFIX)
-        if rest != name and rest not in _OF_ZEUS and not _OF_KUBERNETES.fullmatch(rest):
+        is_others = rest in _OF_ZEUS or _OF_KUBERNETES.fullmatch(f"{rest}={values[name]}")
+        if rest != name and not is_others:
             (nearest,) = difflib.get_close_matches(name, known, n=1, cutoff=0)
             unknown.append(f"{name} is no setting; is {nearest} meant? Otherwise remove it")
     if unknown:

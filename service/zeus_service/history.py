@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
 
 from zeus_service.outcomes import NO_VERDICT, Outcome
 from zeus_service.policies import policy_of, unfinished
@@ -27,7 +29,11 @@ class Event:
     trial_number: int
     choice: Choice
     outcome: Outcome | None = None
-    cost: float = 0.0
+    cost: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+
+
+EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+"""Checks an event that was stored."""
 
 
 def apply(spec: JobSpec, state: State, event: Event) -> State:

@@ -16,12 +16,14 @@ from itertools import takewhile
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from zeus_service.errors import BrokenJob, IncompleteHistory, JobBusy, NotFound
 from zeus_service.spec import MAX_INTEGER, JobSpec
 from zeus_service.store import checkpoints, jobs, retention
 from zeus_service.store.checkpoints import Checkpoint, MissingEvents, StoredEvent
+from zeus_service.store.clock import unix_now
+from zeus_service.store.damage import REBUILD, reading
 from zeus_service.store.engine import shrink_sqlite_file
 from zeus_service.store.jobs import JobHead
 from zeus_service.store.models import db
@@ -54,14 +56,15 @@ def prune(*, older_than_s: float, keep: int = 0) -> Dropped:
     to the first that is younger, or belongs to one of the latest trials; a checkpoint takes their
     place. Jobs, their states and power profiles stay, and numbers of trials are not used again.
     """
-    dropped, now, after = Dropped(), time.time(), ""
-    while page := _job_ids(after):
+    dropped, now, after = Dropped(), _now(), ""
+    while page := _job_ids(after=after):
         for job_id in page:
             try:
-                job = _head(job_id)
-                old = Old(now=now, ended_before=now - older_than_s, last=job.trials - keep)
-                _drop_trials(job, old, dropped)
-                _drop_old_events(job, old, dropped)
+                with reading(f"job {job_id!r}", REBUILD):
+                    job = _head(job_id)
+                    old = Old(now=now, ended_before=now - older_than_s, last=job.trials - keep)
+                    _drop_trials(job, old, dropped)
+                    _drop_old_events(job, old, dropped)
             except NotFound:  # it was deleted meanwhile
                 continue
             except (BrokenJob, IncompleteHistory) as error:  # its events stay; the others come next
@@ -69,6 +72,13 @@ def prune(*, older_than_s: float, keep: int = 0) -> Dropped:
         after = page[-1]
     give_space_back()
     return dropped
+
+
+@use_case(read_only=True)
+def check_deletable(connection: Connection, job_id: str, *, force: bool = False) -> None:
+    """Raise what `delete_job` would now: `NotFound`, or `JobBusy`."""
+    jobs.head(connection, job_id)
+    _check_deletable(connection, job_id, force)
 
 
 def delete_job(job_id: str, *, force: bool = False) -> None:
@@ -94,6 +104,8 @@ def delete_job(job_id: str, *, force: bool = False) -> None:
 def rebuild(job_id: str) -> bool:
     """Fold a job's events again, and store the state if it differs; return whether it was the same.
 
+    So with the row's numbers, as far as they follow from the job's trials and events.
+
     The fold starts from the job's checkpoint and needs no lock: events do not change. Under the
     lock, the result is stored only if no event was added meanwhile; otherwise the fold goes on.
 
@@ -101,6 +113,7 @@ def rebuild(job_id: str) -> bool:
         NotFound: No such job.
         IncompleteHistory: Events are missing.
     """
+    mended = _mend_numbers(job_id)
     spec, point, events = _read_on(job_id, None)
     while True:
         while events:
@@ -108,7 +121,7 @@ def rebuild(job_id: str) -> bool:
             spec, point, events = _read_on(job_id, point)
         same = _store(job_id, point)
         if same is not None:
-            return same
+            return same and not mended
         spec, point, events = _read_on(job_id, point)
 
 
@@ -141,6 +154,7 @@ def _drop_old_events(job: JobHead, old: Old, dropped: Dropped) -> None:
         return stored.happened_at < old.ended_before and stored.event.trial_number <= old.last
 
     while True:
+        _read_on(job.job_id, None)  # raises, if the checkpoint cannot be read
         _sweep_events(job, dropped)
         spec, point, events = _read_on(job.job_id, None)
         first = list(takewhile(is_old, events))
@@ -154,8 +168,13 @@ def _sweep_events(job: JobHead, dropped: Dropped) -> None:
 
 
 @use_case(read_only=True)
-def _job_ids(connection: Connection, after: str) -> list[str]:
-    return retention.job_ids(connection, after=after)
+def _now(connection: Connection) -> float:
+    return float(connection.execute(select(unix_now())).scalar_one())
+
+
+@use_case(read_only=True)
+def _job_ids(connection: Connection, *, after: str) -> list[str]:
+    return jobs.ids(connection, after=after, limit=PORTION)
 
 
 @use_case(read_only=True)
@@ -270,10 +289,13 @@ def _store(connection: Connection, job_id: str, point: Checkpoint) -> bool | Non
     head = jobs.head(connection, job_id, lock=True)
     if not head.is_same_job(point.job) or head.events != point.sequence:
         return None
-    if jobs.state_is(connection, job_id, point.state):
-        return True
-    jobs.replace_state(connection, jobs.spec_of(connection, job_id), point.state, time.time())
-    return False
+    return not jobs.replace_state(connection, jobs.spec_of(connection, job_id), point.state)
+
+
+@use_case()
+def _mend_numbers(connection: Connection, job_id: str) -> bool:
+    jobs.head(connection, job_id, lock=True)
+    return jobs.mend_numbers(connection, job_id)
 
 
 def _paced(transaction: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

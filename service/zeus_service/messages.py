@@ -25,8 +25,12 @@ from zeus_service.spec import (
 Reason = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
 
 
+Instant = Annotated[float, Field(ge=0, le=253_402_214_400)]
+"""Unix seconds, up to the year 9999."""
+
+
 class _Message(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 class Empty(_Message):
@@ -91,9 +95,9 @@ class Trial(_Message):
     why: Why
     outcome: Outcome | None
     reason: str
-    started_at: float
-    ended_at: float | None
-    lease_expires_at: float
+    started_at: Instant
+    ended_at: Instant | None
+    lease_expires_at: Instant
     reports: int
     epoch: int
     time_s: float
@@ -103,13 +107,13 @@ class Trial(_Message):
 
 
 class JobSummary(_Message):
-    """A job in a list."""
+    """A job in a list. One whose row cannot be read has the stage `broken`, and zeros."""
 
     job_id: str
     stage: str
     best_batch_size: int | None
     trials: int
-    updated_at: float
+    updated_at: Instant
 
 
 class Job(JobSummary):
@@ -128,9 +132,10 @@ class JobList(_Message):
 
 
 class TrialList(_Message):
-    """A page of a job's trials, ordered by number."""
+    """A page of a job's trials, ordered by number; `broken`: those that cannot be read."""
 
     trials: list[Trial]
+    broken: list[int] = []
 
 
 class Health(_Message):

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 
 import numpy as np
 from sqlalchemy import Connection
-from sqlalchemy.exc import SQLAlchemyError
 
 from zeus_service import counters, history, messages, stopping
 from zeus_service.errors import (
+    BrokenJob,
     Contended,
     ExhaustedJob,
     JobConflict,
     KeyConflict,
+    NotFound,
     OtherGeneration,
     ReportConflict,
     TrialFinished,
@@ -32,6 +32,7 @@ from zeus_service.policies.base import ArmEstimate, Choice, NoBatchSizeLeft
 from zeus_service.policies.unfinished import IN_A_ROW, passed_over
 from zeus_service.spec import JobSpec
 from zeus_service.store import jobs, leases, statements, trials
+from zeus_service.store.damage import REBUILD, reading
 from zeus_service.store.jobs import LockedJob, StoredJob
 from zeus_service.store.transactions import ATTEMPTS, Raced, after_commit, use_case
 
@@ -67,12 +68,12 @@ def register_job(connection: Connection, given: JobSpec) -> tuple[messages.Job, 
     resolved = given.model_copy(update={"policy": policy.name})
     known = jobs.find(connection, given.job_id)
     if known is None:
-        jobs.add(connection, resolved, time.time())
+        jobs.add(connection, resolved)
         return _with_beliefs(connection, jobs.get(connection, given.job_id)), True
     if known.spec.differences(given):
         job = LockedJob.lock(connection, given.job_id)
         differences = job.spec.differences(given)
-        if not differences or job.register_anew(resolved, time.time()):
+        if not differences or job.register_anew(resolved):
             return _with_beliefs(connection, jobs.get(connection, given.job_id)), bool(differences)
         raise JobConflict(
             f"job {given.job_id!r} is known with another configuration: "
@@ -110,9 +111,8 @@ def start_trial(
         if known[0] != job_id:
             raise KeyConflict("this Idempotency-Key was used for another job; make a new one")
         return trials.get_start(connection, *known, lease_s=job.spec.lease_s), False
-    now = time.time()  # the wait for the lock may have been long
     if any_expired:
-        for event in leases.mark_expired_lost(connection, job_id, now):
+        for event in leases.mark_expired_lost(connection, job_id):
             job.append(event)
     number = job.stored.trials + 1
     policy = policy_of(job.spec)
@@ -139,7 +139,7 @@ def start_trial(
         lease_s=job.spec.lease_s,
     )
     job.append(history.Event("started", number, choice))
-    job.save(statements.START, trials.start_values(start, idempotency_key, now), now)
+    job.save(statements.START, trials.start_values(start, idempotency_key))
     return start, True
 
 
@@ -192,7 +192,7 @@ def _report_to_trial(
     decision = stopping.decide(spec, given, previous_cost=trial.cost, cost_bound=cost_bound)
     if decision.outcome is not None or trial.outcome is not None:
         return decision, (trial, spec)
-    values = trials.report_values(trial, given, decision, lease_s=spec.lease_s, now=time.time())
+    values = trials.report_values(trial, given, decision, lease_s=spec.lease_s)
     if not statements.REPORT_TO_TRIAL.execute(connection, values):
         raise Raced
     _count_energy(connection, trial, given)
@@ -218,9 +218,8 @@ def _report_to_job(
     if decision.outcome is not None:
         end = (decision.outcome, decision.cost)
         job.append(history.Event("ended", trial.trial_number, choice, *end))
-    now = time.time()
-    values = trials.report_values(trial, given, decision, lease_s=spec.lease_s, now=now)
-    if not job.save(statements.REPORT_TO_JOB, values, now):
+    values = trials.report_values(trial, given, decision, lease_s=spec.lease_s)
+    if not job.save(statements.REPORT_TO_JOB, values):
         return False
     _count_energy(connection, trial, given)
     return True
@@ -265,10 +264,8 @@ def end_trial(
     if trial.outcome is not None:
         job.append(history.Event("revived", trial_number, choice))
     job.append(history.Event("ended", trial_number, choice, end.outcome, trial.cost))
-    now = time.time()
-    ended = trial.model_copy(update={"outcome": end.outcome, "reason": end.reason, "ended_at": now})
-    job.save(statements.END, trials.end_values(ended), now)
-    return ended
+    job.save(statements.END, trials.end_values(trial_number, end))
+    return trials.get(connection, job_id, trial_number)
 
 
 @use_case(one_write=True)
@@ -304,12 +301,12 @@ def list_jobs(connection: Connection, *, after: str = "", limit: int = 100) -> m
     One whose row cannot be read has the stage `broken`.
     """
     try:
-        found = [_summary(job) for job in jobs.page(connection, after=after, limit=limit)]
-    except SQLAlchemyError:
-        raise
-    except Exception:  # noqa: BLE001 - what is wrong with a row may have any form
+        with reading("the page"):
+            found = [_summary(job) for job in jobs.page(connection, after=after, limit=limit)]
+    except BrokenJob:
         ids = jobs.ids(connection, after=after, limit=limit)
-        found = [_summary_or_broken(connection, job_id) for job_id in ids]
+        each = (_summary_or_broken(connection, job_id) for job_id in ids)
+        found = [summary for summary in each if summary is not None]
     return messages.JobList(jobs=found)
 
 
@@ -324,8 +321,8 @@ def list_trials(
     connection: Connection, job_id: str, *, after: int = 0, limit: int = 100
 ) -> messages.TrialList:
     """Return a job's trials with a number greater than `after`, ordered by number."""
-    jobs.get(connection, job_id)
-    return messages.TrialList(trials=trials.page(connection, job_id, after=after, limit=limit))
+    jobs.head(connection, job_id)
+    return trials.page(connection, job_id, after=after, limit=limit)
 
 
 def _same_answer(
@@ -349,21 +346,16 @@ def _count_energy(connection: Connection, trial: messages.Trial, given: messages
     after_commit(connection, lambda: counters.energy_j.inc(joules))
 
 
-def _summary_or_broken(connection: Connection, job_id: str) -> messages.JobSummary:
+def _summary_or_broken(connection: Connection, job_id: str) -> messages.JobSummary | None:
+    """None: the job was deleted since its id was read."""
     try:
-        return _summary(jobs.get(connection, job_id))
-    except SQLAlchemyError:
-        raise
-    except Exception as error:  # noqa: BLE001 - as in `list_jobs`
-        logger.error("job %r is broken: %s", job_id, error)  # noqa: TRY400 - the message says all
-        head = jobs.head(connection, job_id)
-        return messages.JobSummary(
-            job_id=job_id,
-            stage="broken",
-            best_batch_size=None,
-            trials=head.trials,
-            updated_at=head.registered_at,
-        )
+        with reading(f"job {job_id!r}", REBUILD):
+            return _summary(jobs.get(connection, job_id))
+    except NotFound:
+        return None
+    except BrokenJob as error:
+        logger.error("%s", error.message)  # noqa: TRY400 - the message says all
+        return jobs.broken_summary(connection, job_id)
 
 
 def _summary(job: StoredJob) -> messages.JobSummary:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 from http.client import HTTPException, HTTPMessage
 from typing import IO, TypeVar
 from urllib.error import HTTPError, URLError
@@ -16,7 +17,7 @@ from zeus_service.messages import Job, JobList, TrialList
 Message = TypeVar("Message", bound=BaseModel)
 
 _TIMEOUT_S = 30
-_NEEDS_TOKEN = "; set ZEUS_BSO_READ_TOKEN or ZEUS_BSO_TOKEN to one of its tokens"
+_NO_ACCESS = (401, 403)
 
 
 class RemoteService:
@@ -24,16 +25,22 @@ class RemoteService:
 
     Args:
         url: The service, such as `http://127.0.0.1:8765`.
-        token: A bearer token that may read, if the service asks for one.
+        tokens: Bearer tokens, by the setting that each is from. They are tried in turn until one
+            may read: the others may be old, or of another service.
 
     The methods raise `UnusableService` if the service cannot be reached, or refuses.
     """
 
-    def __init__(self, url: str, token: str | None) -> None:
-        if not re.fullmatch(r"https?://[^/@?#]+/?", url):
+    def __init__(self, url: str, tokens: Iterable[tuple[str, str]] = ()) -> None:
+        if "@" in url:  # what is before it may be secret
+            raise UnusableService(
+                "the address of the service has a user or a password; use http://HOST:PORT, and "
+                "set ZEUS_BSO_READ_TOKEN or ZEUS_BSO_TOKEN"
+            )
+        if not re.fullmatch(r"https?://[^/?#]+/?", url):
             raise UnusableService(f"{url!r} is no address of a service; use http://HOST:PORT")
         self._url = url.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._tokens = [*tokens]
         self._opener = build_opener(_NoRedirects)
 
     def list_jobs(self, *, after: str = "", limit: int = 100) -> JobList:
@@ -51,10 +58,8 @@ class RemoteService:
 
     def _get(self, kind: type[Message], path: str, **query: object) -> Message:
         address = f"{self._url}/api/v1/jobs{path}?{urlencode(query)}"
-        request = Request(address, headers=self._headers)
         try:
-            with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
-                return kind.model_validate_json(answer.read())
+            return kind.model_validate_json(self._read(address))
         except HTTPError as error:
             raise self._refused(error) from error
         except (URLError, OSError, HTTPException) as error:
@@ -63,13 +68,35 @@ class RemoteService:
         except ValidationError as error:
             raise UnusableService(f"{self._url} is no zeus-service of this version") from error
 
+    def _read(self, address: str) -> bytes:
+        for number, (_, token) in enumerate(self._tokens):
+            try:
+                answer = self._open(address, Authorization=f"Bearer {token}")
+            except HTTPError as error:
+                if error.code not in _NO_ACCESS or number == len(self._tokens) - 1:
+                    raise
+            else:
+                self._tokens = [self._tokens[number]]  # no other is needed from now on
+                return answer
+        return self._open(address)
+
+    def _open(self, address: str, **headers: str) -> bytes:
+        with self._opener.open(Request(address, headers=headers), timeout=_TIMEOUT_S) as answer:
+            content: bytes = answer.read()
+            return content
+
     def _refused(self, error: HTTPError) -> UnusableService:
         try:
             detail = json.loads(error.read())["detail"]
         except (ValueError, KeyError, TypeError):
             return UnusableService(f"{self._url} is no zeus-service: it answered {error.code}")
-        needs_token = _NEEDS_TOKEN if error.code in (401, 403) else ""
-        return UnusableService(f"{self._url}: {detail}{needs_token}")
+        if error.code not in _NO_ACCESS:
+            return UnusableService(f"{self._url}: {detail}")
+        names = " and ".join(dict.fromkeys(name for name, _ in self._tokens))
+        reason = f"it refused {names}" if names else detail
+        return UnusableService(
+            f"{self._url}: {reason}; set ZEUS_BSO_READ_TOKEN or ZEUS_BSO_TOKEN to one of its tokens"
+        )
 
 
 class _NoRedirects(HTTPRedirectHandler):

@@ -156,6 +156,20 @@ def test_the_image_installs_nothing_without_a_hash() -> None:
         assert "--require-hashes" in command or "--no-index" in command
 
 
+def test_every_base_image_can_be_named_by_its_digest() -> None:
+    """On the command line, or in `.env`."""
+    text = (ROOT / "Dockerfile").read_text()
+    assert re.findall("^FROM (\\S+)", text, re.MULTILINE) == ["${PYTHON_IMAGE}"] * 2
+    (default,) = re.findall("^ARG PYTHON_IMAGE=(.+)", text, re.MULTILINE)
+    assert text.index("ARG PYTHON_IMAGE") < text.index("FROM")
+    of_compose = f"${{ZEUS_PYTHON_IMAGE:-{default}}}"
+    for service in compose("compose.yaml")["services"].values():
+        if "build" in service:
+            assert service["build"]["args"] == {"PYTHON_IMAGE": of_compose}
+    for name in COMPOSE:
+        assert compose(name)["services"]["database"]["image"].startswith("${ZEUS_DATABASE_IMAGE:-")
+
+
 @pytest.mark.parametrize("name", COMPOSE)
 def test_a_compose_file_is_valid(name: str) -> None:
     jsonschema.validate(compose(name), get_builtin_schema("vendor.compose-spec"))

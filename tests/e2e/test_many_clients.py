@@ -71,10 +71,11 @@ def without_retry(port: int, job_id: str, number: int, done: Acknowledged) -> No
         return answer
 
     for _ in range(TRIALS_EACH):
-        trial = post("", {})["trial_number"]
+        start = post("", {})
+        trial, of_it = start["trial_number"], f"generation={start['generation']}"
         done.trials.append((job_id, trial))
         for sequence in range(1, REPORTS_EACH + 1):
-            answer = post(f"/{trial}/reports", figures(number, sequence))
+            answer = post(f"/{trial}/reports?{of_it}", figures(number, sequence))
             done.reports[job_id, trial, sequence] = answer["cost"]
     connection.close()
 

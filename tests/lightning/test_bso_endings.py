@@ -398,9 +398,11 @@ def test_a_service_that_stays_away_stops_no_run(own_service: ServiceProcess) -> 
 
 def test_a_report_that_the_service_refuses_stops_no_run(service: ServiceProcess) -> None:
     def withdraw() -> None:
-        url = f"{service.url}/api/v1/jobs/{callback.job.job_id}/trials/1"
+        url = f"{service.url}/api/v1/jobs/{callback.job.job_id}/trials"
+        (trial,) = requests.get(url, timeout=LIMIT_S).json()["trials"]
         body = {"outcome": "withdrawn", "reason": "by hand"}
-        assert requests.patch(url, json=body, timeout=LIMIT_S).ok
+        of_it = {"generation": trial["generation"]}
+        assert requests.patch(f"{url}/1", json=body, params=of_it, timeout=LIMIT_S).ok
 
     callback, steps = zeus(service.url), Steps()
     with pytest.warns(UserWarning, match="training continues, but the service will learn nothing"):

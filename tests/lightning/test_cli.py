@@ -164,6 +164,14 @@ def test_doctor_tells_whether_the_token_lets_a_run_report(
     assert words in details
 
 
+@pytest.mark.parametrize("scheme", ["http://", "ftp://", ""])
+def test_doctor_prints_no_secret_of_an_address(scheme: str) -> None:
+    found, rows = doctor(f"--url={scheme}zeus:/se@cret/@host:1")
+    assert found == 1
+    assert rows[f"service {scheme}host:1"][0] == "no"
+    assert "cret" not in str(rows)
+
+
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     tokens = {"TOKEN": "may-read-and-write", "READ_TOKEN": "may-only-read-this"}

@@ -120,6 +120,9 @@ def test_an_invalid_variable_is_reported_by_name(url: str, variable: str, value:
         ("zeus_bso_databse_url", "ZEUS_BSO_DATABASE_URL"),
         ("ZEUS_BSO_TOKEN_FIEL", "ZEUS_BSO_TOKEN_FILE"),
         ("ZEUS_BSO_", "ZEUS_BSO_TOKEN"),
+        ("ZEUS_BSO_PORT", "ZEUS_BSO_TOKEN"),
+        ("ZEUS_BSO_PORT_TOKEN", "ZEUS_BSO_TOKEN"),
+        ("ZEUS_BSO_SERVICE_PORT_TOKEN", "ZEUS_BSO_READ_TOKEN"),
     ],
 )
 def test_a_misspelt_setting_is_an_error_that_names_the_nearest(
@@ -138,12 +141,26 @@ def test_a_misspelt_setting_is_an_error_that_names_the_nearest(
     )
 
 
+OF_KUBERNETES = {
+    "SERVICE_HOST": "10.0.0.1",
+    "SERVICE_PORT": "8765",
+    "SERVICE_PORT_HTTP": "8765",
+    "PORT": "tcp://10.0.0.1:8765",
+    "PORT_8765_TCP": "tcp://[fd00::1]:8765",
+    "PORT_8765_TCP_PROTO": "tcp",
+    "PORT_8765_TCP_PORT": "8765",
+    "PORT_8765_TCP_ADDR": "fd00::1",
+}
+"""What Kubernetes sets for a Service of one port, called `http`."""
+
+
 def test_variables_that_kubernetes_sets_for_a_service_of_this_name_are_no_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_8765_TCP_ADDR"):
-        monkeypatch.setenv(f"ZEUS_BSO_{name}", "10.0.0.1")
+    for prefix in ("ZEUS_BSO", "ZEUS_BSO_DATABASE"):
+        for name, value in OF_KUBERNETES.items():
+            monkeypatch.setenv(f"{prefix}_{name}", value)
     load_config()
 
 
@@ -222,9 +239,10 @@ def test_jobs_and_their_beliefs_are_printed(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path) as service:
         api = f"{service.url}/api/v1/jobs"
         requests.post(api, json=spec_json(job_id="nightly", policy="zeus"), timeout=LIMIT_S)
-        requests.post(f"{api}/nightly/trials", json={}, timeout=LIMIT_S)
+        start = requests.post(f"{api}/nightly/trials", json={}, timeout=LIMIT_S).json()
         report = {"sequence": 1, "epoch": 3, "time_s": 10.0, "energy_j": 500.0, "metric": 0.95}
-        requests.post(f"{api}/nightly/trials/1/reports", json=report, timeout=LIMIT_S)
+        path = f"{api}/nightly/trials/1/reports?generation={start['generation']}"
+        assert requests.post(path, json=report, timeout=LIMIT_S).ok
         listed = zeus_service("jobs", database_url=service.database_url)
         shown = zeus_service("show", "nightly", database_url=service.database_url)
         rebuilt = zeus_service("rebuild", "nightly", database_url=service.database_url)
@@ -239,7 +257,9 @@ def test_jobs_and_their_beliefs_are_printed(tmp_path: Path) -> None:
 def test_a_job_with_running_trials_is_deleted_only_by_force(app: object, url: str) -> None:
     optimizer.register_job(JobSpec.model_validate(spec_json()))
     optimizer.start_trial("job", None)
-    assert "1 running trials" in one_error(zeus_service("delete", "--yes", "job", database_url=url))
+    for more in ([], ["--yes"]):
+        error = one_error(zeus_service("delete", *more, "job", database_url=url))
+        assert "1 running trials" in error
     deleted = zeus_service("delete", "--force", "--yes", "job", database_url=url)
     assert "'job' is deleted" in deleted.stdout
     assert "no jobs yet" in zeus_service("jobs", database_url=url).stdout
@@ -263,8 +283,10 @@ def test_an_age_that_is_no_time_span_is_reported(url: str, age: str) -> None:
     assert (result.returncode, "write 180d" in result.stderr) == (2, True)
 
 
-def test_a_job_that_is_not_known_is_reported(app_url: str) -> None:
-    assert "no job 'nightly'" in one_error(zeus_service("show", "nightly", database_url=app_url))
+@pytest.mark.parametrize("command", ["show", "delete"])
+def test_a_job_that_is_not_known_is_reported(app_url: str, command: str) -> None:
+    """And not asked about."""
+    assert "no job 'nightly'" in one_error(zeus_service(command, "nightly", database_url=app_url))
 
 
 @pytest.fixture

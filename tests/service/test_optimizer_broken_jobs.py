@@ -4,10 +4,12 @@ import json
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from flask import Flask
 from service.jobs import spec_json
 from sqlalchemy import text
 from zeus_service import maintenance, optimizer
+from zeus_service.cli import main
 from zeus_service.errors import BrokenJob
 from zeus_service.messages import Report
 from zeus_service.spec import JobSpec
@@ -27,6 +29,7 @@ def break_job(column: str, value: str) -> None:
     if value == NO_JSON and db.engine.name != "sqlite":
         value = "[]"
     with transaction() as connection:
+        connection.execute(text("UPDATE trials SET generation = 'x'"))
         update = text(f"UPDATE jobs SET {column} = :value WHERE job_id = 'b'")
         if db.engine.name == "postgresql":
             update = text(f"UPDATE jobs SET {column} = CAST(:value AS json) WHERE job_id = 'b'")
@@ -48,7 +51,7 @@ def calls(app: Flask) -> list[Any]:
     return [
         client.get(job),
         client.post(f"{job}/trials", json={}),
-        client.post(f"{job}/trials/1/reports", json=report.model_dump()),
+        client.post(f"{job}/trials/1/reports?generation=x", json=report.model_dump()),
         client.post("/api/v1/jobs", json=spec_json(job_id="b", max_epochs=11)),
     ]
 
@@ -76,3 +79,71 @@ def test_a_specification_that_cannot_be_read_is_told(app: Flask, spec: str) -> N
         maintenance.rebuild("b")
     maintenance.delete_job("b", force=True)
     assert stages(app) == [("a", PRUNING), ("c", PRUNING)]
+
+
+def break_value(table: str, column: str, value: object) -> None:
+    with transaction() as connection:
+        sql = text(f"UPDATE {table} SET {column} = :value WHERE job_id = 'b'")
+        connection.execute(sql, {"value": value})
+
+
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # it takes anything
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("column", "value", "named"),
+    [
+        ("spec", b"\x00\xff", "the specification of job 'b'"),
+        ("spec", json.dumps(spec_json(job_id="a", policy="zeus")), "it is that of job 'a'"),
+        ("state", "[" * 5000 + "]" * 5000, "the state of job 'b'"),
+        ("trials", "many", "trials: Input should be a valid integer"),
+        ("created_at", 1e300, "created_at: Input should be less than"),
+    ],
+)
+def test_the_message_names_what_is_broken(
+    app: Flask, column: str, value: object, named: str
+) -> None:
+    break_job("state", "{}")
+    maintenance.rebuild("b")
+    break_value("jobs", column, value)
+    assert stages(app)[1] == ("b", "broken")
+    assert named in calls(app)[0].get_json()["detail"]
+    if column == "spec":
+        with pytest.raises(BrokenJob, match=named):
+            maintenance.rebuild("b")
+    else:
+        assert maintenance.rebuild("b") is False
+        assert stages(app)[1] == ("b", PRUNING)
+        assert optimizer.start_trial("b", None)[0].trial_number == 2
+
+
+@on_sqlite
+@pytest.mark.parametrize("column", ["outcome", "why"])
+def test_a_trial_that_cannot_be_read_is_told_beside_the_others(app: Flask, column: str) -> None:
+    break_job("state", "{}")
+    maintenance.rebuild("b")
+    break_value("trials", column, "unheard-of")
+    optimizer.start_trial("b", None)
+    client, trials = app.test_client(), "/api/v1/jobs/b/trials"
+    listed = client.get(trials).get_json()
+    assert [trial["trial_number"] for trial in listed["trials"]] == [2]
+    assert listed["broken"] == [1]
+    answer = client.patch(f"{trials}/1?generation=x", json={"outcome": "errored"})
+    assert answer.status_code == 500
+    assert f"trial 1 of job 'b' cannot be read: {column}:" in answer.get_json()["detail"]
+    url = db.engine.url.render_as_string(hide_password=False)
+    shown = CliRunner().invoke(main, ["show", "b"], env={"ZEUS_BSO_DATABASE_URL": url})
+    assert "trial 1: its row cannot be read" in shown.output
+
+
+@on_sqlite
+def test_numbers_that_the_rows_contradict_are_told_and_mended(app: Flask) -> None:
+    break_job("state", "{}")
+    maintenance.rebuild("b")
+    for column in ("trials", "events"):
+        break_value("jobs", column, 0)
+        answer = app.test_client().post("/api/v1/jobs/b/trials", json={})
+        assert (answer.status_code, answer.get_json()["code"]) == (500, "broken_job")
+        assert maintenance.rebuild("b") is False
+    assert optimizer.start_trial("b", None)[0].trial_number == 2

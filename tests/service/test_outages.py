@@ -87,9 +87,11 @@ def test_postgresql_may_be_restarted_in_the_middle(
             while turn < 3 or not finished.is_set():
                 turn += 1
                 key = {"Idempotency-Key": f"{number}-{turn}"}
-                trial = until_it_is_taken("", {}, **key)["trial_number"]
+                start = until_it_is_taken("", {}, **key)
+                trial = start["trial_number"]
+                path = f"/{trial}/reports?generation={start['generation']}"
                 for sequence in (1, 2):
-                    answer = until_it_is_taken(f"/{trial}/reports", report(sequence))
+                    answer = until_it_is_taken(path, report(sequence))
                     acknowledged.append((trial, sequence, answer["cost"]))
 
     with (

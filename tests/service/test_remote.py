@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import requests
 from click.testing import CliRunner, Result
+from service.api.wires import Api
 from service.jobs import spec_json
 from service_process import ServiceProcess, free_port
 from waiting import LIMIT_S
@@ -29,12 +30,11 @@ LONG = "j" * 200
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """A service that wants tokens, with a job of a long name and more jobs than fit a page."""
     folder = tmp_path_factory.mktemp("service")
-    with ServiceProcess(folder, **TOKENS) as process, requests.Session() as session:
-        session.headers["Authorization"] = f"Bearer {TOKENS['ZEUS_BSO_TOKEN']}"
+    with ServiceProcess(folder, **TOKENS) as process:
+        api = Api(process.url, Authorization=f"Bearer {TOKENS['ZEUS_BSO_TOKEN']}")
 
         def post(path: str, body: dict[str, Any]) -> None:
-            url = f"{process.url}/api/v1/jobs{path}"
-            assert session.post(url, json=body, timeout=LIMIT_S).ok
+            assert api("POST", f"/jobs{path}", body).ok
 
         for job_id in (LONG, *(f"job-{number}" for number in range(101))):
             post("", spec_json(job_id=job_id, policy="zeus"))
@@ -88,6 +88,12 @@ def test_any_of_its_tokens_will_do(service: ServiceProcess, name: str) -> None:
     assert command("jobs", f"--url={service.url}/", **{name: TOKENS[name]}).exit_code == 0
 
 
+@pytest.mark.parametrize("name", TOKENS)
+def test_a_token_that_is_old_stands_in_no_others_way(service: ServiceProcess, name: str) -> None:
+    old = {name: "an-old-one-0123456789"}
+    assert command("jobs", f"--url={service.url}", **{**TOKENS, **old}).exit_code == 0
+
+
 def error(result: Result) -> str:
     assert result.exit_code == 1
     (line,) = result.stderr.strip().splitlines()
@@ -97,15 +103,28 @@ def error(result: Result) -> str:
 
 def test_what_went_wrong_is_reported(service: ServiceProcess) -> None:
     url = f"--url={service.url}"
-    for env in ({}, {"ZEUS_BSO_TOKEN": "another-one-0123456789"}):
-        assert "set ZEUS_BSO_READ_TOKEN or ZEUS_BSO_TOKEN" in error(command("jobs", url, **env))
+    old = dict.fromkeys(TOKENS, "an-old-one-0123456789")
+    both = "it refused ZEUS_BSO_READ_TOKEN and ZEUS_BSO_TOKEN;"
+    for env, text in (({}, ""), ({"ZEUS_BSO_TOKEN": "an-old-one-0123456789"}, ""), (old, both)):
+        refused = error(command("jobs", url, **env))
+        assert text in refused
+        assert "set ZEUS_BSO_READ_TOKEN or ZEUS_BSO_TOKEN to one of its tokens" in refused
     assert "no job 'nobody'" in error(command("show", "nobody", url, **TOKENS))
     port = free_port()
     assert f"no answer from http://127.0.0.1:{port}" in error(
         command("jobs", f"--url=http://127.0.0.1:{port}")
     )
-    for address in ("127.0.0.1:8765", "ftp://host", "http://user:secret@host", "http://"):
-        assert "use http://HOST:PORT" in error(command("jobs", f"--url={address}"))
+    for address in ("127.0.0.1:8765", "ftp://host", "http://"):
+        assert f"{address!r} is no address of a service" in error(
+            command("jobs", f"--url={address}")
+        )
+
+
+@pytest.mark.parametrize("scheme", ["http://", "ftp://", ""])
+def test_a_secret_in_an_address_is_not_printed(scheme: str) -> None:
+    refused = error(command("jobs", f"--url={scheme}zeus:/se@cret/@host:1"))
+    assert "use http://HOST:PORT, and set ZEUS_BSO_READ_TOKEN" in refused
+    assert "cret" not in refused
 
 
 @contextlib.contextmanager

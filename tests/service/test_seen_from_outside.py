@@ -20,6 +20,7 @@ from flask import Flask
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
+from service.api.wires import Api
 from service.jobs import let_leases_expire, spec_json
 from service_process import ServiceProcess
 from waiting import LIMIT_S, wait_until
@@ -40,10 +41,14 @@ def metrics(service: ServiceProcess) -> dict[tuple[str, ...], float]:
     }
 
 
-def post(service: ServiceProcess, path: str, body: Any) -> dict[str, Any]:
-    answer = requests.post(f"{service.url}/api/v1{path}", json=body, timeout=LIMIT_S)
+@pytest.fixture
+def api(own_service: ServiceProcess) -> Api:
+    return Api(own_service.url)
+
+
+def post(api: Api, path: str, body: Any) -> None:
+    answer = api("POST", path, body)
     assert answer.ok, answer.text
-    return answer.json()
 
 
 def report(sequence: int, energy_j: float, metric: float = 0.5) -> dict[str, Any]:
@@ -91,9 +96,9 @@ def test_metrics_are_counted_in_memory(tmp_path: Path, monkeypatch: pytest.Monke
     assert set(folders) == {Path("/dev/shm")}
 
 
-def test_a_worker_that_is_killed_leaves_its_counts(own_service: ServiceProcess) -> None:
+def test_a_worker_that_is_killed_leaves_its_counts(own_service: ServiceProcess, api: Api) -> None:
     """And a new start counts from 0."""
-    post(own_service, "/jobs", spec_json())
+    post(api, "/jobs", spec_json())
     name = ("zeus_bso_http_requests_total", "POST", "/api/v1/jobs", "201")
     assert metrics(own_service)[name] == 1
     worker = re.search(r"Booting worker with pid: (\d+)", own_service.log.read_text())
@@ -106,24 +111,18 @@ def test_a_worker_that_is_killed_leaves_its_counts(own_service: ServiceProcess) 
     assert name not in metrics(own_service)
 
 
-def test_trials_and_joules_are_counted_once(own_service: ServiceProcess) -> None:
-    post(own_service, "/jobs", spec_json(beta_knob=None))
+def test_trials_and_joules_are_counted_once(own_service: ServiceProcess, api: Api) -> None:
+    post(api, "/jobs", spec_json(beta_knob=None))
     for _ in range(4):
-        post(own_service, "/jobs/job/trials", {})
+        post(api, "/jobs/job/trials", {})
     for sequence, energy_j, metric in ((1, 100.0, 0.5), (2, 250.0, 0.95)):
         for _ in range(2):  # the same again counts once
-            post(own_service, "/jobs/job/trials/1/reports", report(sequence, energy_j, metric))
-    refused = requests.post(
-        f"{own_service.url}/api/v1/jobs/job/trials/1/reports",
-        json=report(3, 999.0),
-        timeout=LIMIT_S,
-    )
-    assert refused.status_code == 409
-    post(own_service, "/jobs/job/trials/2/reports", report(1, 7.0))
+            post(api, "/jobs/job/trials/1/reports", report(sequence, energy_j, metric))
+    assert api("POST", "/jobs/job/trials/1/reports", report(3, 999.0)).status_code == 409
+    post(api, "/jobs/job/trials/2/reports", report(1, 7.0))
     end = {"outcome": "diverged"}
     for _ in range(2):
-        path = f"{own_service.url}/api/v1/jobs/job/trials/2"
-        assert requests.patch(path, json=end, timeout=LIMIT_S).ok
+        assert api("PATCH", "/jobs/job/trials/2", end).ok
     found = metrics(own_service)
     assert found["zeus_bso_trials_ended_total", "converged"] == 1
     assert found["zeus_bso_trials_ended_total", "diverged"] == 1
@@ -133,7 +132,7 @@ def test_trials_and_joules_are_counted_once(own_service: ServiceProcess) -> None
     assert found["zeus_bso_job_last_cost_joules", "job"] == 0.5 * 7.0 + 0.5 * 100.0
 
     let_leases_expire(own_service.database_url)
-    post(own_service, "/jobs/job/trials", {})  # the two others are lost
+    post(api, "/jobs/job/trials", {})  # the two others are lost
     found = metrics(own_service)
     assert found["zeus_bso_trials_ended_total", "lost"] == 2
     assert found["zeus_bso_trials_running",] == 1
@@ -145,12 +144,14 @@ def test_trials_and_joules_are_counted_once(own_service: ServiceProcess) -> None
     assert ("zeus_bso_trials_ended_total", "lost") not in found
 
 
-def test_only_the_100_jobs_that_changed_last_have_a_cost(own_service: ServiceProcess) -> None:
+def test_only_the_100_jobs_that_changed_last_have_a_cost(
+    own_service: ServiceProcess, api: Api
+) -> None:
     for number in range(105):
-        post(own_service, "/jobs", spec_json(job_id=f"job-{number}"))
-        post(own_service, f"/jobs/job-{number}/trials", {})
-        post(own_service, f"/jobs/job-{number}/trials/1/reports", report(1, number, 0.95))
-    post(own_service, "/jobs/job-0/trials", {})
+        post(api, "/jobs", spec_json(job_id=f"job-{number}"))
+        post(api, f"/jobs/job-{number}/trials", {})
+        post(api, f"/jobs/job-{number}/trials/1/reports", report(1, number, 0.95))
+    post(api, "/jobs/job-0/trials", {})
     found = metrics(own_service)
     costs = {key[1]: cost for key, cost in found.items() if key[0].endswith("last_cost_joules")}
     assert set(costs) == {"job-0", *(f"job-{number}" for number in range(6, 105))}

@@ -68,6 +68,8 @@ def set_up_errors(app: APIFlask) -> None:
 
     @app.errorhandler(OptimizerError)
     def use_case_failed(error: OptimizerError) -> Response:
+        if error.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+            logger.error("%s", error.message)
         return problem(error.status, error.code, error.message, **error.fields)
 
     @app.errorhandler(HTTPError)

@@ -85,7 +85,11 @@ class _Database(Collector):
 @use_case(read_only=True)
 def _read(connection: Connection) -> tuple[int, int, list[tuple[str, float]]]:
     jobs, running = connection.execute(_RUNNING).one()
-    costs = [(job_id, cost) for job_id, cost in connection.execute(_LAST_COSTS) if cost is not None]
+    costs = [
+        (job_id, cost)
+        for job_id, cost in connection.execute(_LAST_COSTS)
+        if isinstance(job_id, str) and isinstance(cost, int | float)  # a row may be damaged
+    ]
     return jobs, int(running or 0), costs
 
 

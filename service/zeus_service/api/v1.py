@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from apiflask import APIBlueprint
 from flask import g, request
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 from werkzeug.exceptions import UnprocessableEntity, UnsupportedMediaType
 from werkzeug.routing import BaseConverter
 
@@ -80,10 +81,21 @@ class OnAnyGpuModel(BaseModel):
     device_model: Name | None = None
 
 
-class OfGeneration(BaseModel):
-    """The trial's generation, as its start returned it; without one it is not checked."""
+def _is_given(generation: str) -> str:
+    if not generation:
+        raise PydanticCustomError("missing", "send the generation that the trial's start returned")
+    return generation
 
-    generation: Annotated[str, Field(min_length=1, max_length=32)] | None = None
+
+class OfGeneration(BaseModel):
+    """The trial's generation, as its start returned it."""
+
+    generation: Annotated[str, Field(min_length=1, max_length=32), BeforeValidator(_is_given)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lacks_none(cls, values: dict[str, str]) -> dict[str, str]:
+        return {"generation": "", **values}  # so that the message says where to find it
 
 
 class Deletion(BaseModel):

@@ -94,11 +94,17 @@ class HttpService:
     """
 
     def __init__(self, url: str, spec: JobSpec, token: str | None = None) -> None:
+        if "@" in url:  # what is before it may be secret
+            raise SimulationError(
+                "the address of the service has a user or a password; use http://HOST:PORT, and "
+                "set ZEUS_BSO_TOKEN"
+            )
         self._url = f"{url.rstrip('/')}/api/v1/jobs"
         self._spec = spec
         access = {"Authorization": f"Bearer {token}"} if token else {}
         self._headers = {"Content-Type": "application/json", **access}
         self._job = urllib.parse.quote(spec.job_id, safe="")
+        self._generations: dict[int, str] = {}
 
     def __enter__(self) -> Self:
         self._ask("POST", "", self._spec.model_dump(mode="json"))
@@ -111,11 +117,13 @@ class HttpService:
         """Start a trial."""
         start = TrialStart.model_validate(self._ask("POST", f"/{self._job}/trials", {}))
         bound = math.inf if start.cost_bound is None else start.cost_bound
+        self._generations[start.trial_number] = start.generation
         return StartedTrial(start.trial_number, Choice(start.batch_size, start.why), bound)
 
     def report(self, started: StartedTrial, report: Report) -> Decision:
         """Report an epoch."""
-        path = f"/{self._job}/trials/{started.number}/reports"
+        generation = self._generations[started.number]
+        path = f"/{self._job}/trials/{started.number}/reports?generation={generation}"
         return Decision.model_validate(self._ask("POST", path, report.model_dump()))
 
     def _ask(self, method: str, path: str, body: Any) -> Any:

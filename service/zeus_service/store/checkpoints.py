@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select
+from pydantic import TypeAdapter
+from sqlalchemy import Connection, Row, delete, insert, select
 
 from zeus_service import history
-from zeus_service.policies.base import Choice, State
-from zeus_service.spec import JobSpec
+from zeus_service.messages import Instant
+from zeus_service.policies.base import State
+from zeus_service.spec import Count, JobSpec
+from zeus_service.store.damage import reading
 from zeus_service.store.jobs import JobHead
 from zeus_service.store.models import CHECKPOINTS, EVENTS, JOBS
 
@@ -22,8 +26,8 @@ from zeus_service.store.models import CHECKPOINTS, EVENTS, JOBS
 class StoredEvent:
     """An event as it is stored: its number in its job's history, and when it happened."""
 
-    sequence: int
-    happened_at: float
+    sequence: Count
+    happened_at: Instant
     event: history.Event
 
 
@@ -51,7 +55,9 @@ class Checkpoint:
         for stored in events:
             if stored.sequence != sequence + 1:
                 raise MissingEvents(sequence + 1)
-            sequence, state = stored.sequence, history.apply(spec, state, stored.event)
+            with reading(f"event {stored.sequence} of job {spec.job_id!r}"):
+                state = history.apply(spec, state, stored.event)
+            sequence = stored.sequence
         return Checkpoint(self.job, sequence, state)
 
 
@@ -62,10 +68,14 @@ class MissingEvents(Exception):
 def latest(connection: Connection, spec: JobSpec, job: JobHead) -> Checkpoint:
     """Read a job's checkpoint; without one, its start."""
     query = select(CHECKPOINTS).where(CHECKPOINTS.c.job_id == job.job_id)
-    row = connection.execute(query).one_or_none()
-    if row is None:
-        return Checkpoint(job, 0, history.fold(spec, []))
-    return Checkpoint(job, row.sequence, row.state)
+    start = history.fold(spec, [])
+    with reading(f"the checkpoint of job {job.job_id!r}"):
+        row = connection.execute(query).one_or_none()
+        if row is None:
+            return Checkpoint(job, 0, start)
+        if not isinstance(row.state, dict) or not start.keys() <= row.state.keys():
+            raise ValueError("its state is none of the job's policy")
+        return Checkpoint(job, _SEQUENCE.validate_python(row.sequence), row.state)
 
 
 def replace(connection: Connection, old: Checkpoint, new: Checkpoint) -> bool:
@@ -101,9 +111,14 @@ def events_after(
         .order_by(EVENTS.c.sequence)
         .limit(limit)
     )
-    events = []
-    for row in connection.execute(query):
-        choice = Choice(row.batch_size, row.why)
-        event = history.Event(row.kind, row.trial_number, choice, row.outcome, row.cost)
-        events.append(StoredEvent(row.sequence, row.happened_at, event))
-    return events
+    return [_event(job_id, row) for row in connection.execute(query)]
+
+
+_SEQUENCE: TypeAdapter[int] = TypeAdapter(Count)
+_STORED_EVENT: TypeAdapter[StoredEvent] = TypeAdapter(StoredEvent)
+
+
+def _event(job_id: str, row: Row[Any]) -> StoredEvent:
+    with reading(f"event {row.sequence} of job {job_id!r}"):
+        values = dict(row._mapping)
+        return _STORED_EVENT.validate_python({**values, "event": {**values, "choice": values}})

@@ -1,4 +1,7 @@
-"""The database's clock: replicas count leases by it, whatever their own clocks are."""
+"""The database's clock, by which every instant is stored, and leases are counted.
+
+The clocks of the replicas do not matter.
+"""
 
 from typing import Any
 

@@ -199,6 +199,7 @@ def _set_up_sqlite(engine: Engine) -> None:
     @event.listens_for(engine, "connect")
     def connect(connection: Any, _record: Any) -> None:
         connection.isolation_level = None
+        connection.text_factory = _text
         connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         connection.execute("PRAGMA foreign_keys = ON")
 
@@ -211,6 +212,14 @@ def _set_up_sqlite(engine: Engine) -> None:
     def begin(connection: Connection) -> None:
         read_only = connection.get_execution_options().get("read_only", False)
         connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+
+def _text(value: bytes) -> str | bytes:
+    """A text that SQLite has stored. Bytes that are none must not fail the rows beside theirs."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
 
 
 def _file(url: URL) -> tuple[int, ...] | None:

@@ -5,23 +5,45 @@ An unknown job raises `NotFound`.
 
 from __future__ import annotations
 
+import logging
 import math
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, get_args
 
 import sqlalchemy as sa
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
 
 from zeus_service import counters, history
 from zeus_service.errors import BrokenJob, NotFound
+from zeus_service.messages import Instant, JobSummary
+from zeus_service.outcomes import Outcome
 from zeus_service.policies import policy_of
 from zeus_service.policies.base import State
-from zeus_service.spec import JobSpec
+from zeus_service.spec import MAX_INTEGER, MAX_JOB_ID, JobSpec
 from zeus_service.store import leases, statements
+from zeus_service.store.clock import unix_now
+from zeus_service.store.damage import REBUILD, reading
 from zeus_service.store.models import CHECKPOINTS, EVENTS, JOBS, TRIALS
 from zeus_service.store.transactions import after_commit
-from zeus_service.store.writes import Writes, bind_values
+from zeus_service.store.writes import Writes, bind_values, statement
+
+logger = logging.getLogger(__name__)
+
+
+class _Numbers(BaseModel):
+    """What the columns of `JOBS` hold that are numbers."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    cost_bound: float | None
+    trials: Annotated[int, Field(ge=0, lt=MAX_INTEGER)]
+    events: Annotated[int, Field(ge=0, lt=MAX_INTEGER)]
+    created_at: Instant
+    updated_at: Instant
 
 
 @dataclass(frozen=True)
@@ -39,15 +61,24 @@ class StoredJob:
     def of(cls, row: Row[Any]) -> StoredJob:
         """Read a row that has the columns of `JOBS`; raise `BrokenJob` if that is impossible."""
         spec = read_spec(row.job_id, row.spec)
-        parts = policy_of(spec).initial_state(spec).keys()
-        if not isinstance(row.state, dict) or not parts <= row.state.keys():
-            raise unreadable(row.job_id)
-        return cls(spec, row.state, row.cost_bound, row.trials, row.events, row.updated_at)
+        with reading(f"the row of job {row.job_id!r}", REBUILD):
+            parts = policy_of(spec).initial_state(spec).keys()
+            if not isinstance(row.state, dict) or not parts <= row.state.keys():
+                raise ValueError("its state is none of its policy")
+            numbers = _Numbers.model_validate(row, from_attributes=True)
+        return cls(
+            spec,
+            row.state,
+            numbers.cost_bound,
+            numbers.trials,
+            numbers.events,
+            numbers.updated_at,
+        )
 
 
 @dataclass(frozen=True)
 class JobHead:
-    """Which job a row is, without its specification and state.
+    """Which job a row is, without its specification and state. The row may be a broken one.
 
     Args:
         registered_at: Unix seconds. A job that was registered anew since is another one.
@@ -84,24 +115,33 @@ def page(connection: Connection, *, after: str, limit: int) -> list[StoredJob]:
     return [StoredJob.of(row) for row in connection.execute(query)]
 
 
+_DAMAGED_IDS = 100
+
+
 def ids(connection: Connection, *, after: str, limit: int) -> list[str]:
-    """Read the ids of the jobs of a page."""
-    query = select(JOBS.c.job_id).where(JOBS.c.job_id > after).order_by(JOBS.c.job_id).limit(limit)
-    return list(connection.execute(query).scalars())
+    """Read the ids of the jobs of a page.
+
+    What cannot be an id, as SQLite may have it, is left out: no request could name the job.
+    """
+    query = select(JOBS.c.job_id).where(JOBS.c.job_id > after).order_by(JOBS.c.job_id)
+    found = connection.execute(query.limit(limit + _DAMAGED_IDS)).scalars().all()
+    valid = [each for each in found if isinstance(each, str) and len(each) <= MAX_JOB_ID]
+    for job_id in set(found).difference(valid):
+        logger.error("a row of the table jobs has the id %.100r; delete it with SQL", job_id)
+    return valid[:limit]
 
 
 def read_spec(job_id: str, stored: object) -> JobSpec:
     """Read a stored specification.
 
     Raises:
-        BrokenJob: It is not valid, or names a policy that this version does not have.
+        BrokenJob: It is not valid, or another job's, or names a policy that this version does not
+            have.
     """
-    try:
+    with reading(f"the specification of job {job_id!r}"):
         spec = JobSpec.model_validate(stored)
-    except ValueError as error:
-        raise BrokenJob(
-            f"the specification of job {job_id!r} cannot be read: restore a backup, or delete it"
-        ) from error
+        if spec.job_id != job_id:
+            raise ValueError(f"it is that of job {spec.job_id!r}")
     try:
         policy_of(spec)
     except KeyError as error:
@@ -114,27 +154,73 @@ def read_spec(job_id: str, stored: object) -> JobSpec:
 
 def spec_of(connection: Connection, job_id: str) -> JobSpec:
     """Read a job's specification, whatever its state is."""
-    query = select(JOBS.c.spec).where(JOBS.c.job_id == bindparam("this_job"))
-    return read_spec(job_id, _one(connection, query, {"this_job": job_id}).spec)
+    query = select(JOBS.c.spec).where(JOBS.c.job_id == job_id)
+    with reading(f"the specification of job {job_id!r}"):
+        row = connection.execute(query).one_or_none()
+    if row is None:
+        raise _unknown(job_id)
+    return read_spec(job_id, row.spec)
 
 
-def state_is(connection: Connection, job_id: str, state: State) -> bool:
-    """Whether a job's stored state is this one; it may not be valid JSON."""
-    try:
-        stored = connection.execute(select(JOBS.c.state).where(JOBS.c.job_id == job_id)).scalar()
-    except ValueError:
+def replace_state(connection: Connection, spec: JobSpec, state: State) -> bool:
+    """Store a state in place of a locked job's own, unless it is the same; return if it differed.
+
+    What is stored may be anything.
+    """
+    bound, stored = _cost_bound(spec, state), None
+    this = JOBS.c.job_id == spec.job_id
+    with suppress(BrokenJob), reading("its state"):
+        stored = connection.execute(select(*JOBS.c["state", "cost_bound"]).where(this)).one()
+    if stored == (state, bound):
         return False
-    return bool(stored == state)
+    changes = {"state": state, "cost_bound": bound, "updated_at": unix_now()}
+    connection.execute(update(JOBS).where(this).values(changes))
+    return True
 
 
-def replace_state(connection: Connection, spec: JobSpec, state: State, now: float) -> None:
-    """Store a state in place of a locked job's own."""
-    job = update(JOBS).where(JOBS.c.job_id == spec.job_id)
-    bound = _cost_bound(spec, state)
-    connection.execute(job.values(state=state, cost_bound=bound, updated_at=now))
+def mend_numbers(connection: Connection, job_id: str) -> bool:
+    """Set numbers of a locked job anew that are none, or that its trials and events contradict.
+
+    Returns:
+        Whether there were any.
+    """
+    row = connection.execute(select(*_NUMBERS).where(JOBS.c.job_id == job_id)).one()
+    wrong = _wrong_numbers(row)
+    found = {
+        "trials": max(_latest(connection, job_id, column) for column in _TRIAL_NUMBERS),
+        "events": max(_latest(connection, job_id, column) for column in _SEQUENCES),
+    }
+    stored = row._mapping
+    changes: dict[str, Any] = {
+        name: number for name, number in found.items() if name in wrong or stored[name] < number
+    }
+    changes |= {name: unix_now() for name in wrong & {"created_at", "updated_at"}}
+    if changes:
+        connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(changes))
+    return bool(changes)
 
 
-def add(connection: Connection, spec: JobSpec, now: float) -> None:
+def _wrong_numbers(row: Row[Any]) -> set[str]:
+    try:
+        _Numbers.model_validate(row, from_attributes=True)
+    except ValidationError as error:
+        return {str(each["loc"][0]) for each in error.errors()}
+    return set()
+
+
+_NUMBERS = JOBS.c["cost_bound", "trials", "events", "created_at", "updated_at"]
+_TRIAL_NUMBERS = (TRIALS.c.trial_number, EVENTS.c.trial_number)
+_SEQUENCES = (EVENTS.c.sequence, CHECKPOINTS.c.sequence)
+
+
+def _latest(connection: Connection, job_id: str, column: sa.Column[int]) -> int:
+    """The largest number of a job in a column; text, which SQLite may have there, is none."""
+    is_number = column.between(0, MAX_INTEGER - 1)
+    query = select(func.max(column)).where(column.table.c.job_id == job_id, is_number)
+    return connection.execute(query).scalar() or 0
+
+
+def add(connection: Connection, spec: JobSpec) -> None:
     """Store a new job."""
     connection.execute(
         insert(JOBS).values(
@@ -144,23 +230,44 @@ def add(connection: Connection, spec: JobSpec, now: float) -> None:
             cost_bound=None,
             trials=0,
             events=0,
-            created_at=now,
-            updated_at=now,
+            created_at=unix_now(),
+            updated_at=unix_now(),
         )
     )
 
 
+_OUTCOMES = {"running", *get_args(Outcome)}
+
+
 def count_trials(connection: Connection, job_id: str) -> dict[str, int]:
-    """Count a job's trials by outcome; those without one are `running`."""
+    """Count a job's trials by outcome; those without one are `running`, others unknown `broken`."""
     outcome = func.coalesce(TRIALS.c.outcome, "running")
     query = select(outcome, func.count()).where(TRIALS.c.job_id == job_id).group_by(outcome)
-    return {name: count for name, count in connection.execute(query)}  # noqa: C416 - mypy: rows are not pairs
+    counts: Counter[str] = Counter()
+    for name, count in connection.execute(query):
+        counts[name if name in _OUTCOMES else "broken"] += count
+    return dict(counts)
 
 
 def count_running(connection: Connection, job_id: str) -> int:
     """Count a job's running trials; unlike `count_trials`, it does not read the others."""
     query = select(func.count()).where(TRIALS.c.job_id == job_id, TRIALS.c.outcome.is_(None))
     return connection.execute(query).scalar_one()
+
+
+def broken_summary(connection: Connection, job_id: str) -> JobSummary | None:
+    """What can be read of a job whose row is broken; zeros stand for the rest."""
+    row = connection.execute(select(*_NUMBERS).where(JOBS.c.job_id == job_id)).one_or_none()
+    if row is None:
+        return None
+    wrong = _wrong_numbers(row)
+    return JobSummary(
+        job_id=job_id,
+        stage="broken",
+        best_batch_size=None,
+        trials=0 if "trials" in wrong else row.trials,
+        updated_at=0.0 if "updated_at" in wrong else row.updated_at,
+    )
 
 
 def head(connection: Connection, job_id: str, *, lock: bool = False) -> JobHead:
@@ -211,7 +318,7 @@ class LockedJob:
             return self.stored.cost_bound
         return _cost_bound(self.spec, self.state)
 
-    def save(self, writes: Writes, values: Mapping[str, Any], now: float) -> bool:
+    def save(self, writes: Writes, values: Mapping[str, Any]) -> bool:
         """Write a trial, by `START`, `REPORT_TO_JOB` or `END`, the events, and the job's new state.
 
         Returns:
@@ -228,7 +335,6 @@ class LockedJob:
                 "why": event.choice.why,
                 "outcome": event.outcome,
                 "cost": event.cost,
-                "happened_at": now,
             }
             for sequence, event in enumerate(self._events, first)
         ]
@@ -237,7 +343,6 @@ class LockedJob:
             "cost_bound": self.cost_bound,
             "trials": max(self.stored.trials, self._events[-1].trial_number),  # one more by a start
             "events": self.stored.events + len(self._events),
-            "updated_at": now,
         }
         values = {
             "this_job": self.spec.job_id,
@@ -248,13 +353,14 @@ class LockedJob:
         if not writes.execute(self._connection, values):
             return False
         if earlier:
-            self._connection.execute(insert(EVENTS), earlier)
+            rows = [bind_values(EVENTS, event) for event in earlier]
+            self._connection.execute(statement(EVENTS), rows)
         for event in self._events:
             if event.outcome is not None:
                 after_commit(self._connection, counters.trials_ended.labels(event.outcome).inc)
         return True
 
-    def register_anew(self, spec: JobSpec, now: float) -> bool:
+    def register_anew(self, spec: JobSpec) -> bool:
         """Replace the specification if trials have ended, but none has taught the job anything.
 
         They are deleted with their events, but their numbers are not used again. A job that has had
@@ -263,7 +369,7 @@ class LockedJob:
         Returns:
             Whether that is so. If not, nothing may be committed.
         """
-        for event in leases.mark_expired_lost(self._connection, spec.job_id, now):
+        for event in leases.mark_expired_lost(self._connection, spec.job_id):
             self.append(event)
         running = count_trials(self._connection, spec.job_id).get("running", 0)
         if not self.stored.trials or running or history.has_verdicts(self.spec, self.state):
@@ -271,10 +377,9 @@ class LockedJob:
         for table in (CHECKPOINTS, EVENTS, TRIALS):
             self._connection.execute(sa.delete(table).where(table.c.job_id == spec.job_id))
         row = {"spec": spec.model_dump(mode="json"), "state": history.fold(spec, [])}
+        times = {"created_at": unix_now(), "updated_at": unix_now()}
         job = update(JOBS).where(JOBS.c.job_id == spec.job_id)
-        self._connection.execute(
-            job.values(**row, cost_bound=None, events=0, created_at=now, updated_at=now)
-        )
+        self._connection.execute(job.values(**row, **times, cost_bound=None, events=0))
         return True
 
 
@@ -296,20 +401,18 @@ def lock_to_start(
 def _one(connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> Row[Any]:
     job_id = values["this_job"]
     try:
-        row = connection.execute(query, values).one_or_none()
-    except ValueError as error:  # a column is not valid JSON
-        raise unreadable(job_id) from error
+        with reading(f"the state of job {job_id!r}", REBUILD):
+            row = connection.execute(query, values).one_or_none()
+    except BrokenJob:
+        spec_of(connection, job_id)  # raises, if that cannot be read
+        raise
     if row is None:
-        raise NotFound(f"no job {job_id!r}; `zeus-service jobs` lists the existing jobs")
+        raise _unknown(job_id)
     return row
 
 
-def unreadable(job_id: str) -> BrokenJob:
-    """The error for a row with a column that is not valid JSON, or not a state."""
-    return BrokenJob(
-        f"the row of job {job_id!r} cannot be read: `zeus-service rebuild` makes its state from "
-        "its history; if that fails, restore a backup, or delete the job"
-    )
+def _unknown(job_id: str) -> NotFound:
+    return NotFound(f"no job {job_id!r}; `zeus-service jobs` lists the existing jobs")
 
 
 def _cost_bound(spec: JobSpec, state: State) -> float | None:

@@ -4,12 +4,14 @@ A start and each report set a new `lease_expires_at` together with their other v
 extends the lease alone. The job's next start marks the trials whose lease has expired as lost.
 """
 
-from sqlalchemy import Connection, bindparam, select, update
+from typing import Any
 
-from zeus_service.history import Event
+from sqlalchemy import Connection, Row, bindparam, select, update
+
+from zeus_service.history import EVENT, Event
 from zeus_service.messages import Trial
-from zeus_service.policies.base import Choice
 from zeus_service.store.clock import unix_now
+from zeus_service.store.damage import reading
 from zeus_service.store.models import TRIALS
 
 # Unordered: to order them, SQLite would read all trials of the job.
@@ -40,7 +42,7 @@ def extend(connection: Connection, trial: Trial, lease_s: float) -> bool:
     return connection.execute(_EXTENDED, {**this, "lease_s": lease_s}).rowcount > 0
 
 
-def mark_expired_lost(connection: Connection, job_id: str, now: float) -> list[Event]:
+def mark_expired_lost(connection: Connection, job_id: str) -> list[Event]:
     """Mark running trials whose lease has expired as lost; return the events to append to the job.
 
     The job must be locked.
@@ -48,13 +50,19 @@ def mark_expired_lost(connection: Connection, job_id: str, now: float) -> list[E
     expired = connection.execute(_LOCKED_EXPIRED, {"this_job": job_id}).all()
     if not expired:
         return []
-    numbers = [row.trial_number for row in expired]
+    events = [_loss(job_id, row) for row in expired]
+    numbers = [event.trial_number for event in events]
     connection.execute(
         update(TRIALS)
         .where(TRIALS.c.job_id == job_id, TRIALS.c.trial_number.in_(numbers))
-        .values(outcome="lost", ended_at=now, reason="its lease ran out")
+        .values(outcome="lost", ended_at=unix_now(), reason="its lease ran out")
     )
-    return [
-        Event("ended", row.trial_number, Choice(row.batch_size, row.why), "lost", row.cost)
-        for row in sorted(expired, key=lambda row: row.trial_number)
-    ]
+    return sorted(events, key=lambda event: event.trial_number)
+
+
+def _loss(job_id: str, row: Row[Any]) -> Event:
+    with reading(f"trial {row.trial_number} of job {job_id!r}"):
+        values = dict(row._mapping)
+        return EVENT.validate_python(
+            {**values, "choice": values, "kind": "ended", "outcome": "lost"}
+        )

@@ -50,14 +50,24 @@ def prepare(app: Flask) -> None:
 def upgrade(app: Flask, revision: str = "head", *, sql: TextIO | None = None) -> None:
     """Migrate up to a revision, or write the SQL that would to `sql`, without a connection.
 
-    With `sql`, the revision may be `FROM:TO`. Without it, a SQLite file that does not exist is
-    created.
+    With `sql`, the revision may be `FROM:TO`, and a comment takes the place of the SQL if no
+    revision lies between them. Without it, a SQLite file that does not exist is created.
     """
     with app.app_context(), _naming_the_database("migrate"):
         path = _config().sqlite_path
         if path and sql is None:
             create_sqlite_file(path)
-        command.upgrade(_alembic(sql), revision, sql=sql is not None)
+        if sql and not _lies_between(revision):
+            sql.write(f"-- nothing to upgrade from {revision.replace(':', ' to ')}\n")
+        else:
+            command.upgrade(_alembic(sql), revision, sql=sql is not None)
+
+
+def _lies_between(revisions: str) -> bool:
+    """Whether an upgrade `FROM:TO`, or from nothing, has anything to do."""
+    first, _, last = revisions.rpartition(":")
+    scripts = ScriptDirectory.from_config(_alembic())
+    return any(scripts.iterate_revisions(last, first or "base"))
 
 
 def downgrade(app: Flask, revision: str) -> None:

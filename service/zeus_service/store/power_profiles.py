@@ -1,6 +1,5 @@
 """Power profiles of a job's batch sizes. An unknown job or profile raises `NotFound`."""
 
-import time
 from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select
@@ -8,6 +7,7 @@ from sqlalchemy import Connection, delete, insert, select
 from zeus_service.errors import NotFound
 from zeus_service.messages import PowerProfile, PowerProfileList
 from zeus_service.store import jobs
+from zeus_service.store.clock import unix_now
 from zeus_service.store.models import POWER_PROFILES
 from zeus_service.store.transactions import use_case
 
@@ -25,7 +25,7 @@ def put(connection: Connection, job_id: str, profile: PowerProfile) -> bool:
             batch_size=profile.batch_size,
             device_model=profile.device_model,
             profile=profile.model_dump(mode="json"),
-            updated_at=time.time(),
+            updated_at=unix_now(),
         )
     )
     return replaced.rowcount == 0

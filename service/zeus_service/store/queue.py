@@ -9,7 +9,7 @@ database's lock alone: other processes have queues of their own.
 import math
 import threading
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
 from zeus_service.errors import Contended
@@ -27,17 +27,24 @@ _mutex = threading.Lock()  # for a few instructions, never while waiting
 
 @contextmanager
 def turn(
-    key: Hashable, *, at_once: int, timeout_s: float, max_waiting: float = math.inf
+    key: Hashable,
+    *,
+    at_once: int | Callable[[], int],
+    timeout_s: float,
+    max_waiting: float = math.inf,
 ) -> Iterator[None]:
     """Wait, first in, first out, until fewer than `at_once` others are within a block of this key.
+
+    `at_once` may change from call to call.
 
     Raises:
         Contended: `max_waiting` others wait already, or this one has waited for `timeout_s`.
     """
     called = threading.Event()
+    room = at_once if callable(at_once) else lambda: at_once
     with _mutex:
         queue = _queues.setdefault(key, _Queue())
-        if queue.inside < at_once:
+        if queue.inside < room():
             queue.inside += 1
             called.set()
         elif len(queue.waiting) < max_waiting:
@@ -52,9 +59,10 @@ def turn(
         with _mutex:
             if not called.is_set():  # its time is up, or its thread or greenlet is being ended
                 queue.waiting.remove(called)
-            elif queue.waiting:
-                queue.waiting.popleft().set()
             else:
                 queue.inside -= 1
-                if not queue.inside:
-                    del _queues[key]
+            while queue.waiting and queue.inside < room():
+                queue.inside += 1
+                queue.waiting.popleft().set()
+            if not queue.inside:
+                del _queues[key]

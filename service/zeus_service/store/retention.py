@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy import Connection, and_, delete, func, or_, select
 
-from zeus_service.store.models import CHECKPOINTS, EVENTS, JOBS, REPORTS, TRIALS
+from zeus_service.store.models import CHECKPOINTS, EVENTS, REPORTS, TRIALS
 
 PORTION = 1000
 """Reports or events that one transaction deletes, at most."""
@@ -105,9 +105,3 @@ def is_small(connection: Connection, job_id: str) -> bool:
         ):
             return False
     return True
-
-
-def job_ids(connection: Connection, *, after: str) -> list[str]:
-    """Read the next ids of jobs, ascending."""
-    query = select(JOBS.c.job_id).where(JOBS.c.job_id > after).order_by(JOBS.c.job_id)
-    return list(connection.execute(query.limit(PORTION)).scalars())

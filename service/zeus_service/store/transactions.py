@@ -4,13 +4,15 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, exc
 
 from zeus_service.errors import Contended
+from zeus_service.store.connections import connection_of
+from zeus_service.store.damage import REBUILD, reading
 from zeus_service.store.engine import SQLITE_BUSY, error_code, has_too_many_connections, max_writers
 from zeus_service.store.models import db
 from zeus_service.store.queue import turn
@@ -50,8 +52,12 @@ def after_commit(connection: Connection, callback: Callable[[], object]) -> None
 
 
 @contextmanager
-def transaction(*, read_only: bool = False, one_write: bool = False) -> Iterator[Connection]:
+def transaction(
+    *, read_only: bool = False, one_write: bool = False, timeout_s: float = PATIENCE_S
+) -> Iterator[Connection]:
     """A connection in a transaction that commits at the end, and rolls back on an error.
+
+    `timeout_s` bounds the wait for a connection.
 
     PostgreSQL takes a round trip each to begin and to commit. With `read_only`, or `one_write` for
     what writes once, by `Writes`, each statement is a transaction by itself there.
@@ -60,7 +66,7 @@ def transaction(*, read_only: bool = False, one_write: bool = False) -> Iterator
     reads first and writes later could not wait for another writer, only fail.
     """
     callbacks: list[Callable[[], object]] = []
-    with db.engine.connect() as connection:
+    with connection_of(db.engine, timeout_s=timeout_s) as connection:
         connection = connection.execution_options(
             read_only=read_only, one_write=one_write, after_commit=callbacks
         )
@@ -82,9 +88,11 @@ def use_case(
     caller can find out whether a commit whose response was lost was carried out. With `one_write`
     the write may have been carried out, too: the function must then find it done.
 
-    Functions that write take turns, by the job that is their first argument: see `queue`.
+    The first argument is the job, if it is of one. Functions that write take turns by it: see
+    `queue`.
 
     Raises:
+        BrokenJob: A row of the job cannot be read, or contradicts another one.
         Contended: Other transactions conflicted with it each time.
         sqlalchemy.exc.SQLAlchemyError: The database failed.
     """
@@ -93,12 +101,16 @@ def use_case(
         @wraps(function)
         def in_turn(*args: P.args, **kwargs: P.kwargs) -> R:
             last = time.monotonic() + PATIENCE_S
-            if read_only:
-                return retried(last, *args, **kwargs)
             job = next(iter(args), None)  # its id, or its specification
-            key = db.engine, one_write, getattr(job, "job_id", job)
+            job_id = getattr(job, "job_id", job)
+            naming = nullcontext() if job is None else reading(f"job {job_id!r}", REBUILD)
+            if read_only:
+                with naming:
+                    return retried(last, *args, **kwargs)
+            key = db.engine, one_write, job_id
             at_once = UNLOCKED if one_write else 1
             with (
+                naming,
                 turn(key, at_once=at_once, timeout_s=PATIENCE_S, max_waiting=MAX_WAITING),
                 turn(db.engine, at_once=max_writers(db.engine), timeout_s=last - time.monotonic()),
             ):
@@ -110,7 +122,11 @@ def use_case(
                 attempt += 1
                 committing = False
                 try:
-                    with transaction(read_only=read_only, one_write=one_write) as connection:
+                    with transaction(
+                        read_only=read_only,
+                        one_write=one_write,
+                        timeout_s=last - time.monotonic(),
+                    ) as connection:
                         result = function(connection, *args, **kwargs)
                         committing = not read_only
                     return result  # noqa: TRY300 - after the commit

@@ -1,16 +1,21 @@
 """Trials and their reports as they are stored. An unknown trial raises `NotFound`."""
 
-from typing import Any
+import logging
+from typing import Annotated, Any
 
+from pydantic import Field, TypeAdapter
 from sqlalchemy import Connection, Row, Select, select
 
-from zeus_service.errors import NotFound
-from zeus_service.messages import Decision, Report, Trial, TrialStart
+from zeus_service.errors import BrokenJob, NotFound
+from zeus_service.messages import Decision, Report, Trial, TrialEnd, TrialList, TrialStart
 from zeus_service.spec import JobSpec
 from zeus_service.store import statements
-from zeus_service.store.jobs import read_spec, unreadable
+from zeus_service.store.damage import REBUILD, reading
+from zeus_service.store.jobs import read_spec
 from zeus_service.store.models import REPORTS, TRIALS
 from zeus_service.store.writes import bind_values
+
+logger = logging.getLogger(__name__)
 
 
 def get_with_job(
@@ -18,18 +23,19 @@ def get_with_job(
 ) -> tuple[Trial, JobSpec, float | None]:
     """Read a trial, its job's specification, and its job's early-stop bound in joules."""
     row = _one(connection, statements.TRIAL_WITH_JOB, job_id, trial_number)
-    trial = Trial.model_validate(row, from_attributes=True)
-    return trial, read_spec(job_id, row.spec), row.cost_bound
+    spec = read_spec(job_id, row.spec)
+    with reading(f"the row of job {job_id!r}", REBUILD):
+        cost_bound = _COST_BOUND.validate_python(row.cost_bound)
+    return _trial(row), spec, cost_bound
 
 
 def get(connection: Connection, job_id: str, trial_number: int, *, lock: bool = False) -> Trial:
     """Read a trial, and lock it if asked to."""
     query = statements.LOCKED_TRIAL if lock else statements.TRIAL
-    row = _one(connection, query, job_id, trial_number)
-    return Trial.model_validate(row, from_attributes=True)
+    return _trial(_one(connection, query, job_id, trial_number))
 
 
-def page(connection: Connection, job_id: str, *, after: int, limit: int) -> list[Trial]:
+def page(connection: Connection, job_id: str, *, after: int, limit: int) -> TrialList:
     """Read a job's trials with a number greater than `after`, ordered by number."""
     rows = connection.execute(
         select(TRIALS)
@@ -37,7 +43,14 @@ def page(connection: Connection, job_id: str, *, after: int, limit: int) -> list
         .order_by(TRIALS.c.trial_number)
         .limit(limit)
     )
-    return [Trial.model_validate(row, from_attributes=True) for row in rows]
+    trials, broken = [], []
+    for row in rows:
+        try:
+            trials.append(_trial(row))
+        except BrokenJob as error:
+            logger.error("%s", error.message)  # noqa: TRY400 - the message says all
+            broken.append(row.trial_number)
+    return TrialList(trials=trials, broken=[each for each in broken if isinstance(each, int)])
 
 
 def running_batch_size(connection: Connection, job_id: str) -> int | None:
@@ -56,19 +69,20 @@ def get_start(
 ) -> TrialStart:
     """Read the answer to the start of a trial."""
     row = _one(connection, statements.TRIAL, job_id, trial_number)
-    return TrialStart(
-        job_id=job_id,
-        trial_number=trial_number,
-        generation=row.generation,
-        batch_size=row.batch_size,
-        why=row.why,
-        reason=row.start_reason,
-        cost_bound=row.start_cost_bound,
-        lease_s=lease_s,
-    )
+    with reading(f"trial {trial_number} of job {job_id!r}"):
+        return TrialStart(
+            job_id=job_id,
+            trial_number=trial_number,
+            generation=row.generation,
+            batch_size=row.batch_size,
+            why=row.why,
+            reason=row.start_reason,
+            cost_bound=row.start_cost_bound,
+            lease_s=lease_s,
+        )
 
 
-def start_values(start: TrialStart, idempotency_key: str | None, now: float) -> dict[str, Any]:
+def start_values(start: TrialStart, idempotency_key: str | None) -> dict[str, Any]:
     """Values of a new trial for `statements.START`."""
     trial = {
         **start.model_dump(include={"job_id", "trial_number", "generation", "batch_size", "why"}),
@@ -76,9 +90,8 @@ def start_values(start: TrialStart, idempotency_key: str | None, now: float) -> 
         "start_reason": start.reason,
         "start_cost_bound": start.cost_bound,
         "reason": "",
-        "started_at": now,
         "lease_expires_at": start.lease_s,
-        **dict.fromkeys(("outcome", "ended_at", "metric")),
+        **dict.fromkeys(("outcome", "metric")),
         **dict.fromkeys(("reports", "epoch", "time_s", "energy_j", "cost"), 0),
     }
     return bind_values(TRIALS, trial)
@@ -92,12 +105,13 @@ def get_report(
     row = connection.execute(statements.REPORT, this).one_or_none()
     if row is None:
         return None
-    report = Report.model_validate(row, from_attributes=True)
-    return report, Decision.model_validate(row, from_attributes=True)
+    with reading(f"report {sequence} of trial {trial.trial_number} of job {trial.job_id!r}"):
+        report = Report.model_validate(row, from_attributes=True)
+        return report, Decision.model_validate(row, from_attributes=True)
 
 
 def report_values(
-    trial: Trial, report: Report, decision: Decision, *, lease_s: float, now: float
+    trial: Trial, report: Report, decision: Decision, *, lease_s: float
 ) -> dict[str, Any]:
     """Values of a report for `statements.REPORT_TO_TRIAL` and `statements.REPORT_TO_JOB`."""
     reported = {
@@ -107,10 +121,9 @@ def report_values(
         "lease_expires_at": lease_s,
         "outcome": decision.outcome,
         "reason": decision.reason if decision.outcome else "",
-        "ended_at": now if decision.outcome else None,
     }
     this = {"job_id": trial.job_id, "trial_number": trial.trial_number}
-    stored = {**this, "reported_at": now, **report.model_dump(), **decision.model_dump()}
+    stored = {**this, **report.model_dump(), **decision.model_dump()}
     return {
         "this_job": trial.job_id,
         "this_trial": trial.trial_number,
@@ -122,18 +135,24 @@ def report_values(
     }
 
 
-def end_values(ended: Trial) -> dict[str, Any]:
+def end_values(trial_number: int, end: TrialEnd) -> dict[str, Any]:
     """Values of a trial that ends for `statements.END`."""
-    changes = {"outcome": ended.outcome, "reason": ended.reason, "ended_at": ended.ended_at}
-    return {"this_trial": ended.trial_number, **bind_values(TRIALS, changes)}
+    return {"this_trial": trial_number, **bind_values(TRIALS, end.model_dump())}
+
+
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+_COST_BOUND: TypeAdapter[float | None] = TypeAdapter(_Finite | None)
+
+
+def _trial(row: Row[Any]) -> Trial:
+    with reading(f"trial {row.trial_number} of job {row.job_id!r}"):
+        return Trial.model_validate(row, from_attributes=True)
 
 
 def _one(connection: Connection, query: Select[Any], job_id: str, trial_number: int) -> Row[Any]:
     this = {"this_job": job_id, "this_trial": trial_number}
-    try:
+    with reading(f"the specification of job {job_id!r}"):
         row = connection.execute(query, this).one_or_none()
-    except ValueError as error:  # the job's specification is not valid JSON
-        raise unreadable(job_id) from error
     if row is None:
         raise NotFound(f"no trial {trial_number} of job {job_id!r}; start one first")
     return row

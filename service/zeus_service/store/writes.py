@@ -17,13 +17,15 @@ from zeus_service.store.clock import unix_now
 Write = Update | Table
 """A table stands for the insertion of a row."""
 
+_NOW = ("created_at", "updated_at", "started_at", "reported_at", "happened_at")
+
 
 class Writes:
     """A write, and others that are executed only if the first one has changed a row."""
 
     def __init__(self, first: Write, *then: Write) -> None:
-        self._first = _statement(first)
-        self._then = [_statement(write) for write in then]
+        self._first = statement(first)
+        self._then = [statement(write) for write in then]
 
     def execute(self, connection: Connection, values: Mapping[str, Any]) -> bool:
         """Execute them in a transaction; on PostgreSQL they need none.
@@ -56,21 +58,26 @@ class Writes:
         return sa.select(sa.func.count()).select_from(first).add_cte(*others)
 
 
-def _statement(write: Write) -> Insert | Update:
+def statement(write: Write) -> Insert | Update:
+    """The statement of a write, with `parameters` for an insertion."""
     return write if isinstance(write, Update) else sa.insert(write).values(parameters(write))
 
 
 def parameters(table: TableClause, *columns: str) -> dict[str, sa.ColumnElement[Any]]:
-    """Bound parameters for the new values of columns, by column; without `columns`, of all.
+    """New values of columns, by column; without `columns`, of all.
 
-    That for when a lease expires is in seconds from now.
+    Instants are the database's: when the row is written, or for `ended_at` if it has an outcome.
+    The others are bound parameters; that for when a lease expires is in seconds from now.
     """
     values: dict[str, sa.ColumnElement[Any]] = {
         name: sa.bindparam(f"{table.name}_{name}", type_=table.c[name].type)
         for name in columns or table.c.keys()
     }
+    values |= {name: unix_now() for name in values if name in _NOW}
     if "lease_expires_at" in values:
         values["lease_expires_at"] = unix_now() + values["lease_expires_at"]
+    if "ended_at" in values:
+        values["ended_at"] = sa.case((values["outcome"].is_not(None), unix_now()))
     return values
 
 

@@ -6,13 +6,16 @@ import pytest
 from flask import Flask
 from service.api.wires import result, zeus_job
 from service.jobs import spec_json
+from sqlalchemy import update
+from zeus_service.store.models import TRIALS
+from zeus_service.store.transactions import transaction
 
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 JSON = {"Content-Type": "application/json"}
 ROUTES = {
     "/api/v1/jobs": spec_json(job_id="another"),
     "/api/v1/jobs/job/trials": {},
-    "/api/v1/jobs/job/trials/1/heartbeat": {},
+    "/api/v1/jobs/job/trials/1/heartbeat?generation=known": {},
     "/jobs": zeus_job(job_id="zeus-another"),
     "/report": result({"job_id": "job", "batch_size": 32, "trial_number": 1}),
 }
@@ -24,6 +27,8 @@ def routes(app: Flask) -> Flask:
     client = app.test_client()
     client.post("/api/v1/jobs", json=spec_json(policy="zeus"))
     client.post("/api/v1/jobs/job/trials", json={})
+    with transaction() as connection:
+        connection.execute(update(TRIALS).values(generation="known"))
     return app
 
 

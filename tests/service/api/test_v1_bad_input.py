@@ -176,6 +176,23 @@ def test_an_id_to_list_after_that_can_be_none_is_refused(api: Api, after: str) -
     assert "after" in problem(response, 422, "invalid")["errors"]
 
 
+@pytest.mark.parametrize("query", ["", "?generation=", f"?generation={'x' * 33}"])
+def test_a_call_of_a_trial_without_its_generation_is_refused(
+    api: Api, job: str, trial: str, query: str
+) -> None:
+    before = api("GET", f"/jobs/{job}/trials").json()
+    for method, path, body in (
+        ("POST", f"{trial}/reports", report(metric=1.0)),
+        ("POST", f"{trial}/heartbeat", {}),
+        ("PATCH", trial, {"outcome": "errored"}),
+    ):
+        answer = api(method, f"{path}{query}", body, params={})
+        refused = problem(answer, 422, "invalid")
+        assert refused["errors"].keys() == {"generation"}
+        assert "x" in query or "generation that the trial's start returned" in refused["detail"]
+    assert api("GET", f"/jobs/{job}/trials").json() == before
+
+
 @pytest.mark.parametrize("key", ["", "a b", "x" * 256, "\x7f"])
 def test_a_malformed_idempotency_key_is_refused(api: Api, job: str, key: str) -> None:
     response = api("POST", f"/jobs/{job}/trials", {}, headers={"Idempotency-Key": key})

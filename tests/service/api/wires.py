@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import requests
@@ -10,21 +11,38 @@ from waiting import LIMIT_S
 
 
 class Api:
-    """Requests to `/api/v1`."""
+    """Requests to `/api/v1`; those of a trial send the generation of its latest start."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, **headers: str) -> None:
         self.root = url
         self.session = requests.Session()
+        self.session.headers.update(headers)
+        self._generations: dict[str, str] = {}
+        """By the path of a trial."""
 
     def __call__(self, method: str, path: str, body: Any = None, **more: Any) -> requests.Response:
         if body is not None:
             more["json"] = body
-        return self.session.request(method, f"{self.root}/api/v1{path}", timeout=LIMIT_S, **more)
+        more = {"params": self.generation(path), **more}
+        url = f"{self.root}/api/v1{path}"
+        answer = self.session.request(method, url, timeout=LIMIT_S, **more)
+        if method == "POST" and path.endswith("/trials") and answer.ok:
+            start = answer.json()
+            self._generations[f"{path}/{start['trial_number']}"] = start["generation"]
+        return answer
+
+    def generation(self, path: str) -> dict[str, str]:
+        """The parameter for a path of a trial; a random one if it was not started here."""
+        trial = re.match(r"/jobs/[^/]+/trials/\d+", path)
+        return {"generation": self._generations.get(trial[0], "unknown")} if trial else {}
 
     def raw(self, path: str, body: str | bytes) -> requests.Response:
         """A body that is not made from JSON, on a connection of its own."""
         headers = {"Content-Type": "application/json"}
-        return requests.post(f"{self.root}/api/v1{path}", body, headers=headers, timeout=LIMIT_S)
+        url = f"{self.root}/api/v1{path}"
+        return requests.post(
+            url, body, headers=headers, params=self.generation(path), timeout=LIMIT_S
+        )
 
 
 def report(sequence: int = 1, **changes: Any) -> dict[str, Any]:

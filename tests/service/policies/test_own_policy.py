@@ -48,6 +48,7 @@ def test_the_service_chooses_by_it(tmp_path: Path, installed: Path) -> None:
             figures = {"epoch": 1, "time_s": 1.0, "metric": 1.0, "sequence": 1}
             report = {"energy_j": 10.0 * trial["batch_size"], **figures}
             path = f"{api}/job/trials/{trial['trial_number']}/reports"
+            path += f"?generation={trial['generation']}"
             assert requests.post(path, json=report, timeout=LIMIT_S).json()["outcome"]
         shown = requests.get(f"{api}/job", timeout=LIMIT_S).json()
     assert taken == [(16, "explore"), (32, "explore")] * 2 + [(16, "exploit")] * 2

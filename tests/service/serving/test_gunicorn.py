@@ -47,6 +47,12 @@ def start(service: ServiceProcess, job_id: str) -> requests.Response:
     return call(service, "POST", f"/api/v1/jobs/{job_id}/trials", json={})
 
 
+def generation(started: requests.Response) -> str:
+    assert started.status_code == 201
+    known: str = started.json()["generation"]
+    return known
+
+
 def report(sequence: int) -> dict[str, Any]:
     figures = {"epoch": sequence, "time_s": 1.0 * sequence, "energy_j": 1.0, "metric": 0.1}
     return {"sequence": sequence, **figures}
@@ -86,11 +92,11 @@ def test_a_worker_overlaps_its_waits_for_the_database(
 def test_a_locked_job_holds_up_no_others(kind: str, tmp_path: Path) -> None:
     with running(kind, tmp_path) as service, ThreadPoolExecutor(40) as pool:
         register(service, "job", "other")
-        assert start(service, "job").status_code == 201
         trial = "/api/v1/jobs/job/trials/1"
+        of_it = f"?generation={generation(start(service, 'job'))}"
 
         def end() -> requests.Response:
-            return call(service, "PATCH", trial, json={"outcome": "errored"})
+            return call(service, "PATCH", f"{trial}{of_it}", json={"outcome": "errored"})
 
         with transaction() as connection:
             LockedJob.lock(connection, "job")
@@ -98,14 +104,15 @@ def test_a_locked_job_holds_up_no_others(kind: str, tmp_path: Path) -> None:
             blocked.append(pool.submit(end))
             wait_until(lambda: waiting_sessions() > 0)
             for sequence in (1, 2):
+                other = f"/api/v1/jobs/other/trials/{sequence}/reports?generation="
                 for method, path, body in (
                     ("GET", "/healthz", None),
                     ("GET", "/readyz", None),
                     ("GET", "/api/v1/jobs/job", None),
-                    ("POST", "/api/v1/jobs/other/trials", {}),
-                    ("POST", f"/api/v1/jobs/other/trials/{sequence}/reports", report(1)),
-                    ("POST", f"{trial}/reports", report(sequence)),  # it goes on: no job lock
-                    ("POST", f"{trial}/heartbeat", {}),
+                    ("POST", other + generation(start(service, "other")), report(1)),
+                    # it goes on: no job lock
+                    ("POST", f"{trial}/reports{of_it}", report(sequence)),
+                    ("POST", f"{trial}/heartbeat{of_it}", {}),
                 ):
                     assert call(service, method, path, json=body).ok, (method, path)
                 assert "zeus_bso_database_up 1.0" in call(service, "GET", "/metrics").text
@@ -118,22 +125,20 @@ def test_a_locked_job_holds_up_no_others(kind: str, tmp_path: Path) -> None:
 def test_locked_trials_hold_up_no_other_job(kind: str, tmp_path: Path) -> None:
     with running(kind, tmp_path) as service, ThreadPoolExecutor(2 * POOL_SIZE) as pool:
         register(service, "job", "other")
-        for _ in range(2 * POOL_SIZE):
-            assert start(service, "job").status_code == 201
-        assert start(service, "other").status_code == 201
+        known = {n + 1: generation(start(service, "job")) for n in range(2 * POOL_SIZE)}
+        other = generation(start(service, "other"))
 
-        def heartbeat(job_id: str, number: int) -> requests.Response:
-            return call(
-                service, "POST", f"/api/v1/jobs/{job_id}/trials/{number}/heartbeat", json={}
-            )
+        def heartbeat(job_id: str, number: int, known: str) -> requests.Response:
+            path = f"/api/v1/jobs/{job_id}/trials/{number}/heartbeat?generation={known}"
+            return call(service, "POST", path, json={})
 
         with transaction() as connection:
             connection.execute(text("UPDATE trials SET epoch = 1 WHERE job_id = 'job'"))
-            blocked = [pool.submit(heartbeat, "job", n + 1) for n in range(2 * POOL_SIZE)]
+            blocked = [pool.submit(heartbeat, "job", *trial) for trial in known.items()]
             wait_until(lambda: waiting_sessions() > 0)
             for path in ("/healthz", "/readyz", "/api/v1/jobs/job"):
                 assert call(service, "GET", path).ok
-            assert heartbeat("other", 1).ok
+            assert heartbeat("other", 1, other).ok
             assert start(service, "other").status_code == 201
             assert waiting_sessions() < POOL_SIZE / 2
             assert not any(each.done() for each in blocked)

@@ -1,17 +1,22 @@
-"""Leases are counted by the database's clock, whatever the clocks of the replicas say."""
+"""Instants are stored by the database's clock, whatever the clocks of the replicas say."""
 
 import time
 from typing import Any
 
 import pytest
 from flask import Flask
-from service.jobs import spec_json
+from service.jobs import let_leases_expire, spec_json
+from service.store.test_power_profiles import profile
 from sqlalchemy import select
-from zeus_service import optimizer
-from zeus_service.messages import Report
+from zeus_service import maintenance, optimizer
+from zeus_service.messages import PowerProfile, Report, TrialEnd
 from zeus_service.spec import JobSpec
+from zeus_service.store import power_profiles
 from zeus_service.store.clock import unix_now
+from zeus_service.store.models import db
 from zeus_service.store.transactions import transaction
+
+FIGURES: dict[str, Any] = {"epoch": 1, "time_s": 1.0, "energy_j": 1.0, "metric": 0.1}
 
 
 def at(skew_s: float, monkeypatch: pytest.MonkeyPatch, time_now: Any = time.time) -> None:
@@ -30,16 +35,48 @@ def test_a_replica_whose_clock_is_wrong_loses_no_trial_and_keeps_none(
 ) -> None:
     lease_s = 1000.0
     optimizer.register_job(JobSpec.model_validate(spec_json(lease_s=lease_s)))
-    figures = {"epoch": 1, "time_s": 1.0, "energy_j": 1.0, "metric": 0.1}
     for number, skew_s in enumerate((-1e5, 1e5, 0.0), 1):
         at(skew_s, monkeypatch)
         optimizer.start_trial("job", None)
         assert 0 < lease_left_s(number) <= lease_s
-        optimizer.report("job", number, Report(sequence=1, **figures))
+        optimizer.report("job", number, Report(sequence=1, **FIGURES))
         assert 0 < lease_left_s(number) <= lease_s
         optimizer.heartbeat("job", number)
         assert 0 < lease_left_s(number) <= lease_s
     assert [trial.outcome for trial in optimizer.list_trials("job").trials] == [None] * 3
+
+
+def test_no_instant_is_stored_by_a_replicas_clock(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what is old is old by the database's."""
+    real_time, given = time.time, JobSpec.model_validate(spec_json(beta_knob=None))
+    for skew_s in (-1e6, 1e6):
+        at(skew_s, monkeypatch, real_time)
+        optimizer.register_job(given)
+        for _ in range(3):
+            optimizer.start_trial("job", None)
+        optimizer.report("job", 1, Report(sequence=1, **{**FIGURES, "metric": 1.0}))
+        optimizer.end_trial("job", 2, TrialEnd(outcome="errored"))
+        let_leases_expire(db.engine.url.render_as_string(hide_password=False))
+        power_profiles.put("job", PowerProfile.model_validate(profile()))
+        optimizer.start_trial("job", None)  # the third one is lost
+        assert maintenance.prune(older_than_s=3600.0) == maintenance.Dropped()
+        found = instants()
+        assert len(found) > 15
+        assert all(abs(instant - real_time()) < 3600 for instant in found)
+        maintenance.delete_job("job", force=True)
+
+
+def instants() -> list[float]:
+    with transaction(read_only=True) as connection:
+        return [
+            value
+            for table in db.metadata.sorted_tables
+            for row in connection.execute(select(table)).mappings()
+            for name, value in row.items()
+            if name.endswith("_at") and name != "lease_expires_at" and value is not None
+        ]
 
 
 def test_the_databases_clock_is_unix_time(app: Flask) -> None:

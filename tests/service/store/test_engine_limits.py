@@ -10,9 +10,11 @@ from threading import Event
 import pytest
 import sqlalchemy as sa
 from flask import Flask
+from service.api.wires import Api, report
 from service.conftest import application
 from service.jobs import spec_json
 from service.store.test_transactions import on_servers
+from service_process import ServiceProcess
 from sqlalchemy import make_url
 from waiting import LIMIT_S, wait_until
 from zeus_service.config import Config
@@ -20,22 +22,22 @@ from zeus_service.store.transactions import transaction
 
 
 @contextmanager
-def who_may_have_one_connection(url: str) -> Iterator[str]:
-    """The URL for a user with a limit of one connection."""
+def limited(url: str, *, connections: int) -> Iterator[str]:
+    """The URL for a user with a limit of connections."""
     name = f"limited_{uuid.uuid4().hex[:12]}"
     database = make_url(Config(database_url=url).database_url)
     admin = sa.create_engine(database, isolation_level="AUTOCOMMIT")
     create, drop = {
         "postgresql": (
             [
-                f"CREATE ROLE {name} LOGIN CONNECTION LIMIT 1",
+                f"CREATE ROLE {name} LOGIN CONNECTION LIMIT {connections}",
                 f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {name}",
             ],
             [f"DROP OWNED BY {name}", f"DROP ROLE {name}"],
         ),
         "mysql": (
             [
-                f"CREATE USER {name} WITH MAX_USER_CONNECTIONS 1",
+                f"CREATE USER {name} WITH MAX_USER_CONNECTIONS {connections}",
                 f"GRANT ALL ON {database.database}.* TO {name}",
             ],
             [f"DROP USER {name}"],
@@ -56,7 +58,7 @@ def test_where_no_more_connections_are_allowed_a_request_waits_for_a_pooled_one(
 ) -> None:
     caplog.set_level("DEBUG", "zeus_service.store.transactions")
     with (
-        who_may_have_one_connection(database_url) as url,
+        limited(database_url, connections=1) as url,
         application(url) as app,
         ThreadPoolExecutor(2) as pool,
     ):
@@ -78,6 +80,28 @@ def test_where_no_more_connections_are_allowed_a_request_waits_for_a_pooled_one(
         release.set()
         assert answer.result(LIMIT_S) == 201
         holding.result(LIMIT_S)
+
+
+@on_servers
+def test_many_clients_share_the_few_connections_that_are_allowed(
+    database_url: str, tmp_path: Path
+) -> None:
+    def client(number: int) -> list[int]:
+        api, job = Api(service.url), f"/jobs/job-{number}"
+        answers = [api("POST", "/jobs", spec_json(job_id=job.rpartition("/")[2]))]
+        for trial in range(1, 4):
+            answers.append(api("POST", f"{job}/trials", {}))
+            answers += [api("POST", f"{job}/trials/{trial}/reports", report(n)) for n in (1, 2)]
+            answers.append(api("GET", job))
+        return [answer.status_code for answer in answers]
+
+    with (
+        limited(database_url, connections=2) as url,
+        ServiceProcess(tmp_path, database_url=url) as service,
+        ThreadPoolExecutor(40) as pool,
+    ):
+        statuses = [status for each in pool.map(client, range(40)) for status in each]
+    assert {status for status in statuses if status not in (200, 201)} == set()
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

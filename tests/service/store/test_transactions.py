@@ -139,7 +139,8 @@ def test_many_that_register_start_report_and_delete_the_same_jobs_see_no_failure
                         figures = {"epoch": sequence, "time_s": 1.0, "energy_j": 1.0}
                         body = {"sequence": sequence, "metric": sequence / 2, **figures}
                         path = f"{job}/trials/{start.json()['trial_number']}/reports"
-                        answers.append(session.post(path, json=body))
+                        of_it = {"generation": start.json()["generation"]}
+                        answers.append(session.post(path, json=body, params=of_it))
                 if turn % 2:
                     answers.append(session.delete(f"{job}?force=true"))
                 statuses.update(answer.status_code for answer in answers)
