@@ -120,7 +120,7 @@ def test_an_invalid_variable_is_reported_by_name(url: str, variable: str, value:
         ("zeus_bso_databse_url", "ZEUS_BSO_DATABASE_URL"),
         ("ZEUS_BSO_TOKEN_FIEL", "ZEUS_BSO_TOKEN_FILE"),
         ("ZEUS_BSO_", "ZEUS_BSO_TOKEN"),
-        ("ZEUS_BSO_PORT", "ZEUS_BSO_TOKEN"),
+        ("ZEUS_BSO_PORT", "ZEUS_BSO_LOG_FORMAT"),
         ("ZEUS_BSO_PORT_TOKEN", "ZEUS_BSO_TOKEN"),
         ("ZEUS_BSO_SERVICE_PORT_TOKEN", "ZEUS_BSO_READ_TOKEN"),
     ],

@@ -103,7 +103,7 @@ def error(result: Result) -> str:
 
 def test_what_went_wrong_is_reported(service: ServiceProcess) -> None:
     url = f"--url={service.url}"
-    old = dict.fromkeys(TOKENS, "an-old-one-0123456789")
+    old = {name: f"old-{token}" for name, token in TOKENS.items()}
     both = "it refused ZEUS_BSO_READ_TOKEN and ZEUS_BSO_TOKEN;"
     for env, text in (({}, ""), ({"ZEUS_BSO_TOKEN": "an-old-one-0123456789"}, ""), (old, both)):
         refused = error(command("jobs", url, **env))
