@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 .PHONY: help install demo quick test lint format figures constraints hashes
 
 help:
-	@echo "make demo     train a small recurring job, and see it find its batch size: two minutes"
+	@echo "make demo     train a small recurring job, and see it find its batch size: one to three minutes"
 	@echo "make quick    run the tests that start no process: two minutes"
 	@echo "make test     run the whole test suite"
 	@echo "make lint     ruff, mypy and import-linter"

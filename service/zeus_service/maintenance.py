@@ -113,7 +113,7 @@ def rebuild(job_id: str) -> bool:
         NotFound: No such job.
         IncompleteHistory: Events are missing.
     """
-    mended = _mend_numbers(job_id)
+    corrected = _needs_correction(job_id) and _correct(job_id)
     spec, point, events = _read_on(job_id, None)
     while True:
         while events:
@@ -121,7 +121,7 @@ def rebuild(job_id: str) -> bool:
             spec, point, events = _read_on(job_id, point)
         same = _store(job_id, point)
         if same is not None:
-            return same and not mended
+            return same and not corrected
         spec, point, events = _read_on(job_id, point)
 
 
@@ -292,10 +292,15 @@ def _store(connection: Connection, job_id: str, point: Checkpoint) -> bool | Non
     return not jobs.replace_state(connection, jobs.spec_of(connection, job_id), point.state)
 
 
+@use_case(read_only=True)
+def _needs_correction(connection: Connection, job_id: str) -> bool:
+    return bool(jobs.corrections(connection, job_id))
+
+
 @use_case()
-def _mend_numbers(connection: Connection, job_id: str) -> bool:
+def _correct(connection: Connection, job_id: str) -> bool:
     jobs.head(connection, job_id, lock=True)
-    return jobs.mend_numbers(connection, job_id)
+    return jobs.correct(connection, job_id)
 
 
 def _paced(transaction: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

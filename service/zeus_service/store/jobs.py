@@ -178,13 +178,11 @@ def replace_state(connection: Connection, spec: JobSpec, state: State) -> bool:
     return True
 
 
-def mend_numbers(connection: Connection, job_id: str) -> bool:
-    """Set numbers of a locked job anew that are none, or that its trials and events contradict.
-
-    Returns:
-        Whether there were any.
-    """
-    row = connection.execute(select(*_NUMBERS).where(JOBS.c.job_id == job_id)).one()
+def corrections(connection: Connection, job_id: str) -> dict[str, Any]:
+    """New values for numbers of a job that are none, or that its trials and events contradict."""
+    row = connection.execute(select(*_NUMBERS).where(JOBS.c.job_id == job_id)).one_or_none()
+    if row is None:
+        raise _unknown(job_id)
     wrong = _wrong_numbers(row)
     found = {
         "trials": max(_latest(connection, job_id, column) for column in _TRIAL_NUMBERS),
@@ -194,7 +192,12 @@ def mend_numbers(connection: Connection, job_id: str) -> bool:
     changes: dict[str, Any] = {
         name: number for name, number in found.items() if name in wrong or stored[name] < number
     }
-    changes |= {name: unix_now() for name in wrong & {"created_at", "updated_at"}}
+    return changes | {name: unix_now() for name in wrong & {"created_at", "updated_at"}}
+
+
+def correct(connection: Connection, job_id: str) -> bool:
+    """Carry out the `corrections` of a locked job; return whether there were any."""
+    changes = corrections(connection, job_id)
     if changes:
         connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(changes))
     return bool(changes)
