@@ -62,6 +62,7 @@ class _Gpu(ctypes.Structure):
         ("from_w", c_double),
         ("lag_s", c_double),
         ("shown_j", c_double),
+        ("noise_j", c_double),
     )
 
 
@@ -163,6 +164,9 @@ class FakeDriver:
         idle_w: float = 50,
         demand_w: float | None = None,
         lag_s: float = 0.0,
+        noise_j: float = 0.0,
+        leak_w: float = 0.0,
+        warm_s: float = 60.0,
     ) -> FakeGpu:
         """Add a GPU.
 
@@ -174,6 +178,10 @@ class FakeDriver:
             idle_w: What it draws at no load.
             demand_w: What it would draw at full load without a limit; None: `max_w`.
             lag_s: Time constant with which its power follows a change of load or limit.
+            noise_j: How much too much its counter may show at a refresh; the counter must refresh,
+                and count more than that in between, or else it would fall.
+            leak_w: What a warm GPU draws without computing more, so that its clock is lower.
+            warm_s: Time constant with which it warms up from its first kernel on.
         """
         index = len(self.gpus)
         default_mw = round((max_w if default_w is None else default_w) * 1e3)
@@ -193,9 +201,10 @@ class FakeDriver:
                 since_s=now_s,
                 from_w=idle_w,
                 lag_s=lag_s,
+                noise_j=noise_j,
             )
             self._state.gpu_count = index + 1
-        self.gpus.append(FakeGpu(self, self._state.gpus[index]))
+        self.gpus.append(FakeGpu(self, self._state.gpus[index], leak_w, warm_s))
         return self.gpus[index]
 
     def fail_init(self, error: int) -> None:
@@ -249,10 +258,14 @@ class FakeDriver:
 class FakeGpu:
     """One GPU of a `FakeDriver`."""
 
-    def __init__(self, driver: FakeDriver, state: _Gpu) -> None:
+    def __init__(
+        self, driver: FakeDriver, state: _Gpu, leak_w: float = 0.0, warm_s: float = 60.0
+    ) -> None:
         self._driver = driver
         self._state = state
         self._random = random.Random(0)
+        self._leak_w, self._warm_s = leak_w, warm_s
+        self._first_kernel_s: float | None = None
 
     @property
     def uuid(self) -> str:
@@ -296,10 +309,10 @@ class FakeGpu:
 
         The clock follows the cube root of the power that is left for it: dynamic power is about
         f * V**2, and the voltage V goes with the frequency f. So the energy of a step has one
-        valley over the limit, and so has its cost.
+        valley over the limit, and so has its cost. A GPU that warms up has less power left.
         """
         gpu = self._state
-        dynamic_w = min(gpu.limit_mw / 1e3, gpu.demand_w) - gpu.idle_w
+        dynamic_w = min(gpu.limit_mw / 1e3, gpu.demand_w) - gpu.idle_w - self._leaking_w()
         return float(work_s * ((gpu.demand_w - gpu.idle_w) / dynamic_w) ** (1 / 3))
 
     def run(self, work_s: float, noise: float = 0.0) -> None:
@@ -316,6 +329,14 @@ class FakeGpu:
             self._driver.advance(seconds)
         else:
             time.sleep(seconds)
+
+    def _leaking_w(self) -> float:
+        if not self._leak_w:
+            return 0.0
+        with self._driver.locked() as now_s:
+            if self._first_kernel_s is None:
+                self._first_kernel_s = now_s
+            return self._leak_w * (1 - math.exp((self._first_kernel_s - now_s) / self._warm_s))
 
     def fail(self, kind: str, error: int) -> None:
         """Let calls of a kind (one of `KINDS`) return an error from now on; 0: work again."""
@@ -371,7 +392,9 @@ class FakeGpu:
         refresh_s = self._driver.refresh_s
         if refresh_s <= 0:
             return self._energy_j(now_s)
-        refreshed_s = math.floor(now_s / refresh_s) * refresh_s
-        if refreshed_s <= self._state.since_s:
+        refresh = math.floor(now_s / refresh_s)
+        if refresh * refresh_s <= self._state.since_s:
             return float(self._state.shown_j)
-        return self._energy_j(refreshed_s)
+        noise = math.sin(refresh * 12.9898) * 43758.5453
+        error_j = self._state.noise_j * (noise - math.floor(noise))
+        return self._energy_j(refresh * refresh_s) + error_j

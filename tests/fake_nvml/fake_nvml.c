@@ -48,6 +48,7 @@ struct gpu {
     double energy_j, since_s; /* energy up to the last change of power */
     double from_w, lag_s;     /* power then, and how long it lags behind; 0: not at all */
     double shown_j;           /* what the counter showed then */
+    double noise_j;           /* how much too much the counter may show, anew at each refresh */
 };
 
 struct state {
@@ -136,12 +137,19 @@ static double energy_j(const struct gpu *gpu, double at_s) {
     return gpu->energy_j + to_w * (at_s - gpu->since_s) + (gpu->from_w - to_w) * lagging_s;
 }
 
-/* What the counter shows: the energy at its last refresh. */
+/* A number in [0, 1) that looks random, the same for the same refresh. */
+static double noise_at(double refresh) {
+    double value = sin(refresh * 12.9898) * 43758.5453;
+    return value - floor(value);
+}
+
+/* What the counter shows: the energy at its last refresh, and its error. */
 static double shown_j(const struct call *call) {
     double refresh_s = call->state.refresh_s;
     if (refresh_s <= 0) return energy_j(call->gpu, call->now_s);
-    double refreshed_s = floor(call->now_s / refresh_s) * refresh_s;
-    return refreshed_s <= call->gpu->since_s ? call->gpu->shown_j : energy_j(call->gpu, refreshed_s);
+    double refresh = floor(call->now_s / refresh_s);
+    if (refresh * refresh_s <= call->gpu->since_s) return call->gpu->shown_j;
+    return energy_j(call->gpu, refresh * refresh_s) + call->gpu->noise_j * noise_at(refresh);
 }
 
 /* Book the energy spent so far, before the power changes. */

@@ -134,6 +134,40 @@ def test_the_counter_is_refreshed_now_and_then(fake_gpus: FakeDriver, handle: ob
     assert shown_mj() == pytest.approx(at_refresh_mj, abs=1)
 
 
+def test_a_noisy_counter_is_wrong_by_no_more_than_its_noise_and_never_falls(
+    fake_gpus: FakeDriver, handle: object
+) -> None:
+    gpu = fake_gpus.add_gpu(noise_j=4.0)
+    handle = pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+    fake_gpus.freeze()
+    fake_gpus.refresh_s = 0.1
+    gpu.set_load(1)  # 30 J from one refresh to the next
+    errors_j, shown_mj = [], 0
+    for _ in range(100):
+        fake_gpus.advance(0.1)
+        before_mj, shown_mj = shown_mj, pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+        assert shown_mj > before_mj
+        with fake_gpus.locked() as now_s:
+            refreshed_s = math.floor(now_s / 0.1) * 0.1
+        errors_j.append(shown_mj / 1e3 - gpu._energy_j(refreshed_s))
+    assert -0.01 < min(errors_j) < 0.5
+    assert 3.5 < max(errors_j) < 4.01
+
+
+def test_a_gpu_that_warms_up_slows_down_at_the_same_power(fake_gpus: FakeDriver) -> None:
+    gpu = fake_gpus.add_gpu(leak_w=50, warm_s=60)
+    fake_gpus.freeze()
+    cold_s = gpu.step_s(1.0)
+    fake_gpus.advance(60)
+    warm_s = gpu.step_s(1.0)
+    fake_gpus.advance(600)
+    assert cold_s == 1.0
+    assert warm_s == pytest.approx((250 / (200 + 50 / math.e)) ** (1 / 3))
+    assert gpu.step_s(1.0) == pytest.approx((250 / 200) ** (1 / 3), rel=1e-4)
+    gpu.set_load(1)
+    assert gpu.power_w == 300
+
+
 def test_child_processes_see_and_change_the_same_driver(fake_gpus: FakeDriver) -> None:
     script = """
 import pynvml
