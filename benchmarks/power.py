@@ -1,13 +1,13 @@
-"""Compare the searches for a power limit, `sweep` and `bracket`: windows, joules and regret.
+"""Compare searches for a power limit by what whole runs cost: `python benchmarks/power.py`.
 
-Run it with `python benchmarks/power.py --traces FOLDER`, where the folder holds the Zeus paper's
-`summary_power_*.csv` (repository ml-energy/zeus, `trace/`), or set ZEUS_TRACES. Without them, only
-synthetic loads are searched.
+The excess of a run is its cost over that of the same run at the best limit from its first batch,
+minus one. Its length is counted in windows of measurement; a window at another limit than the one
+before costs a quarter more, for the warm-up. The best limit of a load is the best without noise.
 
-Windows are a fraction of the sweep's. Regret is the cost of the chosen limit divided by that of the
-best one, minus one; the best one of a recorded load is the best recorded, that of a synthetic
-load the best without noise. Joules include the windows and their warm-up, for windows that last two
-seconds at the highest limit.
+Loads are the recorded ones in `--traces FOLDER` or $ZEUS_TRACES, the Zeus paper's
+`summary_power_*.csv` (repository ml-energy/zeus, `trace/`), and made-up ones of three ranges of
+limits (`made_up_load`). The constants of `zeus_lightning/power/belief.py` were chosen on even seeds
+(`--chosen-on`); odd ones are only reported, and so are the recorded loads.
 """
 
 from __future__ import annotations
@@ -18,30 +18,33 @@ import os
 import random
 from argparse import ArgumentParser
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
 from rich.console import Console
 from rich.table import Table
 
+from zeus_lightning.power.proposal import Search
 from zeus_lightning.power.search import SearchName, make_search, power_limits
-from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, ZeusCost, parse_selector
+from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, ZeusCost
 
 Curve = dict[int, PowerPoint]
-"""What a search would measure, for each limit."""
+"""Energy and time of a batch at each limit, without noise."""
 
-WINDOW_S = 2.0
 WARMUP = 10 / 40
 """Batches of warm-up as a fraction of those of a window."""
 
-RUNS: tuple[tuple[SearchName, bool], ...] = (
-    ("sweep", False),
-    ("bracket", False),
-    ("bracket", True),
-)
-"""Searches, and whether they start from the neighbour's optimum."""
+LENGTHS = (50, 500, 5000)
+"""Lengths of runs, in windows."""
+
+NOISES = (0.005, 0.02, 0.05)
+ETAS = (0.0, 0.5, 1.0)
+RANGES = ((100, 250), (200, 700), (400, 1000))
 
 
 @dataclass(frozen=True)
@@ -49,57 +52,73 @@ class Load:
     """A load whose best limit is searched for.
 
     Args:
-        name: Shown to the reader.
-        measured: What a search measures.
-        truth: The same without noise, if known.
-        start_w: The optimum of the nearest batch size, None where there is no other.
+        name: Shown to the reader; also seeds the noise.
+        truth: What a batch takes.
+        similar: The same of the nearest batch size, None where there is no other.
     """
 
     name: str
-    measured: Curve
     truth: Curve
-    start_w: int | None
+    similar: Curve | None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one search on one load, in the terms of the module's docstring."""
+    """The result of one search on one load.
 
-    load: Load
-    measured_w: list[int]
+    Args:
+        measured_w: The limits of the windows, in order.
+        chosen_w: The limit for the rest of the run.
+        excess: See the module's docstring.
+        regret: The same for the rest of the run alone.
+    """
+
+    measured_w: tuple[int, ...]
     chosen_w: int
+    excess: float
     regret: float
-    joules: float
-
-    @property
-    def share(self) -> float:
-        """Number of windows as a fraction of the sweep's."""
-        return len(self.measured_w) / len(self.load.measured)
 
 
 def search_load(
-    load: Load, name: SearchName, *, warm: bool, selector_name: str = "zeus-cost", eta: float = 0.5
+    load: Load,
+    name: SearchName,
+    windows: float,
+    *,
+    noise: float = 0.0,
+    eta: float = 0.5,
+    warm: bool = False,
 ) -> Outcome:
-    """Search as the profiler does; if `warm`, starting at the neighbour's optimum."""
-    selector, inputs = parse_selector(selector_name), _inputs(load.measured, eta)
-    start_w = load.start_w if warm else None
-    search = make_search(name, list(load.measured), selector, inputs, start_w)
-    points: list[PowerPoint] = []
-    while (limit_w := search(points)) is not None:
-        points.append(load.measured[limit_w])
-    chosen_w = selector.select(points, inputs)
-    best_w = selector.select(list(load.truth.values()), inputs)
-    chosen, best = (
-        selector.cost(load.truth[limit], inputs) if hasattr(selector, "cost") else float(limit)
-        for limit in (chosen_w, best_w)
-    )
-    highest = load.measured[max(load.measured)]
-    batches = (1 + WARMUP) * WINDOW_S / highest.time_s
-    joules = batches * sum(point.energy_j for point in points)
-    return Outcome(load, [p.limit_w for p in points], chosen_w, chosen / best - 1, joules)
+    """Search as the profiler does; if `warm`, knowing what a search of the similar load found."""
+    rng = random.Random(f"{load.name} {noise} {eta}")
+    selector, inputs = ZeusCost(), SelectorInputs(eta_knob=eta, max_power_w=max(load.truth))
+    similar: tuple[PowerPoint, ...] = ()
+    if warm and load.similar is not None:
+        search = make_search(name, list(load.similar), selector, inputs)
+        similar = search.estimates(_measure(search, load.similar, windows, noise, rng))
+    search = make_search(name, list(load.truth), selector, inputs, similar)
+    points = _measure(search, load.truth, windows, noise, rng)
+    chosen_w = selector.select(search.estimates(points), inputs)
+    return judge(load, [point.limit_w for point in points], chosen_w, windows, eta)
 
 
-def recorded_loads(folder: Path, eta: float = 0.5) -> list[Load]:
+def judge(
+    load: Load, measured_w: Sequence[int], chosen_w: int, windows: float, eta: float
+) -> Outcome:
+    """Return what a run costs that measures some limits and then stays at one."""
+    inputs = SelectorInputs(eta_knob=eta, max_power_w=max(load.truth))
+    costs = {limit: ZeusCost().cost(point, inputs) for limit, point in load.truth.items()}
+    best = min(costs.values())
+    spent = excess = 0.0
+    for before, limit in zip((None, *measured_w), measured_w, strict=False):
+        length = 1 if limit == before else 1 + WARMUP
+        spent += length
+        excess += length * (costs[limit] / best - 1)
+    regret = costs[chosen_w] / best - 1
+    excess += max(0.0, windows - spent) * regret
+    return Outcome(tuple(measured_w), chosen_w, excess / windows, regret)
+
+
+def recorded_loads(folder: Path) -> list[Load]:
     """Load the recorded runs: one load for each GPU, workload, optimizer and batch size.
 
     Raises:
@@ -117,116 +136,162 @@ def recorded_loads(folder: Path, eta: float = 0.5) -> list[Load]:
     if not families:
         raise FileNotFoundError(f"{folder} holds no summary_power_*.csv")
     return [
-        Load(f"{' '.join(family)} {size}", curve, curve, _neighbours_optimum(sizes, size, eta))
+        Load(f"{' '.join(family)} {size}", curve, _nearest(sizes, size))
         for family, sizes in families.items()
         for size, curve in sizes.items()
     ]
 
 
-def synthetic_loads(
-    limits_w: tuple[int, ...], count: int = 500, noise: float = 0.02, seed: int = 0
-) -> Iterator[Load]:
-    """Loads of a GPU whose clock falls until its power is within the limit.
+def made_up_loads(range_w: tuple[int, int], count: int, *, reported: bool = True) -> Iterator[Load]:
+    """Make up loads of GPUs with a range of limits, in steps of 25 W."""
+    for seed in range(int(reported), 2 * count, 2):
+        yield made_up_load(power_limits(*range_w, 25), seed)
 
-    At relative clock f in (0, 1] a GPU draws P = P_idle + (P_free - P_idle) f^a, with a of 1.5 to
-    3, and a batch takes T = m + (1 - m) / f, where m is the part that waits for memory or the host.
-    Each measured power and time is off by a normal error of `noise`. The start is the optimum of
-    the same load with another share of the power, as another batch size has.
+
+def made_up_load(limits_w: tuple[int, ...], seed: int) -> Load:
+    """Make up a load of a GPU whose clock falls until its power is within the limit.
+
+    At relative clock f in (0, 1] the GPU draws P = P_idle + (P_free - P_idle) f^a while it
+    computes, where a is 1.3 to 3.2, P_idle 7 to 32 % of the highest limit, and P_free 32 to 135 %.
+    Power stays up to 15 % below the limit. A batch takes T = w + max((1 - w) / f, o): the part w,
+    up to 90 %, waits for the host, at 0 to 100 % of the computing power above idle; in half of the
+    loads, memory hides a clock that is up to 30 % lower (o). Last, each limit's power and time are
+    off the curve by up to 1 %, as clocks come in steps.
+
+    The similar load is the same with 0.8 to 1.1 times the power and other deviations.
     """
-    rng = random.Random(seed)
-    for number in range(count):
-        idle_w = rng.uniform(0.08, 0.3) * min(limits_w[0], 2 * limits_w[-1])
-        free_w = max(rng.uniform(0.35, 1.15) * limits_w[0], 1.2 * idle_w)
-        exponent, waiting = rng.uniform(1.5, 3), rng.uniform(0, 0.8)
-        truth = _true_load(limits_w, idle_w, free_w, exponent, waiting)
-        other = _true_load(limits_w, idle_w, free_w * rng.uniform(0.8, 1.1), exponent, waiting)
-        measured = {
-            limit: PowerPoint(
-                limit,
-                p.energy_j * rng.gauss(1, noise) * (slow := rng.gauss(1, noise)),
-                p.time_s * slow,
-            )
-            for limit, p in truth.items()
-        }
-        yield Load(f"synthetic {number}", measured, truth, _optimum(other, 0.5))
+    rng = random.Random(f"load {seed} of {limits_w}")
+    idle_w = rng.uniform(0.07, 0.32) * min(limits_w[0], 2 * limits_w[-1])
+    free_w = max(rng.uniform(0.32, 1.35) * limits_w[0], 1.2 * idle_w)
+    exponent, waiting = rng.uniform(1.3, 3.2), rng.uniform(0, 0.9)
+    drawn, resting = rng.uniform(0.85, 1.0), rng.uniform(0, 1)
+    hidden = rng.choice([1.0, rng.uniform(1.0, 1.3)])
+    deviation = rng.uniform(0, 0.01)
+
+    def curve(free_w: float) -> Curve:
+        points = {}
+        for limit in limits_w:
+            power_w = min(drawn * limit, free_w)
+            clock = max(0.05, (power_w - idle_w) / (free_w - idle_w)) ** (1 / exponent)
+            computing = (1 - waiting) * max(1 / clock, hidden)
+            waiting_w = idle_w + resting * (power_w - idle_w)
+            energy_j = waiting * waiting_w + computing * power_w
+            slower, more = (1 + rng.uniform(-deviation, deviation) for _ in range(2))
+            time_s = slower * (waiting + computing)
+            points[limit] = PowerPoint(limit, slower * more * energy_j, time_s)
+        return points
+
+    return Load(
+        f"made up {seed}", curve(free_w), curve(max(free_w * rng.uniform(0.8, 1.1), 1.2 * idle_w))
+    )
 
 
-def _true_load(
-    limits_w: tuple[int, ...], idle_w: float, free_w: float, exponent: float, waiting: float
-) -> Curve:
-    curve = {}
-    for limit in limits_w:
-        power_w = min(limit, free_w)
-        clock = max(0.05, (power_w - idle_w) / (free_w - idle_w)) ** (1 / exponent)
-        time_s = waiting + (1 - waiting) / clock
-        curve[limit] = PowerPoint(limit, power_w * time_s, time_s)
-    return curve
+def _measure(
+    search: Search, truth: Curve, windows: float, noise: float, rng: random.Random
+) -> list[PowerPoint]:
+    """Return the windows that a search measures, as the profiler counts the rest of the run."""
+    points: list[PowerPoint] = []
+    while (left := windows / (1 + WARMUP) - len(points)) > 0:
+        proposal = search.propose(points, left)
+        if proposal is None:
+            break
+        point = truth[proposal.limit_w]
+        slower, more = rng.gauss(1, noise), rng.gauss(1, noise)
+        points.append(
+            PowerPoint(point.limit_w, point.energy_j * slower * more, point.time_s * slower)
+        )
+    return points
 
 
-def _inputs(curve: Curve, eta: float) -> SelectorInputs:
-    return SelectorInputs(eta_knob=eta, max_power_w=max(curve))
-
-
-def _optimum(curve: Curve, eta: float) -> int:
-    return ZeusCost().select(list(curve.values()), _inputs(curve, eta))
-
-
-def _neighbours_optimum(sizes: dict[int, Curve], size: int, eta: float) -> int | None:
-    """Return the best limit of the nearest batch size by ratio, the smaller of two."""
+def _nearest(sizes: dict[int, Curve], size: int) -> Curve | None:
+    """Return the curve of the nearest batch size by ratio, the smaller of two."""
     others = [other for other in sizes if other != size]
     if not others:
         return None
-    nearest = min(others, key=lambda other: (abs(math.log(other / size)), other))
-    return _optimum(sizes[nearest], eta)
+    return sizes[min(others, key=lambda other: (abs(math.log(other / size)), other))]
+
+
+Cell = tuple[Sequence[Load], SearchName, float, float, float, bool]
+"""Loads, search, windows, noise, eta, and whether it knows the similar load."""
+
+
+def search_all(cell: Cell) -> list[Outcome]:
+    """Search on each load of a cell."""
+    loads, name, windows, noise, eta, warm = cell
+    return [search_load(one, name, windows, noise=noise, eta=eta, warm=warm) for one in loads]
+
+
+def table(
+    title: str,
+    sets: dict[str, tuple[Sequence[Load], Sequence[float]]],
+    runs: Callable[[Iterable[Cell]], Iterable[list[Outcome]]],
+    etas: Sequence[float] = ETAS,
+) -> Table:
+    """Tabulate the excess of both searches, for sets of loads and the noises to measure with."""
+    shown = Table(title=title)
+    for heading in ("loads", "eta", "noise", "search"):
+        shown.add_column(heading)
+    for length in LENGTHS:
+        shown.add_column(f"{length} windows: mean", justify="right")
+        for heading in ("worst", "measured"):
+            shown.add_column(heading, justify="right")
+    searches: tuple[tuple[SearchName, bool], ...] = (
+        ("sweep", False),
+        ("information", False),
+        ("information", True),
+    )
+    rows = [
+        (name, eta, noise, search, warm)
+        for name, (_, noises) in sets.items()
+        for eta, noise, (search, warm) in product(etas, noises, searches)
+    ]
+    cells = [
+        (sets[name][0], search, length, noise, eta, warm)
+        for name, eta, noise, search, warm in rows
+        for length in LENGTHS
+    ]
+    found = iter(runs(cells))
+    for name, eta, noise, search, warm in rows:
+        figures = []
+        for _ in LENGTHS:
+            outcomes = next(found)
+            excesses = [outcome.excess for outcome in outcomes]
+            windows = fmean(len(outcome.measured_w) for outcome in outcomes)
+            figures += [
+                f"{100 * fmean(excesses):.3f} %",
+                f"{100 * max(excesses):.2f} %",
+                f"{windows:.1f}",
+            ]
+        who = f"{search}, from a neighbour" if warm else search
+        shown.add_row(name, f"{eta:g}", f"{100 * noise:g} %", who, *figures)
+        if warm:
+            shown.add_section()
+    return shown
 
 
 def main() -> None:
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--traces", type=Path, default=os.environ.get("ZEUS_TRACES"))
-    parser.add_argument("--eta", type=float, default=0.5)
+    parser.add_argument("--loads", type=int, default=100, help="made-up loads of each range")
+    parser.add_argument("--chosen-on", action="store_true", help="the loads of even seeds instead")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
-    wide, narrow = power_limits(200, 700, 25), power_limits(100, 250, 25)
-    sets = {
-        "synthetic, 200 to 700 W": list(synthetic_loads(wide)),
-        "synthetic, 100 to 250 W": list(synthetic_loads(narrow)),
-    }
+    sets: dict[str, tuple[Sequence[Load], Sequence[float]]] = {}
     if arguments.traces:
-        sets = {"recorded": recorded_loads(Path(arguments.traces), arguments.eta), **sets}
-
-    table = Table(title=f"Finding the power limit of lowest cost, eta {arguments.eta:g}")
-    for heading in ("loads", "search", "start"):
-        table.add_column(heading)
-    for heading in (
-        "windows",
-        "of sweep",
-        "most",
-        "joules",
-        "regret",
-        "p95",
-        "worst",
-        "within 1 %",
-    ):
-        table.add_column(heading, justify="right")
-    for title, loads in sets.items():
-        for name, warm in RUNS:
-            asked = [load for load in loads if load.start_w is not None or not warm]
-            outcomes = [search_load(load, name, warm=warm, eta=arguments.eta) for load in asked]
-            regrets = sorted(outcome.regret for outcome in outcomes)
-            table.add_row(
-                f"{title}: {len(outcomes)}",
-                name,
-                "neighbour" if warm else "cold",
-                f"{fmean(len(outcome.measured_w) for outcome in outcomes):.1f}",
-                f"{fmean(outcome.share for outcome in outcomes):.2f}",
-                f"{max(outcome.share for outcome in outcomes):.2f}",
-                f"{fmean(outcome.joules for outcome in outcomes):.0f}",
-                f"{100 * fmean(regrets):.2f} %",
-                f"{100 * regrets[int(0.95 * len(regrets))]:.2f} %",
-                f"{100 * regrets[-1]:.2f} %",
-                f"{fmean(regret <= 0.01 for regret in regrets):.1%}",
+        sets["recorded"] = recorded_loads(Path(arguments.traces)), (0.0,)
+    for low, high in RANGES:
+        loads = list(made_up_loads((low, high), arguments.loads, reported=not arguments.chosen_on))
+        sets[f"{low} to {high} W"] = loads, NOISES
+    console = Console(width=160)
+    with ProcessPoolExecutor(arguments.jobs) as pool:
+        part = "chosen on" if arguments.chosen_on else "only reported"
+        console.print(
+            table(
+                f"Excess over the best limit; made-up loads {part}",
+                sets,
+                partial(pool.map, search_all),
             )
-        table.add_section()
-    Console(width=132).print(table)
+        )
 
 
 if __name__ == "__main__":

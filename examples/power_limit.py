@@ -54,7 +54,7 @@ def main() -> None:
     """Train, and print what was found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--selector", default="zeus-cost", help="which limit is best")
-    parser.add_argument("--search", default="bracket", choices=("bracket", "sweep"))
+    parser.add_argument("--search", default="information", choices=("information", "sweep"))
     parser.add_argument("--observe", action="store_true", help="change nothing")
     parser.add_argument("--profile", type=Path, default=Path("power-profile.json"))
     parser.add_argument("--batches", type=int, default=20_000)

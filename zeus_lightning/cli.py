@@ -108,6 +108,8 @@ def power_profile(file: Path, plot_path: Path | None) -> None:
             f"{profile.batch_size}, measured {profile.measured_at} by {profile.search}"
         )
         click.echo(summary.table(profile.points, profile.chosen_w, profile.selector, profile.cost))
+        if text := summary.windows(profile):
+            click.echo(text)
         if plot_path is not None and page is not None:
             plot_path.write_text(page)
             click.echo(f"Drawn in {plot_path}.")

@@ -44,7 +44,8 @@ class ZeusPowerLimitCallback(Callback):
     Args:
         selector: Which limit is best: `energy`, `time`, `zeus-cost`, `max-slowdown:1.1`, or a
             selector object; see `zeus_lightning.power.selectors`.
-        search: `bracket` measures few limits, `sweep` all of them.
+        search: `information` measures as long as a measurement is expected to save more over the
+            rest of the run than it costs; `sweep` measures all limits, once.
         step_w: Watts between two limits, at most the range of the GPU's limits.
         wait_steps: Training batches before the first limit is set.
         warmup_steps: Batches between setting a limit and measuring.
@@ -81,7 +82,7 @@ class ZeusPowerLimitCallback(Callback):
     def __init__(
         self,
         selector: str | Selector = "zeus-cost",
-        search: SearchName = "bracket",
+        search: SearchName = "information",
         step_w: int = 25,
         wait_steps: int = 1,
         warmup_steps: int = 10,

@@ -155,7 +155,7 @@ PROFILE = {
     "selector": "zeus-cost",
     "eta_knob": 0.5,
     "max_power_w": 300.0,
-    "search": "bracket",
+    "search": "information",
     "measured_at": "2026-05-04T12:00:00Z",
 }
 
@@ -172,7 +172,7 @@ PROFILE = {
         ("selector", ["zeus-cost", ""]),
         ("eta_knob", [0, 1, -0.01, 1.01, "0.5"]),
         ("max_power_w", [300, 0, -1, float("inf"), "300"]),
-        ("search", ["bracket", ""]),
+        ("search", ["information", ""]),
         ("measured_at", ["2026-05-04T12:00:00+02:00", "2026-05-04T12:00:00", "today", 1e9]),
     ],
 )

@@ -77,7 +77,7 @@ def test_another_batch_size_of_the_job_starts_its_search_from_the_neighbours_opt
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     job = new_job()
-    callbacks = [power(meter=gpu_meter, search="bracket") for _ in range(2)]
+    callbacks = [power(meter=gpu_meter, search="information") for _ in range(2)]
     with caplog.at_level(logging.INFO):
         for callback in callbacks:
             run(zeus(service.url, job_id=job, **SIZES), callback, gpu=gpu)

@@ -76,7 +76,7 @@ def test_the_selector_chooses(
 def test_bracket_measures_fewer_limits_and_chooses_the_same(
     gpu: FakeGpu, gpu_meter: DriversClock
 ) -> None:
-    callback = power(search="bracket", meter=gpu_meter)
+    callback = power(search="information", meter=gpu_meter)
     fit(callback, GpuNet(gpu))
     assert callback.profile is not None
     assert callback.limit_w == 225
@@ -150,7 +150,7 @@ def test_after_profiling_the_batch_hooks_do_nothing(gpu: FakeGpu, gpu_meter: Dri
     [
         ({"selector": "cheapest"}, "selector is 'cheapest'"),
         ({"selector": "max-slowdown:0.5"}, "a FACTOR of at least 1"),
-        ({"search": "random"}, "search is 'random'.*bracket or sweep"),
+        ({"search": "random"}, "search is 'random'.*information or sweep"),
         ({"step_w": 0}, "step_w is 0"),
         ({"step_w": 12.5}, r"step_w is 12\.5"),
         ({"wait_steps": -1}, "wait_steps is -1"),

@@ -138,6 +138,11 @@ class NvmlMeter:
             energy_j += self._sampler.read()
         return Reading(energy_j, time.monotonic())
 
+    def counters_mj(self) -> tuple[int, ...]:
+        """Return what the energy counters show now, of the GPUs that have one."""
+        with _explained(f"read the energy of {', '.join(self.devices)}"):
+            return tuple(gpu.counter_mj() for gpu in self._counting)
+
     def close(self) -> None:
         """Stop sampling, and release NVML."""
         self._closed = True
@@ -170,7 +175,7 @@ class _Gpu:
         self.counts_energy = False
         self._integral = PowerIntegral()
         with _explained(f"read the energy of {self}"), suppress(*_NO_SUCH_FUNCTION):
-            self._first_mj = self._last_mj = self._counter_mj()
+            self._first_mj = self._last_mj = self.counter_mj()
             self.counts_energy = True
 
     def __str__(self) -> str:
@@ -193,7 +198,7 @@ class _Gpu:
             self._integral.add(power_w, time.monotonic())
             return self._integral.energy_j
         with _explained(f"read the energy of {self}"):
-            energy_mj = self._counter_mj()
+            energy_mj = self.counter_mj()
         if energy_mj < self._last_mj:
             raise ZeusMeterError(
                 f"the energy counter of {self} fell from {self._last_mj} to {energy_mj} mJ: "
@@ -202,7 +207,7 @@ class _Gpu:
         self._last_mj = energy_mj
         return (energy_mj - self._first_mj) / 1e3
 
-    def _counter_mj(self) -> int:
+    def counter_mj(self) -> int:
         return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
 
 

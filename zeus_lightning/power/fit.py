@@ -20,7 +20,7 @@ from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.meters.nvml import finds_gpu
 from zeus_lightning.power import summary
 from zeus_lightning.power.gpus import Gpus, check_own, check_ranges
-from zeus_lightning.power.profile import PowerProfile, ProfileKey
+from zeus_lightning.power.profile import MeasuredWindow, PowerProfile, ProfileKey
 from zeus_lightning.power.profile_store import ProfileStore, find_service
 from zeus_lightning.power.profiler import (
     DESCRIPTIONS,
@@ -29,11 +29,13 @@ from zeus_lightning.power.profiler import (
     EndWindow,
     Profiler,
     ProfilerSettings,
+    ReadCounter,
     SetLimit,
     StartWindow,
     merge,
 )
-from zeus_lightning.power.search import SearchName, make_search, power_limits, sweep
+from zeus_lightning.power.run_length import RECURRENCES, batches_left, batches_to_target
+from zeus_lightning.power.search import SearchName, Sweep, make_search, power_limits
 from zeus_lightning.power.selectors import PowerPoint, Selector, SelectorInputs, ZeusCost
 from zeus_lightning.program.loader_checks import global_batch_size
 from zeus_lightning.ranks.distributed import gather, on_every_rank, on_rank_zero
@@ -57,7 +59,7 @@ class PowerOptions:
 
     def __post_init__(self) -> None:
         choices = {
-            "search": ("bracket", "sweep"),
+            "search": ("information", "sweep"),
             "on_no_gpu": ("warn", "error"),
             "on_no_permission": ("raise", "observe"),
         }
@@ -113,23 +115,25 @@ class PowerFit:
             return
         if options.apply:
             limits_w = power_limits(gpus.min_w, gpus.max_w, options.profiler.step_w)
-            start_w = None
             if nearest is not None:
-                start_w = options.selector.select(nearest.points, inputs)
                 rank_zero_info(
-                    f"zeus: the search for the power limit starts from {start_w} W, the best one "
-                    f"of batch size {nearest.batch_size}"
+                    "zeus: the search for the power limit knows the power profile of batch size "
+                    f"{nearest.batch_size}"
                 )
-            search = make_search(options.search, limits_w, options.selector, inputs, start_w)
+            similar = () if nearest is None else nearest.points
+            search = make_search(options.search, limits_w, options.selector, inputs, similar)
         else:
             highest_w = max(limits_in_force_w)
             rank_zero_info(
                 f"zeus: observing the power limit in force, {highest_w} W; there is no profile "
                 "that shows which one would be best"
             )
-            search = partial(sweep, [highest_w])
+            search = Sweep((highest_w,))
         select = partial(options.selector.select, inputs=inputs)
-        self._profiler = Profiler(search, select, options.profiler)
+        to_target = on_rank_zero(strategy, partial(batches_to_target, self.trainer, bso))
+        batches = min(batches_left(self.trainer), to_target)
+        later = RECURRENCES * batches if store is not None and store.is_shared else 0.0
+        self._profiler = Profiler(search, select, options.profiler, batches, later)
         self._inputs, self._store = inputs, store
         self._saves = _saves(self.trainer)
 
@@ -166,10 +170,12 @@ class PowerFit:
                     self.gpus.set_w(limit_w)
                 case StartWindow():
                     self.gpus.start_window()
+                case ReadCounter():
+                    self.gpus.read_counter()
                 case EndWindow():
                     self._end_window(profiler)
                 case Done():
-                    self._finish(action, profiler.points)
+                    self._finish(action, profiler)
 
     def _open_store(self, num_devices: int, bso: ZeusBSOCallback | None) -> ProfileStore | None:
         batch_size = on_rank_zero(self.trainer.strategy, lambda: global_batch_size(self.trainer))
@@ -204,10 +210,10 @@ class PowerFit:
     def _end_window(self, profiler: Profiler) -> None:
         """Merge the window over the ranks, and perform the profiler's next actions."""
         windows = gather(self.trainer.strategy, self.gpus.end_window())
-        merged, limit_w, measured = merge(windows), profiler.limit_w, len(profiler.points)
+        merged, limit_w, measured = merge(windows), profiler.limit_w, len(profiler.windows)
         actions = profiler.measured(merged)
-        if len(profiler.points) > measured:
-            point = profiler.points[-1]
+        if len(profiler.windows) > measured:
+            point = profiler.windows[-1]
             rank_zero_info(f"zeus: power limit {summary.describe(point)}")
             summary.log(self.trainer, point)
         elif merged.disturbance:
@@ -218,10 +224,10 @@ class PowerFit:
             )
         self._do(profiler, actions)
 
-    def _finish(self, done: Done, points: Sequence[PowerPoint]) -> None:
+    def _finish(self, done: Done, profiler: Profiler) -> None:
         """Apply and store what was measured, or restore the limits if nothing was chosen."""
         self._profiler = None
-        limit_w, selector = done.limit_w, self.options.selector
+        limit_w, points, selector = done.limit_w, profiler.points, self.options.selector
         if limit_w is None:
             rank_zero_warn(f"zeus: no power limit is chosen: {done.reason}; {self._restore()}")
             return
@@ -240,11 +246,15 @@ class PowerFit:
             **asdict(store.key),
             **asdict(self._inputs),
             driver=self.gpus.driver,
-            points=tuple(points),
+            points=points,
             chosen_w=limit_w,
             selector=selector.name,
             search=self.options.search,
             measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            windows=tuple(
+                MeasuredWindow(**asdict(window), saves=proposal.saves, costs=proposal.costs)
+                for window, proposal in zip(profiler.windows, profiler.proposals, strict=True)
+            ),
         )
         if self.trainer.is_global_zero:
             store.save(self.result.profile)  # last: the service may be slow

@@ -4,11 +4,13 @@ import math
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from itertools import pairwise
 
 import torch
 
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError, ZeusPowerError
 from zeus_lightning.meters import EnergyMeter, Reading, open_meter
+from zeus_lightning.meters.nvml import NvmlMeter
 from zeus_lightning.power.limits import PowerLimit
 from zeus_lightning.power.profiler import Disturbance, Window
 from zeus_lightning.power.restore import TemporaryLimit
@@ -43,6 +45,7 @@ class Gpus:
         self._limits: list[PowerLimit] = []
         self._controlled: list[TemporaryLimit] = []
         self._window_start: Reading | None = None
+        self._counters: list[tuple[int, ...]] = []  # read since the window's start
         self._disturbance = Disturbance.NONE
         with ExitStack() as close_on_error:
             close_on_error.callback(self.close)
@@ -91,6 +94,13 @@ class Gpus:
     def start_window(self) -> None:
         """Read the meter, which waits for the work submitted to the device."""
         self._window_start = self._read()
+        self._counters.clear()
+
+    def read_counter(self) -> None:
+        """Note what the energy counters show, without waiting for the device."""
+        if isinstance(self._meter, NvmlMeter):
+            with suppress(ZeusMeterError):  # the reading at the window's end reports it
+                self._counters.append(self._meter.counters_mj())
 
     def end_window(self) -> Window:
         """Return what was measured since the window's start, and what disturbed it."""
@@ -104,7 +114,7 @@ class Gpus:
         if start is None or end is None:
             return Window(math.nan, math.nan, disturbance or Disturbance.UNREADABLE)
         spent = end - start
-        return Window(spent.energy_j, spent.time_s, disturbance)
+        return Window(spent.energy_j, spent.time_s, disturbance, self._refresh_s(spent.time_s))
 
     def restore(self) -> bool:
         """Restore the limits found at the start, and give up control.
@@ -131,6 +141,14 @@ class Gpus:
         if self._owns_meter:
             with suppress(Exception):
                 self._meter.close()
+
+    def _refresh_s(self, time_s: float) -> float:
+        """Return the time between two changes of the slowest counter; 0 if each batch saw one."""
+        of_gpus = list(zip(*self._counters, strict=True))
+        changes = [sum(a != b for a, b in pairwise(counter)) for counter in of_gpus]
+        if len(self._counters) < 2 or min(changes, default=0) == len(self._counters) - 1:
+            return 0.0
+        return float(time_s / max(1, min(changes)))
 
     def _read(self) -> Reading | None:
         try:

@@ -39,6 +39,11 @@ class ProfileStore:
     service: tuple[BSOClient, str] | None
     zeus_steps: int
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether later runs find what is saved."""
+        return self.path is not None or self.service is not None
+
     def nearest(self, resumed: PowerProfile | None) -> PowerProfile | None:
         """Return the profile of these GPUs whose batch size is nearest to the run's.
 

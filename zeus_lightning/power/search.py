@@ -1,22 +1,25 @@
-"""Which power limit to measure next: a pure function of the points measured so far.
+"""Which power limit to measure next.
 
-`sweep` measures every limit, from the highest down. `bracket` measures, depending on the selector:
+`sweep` measures every limit once, from the highest down: the reference. `information` measures,
+depending on the selector:
 
-- a selector with a `cost` (`Energy`, `ZeusCost`): limits around the minimum of the cost, see
-  `bracket`;
+- a selector with a `cost` (`Energy`, `ZeusCost`): the limit whose next window is worth most, as
+  long as it is expected to save more than it costs, see `information.py`;
 - `Time`: only the highest limit, since no other is faster;
 - `MaxSlowdown`: time falls as the limit rises, so bisection finds the lowest limit that is fast
   enough; the highest limit is measured first, for comparison;
-- any other selector: every limit.
+- any other selector: every limit once.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 from typing import Literal
 
 from zeus_lightning.errors import ZeusConfigError
+from zeus_lightning.power.information import Information
+from zeus_lightning.power.proposal import Proposal, Search
 from zeus_lightning.power.selectors import (
     CostSelector,
     MaxSlowdown,
@@ -26,20 +29,7 @@ from zeus_lightning.power.selectors import (
     Time,
 )
 
-NOISE = 0.02
-"""Relative error of the measured power and time of the same load at the same limit."""
-
-BINDS = 0.8
-"""A load is slowed down by a limit if its mean power is at least this fraction of the limit."""
-
-_PHI = (1 + math.sqrt(5)) / 2
-
-SearchName = Literal["bracket", "sweep"]
-Search = Callable[[Sequence[PowerPoint]], int | None]
-"""Takes the points measured so far, in any order; returns the next limit, None if they suffice.
-
-It is stateless, so ranks that share their measurements agree on the next limit.
-"""
+SearchName = Literal["information", "sweep"]
 
 
 def power_limits(min_w: int, max_w: int, step_w: int) -> tuple[int, ...]:
@@ -57,7 +47,7 @@ def make_search(
     limits_w: Sequence[int],
     selector: Selector,
     inputs: SelectorInputs,
-    start_w: int | None = None,
+    similar: Sequence[PowerPoint] = (),
 ) -> Search:
     """Create a search over `limits_w` for the limit that `selector` would choose from all of them.
 
@@ -66,143 +56,87 @@ def make_search(
         limits_w: In any order.
         selector: Chooses the limit when the search is done, with these inputs.
         inputs: Of the selector.
-        start_w: The optimum that `bracket` expects, such as that of a similar batch size.
+        similar: What was measured of a similar load, such as another batch size's.
     """
-    limits_w = sorted(limits_w)
+    limits_w = tuple(sorted(limits_w))
     if name == "sweep":
-        return partial(sweep, limits_w)
-    if start_w is not None:
-        expected_w = start_w
-        start_w = min(limits_w, key=lambda limit: abs(limit - expected_w))
+        return Sweep(limits_w)
     if isinstance(selector, Time):
-        return partial(sweep, limits_w[-1:])
+        return Sweep(limits_w[-1:])
     if isinstance(selector, MaxSlowdown):
-        return partial(bisect, limits_w, factor=selector.factor, start_w=start_w)
+        if not similar:
+            return Bisection(limits_w, selector.factor)
+        similar_w = selector.select(similar, inputs)
+        start_w = min(limits_w, key=lambda limit: abs(limit - similar_w))
+        return Bisection(limits_w, selector.factor, start_w)
     if isinstance(selector, CostSelector):
-        num_gpus = inputs.max_power_w / limits_w[-1]
         cost = partial(selector.cost, inputs=inputs)
-        return partial(bracket, limits_w, cost=cost, num_gpus=num_gpus, start_w=start_w)
-    return partial(sweep, limits_w)
+        return Information(limits_w, cost, inputs.max_power_w / limits_w[-1], tuple(similar))
+    return Sweep(limits_w)
 
 
-def sweep(limits_w: Sequence[int], points: Sequence[PowerPoint]) -> int | None:
-    """Return the highest limit that is not measured yet."""
-    measured = {point.limit_w for point in points}
-    return max((limit for limit in limits_w if limit not in measured), default=None)
+@dataclass(frozen=True)
+class Sweep(Search):
+    """Measure every limit once, from the highest down."""
+
+    limits_w: tuple[int, ...]
+
+    def propose(self, windows: Sequence[PowerPoint], windows_left: float) -> Proposal | None:  # noqa: ARG002
+        """Return the highest limit that is not measured yet."""
+        measured = {window.limit_w for window in windows}
+        left = [limit for limit in self.limits_w if limit not in measured]
+        return Proposal(max(left)) if left else None
+
+    def estimates(self, windows: Sequence[PowerPoint]) -> tuple[PowerPoint, ...]:
+        """Return the mean of each limit's windows."""
+        return means(windows)
 
 
-def bisect(
-    limits_w: Sequence[int], points: Sequence[PowerPoint], factor: float, start_w: int | None = None
-) -> int | None:
+@dataclass(frozen=True)
+class Bisection(Search):
     """Search for the lowest limit whose time is within `factor` of the highest limit's.
 
     The highest limit is measured first, then `start_w` and the neighbour that would confirm it,
     then always the middle of the remaining limits. `limits_w` must be ascending.
     """
-    time_s = {point.limit_w: point.time_s for point in points}
-    highest = limits_w[-1]
-    if highest not in time_s:
-        return highest
-    fast = min(limit for limit in time_s if time_s[limit] <= factor * time_s[highest])
-    slow = max((limit for limit in time_s if limit < fast), default=0)
-    left = [limit for limit in limits_w if slow < limit < fast]
-    if not left:
-        return None
-    if start_w in left:
-        return start_w
-    if start_w in (slow, fast) and len(points) == 2:
-        return left[0] if start_w == slow else left[-1]
-    return left[len(left) // 2]
+
+    limits_w: tuple[int, ...]
+    factor: float
+    start_w: int | None = None
+
+    def propose(self, windows: Sequence[PowerPoint], windows_left: float) -> Proposal | None:  # noqa: ARG002
+        """Return the limit that narrows down the search."""
+        limit_w = self._next({point.limit_w: point.time_s for point in means(windows)})
+        return None if limit_w is None else Proposal(limit_w)
+
+    def estimates(self, windows: Sequence[PowerPoint]) -> tuple[PowerPoint, ...]:
+        """Return the mean of each limit's windows."""
+        return means(windows)
+
+    def _next(self, time_s: dict[int, float]) -> int | None:
+        highest = self.limits_w[-1]
+        if highest not in time_s:
+            return highest
+        fast = min(limit for limit in time_s if time_s[limit] <= self.factor * time_s[highest])
+        slow = max((limit for limit in time_s if limit < fast), default=0)
+        left = [limit for limit in self.limits_w if slow < limit < fast]
+        if not left:
+            return None
+        if self.start_w in left:
+            return self.start_w
+        if self.start_w in (slow, fast) and len(time_s) == 2:
+            return left[0] if self.start_w == slow else left[-1]
+        return left[len(left) // 2]
 
 
-def bracket(
-    limits_w: Sequence[int],
-    points: Sequence[PowerPoint],
-    cost: Callable[[PowerPoint], float],
-    num_gpus: float = 1.0,
-    start_w: int | None = None,
-) -> int | None:
-    """Search for the limit of the lowest cost, assuming that the cost has one minimum.
-
-    Without `start_w`, the highest limit is measured first, because savings are reported relative to
-    it, and then the limit at the golden section of the range. With `start_w`, its neighbourhood is
-    measured first, and the highest limit only when the search leads there.
-
-    From then on, measured limits on either side of the cheapest one bracket the minimum. The next
-    limit is the one inside the bracket with the lowest cost that a model of all points predicts
-    (`_predict`); golden-section search would take the longer side. The search ends when no limit is
-    left inside the bracket, or after log_phi(n) measurements, as many as golden-section search
-    needs for n limits (n = 6 or 7: 4, n = 21: 6).
-
-    Noise would distort two comparisons. Costs of neighbouring limits differ little, so only a limit
-    `stride` places away, a seventh of the range, closes a side of the bracket. And above the limit
-    that the load can use, the cost is flat: of limits with the same power within `NOISE`, only the
-    lowest is considered.
-
-    Args:
-        limits_w: Ascending.
-        points: Measured so far.
-        cost: The cost of a point.
-        num_gpus: Number of GPUs, each of which may draw as much as the limit.
-        start_w: The one of the limits at which the optimum is expected.
-    """
-    n = len(limits_w)
-    measured = {point.limit_w: point for point in points if point.limit_w in limits_w}
-    if len(measured) >= min(n, max(3, round(math.log(n, _PHI)))):
-        return None
-    first = limits_w[-1] if start_w is None else start_w
-    if first not in measured:
-        return first
-    if start_w is None and len(measured) == 1:
-        return limits_w[round((n - 1) / _PHI**2)]
-
-    used = (1 - NOISE) * measured[max(measured)].power_w
-    usable = min(limit for limit, point in measured.items() if point.power_w >= used)
-    best = min((limit for limit in measured if limit <= usable), key=lambda w: cost(measured[w]))
-    stride = max(1, round(n / _PHI**4))
-    place = {limit: number - limits_w.index(best) for number, limit in enumerate(limits_w)}
-    below = max((place[limit] for limit in measured if place[limit] <= -stride), default=-n)
-    above = min((place[limit] for limit in measured if place[limit] >= stride), default=n)
-    if best == usable < max(measured):
-        above = 0
-    if best == start_w:
-        below, above = max(below, -stride - 1), min(above, stride + 1)
-    left = [limit for limit in limits_w if below < place[limit] < above and limit not in measured]
-    if best == usable < max(measured):
-        surely = measured[best].power_w / num_gpus  # lower limits slow the load down
-        left = [limit for limit in left if limit < surely] or left
-    predicted = _predict(limits_w[-1], list(measured.values()), num_gpus)
-    return min(left, key=lambda limit: cost(predicted(limit)), default=None)
-
-
-def _predict(
-    highest_w: int, points: Sequence[PowerPoint], num_gpus: float
-) -> Callable[[int], PowerPoint]:
-    """Fit a model to the points, which predicts energy and time of a batch at a limit.
-
-    Power follows the limit until the load can use no more: P = min(r L, P_free). Time has a part
-    that depends on power and one that does not: T = t0 + t1 / P, fitted by least squares, so that
-    energy is linear in power. If the points' powers hardly differ, they do not determine t1; a
-    prior then draws t1 / P towards half of the time.
-    """
-    top = max(points, key=lambda point: point.limit_w)
-    ratio = max(BINDS * num_gpus, *(p.power_w / p.limit_w for p in points))
-    free_w = max(point.power_w for point in points)
-    if top.limit_w < highest_w and top.power_w >= BINDS * ratio * top.limit_w:
-        free_w = math.inf  # the load draws the highest limit measured, and may draw more
-    inverse = [1 / point.power_w for point in points]
-    mean_x, mean_t = fmean(inverse), fmean(point.time_s for point in points)
-    half = mean_t / mean_x / 2
-    weight = (NOISE * mean_x) ** 2
-    covariance = sum(
-        (x - mean_x) * (point.time_s - mean_t) for x, point in zip(inverse, points, strict=True)
+def means(windows: Sequence[PowerPoint]) -> tuple[PowerPoint, ...]:
+    """Return the mean energy and time of each limit's windows, in the order of their first."""
+    of_limit: dict[int, list[PowerPoint]] = {}
+    for window in windows:
+        of_limit.setdefault(window.limit_w, []).append(window)
+    return tuple(
+        PowerPoint(
+            limit_w, fmean(one.energy_j for one in group), fmean(one.time_s for one in group)
+        )
+        for limit_w, group in of_limit.items()
     )
-    variance = sum((x - mean_x) ** 2 for x in inverse)
-    t1 = min(max((covariance + weight * half) / (variance + weight), 0.0), 2 * half)
-
-    def predicted(limit_w: int) -> PowerPoint:
-        power_w = min(ratio * limit_w, free_w)
-        time_s = mean_t + t1 * (1 / power_w - mean_x)
-        return PowerPoint(limit_w, power_w * time_s, time_s)
-
-    return predicted

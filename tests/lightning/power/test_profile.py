@@ -29,7 +29,7 @@ PROFILE = PowerProfile(
     selector="zeus-cost",
     eta_knob=0.5,
     max_power_w=1400.0,
-    search="bracket",
+    search="information",
     measured_at="2026-05-04T12:00:00Z",
 )
 positive = st.floats(min_value=0, exclude_min=True, max_value=1e29)
@@ -77,8 +77,9 @@ def test_the_json_has_plain_members_of_these_names() -> None:
         "selector": "zeus-cost",
         "eta_knob": 0.5,
         "max_power_w": 1400.0,
-        "search": "bracket",
+        "search": "information",
         "measured_at": "2026-05-04T12:00:00Z",
+        "windows": [],
     }  # fmt: skip
 
 
@@ -86,7 +87,7 @@ def test_members_of_a_later_version_are_ignored() -> None:
     assert PowerProfile.from_json({**PROFILE.to_json(), "colour": "green"}) == PROFILE
 
 
-@pytest.mark.parametrize("member", list(PROFILE.to_json()))
+@pytest.mark.parametrize("member", sorted(PROFILE.to_json().keys() - {"windows"}))
 def test_a_missing_member_is_named(member: str) -> None:
     data = PROFILE.to_json()
     del data[member]

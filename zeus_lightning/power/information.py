@@ -1,0 +1,99 @@
+"""Search by value of information: measure as long as a window saves more than it costs.
+
+The saving that another window promises is its knowledge gradient (Frazier, Powell, Dayanik, "The
+Knowledge-Gradient Policy for Correlated Normal Beliefs", INFORMS Journal on Computing 21, 2009).
+Let m be the means that the belief has of the limits' log costs, S their covariance, and s2 the
+variance of the noise. A window at limit l moves all means by S_l Z / sqrt(S_ll + s2), where Z has
+mean 0 and variance 1. So the lowest mean is expected to fall by
+
+    gain_l = min(m) - E[min(m + S_l Z / sqrt(S_ll + s2))]
+
+as a fraction of the cost of all windows that are left. Z has Student's distribution with 8 degrees
+of freedom rather than the normal one, because variances are estimates, too. One window may be too
+noisy to change the choice where several do, so `_REPEATS` windows at one limit are looked at, too.
+
+A window costs what its limit is expected to cost more than the best one, warm-up included, and
+`OVERHEAD`. So there is no knob: the longer the run, the more is measured.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from zeus_lightning.power.belief import Belief, Floats, believe
+from zeus_lightning.power.proposal import Proposal, Search
+from zeus_lightning.power.selectors import PowerPoint
+
+_REPEATS = np.array([1, 2, 4, 8])
+"""Numbers of windows at one limit whose value is considered."""
+
+MAX_WINDOWS = 200
+"""Number of windows after which the search ends, so that profiles are small enough to be stored."""
+
+OVERHEAD = 0.005
+"""What every window costs besides: two synchronizations and the search, in windows."""
+
+_Z = np.linspace(-10, 10, 161)
+_DENSITY = (1 + _Z**2 / 6) ** -4.5
+_DENSITY /= _DENSITY.sum()
+
+
+@dataclass(frozen=True)
+class Information(Search):
+    """Search for the limit of the lowest cost.
+
+    Args:
+        limits_w: Ascending.
+        cost: The cost of a point.
+        num_gpus: Number of GPUs, each of which may draw as much as the limit.
+        similar: What was measured of a similar load.
+    """
+
+    limits_w: tuple[int, ...]
+    cost: Callable[[PowerPoint], float]
+    num_gpus: float = 1.0
+    similar: tuple[PowerPoint, ...] = ()
+
+    def propose(self, windows: Sequence[PowerPoint], windows_left: float) -> Proposal | None:
+        """Return the limit whose window is worth most beyond its cost, if there is one.
+
+        The limit that seems best is always measured before it is chosen: the run trains at it
+        anyway.
+        """
+        if len(windows) >= MAX_WINDOWS:
+            return None
+        belief = self._belief(windows)
+        best = int(np.argmin(belief.log_cost))
+        left = np.maximum(0, windows_left - _REPEATS)
+        saves = (gains(belief) * (left / _REPEATS)[:, None]).max(axis=0)
+        costs = np.expm1(belief.log_cost - belief.log_cost[best]) + OVERHEAD
+        if self.limits_w[best] in {window.limit_w for window in windows}:
+            place = int(np.argmax(saves - costs))
+            if saves[place] <= costs[place]:
+                return None
+        else:
+            place = best
+        return Proposal(self.limits_w[place], float(saves[place]), float(costs[place]))
+
+    def estimates(self, windows: Sequence[PowerPoint]) -> tuple[PowerPoint, ...]:
+        """Return the belief's mean of each limit that was measured."""
+        belief = self._belief(windows)
+        measured = dict.fromkeys(window.limit_w for window in windows)
+        return tuple(belief.point(limit_w) for limit_w in measured)
+
+    def _belief(self, windows: Sequence[PowerPoint]) -> Belief:
+        return believe(self.limits_w, windows, self.cost, self.num_gpus, self.similar)
+
+
+def gains(belief: Belief) -> Floats:
+    """Return `gain` of the module's docstring: (numbers of windows, limits)."""
+    best = int(np.argmin(belief.log_cost))
+    mean = (belief.log_cost - belief.log_cost[best])[None, :, None]
+    found = []
+    for place, noise in enumerate(belief.noise):
+        row = belief.covariance[place]
+        move = np.outer(1 / np.sqrt(row[place] + noise / _REPEATS), row - row[best])
+        lowest = (mean + move[:, :, None] * _Z).min(axis=1)
+        found.append(-(lowest @ _DENSITY))
+    return np.transpose(found)
