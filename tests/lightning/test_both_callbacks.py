@@ -70,7 +70,7 @@ def test_the_next_recurrence_applies_the_stored_optimum_from_its_first_step(
     assert set(run(zeus(service.url, **fixed), third, gpu=gpu).limits_w) == {300}
 
 
-def test_another_batch_size_of_the_job_starts_its_search_from_the_neighbours_optimum(
+def test_another_batch_size_of_the_job_is_searched_with_the_neighbours_profile(
     service: ServiceProcess,
     gpu: FakeGpu,
     gpu_meter: DriversClock,
@@ -82,10 +82,9 @@ def test_another_batch_size_of_the_job_starts_its_search_from_the_neighbours_opt
         for callback in callbacks:
             run(zeus(service.url, job_id=job, **SIZES), callback, gpu=gpu)
     assert [profile["batch_size"] for profile in profiles(service.url, job)] == [8, 16]
-    assert "starts from 225 W, the best one of batch size 8" in caplog.text
-    cold, warm = (len(callback.profile.points) for callback in callbacks)
-    assert warm <= cold
-    assert callbacks[1].limit_w == 225
+    assert "knows the power profile of batch size 8" in caplog.text
+    assert callbacks[0].limit_w == 225
+    assert callbacks[1].limit_w == callbacks[1].profile.windows[0].limit_w == 225
 
 
 def test_the_batch_size_callback_learns_whether_its_trial_paid_for_profiling(

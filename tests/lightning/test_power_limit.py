@@ -73,7 +73,7 @@ def test_the_selector_chooses(
     assert callback.limit_w == net.limits_w[-1] == chosen_w
 
 
-def test_bracket_measures_fewer_limits_and_chooses_the_same(
+def test_a_short_run_measures_fewer_limits_and_chooses_the_same(
     gpu: FakeGpu, gpu_meter: DriversClock
 ) -> None:
     callback = power(search="information", meter=gpu_meter)

@@ -14,8 +14,12 @@ noisy to change the choice where several do, so `_REPEATS` windows at one limit 
 
 A window costs what its limit is expected to cost more than the best one, warm-up included, and
 `OVERHEAD`. So there is no knob: the longer the run, the more is measured.
+
+Two windows of one limit that differ by more than the noise believed in before leave open which of
+them was disturbed: the limit is measured once more, whatever that is worth.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +34,9 @@ _REPEATS = np.array([1, 2, 4, 8])
 
 MAX_WINDOWS = 200
 """Number of windows after which the search ends, so that profiles are small enough to be stored."""
+
+DISPUTE = 2.0
+"""How many standard deviations two windows of a limit may differ."""
 
 OVERHEAD = 0.005
 """What every window costs besides: two synchronizations and the search, in windows."""
@@ -68,7 +75,9 @@ class Information(Search):
         left = np.maximum(0, windows_left - _REPEATS)
         saves = (gains(belief) * (left / _REPEATS)[:, None]).max(axis=0)
         costs = np.expm1(belief.log_cost - belief.log_cost[best]) + OVERHEAD
-        if self.limits_w[best] in {window.limit_w for window in windows}:
+        if self._is_disputed(windows):
+            place = self.limits_w.index(windows[-1].limit_w)
+        elif self.limits_w[best] in {window.limit_w for window in windows}:
             place = int(np.argmax(saves - costs))
             if saves[place] <= costs[place]:
                 return None
@@ -81,6 +90,16 @@ class Information(Search):
         belief = self._belief(windows)
         measured = dict.fromkeys(window.limit_w for window in windows)
         return tuple(belief.point(limit_w) for limit_w in measured)
+
+    def _is_disputed(self, windows: Sequence[PowerPoint]) -> bool:
+        """Whether the last window is its limit's second, and contradicts the first."""
+        if not windows:
+            return False
+        costs = [self.cost(each) for each in windows if each.limit_w == windows[-1].limit_w]
+        if len(costs) != 2:
+            return False
+        noise = self._belief(windows[:-1]).noise[self.limits_w.index(windows[-1].limit_w)]
+        return abs(math.log(costs[0] / costs[1])) > DISPUTE * math.sqrt(2 * noise)
 
     def _belief(self, windows: Sequence[PowerPoint]) -> Belief:
         return believe(self.limits_w, windows, self.cost, self.num_gpus, self.similar)

@@ -59,8 +59,8 @@ class SelectorInputs:
 class Selector(Protocol):
     """Chooses one of the measured limits.
 
-    For a selector that also has a `cost(point, inputs)` whose minimum it selects, `bracket`
-    measures few limits; for others, all of them.
+    For a selector that also has a positive `cost(point, inputs)` whose minimum it selects, as many
+    limits are measured as is worth their cost; for others, all of them.
     """
 
     @property

@@ -128,11 +128,11 @@ def test_a_search_asks_for_limits_in_range_and_ends_whatever_is_measured(
 
 @pytest.mark.parametrize("selector", SELECTORS)
 def test_the_next_limit_depends_on_the_windows_alone(selector: str) -> None:
-    whole, _ = run("information", WIDE, selector)
+    whole, _ = run("information", WIDE, selector, windows=50)
     inputs = SelectorInputs(max_power_w=700.0)
     for count in range(len(whole)):
         search = make_search("information", WIDE, parse_selector(selector), inputs)
-        proposal = search.propose([valley(limit) for limit in whole[:count]], 500 - count)
+        proposal = search.propose([valley(limit) for limit in whole[:count]], 50 - count)
         assert proposal is not None
         assert proposal.limit_w == whole[count]
 
