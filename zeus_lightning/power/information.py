@@ -35,7 +35,7 @@ _REPEATS = np.array([1, 2, 4, 8])
 MAX_WINDOWS = 200
 """Number of windows after which the search ends, so that profiles are small enough to be stored."""
 
-DISPUTE = 2.0
+DISPUTE = 3.0
 """How many standard deviations two windows of a limit may differ."""
 
 OVERHEAD = 0.005
