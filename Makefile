@@ -11,7 +11,7 @@ help:
 	@echo "make quick    run the tests that start no process: two minutes"
 	@echo "make test     run the whole test suite"
 	@echo "make lint     ruff, mypy and import-linter"
-	@echo "make figures  draw the figures of docs/policies.md"
+	@echo "make figures  draw the figures of docs"
 	@echo "make install  create .venv; the others do it themselves"
 
 install: $(STAMP)

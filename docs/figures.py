@@ -1,4 +1,4 @@
-"""Draws the figures of `docs/policies.md`: `make figures`.
+"""Draws the figures of `docs/policies.md` and `docs/power.md`: `make figures`.
 
 All are simulated on synthetic workloads: no recorded runs are needed, and the same version draws
 the same figures.
@@ -6,8 +6,10 @@ the same figures.
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,12 @@ from zeus_service.simulation.plots import Floats, curves
 from zeus_service.simulation.summary import Tally, ratio, tally
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
 from zeus_service.simulation.workload import Workload
+
+from benchmarks.power import made_up_load
+from zeus_lightning.power.belief import believe
+from zeus_lightning.power.information import Information
+from zeus_lightning.power.search import power_limits
+from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, ZeusCost
 
 FOLDER = Path(__file__).parent / "figures"
 COLOURS = {"zeus": "#4c78a8", "information_directed": "#e45756"}
@@ -44,7 +52,7 @@ mpl.rcParams |= {
 def main() -> None:
     """Write all figures."""
     FOLDER.mkdir(exist_ok=True)
-    for draw in (valley, regret, choices, drift, knobs):
+    for draw in (valley, regret, choices, drift, knobs, power):
         figure = draw()
         figure.savefig(FOLDER / f"{draw.__name__}.svg", metadata={"Date": None})
         print(f"{FOLDER.name}/{draw.__name__}.svg")
@@ -159,6 +167,50 @@ def sweep(axes: Axes, workloads: Sequence[Workload], knob: str, values: list[Any
     axes.set(title=knob, ylabel="excess over the best")
     axes.set_ylim(bottom=0)
     axes.legend()
+
+
+def power() -> Figure:
+    """Plot what is believed of the power limits' costs, before and after some windows."""
+    limits_w = tuple(sorted(power_limits(200, 700, 25)))
+    truth = made_up_load(limits_w[::-1], 12).truth
+    cost = partial(ZeusCost().cost, inputs=SelectorInputs(max_power_w=float(limits_w[-1])))
+    best = min(map(cost, truth.values()))
+    rng = random.Random(0)
+    search = Information(limits_w, cost)
+    windows: list[PowerPoint] = []
+    figure = Figure(figsize=(7, 4.6), layout="constrained")
+    panels = dict(zip((2, 4, 6, 10), np.ravel(figure.subplots(2, 2, sharex=True)), strict=True))
+    while proposal := search.propose(windows, 500):
+        if (axes := panels.get(len(windows))) is not None:
+            belief = believe(limits_w, windows, cost)
+            apart = belief.covariance - belief.covariance[np.argmin(belief.log_cost)]
+            place = int(np.argmin(belief.log_cost))
+            spread = np.sqrt(np.maximum(0, np.diagonal(apart) - apart[:, place]))
+            mean = np.exp(belief.log_cost)
+            low, high = (mean * np.exp(sign * 2 * spread) / best for sign in (-1, 1))
+            axes.fill_between(limits_w, low, high, color="#e45756", alpha=0.2, linewidth=0)
+            axes.plot(limits_w, mean / best, color="#e45756", label="believed, two deviations")
+            axes.plot(limits_w, [cost(truth[w]) / best for w in limits_w], "k:", label="true")
+            seen = [window.limit_w for window in windows]
+            axes.plot(seen, [cost(window) / best for window in windows], "o", label="measured")
+            axes.axvline(proposal.limit_w, color="#777777", linestyle="--")
+            axes.set_title(
+                f"after {len(windows)}; {proposal.limit_w} W: saves {proposal.saves:.2f}, "
+                f"costs {proposal.costs:.2f}",
+                fontsize=8,
+            )
+            axes.set_ylim(0.95, 1.3)
+        point = truth[proposal.limit_w]
+        slower, more = rng.gauss(1, 0.01), rng.gauss(1, 0.01)
+        windows.append(
+            PowerPoint(point.limit_w, slower * more * point.energy_j, slower * point.time_s)
+        )
+    figure.axes[0].legend(loc="upper right", fontsize=7)
+    for axes in figure.axes[2:]:
+        axes.set_xlabel("power limit (W)")
+    for axes in figure.axes[::2]:
+        axes.set_ylabel("cost, over the best's")
+    return figure
 
 
 def mean_excess(group: Sequence[Tally]) -> float:
