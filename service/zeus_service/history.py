@@ -37,8 +37,14 @@ EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
 def apply(spec: JobSpec, state: State, event: Event) -> State:
-    """The state after one more event; see `unfinished` for ends without a verdict."""
+    """The state after one more event; see `unfinished` for ends without a verdict.
+
+    Raises:
+        ValueError: The event has a batch size that the job does not have.
+    """
     policy, batch_size = policy_of(spec), event.choice.batch_size
+    if batch_size not in spec.batch_sizes:
+        raise ValueError(f"the job has no batch size {batch_size}")
     if event.outcome is None:
         state = policy.begin(spec, state, event.choice)
         return unfinished.after_progress(state, batch_size) if event.kind == "revived" else state

@@ -1,6 +1,7 @@
 """One row that cannot be read is one broken job; the others are as they were."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from sqlalchemy import text
 from zeus_service import maintenance, optimizer
 from zeus_service.cli import main
 from zeus_service.errors import BrokenJob
-from zeus_service.messages import Report
+from zeus_service.messages import Report, TrialEnd
 from zeus_service.spec import JobSpec
 from zeus_service.store.models import db
 from zeus_service.store.transactions import transaction
@@ -147,3 +148,22 @@ def test_numbers_that_the_rows_contradict_are_told_and_mended(app: Flask) -> Non
         assert (answer.status_code, answer.get_json()["code"]) == (500, "broken_job")
         assert maintenance.rebuild("b") is False
     assert optimizer.start_trial("b", None)[0].trial_number == 2
+
+
+def end() -> None:
+    optimizer.end_trial("b", 1, TrialEnd(outcome="diverged"))
+
+
+@pytest.mark.parametrize(
+    ("table", "learn"), [("trials", end), ("events", lambda: maintenance.rebuild("b"))]
+)
+def test_a_batch_size_that_the_job_does_not_have_teaches_it_nothing(
+    app: Flask, table: str, learn: Callable[[], object]
+) -> None:
+    break_job("state", "{}")
+    maintenance.rebuild("b")
+    break_value(table, "batch_size", 7)
+    before = optimizer.get_job("b").arms
+    with pytest.raises(BrokenJob, match="the job has no batch size 7"):
+        learn()
+    assert optimizer.get_job("b").arms == before

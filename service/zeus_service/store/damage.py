@@ -38,6 +38,6 @@ def reading(row: str, remedy: str = RESTORE_OR_DELETE) -> Iterator[None]:
 def _reason(error: Exception) -> str:
     if isinstance(error, ValidationError):
         found = error.errors(include_url=False, include_context=False, include_input=False)
-        return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found)
+        return "; ".join(": ".join([*map(str, each["loc"]), each["msg"]]) for each in found)
     text = cause(error) if isinstance(error, IntegrityError) else str(error)
     return f"{type(error).__name__}: {text[:200]}"

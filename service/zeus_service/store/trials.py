@@ -24,7 +24,7 @@ def get_with_job(
     """Read a trial, its job's specification, and its job's early-stop bound in joules."""
     row = _one(connection, statements.TRIAL_WITH_JOB, job_id, trial_number)
     spec = read_spec(job_id, row.spec)
-    with reading(f"the row of job {job_id!r}", REBUILD):
+    with reading(f"the cost_bound of job {job_id!r}", REBUILD):
         cost_bound = _COST_BOUND.validate_python(row.cost_bound)
     return _trial(row), spec, cost_bound
 
