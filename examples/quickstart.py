@@ -158,6 +158,8 @@ def run_job(runs: int, default_runs: int, folder: Path, console: Console) -> Non
             for number in range(measured, default_runs):
                 add_row(table, "default", train(url, number, BASELINE_ID, policy="default"))
         summarize(url, console)
+        if sys.stdin.isatty() and sys.stdout.isatty() and not os.environ.get("CI"):
+            console.input(f"\nSee the job at {url}/ until you press Enter. ")
 
 
 def recur(url: str, run: int, known: int, table: Table) -> None:
@@ -211,6 +213,12 @@ def summarize(url: str, console: Console) -> None:
     console.print(
         f"All {runs} runs, with what was tried and stopped, cost {spent:.0f} J together; {runs} of "
         f"the default would cost {runs * default:.0f} J (ratio {spent / runs / default:.2f})."
+    )
+    saved = requests.get(f"{url}/api/v1/jobs/{JOB_ID}/savings", timeout=10).json()["saved"]
+    energy = saved["energy_j"]
+    console.print(
+        f"Saved against the default so far: [bold]{energy['estimate']:.0f} J[/] (95 % interval: "
+        f"{energy['low']:.0f} to {energy['high']:.0f} J), by the job's own runs of the default."
     )
     estimate = " (an estimate: no energy counter was read)" if "estimate" in spec["meter"] else ""
     console.print(f"Energy by {spec['meter']}{estimate}, on {spec['device_model']}.")

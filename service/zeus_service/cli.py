@@ -67,7 +67,8 @@ def main() -> None:
 
     Configuration comes from the variables ZEUS_BSO_*, in the environment or in a .env file:
     DATABASE_URL, DATABASE_PASSWORD, TOKEN and READ_TOKEN (or DATABASE_URL_FILE and so on, to read
-    them from files), INSECURE, ALLOWED_HOSTS, ZEUS_WIRE, LOG_LEVEL, LOG_FORMAT and ECHO_SQL.
+    them from files), INSECURE, ALLOWED_HOSTS, ZEUS_WIRE, PRICE_PER_KWH, CARBON_INTENSITY,
+    LOG_LEVEL, LOG_FORMAT and ECHO_SQL.
     """
 
 
@@ -172,6 +173,39 @@ def show(job_id: str, trials: int, url: str | None, as_json: bool) -> None:
     )
     for number in latest.broken:
         click.echo(f"trial {number}: its row cannot be read")
+
+
+@main.command()
+@click.argument("job_id", metavar="[JOB]", required=False)
+@click.option(
+    *("--days", "days"),
+    default=30,
+    show_default=True,
+    type=click.IntRange(1, 366),
+    help="How many of the latest to list.",
+)
+@click.option("--by", type=click.Choice(["day", "week"]), default="week", show_default=True)
+@_remote
+@_as_json
+def savings(job_id: str | None, days: int, by: str, url: str | None, as_json: bool) -> None:
+    """Show what all jobs have saved against their default batch sizes, or JOB alone."""
+    from zeus_service import savings as use_cases
+    from zeus_service import savings_text
+
+    with _reader(url) as reader:
+        if url is not None:
+            found = reader.savings(job_id, days=days)
+        elif job_id is not None:
+            found = use_cases.of_job(job_id, use_cases.Rates.of(load_config()), days=days)
+        else:
+            found = use_cases.of_all_jobs(use_cases.Rates.of(load_config()), days=days)
+    if as_json:
+        _print_json(found.model_dump(mode="json"))
+        return
+    click.echo(savings_text.summary(found))
+    if rows := found.days if by == "day" else found.weeks:
+        click.echo()
+        _print_table((by, *savings_text.COLUMNS), map(savings_text.row, rows))
 
 
 @main.command()

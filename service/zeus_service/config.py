@@ -101,6 +101,8 @@ class Config(BaseSettings):
             Default: any name, but of loopback only if the service listens there without a token.
         zeus_wire: Serve the Zeus project's own wire. If tokens are configured, its clients send
             one as the password in the service's URL.
+        price_per_kwh: What a kWh costs, in your currency, for what was saved.
+        carbon_intensity: Grams of CO2 equivalent for each kWh, for what was saved.
         log_level: `DEBUG`, `INFO`, `WARNING`, `ERROR` or `CRITICAL`.
         log_format: `text`, or `json` for one JSON object a line.
         echo_sql: Log every SQL statement.
@@ -126,6 +128,8 @@ class Config(BaseSettings):
     insecure: bool = False
     allowed_hosts: Annotated[str, AfterValidator(_host_names)] = ""
     zeus_wire: bool = True
+    price_per_kwh: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None = None
+    carbon_intensity: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None = None
     log_level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_log_level)
     ] = "INFO"

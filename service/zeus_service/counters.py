@@ -14,6 +14,11 @@ trials_ended = Counter(
     ("outcome",),
     registry=REGISTRY,
 )
+exhausted_starts = Counter(
+    "zeus_bso_exhausted_starts",
+    "Starts that were refused because every batch size of the job has failed.",
+    registry=REGISTRY,
+)
 energy_j = Counter(
     "zeus_bso_energy_joules", "Energy reported by trials, in joules.", registry=REGISTRY
 )

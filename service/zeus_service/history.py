@@ -22,7 +22,9 @@ class Event:
         trial_number: The trial.
         choice: The batch size that the trial was started with, and why.
         outcome: How it ended; None unless `ended`.
-        cost: Cost in joules spent by then; 0 unless `ended`.
+        cost: Cost in joules spent by then; 0 if `started`.
+        energy_j: Joules spent by then, for the job's ledger. The events that are stored lack it.
+        time_s: Seconds spent by then, likewise.
     """
 
     kind: Literal["started", "revived", "ended"]
@@ -30,6 +32,8 @@ class Event:
     choice: Choice
     outcome: Outcome | None = None
     cost: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    energy_j: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    time_s: Annotated[float, Field(allow_inf_nan=False)] = 0.0
 
 
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)

@@ -197,3 +197,125 @@ class PowerProfileList(_Message):
     """A job's power profiles, ordered by batch size."""
 
     profiles: list[PowerProfile]
+
+
+class Estimate(_Message):
+    """An estimate, and its 95 % interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+class Spent(_Message):
+    """Joules, seconds and cost that trials have spent."""
+
+    energy_j: float
+    time_s: float
+    cost: float
+
+
+class Amounts(_Message):
+    """Estimates of joules, seconds and cost."""
+
+    energy_j: Estimate
+    time_s: Estimate
+    cost: Estimate
+
+
+class SavedAmounts(Amounts):
+    """What was saved; `money` and `co2e_kg` where the service knows the price and the intensity."""
+
+    energy_kwh: Estimate
+    money: Estimate | None
+    co2e_kg: Estimate | None
+
+
+class SavedOnDay(_Message):
+    """By how much savings changed within a day or a week, in UTC; the week's day is its Monday.
+
+    They change by recurrences, and by what further runs teach about the default batch size.
+    """
+
+    day: str
+    recurrences: int
+    saved: SavedAmounts
+
+
+class SavingsPoint(_Message):
+    """The trials that have ended since the point before, up to a trial number.
+
+    A point without recurrences has failed tries only; its savings are negative.
+    """
+
+    trial_number: int
+    ended_at: float
+    recurrences: int
+    spent: Spent
+    saved: Amounts | None
+
+
+class PowerRatio(_Message):
+    """What a batch takes at the highest power limit, over what it takes at the chosen one."""
+
+    energy: float
+    time: float
+
+
+class JobSavings(_Message):
+    """What a job has saved against its default batch size at the default power limit.
+
+    Args:
+        estimated: Whether the joules come from a meter that estimates.
+        expected: What one run of the default is expected to spend now; null if nothing is known.
+        basis: Whether that comes from runs of the default, or from the policy's belief.
+        default_runs: Runs of the default that converged, since the job last changed.
+        power_limit: What the default's power profile says, if there is one.
+        points: The job's trials in portions, those aside that were dropped.
+    """
+
+    job_id: str
+    meter: str
+    estimated: bool
+    default_batch_size: int
+    recurrences: int
+    spent: Spent
+    expected: Amounts | None
+    basis: Literal["runs", "belief"] | None
+    default_runs: int
+    power_limit: PowerRatio | None
+    saved: SavedAmounts | None
+    days: list[SavedOnDay]
+    weeks: list[SavedOnDay]
+    points: list[SavingsPoint]
+
+
+class SavingsOfMeter(_Message):
+    """What jobs have saved, by whether their meters estimate.
+
+    Args:
+        jobs: Jobs with an expectation of what their default spends.
+    """
+
+    estimated: bool
+    jobs: int
+    saved: SavedAmounts
+
+
+class Savings(_Message):
+    """What all jobs have saved together.
+
+    Args:
+        jobs: All jobs.
+        unknown: Jobs without an expectation of what their default spends: they count for nothing.
+        estimated: Whether any part of the savings comes from meters that estimate.
+        by_meter: The parts from meters that measure and from meters that estimate.
+    """
+
+    jobs: int
+    unknown: int
+    estimated: bool
+    saved: SavedAmounts
+    by_meter: list[SavingsOfMeter]
+    days: list[SavedOnDay]
+    weeks: list[SavedOnDay]

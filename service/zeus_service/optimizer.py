@@ -122,6 +122,7 @@ def start_trial(
     except NoBatchSizeLeft:
         running = trials.running_batch_size(connection, job_id)
         if running is None:
+            counters.exhausted_starts.inc()
             raise ExhaustedJob(
                 f"job {job_id!r} has no batch size left to try: "
                 f"{_failures(policy.describe(job.spec, job.state))}. Register it under another "
@@ -214,9 +215,9 @@ def _report_to_job(
         return False  # it has been deleted and registered again
     choice = Choice(trial.batch_size, trial.why)
     if trial.outcome is not None:
-        job.append(history.Event("revived", trial.trial_number, choice))
+        job.append(_revival(trial))
     if decision.outcome is not None:
-        end = (decision.outcome, decision.cost)
+        end = (decision.outcome, decision.cost, given.energy_j, given.time_s)
         job.append(history.Event("ended", trial.trial_number, choice, *end))
     values = trials.report_values(trial, given, decision, lease_s=spec.lease_s)
     if not job.save(statements.REPORT_TO_JOB, values):
@@ -262,8 +263,9 @@ def end_trial(
         raise ReportConflict(f"report {before_report} of trial {trial_number} was sent before")
     choice = Choice(trial.batch_size, trial.why)
     if trial.outcome is not None:
-        job.append(history.Event("revived", trial_number, choice))
-    job.append(history.Event("ended", trial_number, choice, end.outcome, trial.cost))
+        job.append(_revival(trial))
+    spent = (trial.cost, trial.energy_j, trial.time_s)
+    job.append(history.Event("ended", trial_number, choice, end.outcome, *spent))
     job.save(statements.END, trials.end_values(trial_number, end))
     return trials.get(connection, job_id, trial_number)
 
@@ -323,6 +325,12 @@ def list_trials(
     """Return a job's trials with a number greater than `after`, ordered by number."""
     jobs.head(connection, job_id)
     return trials.page(connection, job_id, after=after, limit=limit)
+
+
+def _revival(trial: messages.Trial) -> history.Event:
+    choice = Choice(trial.batch_size, trial.why)
+    spent = (trial.cost, trial.energy_j, trial.time_s)
+    return history.Event("revived", trial.trial_number, choice, None, *spent)
 
 
 def _same_answer(

@@ -12,7 +12,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from pydantic import BaseModel, ValidationError
 
 from zeus_service.errors import UnusableService
-from zeus_service.messages import Job, JobList, TrialList
+from zeus_service.messages import Job, JobList, JobSavings, Savings, TrialList
 
 Message = TypeVar("Message", bound=BaseModel)
 
@@ -21,7 +21,7 @@ _NO_ACCESS = (401, 403)
 
 
 class RemoteService:
-    """The reading use cases of `optimizer`, asked over HTTP.
+    """The reading use cases of `optimizer` and `savings`, asked over HTTP.
 
     Args:
         url: The service, such as `http://127.0.0.1:8765`.
@@ -45,19 +45,24 @@ class RemoteService:
 
     def list_jobs(self, *, after: str = "", limit: int = 100) -> JobList:
         """Return jobs with an id greater than `after`, ordered by id."""
-        return self._get(JobList, "", after=after, limit=limit)
+        return self._get(JobList, "/jobs", after=after, limit=limit)
 
     def get_job(self, job_id: str) -> Job:
         """Return a job with the policy's beliefs about its batch sizes."""
-        return self._get(Job, f"/{quote(job_id, safe='')}")
+        return self._get(Job, _path(job_id))
 
     def list_trials(self, job_id: str, *, after: int = 0, limit: int = 100) -> TrialList:
         """Return a job's trials with a number greater than `after`, ordered by number."""
-        path = f"/{quote(job_id, safe='')}/trials"
-        return self._get(TrialList, path, after=after, limit=limit)
+        return self._get(TrialList, f"{_path(job_id)}/trials", after=after, limit=limit)
+
+    def savings(self, job_id: str | None, *, days: int) -> JobSavings | Savings:
+        """Return what a job has saved, or all jobs together."""
+        if job_id is None:
+            return self._get(Savings, "/savings", days=days)
+        return self._get(JobSavings, f"{_path(job_id)}/savings", days=days)
 
     def _get(self, kind: type[Message], path: str, **query: object) -> Message:
-        address = f"{self._url}/api/v1/jobs{path}?{urlencode(query)}"
+        address = f"{self._url}/api/v1{path}?{urlencode(query)}"
         try:
             return kind.model_validate_json(self._read(address))
         except HTTPError as error:
@@ -97,6 +102,10 @@ class RemoteService:
         return UnusableService(
             f"{self._url}: {reason}; set ZEUS_BSO_READ_TOKEN or ZEUS_BSO_TOKEN to one of its tokens"
         )
+
+
+def _path(job_id: str) -> str:
+    return f"/jobs/{quote(job_id, safe='')}"
 
 
 class _NoRedirects(HTTPRedirectHandler):

@@ -131,6 +131,11 @@ class JobSpec(BaseModel):
             metric >= self.target_metric if self.higher_is_better else metric <= self.target_metric
         )
 
+    @property
+    def estimated(self) -> bool:
+        """Whether the joules come from a meter that estimates, as its name says."""
+        return "estimate" in self.meter
+
     def random_seed(self) -> int:
         """The seed given, or one derived from the job id, so that every choice can be replayed."""
         if self.seed is not None:

@@ -79,6 +79,11 @@ def test_it_prints_each_run_and_a_best_batch_size(tmp_path: Path) -> None:
     assert int(sums[1]) == pytest.approx(spent, abs=0.51)
     assert int(sums[2]) == pytest.approx(3 * default, abs=0.51)
     assert f"mean of {len(of_default)} runs" in printed
+    own = [cost for size, _, _, cost in converged if size == 64]
+    saved = re.search(r"Saved against the default so far: (-?\d+) J", printed)
+    assert saved
+    assert int(saved[1]) == pytest.approx(3 * mean(own) - spent, abs=0.51)
+    assert "press Enter" not in printed
     path = tmp_path / "quickstart.sqlite3"
     with sqlite3.connect(path) as connection:
         specs = connection.execute("SELECT spec FROM jobs").fetchall()

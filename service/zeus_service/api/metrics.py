@@ -2,12 +2,15 @@
 
 Counters (requests, trials that ended, joules) are summed over a server's workers by
 prometheus-client's files, start from 0 with the server, and add up over replicas. Gauges (running
-trials, the last costs) are read from the database at a scrape, and are the same on every replica.
+trials, what was saved, the last costs) are read from the database at a scrape, and are the same on
+every replica.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from os import environ
+from typing import Any
 
+from flask import current_app
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -17,6 +20,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from zeus_service.counters import REGISTRY
 from zeus_service.errors import Contended
+from zeus_service.savings import Rates
+from zeus_service.store import savings
 from zeus_service.store.models import JOBS, TRIALS
 from zeus_service.store.transactions import use_case
 
@@ -65,32 +70,63 @@ class _Database(Collector):
         """Called by the registry."""
         up = ("zeus_bso_database_up", "Whether the database answers.")
         try:
-            jobs, running, costs = _read()
+            jobs, running, latest, totals = _read()
         except (SQLAlchemyError, Contended):
             yield GaugeMetricFamily(*up, 0)
             return
         yield GaugeMetricFamily(*up, 1)
         yield GaugeMetricFamily("zeus_bso_jobs", "Jobs registered.", jobs)
         yield GaugeMetricFamily("zeus_bso_trials_running", "Trials that have not ended.", running)
-        last_costs = GaugeMetricFamily(
-            "zeus_bso_job_last_cost_joules",
-            f"Cost of the latest ended trial of each of the {MAX_JOBS} jobs that changed last.",
-            labels=("job_id",),
-        )
-        for job_id, cost in costs:
-            last_costs.add_metric((job_id,), cost)
-        yield last_costs
+        yield from _of_latest_jobs(latest)
+        yield from _saved(totals)
+        rates = Rates.of(current_app.extensions["zeus_config"])
+        if rates.price_per_kwh is not None:
+            yield GaugeMetricFamily("zeus_bso_price_per_kwh", "As configured.", rates.price_per_kwh)
+        if rates.carbon_intensity is not None:
+            carbon = ("zeus_bso_carbon_intensity_grams_per_kwh", "As configured.")
+            yield GaugeMetricFamily(*carbon, rates.carbon_intensity)
+
+
+def _of_latest_jobs(latest: Sequence[Any]) -> Iterator[GaugeMetricFamily]:
+    which = f"each of the {MAX_JOBS} jobs that changed last"
+    cost = ("zeus_bso_job_last_cost_joules", f"Cost of the latest ended trial of {which}.")
+    saved = ("zeus_bso_job_saved_joules", f"Joules saved against the default by {which}.")
+    for column, metric in enumerate((cost, saved), 1):
+        family = GaugeMetricFamily(*metric, labels=("job_id",))
+        for row in latest:
+            if isinstance(row[column], int | float):
+                family.add_metric((row[0],), row[column])
+        yield family
+
+
+def _saved(totals: list[savings.Total]) -> Iterator[GaugeMetricFamily]:
+    """What was saved, and the bounds of its 95 % interval, by whether meters estimate."""
+    for index, (unit, what) in enumerate(_SAVED.items()):
+        for bound, factor in (("", 0), ("_low", -1), ("_high", 1)):
+            family = GaugeMetricFamily(
+                f"zeus_bso_saved_{unit}{bound}",
+                f"{what} saved against the default batch sizes{_BOUNDS[bound]}.",
+                labels=("estimated",),
+            )
+            for total in totals:
+                value = total.saved.mean[index] + factor * total.saved.error[index]
+                family.add_metric((str(total.estimated).lower(),), value)
+            yield family
+
+
+_SAVED = {"joules": "Joules", "seconds": "Seconds", "cost_joules": "Cost in joules"}
+_BOUNDS = {"": "", "_low": ": the lower bound", "_high": ": the upper bound"}
 
 
 @use_case(read_only=True)
-def _read(connection: Connection) -> tuple[int, int, list[tuple[str, float]]]:
+def _read(connection: Connection) -> tuple[int, int, Sequence[Any], list[savings.Total]]:
     jobs, running = connection.execute(_RUNNING).one()
-    costs = [
-        (job_id, cost)
-        for job_id, cost in connection.execute(_LAST_COSTS)
-        if isinstance(job_id, str) and isinstance(cost, int | float)  # a row may be damaged
+    latest = [
+        row
+        for row in connection.execute(_LATEST)
+        if isinstance(row[0], str)  # a row may be damaged
     ]
-    return jobs, int(running or 0), costs
+    return jobs, int(running or 0), latest, savings.totals(connection)
 
 
 _RUNNING = select(
@@ -102,7 +138,7 @@ _RUNNING = select(
         .scalar_subquery()
     ),
 ).select_from(JOBS)
-_LAST_COSTS = (
+_LATEST = (
     select(
         JOBS.c.job_id,
         select(TRIALS.c.cost)
@@ -111,6 +147,7 @@ _LAST_COSTS = (
         .limit(1)
         .correlate(JOBS)
         .scalar_subquery(),
+        JOBS.c.saved_energy_j,
     )
     .order_by(JOBS.c.updated_at.desc())
     .limit(MAX_JOBS)

@@ -6,13 +6,13 @@ import re
 from typing import Annotated, Any
 
 from apiflask import APIBlueprint
-from flask import g, request
+from flask import current_app, g, request
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 from werkzeug.exceptions import UnprocessableEntity, UnsupportedMediaType
 from werkzeug.routing import BaseConverter
 
-from zeus_service import errors, maintenance, messages, optimizer
+from zeus_service import errors, maintenance, messages, optimizer, savings
 from zeus_service.api.auth import require_access
 from zeus_service.api.body import check_body
 from zeus_service.api.errors import conflicts
@@ -67,6 +67,18 @@ class TrialPage(BaseModel):
 
     after: Annotated[int, Field(ge=0, le=MAX_INTEGER)] = 0
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
+
+
+class Span(BaseModel):
+    """How many days, up to today; a few more come before, so that they begin on a Monday."""
+
+    days: Annotated[int, Field(ge=1, le=366)] = 30
+
+
+class Points(Span):
+    """How many days, and how many points at most."""
+
+    points: Annotated[int, Field(ge=1, le=2000)] = 200
 
 
 class OnGpuModel(BaseModel):
@@ -252,3 +264,23 @@ def get_power_profile(
 def list_power_profiles(job_id: str, query_data: OnAnyGpuModel) -> messages.PowerProfileList:
     """List a job's power profiles, ordered by batch size."""
     return power_profiles.all_of(job_id, query_data.device_model)
+
+
+@v1.get(f"{JOB}/savings")
+@v1.input(Points, location="query")
+@v1.output(messages.JobSavings)
+def job_savings(job_id: str, query_data: Points) -> messages.JobSavings:
+    """Show what a job has saved against its default batch size."""
+    return savings.of_job(job_id, _rates(), days=query_data.days, points=query_data.points)
+
+
+@v1.get("/savings")
+@v1.input(Span, location="query")
+@v1.output(messages.Savings)
+def all_savings(query_data: Span) -> messages.Savings:
+    """Show what all jobs have saved together, by day and by week."""
+    return savings.of_all_jobs(_rates(), days=query_data.days)
+
+
+def _rates() -> savings.Rates:
+    return savings.Rates.of(current_app.extensions["zeus_config"])

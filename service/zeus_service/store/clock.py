@@ -31,3 +31,26 @@ def _postgresql(_element: unix_now, _compiler: Any, **_options: Any) -> str:
 @compiles(unix_now, "mariadb")
 def _mysql(_element: unix_now, _compiler: Any, **_options: Any) -> str:
     return "CAST(unix_timestamp(now(6)) AS double)"  # sessions have UTC
+
+
+class unix_day(FunctionElement[int]):  # noqa: N801 - SQLAlchemy's style for functions
+    """Days since 1970 in UTC, when the statement is executed."""
+
+    type = sa.Integer()
+    inherit_cache = True
+
+
+@compiles(unix_day)
+def _day_sqlite(_element: unix_day, _compiler: Any, **_options: Any) -> str:
+    return "CAST(julianday('now') - 2440587.5 AS INTEGER)"
+
+
+@compiles(unix_day, "postgresql")
+def _day_postgresql(_element: unix_day, _compiler: Any, **_options: Any) -> str:
+    return "CAST(floor(extract(epoch FROM clock_timestamp()) / 86400) AS integer)"
+
+
+@compiles(unix_day, "mysql")
+@compiles(unix_day, "mariadb")
+def _day_mysql(_element: unix_day, _compiler: Any, **_options: Any) -> str:
+    return "CAST(floor(unix_timestamp(now(6)) / 86400) AS signed)"

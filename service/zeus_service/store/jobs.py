@@ -18,8 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
 
 from zeus_service import counters, history
+from zeus_service import ledger as books
 from zeus_service.errors import BrokenJob, NotFound
-from zeus_service.messages import Instant, JobSummary
+from zeus_service.messages import Instant, JobSummary, PowerProfile
 from zeus_service.outcomes import Outcome
 from zeus_service.policies import policy_of
 from zeus_service.policies.base import State
@@ -27,7 +28,8 @@ from zeus_service.spec import MAX_INTEGER, MAX_JOB_ID, JobSpec
 from zeus_service.store import leases, statements
 from zeus_service.store.clock import unix_now
 from zeus_service.store.damage import REBUILD, reading
-from zeus_service.store.models import CHECKPOINTS, EVENTS, JOBS, TRIALS
+from zeus_service.store.models import CHECKPOINTS, EVENTS, JOBS, SAVED_ON_DAYS, TRIALS
+from zeus_service.store.savings import no_savings, savings_added, savings_of, savings_values
 from zeus_service.store.transactions import after_commit
 from zeus_service.store.writes import Writes, bind_values, statement
 
@@ -56,6 +58,8 @@ class StoredJob:
     trials: int
     events: int
     updated_at: float
+    ledger: books.Ledger
+    saved: books.Saved | None
 
     @classmethod
     def of(cls, row: Row[Any]) -> StoredJob:
@@ -66,14 +70,9 @@ class StoredJob:
             if not isinstance(row.state, dict) or not parts <= row.state.keys():
                 raise ValueError("its state is none of its policy")
             numbers = _Numbers.model_validate(row, from_attributes=True)
-        return cls(
-            spec,
-            row.state,
-            numbers.cost_bound,
-            numbers.trials,
-            numbers.events,
-            numbers.updated_at,
-        )
+            books_of = books.checked(row.ledger), savings_of(row)
+        counts = numbers.trials, numbers.events, numbers.updated_at
+        return cls(spec, row.state, numbers.cost_bound, *counts, *books_of)
 
 
 @dataclass(frozen=True)
@@ -235,6 +234,7 @@ def add(connection: Connection, spec: JobSpec) -> None:
             events=0,
             created_at=unix_now(),
             updated_at=unix_now(),
+            **no_savings(spec),
         )
     )
 
@@ -295,6 +295,7 @@ class LockedJob:
         stored: The job as it was when it was locked.
         spec: The job's specification.
         state: The policy's state after the events that were appended since.
+        ledger: The job's ledger after them.
     """
 
     def __init__(self, connection: Connection, row: Row[Any]) -> None:
@@ -302,6 +303,7 @@ class LockedJob:
         self.stored = StoredJob.of(row)
         self.spec = self.stored.spec
         self.state = self.stored.state
+        self.ledger = self.stored.ledger
         self._events: list[history.Event] = []
 
     @classmethod
@@ -310,7 +312,8 @@ class LockedJob:
         return cls(connection, _one(connection, statements.LOCKED_JOB, {"this_job": job_id}))
 
     def append(self, event: history.Event) -> None:
-        """Record an event and advance the state by it."""
+        """Record an event, and advance the state and the ledger by it."""
+        self.ledger = books.applied(self.spec, self.ledger, self.state, event)
         self.state = history.apply(self.spec, self.state, event)
         self._events.append(event)
 
@@ -346,13 +349,23 @@ class LockedJob:
             "cost_bound": self.cost_bound,
             "trials": max(self.stored.trials, self._events[-1].trial_number),  # one more by a start
             "events": self.stored.events + len(self._events),
+            "ledger": self.ledger,
         }
+        saved, expected = self.stored.saved, None
+        if any(event.kind != "started" for event in self._events):
+            expected = books.expectation(self.spec, self.ledger, self.state)
+            saved = books.saved(self.ledger, expected)
+        converged = sum(event.outcome == "converged" for event in self._events)
+        added = savings_added(self.stored.saved, saved, expected) | {"recurrences": converged}
         values = {
             "this_job": self.spec.job_id,
             **values,
             **bind_values(EVENTS, last),
-            **bind_values(JOBS, job),
+            **bind_values(JOBS, job | savings_values(saved)),
+            **bind_values(SAVED_ON_DAYS, added | {"job_id": self.spec.job_id}),
         }
+        if writes is statements.START and earlier:
+            writes = statements.START_AFTER_LOSS
         if not writes.execute(self._connection, values):
             return False
         if earlier:
@@ -362,6 +375,13 @@ class LockedJob:
             if event.outcome is not None:
                 after_commit(self._connection, counters.trials_ended.labels(event.outcome).inc)
         return True
+
+    def note_power_profile(self, profile: PowerProfile) -> None:
+        """Store in the ledger what a power profile says of the default's power limits."""
+        after = self.stored.trials
+        changed = books.with_power_profile(self.spec, self.ledger, profile, after=after)
+        job = update(JOBS).where(JOBS.c.job_id == self.spec.job_id)
+        self._connection.execute(job.values(ledger=changed))
 
     def register_anew(self, spec: JobSpec) -> bool:
         """Replace the specification if trials have ended, but none has taught the job anything.
@@ -377,9 +397,10 @@ class LockedJob:
         running = count_trials(self._connection, spec.job_id).get("running", 0)
         if not self.stored.trials or running or history.has_verdicts(self.spec, self.state):
             return False
-        for table in (CHECKPOINTS, EVENTS, TRIALS):
+        for table in (CHECKPOINTS, EVENTS, TRIALS, SAVED_ON_DAYS):
             self._connection.execute(sa.delete(table).where(table.c.job_id == spec.job_id))
         row = {"spec": spec.model_dump(mode="json"), "state": history.fold(spec, [])}
+        row |= no_savings(spec)
         times = {"created_at": unix_now(), "updated_at": unix_now()}
         job = update(JOBS).where(JOBS.c.job_id == spec.job_id)
         self._connection.execute(job.values(**row, **times, cost_bound=None, events=0))

@@ -15,7 +15,8 @@ from zeus_service.store.damage import reading
 from zeus_service.store.models import TRIALS
 
 # Unordered: to order them, SQLite would read all trials of the job.
-EXPIRED = select(*TRIALS.c["trial_number", "batch_size", "why", "cost"]).where(
+_OF_EVENT = TRIALS.c["trial_number", "batch_size", "why", "cost", "energy_j", "time_s"]
+EXPIRED = select(*_OF_EVENT).where(
     TRIALS.c.job_id == bindparam("this_job"),
     TRIALS.c.outcome.is_(None),
     TRIALS.c.lease_expires_at < unix_now(),

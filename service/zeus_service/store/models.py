@@ -62,6 +62,19 @@ class JobRow(db.Model):  # type: ignore[name-defined, misc]
     """Events recorded so far; the sequence of the latest."""
     created_at: Mapped[float]
     updated_at: Mapped[float]
+    ledger: Mapped[dict[str, Any]]
+    """What the job has spent, and what its default is expected to spend: see `zeus_service.ledger`.
+    The columns below are derived from it, for sums over jobs and to sort them."""
+    estimated: Mapped[bool]
+    """Whether the job's meter estimates."""
+    saved_energy_j: Mapped[float | None]
+    """Joules saved so far; null without an expectation, as all that follow."""
+    saved_energy_j_error: Mapped[float | None]
+    """Half the width of the 95 % interval."""
+    saved_time_s: Mapped[float | None]
+    saved_time_s_error: Mapped[float | None]
+    saved_cost: Mapped[float | None]
+    saved_cost_error: Mapped[float | None]
 
 
 class TrialRow(db.Model):  # type: ignore[name-defined, misc]
@@ -167,9 +180,33 @@ class PowerProfileRow(db.Model):  # type: ignore[name-defined, misc]
     updated_at: Mapped[float]
 
 
+class SavedOnDayRow(db.Model):  # type: ignore[name-defined, misc]
+    """By how much a job's savings changed on a day.
+
+    Those of all days add up to the job's savings, which change with the expectation, too.
+    """
+
+    __tablename__ = "saved_on_days"
+    __table_args__ = (sa.Index(None, "job_id"), _TABLE)
+
+    day: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    """Days since 1970, in UTC."""
+    job_id: Mapped[_JobId]
+    recurrences: Mapped[int]
+    """Runs that converged."""
+    energy_j: Mapped[float]
+    energy_j_error: Mapped[float]
+    """Half the width of the 95 % interval, for each recurrence."""
+    time_s: Mapped[float]
+    time_s_error: Mapped[float]
+    cost: Mapped[float]
+    cost_error: Mapped[float]
+
+
 JOBS: sa.Table = JobRow.__table__
 TRIALS: sa.Table = TrialRow.__table__
 REPORTS: sa.Table = ReportRow.__table__
 EVENTS: sa.Table = EventRow.__table__
 CHECKPOINTS: sa.Table = CheckpointRow.__table__
 POWER_PROFILES: sa.Table = PowerProfileRow.__table__
+SAVED_ON_DAYS: sa.Table = SavedOnDayRow.__table__

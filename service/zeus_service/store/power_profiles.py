@@ -15,7 +15,8 @@ from zeus_service.store.transactions import use_case
 @use_case()
 def put(connection: Connection, job_id: str, profile: PowerProfile) -> bool:
     """Store a profile, or replace that of its batch size and GPU model; return if it is new."""
-    jobs.LockedJob.lock(connection, job_id)  # two requests at once would both insert
+    job = jobs.LockedJob.lock(connection, job_id)  # two requests at once would both insert
+    job.note_power_profile(profile)
     replaced = connection.execute(
         delete(POWER_PROFILES).where(*_key(job_id, profile.batch_size, profile.device_model))
     )

@@ -13,8 +13,8 @@ use its value as that column's new value.
 from sqlalchemy import and_, bindparam, select, update
 
 from zeus_service.store import leases
-from zeus_service.store.models import EVENTS, JOBS, REPORTS, TRIALS
-from zeus_service.store.writes import Writes, parameters
+from zeus_service.store.models import EVENTS, JOBS, REPORTS, SAVED_ON_DAYS, TRIALS
+from zeus_service.store.writes import Addition, Writes, parameters
 
 _THIS_TRIAL = and_(
     TRIALS.c.job_id == bindparam("this_job"), TRIALS.c.trial_number == bindparam("this_trial")
@@ -22,6 +22,8 @@ _THIS_TRIAL = and_(
 _START_WITH_KEY = TRIALS.alias("start_with_key")
 _REPORT = ("reports", "epoch", "time_s", "energy_j", "metric", "cost", "lease_expires_at")
 _END = ("outcome", "reason", "ended_at")
+SAVED = tuple(column.name for column in JOBS.c if column.name.startswith("saved_"))
+_ADVANCED = ("state", "cost_bound", "trials", "events", "updated_at", "ledger", *SAVED)
 
 # --- reads ---------------------------------------------------------------------------------------
 
@@ -60,12 +62,13 @@ _REPORTED_TRIAL = (
 )
 _ENDED_TRIAL = update(TRIALS).where(_THIS_TRIAL).values(parameters(TRIALS, *_END))
 _ADVANCED_JOB = (
-    update(JOBS)
-    .where(JOBS.c.job_id == bindparam("this_job"))
-    .values(parameters(JOBS, "state", "cost_bound", "trials", "events", "updated_at"))
+    update(JOBS).where(JOBS.c.job_id == bindparam("this_job")).values(parameters(JOBS, *_ADVANCED))
 )
+_ERRORS = tuple(column.name for column in SAVED_ON_DAYS.c if column.name.endswith("_error"))
+_SAVED = Addition(SAVED_ON_DAYS, replaced=_ERRORS)
 
 REPORT_TO_TRIAL = Writes(_REPORTED_TRIAL, REPORTS)
-REPORT_TO_JOB = Writes(_REPORTED_TRIAL, REPORTS, EVENTS, _ADVANCED_JOB)
+REPORT_TO_JOB = Writes(_REPORTED_TRIAL, REPORTS, EVENTS, _ADVANCED_JOB, _SAVED)
 START = Writes(TRIALS, EVENTS, _ADVANCED_JOB)
-END = Writes(_ENDED_TRIAL, EVENTS, _ADVANCED_JOB)
+START_AFTER_LOSS = Writes(TRIALS, EVENTS, _ADVANCED_JOB, _SAVED)
+END = Writes(_ENDED_TRIAL, EVENTS, _ADVANCED_JOB, _SAVED)

@@ -6,15 +6,56 @@ instead of five.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Insert, Table, TableClause, Update
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 
-from zeus_service.store.clock import unix_now
+from zeus_service.store.clock import unix_day, unix_now
 
-Write = Update | Table
+
+@dataclass(frozen=True)
+class Addition:
+    """The insertion of a row; if there is one with its key, the other columns are added to it.
+
+    Args:
+        table: The table.
+        replaced: Columns that are replaced instead.
+    """
+
+    table: Table
+    replaced: tuple[str, ...] = ()
+
+    def on(self, dialect: str) -> Insert:
+        """The statement in a database's dialect, with the row as bound parameters."""
+        row = parameters(self.table)
+        if dialect != "mysql":
+            insert = sqlite.insert if dialect == "sqlite" else postgresql.insert
+            return self._adding(insert(self.table).values(row))
+        added = mysql.insert(self.table).values(row)
+        return added.on_duplicate_key_update(self._sums(added.inserted))
+
+    def from_select(self, source: sa.Select[Any]) -> Insert:
+        """The statement on PostgreSQL, with the rows of a query."""
+        added = postgresql.insert(self.table)
+        return self._adding(added.from_select(list(self.table.columns), source))
+
+    def _adding(self, added: postgresql.Insert | sqlite.Insert) -> Insert:
+        key = list(self.table.primary_key)
+        return added.on_conflict_do_update(index_elements=key, set_=self._sums(added.excluded))
+
+    def _sums(self, given: Any) -> dict[str, Any]:
+        columns = [column for column in self.table.columns if not column.primary_key]
+        return {
+            column.name: given[column.name] + (0 if column.name in self.replaced else column)
+            for column in columns
+        }
+
+
+Write = Update | Table | Addition
 """A table stands for the insertion of a row."""
 
 _NOW = ("created_at", "updated_at", "started_at", "reported_at", "happened_at")
@@ -23,9 +64,10 @@ _NOW = ("created_at", "updated_at", "started_at", "reported_at", "happened_at")
 class Writes:
     """A write, and others that are executed only if the first one has changed a row."""
 
-    def __init__(self, first: Write, *then: Write) -> None:
+    def __init__(self, first: Update | Table, *then: Write) -> None:
         self._first = statement(first)
-        self._then = [statement(write) for write in then]
+        self._then = then
+        self._built: dict[str, list[Insert | Update]] = {}
 
     def execute(self, connection: Connection, values: Mapping[str, Any]) -> bool:
         """Execute them in a transaction; on PostgreSQL they need none.
@@ -33,11 +75,14 @@ class Writes:
         Returns:
             Whether the first one has changed a row. If not, nothing has been written.
         """
-        if connection.dialect.name == "postgresql":
+        dialect = connection.dialect.name
+        if dialect == "postgresql":
             return bool(connection.execute(self._together, values).scalar_one())
         if not connection.execute(self._first, values).rowcount:
             return False
-        for write in self._then:
+        if dialect not in self._built:
+            self._built[dialect] = [statement(write, dialect) for write in self._then]
+        for write in self._built[dialect]:
             connection.execute(write, values)
         return True
 
@@ -47,19 +92,24 @@ class Writes:
         first = self._first.returning(one).cte("first")
         changed = sa.select(one).select_from(first)
 
-        def if_changed(write: Insert | Update) -> Insert | Update:
+        def if_changed(write: Write) -> Insert | Update:
             if isinstance(write, Update):
                 return write.where(changed.exists())
-            row = parameters(write.table)
+            table = write.table if isinstance(write, Addition) else write
+            row = parameters(table)
             source = sa.select(*row.values()).select_from(first)
-            return sa.insert(write.table).from_select([*row], source)
+            if isinstance(write, Addition):
+                return write.from_select(source)
+            return sa.insert(table).from_select([*row], source)
 
         others = [if_changed(write).cte(f"then_{n}") for n, write in enumerate(self._then)]
         return sa.select(sa.func.count()).select_from(first).add_cte(*others)
 
 
-def statement(write: Write) -> Insert | Update:
+def statement(write: Write, dialect: str = "") -> Insert | Update:
     """The statement of a write, with `parameters` for an insertion."""
+    if isinstance(write, Addition):
+        return write.on(dialect)
     return write if isinstance(write, Update) else sa.insert(write).values(parameters(write))
 
 
@@ -74,6 +124,8 @@ def parameters(table: TableClause, *columns: str) -> dict[str, sa.ColumnElement[
         for name in columns or table.c.keys()
     }
     values |= {name: unix_now() for name in values if name in _NOW}
+    if "day" in values:
+        values["day"] = unix_day()
     if "lease_expires_at" in values:
         values["lease_expires_at"] = unix_now() + values["lease_expires_at"]
     if "ended_at" in values:

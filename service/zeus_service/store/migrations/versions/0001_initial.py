@@ -1,4 +1,4 @@
-"""Tables for jobs, trials, reports, events and power profiles."""
+"""Tables for jobs, trials, reports, events, power profiles and savings."""
 
 from typing import Any
 
@@ -34,6 +34,14 @@ def upgrade() -> None:
         sa.Column("events", sa.Integer(), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("updated_at", sa.Double(), nullable=False),
+        sa.Column("ledger", sa.JSON(), nullable=False),
+        sa.Column("estimated", sa.Boolean(), nullable=False),
+        sa.Column("saved_energy_j", sa.Double(), nullable=True),
+        sa.Column("saved_energy_j_error", sa.Double(), nullable=True),
+        sa.Column("saved_time_s", sa.Double(), nullable=True),
+        sa.Column("saved_time_s_error", sa.Double(), nullable=True),
+        sa.Column("saved_cost", sa.Double(), nullable=True),
+        sa.Column("saved_cost_error", sa.Double(), nullable=True),
         sa.PrimaryKeyConstraint("job_id", name="pk_jobs"),
         postgresql_with={"fillfactor": 50},
         **MYSQL,
@@ -129,8 +137,25 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("job_id", "batch_size", "device_model", name="pk_power_profiles"),
         **MYSQL,
     )
+    op.create_table(
+        "saved_on_days",
+        sa.Column("day", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("job_id", IDENTIFIER, nullable=False),
+        sa.Column("recurrences", sa.Integer(), nullable=False),
+        sa.Column("energy_j", sa.Double(), nullable=False),
+        sa.Column("energy_j_error", sa.Double(), nullable=False),
+        sa.Column("time_s", sa.Double(), nullable=False),
+        sa.Column("time_s_error", sa.Double(), nullable=False),
+        sa.Column("cost", sa.Double(), nullable=False),
+        sa.Column("cost_error", sa.Double(), nullable=False),
+        of_job("saved_on_days"),
+        sa.PrimaryKeyConstraint("day", "job_id", name="pk_saved_on_days"),
+        **MYSQL,
+    )
+    op.create_index("ix_saved_on_days_job_id", "saved_on_days", ["job_id"])
 
 
 def downgrade() -> None:
+    op.drop_table("saved_on_days")
     for table in ("power_profiles", "checkpoints", "reports", "trials", "events", "jobs"):
         op.drop_table(table)

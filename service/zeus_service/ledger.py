@@ -1,0 +1,430 @@
+"""What a job has spent, and what its default batch size would have: a fold of the job's events.
+
+**Definition.** A recurrence is its failed tries and the run that converged. It has saved what one
+run of the job's default batch size at the GPU's default power limit is expected to spend, less what
+it has spent: energy in joules, time in seconds, and cost. So a job has saved, after `n` runs that
+converged,
+
+    saved = n * expected - spent
+
+where `spent` is of all trials that have ended, failed, lost and interrupted ones included. It is
+negative while a job explores. What failed tries of the default would spend is not added to
+`expected`, which is on the safe side.
+
+**The expectation** is the mean of the job's own runs of the default that converged, and of those
+that were stopped early after they had cost more than the mean: without these it would be too low;
+they would have spent more still, so it stays on the safe side. Its error follows from Student's t
+distribution. The noise is the relative deviation between runs of one batch size, pooled over all
+batch sizes, since the default may have run once only; a weak prior, `PRIOR_DEGREES` deviations of
+size `PRIOR_NOISE`, stands in until runs have been repeated. Of a default that has not been tried,
+the policy's belief about its cost is the expectation; joules and seconds follow by their ratio to
+the cost in runs of the nearest batch size. A default that was tried and has never converged has no
+expectation, and the job's savings are unknown.
+
+**Drift.** Surprises, deviations of log costs from the mean of their batch size, are added up in
+both directions. When a sum exceeds `DRIFT_THRESHOLD`, the job has changed, and a new *era* begins:
+each era is compared with its own expectation. Until the default has converged in a new era, its
+band spans both the policy's belief and the era before. Source: Page, "Continuous inspection
+schemes", Biometrika 41, 1954.
+
+**Power limits.** The default batch size's power profile says what a batch takes at the highest
+measured limit and at the chosen one. Runs of the default that were started after the profile was
+stored count with that ratio; earlier ones as they were.
+
+Estimates have an `error`, half the width of their 95 % interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from zeus_service.history import Event
+from zeus_service.messages import PowerProfile
+from zeus_service.policies import policy_of
+from zeus_service.policies.base import State
+from zeus_service.spec import JobSpec
+
+Ledger = dict[str, Any]
+"""JSON value. It grows with the batch sizes, never with the number of trials."""
+
+QUANTITIES = ("energy_j", "time_s", "cost")
+"""The names of `Amounts`."""
+
+Amounts = tuple[float, float, float]
+"""Joules, seconds and cost."""
+
+PRIOR_NOISE = 0.15
+PRIOR_DEGREES = 2.0
+RATIO_NOISE = 0.1
+"""Standard deviation, per octave of batch size, of the logarithm of a ratio to the cost."""
+DRIFT_ALLOWANCE = 0.75
+"""Subtracted from each surprise, in standard deviations, as noise."""
+DRIFT_THRESHOLD = 8.0
+LARGEST_SURPRISE = 4.0
+"""Surprises are clipped here, so that one alone does not exceed the threshold."""
+DRIFT_RUNS = 3
+"""A batch size's first runs are not added up."""
+MAX_ERAS = 16
+"""Earlier eras are merged."""
+_Z = 1.959964
+"""The normal distribution's 97.5 % quantile."""
+
+
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+_Numbers = tuple[_Number, _Number, _Number]
+
+
+class _Default(BaseModel):
+    count: int
+    mean: _Numbers
+
+
+class _Era(BaseModel):
+    last_trial: int
+    recurrences: int
+    spent: _Numbers
+    expected: _Numbers
+    error: _Numbers
+
+
+class _Power(BaseModel):
+    after: int
+    energy: _Number
+    time: _Number
+
+
+class _Stored(BaseModel):
+    """What a ledger consists of; see `new_ledger`."""
+
+    recurrences: int
+    spent: _Numbers
+    default: _Default
+    arms: dict[str, tuple[int, _Number, _Number, _Number]]
+    squares: _Numbers
+    degrees: int
+    cusum: tuple[_Number, _Number]
+    past: list[_Era]
+    power: _Power | None
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What one run of the default at the default power limit is expected to spend.
+
+    Args:
+        mean: Expected amounts.
+        error: Their errors.
+        basis: Whether they come from runs of the default, or from the policy's belief.
+    """
+
+    mean: Amounts
+    error: Amounts
+    basis: Literal["runs", "belief"]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a job has saved since it was registered; negative where it has spent more."""
+
+    mean: Amounts
+    error: Amounts
+
+
+def new_ledger() -> Ledger:
+    """The ledger of a job that has had no trial."""
+    return {
+        "recurrences": 0,  # of this era, as all but `trials`, `past` and `power`
+        "spent": [0.0] * 3,
+        "default": {"count": 0, "mean": [0.0] * 3},  # its converged runs, at the default limit
+        "arms": {},  # {batch size: [converged runs, *means of their log amounts]}
+        "squares": [0.0] * 3,  # of deviations from these means; of all eras
+        "degrees": 0,  # of freedom of these squares
+        "cusum": [0.0, 0.0],  # cumulative sums of surprises: [dearer, cheaper]
+        "past": [],  # eras before: their end, recurrences, spent, and what was expected
+        "power": None,  # ratios of the default's power profile
+    }
+
+
+def checked(stored: object) -> Ledger:
+    """Return a ledger that was stored; raise ValueError if it is none."""
+    _Stored.model_validate(stored)
+    assert isinstance(stored, dict)
+    return stored
+
+
+def applied(spec: JobSpec, ledger: Ledger, state: State, event: Event) -> Ledger:
+    """The ledger after one more event.
+
+    Args:
+        spec: The job.
+        ledger: Before the event.
+        state: The policy's state before the event.
+        event: It has what its trial has spent so far, except if it is a start.
+    """
+    if event.kind == "started":
+        return ledger
+    amounts = (event.energy_j, event.time_s, event.cost)
+    if event.kind == "revived":  # its next end counts all that the trial has spent
+        return {**ledger, "spent": _plus(ledger["spent"], amounts, -1.0)}
+    if min(amounts) > 0 and (event.outcome == "converged" or _was_slow(ledger, event)):
+        ledger = _with_run(spec, ledger, state, event, amounts)
+    return {
+        **ledger,
+        "spent": _plus(ledger["spent"], amounts),
+        "recurrences": ledger["recurrences"] + (event.outcome == "converged"),
+    }
+
+
+def with_power_profile(
+    spec: JobSpec, ledger: Ledger, profile: PowerProfile, *, after: int
+) -> Ledger:
+    """The ledger with the ratios of a power profile, if it is the default batch size's.
+
+    Args:
+        spec: The job.
+        ledger: Before.
+        profile: Measurements at power limits.
+        after: The number of the job's latest trial: later ones train at the chosen limit.
+    """
+    if profile.batch_size != spec.default_batch_size or profile.device_model != spec.device_model:
+        return ledger
+    top = max(profile.points, key=lambda point: point.limit_w)
+    chosen = next(point for point in profile.points if point.limit_w == profile.chosen_w)
+    known = ledger["power"] or {"after": after}
+    return {
+        **ledger,
+        "power": {
+            "after": known["after"],
+            "energy": top.energy_j / chosen.energy_j,
+            "time": top.time_s / chosen.time_s,
+        },
+    }
+
+
+def expectation(spec: JobSpec, ledger: Ledger, state: State) -> Expectation | None:
+    """What a run of the default is expected to spend in this era; None if nothing is known.
+
+    Args:
+        spec: The job.
+        ledger: Its ledger.
+        state: The policy's state, with the belief about the default.
+    """
+    if ledger["default"]["count"]:
+        return _of_runs(ledger)
+    return _with_era_before(ledger, _of_belief(spec, ledger, state))
+
+
+def saved(ledger: Ledger, expected: Expectation | None) -> Saved | None:
+    """What a job has saved over all eras; None if there is no expectation."""
+    eras = [*ledger["past"], _era(ledger, 0, expected)] if expected else ledger["past"]
+    if not eras:
+        return None
+    columns = range(3)
+    mean = [sum(e["recurrences"] * e["expected"][i] - e["spent"][i] for e in eras) for i in columns]
+    error = [math.hypot(*(e["recurrences"] * e["error"][i] for e in eras)) for i in columns]
+    return Saved(_amounts(mean), _amounts(error))
+
+
+def recurrences(ledger: Ledger) -> int:
+    """The number of runs that have converged, over all eras."""
+    return int(sum(era["recurrences"] for era in (*ledger["past"], ledger)))
+
+
+def spent(ledger: Ledger) -> Amounts:
+    """What all trials that have ended have spent, over all eras."""
+    eras = [era["spent"] for era in (*ledger["past"], ledger)]
+    return _amounts(map(sum, zip(*eras, strict=True)))
+
+
+def expected_at(ledger: Ledger, trial_number: int, expected: Expectation) -> Expectation:
+    """What was expected of a run of the default in the era of a trial."""
+    for era in ledger["past"]:
+        if trial_number <= era["last_trial"]:
+            return Expectation(_amounts(era["expected"]), _amounts(era["error"]), "runs")
+    return expected
+
+
+def noise(ledger: Ledger) -> tuple[Amounts, float]:
+    """Relative standard deviations between runs of one batch size, and degrees of freedom."""
+    degrees = ledger["degrees"] + PRIOR_DEGREES
+    prior = PRIOR_DEGREES * PRIOR_NOISE**2
+    deviations = [math.sqrt((squares + prior) / degrees) for squares in ledger["squares"]]
+    return _amounts(deviations), degrees
+
+
+def t_quantile(degrees: float) -> float:
+    """Student's 97.5 % quantile, to within 3 % for 2 degrees of freedom and 0.1 % for 5 or more.
+
+    Source: Abramowitz and Stegun, "Handbook of Mathematical Functions", 1964, 26.7.5.
+    """
+    z, n = _Z, degrees
+    return (
+        z
+        + (z**3 + z) / (4 * n)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+    )
+
+
+def _of_runs(ledger: Ledger) -> Expectation:
+    """From runs of the default that have converged, of which there is at least one."""
+    count, mean = ledger["default"]["count"], ledger["default"]["mean"]
+    deviations, degrees = noise(ledger)
+    t = t_quantile(degrees) / math.sqrt(count)
+    error = [m * min(1.0, t * deviation) for m, deviation in zip(mean, deviations, strict=True)]
+    return Expectation(_amounts(mean), _amounts(error), "runs")
+
+
+def _of_belief(spec: JobSpec, ledger: Ledger, state: State) -> Expectation | None:
+    """The policy's belief about the cost of the default, with joules and seconds by their ratio."""
+    arms = policy_of(spec).describe(spec, state)
+    arm = next((arm for arm in arms if arm.batch_size == spec.default_batch_size), None)
+    if not ledger["arms"] or arm is None or not arm.mean or arm.spread is None:
+        return None
+    if arm.pulls and not ledger["past"]:  # it has failed
+        return None
+    octaves = {size: abs(math.log2(int(size) / spec.default_batch_size)) for size in ledger["arms"]}
+    nearest = min(octaves, key=lambda size: octaves[size])
+    _, log_energy, log_time, log_cost = ledger["arms"][nearest]
+    energy = arm.mean * math.exp(log_energy - log_cost)
+    time = arm.mean * math.exp(log_time - log_cost)
+    cost = arm.mean
+    if (power := ledger["power"]) is not None:
+        energy, time = energy * power["energy"], time * power["time"]
+        cost = spec.cost(energy, time)
+    of_cost = _Z * arm.spread / arm.mean
+    of_ratio = math.hypot(of_cost, _Z * RATIO_NOISE * octaves[nearest])
+    return Expectation(
+        (energy, time, cost),
+        (energy * min(1.0, of_ratio), time * min(1.0, of_ratio), cost * min(1.0, of_cost)),
+        "belief",
+    )
+
+
+def _with_era_before(ledger: Ledger, believed: Expectation | None) -> Expectation | None:
+    """The belief, with a band that spans the expectation of the era before, too."""
+    if believed is None or not ledger["past"]:
+        return believed
+    era = ledger["past"][-1]
+    before = zip(era["expected"], era["error"], strict=True)
+    pairs = zip(before, zip(believed.mean, believed.error, strict=True), strict=True)
+    bands = [(min(m - e for m, e in both), max(m + e for m, e in both)) for both in pairs]
+    return Expectation(
+        _amounts([(low + high) / 2 for low, high in bands]),
+        _amounts([(high - low) / 2 for low, high in bands]),
+        "belief",
+    )
+
+
+def _was_slow(ledger: Ledger, event: Event) -> bool:
+    """Whether a run was stopped past the mean cost of its batch size: it would have cost more."""
+    count, *means = ledger["arms"].get(str(event.choice.batch_size), [0, 0.0, 0.0, 0.0])
+    return bool(event.outcome == "early_stopped" and count and math.log(event.cost) > means[2])
+
+
+def _with_run(
+    spec: JobSpec, ledger: Ledger, state: State, event: Event, amounts: Amounts
+) -> Ledger:
+    """Add a run that has converged, or was stopped late, to what is known of its batch size."""
+    batch_size = event.choice.batch_size
+    key, logs = str(batch_size), [math.log(amount) for amount in amounts]
+    count, *means = ledger["arms"].get(key, [0, 0.0, 0.0, 0.0])
+    ledger = {**ledger, "cusum": _cusum(ledger, count, means[2], logs[2])}
+    if max(ledger["cusum"]) > DRIFT_THRESHOLD:
+        ledger = _next_era(spec, ledger, state, event.trial_number)
+        count, *means = 0, 0.0, 0.0, 0.0
+    deviations = [log - mean for log, mean in zip(logs, means, strict=True)]
+    if count:
+        weight = count / (count + 1)
+        ledger = {
+            **ledger,
+            "squares": [
+                squares + weight * deviation**2
+                for squares, deviation in zip(ledger["squares"], deviations, strict=True)
+            ],
+            "degrees": ledger["degrees"] + 1,
+        }
+    means = [mean + each / (count + 1) for mean, each in zip(means, deviations, strict=True)]
+    ledger = {**ledger, "arms": {**ledger["arms"], key: [count + 1, *means]}}
+    if batch_size == spec.default_batch_size:
+        default = ledger["default"]
+        number = default["count"] + 1
+        at_limit = _at_default_limit(spec, ledger, event.trial_number, amounts)
+        step = _plus(at_limit, default["mean"], -1.0)
+        mean = _plus(default["mean"], step, 1 / number)
+        ledger = {**ledger, "default": {"count": number, "mean": mean}}
+    return ledger
+
+
+def _at_default_limit(
+    spec: JobSpec, ledger: Ledger, trial_number: int, amounts: Amounts
+) -> Amounts:
+    power = ledger["power"]
+    if power is None or trial_number <= power["after"]:
+        return amounts
+    energy, time = amounts[0] * power["energy"], amounts[1] * power["time"]
+    return energy, time, spec.cost(energy, time)
+
+
+def _cusum(ledger: Ledger, count: int, mean: float, log_cost: float) -> list[float]:
+    """Advance the cumulative sums by a run of a batch size that has had `count` runs."""
+    if count < DRIFT_RUNS:
+        return list(ledger["cusum"])
+    deviation = noise(ledger)[0][2] * math.sqrt(1 + 1 / count)
+    surprise = (log_cost - mean) / deviation
+    surprise = min(max(surprise, -LARGEST_SURPRISE), LARGEST_SURPRISE)
+    dearer, cheaper = ledger["cusum"]
+    return [
+        max(0.0, dearer + surprise - DRIFT_ALLOWANCE),
+        max(0.0, cheaper - surprise - DRIFT_ALLOWANCE),
+    ]
+
+
+def _next_era(spec: JobSpec, ledger: Ledger, state: State, trial_number: int) -> Ledger:
+    """Close the era before a trial; without an expectation, this does nothing but wait."""
+    expected = expectation(spec, ledger, state)
+    if expected is None:
+        return {**ledger, "cusum": [0.0, 0.0]}
+    past = [*ledger["past"], _era(ledger, trial_number - 1, expected)]
+    while len(past) > MAX_ERAS:
+        past[:2] = [_merged(*past[:2])]
+    kept = {name: ledger[name] for name in ("squares", "degrees", "power")}
+    return {**new_ledger(), **kept, "past": past}
+
+
+def _era(ledger: Ledger, last_trial: int, expected: Expectation) -> dict[str, Any]:
+    return {
+        "last_trial": last_trial,
+        "recurrences": ledger["recurrences"],
+        "spent": ledger["spent"],
+        "expected": list(expected.mean),
+        "error": list(expected.error),
+    }
+
+
+def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Two eras as one, with the same sums."""
+    a, b = first["recurrences"], second["recurrences"]
+    count = max(a + b, 1)
+    pairs = {name: zip(first[name], second[name], strict=True) for name in ("expected", "error")}
+    return {
+        "last_trial": second["last_trial"],
+        "recurrences": a + b,
+        "spent": _plus(first["spent"], second["spent"]),
+        "expected": [(a * x + b * y) / count for x, y in pairs["expected"]],
+        "error": [math.hypot(a * x, b * y) / count for x, y in pairs["error"]],
+    }
+
+
+def _plus(values: Sequence[float], others: Sequence[float], factor: float = 1.0) -> list[float]:
+    return [value + factor * other for value, other in zip(values, others, strict=True)]
+
+
+def _amounts(values: Iterable[float]) -> Amounts:
+    energy, time, cost = values
+    return energy, time, cost

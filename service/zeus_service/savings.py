@@ -1,0 +1,197 @@
+"""What jobs have saved against their default batch sizes; `ledger.py` defines savings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+
+from sqlalchemy import Connection
+
+from zeus_service import ledger, messages
+from zeus_service.config import Config
+from zeus_service.ledger import Amounts, Saved
+from zeus_service.store import jobs, savings
+from zeus_service.store.savings import DAY_S
+from zeus_service.store.transactions import use_case
+
+J_PER_KWH = 3.6e6
+_MONDAY = 4
+"""Day 4 since 1970, a Thursday, was a Monday."""
+
+Day = tuple[int, int, Saved]
+"""A day since 1970 in UTC, the recurrences on it, and what was saved."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What energy costs.
+
+    Args:
+        price_per_kwh: In money, of whatever currency.
+        carbon_intensity: Grams of CO2 equivalent for each kWh.
+    """
+
+    price_per_kwh: float | None = None
+    carbon_intensity: float | None = None
+
+    @classmethod
+    def of(cls, config: Config) -> Rates:
+        """The rates that the service is configured with."""
+        return cls(config.price_per_kwh, config.carbon_intensity)
+
+
+@use_case(read_only=True)
+def of_job(
+    connection: Connection, job_id: str, rates: Rates, *, days: int = 30, points: int = 200
+) -> messages.JobSavings:
+    """Return what a job has saved, on its latest days, and over its trials.
+
+    Args:
+        connection: In a transaction.
+        job_id: The job.
+        rates: What energy costs.
+        days: How many days, up to today, and up to six before them to begin on a Monday.
+        points: How many points, at most: of jobs with more trials, a point has several.
+
+    Raises:
+        NotFound: No such job.
+    """
+    job = jobs.get(connection, job_id)
+    expected = ledger.expectation(job.spec, job.ledger, job.state)
+    by_day = savings.days(connection, since=_first(days), job_id=job_id)
+    portions = savings.portions(connection, job_id, trials=job.trials, limit=points)
+    power = job.ledger["power"]
+    return messages.JobSavings(
+        job_id=job_id,
+        meter=job.spec.meter,
+        estimated=job.spec.estimated,
+        default_batch_size=job.spec.default_batch_size,
+        recurrences=ledger.recurrences(job.ledger),
+        spent=_spent(ledger.spent(job.ledger)),
+        expected=_amounts(expected.mean, expected.error) if expected else None,
+        basis=expected.basis if expected else None,
+        default_runs=job.ledger["default"]["count"],
+        power_limit=power and messages.PowerRatio.model_validate(power),
+        saved=_saved(job.saved, rates) if job.saved else None,
+        days=_days(by_day, rates),
+        weeks=_weeks(by_day, rates),
+        points=[
+            messages.SavingsPoint(
+                trial_number=portion.last_trial,
+                ended_at=portion.ended_at,
+                recurrences=portion.recurrences,
+                spent=_spent(portion.spent),
+                saved=_saved_in(job.ledger, portion, expected) if expected else None,
+            )
+            for portion in portions
+        ],
+    )
+
+
+@use_case(read_only=True)
+def of_all_jobs(connection: Connection, rates: Rates, *, days: int = 30) -> messages.Savings:
+    """Return what all jobs have saved together, and on the latest days; see `of_job`."""
+    totals = savings.totals(connection)
+    by_day = savings.days(connection, since=_first(days))
+    all_jobs = sum(total.jobs for total in totals)
+    return messages.Savings(
+        jobs=all_jobs,
+        unknown=all_jobs - sum(total.known for total in totals),
+        estimated=any(total.estimated and total.known for total in totals),
+        saved=_saved(_independent(total.saved for total in totals), rates),
+        by_meter=[
+            messages.SavingsOfMeter(
+                estimated=total.estimated, jobs=total.known, saved=_saved(total.saved, rates)
+            )
+            for total in totals
+        ],
+        days=_days(by_day, rates),
+        weeks=_weeks(by_day, rates),
+    )
+
+
+def _first(days: int) -> int:
+    """The Monday on or before the first of the latest days."""
+    first = int(time.time() // DAY_S) - days + 1
+    return first - (first - _MONDAY) % 7
+
+
+def _days(by_day: list[Day], rates: Rates) -> list[messages.SavedOnDay]:
+    return [
+        messages.SavedOnDay(
+            day=f"{datetime.fromtimestamp(day * DAY_S, UTC):%Y-%m-%d}",
+            recurrences=recurrences,
+            saved=_saved(saved, rates),
+        )
+        for day, recurrences, saved in by_day
+    ]
+
+
+def _weeks(by_day: list[Day], rates: Rates) -> list[messages.SavedOnDay]:
+    """Sums over weeks. Errors of days add up: they come from the same expectations."""
+    weeks = []
+    for monday, group in groupby(by_day, key=lambda each: each[0] - (each[0] - _MONDAY) % 7):
+        days = list(group)
+        means, errors = (
+            [sum(column) for column in zip(*rows, strict=True)]
+            for rows in ([day[2].mean for day in days], [day[2].error for day in days])
+        )
+        saved = Saved((means[0], means[1], means[2]), (errors[0], errors[1], errors[2]))
+        weeks.append((monday, sum(day[1] for day in days), saved))
+    return _days(weeks, rates)
+
+
+def _independent(parts: Iterable[Saved]) -> Saved:
+    """The sum of parts whose errors are independent."""
+    mean, square = [0.0] * 3, [0.0] * 3
+    for part in parts:
+        mean = [total + each for total, each in zip(mean, part.mean, strict=True)]
+        square = [total + each**2 for total, each in zip(square, part.error, strict=True)]
+    return Saved(
+        (mean[0], mean[1], mean[2]), (square[0] ** 0.5, square[1] ** 0.5, square[2] ** 0.5)
+    )
+
+
+def _saved_in(
+    book: ledger.Ledger, portion: savings.Portion, expected: ledger.Expectation
+) -> messages.Amounts:
+    """What the trials of a portion have saved."""
+    then = ledger.expected_at(book, portion.last_trial, expected)
+    count = portion.recurrences
+    energy, time_s, cost = (
+        count * mean - spent for mean, spent in zip(then.mean, portion.spent, strict=True)
+    )
+    energy_error, time_error, cost_error = (count * error for error in then.error)
+    return _amounts((energy, time_s, cost), (energy_error, time_error, cost_error))
+
+
+def _spent(amounts: Amounts) -> messages.Spent:
+    energy_j, time_s, cost = amounts
+    return messages.Spent(energy_j=energy_j, time_s=time_s, cost=cost)
+
+
+def _amounts(mean: Amounts, error: Amounts) -> messages.Amounts:
+    energy_j, time_s, cost = map(_estimate, mean, error)
+    return messages.Amounts(energy_j=energy_j, time_s=time_s, cost=cost)
+
+
+def _saved(saved: Saved, rates: Rates) -> messages.SavedAmounts:
+    energy, error = saved.mean[0] / J_PER_KWH, saved.error[0] / J_PER_KWH
+
+    def times(rate: float | None) -> messages.Estimate | None:
+        return None if rate is None else _estimate(energy * rate, error * rate)
+
+    intensity = rates.carbon_intensity
+    return messages.SavedAmounts(
+        **dict(_amounts(saved.mean, saved.error)),
+        energy_kwh=_estimate(energy, error),
+        money=times(rates.price_per_kwh),
+        co2e_kg=times(None if intensity is None else intensity / 1000),
+    )
+
+
+def _estimate(mean: float, error: float) -> messages.Estimate:
+    return messages.Estimate(estimate=mean, low=mean - error, high=mean + error)

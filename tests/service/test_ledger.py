@@ -1,0 +1,260 @@
+"""What a job has saved, counted by hand, and as a fold of its events."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies
+from service.jobs import spec
+from zeus_service import history, ledger
+from zeus_service.history import Event
+from zeus_service.ledger import Expectation, Ledger, Saved
+from zeus_service.messages import PowerProfile
+from zeus_service.outcomes import Outcome
+from zeus_service.policies.base import Choice, State
+from zeus_service.spec import JobSpec
+
+ETA_1 = spec(eta_knob=1.0, policy="default")  # cost is energy
+
+
+class Job:
+    """A job's ledger and its policy's state, which advance together."""
+
+    def __init__(self, spec: JobSpec = ETA_1) -> None:
+        self.spec = spec
+        self.ledger: Ledger = ledger.new_ledger()
+        self.state: State = history.fold(spec, [])
+        self.trials = 0
+
+    def run(
+        self, batch_size: int, energy_j: float, time_s: float, outcome: Outcome = "converged"
+    ) -> int:
+        """A trial from its start to its end; its number."""
+        self.trials += 1
+        choice = Choice(batch_size, "exploit")
+        cost = self.spec.cost(energy_j, time_s)
+        self.apply(Event("started", self.trials, choice))
+        self.apply(Event("ended", self.trials, choice, outcome, cost, energy_j, time_s))
+        return self.trials
+
+    def apply(self, event: Event) -> None:
+        self.ledger = ledger.applied(self.spec, self.ledger, self.state, event)
+        self.state = history.apply(self.spec, self.state, event)
+
+    @property
+    def expectation(self) -> Expectation | None:
+        return ledger.expectation(self.spec, self.ledger, self.state)
+
+    @property
+    def expected(self) -> Expectation:
+        assert self.expectation is not None
+        return self.expectation
+
+    @property
+    def saved(self) -> Saved:
+        saved = ledger.saved(self.ledger, self.expectation)
+        assert saved is not None
+        return saved
+
+
+def test_a_recurrence_saves_the_mean_of_the_default_less_what_it_spent() -> None:
+    job = Job()
+    for energy_j, time_s in ((90.0, 9.0), (100.0, 10.0), (110.0, 11.0)):
+        job.run(32, energy_j, time_s)
+    job.run(64, 70.0, 6.0)
+    assert ledger.recurrences(job.ledger) == 4
+    assert ledger.spent(job.ledger) == pytest.approx((370.0, 36.0, 370.0))
+    assert job.expected.mean == pytest.approx((100.0, 10.0, 100.0))
+    assert job.saved.mean == pytest.approx((30.0, 4.0, 30.0))
+
+
+def test_failed_and_lost_tries_count_as_spent_by_the_recurrence() -> None:
+    job = Job()
+    for _ in range(3):
+        job.run(32, 100.0, 10.0)
+    outcomes: tuple[Outcome, ...] = ("early_stopped", "out_of_memory", "lost", "errored")
+    for outcome in outcomes:
+        job.run(128, 25.0, 2.0, outcome)
+    assert ledger.recurrences(job.ledger) == 3
+    assert job.saved.mean == pytest.approx((-100.0, -8.0, -100.0))  # negative while it explores
+    job.run(64, 60.0, 6.0)
+    assert job.saved.mean == pytest.approx((-60.0, -4.0, -60.0))
+
+
+def test_a_job_that_always_runs_the_default_has_saved_nothing_within_its_band() -> None:
+    job = Job()
+    for energy_j in (90.0, 105.0, 97.0, 130.0):
+        job.run(32, energy_j, energy_j / 10)
+    assert job.saved.mean == pytest.approx((0.0, 0.0, 0.0))
+    assert min(job.saved.error) > 0
+
+
+def test_a_revived_trial_counts_once_with_all_that_it_has_spent() -> None:
+    job = Job()
+    choice = Choice(32, "exploit")
+    job.apply(Event("started", 1, choice))
+    job.apply(Event("ended", 1, choice, "lost", 40.0, 40.0, 4.0))
+    assert ledger.spent(job.ledger) == (40.0, 4.0, 40.0)
+    job.apply(Event("revived", 1, choice, None, 40.0, 40.0, 4.0))
+    assert ledger.spent(job.ledger) == (0.0, 0.0, 0.0)
+    job.apply(Event("ended", 1, choice, "converged", 100.0, 100.0, 10.0))
+    assert ledger.spent(job.ledger) == (100.0, 10.0, 100.0)
+    assert ledger.recurrences(job.ledger) == 1
+
+
+def test_the_error_is_students_with_the_noise_of_all_batch_sizes() -> None:
+    job = Job()
+    for energy_j in (100.0, 104.0, 98.0):
+        job.run(32, energy_j, 10.0)
+    for energy_j in (70.0, 73.0):
+        job.run(64, energy_j, 7.0)
+    logs = [np.log([100.0, 104.0, 98.0]), np.log([70.0, 73.0])]
+    squares = sum(float(((log - log.mean()) ** 2).sum()) for log in logs)
+    degrees = 3 + ledger.PRIOR_DEGREES
+    noise = math.sqrt((squares + ledger.PRIOR_DEGREES * ledger.PRIOR_NOISE**2) / degrees)
+    mean = 302 / 3
+    wanted = ledger.t_quantile(degrees) * noise / math.sqrt(3) * mean
+    assert job.expected.error[0] == pytest.approx(wanted)
+    assert job.saved.error[0] == pytest.approx(5 * wanted)
+
+
+@pytest.mark.parametrize(("degrees", "wanted"), [(2, 4.303), (5, 2.571), (20, 2.086), (1e6, 1.96)])
+def test_students_quantile_is_that_of_the_tables(degrees: float, wanted: float) -> None:
+    assert ledger.t_quantile(degrees) == pytest.approx(wanted, rel=0.035 if degrees < 5 else 2e-3)
+
+
+def test_without_a_run_of_the_default_the_policys_belief_stands_in_with_its_uncertainty() -> None:
+    job = Job(spec(eta_knob=1.0, policy="information_directed"))
+    for _ in range(4):
+        job.run(16, 100.0, 5.0)
+        job.run(64, 50.0, 4.0)
+    assert job.expected.basis == "belief"
+    energy, time_s, cost = job.expected.mean
+    assert energy == cost
+    assert 40 < cost < 100
+    assert time_s / cost == pytest.approx(5 / 100)  # the ratio of the nearest batch size
+    assert job.expected.error[1] / time_s > job.expected.error[2] / cost > 0.05
+
+
+@pytest.mark.parametrize("policy", ["information_directed", "zeus"])
+def test_a_default_that_never_converges_has_no_expectation(policy: str) -> None:
+    job = Job(spec(policy=policy))
+    for _ in range(3):
+        job.run(32, 500.0, 50.0, "not_converged")
+        job.run(64, 100.0, 10.0)
+    assert job.expectation is None
+    assert ledger.saved(job.ledger, job.expectation) is None
+
+
+def profile(**changes: Any) -> PowerProfile:
+    points = [
+        {"limit_w": 100, "energy_j": 20.0, "time_s": 0.30},
+        {"limit_w": 200, "energy_j": 25.0, "time_s": 0.24},
+        {"limit_w": 300, "energy_j": 30.0, "time_s": 0.21},
+    ]
+    fields = {
+        "device_model": "Fake GPU",
+        "driver": "1",
+        "num_devices": 1,
+        "batch_size": 32,
+        "points": points,
+        "chosen_w": 200,
+        "selector": "zeus-cost",
+        "eta_knob": 0.5,
+        "max_power_w": 300.0,
+        "search": "sweep",
+        "measured_at": "2026-01-31T12:00:00Z",
+    }
+    return PowerProfile.model_validate({**fields, **changes})
+
+
+def test_runs_at_the_chosen_power_limit_count_as_at_the_highest() -> None:
+    job = Job(spec(eta_knob=0.5, max_power_w=300.0, policy="default"))
+    job.run(32, 1200.0, 8.4)  # at the highest limit, before there was a profile
+    job.ledger = ledger.with_power_profile(job.spec, job.ledger, profile(), after=job.trials)
+    job.run(32, 1000.0, 9.6)
+    assert job.expected.mean == pytest.approx((1200.0, 8.4, 0.5 * 1200 + 0.5 * 300 * 8.4))
+    assert job.saved.mean[:2] == pytest.approx((200.0, -1.2))
+    again = ledger.with_power_profile(job.spec, job.ledger, profile(chosen_w=100), after=2)
+    assert again["power"]["after"] == 1  # the later profile holds for the runs in between, too
+    assert again["power"]["energy"] == 1.5
+
+
+@pytest.mark.parametrize("changes", [{"batch_size": 64}, {"device_model": "Another GPU"}])
+def test_profiles_of_other_batch_sizes_and_gpus_change_nothing(changes: dict[str, Any]) -> None:
+    job = Job()
+    noted = ledger.with_power_profile(job.spec, job.ledger, profile(**changes), after=0)
+    assert noted == job.ledger
+
+
+def test_a_job_that_has_become_dearer_is_compared_with_what_its_default_cost_before() -> None:
+    job = Job(spec(eta_knob=1.0, policy="information_directed"))
+    for _ in range(5):
+        job.run(32, 100.0, 10.0)
+        job.run(64, 80.0, 8.0)
+    assert job.saved.mean[0] == pytest.approx(100.0)
+    for _ in range(30):
+        job.run(64, 160.0, 16.0)
+    (before,) = job.ledger["past"]
+    assert before["expected"] == pytest.approx([100.0, 10.0, 100.0])
+    # Whether the default has become dearer, too, is unknown: the band spans both.
+    low, high = (job.expected.mean[0] + sign * job.expected.error[0] for sign in (-1, 1))
+    assert low < 100
+    assert high > 160
+    for _ in range(3):
+        job.run(32, 200.0, 20.0)
+    assert job.expected.basis == "runs"
+    assert job.expected.mean == pytest.approx((200.0, 20.0, 200.0))
+    was = ledger.expected_at(job.ledger, before["last_trial"], job.expected)
+    assert was.mean == pytest.approx((100.0, 10.0, 100.0))
+
+
+def test_eras_are_merged_with_the_same_sums() -> None:
+    job = Job()
+    cost = 100.0
+    for _ in range(ledger.MAX_ERAS + 8):
+        cost *= 3
+        for _ in range(8):
+            job.run(32, cost * 1.01, cost)
+            job.run(32, cost * 0.99, cost)
+    assert len(job.ledger["past"]) == ledger.MAX_ERAS
+    assert ledger.recurrences(job.ledger) == 16 * (ledger.MAX_ERAS + 8)
+    each = 3.0 ** np.arange(1, ledger.MAX_ERAS + 9) * 16 * 100
+    assert ledger.spent(job.ledger)[0] == pytest.approx(each.sum())
+
+
+def test_a_meter_that_counts_nothing_gives_no_expectation() -> None:
+    job = Job()
+    job.run(32, 0.0, 10.0)
+    assert job.expectation is None
+    assert ledger.spent(job.ledger) == (0.0, 10.0, 0.0)
+
+
+RUNS = strategies.lists(
+    strategies.tuples(
+        strategies.sampled_from([16, 32, 64]),
+        strategies.floats(1e-3, 1e9),
+        strategies.floats(1e-3, 1e6),
+        strategies.sampled_from(["converged", "early_stopped", "lost", "interrupted"]),
+    ),
+    max_size=40,
+)
+
+
+@given(RUNS)
+def test_savings_are_recurrences_times_the_expectation_less_all_that_was_spent(
+    runs: list[tuple[int, float, float, Outcome]],
+) -> None:
+    job = Job()
+    for run in runs:
+        job.run(*run)
+    assert ledger.recurrences(job.ledger) == sum(run[3] == "converged" for run in runs)
+    assert ledger.spent(job.ledger)[0] == pytest.approx(sum(run[1] for run in runs))
+    if job.expectation is not None and not job.ledger["past"]:
+        n = ledger.recurrences(job.ledger)
+        wanted = n * job.expectation.mean[1] - sum(run[2] for run in runs)
+        assert job.saved.mean[1] == pytest.approx(wanted)
+        assert all(map(math.isfinite, (*job.saved.mean, *job.saved.error)))
