@@ -108,9 +108,10 @@ def load(service: ServiceProcess) -> None:
         return response.json()
 
     def run(job_id: str, metric: float) -> None:
-        number = post(f"/jobs/{job_id}/trials", {})["trial_number"]
+        trial = post(f"/jobs/{job_id}/trials", {})
+        path = f"/jobs/{job_id}/trials/{trial['trial_number']}/reports"
         report = {"sequence": 1, "epoch": 1, "time_s": 10, "energy_j": 100, "metric": metric}
-        post(f"/jobs/{job_id}/trials/{number}/reports", report, 200)
+        post(f"{path}?generation={trial['generation']}", report, 200)
 
     post("/jobs", spec_json(job_id="good"))
     for _ in range(3):
