@@ -1,0 +1,58 @@
+"""examples/cifar100 as its README has it, on a few of scikit-learn's digits in that format."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from service_process import BIN
+
+CIFAR100 = Path(__file__).parents[2] / "examples" / "cifar100"
+
+
+def test_a_recurrence_reaches_its_target(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    subprocess.run([sys.executable, CIFAR100 / "digits_as_cifar.py", data, "400"], check=True)
+    train = (sys.executable, CIFAR100 / "train.py", f"--data={data}", "--target=0.2")
+    result = subprocess.run(
+        [
+            *(BIN / "zeus-lightning", "recur", "--recurrences=1", "--env=ZEUS_JOB_ID=cifar"),
+            *(f"--folder={tmp_path / 'recur'}", f"--json={tmp_path / 'tries.json'}", "--"),
+            *(*train, "--batch-size=32"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    logs = "".join(log.read_text() for log in tmp_path.glob("recur/run-0001/*.log"))
+    assert result.returncode == 0, result.stdout + result.stderr + logs
+    tries = json.loads((tmp_path / "tries.json").read_text())["tries"]
+    assert [(each["outcome"], each["batch_size"]) for each in tries] == [("converged", 32)]
+
+
+def test_the_network_is_that_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(CIFAR100))
+    from shufflenet import ShuffleNetV2
+
+    count = sum(each.numel() for each in ShuffleNetV2(1000).parameters())
+    assert count == 2_278_604  # the paper's table 5 rounds it to 2.3 million
+    assert ShuffleNetV2(100)(torch.zeros(2, 3, 32, 32)).shape == (2, 100)
+
+
+def test_images_are_shifted_and_mirrored_and_keep_their_colours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(CIFAR100))
+    from train import augmented
+
+    image = torch.arange(1.0, 3 * 32 * 32 + 1).reshape(1, 3, 32, 32)
+    for one in augmented(image.repeat(64, 1, 1, 1)):
+        inside = one[:, 8:24, 8:24]  # no shift moves the margin so far in
+        right = inside[:, :, 1:] - inside[:, :, :-1]
+        assert right.unique().tolist() in ([1.0], [-1.0])
+        assert (inside[:, 1:] - inside[:, :-1]).unique().tolist() == [32.0]
+        assert (inside[1:] - inside[:-1]).unique().tolist() == [1024.0]
