@@ -142,3 +142,42 @@ def test_training_that_ends_in_mid_profile_leaves_no_trace_and_no_profile(
     assert callback.profiled
     assert callback.profile is None
     assert not (tmp_path / "profile.json").exists()
+
+
+def test_windows_are_long_enough_for_a_slow_counter(fake_gpus: FakeDriver) -> None:
+    fake_gpus.freeze()
+    fake_gpus.refresh_s = 0.35
+    slow = fake_gpus.add_gpu()
+    meter = DriversClock(fake_gpus, (2,))
+    callback, net = power(step_w=100, meter=meter), GpuNet(slow)
+    fit(callback, net, data=ManyBatches(batches=700))
+    meter.close()
+    assert callback.profile is not None
+    assert len(callback.profile.points) == 3
+    for point in callback.profile.points:
+        energy_j, time_s = expected(slow, point.limit_w)
+        assert point.energy_j == pytest.approx(energy_j, rel=0.025)
+        assert point.time_s == pytest.approx(time_s)
+    # Four batches show how slow it is, within one refresh; the others see more than 40 of them.
+    assert 40 <= phases(net.limits_w)[2][1] * expected(slow, 200)[1] / 0.35 <= 75
+
+
+@pytest.mark.parametrize(
+    "gpu_arguments", [{"noise_j": 20.0}, {"leak_w": 40.0, "warm_s": 4.0}], ids=["noisy", "cold"]
+)
+def test_a_noisy_counter_or_a_cold_gpu_hardly_misleads_the_choice(
+    fake_gpus: FakeDriver, gpu_arguments: dict[str, float]
+) -> None:
+    fake_gpus.freeze()
+    fake_gpus.refresh_s = 0.1
+    odd = fake_gpus.add_gpu(**gpu_arguments)
+    meter = DriversClock(fake_gpus, (2,))
+    callback = power(search="information", profile_steps=20, meter=meter)
+    fit(callback, GpuNet(odd, noise=0.01), data=ManyBatches(batches=800))
+    meter.close()
+    costs = {}
+    for limit_w in range(100, 325, 25):
+        odd.limit_mw = 1000 * limit_w
+        costs[limit_w] = odd.step_s(0.1) * (limit_w + 300)
+    assert callback.limit_w is not None
+    assert costs[callback.limit_w] <= 1.01 * min(costs.values())
