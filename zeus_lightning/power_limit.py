@@ -163,8 +163,19 @@ class ZeusPowerLimitCallback(Callback):
         self._interrupted()
 
     @override
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._fit is not None:
+            self._fit.resumed_training()
+
+    @override
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._fit is not None:
+            self._fit.epoch_started()
+
+    @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._interrupted()
+        if self._fit is not None:
+            self._fit.epoch_ended()
 
     @override
     def on_save_checkpoint(

@@ -1,5 +1,6 @@
 """One `fit` of `ZeusPowerLimitCallback`: measure limits in step on all ranks, or apply one."""
 
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +21,7 @@ from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.meters.nvml import finds_gpu
 from zeus_lightning.power import summary
 from zeus_lightning.power.gpus import Gpus, check_own, check_ranges
+from zeus_lightning.power.load_change import Check, EpochTimes, Stopwatch, time_noise
 from zeus_lightning.power.profile import MeasuredWindow, PowerProfile, ProfileKey
 from zeus_lightning.power.profile_store import ProfileStore, find_service
 from zeus_lightning.power.profiler import (
@@ -99,16 +101,22 @@ class PowerFit:
 
     def __post_init__(self) -> None:
         self._profiler: Profiler | None = None  # the same on all ranks; None unless it measures
+        self._applied: tuple[PowerPoint, ...] = ()  # from which the limit in force was chosen
+        self._epochs: EpochTimes | None = None  # None while no limit is applied
+        self._stopwatch = Stopwatch(self.gpus.now_s)
+        self._is_check = False  # the profiler checks the limit in force again
 
     def start(self) -> None:
         """Apply the stored profile of the run's batch size, or start to measure one."""
         options, gpus, strategy = self.options, self.gpus, self.trainer.strategy
         bso = _bso_callback(self.trainer)
         in_force_w = on_every_rank(strategy, gpus.in_force_w)
+        self._saves = _saves(self.trainer)
         counts, limits_in_force_w = zip(*gather(strategy, (gpus.count, in_force_w)), strict=True)
         eta_knob = 0.5 if bso is None or bso.job is None else bso.job.eta_knob
         inputs = SelectorInputs(eta_knob=eta_knob, max_power_w=sum(counts) * gpus.max_w)
-        store = self._open_store(sum(counts), bso)
+        self._inputs = inputs
+        self._store = store = self._open_store(sum(counts), bso)
         nearest = on_rank_zero(strategy, lambda: store.nearest(self.resumed) if store else None)
         if store and nearest and nearest.batch_size == store.key.batch_size:
             self._use(nearest.choose_again(options.selector, inputs))
@@ -134,8 +142,6 @@ class PowerFit:
         batches = min(batches_left(self.trainer), to_target)
         later = RECURRENCES * batches if store is not None and store.is_shared else 0.0
         self._profiler = Profiler(search, select, options.profiler, batches, later)
-        self._inputs, self._store = inputs, store
-        self._saves = _saves(self.trainer)
 
     def batch_started(self) -> None:
         """Pass the start of a training batch to the profiler."""
@@ -152,8 +158,28 @@ class PowerFit:
         if (profiler := self._profiler) is not None:
             self._do(profiler, profiler.batch_ended())
 
+    def epoch_started(self) -> None:
+        """Time the epoch if a limit is applied."""
+        self._stopwatch.reset()
+        self.resumed_training()
+
+    def resumed_training(self) -> None:
+        """Time the epoch's batches again, after a validation."""
+        if self._epochs is not None and self._profiler is None:
+            self._stopwatch.start(_batches(self.trainer))
+
+    def epoch_ended(self) -> None:
+        """Check the limit again in the next epoch if batches take another time than before."""
+        self.interrupted()
+        if self._epochs is None or self._profiler is not None:
+            return
+        times_s = gather(self.trainer.strategy, self._stopwatch.batch_time_s)
+        if all(map(math.isfinite, times_s)) and self._epochs.has_moved(max(times_s)):
+            self._check(self._epochs.tolerance)
+
     def interrupted(self) -> None:
         """Pass a pause to the profiler: a validation, the end of an epoch, a checkpoint."""
+        self._stopwatch.stop(_batches(self.trainer))
         if (profiler := self._profiler) is not None:
             self._do(profiler, profiler.interrupted())
 
@@ -176,6 +202,24 @@ class PowerFit:
                     self._end_window(profiler)
                 case Done():
                     self._finish(action, profiler)
+
+    def _check(self, tolerance: float) -> None:
+        """Measure the limit in force again, and search on if the load under it has changed."""
+        options, gpus, selector = self.options, self.gpus, self.options.selector
+        limits_w = power_limits(gpus.min_w, gpus.max_w, options.profiler.step_w)
+        search = make_search(options.search, limits_w, selector, self._inputs, self._applied)
+        chosen = next(each for each in self._applied if each.limit_w == self.result.limit_w)
+        rank_zero_info(
+            f"zeus: batches take another time than before, so the power limit of {chosen.limit_w} "
+            "W is checked"
+        )
+        self._is_check = True
+        self._profiler = Profiler(
+            Check(chosen, tolerance, search),
+            partial(selector.select, inputs=self._inputs),
+            replace(options.profiler, wait_steps=0),
+            batches_left(self.trainer),
+        )
 
     def _open_store(self, num_devices: int, bso: ZeusBSOCallback | None) -> ProfileStore | None:
         batch_size = on_rank_zero(self.trainer.strategy, lambda: global_batch_size(self.trainer))
@@ -228,6 +272,10 @@ class PowerFit:
         """Apply and store what was measured, or restore the limits if nothing was chosen."""
         self._profiler = None
         limit_w, points, selector = done.limit_w, profiler.points, self.options.selector
+        if limit_w is None and self._is_check and self.result.limit_w is not None:
+            rank_zero_warn(f"zeus: the power limit is not checked: {done.reason}")
+            self._apply(self._applied, self.result.limit_w)
+            return
         if limit_w is None:
             rank_zero_warn(f"zeus: no power limit is chosen: {done.reason}; {self._restore()}")
             return
@@ -239,8 +287,8 @@ class PowerFit:
             "zeus: the power limits measured, with energy and time against the highest\n"
             + summary.table(points, limit_w, selector.name, cost)
         )
-        self._apply(points, limit_w)
-        if (store := self._store) is None:
+        self._apply(points, limit_w, time_noise(profiler.windows))
+        if (store := self._store) is None or self._is_check:
             return
         self.result.profile = PowerProfile(
             **asdict(store.key),
@@ -270,7 +318,7 @@ class PowerFit:
             "the one found at the start"
         )
 
-    def _apply(self, points: Sequence[PowerPoint], chosen_w: int) -> None:
+    def _apply(self, points: Sequence[PowerPoint], chosen_w: int, noise: float = 0.0) -> None:
         """Set a limit for the rest of the run, on all ranks or on none."""
         failures = gather(self.trainer.strategy, not self.gpus.set_w(chosen_w))
         ranks = [str(rank) for rank, failed in enumerate(failures) if failed]
@@ -279,8 +327,10 @@ class PowerFit:
                 f"zeus: the power limit of {chosen_w} W cannot be set on rank "
                 f"{', '.join(ranks)}; {self._restore()}"
             )
+            self._epochs = None
             return
         self.result.limit_w = chosen_w
+        self._applied, self._epochs = tuple(points), EpochTimes(noise)
         summary.log(self.trainer, next(point for point in points if point.limit_w == chosen_w))
 
 
@@ -344,6 +394,11 @@ def _open_gpus(options: PowerOptions, strategy: Strategy) -> Gpus:
             on_every_rank(strategy, gpus.take_control)
         close_on_error.pop_all()
     return gpus
+
+
+def _batches(trainer: Trainer) -> int:
+    """Return the number of batches that were trained so far."""
+    return int(trainer.fit_loop.epoch_loop.batch_progress.total.completed)
 
 
 def _saves(trainer: Trainer) -> tuple[int, ...]:

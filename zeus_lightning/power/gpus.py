@@ -91,6 +91,11 @@ class Gpus:
             return False
         return True
 
+    def now_s(self) -> float:
+        """Return the time on the meter's clock; NaN if it cannot be read."""
+        reading = self._read()
+        return math.nan if reading is None else reading.time_s
+
     def start_window(self) -> None:
         """Read the meter, which waits for the work submitted to the device."""
         self._window_start = self._read()
