@@ -160,13 +160,12 @@ class PowerFit:
 
     def epoch_started(self) -> None:
         """Time the epoch if a limit is applied."""
-        self._stopwatch.reset()
+        self._stopwatch.reset(use=self._epochs is not None and self._profiler is None)
         self.resumed_training()
 
     def resumed_training(self) -> None:
         """Time the epoch's batches again, after a validation."""
-        if self._epochs is not None and self._profiler is None:
-            self._stopwatch.start(_batches(self.trainer))
+        self._stopwatch.start(_batches(self.trainer))
 
     def epoch_ended(self) -> None:
         """Check the limit again in the next epoch if batches take another time than before."""

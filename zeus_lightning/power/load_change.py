@@ -56,14 +56,16 @@ class Stopwatch:
     _time_s: float = field(default=0.0, init=False)
     _batches: int = field(default=0, init=False)
     _started: tuple[float, int] | None = field(default=None, init=False)
+    _is_used: bool = field(default=False, init=False)  # in this epoch
 
-    def reset(self) -> None:
-        """Forget the last epoch."""
-        self._time_s, self._batches, self._started = 0.0, 0, None
+    def reset(self, *, use: bool) -> None:
+        """Forget the last epoch; `use` tells whether to time the new one."""
+        self._time_s, self._batches, self._started, self._is_used = 0.0, 0, None, use
 
     def start(self, batches: int) -> None:
-        """Go on, after so many batches of the run."""
-        self._started = self.now_s(), batches
+        """Go on, after so many batches of the run, if the epoch is timed."""
+        if self._is_used:
+            self._started = self.now_s(), batches
 
     def stop(self, batches: int) -> None:
         """Pause, after so many batches of the run; without effect if it is paused."""
