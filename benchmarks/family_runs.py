@@ -1,8 +1,8 @@
 """Replays of the wide family of synthetic workloads, and what they say about a policy.
 
-The excess is the cost over that of always choosing the best batch size, and of stopping each of
-its runs at the epoch that makes reaching the target cheapest, minus one. What a run costs by the
-luck of its draw is taken out: the mean stays the same, and fewer replays suffice.
+The excess is the cost over that of always choosing the best batch size, minus one; its runs, too,
+are stopped, at `beta_knob` times the median or later, where that is cheapest. What a run costs by
+the luck of its draw is taken out: the mean stays the same, and fewer replays suffice.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Outlays:
     """What it takes to reach the target with each batch size of a workload, in joules.
 
     Attributes:
-        totals: The expected cost if runs are stopped at the best epoch, with retries.
+        totals: The expected cost if runs are stopped at that epoch, with retries.
         of_success: That of a run that reaches the target before it is stopped.
     """
 
@@ -71,18 +71,20 @@ class Outlays:
         for size, setting in workload.settings.items():
             epoch_cost = setting.price(spec.eta_knob, workload.max_power_w).epoch_cost
             draws = np.sort(setting.target_epochs)
-            stops = draws[draws <= workload.max_epochs]
-            reached = np.arange(1, len(stops) + 1)
-            if not len(stops) or setting.out_of_memory >= 1:
+            successes = draws[draws <= workload.max_epochs]
+            if not len(successes) or setting.out_of_memory >= 1:
                 self.totals[size] = self.of_success[size] = math.inf
                 continue
-            epochs = (np.cumsum(stops) + (len(draws) - reached) * stops) / reached
+            bound = (spec.beta_knob or math.inf) * float(np.median(successes))
+            stops = np.array([min(bound, workload.max_epochs), *successes[successes > bound]])
+            reached = np.searchsorted(draws, stops, side="right")
+            epochs = np.minimum(draws, stops[:, None]).sum(axis=1) / reached
             best = int(np.argmin(epochs))
             odds = setting.out_of_memory / (1 - setting.out_of_memory)
             tenth = float(np.minimum(draws, workload.max_epochs).mean()) / 10
             self._epochs[size] = float(stops[best]), float(epochs[best]), epoch_cost
             self.totals[size] = (float(epochs[best]) + odds * tenth) * epoch_cost
-            self.of_success[size] = float(stops[: best + 1].mean()) * epoch_cost
+            self.of_success[size] = float(draws[: reached[best]].mean()) * epoch_cost
 
     def luck(self, batch_size: int, target_epoch: float) -> float:
         """By how much a run is dearer than expected because it takes so many epochs."""

@@ -121,13 +121,15 @@ class ReferencePolicy:
             likelihood = likelihood / noise[:, 0] + 1e-12
             np.fill_diagonal(likelihood, 0)  # a draw is no evidence of itself
             after = (likelihood / likelihood.sum(axis=1, keepdims=True)) @ always
-            # What is lost by the choice made then, on the draw that was true: unbiased.
+            # What the choice made then saves, on the draw that was true: unbiased.
             chosen = np.argmin(after, axis=1)
-            if_converged = always[np.arange(DRAWS), chosen]
             fails = failing[:, index]
-            if_failed = float((fails @ always / max(fails.sum(), 1e-9)).min())
-            ahead = ((1 - fails) * if_converged + fails * if_failed).mean()
-            scores.append(now[index] + left * min(float(ahead), float(means[best])))
+            if_failed = int(np.argmin(fails @ always))
+            saved = always[:, best] - (1 - fails) * always[np.arange(DRAWS), chosen]
+            saved -= fails * always[:, if_failed]
+            # Less its standard error: with many recurrences left, chance would look like a gain.
+            gain = max(0.0, float(saved.mean() - saved.std() / math.sqrt(DRAWS)))
+            scores.append(now[index] - left * gain)
         chosen_one = int(np.argmin(scores))
         return Choice(spec.batch_sizes[chosen_one], "exploit" if chosen_one == best else "explore")
 

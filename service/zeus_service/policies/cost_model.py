@@ -17,6 +17,10 @@ The bottoms lie on a grid from one octave below the smallest batch size to one a
 slopes and `sigma` lie on coarse grids. All points are equally likely before the first run. The unit
 of cost does not matter, because of `c`.
 
+**A curve of any shape** is one more point of the grid, with each `sigma`: no valley, `h = 0`, and a
+larger residual. When costs refute every valley, the belief is there, and batch sizes are almost
+independent of each other.
+
 At each point of the grid, `f` is a Gaussian process with a flat offset (Rasmussen and Williams,
 "Gaussian Processes for Machine Learning", 2006, sections 2.2 and 2.7); the number, mean and sum of
 squares of each batch size's log costs are sufficient statistics. The points are weighted by their
@@ -43,8 +47,8 @@ SLOPES = (0.2, 0.6, 1.5)
 """Natural logarithm of cost per octave."""
 NOISES = (0.01, 0.03, 0.08, 0.2, 0.4)
 """Standard deviation of log cost between runs."""
-SMOOTH, ROUGH = 0.1, 0.05
-"""Standard deviations of the residual `g`: its smooth part, and that of one batch size alone."""
+OF_VALLEY, OF_ANY_CURVE = (0.1, 0.05), (0.4, 0.2)
+"""Standard deviations of the residual `g`: `smooth` and `rough`."""
 BOTTOMS = 13
 LEAST_WEIGHT = 1e-3
 """A batch size whose weight has decayed to this has no evidence."""
@@ -127,18 +131,19 @@ class Belief:
         scaled = (self.means[:, index] - log_cost) / self.run_deviations[:, index]
         return float(self.share @ normal_cdf(scaled))
 
-    def draw(self, size: int, rng: np.random.Generator) -> Floats:
-        """(size, n), draws of the expected log costs."""
-        component = rng.choice(len(self.share), size=size, p=self.share)
+    def draw(self, size: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """(size, n) and (size, 1), draws of the expected log costs and of the noise."""
+        component = np.sort(rng.choice(len(self.share), size=size, p=self.share))
+        group, starts = np.unique(self.group[component], return_index=True)
         count = self.means.shape[1]
+        covariances = self.covariances[group]
         # The jitter makes up for rounding errors that leave a covariance indefinite.
-        jitter = 1e-9 * np.trace(self.covariances, axis1=1, axis2=2)
-        factors = np.linalg.cholesky(self.covariances + jitter[:, None, None] * np.eye(count))
+        jitter = 1e-9 * np.trace(covariances, axis1=1, axis2=2)
+        factors = np.linalg.cholesky(covariances + jitter[:, None, None] * np.eye(count))
         draws = rng.standard_normal((size, count))
-        for group, factor in enumerate(factors):
-            of_group = self.group[component] == group
+        for factor, of_group in zip(factors, np.split(np.arange(size), starts[1:]), strict=True):
             draws[of_group] = draws[of_group] @ factor.T
-        return self.means[component] + draws
+        return self.means[component] + draws, self.noises[self.group[component]][:, None]
 
 
 def lowest(values: Floats) -> int:
@@ -159,7 +164,32 @@ def normal_cdf(value: Floats) -> Floats:
 @lru_cache(maxsize=64)
 def believe(evidence: Evidence) -> Belief:
     """Compute the belief from evidence that has at least one cost."""
-    shapes, kernel, noises = _grid(evidence.batch_sizes)
+    parts = [_part(evidence, *each) for each in _curves(evidence.batch_sizes)]
+    log_likelihood = np.concatenate([part[0] for part in parts])
+    share = np.exp(log_likelihood - log_likelihood.max())
+    share /= share.sum()
+    kept = share > LEAST_SHARE
+    group = np.concatenate([len(NOISES) * i + part[2] for i, part in enumerate(parts)])
+    used, group = np.unique(group[kept], return_inverse=True)
+    return Belief(
+        share[kept] / share[kept].sum(),
+        np.concatenate([part[1] for part in parts])[kept],
+        group,
+        np.concatenate([part[3] for part in parts])[used],
+        np.tile(NOISES, len(parts))[used],
+    )
+
+
+def _part(
+    evidence: Evidence, shapes: Floats, kernel: Floats
+) -> tuple[Floats, Floats, NDArray[np.intp], Floats]:
+    """Compute the belief with some shapes and one kernel of the residual.
+
+    Returns:
+        (k,), log likelihoods; (k, n), means; (k,), each one's index in `NOISES`; and
+        (noises, n, n), covariances.
+    """
+    noises = np.array(NOISES)
     weight = np.array(evidence.weight)
     seen = np.flatnonzero(weight > LEAST_WEIGHT)
     variances = noises**2
@@ -187,10 +217,8 @@ def believe(evidence: Evidence) -> Belief:
     )
     # After a few runs most of the grid is very unlikely; continue with the rest.
     likely = log_likelihood > log_likelihood.max() - UNLIKELY
-    used = likely.any(axis=1)
-    group, shape = likely[used].nonzero()
+    group, shape = likely.nonzero()
     log_likelihood = log_likelihood[likely]
-    v_inverse, offset_precision, noises = v_inverse[used], offset_precision[used], noises[used]
     across = kernel[:, seen]
     gain = across @ v_inverse
     unexplained = 1 - gain.sum(2)
@@ -199,7 +227,7 @@ def believe(evidence: Evidence) -> Belief:
         - gain @ across.T
         + unexplained[:, :, None] * (unexplained / offset_precision[:, None])[:, None, :]
     )
-    offset = (above_shape @ (ones[used] / offset_precision[:, None]).T)[shape, group]
+    offset = (above_shape @ (ones / offset_precision[:, None]).T)[shape, group]
     means = shapes[shape] + offset[:, None] + solved[likely] @ across.T
 
     stopped = np.array(evidence.stopped)
@@ -212,24 +240,23 @@ def believe(evidence: Evidence) -> Belief:
         # The slope of log Phi. More than two stops do not move the mean any further.
         slope = 1.702 * (1 - exceeds) * np.minimum(stopped[cut], 2)
         means = means + np.einsum("kc,kcn->kn", slope / deviation, covariances[:, cut][group])
-
-    share = np.exp(log_likelihood - log_likelihood.max())
-    share /= share.sum()
-    kept = share > LEAST_SHARE
-    return Belief(share[kept] / share[kept].sum(), means[kept], group[kept], covariances, noises)
+    return log_likelihood, means, group, covariances
 
 
 @lru_cache(maxsize=256)
-def _grid(batch_sizes: tuple[int, ...]) -> tuple[Floats, Floats, Floats]:
-    """Valleys (shapes, n), kernel of the residual (n, n), and noises (noises,)."""
+def _curves(batch_sizes: tuple[int, ...]) -> tuple[tuple[Floats, Floats], ...]:
+    """Valleys (shapes, n) with the kernel of the residual (n, n); and a flat curve with its own."""
     octave = np.log2(batch_sizes)
     bottoms = np.linspace(octave[0] - 1, octave[-1] + 1, BOTTOMS)
     left, right, bottom = np.array(list(product(SLOPES, SLOPES, bottoms))).T[:, :, None]
     beyond = octave - bottom
-    shapes = np.logaddexp(
+    valleys = np.logaddexp(
         np.log(right / (left + right)) - left * beyond,
         np.log(left / (left + right)) + right * beyond,
     )
     distance = octave[:, None] - octave
-    kernel = SMOOTH**2 * np.exp(-(distance**2) / 2) + ROUGH**2 * np.eye(len(octave))
-    return shapes, kernel, np.array(NOISES)
+    valley_kernel, flat_kernel = (
+        smooth**2 * np.exp(-(distance**2) / 2) + rough**2 * np.eye(len(octave))
+        for smooth, rough in (OF_VALLEY, OF_ANY_CURVE)
+    )
+    return (valleys, valley_kernel), (np.zeros((1, len(octave))), flat_kernel)

@@ -23,12 +23,16 @@ time after the first: a job that has become slower for good converges again.
 
 **Drift.** The surprises of a job's runs, deviations of their log costs from the expectation, are
 added up in both directions. When a sum exceeds its threshold, the job has changed: costs are
-forgotten, and exploration starts again. A batch size's first two runs are not added up. Source:
-Page, "Continuous inspection schemes", Biometrika 41, 1954. With a `window_size`, earlier runs also
-count less: by the factor `1 - 1 / window_size` for each later verdict.
+forgotten, and exploration starts again. Source: Page, "Continuous inspection schemes", Biometrika
+41, 1954. What changes while other batch sizes are tried cannot be noticed in this way: so the
+belief about a batch size fades while it is not tried, as if its cost went at random from run to run
+(Kalman, "A new approach to linear filtering and prediction problems", 1960), and in the end it is
+tried again. With a `window_size`, earlier runs also count less: by the factor `1 - 1 / window_size`
+for each later verdict.
 """
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,8 +83,11 @@ BOUND_DEVIATIONS = 2.0
 DRIFT_ALLOWANCE = 0.75
 """Subtracted from each surprise, in standard deviations, as noise."""
 DRIFT_THRESHOLD = 5.0
-LARGEST_SURPRISE = 4.0
-"""Surprises are clipped here, so that one alone does not exceed the threshold."""
+LEAST_PROBABILITY = 3e-5
+"""That of a surprise by 4 standard deviations: one alone does not exceed the threshold."""
+FADING = 0.002
+"""Variance that each verdict of other batch sizes adds to a mean, in variances of a run's log
+cost."""
 
 
 class InformationDirectedPolicy:
@@ -127,11 +134,12 @@ class InformationDirectedPolicy:
             return Choice(_nearest_to_default(spec, state, alive[eligible]), why)
         outlook = _Outlook(spec, state, belief)
         best = outlook.best(alive)
-        draws = belief.draw(DRAWS, rng).T + outlook.log_retries[:, None]
+        drawn, noises = belief.draw(DRAWS, rng)
+        draws = drawn.T + outlook.log_retries[:, None]
         log_costs = np.ascontiguousarray(draws)[alive]  # (alive, DRAWS)
         lowest = log_costs.min(axis=0)
         regret_of_best = outlook.log_cost[best] - lowest.mean()
-        cost_now = outlook.cost_now()
+        cost_now = outlook.cost_now(drawn, noises)
         regret = cost_now[alive] - cost_now[best] + regret_of_best
         signal = _variance_over_which_is_best(log_costs, lowest) / belief.noise_variance
         running = np.array([state["running"].get(str(b), 0) for b in spec.batch_sizes])[alive]
@@ -152,7 +160,7 @@ class InformationDirectedPolicy:
         if observation.verdict is None:
             return before
         index = spec.batch_sizes.index(batch_size)
-        after = _discounted(spec, before)
+        after = _discounted(spec, before, index)
         after["pulls"][index] += 1
         if observation.verdict in TRAINED:
             after["fits"] = max(after["fits"], batch_size)
@@ -210,33 +218,38 @@ class _Outlook:
 
     def __init__(self, spec: JobSpec, state: State, belief: Belief) -> None:
         self._belief = belief
-        self._ever = np.array(state["ever_converged"])
+        self._known = np.array(state["weight"]) > LEAST_WEIGHT
         self.failing = _failing(spec, state)
-        self._log_unit = float(belief.mean[self._ever].min())
+        self._log_unit = float(belief.mean[self._known].min())
         self._log_bound = _log_cost_bound(spec, state, belief) - self._log_unit
         self._failure = math.exp(min(self._log_bound, math.log(COST_OF_FAILURE)))
         self.log_retries = np.log1p(self.failing / (1 - self.failing) * self._failure)
         self.log_cost = belief.mean + self.log_retries
 
     def best(self, alive: NDArray[np.intp]) -> int:
-        """The index of the cheapest among those alive that have ever converged."""
-        known = alive[self._ever[alive]]
+        """The index of the cheapest among those alive that have a cost."""
+        known = alive[self._known[alive]]
         return int(known[lowest(self.log_cost[known])])
 
-    def cost_now(self) -> Floats:
-        """(n,), the expected cost of a try, and of a retry with the best batch size if it fails."""
-        deviation = self._belief.run_deviations
-        log_cost = self._belief.means - self._log_unit
-        cost = np.exp(np.minimum(log_cost + deviation**2 / 2, 30))
+    def cost_now(self, draws: Floats, noises: Floats) -> Floats:
+        """(n,), the expected cost of a try, and of a retry with the best batch size if it fails.
+
+        Args:
+            draws: (draws, n), of the expected log costs.
+            noises: (draws, 1), standard deviations of a run's log cost.
+        """
+        log_cost = draws - self._log_unit
+        cost = np.exp(np.minimum(log_cost + noises**2 / 2, 30))
         retry = math.exp(self._belief.noise_variance / 2)
         if math.isfinite(self._log_bound):
             # The mean of a log-normal cost that is censored at the bound.
             bound = math.exp(min(self._log_bound, 30))
-            stops = normal_cdf((log_cost - self._log_bound) / deviation)
-            below = normal_cdf((self._log_bound - log_cost - deviation**2) / deviation)
+            stops = normal_cdf((log_cost - self._log_bound) / noises)
+            below = normal_cdf((self._log_bound - log_cost - noises**2) / noises)
             cost = cost * below + (bound + retry) * stops
-        failing: Floats = self.failing
-        return (1 - failing) * (self._belief.share @ cost) + failing * (self._failure + retry)
+        failing = self.failing
+        expected: Floats = (1 - failing) * cost.mean(axis=0) + failing * (self._failure + retry)
+        return expected
 
 
 def _variance_over_which_is_best(log_costs: Floats, lowest: Floats) -> Floats:
@@ -281,8 +294,8 @@ def _log_cost_bound(spec: JobSpec, state: State, belief: Belief) -> float:
     """The logarithm of the early-stop bound; infinite if the job has none."""
     if spec.beta_knob is None:
         return math.inf
-    ever = np.array(state["ever_converged"])
-    best = np.flatnonzero(ever)[lowest(belief.mean[ever])]
+    known = np.array(state["weight"]) > LEAST_WEIGHT
+    best = np.flatnonzero(known)[lowest(belief.mean[known])]
     noise = belief.noise_variance
     mean = float(belief.mean[best])
     room = BOUND_DEVIATIONS * math.sqrt(noise + float(belief.variance[best]))
@@ -331,12 +344,18 @@ def _exceeds_memory(spec: JobSpec, state: State, index: int) -> bool:
     return bool(rate**failures <= BAD_LUCK)
 
 
-def _discounted(spec: JobSpec, state: State) -> State:
-    """Copy the state; if the job has a window, earlier trials count less in the copy."""
+def _discounted(spec: JobSpec, state: State, index: int) -> State:
+    """Copy the state; in the copy, trials of other batch sizes than `index` count less.
+
+    If the job has a window, all earlier trials do.
+    """
     kept = 1 - 1 / spec.window_size if spec.window_size else 1.0
     lists = {name: list(value) for name, value in state.items() if isinstance(value, list)}
     for name in ("weight", "stopped", "converged", "failed"):
-        lists[name] = [kept * value for value in lists[name]]
+        lists[name] = [
+            kept * (value if i == index else value / (1 + FADING * value))
+            for i, value in enumerate(lists[name])
+        ]
     scalars = {name: kept * state[name] for name in ("sum_of_squares", "degrees_of_freedom")}
     return {**state, **lists, **scalars}
 
@@ -355,7 +374,7 @@ def _add_convergence(
     weight, mean = state["weight"][index], state["mean_log_cost"][index]
     if weight > LEAST_WEIGHT:
         state["sum_of_squares"] += weight / (weight + 1) * (log_cost - mean) ** 2
-        state["degrees_of_freedom"] += weight / (weight + 1)
+        state["degrees_of_freedom"] += 1
     state["weight"][index] = weight + 1
     state["mean_log_cost"][index] = mean + (log_cost - mean) / (weight + 1)
 
@@ -391,11 +410,11 @@ def _add_failure(
 def _drifted(spec: JobSpec, before: State, state: State, index: int, log_cost: float) -> bool:
     """Advance the cumulative sums; return whether the job has changed."""
     belief = _belief(spec, before)
-    if belief is None or before["weight"][index] < 2:
+    if belief is None:
         return False
-    deviation = math.sqrt(belief.noise_variance + float(belief.variance[index]))
-    surprise = (log_cost - float(belief.mean[index])) / deviation
-    surprise = reproducible(min(max(surprise, -LARGEST_SURPRISE), LARGEST_SURPRISE))
+    least = LEAST_PROBABILITY
+    probability = min(max(belief.exceeds(index, log_cost), least), 1 - least)
+    surprise = reproducible(-NormalDist().inv_cdf(probability))
     dearer, cheaper = state["cusum"]
     dearer = max(0.0, dearer + surprise - DRIFT_ALLOWANCE)
     cheaper = max(0.0, cheaper - surprise - DRIFT_ALLOWANCE)

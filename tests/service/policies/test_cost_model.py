@@ -41,18 +41,19 @@ def by_brute_force(log_costs: list[tuple[int, float]]) -> tuple[Floats, Floats]:
     index = np.array([i for i, _ in log_costs])
     y = np.array([value for _, value in log_costs])
     distance = octave[:, None] - octave
-    prior = (
-        cost_model.SMOOTH**2 * np.exp(-(distance**2) / 2)
-        + cost_model.ROUGH**2 * np.eye(len(SIZES))
-        + 1e5
+    of_valley, of_any = (
+        smooth**2 * np.exp(-(distance**2) / 2) + rough**2 * np.eye(len(SIZES)) + 1e5
+        for smooth, rough in (cost_model.OF_VALLEY, cost_model.OF_ANY_CURVE)
     )
     bottoms = np.linspace(octave[0] - 1, octave[-1] + 1, cost_model.BOTTOMS)
+    valleys = [
+        np.log((right * np.exp(-left * x) + left * np.exp(right * x)) / (left + right))
+        for left, right, bottom in product(cost_model.SLOPES, cost_model.SLOPES, bottoms)
+        for x in [octave - bottom]
+    ]
+    curves = [*((valley, of_valley) for valley in valleys), (np.zeros(len(SIZES)), of_any)]
     likelihoods, means, variances = [], [], []
-    for left, right, bottom, noise in product(
-        cost_model.SLOPES, cost_model.SLOPES, bottoms, cost_model.NOISES
-    ):
-        x = octave - bottom
-        valley = np.log((right * np.exp(-left * x) + left * np.exp(right * x)) / (left + right))
+    for (valley, prior), noise in product(curves, cost_model.NOISES):
         covariance = prior[np.ix_(index, index)] + noise**2 * np.eye(len(y))
         gain = np.linalg.solve(covariance, prior[index]).T
         residual = y - valley[index]
@@ -106,13 +107,14 @@ def test_a_belief_is_finite_whatever_was_seen(
     assert np.isfinite(belief.variance).all()
     assert (belief.variance >= 0).all()
     assert belief.share.sum() == pytest.approx(1)
-    assert np.isfinite(belief.draw(64, np.random.default_rng(0))).all()
+    assert np.isfinite(np.hstack(belief.draw(64, np.random.default_rng(0)))).all()
 
 
 def test_draws_have_the_moments_of_the_belief() -> None:
     belief = believe(evidence([(2, 0.0), (3, 0.3), (3, 0.25)]))
-    draws = belief.draw(200_000, np.random.default_rng(0))
+    draws, noises = belief.draw(200_000, np.random.default_rng(0))
     assert draws.mean(axis=0) == pytest.approx(belief.mean, abs=0.01)
+    assert np.mean(noises**2) == pytest.approx(belief.noise_variance, rel=0.02)
     assert draws.var(axis=0) == pytest.approx(belief.variance, rel=0.03)
 
 
@@ -164,3 +166,16 @@ def test_nineteen_truths_of_twenty_lie_within_two_deviations(count: int) -> None
         belief = seen_of(truth, noise, rng, count)
         within.extend(np.abs(truth - belief.mean) < 2 * np.sqrt(belief.variance))
     assert 0.9 < np.mean(within) <= 1
+
+
+def test_evidence_of_two_valleys_overrules_the_belief_in_one() -> None:
+    truth, within = np.array([0.0, 0.5, 0.9, 0.4, 0.05]), []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        pairs = [(i, float(truth[i] + rng.normal(0, 0.05))) for i in range(5) for _ in range(6)]
+        belief = believe(evidence(pairs))
+        deviation = np.sqrt(belief.variance)
+        within.append(np.abs(truth - belief.mean) < 2 * deviation)
+        assert (deviation < 0.04).all()
+    # The unit of cost is known by these means, too: all of them may be off together.
+    assert 0.88 < np.mean(within) <= 1
