@@ -47,7 +47,7 @@ REACH = 0.25
 COLD, WARM_WINDOWS = 0.02, 2.0
 """Deviation that the first window has besides, and after how many windows it is less by 1 / e."""
 
-LIKENESS = 0.05, 0.1
+LIKENESS = 0.1, 0.2
 """How similar loads may differ from this one: at each limit, and at all, as standard deviations."""
 
 _FLAT = 10.0  # standard deviation of log T0, of which nothing is known
