@@ -86,7 +86,7 @@ class ZeusBSOCallback(Callback):
 
     Raises:
         ZeusConfigError: An argument or the training program is invalid; raised before the first
-            training step, for an unknown `monitor` at the first validation or sanity check.
+            training step, for an unknown `monitor` as the first epoch with a validation ends.
         ZeusMeterError: The energy meter cannot be opened.
         ZeusServiceUnavailable: The service does not answer when `fit` starts, and `strict` is set.
         ZeusJobConflict: The job id is registered with another configuration.
@@ -280,7 +280,7 @@ class ZeusBSOCallback(Callback):
         if self._fit is None:
             return
         if trainer.sanity_checking:
-            self._fit.check_monitor()
+            self._fit.look_for_monitor()
         else:
             # at the validation that ends an epoch, Lightning has not counted that epoch yet
             self._fit.report_validation(trainer.current_epoch + int(trainer.is_last_batch))
@@ -289,6 +289,8 @@ class ZeusBSOCallback(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._fit is None:
             return
+        if not _has_had_batches(trainer) and not trainer.should_stop:
+            self._fit.end_without_batches()
         if self._fit.reports_after_epoch or not trainer.enable_validation:
             self._fit.report(trainer.current_epoch + 1)
         cost = self.cost
@@ -305,8 +307,8 @@ class ZeusBSOCallback(Callback):
 
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._fit is not None:
-            self._fit.end_without_steps()
+        if self._fit is not None and trainer.fit_loop.max_batches == 0:
+            self._fit.end_without_batches()  # there was no epoch
 
     @override
     def on_exception(
@@ -368,3 +370,8 @@ class ZeusBSOCallback(Callback):
             with suppress(ZeusError):
                 end_at_once(TrialReporter(self._connect(), record), outcome, reason)
                 self._shared.write(record)
+
+
+def _has_had_batches(trainer: Trainer) -> bool:
+    """Whether training has had a batch, also before the checkpoint that it resumes."""
+    return trainer.fit_loop.epoch_loop.batch_progress.total.ready > 0

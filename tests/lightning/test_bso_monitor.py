@@ -1,7 +1,8 @@
-"""Whether the monitored metric is logged: seen in the sanity check, judged after a validation."""
+"""Whether the monitored metric is logged, which is judged after a validation."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -55,13 +56,17 @@ def test_a_metric_of_one_of_several_validation_dataloaders_is_monitored(
 
 
 @pytest.mark.parametrize(("data", "loader", "loaders"), [(Data, 0, 1), (TwoLoaders, 2, 2)])
-def test_a_dataloader_that_is_not_there_is_an_error_in_the_sanity_check(
+def test_a_dataloader_that_is_not_there_is_a_warning_and_after_a_validation_an_error(
     service: ServiceProcess, data: type[Data], loader: int, loaders: int
 ) -> None:
     callback, steps = zeus(service.url, monitor=f"val_acc/dataloader_idx_{loader}"), Steps()
-    with pytest.raises(ZeusConfigError, match=f"but there are {loaders} validation dataloaders"):
+    told = f"the number of validation dataloaders is {loaders}: Lightning counts them from 0"
+    with (
+        pytest.warns(UserWarning, match=told),
+        pytest.raises(ZeusConfigError, match=f"metrics logged so far are .*; {told}"),
+    ):
         trainer(callback, steps).fit(LogsPerLoader(), data())
-    assert steps.count == 0
+    assert steps.count == 8
     assert outcomes(service.url, callback.job.job_id) == ["withdrawn"]
 
 
@@ -91,31 +96,48 @@ class SkipsTheFirstEpoch(Plain):
             self.log("val_acc", 0.9)
 
 
-WithoutSource = type("WithoutSource", (ReturnsEarly,), {"__module__": "nowhere"})
+class LogsMadeNames(Plain):
+    """Logs names that no code contains, one of them after the sanity check only."""
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        for name in ("loss",) if self.trainer.global_step == 0 else ("loss", "acc"):
+            self.log(f"val_{name}", 0.9)
 
 
 @pytest.mark.parametrize(
-    "module", [ReturnsEarly, ReturnsEarlyAtTheEnd, SkipsTheFirstEpoch, WithoutSource]
+    "module", [ReturnsEarly, ReturnsEarlyAtTheEnd, SkipsTheFirstEpoch, LogsMadeNames]
 )
 def test_a_module_may_skip_the_metric_in_the_sanity_check(
-    service: ServiceProcess, module: type[LightningModule]
+    service: ServiceProcess, module: type[LightningModule], recwarn: pytest.WarningsRecorder
 ) -> None:
     callback = zeus(service.url)
     trainer(callback).fit(module(), Data())
     assert callback.outcome == "converged"
+    assert not [each for each in recwarn if "zeus" in str(each.message)]
 
 
-def test_a_metric_that_no_validation_can_log_is_an_error_in_the_sanity_check(
+@pytest.mark.parametrize(
+    ("module", "data", "monitor", "said"),
+    [
+        (Plain, Data, "accuracy", True),
+        (Plain, Data, "val_acc", False),
+        (ReturnsEarly, Data, "val_acc", False),  # logs nothing, so nothing is missing among it
+        (LogsPerLoader, TwoLoaders, "val_acc/dataloader_idx_1", False),
+    ],
+)
+def test_what_the_sanity_check_has_not_logged_beside_other_metrics_is_a_line_in_the_log(
     service: ServiceProcess,
+    caplog: pytest.LogCaptureFixture,
+    module: type[LightningModule],
+    data: type[Data],
+    monitor: str,
+    said: bool,
 ) -> None:
-    callback, steps = zeus(service.url, monitor="accuracy"), Steps()
-    with pytest.raises(
-        ZeusConfigError, match=r"monitor is 'accuracy', but .* are .'val_acc'"
-    ) as at:
-        trainer(callback, steps).fit(Plain(), Data())
-    assert "num_sanity_val_steps=0" in str(at.value)
-    assert steps.count == 0
-    assert outcomes(service.url, callback.job.job_id) == ["withdrawn"]
+    callback = zeus(service.url, monitor=monitor, on_failure="stop")
+    with caplog.at_level("INFO"), suppress(ZeusConfigError):
+        trainer(callback, max_epochs=1).fit(module(), data())
+    line = f"sanity check has logged ['val_acc'], but not monitor={monitor!r}; unless the first"
+    assert (line in caplog.text) is said
 
 
 class LogsNothing(BoringModel):
@@ -135,6 +157,7 @@ class LogsNothing(BoringModel):
 @pytest.mark.parametrize(
     ("module", "data", "monitor", "logged"),
     [
+        (Plain, Data, "accuracy", r"\['val_acc'\]"),
         (ReturnsEarly, Data, "val_ac", r"\['val_acc'\]"),
         (LogsPerLoader, TwoLoaders, "val_acc", ".'val_acc/dataloader_idx_0', "),
         (Net, Data, "accuracy", ".'train_loss', 'val_acc'"),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.seed import isolate_rng
+from torch.utils.data import IterableDataset
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.program.batch_size import FROM_DATASETS, data_owner, is_from_datasets, share
@@ -90,15 +92,35 @@ def check_loaders(
     return None not in sizes
 
 
-def samples_per_device(trainer: Trainer) -> int | None:
-    """The fewest samples that a device gets from a train dataloader; None if unknown."""
-    known = []
-    for loader in CombinedLoader(trainer.train_dataloader).flattened:
-        for name in ("sampler", "dataset"):
-            with suppress(Exception):  # an iterable dataset's sampler, for one, has no length
-                known.append(len(getattr(loader, name)))
-                break
-    return min(known, default=None)
+def too_few_samples(trainer: Trainer, batch_size: int) -> str | None:
+    """How many samples a train dataloader has that are fewer than its batch; None if no loader has.
+
+    This is for training that had no batch: such a loader has dropped its only one. An iterable
+    dataset is read again, up to one batch of each worker. `batch_size` stands for sizes that cannot
+    be read.
+    """
+    loaders = CombinedLoader(trainer.train_dataloader).flattened
+    for index, (loader, size) in enumerate(zip(loaders, _sizes(loaders), strict=True)):
+        size = size or batch_size
+        iterable = isinstance(getattr(loader, "dataset", None), IterableDataset)
+        workers = getattr(loader, "num_workers", 0) if iterable else 0
+        enough = size * max(workers, 1)
+        samples = _samples(loader, enough)
+        if 0 < samples < enough:
+            which = f"loader {index + 1} of {len(loaders)}: " if len(loaders) > 1 else ""
+            shared = f" for its {workers} workers" if workers > 1 else ""
+            return f"{which}a device gets {samples} samples{shared}, and a batch has {size}"
+    return None
+
+
+def _samples(loader: Any, enough: int) -> int:
+    """The samples that a device gets from a dataloader; 0 if unknown, and `enough` if more."""
+    dataset = getattr(loader, "dataset", None)
+    with suppress(Exception):  # of the user's code
+        if isinstance(dataset, IterableDataset):
+            return sum(1 for _ in islice(dataset, enough))
+        return len(getattr(loader, "sampler", dataset))
+    return 0
 
 
 def global_batch_size(trainer: Trainer) -> int | None:

@@ -1,53 +1,45 @@
 """Read the metric that a job monitors."""
 
-import inspect
 import re
-from collections.abc import Iterator
 
 import numpy as np
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from zeus_lightning.errors import ZeusConfigError
 
-_LIBRARIES = ("builtins", "lightning", "pytorch_lightning", "torch", "zeus_lightning")
+_SUFFIX = re.compile(r"/dataloader_idx_(\d+)$")
 
 
-def check_after_sanity_check(trainer: Trainer, monitor: str) -> None:
-    """Raise a `ZeusConfigError` if the sanity check shows that no validation logs the metric.
+def look_after_sanity_check(trainer: Trainer, monitor: str) -> None:
+    """Log a line if the sanity check has not logged the metric; the first validation decides.
 
-    A metric that the sanity check has not logged may still come: a module may skip it there, a
-    metric of training comes later, and with several dataloaders Lightning adds the suffixes
-    `/dataloader_idx_N` to names in later validations only. `monitored` judges these at the first
-    validation's end.
+    No metric is certain to be missing then, too: a module may skip any of them in the sanity check,
+    a metric of training comes later, and with several dataloaders Lightning adds the suffixes
+    `/dataloader_idx_N` to names in later validations only.
     """
-    logged, loaders = trainer.callback_metrics, len(trainer.num_sanity_val_batches)
-    suffix = re.search(r"/dataloader_idx_(\d+)$", monitor)
-    if suffix is not None and monitor not in logged:
-        if loaders == 1 or int(suffix[1]) >= loaders:
-            raise ZeusConfigError(
-                f"monitor is {monitor!r}, but there are {loaders} validation dataloaders; "
-                "Lightning counts them from 0, and adds no suffix where there is only one"
-            )
-    elif logged and "train" not in monitor and not _may_log_later(trainer, monitor):
-        monitored(trainer, monitor)
+    logged = sorted(trainer.callback_metrics)
+    if monitor in logged:
+        return
+    if mistake := _no_such_dataloader(trainer, monitor):
+        rank_zero_warn(f"zeus: monitor is {monitor!r}, but {mistake}")
+    elif logged and _SUFFIX.search(monitor) is None:
+        rank_zero_info(
+            f"zeus: the sanity check has logged {logged}, but not monitor={monitor!r}; unless the "
+            "first epoch with a validation logs it, that is an error"
+        )
 
 
-def _may_log_later(trainer: Trainer, monitor: str) -> bool:
-    """Whether the program's code has the metric's name or looks at `sanity_checking`."""
-    words = ("sanity_checking", f'"{monitor}"', f"'{monitor}'")
-    try:
-        return any(word in source for source in _sources(trainer) for word in words)
-    except (OSError, TypeError):  # no source, as for a class typed into an interpreter
-        return True
-
-
-def _sources(trainer: Trainer) -> Iterator[str]:
-    """Yield the source of each class of the module and the callbacks, but not of libraries."""
-    for part in (trainer.lightning_module, *trainer.callbacks):  # type: ignore[attr-defined]
-        for cls in type(part).__mro__:
-            if cls.__module__.partition(".")[0] not in _LIBRARIES:
-                yield inspect.getsource(cls)
+def _no_such_dataloader(trainer: Trainer, monitor: str) -> str:
+    """What is wrong with the name of a dataloader that does not exist; else an empty text."""
+    loaders, suffix = len(trainer.num_val_batches), _SUFFIX.search(monitor)
+    if suffix is None or (loaders > 1 and int(suffix[1]) < loaders):
+        return ""
+    return (
+        f"the number of validation dataloaders is {loaders}: Lightning counts them from 0, and "
+        "adds a suffix only if there are several"
+    )
 
 
 def monitored(trainer: Trainer, monitor: str, target: float | None = None) -> float:
@@ -61,8 +53,8 @@ def monitored(trainer: Trainer, monitor: str, target: float | None = None) -> fl
             f"monitor is {monitor!r}, but the metrics logged so far are "
             f"{sorted(trainer.callback_metrics)}; log it with self.log(), or monitor one of these"
         )
-        if trainer.sanity_checking:
-            message += "; one that only later validations log needs Trainer(num_sanity_val_steps=0)"
+        if mistake := _no_such_dataloader(trainer, monitor):
+            message += f"; {mistake}"
         raise ZeusConfigError(message)
     for name, half in (("bf16", torch.bfloat16), ("16", torch.float16)):
         # Lightning converts it to float32: 0.95 in bfloat16 becomes 0.94921875

@@ -1,34 +1,52 @@
 """Find likely mistakes in a job's target: a `mode` that was forgotten, a target in another unit."""
 
 import re
+from itertools import pairwise
 from typing import Literal
 
 Mode = Literal["min", "max"]
 
-# Words of metrics' names; digits may follow, as in acc5.
+# Words of metrics' names, with the stage before them and digits behind: valloss, acc5, top1.
+_STAGE = "(val|valid|validation|test|train|dev|eval)?"
 _FALLING = re.compile(
-    r"(loss(es)?|err(ors?)?|perplexity|ppl|r?mse|msle|mae|mape|nll|bce|crossentropy|logloss|brier|"
-    r"wer|cer|eer|bpc|fid)\d*"
+    _STAGE + r"((?!neg)\w*loss(es)?|err(ors?)?|perplexity|ppl|r?mse|r?msle|mae|s?mape|mase|nll|bce|"
+    r"ce|ece|xent|crossentropy|kld?|kldiv|huber|hinge|brier|wer|cer|eer|bpc|bpd|fid|lpips)\d*"
 )
 _RISING = re.compile(
-    r"(acc|accuracy|auc|auroc|auprc|f1|f1score|fbeta|precision|recall|sensitivity|specificity|"
-    r"m?iou|jaccard|dice|map|ndcg|mrr|bleu|rouge|psnr|ssim)\d*"
+    _STAGE + r"(acc|accuracy|auc|auroc|auprc|f1|f1score|fbeta|precision|recall|sensitivity|"
+    r"specificity|m?iou|jaccard|dice|m?ap|ndcg|mrr|bleu|sacrebleu|rouge|meteor|chrf|psnr|ssim|mcc|"
+    r"kappa|r2)\d*"
 )
+_RISING_ALONE = re.compile(_STAGE + r"top\d+")  # but not in top1_error
 _INVERTING = re.compile("neg|negative|minus|inverse|reduction|improvement|drop|gap")
+_UNBOUNDED = re.compile(_STAGE + r"psnr")
+"""Of the rising ones: any other is at most 1, or in percent."""
 
 
 def mode_of_name(monitor: str) -> Mode | None:
     """The mode in which a metric of this name improves; None if the name does not show it."""
     if monitor.startswith(("-", "1-", "1 -")):
         return None
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", monitor)  # F1Score; but mIoU is one word
-    words = re.split(r"[^a-z0-9]+", f"{spaced} {monitor}".lower())
+    words = _words(monitor)
     if any(map(_INVERTING.fullmatch, words)):
         return None
     falling, rising = any(map(_FALLING.fullmatch, words)), any(map(_RISING.fullmatch, words))
-    if falling == rising:
-        return None
-    return "min" if falling else "max"
+    if falling != rising:
+        return "min" if falling else "max"
+    return "max" if not falling and any(map(_RISING_ALONE.fullmatch, words)) else None
+
+
+def _words(monitor: str) -> list[str]:
+    """The words of a name in small letters, also each two as one: top_1, cross-entropy."""
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", monitor)  # F1Score; but mIoU is one word
+    parts = [re.findall("[a-z0-9]+", name.lower()) for name in (spaced, monitor)]
+    return [*parts[0], *parts[1], *(f"{one}{two}" for one, two in pairwise(parts[0]))]
+
+
+def _is_share(monitor: str) -> bool:
+    """Whether a metric of this name is at most 1, or 100 in percent."""
+    unbounded = any(map(_UNBOUNDED.fullmatch, _words(monitor)))
+    return mode_of_name(monitor) == "max" and not unbounded
 
 
 def contradiction(monitor: str, mode: Mode, target: float) -> str | None:
@@ -44,22 +62,25 @@ def contradiction(monitor: str, mode: Mode, target: float) -> str | None:
     )
 
 
-def reached_at_once(monitor: str, mode: Mode, target: float, metric: float) -> str:
-    """A warning about a first validation that already reaches the target."""
+def reached_at_once(monitor: str, mode: Mode, target: float, metric: float) -> str | None:
+    """The likely mistake if the first validation already reaches the target.
+
+    None if the name agrees with the mode: then the task is easy. But a share in percent reaches any
+    target that is a fraction.
+    """
+    usual = mode_of_name(monitor)
+    in_percent = mode == "max" and target <= 1 < metric <= 100
+    if usual == mode and not (in_percent and _is_share(monitor)):
+        return None
     text = (
         f"the first validation already reaches the target: {monitor} is {metric:.6g}, and mode="
         f"{mode!r} with target_metric={target:g} asks for "
         f"{'at least' if mode == 'max' else 'at most'} that. "
     )
-    usual = mode_of_name(monitor)
-    if usual != mode:
-        other: Mode = "min" if mode == "max" else "max"
-        text += f"If it should {_verb(other)}, pass mode={other!r}, with a new job_id"
-    elif mode == "max" and target <= 1 < metric <= 100:
-        text += f"If it is in percent, pass target_metric={100 * target:g}, with a new job_id"
-    else:
-        text += "If you did not expect this, pass another target_metric, with a new job_id"
-    return text
+    if usual == mode:
+        return text + f"If it is in percent, pass target_metric={100 * target:g}, with a new job_id"
+    other: Mode = "min" if mode == "max" else "max"
+    return text + f"If it should {_verb(other)}, pass mode={other!r}, with a new job_id"
 
 
 def out_of_reach(
@@ -67,10 +88,12 @@ def out_of_reach(
 ) -> str | None:
     """The likely mistake if no value like those so far, from `lowest` to `highest`, reaches it."""
     so_far = f"every value of {monitor} so far is between {lowest:.6g} and {highest:.6g}"
-    if mode == "max" and 10 <= target <= 100 and lowest >= 0 and 0 < highest <= 1:
+    likely = _is_share(monitor) or (10 <= target <= 100 and highest > 0)
+    if mode == "max" and target > 1 and lowest >= 0 and highest <= 1 and likely:
+        fraction = f"target_metric={target / 100:g}" if 10 <= target <= 100 else "a target below 1"
         return (
             f"target_metric is {target:g}, but {so_far}: if it is a fraction, at most 1, pass "
-            f"target_metric={target / 100:g} and a new job_id"
+            f"{fraction} and a new job_id"
         )
     if mode == "min" and target < 0 <= lowest:
         return (

@@ -18,7 +18,7 @@ from zeus_lightning.errors import (
     ZeusServiceUnavailable,
     ZeusTrialFailed,
 )
-from zeus_lightning.messages import Outcome
+from zeus_lightning.messages import Outcome, TrialStatus
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program import loader_checks
@@ -26,7 +26,7 @@ from zeus_lightning.program.hyperparameters import log_hyperparameters
 from zeus_lightning.program.injection import Injection
 from zeus_lightning.program.job import JobArguments
 from zeus_lightning.program.lr_scaling import lr_factor
-from zeus_lightning.program.monitor import check_after_sanity_check, monitored
+from zeus_lightning.program.monitor import look_after_sanity_check, monitored
 from zeus_lightning.program.target import out_of_reach, reached_at_once
 from zeus_lightning.ranks.distributed import gather, on_every_rank, on_rank_zero
 from zeus_lightning.ranks.run_meter import RunMeter
@@ -261,11 +261,10 @@ class Fit:
         if self._strategy.restore_checkpoint_after_setup:
             log_hyperparameters(self.trainer, self.module, batch_size)
 
-    def check_monitor(self) -> None:
-        """Check, after the sanity check, that the program can log the monitored metric."""
+    def look_for_monitor(self) -> None:
+        """Log a line if the sanity check has not logged the monitored metric."""
         if self._reporter is not None:
-            monitor = self.arguments.monitor
-            on_rank_zero(self._strategy, lambda: check_after_sanity_check(self.trainer, monitor))
+            look_after_sanity_check(self.trainer, self.arguments.monitor)
 
     def report_validation(self, epoch: int) -> None:
         """Report a validation, unless the metric is one of training, which comes later."""
@@ -306,15 +305,21 @@ class Fit:
             logger.log_metrics(metrics, step=step)
 
     def _check_target(self, record: TrialRecord) -> None:
-        """Warn if the first report shows that the target is likely a mistake."""
+        """Warn if the first report shows that the target is likely a mistake.
+
+        Once a trial of the job has converged, this warns no more.
+        """
         if record.report is None:
             return
-        metric, target = record.report.metric, self.job.target_metric
+        monitor, metric = self.job.monitor, record.report.metric
+        target = self.job.target_metric
         if record.target_reached:
-            mistake = reached_at_once(self.job.monitor, record.mode, target, metric)
+            mistake = reached_at_once(monitor, record.mode, target, metric)
         else:
-            mistake = out_of_reach(self.job.monitor, record.mode, target, metric, metric) or ""
-        if mistake:
+            mistake = out_of_reach(monitor, record.mode, target, metric, metric)
+        if not mistake or not self.trainer.is_global_zero:
+            return
+        if all(each.outcome != "converged" for each in self._earlier_trials(record)):
             rank_zero_warn(f"zeus: {mistake}")
 
     def _monitored(self) -> float:
@@ -340,18 +345,22 @@ class Fit:
 
     def _earlier_failures(self, record: TrialRecord) -> list[float]:
         """The last metrics of earlier trials that failed; none if one converged."""
+        trials = self._earlier_trials(record)
+        if any(each.outcome == "converged" for each in trials):
+            return []
+        failed = [each.metric for each in trials if each.outcome in FAILED]
+        return [metric for metric in failed if metric is not None]
+
+    def _earlier_trials(self, record: TrialRecord) -> list[TrialStatus]:
+        """The job's earlier trials; none if the service does not answer."""
         number = record.trial.trial_number
         if number == 1:
             return []
         try:
             client = self.client.without_retries(_HISTORY_TIMEOUT_S)
-            trials = client.earlier_trials(record.trial.job_id, number)
-        except ZeusServiceError:  # the failure itself is known
+            return client.earlier_trials(record.trial.job_id, number)
+        except ZeusServiceError:
             return []
-        if any(each.outcome == "converged" for each in trials):
-            return []
-        failed = [each.metric for each in trials if each.outcome in FAILED]
-        return [metric for metric in failed if metric is not None]
 
     def end(self) -> None:
         """End a trial that is still open when training ends."""
@@ -368,24 +377,26 @@ class Fit:
             )
         self._apply(on_rank_zero(self._strategy, lambda: reporter.end(outcome, reason)), record)
 
-    def end_without_steps(self) -> None:
-        """End a trial whose dataloaders had no batch, for which Lightning just returns from `fit`.
+    def end_without_batches(self) -> None:
+        """End a trial whose dataloaders had no batch, for which Lightning just trains nothing.
 
         That is a verdict against the batch size, if there are fewer samples in the data.
+
+        Raises:
+            ZeusConfigError: There are none, or it is unknown how many.
         """
         reporter = self._reporter
-        if reporter is None or self.trainer.fit_loop.max_batches != 0:
+        if reporter is None:
             return
         batch_size = reporter.record.trial.batch_size // self._share()
-        per_device = gather(self._strategy, loader_checks.samples_per_device(self.trainer))
-        samples = max((known for known in per_device if known is not None), default=0)
         loader = f"the train_dataloader() of {sizes.data_owner(self.trainer, self.module)}"
-        if not samples or samples >= batch_size:
-            self.error = ZeusConfigError(f"{loader} has no batch, so nothing was trained")
-            return
+        found = gather(self._strategy, loader_checks.too_few_samples(self.trainer, batch_size))
+        few = next(filter(None, found), None)
+        if few is None:
+            raise ZeusConfigError(f"{loader} has no batch, so nothing was trained")
         reason = (
-            f"{loader} drops its last batch if that is not full, as every batch is: a device gets "
-            f"{samples} samples, and a batch has {batch_size}; nothing was trained"
+            f"{loader} drops its last batch if that is not full, as every batch is: {few}; nothing "
+            "was trained"
         )
         answer = on_rank_zero(self._strategy, lambda: reporter.end("not_converged", reason))
         self._apply(answer, reporter.record)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any
+
 import pytest
-from programs import Data, Net, outcomes, trainer, zeus
+from programs import Data, Net, Raise, new_job, outcomes, trainer, zeus
 from records import job_spec, record, report
 from service_process import ServiceProcess
 
@@ -17,17 +20,18 @@ from zeus_lightning.program.target import contradiction, mode_of_name, out_of_re
         (
             "min",
             "val_loss val/loss valLoss Loss val_loss_epoch val_loss/dataloader_idx_0 top1_error "
-            "error_rate MeanSquaredError val-perplexity ppl val_RMSE nll",
+            "error_rate MeanSquaredError val-perplexity ppl val_RMSE nll valloss val_kl valBCE "
+            "val_cross_entropy val/nll bce mse wer CrossEntropyLoss kl_div val.ce val_top_1_error",
         ),
         (
             "max",
             "val_acc val/accuracy Accuracy val_acc_top_1 acc5 acc@1 F1Score val_f1 BinaryAUROC "
-            "val_auc MulticlassRecall mIoU",
+            "val_auc MulticlassRecall mIoU valacc val_top1 val_top_5 bleu auroc iou val/mAP50",
         ),
         (
             None,
             "score val_pck_0.15 reward neg_loss negative_mse accuracy_loss error_reduction 1-acc "
-            "-loss glossary faccade",
+            "-loss glossary faccade negloss policy_entropy device top_k balance",
         ),
     ],
 )
@@ -68,35 +72,52 @@ def test_the_warning_says_what_would_happen() -> None:
     ("monitor", "mode", "target", "metric", "advice"),
     [
         ("val_loss", "max", 0.05, 0.53, "If it should fall, pass mode='min', with a new job_id"),
+        ("score", "max", 0.05, 0.53, "If it should fall, pass mode='min', with a new job_id"),
         ("score", "min", 0.9, 0.1, "If it should rise, pass mode='max', with a new job_id"),
         ("val_acc", "max", 0.95, 43.0, "If it is in percent, pass target_metric=95, with a new"),
-        ("val_acc", "max", 0.9, 0.91, "pass another target_metric, with a new job_id"),
+        ("val_acc", "max", 0.9, 0.91, None),  # the task is easy
+        ("val_loss", "min", 0.9, 0.8, None),
+        ("val_psnr", "max", 1.0, 30.0, None),
     ],
 )
 def test_a_target_reached_at_once_names_the_likely_mistake(
-    monitor: str, mode: str, target: float, metric: float, advice: str
+    monitor: str, mode: str, target: float, metric: float, advice: str | None
 ) -> None:
-    assert advice in reached_at_once(monitor, mode, target, metric)
+    text = reached_at_once(monitor, mode, target, metric)
+    assert (text is None) if advice is None else (advice in text)
 
 
 @pytest.mark.parametrize(
-    ("mode", "target", "lowest", "highest", "advice"),
+    ("monitor", "mode", "target", "lowest", "highest", "advice"),
     [
-        ("max", 95, 0.1, 0.97, "pass target_metric=0.95 and a new job_id"),
-        ("min", -0.05, 0.0, 2.0, "if it cannot be negative"),
-        ("max", 95, 0.1, 1.5, None),  # a percentage that has begun low
-        ("max", 0.95, 0.1, 0.2, None),
-        ("max", 1, 0.1, 0.2, None),
-        ("max", 5000, 0.0, 0.0, None),  # such as a game's score
-        ("max", 10, 0.0, 0.0, None),
-        ("max", 2, -0.5, 0.5, None),
-        ("min", -0.05, -0.01, 2.0, None),
+        ("metric", "max", 95, 0.1, 0.97, "pass target_metric=0.95 and a new job_id"),
+        ("val_acc", "max", 95, 0.0, 0.0, "pass target_metric=0.95 and a new job_id"),
+        (
+            "val_acc",
+            "max",
+            1.5,
+            0.1,
+            0.97,
+            "a fraction, at most 1, pass a target below 1 and a new",
+        ),
+        ("val/f1", "max", 9, 0.1, 1.0, "pass a target below 1 and a new job_id"),
+        ("auroc", "max", 950, 0.1, 0.97, "pass a target below 1 and a new job_id"),
+        ("metric", "min", -0.05, 0.0, 2.0, "if it cannot be negative"),
+        ("val_acc", "max", 95, 0.1, 1.5, None),  # a percentage that has begun low
+        ("val_acc", "max", 0.95, 0.1, 0.2, None),
+        ("val_acc", "max", 1, 0.1, 0.2, None),
+        ("val_psnr", "max", 9, 0.1, 0.2, None),
+        ("metric", "max", 1.5, 0.1, 0.2, None),
+        ("metric", "max", 5000, 0.0, 0.0, None),  # such as a game's score
+        ("metric", "max", 10, 0.0, 0.0, None),
+        ("metric", "max", 2, -0.5, 0.5, None),
+        ("metric", "min", -0.05, -0.01, 2.0, None),
     ],
 )
 def test_a_target_that_cannot_be_reached_names_the_likely_mistake(
-    mode: str, target: float, lowest: float, highest: float, advice: str | None
+    monitor: str, mode: str, target: float, lowest: float, highest: float, advice: str | None
 ) -> None:
-    text = out_of_reach("metric", mode, target, lowest, highest)
+    text = out_of_reach(monitor, mode, target, lowest, highest)
     assert (text is None) if advice is None else (advice in text)
 
 
@@ -110,15 +131,34 @@ def test_a_failure_judges_all_values_of_the_trial() -> None:
     assert "fraction" not in failed.failure()
 
 
-def test_a_forgotten_mode_is_a_warning_at_the_first_validation_only(
+@pytest.mark.parametrize(
+    ("changes", "net"),
+    [({"mode": "min", "target_metric": 0.5}, Net()), ({"target_metric": 0.8}, Net((85.0,)))],
+)
+def test_a_target_reached_at_once_is_a_warning_until_the_job_has_converged(
     service: ServiceProcess,
+    recwarn: pytest.WarningsRecorder,
+    changes: dict[str, Any],
+    net: Net,
 ) -> None:
-    callback = zeus(service.url, mode="min", target_metric=0.5)
-    with pytest.warns(
-        UserWarning, match="the first validation already reaches the target: val_acc"
-    ):
-        trainer(callback).fit(Net(), Data())
-    assert outcomes(service.url, callback.job.job_id) == ["converged"]
+    job, told = new_job(), []
+    for interruption in ([Raise(KeyboardInterrupt())], [], []):
+        recwarn.clear()
+        with suppress(SystemExit):
+            trainer(zeus(service.url, job_id=job, **changes), *interruption).fit(net, Data())
+        warnings = [str(each.message) for each in recwarn]
+        told.append(any("the first validation already reaches" in each for each in warnings))
+    assert outcomes(service.url, job) == ["interrupted", "converged", "converged"]
+    assert told == [False, True, False]
+
+
+def test_an_easy_job_is_not_warned(
+    service: ServiceProcess, recwarn: pytest.WarningsRecorder
+) -> None:
+    callback = zeus(service.url, target_metric=0.5)
+    trainer(callback).fit(Net((0.9,)), Data())
+    assert callback.outcome == "converged"
+    assert not [each for each in recwarn if "target" in str(each.message)]
 
 
 def test_a_target_in_percent_is_a_warning_at_the_first_validation_and_in_the_error(

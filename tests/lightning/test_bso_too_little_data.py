@@ -1,0 +1,153 @@
+"""Training data with fewer samples than a batch, or with none."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.utilities import CombinedLoader
+from programs import Data, Net, Steps, new_job, outcomes, trainer, zeus
+from service_process import ServiceProcess
+from torch.utils.data import DataLoader, IterableDataset
+
+from zeus_lightning import ZeusConfigError, ZeusTrialFailed
+
+
+class DropsLast(Data):
+    """Drops the last batch if it is not full; `kind` says how."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        if kind == "empty":
+            self.samples = []
+
+    def train_dataloader(self) -> Any:
+        if self.kind == "sampler":
+            drops = torch.utils.data.BatchSampler(range(64), self.batch_size, drop_last=True)
+            return DataLoader(self.samples, batch_sampler=drops)
+        if self.kind in STREAMS:
+            dataset, workers = STREAMS[self.kind]
+            size = self.batch_size
+            return DataLoader(dataset, batch_size=size, drop_last=True, num_workers=workers)
+        if self.kind in ("second", "combined"):
+            twice = torch.utils.data.ConcatDataset([self.samples, self.samples])
+            loaders = {
+                kind: DataLoader(data, batch_size=self.batch_size, drop_last=True)
+                for kind, data in (("loader", twice), ("other", self.samples))
+            }
+            return CombinedLoader(loaders, "min_size") if self.kind == "combined" else loaders
+        return {
+            kind: DataLoader(self.samples, batch_size=self.batch_size, drop_last=True)
+            for kind in (self.kind, "other")
+        }
+
+    def val_dataloader(self) -> Any:
+        return Data().val_dataloader()
+
+
+class Stream(IterableDataset):
+    """64 samples, or the worker's share of them."""
+
+    def __init__(self, shared: bool = False) -> None:
+        self.shared = shared
+
+    def __iter__(self) -> Any:
+        worker = torch.utils.data.get_worker_info() if self.shared else None
+        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        yield from islice(Data().samples, first, None, step)
+
+
+class SizedStream(Stream):
+    def __len__(self) -> int:
+        return 64
+
+
+STREAMS = {
+    "stream": (Stream(), 0),
+    "sized": (SizedStream(), 0),
+    "workers": (Stream(shared=True), 2),
+}
+
+
+class Nothing(Data):
+    """A stream without samples."""
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(NoStream(), batch_size=self.batch_size, drop_last=True)
+
+
+class NoStream(IterableDataset):
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+class TakesDicts(Net):
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        return super().training_step(batch["loader"] if isinstance(batch, dict) else batch, index)
+
+
+@pytest.mark.parametrize(
+    ("kind", "few"),
+    [
+        ("loader", "loader 1 of 2: a device gets 64 samples, and"),
+        ("sampler", "full, as every batch is: a device gets 64 samples, and"),
+        ("sized", "a device gets 64 samples, and"),
+        ("stream", "a device gets 64 samples, and"),
+        ("workers", "a device gets 64 samples for its 2 workers, and"),
+        ("second", "loader 2 of 2: a device gets 64 samples, and"),
+        ("combined", "loader 2 of 2: a device gets 64 samples, and"),
+    ],
+)
+def test_a_batch_size_larger_than_the_data_of_a_loader_that_drops_the_last_batch_has_failed(
+    service: ServiceProcess, kind: str, few: str
+) -> None:
+    job = new_job()
+    sizes = {"batch_sizes": [8, 128], "default_batch_size": 8}
+    trainer(zeus(service.url, job_id=job, **sizes)).fit(TakesDicts(), DropsLast(kind))
+    steps = Steps()
+    with pytest.raises(ZeusTrialFailed) as error:
+        trainer(zeus(service.url, job_id=job, **sizes), steps).fit(TakesDicts(), DropsLast(kind))
+    assert steps.count == 0
+    assert f"{few} a batch has 128; nothing was trained" in str(error.value)
+    assert "datamodule DropsLast" in str(error.value)
+    again = zeus(service.url, job_id=job, **sizes)
+    trainer(again).fit(TakesDicts(), DropsLast(kind))
+    assert again.trial.batch_size == 8
+    assert outcomes(service.url, job) == ["converged", "not_converged", "converged"]
+
+
+@pytest.mark.parametrize("data", [DropsLast("empty"), Nothing()])
+def test_a_run_without_any_data_is_an_error_that_teaches_nothing(
+    service: ServiceProcess, data: Data
+) -> None:
+    callback = zeus(service.url)
+    with pytest.raises(
+        ZeusConfigError, match=f"{type(data).__name__} has no batch, so nothing was trained"
+    ):
+        trainer(callback).fit(TakesDicts(), data)
+    assert outcomes(service.url, callback.job.job_id) == ["withdrawn"]
+
+
+class Stops(Callback):
+    def on_train_start(self, trainer: Trainer, module: Any) -> None:
+        trainer.should_stop = True
+
+
+def test_a_run_that_another_callback_stops_before_its_first_batch_is_interrupted(
+    service: ServiceProcess,
+) -> None:
+    callback = zeus(service.url)
+    trainer(callback, Stops()).fit(Net(), Data())
+    assert callback.outcome == "interrupted"
+
+
+def test_without_training_batches_by_the_users_own_wish_nothing_is_an_error(
+    service: ServiceProcess,
+) -> None:
+    callback = zeus(service.url)
+    trainer(callback, limit_train_batches=0).fit(Net(), Data())
+    assert callback.outcome == "withdrawn"
