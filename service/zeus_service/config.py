@@ -1,7 +1,6 @@
 """The service's configuration: environment variables `ZEUS_BSO_*`, or a `.env` file."""
 
 import difflib
-import inspect
 import os
 import re
 from collections.abc import Mapping
@@ -37,6 +36,17 @@ _DRIVERS = {
     "mariadb+asyncmy": "mysql+pymysql",
     "mariadb+aiomysql": "mysql+pymysql",
 }
+_NOT_SET_BY_URL = {
+    "auth_plugin_map",
+    "autocommit",
+    "client_encoding",
+    "cursorclass",
+    "defer_connect",
+    "ssl_disabled",
+    "use_unicode",
+}
+"""Options that drivers take any text for, and then fail or misbehave."""
+
 _LOG_LEVELS = {"WARN": "WARNING", "NOTSET": "DEBUG"}
 """Other names of levels, in the configuration of the Zeus project's server."""
 
@@ -184,12 +194,27 @@ class Config(BaseSettings):
                 f"{url.drivername} is not supported; use sqlite, postgresql, mysql or mariadb"
             )
         url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
-        if url.get_backend_name() == "mysql":
-            _check_mysql_query(url)
+        if "%00" in value:
+            raise ValueError("it contains a NUL character, %00")
+        if (url.port or 0) > 65535:
+            raise ValueError(f"there is no port {url.port}")
         if url.get_backend_name() == "sqlite":
             if not url.database or url.database == ":memory:":
                 raise ValueError("a SQLite database must be a file: workers could not share it")
+            if url.host or url.query:
+                raise ValueError("a SQLite database's URL has only a path: sqlite:///PATH")
             url = url.set(database=str(Path(url.database).expanduser().absolute()))
+            return url.render_as_string(hide_password=False)
+        try:
+            (url.host or "").encode("idna")
+        except UnicodeError:
+            raise ValueError(f"{url.host} cannot be the name of a host") from None
+        if url.get_backend_name() == "mysql" and not url.database:
+            raise ValueError("it names no database: mysql://USER@HOST/DATABASE")
+        if url.query and not _is_accepted(url):
+            each = [name for name in url.query if not _is_accepted(url, name)]
+            names = ", ".join(each or url.query)
+            raise ValueError(f"{url.get_driver_name()} cannot use these options in it: {names}")
         return url.render_as_string(hide_password=False)
 
     @model_validator(mode="after")
@@ -244,15 +269,22 @@ class Config(BaseSettings):
         return bool(self.tokens or self.read_tokens)
 
 
-def _check_mysql_query(url: URL) -> None:
-    """Raise ValueError if PyMySQL would raise TypeError or ValueError at the first connection."""
+def _is_accepted(url: URL, only: str | None = None) -> bool:
+    """Whether the driver accepts the options in a URL's query, or only one; it does not connect."""
+    query = url.query if only is None else {only: url.query[only]}
     dialect = url.get_dialect()
     try:
-        _, options = dialect().create_connect_args(url)
-        inspect.signature(dialect.import_dbapi().connect).bind(**options)
-    except (TypeError, ValueError):
-        names = ", ".join(url.query)
-        raise ValueError(f"PyMySQL does not accept the options in the query: {names}") from None
+        _, options = dialect().create_connect_args(url.set(query=query))
+        if url.get_backend_name() == "postgresql":
+            from psycopg.conninfo import make_conninfo  # not before gevent's patch
+
+            make_conninfo(**options)
+        else:
+            dialect.import_dbapi().connect(**{**options, "defer_connect": True})
+    except Exception:  # noqa: BLE001 - PyMySQL raises any, such as AttributeError
+        return False
+    charset = str(query.get("charset", "utf8mb4"))
+    return _NOT_SET_BY_URL.isdisjoint(query) and charset.lower().startswith("utf8")
 
 
 def _split(tokens: SecretStr | None) -> list[str]:

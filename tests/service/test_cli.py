@@ -16,11 +16,11 @@ from click.testing import CliRunner
 from databases import migrated_database
 from service.jobs import spec_json
 from service_process import ServiceProcess, free_port
-from sqlalchemy import update
+from sqlalchemy import make_url, update
 from waiting import LIMIT_S
 from zeus_service import optimizer
 from zeus_service.cli import main
-from zeus_service.config import Config, UnusableConfig, load_config
+from zeus_service.config import _NOT_SET_BY_URL, Config, UnusableConfig, load_config
 from zeus_service.messages import TrialEnd
 from zeus_service.spec import JobSpec
 from zeus_service.store.models import EVENTS, TRIALS
@@ -183,14 +183,75 @@ def test_the_env_file_of_the_zeus_projects_server_is_taken(
         "foo://u:secret@h/db",
         "oracle://h/d",
         "mysql+asyncpg://u:secret@h/db",
-        "mysql://u:secret@h/db?foo=secret",
-        "mysql://u:secret@h/db?connect_timeout=secret",
-        "mariadb+asyncmy://u:secret@h/db?charset=utf8mb4&host=x&foo=bar",
+        "mysql://u:secret@h:99999/db",
+        "mysql://u:secret@a..b/db",
+        f"postgresql://u:secret@{'x' * 64}.example/db",
+        "mysql://u:secret@h",
+        "postgresql://u:secret@h/d%00b",
+        "sqlite:////tmp/x.sqlite3?timeout=secret",
+        "sqlite://u:secret@h/x.sqlite3",
     ],
 )
 def test_an_invalid_database_url_is_reported_without_its_password(database_url: str) -> None:
     error = one_error(zeus_service("serve", database_url=database_url))
     assert error.startswith("Error: ZEUS_BSO_DATABASE_URL: ")
+    assert "secret" not in error
+
+
+@pytest.mark.parametrize(
+    ("database_url", "names"),
+    [
+        ("mysql://u:secret@h/db?foo=secret", "foo"),
+        ("mysql://u:secret@h/db?ssl=true", "ssl"),
+        ("mysql://u:secret@h/db?charset=nope", "charset"),
+        ("mysql://u:secret@h/db?ssl_ca=/nowhere/secret&charset=utf8mb4", "ssl_ca"),
+        ("mysql://u:secret@h/db?connect_timeout=secret", "connect_timeout"),
+        ("mysql://u:secret@h/db?compress=true&plugin=secret", "compress, plugin"),
+        ("mariadb+asyncmy://u:secret@h/db?charset=utf8mb4&host=x&foo=bar", "foo"),
+        ("postgresql://u:secret@h/db?foo=secret", "foo"),
+        ("postgresql+asyncpg://u:secret@h/db?ssl=require&sslmode=require", "ssl"),
+        ("mysql://u:secret@h/db?charset=latin1", "charset"),
+        *((f"mysql://u:secret@h/db?{name}=0", name) for name in sorted(_NOT_SET_BY_URL)),
+        ("postgresql://u:secret@h/db?client_encoding=sql_ascii", "client_encoding"),
+        *((f"postgresql://u:secret@h/db?{name}=x", name) for name in ("autocommit", "row_factory")),
+    ],
+)
+def test_options_that_the_databases_driver_cannot_use_are_reported_by_name(
+    database_url: str, names: str
+) -> None:
+    error = one_error(zeus_service("jobs", database_url=database_url))
+    assert error.startswith("Error: ZEUS_BSO_DATABASE_URL: ")
+    assert error.endswith(f"cannot use these options in it: {names}")
+
+
+_UNREACHABLE = [
+    "mysql://u:secret@127.0.0.1:1/db",
+    "postgresql://u:secret@127.0.0.1:1/db",
+    "postgresql://u:secret@127.0.0.1:1/db?sslmode=nope",
+    "postgresql://u:secret@127.0.0.1:1/db?connect_timeout=nope",
+    "postgresql://u:secret@127.0.0.1:1/db?user=a&user=b",
+]
+
+
+@pytest.mark.parametrize("database_url", _UNREACHABLE)
+@pytest.mark.parametrize(
+    "command", [("db", "upgrade"), ("db", "downgrade", "-1"), ("db", "current"), ("jobs",)]
+)
+def test_a_server_that_cannot_be_reached_is_reported_by_its_url_in_every_command(
+    database_url: str, command: tuple[str, ...]
+) -> None:
+    error = one_error(zeus_service(*command, database_url=database_url))
+    shown = make_url(Config(database_url=database_url).database_url).set(query={})
+    assert f"the database {shown.render_as_string(hide_password=True)}: " in error
+    assert "secret" not in error
+
+
+@pytest.mark.parametrize("database_url", _UNREACHABLE[:3])
+def test_a_server_that_cannot_be_reached_is_reported_by_its_url_when_it_starts(
+    database_url: str,
+) -> None:
+    error = one_error(zeus_service("serve", "--bind=127.0.0.1:0", database_url=database_url))
+    assert "cannot read the database " in error
     assert "secret" not in error
 
 

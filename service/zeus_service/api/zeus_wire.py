@@ -38,7 +38,7 @@ from typing import Annotated, Any, Self, TypeVar
 from apiflask import APIBlueprint
 from flask import Response, current_app, g, request
 from flask.typing import ResponseReturnValue
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from werkzeug.exceptions import (
     BadRequest,
     Forbidden,
@@ -97,6 +97,13 @@ class ZeusJob(JobSpec):
             "early_stop": "spent",
             "lease_s": 6 * 3600,
         }
+
+    @field_validator("job_id")
+    @classmethod
+    def _stands_in_a_path(cls, value: str) -> str:
+        if value in (".", ".."):  # clients take it out of the paths of /api/v1, even if escaped
+            raise ValueError(f"{value!r} cannot stand in a URL's path; choose another id")
+        return value
 
     @model_validator(mode="after")
     def _starts_with_prefix(self) -> Self:

@@ -57,6 +57,8 @@ def upgrade(app: Flask, revision: str = "head", *, sql: TextIO | None = None) ->
         path = _config().sqlite_path
         if path and sql is None:
             create_sqlite_file(path)
+        elif sql is None:
+            current_revision()  # names what is wrong with a connection
         if sql and not _lies_between(revision):
             sql.write(f"-- nothing to upgrade from {revision.replace(':', ' to ')}\n")
         else:
@@ -73,7 +75,7 @@ def _lies_between(revisions: str) -> bool:
 def downgrade(app: Flask, revision: str) -> None:
     """Migrate down to a revision; `base` drops everything."""
     with app.app_context(), _naming_the_database("migrate"):
-        _check_exists()
+        current_revision()
         command.downgrade(_alembic(), revision)
 
 
@@ -81,7 +83,13 @@ def current_revision() -> str | None:
     """The database's revision, within the application's context, or None without tables."""
     _check_exists()
     with _naming_the_database("read"):
-        return _read_revision()
+        try:
+            return _read_revision()
+        except (SQLAlchemyError, Contended):
+            raise
+        except Exception as error:  # drivers raise any for a URL that they cannot use
+            text = f"{type(error).__name__}: {error}"
+            raise UnusableDatabase(f"cannot read {_shown()}: {text}") from error
 
 
 @use_case(read_only=True)

@@ -272,7 +272,7 @@ def test_a_job_with_an_unsuited_value_is_refused_by_name(wire: Wire, field: str)
 
 
 @pytest.mark.parametrize(
-    "job_id", ["night train", "team/night/trials", "_é日", "'", "a%2Fb", "[/b]", "..", "é" * 300]
+    "job_id", ["night train", "team/night/trials", "_é日", "'", "a%2Fb", "[/b]", "...", "é" * 300]
 )
 @pytest.mark.parametrize("prefix", [1, 0])
 def test_an_id_that_zeus_server_takes_is_taken(app: Flask, job_id: str, prefix: int) -> None:
@@ -295,6 +295,14 @@ def test_an_id_that_zeus_server_takes_is_taken(app: Flask, job_id: str, prefix: 
         assert shown.get_json()["best_batch_size"] == 16
     assert maintenance.rebuild(job_id)
     assert client.delete(f"/jobs?{named}").status_code == 200
+
+
+@pytest.mark.parametrize("job_id", [".", ".."])
+def test_an_id_that_clients_remove_from_paths_is_refused(wire: Wire, job_id: str) -> None:
+    message = error(wire("POST", "/jobs", zeus_job(job_id=job_id, job_id_prefix=".")), 422)
+    assert f"{job_id!r} cannot stand in a URL's path; choose another id" in message
+    made = wire("POST", "/jobs", zeus_job(job_id=None, job_id_prefix=job_id)).json()["job_id"]
+    assert wire("GET", f"/api/v1/jobs/{made}").status_code == 200
 
 
 def test_a_job_id_begins_with_its_prefix(wire: Wire) -> None:
