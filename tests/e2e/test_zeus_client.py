@@ -31,6 +31,7 @@ JOB = {
     "max_epochs": 4,
     "mab_seed": 5,
 }
+SMALL = {"batch_sizes": [8, 16], "num_pruning_rounds": 1, "mab_num_explorations": 1}
 POWER_W = 100  # of two fake GPUs at rest
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 TOKEN = "a secret@: 50%/day".replace(" ", "-")
@@ -81,6 +82,11 @@ class ZeusRun(Running):
         finally:
             self._process.kill()
         self.status = self._process.returncode
+
+    def again(self) -> None:
+        """Begin another run of the job in the same process."""
+        self._say("again")
+        self.started = self._heard()
 
     @property
     def batch_size(self) -> int:
@@ -133,8 +139,39 @@ def test_this_is_the_release_that_the_wire_was_observed_in() -> None:
     assert version("zeus") == "0.16.0"
 
 
-# Each of these runs imports torch and Zeus: one job with a token on PostgreSQL, one with two ranks
-# and neither. The database has no part in how a token or a rank is sent.
+@pytest.mark.parametrize("token", [TOKEN, ""], ids=["token", "no token"])
+@pytest.mark.parametrize("database", ["sqlite", *POSTGRESQL])
+def test_zeus_users_train_a_small_job_on_one_rank_and_on_two(
+    fake_gpus: FakeDriver, tmp_path: Path, database: str, token: str
+) -> None:
+    fake_gpus.freeze()
+    with a_service(database, token, tmp_path) as (service, url):
+        for ranks in (1, 2):
+            job = {"job_id": f"digits-{ranks}", **SMALL}
+            with ZeusRun(url, fake_gpus, ranks=ranks, **job) as run:
+                assert (run.batch_size, run.started["trial_number"]) == (16, 1)
+                run.converge(300)
+                run.again()
+                assert run.batch_size == 8
+                assert run.epoch(200, 0.5) == {"finished": False, "failed": None}
+                assert "cost upper bound" in run.epoch(500, 0.95)["failed"]
+                run.again()
+                assert run.batch_size == 16
+                run.converge(60)
+            assert run.status == 0, run.errors
+            found = [
+                (t["batch_size"], t["why"], t["outcome"], pytest.approx(t["cost"] * ranks))
+                for t in trials(service, job["job_id"], token)
+            ]
+            assert found == [
+                (16, "explore", "converged", 300),
+                (8, "explore", "early_stopped", 700),
+                (16, "exploit", "converged", 60),
+            ]
+
+
+# Each of these runs is a process of its own, which imports torch and Zeus: one job with a token on
+# PostgreSQL, one with two ranks and neither.
 
 
 @pytest.mark.parametrize("database", POSTGRESQL)
@@ -221,11 +258,10 @@ def check_a_whole_job(service: ServiceProcess, token: str) -> None:
 
 def test_zeus_users_train_a_whole_job_on_two_ranks(fake_gpus: FakeDriver, tmp_path: Path) -> None:
     fake_gpus.freeze()
-    job = {"batch_sizes": [8, 16], "num_pruning_rounds": 1, "mab_num_explorations": 1}
     with a_service("sqlite", "", tmp_path) as (service, url):
 
         def a_run() -> ZeusRun:
-            return ZeusRun(url, fake_gpus, ranks=2, **job)
+            return ZeusRun(url, fake_gpus, ranks=2, **SMALL)
 
         with a_run() as run:
             assert (run.batch_size, run.started["trial_number"]) == (16, 1)

@@ -1,8 +1,8 @@
-"""One run of a recurring job under the Zeus project's own client, told what to do on stdin.
+"""Runs of a recurring job under the Zeus project's own client, told what to do on stdin.
 
-`epoch METRIC` ends an epoch, `raise` fails as a training script may; the end of the input ends the
-script. Every epoch, and the start before them, is answered by a line of JSON: a list, an object for
-each rank.
+`epoch METRIC` ends an epoch, `again` begins another run in this process, `raise` fails as a
+training script may; the end of the input ends the script. Each epoch, and each run's start before
+them, is answered by a line of JSON: a list, an object for each rank.
 
 Under torchrun it is a data-parallel run as Zeus's README describes it: rank zero asks for a batch
 size and broadcasts it with the trial's number; each rank reports what it has measured itself.
@@ -66,9 +66,12 @@ def commands() -> Iterator[str]:
         yield line.strip()
 
 
-def main(url: str, spec: str) -> None:
-    # Each rank measures a GPU of its own, or the only one all of them.
-    monitor = Monitor(gpu_indices=None if WORLD_SIZE == 1 else [RANK], cpu_indices=[])
+# Each rank measures a GPU of its own, or the only one all of them.
+monitor = Monitor(gpu_indices=None if WORLD_SIZE == 1 else [RANK], cpu_indices=[])
+
+
+def begin(url: str, spec: str) -> BatchSizeOptimizer:
+    """Begin a run."""
     optimizer = BatchSizeOptimizer(monitor, url, JobSpec(**json.loads(spec)), rank=RANK)
     if RANK == 0:
         optimizer.get_batch_size()
@@ -81,12 +84,20 @@ def main(url: str, spec: str) -> None:
         batch_size=optimizer.current_batch_size,
         trial_number=optimizer.trial_number,
     )
+    return optimizer
+
+
+def main(url: str, spec: str) -> None:
+    optimizer = begin(url, spec)
     for line in commands():
         command, _, metric = line.partition(" ")
         if command == "raise":
             if RANK == 0:
                 raise RuntimeError("the training fails")
             continue  # and wait for rank zero, until torchrun ends this one
+        if command == "again":
+            optimizer = begin(url, spec)
+            continue
         try:
             optimizer.on_evaluate(float(metric) - RANK / 1000)  # of the rank's own data
         except ZeusBSOTrainFailError as error:
