@@ -193,7 +193,7 @@ def test_the_env_file_of_the_zeus_projects_server_is_taken(
     ],
 )
 def test_an_invalid_database_url_is_reported_without_its_password(database_url: str) -> None:
-    error = one_error(zeus_service("serve", database_url=database_url))
+    error = one_error(zeus_service("jobs", database_url=database_url))
     assert error.startswith("Error: ZEUS_BSO_DATABASE_URL: ")
     assert "secret" not in error
 
@@ -246,12 +246,18 @@ def test_a_server_that_cannot_be_reached_is_reported_by_its_url_in_every_command
     assert "secret" not in error
 
 
-@pytest.mark.parametrize("database_url", _UNREACHABLE[:3])
-def test_a_server_that_cannot_be_reached_is_reported_by_its_url_when_it_starts(
-    database_url: str,
+@pytest.mark.parametrize(
+    ("database_url", "words"),
+    [
+        *((url, "cannot read the database ") for url in _UNREACHABLE[:2]),
+        ("mysql://u:secret@h/db?ssl=true", "cannot use these options in it: ssl"),
+    ],
+)
+def test_a_database_url_that_cannot_be_used_is_reported_when_it_starts(
+    database_url: str, words: str
 ) -> None:
     error = one_error(zeus_service("serve", "--bind=127.0.0.1:0", database_url=database_url))
-    assert "cannot read the database " in error
+    assert words in error
     assert "secret" not in error
 
 
