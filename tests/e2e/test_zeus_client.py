@@ -170,7 +170,7 @@ def test_zeus_users_train_a_small_job_on_one_rank_and_on_two(
             ]
 
 
-# Each of these runs is a process of its own, which imports torch and Zeus: one job with a token on
+# These have runs in processes of their own, which end in other ways, too: one job with a token on
 # PostgreSQL, one with two ranks and neither.
 
 
@@ -259,33 +259,27 @@ def check_a_whole_job(service: ServiceProcess, token: str) -> None:
 def test_zeus_users_train_a_whole_job_on_two_ranks(fake_gpus: FakeDriver, tmp_path: Path) -> None:
     fake_gpus.freeze()
     with a_service("sqlite", "", tmp_path) as (service, url):
-
-        def a_run() -> ZeusRun:
-            return ZeusRun(url, fake_gpus, ranks=2, **SMALL)
-
-        with a_run() as run:
+        with ZeusRun(url, fake_gpus, ranks=2, **SMALL) as run:
             assert (run.batch_size, run.started["trial_number"]) == (16, 1)
             run.converge(300)
-        assert run.status == 0, run.errors
-        with a_run() as run:
+            run.again()
             assert run.batch_size == 8
             run.epoch(10, 0.5)
             run.fail()
         assert run.status == 1
-        with a_run() as run:
+        with ZeusRun(url, fake_gpus, ranks=2, **SMALL) as run:
             assert run.batch_size == 8  # the failure said nothing about it
             run.epoch(200, 0.5)
             assert "cost upper bound" in run.epoch(500, 0.95)["failed"]
-        with a_run() as run:
+            run.again()
             assert run.batch_size == 16
             for _ in range(3):
                 assert run.epoch(10, 0.5) == {"finished": False, "failed": None}
             assert "Train failed to converge within max_epoch" in run.epoch(10, 0.5)["failed"]
-        with a_run() as run:
+            run.again()
             assert run.batch_size == 16
             run.converge(60)
         assert run.status == 0, run.errors
-
         recorded = trials(service, "digits-1")
     found = [(t["batch_size"], t["why"], t["outcome"]) for t in recorded]
     assert found == [
