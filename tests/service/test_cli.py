@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import requests
 from click.testing import CliRunner
-from databases import migrated_database
+from databases import POSTGRESQL, migrated_database, server_url
 from service.jobs import spec_json
 from service_process import ServiceProcess, free_port
 from sqlalchemy import make_url, update
@@ -244,6 +244,17 @@ def test_a_server_that_cannot_be_reached_is_reported_by_its_url_in_every_command
     shown = make_url(Config(database_url=database_url).database_url).set(query={})
     assert f"the database {shown.render_as_string(hide_password=True)}: " in error
     assert "secret" not in error
+
+
+@pytest.mark.parametrize("name", POSTGRESQL)
+@pytest.mark.parametrize("command", [("db", "upgrade"), ("db", "downgrade", "-1"), ("jobs",)])
+def test_an_error_of_the_driver_that_is_none_of_the_database_is_reported_too(
+    name: str, command: tuple[str, ...]
+) -> None:
+    url = server_url(name).update_query_dict({"options": "-c client_encoding=sql_ascii"})
+    error = one_error(zeus_service(*command, database_url=url.render_as_string(False)))
+    assert "cannot read the database " in error
+    assert "TypeError: " in error
 
 
 @pytest.mark.parametrize(
