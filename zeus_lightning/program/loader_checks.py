@@ -115,7 +115,7 @@ def too_few_samples(trainer: Trainer, batch_size: int) -> str | None:
 
 def _samples(loader: Any, enough: int) -> int:
     """The samples that a device gets from a dataloader; 0 if unknown, and `enough` if more."""
-    dataset = getattr(loader, "dataset", None)
+    dataset: Any = getattr(loader, "dataset", None)
     with suppress(Exception):  # of the user's code
         if isinstance(dataset, IterableDataset):
             return sum(1 for _ in islice(dataset, enough))
