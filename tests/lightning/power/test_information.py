@@ -149,6 +149,15 @@ def test_the_first_windows_of_a_cold_gpu_are_not_believed_alone() -> None:
     assert COST(load(choice(search(), windows))) <= 1.005 * best
 
 
+def test_the_first_window_moves_the_belief_less_than_a_later_one() -> None:
+    rest = [load(limit_w) for limit_w in LIMITS if limit_w != 150] * 2
+    off = slowed(load(150), 0.97)
+    expected = [
+        believe(LIMITS, windows, COST).point(150).time_s for windows in ([off, *rest], [*rest, off])
+    ]
+    assert off.time_s < expected[1] < expected[0] < load(150).time_s
+
+
 @pytest.mark.parametrize("best_w", LIMITS[:-1])
 def test_the_model_does_not_bind_where_windows_refute_it(best_w: int) -> None:
     """No GPU of the model has one limit that is a third better than its neighbours.
