@@ -11,7 +11,7 @@ help:
 	@echo "make quick    run the tests that start no process: two minutes"
 	@echo "make test     run the whole test suite"
 	@echo "make lint     ruff, mypy and import-linter"
-	@echo "make figures  draw the figures of docs"
+	@echo "make figures  draw the figures of docs, and take the pictures of the page"
 	@echo "make install  create .venv; the others do it themselves"
 
 install: $(STAMP)
@@ -48,6 +48,7 @@ format: install
 figures: install
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[figures]'
 	$(BIN)/python docs/figures.py
+	$(BIN)/python docs/screenshots.py
 
 constraints:
 	rm -rf $(VENV)

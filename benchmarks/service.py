@@ -197,6 +197,7 @@ class Service:
     port: int
     arbiter: psutil.Process
     """gunicorn's first process."""
+    database_url: str
 
     def workers_cpu_seconds(self) -> float:
         """CPU time of the workers so far."""
@@ -234,7 +235,7 @@ def service(
                     if probe.connect_ex(("127.0.0.1", port)) == 0:
                         break
                 time.sleep(0.1)
-            yield Service(port, psutil.Process(process.pid))
+            yield Service(port, psutil.Process(process.pid), environment["ZEUS_BSO_DATABASE_URL"])
         finally:
             process.terminate()
             process.wait()

@@ -26,6 +26,7 @@ from zeus_service.api.request_log import set_up_request_log
 from zeus_service.api.v1 import JobIdConverter, v1
 from zeus_service.api.zeus_wire import zeus_wire
 from zeus_service.config import Config
+from zeus_service.pages.routes import pages
 from zeus_service.store.engine import engine_options, set_up
 from zeus_service.store.migrate import known_revisions
 from zeus_service.store.models import db
@@ -80,4 +81,5 @@ def make_app(config: Config | None = None) -> APIFlask:
     if config.zeus_wire:
         app.register_blueprint(zeus_wire)
     app.register_blueprint(health)
+    app.register_blueprint(pages)
     return app

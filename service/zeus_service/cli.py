@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
@@ -28,6 +29,7 @@ from zeus_service.store.migrate import UnusableDatabase
 
 if TYPE_CHECKING:
     from zeus_service.messages import JobSummary
+    from zeus_service.remote import RemoteService
 
 _UNUSABLE = (
     UnusableConfig,
@@ -66,9 +68,9 @@ def main() -> None:
     """The batch size service for recurring training jobs.
 
     Configuration comes from the variables ZEUS_BSO_*, in the environment or in a .env file:
-    DATABASE_URL, DATABASE_PASSWORD, TOKEN and READ_TOKEN (or DATABASE_URL_FILE and so on, to read
-    them from files), INSECURE, ALLOWED_HOSTS, ZEUS_WIRE, PRICE_PER_KWH, CARBON_INTENSITY,
-    LOG_LEVEL, LOG_FORMAT and ECHO_SQL.
+    DATABASE_URL, DATABASE_PASSWORD, TOKEN, READ_TOKEN and SECRET_KEY (or DATABASE_URL_FILE and so
+    on, to read them from files), INSECURE, ALLOWED_HOSTS, ZEUS_WIRE, PRICE_PER_KWH,
+    CARBON_INTENSITY, LOG_LEVEL, LOG_FORMAT and ECHO_SQL.
     """
 
 
@@ -134,12 +136,21 @@ def jobs(url: str | None, as_json: bool) -> None:
     type=click.IntRange(1, 1000),
     help="How many of the latest to list.",
 )
+@click.option(
+    "--plot",
+    metavar="PAGE.html",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write a page with the job's figures, which needs no service and no network, instead.",
+)
 @_remote
 @_as_json
-def show(job_id: str, trials: int, url: str | None, as_json: bool) -> None:
+def show(job_id: str, trials: int, plot: Path | None, url: str | None, as_json: bool) -> None:
     """Show a job's batch sizes and its latest trials."""
     with _reader(url) as reader:
         job = reader.get_job(job_id)
+        if plot is not None:
+            _plot(plot, job_id, None if url is None else reader)
+            return
         latest = reader.list_trials(job_id, after=max(0, job.trials - trials), limit=1000)
     if as_json:
         listed = latest.model_dump()
@@ -173,6 +184,18 @@ def show(job_id: str, trials: int, url: str | None, as_json: bool) -> None:
     )
     for number in latest.broken:
         click.echo(f"trial {number}: its row cannot be read")
+
+
+def _plot(path: Path, job_id: str, remote: "RemoteService | None") -> None:
+    from zeus_service.pages import job_figures, standalone
+
+    draw = job_figures.draw if remote is None else remote.get_figure
+    page = standalone.page(job_id, {name: draw(job_id, name) for name in job_figures.FIGURES})
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{path}: cannot be written: {error.strerror}") from error
+    click.echo(path)
 
 
 @main.command()

@@ -68,7 +68,7 @@ with `zeus-bso`."""
 _OF_ZEUS = ("DB_USER", "DB_PASSWORD", "ROOT_PASSWORD", "SERVER_PORT")
 """The rest of variables in the Zeus project's `.env` that only its containers read."""
 
-_SECRETS = ("database_url", "database_password", "token", "read_token")
+_SECRETS = ("database_url", "database_password", "token", "read_token", "secret_key")
 
 
 def _log_level(name: str) -> str:
@@ -106,6 +106,8 @@ class Config(BaseSettings):
             blanks, at least 16 characters. Default: requests need no token, and the service
             listens on loopback only.
         read_token: Bearer tokens that may only read, in the same form.
+        secret_key: Signs the cookies of those who sign in on the page; at least 16 characters.
+            Default: one that is made once and stored in the database.
         insecure: Listen on any address without a token (`ZEUS_BSO_INSECURE`).
         allowed_hosts: Names of the service in addition to those of loopback, separated by commas.
             Default: any name, but of loopback only if the service listens there without a token.
@@ -135,6 +137,8 @@ class Config(BaseSettings):
     token_file: Path | None = None
     read_token: SecretStr | None = None
     read_token_file: Path | None = None
+    secret_key: SecretStr | None = None
+    secret_key_file: Path | None = None
     insecure: bool = False
     allowed_hosts: Annotated[str, AfterValidator(_host_names)] = ""
     zeus_wire: bool = True
@@ -177,6 +181,15 @@ class Config(BaseSettings):
         if any(len(token) < MIN_TOKEN for token in tokens):
             raise ValueError(
                 f"a token must have at least {MIN_TOKEN} characters: try `openssl rand -hex 32`"
+            )
+        return value
+
+    @field_validator("secret_key")
+    @classmethod
+    def _is_long(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and len(value.get_secret_value()) < MIN_TOKEN:
+            raise ValueError(
+                f"a key must have at least {MIN_TOKEN} characters: try `openssl rand -hex 32`"
             )
         return value
 

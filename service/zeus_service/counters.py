@@ -22,3 +22,6 @@ exhausted_starts = Counter(
 energy_j = Counter(
     "zeus_bso_energy_joules", "Energy reported by trials, in joules.", registry=REGISTRY
 )
+sign_ins_failed = Counter(
+    "zeus_bso_sign_ins_failed", "Sign-ins on the page without a valid token.", registry=REGISTRY
+)

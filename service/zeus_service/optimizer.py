@@ -13,11 +13,10 @@ import secrets
 import numpy as np
 from sqlalchemy import Connection
 
-from zeus_service import counters, history, messages, stopping
+from zeus_service import choice_texts, counters, history, messages, stopping
 from zeus_service.errors import (
     BrokenJob,
     Contended,
-    ExhaustedJob,
     JobConflict,
     KeyConflict,
     NotFound,
@@ -28,8 +27,7 @@ from zeus_service.errors import (
 )
 from zeus_service.outcomes import RESUMABLE
 from zeus_service.policies import DEFAULT_POLICY, POLICIES, policy_of
-from zeus_service.policies.base import ArmEstimate, Choice, NoBatchSizeLeft
-from zeus_service.policies.unfinished import IN_A_ROW, passed_over
+from zeus_service.policies.base import Choice, NoBatchSizeLeft
 from zeus_service.spec import JobSpec
 from zeus_service.store import jobs, leases, statements, trials
 from zeus_service.store.damage import REBUILD, reading
@@ -116,18 +114,13 @@ def start_trial(
             job.append(event)
     number = job.stored.trials + 1
     policy = policy_of(job.spec)
-    rng = np.random.default_rng([job.spec.random_seed(), number])
     try:
-        choice = policy.next_batch_size(job.spec, job.state, rng)
+        choice = policy.next_batch_size(job.spec, job.state, _random(job.spec, number))
     except NoBatchSizeLeft:
         running = trials.running_batch_size(connection, job_id)
         if running is None:
             counters.exhausted_starts.inc()
-            raise ExhaustedJob(
-                f"job {job_id!r} has no batch size left to try: "
-                f"{_failures(policy.describe(job.spec, job.state))}. Register it under another "
-                "job_id, with a target that can be reached, more epochs, or other batch sizes."
-            ) from None
+            raise choice_texts.exhausted(policy, job.spec, job.state) from None
         choice = Choice(running, "fallback")
     start = messages.TrialStart(
         job_id=job_id,
@@ -135,7 +128,7 @@ def start_trial(
         generation=secrets.token_hex(8),
         batch_size=choice.batch_size,
         why=choice.why,
-        reason=_reason(policy.stage(job.spec, job.state), choice, passed_over(job.state)),
+        reason=choice_texts.reason(policy, job.spec, job.state, choice),
         cost_bound=job.cost_bound,
         lease_s=job.spec.lease_s,
     )
@@ -291,9 +284,28 @@ def heartbeat(
 
 
 @use_case(read_only=True)
-def get_job(connection: Connection, job_id: str) -> messages.Job:
-    """Return a job with the policy's beliefs about its batch sizes."""
-    return _with_beliefs(connection, jobs.get(connection, job_id))
+def get_job(connection: Connection, job_id: str, *, count: bool = True) -> messages.Job:
+    """Return a job with the policy's beliefs about its batch sizes.
+
+    To count its `outcomes` takes a pass over all its trials; without `count` they are empty.
+    """
+    return _with_beliefs(connection, jobs.get(connection, job_id), count=count)
+
+
+@use_case(read_only=True)
+def next_choice(connection: Connection, job_id: str) -> tuple[Choice, str]:
+    """Return what the next start of a trial would get if nothing changed before it, and why.
+
+    Raises:
+        ExhaustedJob: Every batch size has failed.
+    """
+    job = jobs.get(connection, job_id)
+    policy = policy_of(job.spec)
+    try:
+        choice = policy.next_batch_size(job.spec, job.state, _random(job.spec, job.trials + 1))
+    except NoBatchSizeLeft:
+        raise choice_texts.exhausted(policy, job.spec, job.state) from None
+    return choice, choice_texts.reason(policy, job.spec, job.state, choice)
 
 
 @use_case(read_only=True)
@@ -377,13 +389,13 @@ def _summary(job: StoredJob) -> messages.JobSummary:
     )
 
 
-def _with_beliefs(connection: Connection, job: StoredJob) -> messages.Job:
+def _with_beliefs(connection: Connection, job: StoredJob, *, count: bool = True) -> messages.Job:
     return messages.Job(
         **_summary(job).model_dump(),
         spec=job.spec,
         cost_bound=job.cost_bound,
         arms=policy_of(job.spec).describe(job.spec, job.state),
-        outcomes=jobs.count_trials(connection, job.spec.job_id),
+        outcomes=jobs.count_trials(connection, job.spec.job_id) if count else {},
     )
 
 
@@ -402,24 +414,5 @@ def _finished(trial: messages.Trial) -> TrialFinished:
     )
 
 
-def _reason(stage: str, choice: Choice, passed: dict[int, str]) -> str:
-    text = {
-        "explore": f"to learn what it costs (stage: {stage})",
-        "exploit": "it looks cheapest after the runs so far",
-        "concurrent": "another trial is exploring, so this run uses the best batch size known, or "
-        "the default",
-        "fallback": "all batch sizes have failed, but a trial with this one is still running",
-    }[choice.why]
-    if not passed:
-        return text
-    ends = f"the latest {IN_A_ROW} or more trials ended without a result with each of " + ", ".join(
-        f"{batch_size} ({outcome})" for batch_size, outcome in passed.items()
-    )
-    return f"{text}; {ends}"
-
-
-def _failures(arms: list[ArmEstimate]) -> str:
-    tried = [f"{arm.batch_size} ({arm.status})" for arm in arms if arm.pulls]
-    beyond = [str(arm.batch_size) for arm in arms if not arm.pulls]
-    text = f"{', '.join(tried)} failed"
-    return f"{text}; {', '.join(beyond)} lie beyond these and were not tried" if beyond else text
+def _random(spec: JobSpec, trial_number: int) -> np.random.Generator:
+    return np.random.default_rng([spec.random_seed(), trial_number])

@@ -4,17 +4,19 @@ import json
 import re
 from collections.abc import Iterable
 from http.client import HTTPException, HTTPMessage
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from zeus_service.errors import UnusableService
 from zeus_service.messages import Job, JobList, JobSavings, Savings, TrialList
 
+T = TypeVar("T")
 Message = TypeVar("Message", bound=BaseModel)
+_FIGURE = TypeAdapter(dict[str, Any])
 
 _TIMEOUT_S = 30
 _NO_ACCESS = (401, 403)
@@ -61,10 +63,18 @@ class RemoteService:
             return self._get(Savings, "/savings", days=days)
         return self._get(JobSavings, f"{_path(job_id)}/savings", days=days)
 
+    def get_figure(self, job_id: str, name: str) -> dict[str, Any]:
+        """Return a figure of a job, as the service's page of it shows it."""
+        address = f"{self._url}/job/{quote(job_id, safe='')}/figures/{name}"
+        return self._parsed(address, _FIGURE)
+
     def _get(self, kind: type[Message], path: str, **query: object) -> Message:
         address = f"{self._url}/api/v1{path}?{urlencode(query)}"
+        return self._parsed(address, TypeAdapter(kind))
+
+    def _parsed(self, address: str, kind: TypeAdapter[T]) -> T:
         try:
-            return kind.model_validate_json(self._read(address))
+            return kind.validate_json(self._read(address))
         except HTTPError as error:
             raise self._refused(error) from error
         except (URLError, OSError, HTTPException) as error:

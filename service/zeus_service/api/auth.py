@@ -19,7 +19,7 @@ READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 def require_access() -> None:
     """Check a request's token, if tokens are configured; to be called before each request."""
-    given = _bearer(request.headers.get("Authorization", ""))
+    given = bearer(request.headers.get("Authorization", ""))
     how = "send a token of this service as `Authorization: Bearer TOKEN`"
     _check(given, how, "bearer", writes=request.method not in READING)
 
@@ -30,7 +30,7 @@ def require_access_by_password() -> None:
     if basic and basic.type == "basic":
         given = (basic.password or "").encode()
     else:
-        given = _bearer(request.headers.get("Authorization", ""))
+        given = bearer(request.headers.get("Authorization", ""))
     how = (
         "this service needs a token: put it into the server's URL as the password, "
         "http://zeus:TOKEN@HOST:PORT, with any user name"
@@ -42,8 +42,8 @@ def _check(given: bytes, how: str, scheme: str, *, writes: bool) -> None:
     config: Config = current_app.extensions["zeus_config"]
     if not config.has_tokens:
         return
-    may_write = _is_one_of(given, config.tokens)
-    may_read = _is_one_of(given, config.read_tokens)
+    may_write = is_one_of(given, config.tokens)
+    may_read = is_one_of(given, config.read_tokens)
     if not (may_write or may_read):
         challenge = WWWAuthenticate(scheme, {"realm": "zeus-service"})
         raise Unauthorized(how, www_authenticate=challenge)
@@ -51,11 +51,12 @@ def _check(given: bytes, how: str, scheme: str, *, writes: bool) -> None:
         raise Forbidden("this token may only read")
 
 
-def _bearer(header: str) -> bytes:
+def bearer(header: str) -> bytes:
+    """The token in an `Authorization` header; empty without one."""
     scheme, _, token = header.partition(" ")
     return token.strip().encode("latin-1", "replace") if scheme.lower() == "bearer" else b""
 
 
-def _is_one_of(given: bytes, tokens: Iterable[str]) -> bool:
+def is_one_of(given: bytes, tokens: Iterable[str]) -> bool:
     """Compare with every token in constant time, so that the duration leaks nothing."""
     return sum(hmac.compare_digest(given, token.encode()) for token in tokens) > 0

@@ -94,12 +94,16 @@ def set_up_errors(app: APIFlask) -> None:
     @app.errorhandler(exc.DBAPIError)
     @app.errorhandler(exc.TimeoutError)
     def database_failed(error: exc.DBAPIError | exc.TimeoutError) -> Response:
-        if isinstance(error, exc.IntegrityError | exc.DataError):
-            raise error  # a defect of the service, not of the database
-        reason = cause(error)
-        logger.error("database: %s", reason)
+        log_database_error(error)
         # the reason may name the database's host, port and user
         return problem(503, _code(503), "the database cannot be used; the service's log says why")
+
+
+def log_database_error(error: exc.DBAPIError | exc.TimeoutError) -> None:
+    """Log why the database cannot be used; raise an error that is the service's own defect."""
+    if isinstance(error, exc.IntegrityError | exc.DataError):
+        raise error
+    logger.error("database: %s", cause(error))
 
 
 def _code(status: int) -> str:

@@ -30,6 +30,7 @@ from zeus_service.store.clock import unix_now
 from zeus_service.store.damage import REBUILD, reading
 from zeus_service.store.models import CHECKPOINTS, EVENTS, JOBS, SAVED_ON_DAYS, TRIALS
 from zeus_service.store.savings import no_savings, savings_added, savings_of, savings_values
+from zeus_service.store.standing import Standing, stage_and_best
 from zeus_service.store.transactions import after_commit
 from zeus_service.store.writes import Writes, bind_values, statement
 
@@ -60,6 +61,7 @@ class StoredJob:
     updated_at: float
     ledger: books.Ledger
     saved: books.Saved | None
+    standing: Standing
 
     @classmethod
     def of(cls, row: Row[Any]) -> StoredJob:
@@ -72,7 +74,7 @@ class StoredJob:
             numbers = _Numbers.model_validate(row, from_attributes=True)
             books_of = books.checked(row.ledger), savings_of(row)
         counts = numbers.trials, numbers.events, numbers.updated_at
-        return cls(spec, row.state, numbers.cost_bound, *counts, *books_of)
+        return cls(spec, row.state, numbers.cost_bound, *counts, *books_of, Standing.of(row))
 
 
 @dataclass(frozen=True)
@@ -166,14 +168,13 @@ def replace_state(connection: Connection, spec: JobSpec, state: State) -> bool:
 
     What is stored may be anything.
     """
-    bound, stored = _cost_bound(spec, state), None
-    this = JOBS.c.job_id == spec.job_id
+    wanted = {"state": state, "cost_bound": _cost_bound(spec, state), **stage_and_best(spec, state)}
+    this, stored = JOBS.c.job_id == spec.job_id, None
     with suppress(BrokenJob), reading("its state"):
-        stored = connection.execute(select(*JOBS.c["state", "cost_bound"]).where(this)).one()
-    if stored == (state, bound):
+        stored = connection.execute(select(*JOBS.c[tuple(wanted)]).where(this)).mappings().one()
+    if stored == wanted:
         return False
-    changes = {"state": state, "cost_bound": bound, "updated_at": unix_now()}
-    connection.execute(update(JOBS).where(this).values(changes))
+    connection.execute(update(JOBS).where(this).values(**wanted, updated_at=unix_now()))
     return True
 
 
@@ -224,11 +225,13 @@ def _latest(connection: Connection, job_id: str, column: sa.Column[int]) -> int:
 
 def add(connection: Connection, spec: JobSpec) -> None:
     """Store a new job."""
+    state = history.fold(spec, [])
     connection.execute(
         insert(JOBS).values(
             job_id=spec.job_id,
             spec=spec.model_dump(mode="json"),
-            state=history.fold(spec, []),
+            state=state,
+            **Standing().after(spec, state).columns(),
             cost_bound=None,
             trials=0,
             events=0,
@@ -350,6 +353,7 @@ class LockedJob:
             "trials": max(self.stored.trials, self._events[-1].trial_number),  # one more by a start
             "events": self.stored.events + len(self._events),
             "ledger": self.ledger,
+            **self.stored.standing.after(self.spec, self.state, self._events).columns(),
         }
         saved, expected = self.stored.saved, None
         if any(event.kind != "started" for event in self._events):
@@ -399,8 +403,9 @@ class LockedJob:
             return False
         for table in (CHECKPOINTS, EVENTS, TRIALS, SAVED_ON_DAYS):
             self._connection.execute(sa.delete(table).where(table.c.job_id == spec.job_id))
-        row = {"spec": spec.model_dump(mode="json"), "state": history.fold(spec, [])}
-        row |= no_savings(spec)
+        state = history.fold(spec, [])
+        row = {"spec": spec.model_dump(mode="json"), "state": state}
+        row |= no_savings(spec) | Standing().after(spec, state).columns()
         times = {"created_at": unix_now(), "updated_at": unix_now()}
         job = update(JOBS).where(JOBS.c.job_id == spec.job_id)
         self._connection.execute(job.values(**row, **times, cost_bound=None, events=0))

@@ -75,6 +75,11 @@ class JobRow(db.Model):  # type: ignore[name-defined, misc]
     saved_time_s_error: Mapped[float | None]
     saved_cost: Mapped[float | None]
     saved_cost_error: Mapped[float | None]
+    # What lists of jobs show, sort and filter by; see `store.standing`.
+    stage: Mapped[str] = mapped_column(sa.String(255))
+    best_batch_size: Mapped[int | None]
+    exploits: Mapped[int]
+    failures: Mapped[int]
 
 
 class TrialRow(db.Model):  # type: ignore[name-defined, misc]
@@ -203,6 +208,16 @@ class SavedOnDayRow(db.Model):  # type: ignore[name-defined, misc]
     cost_error: Mapped[float]
 
 
+class SecretRow(db.Model):  # type: ignore[name-defined, misc]
+    """A secret that all replicas share; see `zeus_service.store.secret_key`."""
+
+    __tablename__ = "secrets"
+    __table_args__ = _TABLE
+
+    name: Mapped[str] = mapped_column(sa.String(32), primary_key=True)
+    value: Mapped[str] = mapped_column(sa.String(255))
+
+
 JOBS: sa.Table = JobRow.__table__
 TRIALS: sa.Table = TrialRow.__table__
 REPORTS: sa.Table = ReportRow.__table__
@@ -210,3 +225,4 @@ EVENTS: sa.Table = EventRow.__table__
 CHECKPOINTS: sa.Table = CheckpointRow.__table__
 POWER_PROFILES: sa.Table = PowerProfileRow.__table__
 SAVED_ON_DAYS: sa.Table = SavedOnDayRow.__table__
+SECRETS: sa.Table = SecretRow.__table__

@@ -14,6 +14,7 @@ from sqlalchemy import and_, bindparam, select, update
 
 from zeus_service.store import leases
 from zeus_service.store.models import EVENTS, JOBS, REPORTS, SAVED_ON_DAYS, TRIALS
+from zeus_service.store.standing import COLUMNS
 from zeus_service.store.writes import Addition, Writes, parameters
 
 _THIS_TRIAL = and_(
@@ -23,7 +24,7 @@ _START_WITH_KEY = TRIALS.alias("start_with_key")
 _REPORT = ("reports", "epoch", "time_s", "energy_j", "metric", "cost", "lease_expires_at")
 _END = ("outcome", "reason", "ended_at")
 SAVED = tuple(column.name for column in JOBS.c if column.name.startswith("saved_"))
-_ADVANCED = ("state", "cost_bound", "trials", "events", "updated_at", "ledger", *SAVED)
+_ADVANCED = ("state", "cost_bound", "trials", "events", "updated_at", "ledger", *SAVED, *COLUMNS)
 
 # --- reads ---------------------------------------------------------------------------------------
 

@@ -42,6 +42,10 @@ def upgrade() -> None:
         sa.Column("saved_time_s_error", sa.Double(), nullable=True),
         sa.Column("saved_cost", sa.Double(), nullable=True),
         sa.Column("saved_cost_error", sa.Double(), nullable=True),
+        sa.Column("stage", sa.String(length=255), nullable=False),
+        sa.Column("best_batch_size", sa.Integer(), nullable=True),
+        sa.Column("exploits", sa.Integer(), nullable=False),
+        sa.Column("failures", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("job_id", name="pk_jobs"),
         postgresql_with={"fillfactor": 50},
         **MYSQL,
@@ -153,9 +157,17 @@ def upgrade() -> None:
         **MYSQL,
     )
     op.create_index("ix_saved_on_days_job_id", "saved_on_days", ["job_id"])
+    op.create_table(
+        "secrets",
+        sa.Column("name", sa.String(length=32), nullable=False),
+        sa.Column("value", sa.String(length=255), nullable=False),
+        sa.PrimaryKeyConstraint("name", name="pk_secrets"),
+        **MYSQL,
+    )
 
 
 def downgrade() -> None:
+    op.drop_table("secrets")
     op.drop_table("saved_on_days")
     for table in ("power_profiles", "checkpoints", "reports", "trials", "events", "jobs"):
         op.drop_table(table)

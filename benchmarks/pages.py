@@ -1,0 +1,132 @@
+"""How long the pages take on a large service: 10,000 jobs, and one job with a long history.
+
+    ZEUS_TEST_POSTGRES_URL=postgresql://postgres@127.0.0.1/postgres python benchmarks/pages.py
+    python benchmarks/pages.py --server ''     # SQLite
+
+Each page and each of its requests is to take at most 500 ms, and a worker's memory is to stay
+bounded. These are measurements to read, not tests.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import requests
+import sqlalchemy as sa
+from long_job import add_history
+from rich.console import Console
+from rich.table import Table
+from zeus_service.config import Config
+from zeus_service.store.models import JOBS, TRIALS
+
+from service import HERE, JOB, Service, service
+
+LONG = "a-long-job"
+FIGURES = ("valley", "costs", "regret", "power")
+
+
+def main() -> None:
+    """Fill a service, measure its pages, and print a table."""
+    parser = ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--server", default=os.environ.get("ZEUS_TEST_POSTGRES_URL"))
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--trials", type=int, default=100_000)
+    parser.add_argument("--reports", type=int, default=10, help="of each trial")
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        running = stack.enter_context(service(HERE, given.server or None, 0.0, folder, 1))
+        url = f"http://127.0.0.1:{running.port}"
+        _fill(url, running.database_url, given.jobs, given.trials, given.reports)
+        Console(width=100).print(_table(url, running, given.rounds, given.trials))
+
+
+def _fill(url: str, database_url: str, jobs: int, trials: int, reports: int) -> None:
+    """Register a job, let it have a few trials, and multiply the job and its trials."""
+    body = {**JOB, "job_id": LONG, "beta_knob": None}
+    requests.post(f"{url}/api/v1/jobs", json=body, timeout=60).raise_for_status()
+    path = f"{url}/api/v1/jobs/{LONG}/trials"
+    for number in range(1, 11):
+        requests.post(path, json={}, timeout=60).raise_for_status()
+        report = {"sequence": 1, "epoch": 1, "time_s": 9.0, "energy_j": 900.0, "metric": 0.95}
+        answer = requests.post(f"{path}/{number}/reports", json=report, timeout=60)
+        answer.raise_for_status()
+    engine = sa.create_engine(Config(database_url=database_url).database_url)
+    with engine.begin() as connection:
+        add_history(connection, LONG, trials, reports)
+        _multiply(connection, jobs)
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("ANALYZE" if engine.dialect.name != "mysql" else "SELECT 1")
+    engine.dispose()
+
+
+def _multiply(connection: sa.Connection, count: int) -> None:
+    """Copy the job's row, and its first trials for each copy."""
+    job = connection.execute(sa.select(JOBS).where(JOBS.c.job_id == LONG)).one()._mapping
+    first = sa.and_(TRIALS.c.job_id == LONG, TRIALS.c.trial_number <= 24)
+    few = connection.execute(sa.select(TRIALS).where(first)).mappings().all()
+    now = time.time()
+    for start in range(1, count, 1000):
+        ids = [f"job-{number:06}" for number in range(start, min(start + 1000, count))]
+        rows = [
+            {**job, "job_id": job_id, "trials": 24, "updated_at": now - index}
+            for index, job_id in enumerate(ids)
+        ]
+        connection.execute(sa.insert(JOBS), rows)
+        trials = [
+            {**row, "job_id": job_id, "idempotency_key": None} for job_id in ids[:50] for row in few
+        ]
+        connection.execute(sa.insert(TRIALS), trials)
+
+
+def _requests(trials: int) -> Iterator[str]:
+    yield from ("/", "/?sort=failures&page=200", "/?q=job-0012", "/?state=settled&sort=best")
+    path = f"/job/{LONG}"
+    yield path
+    yield from (f"{path}?part={part}" for part in ("standing", "running", "trials", "events"))
+    yield from (f"{path}/figures/{name}" for name in FIGURES)
+    yield f"{path}?part=trials&outcome=errored"  # there is none: all trials are read
+    yield f"{path}?part=trials&outcome=lost&batch_size=64&upto={trials // 2}"
+    yield f"{path}/trial/{trials // 2}"
+    yield f"{path}/trial/{trials // 2}/figures/run"
+
+
+def _table(url: str, running: Service, rounds: int, trials: int) -> Table:
+    (worker,) = running.arbiter.children()
+    session = requests.Session()
+    session.get(f"{url}/readyz", timeout=60)
+    before = worker.memory_info().rss
+    table = Table(title=f"pages, with {trials:,} trials")
+    for name in ("request", "median ms", "worst ms", "kB"):
+        table.add_column(name, justify="left" if name == "request" else "right")
+    for path in _requests(trials):
+        times = []
+        for _ in range(rounds):
+            began = time.perf_counter()
+            answer = session.get(f"{url}{path}", timeout=60)
+            times.append(1000 * (time.perf_counter() - began))
+            answer.raise_for_status()
+        figures = f"{statistics.median(times):.0f}", f"{max(times):.0f}"
+        table.add_row(path, *figures, f"{len(answer.content) / 1000:.0f}")
+    began, size = time.perf_counter(), 0
+    with session.get(f"{url}/job/{LONG}/trials.csv", stream=True, timeout=600) as answer:
+        for chunk in answer.iter_content(65536):
+            size += len(chunk)
+    table.add_row(
+        "CSV, streamed", f"{1000 * (time.perf_counter() - began):.0f}", "", f"{size // 1000}"
+    )
+    grown = (worker.memory_info().rss - before) / 1e6
+    table.caption = f"The worker's resident memory grew by {grown:.0f} MB."
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""The figures of a job, drawn from the database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from zeus_service import messages, optimizer, savings
+from zeus_service.pages import figures, savings_figures
+from zeus_service.pages.plotting import Figure
+from zeus_service.store import power_profiles, series
+
+FIGURES: dict[str, tuple[str, str]] = {
+    "valley": (
+        "Cost over batch size",
+        "The belief with its 95 % band, and each run by how it ended.",
+    ),
+    "costs": ("Cost of each run", "In order, coloured by batch size; click a run to open it."),
+    "regret": (
+        "Cumulative regret",
+        "What the runs, failed ones too, cost beyond the expected cost of the best batch size.",
+    ),
+    "saved": (
+        "Energy saved",
+        "Against the default batch size at the GPU's default power limit; less while it explores.",
+    ),
+    "power": (
+        "Power limits",
+        "Energy and time of one training batch over the GPU's power limit.",
+    ),
+}
+"""Title and explanation of each figure, in the order in which they are shown."""
+
+_DRAW: dict[str, Callable[[messages.Job], Figure]] = {
+    "valley": lambda job: figures.valley(job, series.by_batch_size(job.job_id)),
+    "costs": lambda job: figures.costs(job.spec, series.costs(job.job_id)),
+    "regret": lambda job: figures.regret(job, _savings(job).points),
+    "saved": lambda job: savings_figures.over_runs(_savings(job)),
+    "power": lambda job: figures.power(job.spec, power_profiles.all_of(job.job_id, None).profiles),
+}
+
+
+def _savings(job: messages.Job) -> messages.JobSavings:
+    return savings.of_job(job.job_id, savings.Rates(), points=series.BUCKETS)
+
+
+def draw(job_id: str, name: str) -> Figure:
+    """Draw a figure of `FIGURES`."""
+    return _DRAW[name](optimizer.get_job(job_id, count=False))

@@ -1,0 +1,148 @@
+"""What all figures share: their form as Plotly's JSON, colours, units, notes on thinning."""
+
+from __future__ import annotations
+
+import colorsys
+import html
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Row
+
+from zeus_service.pages.units import joule_unit, joules, words
+from zeus_service.spec import JobSpec
+from zeus_service.store.series import Thinned
+
+Figure = dict[str, Any]
+"""`data` and `layout` of Plotly, `note`: what was left out or is missing, `summary`: in words."""
+
+OUTCOMES = {
+    "converged": ("#2b9a66", "circle"),
+    "early_stopped": ("#e58a13", "x-thin-open"),
+    "not_converged": ("#e5484d", "diamond"),
+    "diverged": ("#d6409f", "star"),
+    "out_of_memory": ("#8e4ec6", "square"),
+    "interrupted": ("#8b8d98", "circle-open"),
+    "errored": ("#8b8d98", "x-thin-open"),
+    "lost": ("#8b8d98", "square-open"),
+}
+"""Colour and symbol of each outcome that is drawn."""
+BELIEF = "#3b82f6"
+BOUND = "#e5484d"
+GREY = "#8b8d98"
+BAND = 2.0
+"""Standard deviations on each side of the mean: about 95 % of a normal distribution."""
+_LOG_RATIO = 15.0
+"""Costs that differ by more than this are drawn on a logarithmic axis."""
+
+
+def batch_size_colours(spec: JobSpec) -> dict[int, str]:
+    """A colour for each batch size, from violet for the smallest to red for the largest."""
+    last = max(1, len(spec.batch_sizes) - 1)
+    found = {}
+    for index, batch_size in enumerate(spec.batch_sizes):
+        rgb = colorsys.hls_to_rgb((270 - 265 * index / last) / 360, 0.52, 0.68)
+        found[batch_size] = "#" + "".join(f"{round(255 * part):02x}" for part in rgb)
+    return found
+
+
+def figure_of(data: list[Figure], layout: Figure, note: str, summary: str) -> Figure:
+    """A figure, as the page's script takes it."""
+    return {"data": data, "layout": layout, "note": note, "summary": summary}
+
+
+def plain(name: str) -> str:
+    """A name that plotly shows as it is: it takes some markup in texts."""
+    return html.escape(name, quote=False)
+
+
+def new_layout(x_title: str, y_title: str, *, log: bool = False) -> Figure:
+    """A layout with two axes; the y axis begins at 0, or is logarithmic."""
+    axis = {"automargin": True, "zeroline": False, "fixedrange": False}
+    return {
+        "margin": {"l": 56, "r": 12, "t": 12, "b": 44},
+        "hovermode": "closest",
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        "xaxis": {**axis, "title": {"text": x_title}},
+        "yaxis": {
+            **axis,
+            "title": {"text": y_title},
+            **({"type": "log", "dtick": "D2"} if log else {"rangemode": "tozero"}),
+        },
+    }
+
+
+def dots(name: str, rows: Sequence[Row[Any]], factor: float) -> Figure:
+    """A trace of trials, without their places on the x axis."""
+    text = [
+        f"run {row.trial_number}, batch size {row.batch_size}: {words(row.outcome)}, "
+        f"{joules(row.cost)}"
+        for row in rows
+    ]
+    return {
+        "name": name,
+        "mode": "markers",
+        "y": rounded(row.cost / factor for row in rows),
+        "text": text,
+        "customdata": [row.trial_number for row in rows],
+        "hovertemplate": "%{text}<extra></extra>",
+    }
+
+
+def marker(outcome: str, size: int) -> Figure:
+    """The colour and symbol of an outcome."""
+    colour, symbol = OUTCOMES.get(outcome, (GREY, "circle-open"))
+    width = 2 if "open" in symbol else 0
+    return {"color": colour, "symbol": symbol, "size": size, "line": {"width": width}} | {
+        "opacity": 0.75
+    }
+
+
+def only_integers(layout: Figure, numbers: Sequence[int]) -> None:
+    """Only integers on the x axis, which has a few of them at least."""
+    if not numbers:
+        return
+    if max(numbers) - min(numbers) < 10:
+        layout["xaxis"] |= {"dtick": 1, "range": [min(numbers) - 0.5, max(numbers) + 0.5]}
+    layout["xaxis"]["tickformat"] = ",d"
+
+
+def grouped(
+    rows: Iterable[Row[Any]], key: Callable[[Row[Any]], Any]
+) -> list[tuple[Any, list[Row[Any]]]]:
+    """Group rows by a key; outcomes in the order of `OUTCOMES`."""
+    groups: dict[Any, list[Row[Any]]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    known = {name: index for index, name in enumerate(OUTCOMES)}
+    return sorted(groups.items(), key=lambda item: (known.get(item[0], 0), item[0]))
+
+
+def unit_of(values: Sequence[float]) -> tuple[float, str]:
+    """The unit for an axis of these joules."""
+    return joule_unit(max(map(abs, values), default=1.0) / 2)
+
+
+def is_wide(values: Sequence[float]) -> bool:
+    """Whether values are read better on a logarithmic axis."""
+    positive = [value for value in values if value > 0]
+    return bool(positive) and max(positive) > _LOG_RATIO * min(positive)
+
+
+def rounded(values: Iterable[float]) -> list[float]:
+    """Five significant digits: a page need not be sent more."""
+    return [float(f"{value:.5g}") for value in values]
+
+
+def what_is_thinned(series: Thinned, empty: str) -> str:
+    """What a figure says of a thinned series, or of an empty one."""
+    if not series.total:
+        return empty
+    return what_is_left_out(
+        len(series.rows), series.total, f"{len(series.rows):,} of {series.total:,}, "
+    )
+
+
+def what_is_left_out(shown: int, total: int, text: str, kept: str = "extremes kept") -> str:
+    """What a figure says of the points that were left out; nothing if none were."""
+    return f"Thinned: {text}{kept}." if shown < total else ""

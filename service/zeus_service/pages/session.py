@@ -1,0 +1,139 @@
+"""Who looks at a page: a signed cookie stands for the token that was given to sign in.
+
+The cookie has a random id and a keyed hash of the token, so it ends when it expires, and when the
+token is no longer configured. The HTTP interface takes no cookie, so that no other site can use it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from flask import Response, current_app, request
+from itsdangerous import BadData, URLSafeTimedSerializer
+from werkzeug.exceptions import Forbidden
+
+from zeus_service.api.auth import bearer, is_one_of
+from zeus_service.config import Config
+from zeus_service.store import secret_key
+
+MAX_AGE_S = 12 * 3600
+"""A sign-in lasts for a working day."""
+
+_COOKIE = "zeus"
+_SECURE_COOKIE = "__Host-zeus"
+_KEY = "zeus_session_key"
+
+
+@dataclass(frozen=True)
+class Session:
+    """A person or program that may look at pages.
+
+    Args:
+        id: Random, of this sign-in; empty if requests need no token.
+        may_write: Whether it may change anything.
+        is_signed_in: Whether it has a cookie.
+    """
+
+    id: str
+    may_write: bool
+    is_signed_in: bool = False
+
+
+def current() -> Session | None:
+    """The session of this request, or None."""
+    config = _config()
+    if not config.has_tokens:
+        return Session("", may_write=True)
+    given = bearer(request.headers.get("Authorization", ""))
+    if given:
+        return _session_of(given, "")
+    cookie = request.cookies.get(_SECURE_COOKIE) or request.cookies.get(_COOKIE)
+    if not cookie:
+        return None
+    try:
+        session_id, fingerprint = _signer("session").loads(cookie, max_age=MAX_AGE_S)
+    except (BadData, TypeError, ValueError):
+        return None
+    for tokens, may_write in ((config.tokens, True), (config.read_tokens, False)):
+        if is_one_of(fingerprint.encode(), map(_fingerprint, tokens)):
+            return Session(session_id, may_write, is_signed_in=True)
+    return None
+
+
+def sign_in(token: str, response: Response) -> bool:
+    """Put a cookie into the response if this is a token of the service."""
+    if _session_of(token.encode(), "") is None:
+        return False
+    cookie = _signer("session").dumps([secrets.token_hex(16), _fingerprint(token)])
+    secure = _is_secure()
+    response.set_cookie(
+        _SECURE_COOKIE if secure else _COOKIE,
+        cookie,
+        max_age=MAX_AGE_S,
+        secure=secure,
+        httponly=True,
+        samesite="Strict",
+    )
+    return True
+
+
+def sign_out(response: Response) -> None:
+    """Remove the cookie."""
+    for name, secure in ((_COOKIE, False), (_SECURE_COOKIE, True)):
+        if name in request.cookies:
+            response.delete_cookie(name, secure=secure, httponly=True, samesite="Strict")
+
+
+def form_token(session: Session | None) -> str:
+    """What a form of this session carries, so that no other site can send it."""
+    return str(_signer("form").dumps(session.id if session else ""))
+
+
+def check_form(session: Session | None) -> None:
+    """Raise `Forbidden` unless the form was made for this session, and not too long ago."""
+    try:
+        made_for = _signer("form").loads(request.form.get("csrf", ""), max_age=MAX_AGE_S)
+    except BadData:
+        made_for = None
+    if made_for != (session.id if session else ""):
+        raise Forbidden("This form is too old, or of another sign-in: go back and try again.")
+
+
+def _session_of(token: bytes, session_id: str) -> Session | None:
+    config = _config()
+    for tokens, may_write in ((config.tokens, True), (config.read_tokens, False)):
+        if is_one_of(token, tokens):
+            return Session(session_id, may_write)
+    return None
+
+
+def _is_secure() -> bool:
+    """Whether the browser uses TLS: its form's `Origin` says so where a proxy ends TLS."""
+    return request.is_secure or urlsplit(request.headers.get("Origin", "")).scheme == "https"
+
+
+def _fingerprint(token: str) -> str:
+    return hmac.new(_key().encode(), token.encode(), hashlib.sha256).hexdigest()
+
+
+def _signer(purpose: str) -> URLSafeTimedSerializer:
+    digest = {"digest_method": hashlib.sha256}
+    return URLSafeTimedSerializer(_key(), salt=f"zeus-service {purpose}", signer_kwargs=digest)
+
+
+def _key() -> str:
+    key = _config().secret_key
+    if key is not None:
+        return key.get_secret_value()
+    if _KEY not in current_app.extensions:
+        current_app.extensions[_KEY] = secret_key.read_or_make()
+    return str(current_app.extensions[_KEY])
+
+
+def _config() -> Config:
+    config: Config = current_app.extensions["zeus_config"]
+    return config

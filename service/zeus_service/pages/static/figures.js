@@ -1,0 +1,89 @@
+// Figures: traces and layouts come from the service, colours of text and grid from the style sheet.
+"use strict";
+
+const zeusFigures = (() => {
+  const CONFIG = { displayModeBar: false, responsive: true, displaylogo: false, showTips: false };
+  const drawn = new Map();
+
+  function colours() {
+    const style = getComputedStyle(document.documentElement);
+    return (name) => style.getPropertyValue(name).trim();
+  }
+
+  // On a phone, figures that stand side by side stand one below the other.
+  function stacked(layout) {
+    layout.xaxis.domain = layout.xaxis2.domain = [0, 1];
+    layout.yaxis.domain = [0.6, 1];
+    layout.yaxis2.domain = [0, 0.38];
+  }
+
+  function themed(layout, width) {
+    const colour = colours();
+    const axis = { gridcolor: colour("--line"), linecolor: colour("--line"), tickcolor: colour("--line") };
+    const result = structuredClone(layout);
+    for (const name of Object.keys(result)) {
+      if (/^[xy]axis\d*$/.test(name)) result[name] = { ...axis, ...result[name] };
+    }
+    if (result.xaxis2 && width < 520) stacked(result);
+    result.paper_bgcolor = result.plot_bgcolor = "rgba(0,0,0,0)";
+    result.font = { color: colour("--quiet"), size: 12, family: getComputedStyle(document.body).fontFamily };
+    result.hoverlabel = {
+      bgcolor: colour("--card"),
+      bordercolor: colour("--line"),
+      font: { color: colour("--text"), family: result.font.family },
+    };
+    // A finger that moves over a figure scrolls the page.
+    result.dragmode = matchMedia("(pointer: coarse)").matches ? false : "zoom";
+    return result;
+  }
+
+  function draw(place, figure, open) {
+    drawn.set(place, figure);
+    const box = place.closest(".figure");
+    box.querySelector(".note").textContent = figure.note;
+    box.classList.toggle("empty", figure.data.length === 0);
+    place.setAttribute("aria-label", [box.querySelector("h2").textContent, figure.summary, figure.note].filter(Boolean).join(". "));
+    if (figure.data.length === 0) {
+      Plotly.purge(place);
+      place.replaceChildren();
+      return;
+    }
+    const first = !place.classList.contains("js-plotly-plot");
+    Plotly.react(place, figure.data, themed(figure.layout, place.clientWidth), CONFIG);
+    if (first && open) {
+      place.on("plotly_click", (event) => {
+        const number = event.points[0].customdata;
+        if (number !== undefined) open(number);
+      });
+    }
+  }
+
+  function redraw() {
+    for (const [place, figure] of drawn) {
+      if (figure.data.length) Plotly.relayout(place, themed(figure.layout, place.clientWidth));
+    }
+  }
+
+  function setTheme(button) {
+    const dark = () => {
+      const chosen = document.documentElement.dataset.theme;
+      return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    };
+    const label = () => button.setAttribute("aria-label", dark() ? "Use the light theme" : "Use the dark theme");
+    label();
+    button.addEventListener("click", () => {
+      const theme = dark() ? "light" : "dark";
+      document.documentElement.dataset.theme = theme;
+      try {
+        localStorage.setItem("theme", theme);
+      } catch {
+        // The choice is of this page alone then.
+      }
+      label();
+      redraw();
+    });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { label(); redraw(); });
+  }
+
+  return { draw, setTheme };
+})();

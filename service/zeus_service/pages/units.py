@@ -1,0 +1,82 @@
+"""Quantities as people read them."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+_SPANS = ((86400, "d"), (3600, "h"), (60, "min"))
+NONE = "\N{EN DASH}"
+
+
+def joules(value: float | None) -> str:
+    """An energy or a cost with three significant digits: `12.3 kJ`."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    factor, unit = joule_unit(value)
+    return f"{significant(value / factor)} {unit}"
+
+
+def joule_unit(value: float) -> tuple[float, str]:
+    """The unit in which a value of this size is read best: its joules, and its name."""
+    return next(
+        ((factor, f"{prefix}J") for factor, prefix in _PREFIXES if abs(value) >= factor),
+        (1.0, "J"),
+    )
+
+
+def significant(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 1e15 or abs(value) < 1e-4:
+        return f"{value:.3g}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{digits}f}"
+
+
+def number(value: float | None) -> str:
+    """A metric with five significant digits."""
+    return NONE if value is None else f"{value:.5g}"
+
+
+def seconds(value: float | None) -> str:
+    """A time span in its two largest units: `1 h 23 min`."""
+    if value is None:
+        return NONE
+    if value < 60:
+        return f"{significant(value)} s"
+    rest = round(value)
+    parts = []
+    for span, unit in (*_SPANS, (1, "s")):
+        count, rest = divmod(rest, span)
+        if count:
+            parts.append(f"{count:,} {unit}")
+    return " ".join(parts[:2])
+
+
+def percent(value: float) -> str:
+    """A share with its sign: `-12 %`."""
+    return f"{value:+.0%}".replace("%", " %").replace("-", "\N{MINUS SIGN}")
+
+
+def iso(instant: float) -> str:
+    """Unix seconds in the form of a `datetime` attribute."""
+    return datetime.fromtimestamp(instant, UTC).isoformat(timespec="seconds")
+
+
+def utc(instant: float) -> str:
+    """Unix seconds as a date and time."""
+    return f"{datetime.fromtimestamp(instant, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def job_path(job_id: str) -> str:
+    """The address of a job's page."""
+    return f"/job/{quote(job_id, safe='')}"
+
+
+def words(name: str | None) -> str:
+    """A name of an outcome as words: `out of memory`."""
+    return "running" if name is None else name.replace("_", " ")

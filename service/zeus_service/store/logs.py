@@ -1,0 +1,56 @@
+"""Pages of what was recorded in order: a job's events, and a trial's reports. Newest first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from zeus_service.store.models import EVENTS, REPORTS
+from zeus_service.store.transactions import use_case
+
+SIZE = 50
+
+
+@dataclass(frozen=True)
+class LogPage:
+    """Rows, descending by `sequence`; `older` is the `upto` of the next page."""
+
+    rows: Sequence[Row[Any]]
+    upto: int | None
+    older: int | None
+
+
+@use_case(read_only=True)
+def events(connection: Connection, job_id: str, upto: int | None = None) -> LogPage:
+    """Read a job's events up to a sequence number."""
+    columns = EVENTS.c[
+        "sequence", "kind", "trial_number", "batch_size", "why", "outcome", "cost", "happened_at"
+    ]
+    query = select(*columns).where(EVENTS.c.job_id == job_id)
+    if upto is not None:
+        query = query.where(EVENTS.c.sequence <= upto)
+    query = query.order_by(EVENTS.c.sequence.desc())
+    return _page(connection.execute(query.limit(SIZE + 1)).all(), upto)
+
+
+@use_case(read_only=True)
+def reports(
+    connection: Connection, job_id: str, trial_number: int, upto: int | None = None
+) -> LogPage:
+    """Read a trial's reports up to a sequence number, with the decisions on them."""
+    columns = [each for each in REPORTS.c if each.name not in ("job_id", "trial_number")]
+    query = select(*columns).where(
+        REPORTS.c.job_id == job_id, REPORTS.c.trial_number == trial_number
+    )
+    if upto is not None:
+        query = query.where(REPORTS.c.sequence <= upto)
+    query = query.order_by(REPORTS.c.sequence.desc())
+    return _page(connection.execute(query.limit(SIZE + 1)).all(), upto)
+
+
+def _page(rows: Sequence[Row[Any]], upto: int | None) -> LogPage:
+    older = rows[SIZE].sequence if len(rows) > SIZE else None
+    return LogPage(rows[:SIZE], upto, older)

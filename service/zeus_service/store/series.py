@@ -1,0 +1,160 @@
+"""Series of a job's trials and of a trial's reports, thinned by the database.
+
+A series is cut into at most `BUCKETS` buckets of as many numbers each. Of a bucket stay the rows
+with the lowest and the highest value: extremes are kept, and a series has at most `MAX_POINTS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Row, and_, func, or_, select
+
+from zeus_service.errors import NotFound
+from zeus_service.store.models import JOBS, REPORTS, TRIALS
+from zeus_service.store.transactions import use_case
+
+MAX_POINTS = 2000
+BUCKETS = MAX_POINTS // 2
+LATEST = 1000
+"""Trials whose costs are drawn over the batch size."""
+
+_ENDED = and_(TRIALS.c.outcome.is_not(None), TRIALS.c.outcome != "withdrawn")
+"""Withdrawn trials have trained nothing."""
+_DRAWN = [TRIALS.c[name] for name in ("trial_number", "batch_size", "outcome", "cost")]
+
+
+@dataclass(frozen=True)
+class Thinned:
+    """Rows of a series in order, and how many there are in all."""
+
+    rows: Sequence[Row[Any]]
+    total: int
+
+    @property
+    def is_thinned(self) -> bool:
+        """Whether some rows are missing."""
+        return len(self.rows) < self.total
+
+
+@dataclass(frozen=True)
+class BatchSizeTrials:
+    """A job's trials, for a figure over the batch size.
+
+    Args:
+        groups: Rows of batch_size, outcome (None: running), trials, lowest and highest cost.
+        latest: The latest `LATEST` trials that ended.
+    """
+
+    groups: Sequence[Any]
+    latest: Sequence[Any]
+
+    @property
+    def total(self) -> int:
+        """Trials that ended."""
+        return sum(row.trials for row in self.groups if row.outcome not in (None, "withdrawn"))
+
+
+@use_case(read_only=True)
+def version(connection: Connection, job_id: str) -> tuple[float, ...]:
+    """Read what changes with every event of a job, and at a registration or rebuild of it."""
+    columns = JOBS.c["created_at", "updated_at", "events"]
+    row = connection.execute(select(*columns).where(JOBS.c.job_id == job_id)).one_or_none()
+    if row is None:
+        raise NotFound(f"no job {job_id!r}; `zeus-service jobs` lists the existing jobs")
+    return tuple(row)
+
+
+@use_case(read_only=True)
+def costs(connection: Connection, job_id: str) -> Thinned:
+    """Read the costs of a job's trials that ended, ordered by number."""
+    return _thinned(
+        connection, TRIALS.c.trial_number, TRIALS.c.cost, [TRIALS.c.job_id == job_id, _ENDED],
+        _DRAWN,
+    )  # fmt: skip
+
+
+@use_case(read_only=True)
+def by_batch_size(connection: Connection, job_id: str) -> BatchSizeTrials:
+    """Read what the trials of each batch size came to, and the latest of them one by one."""
+    keys = TRIALS.c["batch_size", "outcome"]
+    cost = TRIALS.c.cost
+    aggregates = func.count().label("trials"), func.min(cost).label("lowest"), func.max(cost)
+    groups = connection.execute(
+        select(*keys, *aggregates[:2], aggregates[2].label("highest"))
+        .where(TRIALS.c.job_id == job_id)
+        .group_by(*keys)
+        .order_by(TRIALS.c.batch_size)
+    ).all()
+    latest = connection.execute(
+        select(*_DRAWN)
+        .where(TRIALS.c.job_id == job_id, _ENDED)
+        .order_by(TRIALS.c.trial_number.desc())
+        .limit(LATEST)
+    ).all()
+    return BatchSizeTrials(groups, latest)
+
+
+@use_case(read_only=True)
+def reports(connection: Connection, job_id: str, trial_number: int) -> Thinned:
+    """Read a trial's reports, ordered by sequence; the extremes kept are those of the metric."""
+    where = [REPORTS.c.job_id == job_id, REPORTS.c.trial_number == trial_number]
+    names = ("sequence", "epoch", "time_s", "energy_j", "metric", "cost", "cost_bound")
+    columns = [REPORTS.c[name] for name in names]
+    return _thinned(connection, REPORTS.c.sequence, REPORTS.c.metric, where, columns)
+
+
+def _thinned(
+    connection: Connection,
+    number: sa.Column[int],
+    value: sa.Column[float],
+    where: Sequence[sa.ColumnElement[bool]],
+    columns: Sequence[sa.ColumnElement[Any]],
+) -> Thinned:
+    query = select(*columns).where(*where).order_by(number)
+    first, width = _cut(connection, number, where)
+    if width * BUCKETS <= MAX_POINTS:
+        rows = connection.execute(query).all()
+        return Thinned(rows, len(rows))
+    bucket = _bucket(number, first, width)
+    extremes = (
+        select(
+            bucket.label("bucket"),
+            func.count().label("total"),
+            func.min(value).label("lowest"),
+            func.max(value).label("highest"),
+        )
+        .where(*where)
+        .group_by(bucket)
+        .cte("extremes")
+    )
+    # Of rows with the same value, the first of the bucket.
+    numbers = (
+        select(func.min(number).label("number"))
+        .join_from(number.table, extremes, extremes.c.bucket == bucket)
+        .where(*where, or_(value == extremes.c.lowest, value == extremes.c.highest))
+        .group_by(bucket, value)
+        .cte("numbers")
+    )
+    total = select(func.sum(extremes.c.total)).scalar_subquery()
+    kept = query.join_from(number.table, numbers, numbers.c.number == number)
+    rows = connection.execute(kept.add_columns(total.label("total"))).all()
+    return Thinned(rows, int(rows[0].total) if rows else 0)
+
+
+def _cut(
+    connection: Connection, number: sa.Column[int], where: Sequence[sa.ColumnElement[bool]]
+) -> tuple[int, int]:
+    """The first number, and the width of each of at most `BUCKETS` buckets from there."""
+    # Each of them reads one row; min() and max() together would read all on SQLite.
+    ends = (select(number).where(*where).order_by(o).limit(1) for o in (number, number.desc()))
+    first, last = (connection.execute(end).scalar() or 0 for end in ends)
+    return first, max(1, -(-(last - first + 1) // BUCKETS))
+
+
+def _bucket(number: sa.Column[int], first: int, width: int) -> sa.ColumnElement[int]:
+    # Literals, not parameters: PostgreSQL groups by the expression only if it is the same text.
+    return (number - sa.literal_column(str(first))) // sa.literal_column(str(width))

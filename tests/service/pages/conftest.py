@@ -1,0 +1,68 @@
+"""A browser, and pages in it that may not log an error or ask another origin for anything."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from waiting import LIMIT_S, wait_until
+
+expect.set_options(timeout=1000 * LIMIT_S)
+CHROMIUM = shutil.which("chromium")
+ARGUMENTS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"),
+    *("--disable-component-update", "--no-first-run"),
+)
+PHONE = {"width": 360, "height": 740}
+DRAWN = """() => [...document.querySelectorAll("[data-figure]")].every((place) =>
+    place.classList.contains("js-plotly-plot") || place.closest(".figure").matches(".empty"))"""
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium, for all tests of a process."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium: install Debian's package chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Open]:
+    """Open an address in a context of its own, and wait until its figures are drawn.
+
+    At the end, no page may have logged an error or asked another origin for anything, but for what
+    `allowed` is part of.
+    """
+    contexts, problems, allow = [], [], []
+
+    def open_(address: str, *, allowed: str = "", **settings: Any) -> Page:
+        contexts.append(browser.new_context(**settings))
+        if allowed:
+            allow.append(allowed)
+        page = contexts[-1].new_page()
+        page.set_default_timeout(1000 * LIMIT_S)
+        origin = "/".join(address.split("/")[:3])
+        page.on("console", lambda said: problems.append(said.text) if said.type == "error" else 0)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda asked: note(origin, asked.url))
+        page.goto(address)
+        wait_until(lambda: page.evaluate(DRAWN), page.content)
+        return page
+
+    def note(origin: str, address: str) -> None:
+        if not address.startswith((f"{origin}/", "data:")):
+            problems.append(f"another origin: {address}")
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert [each for each in problems if not any(part in each for part in allow)] == []

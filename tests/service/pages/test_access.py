@@ -1,0 +1,212 @@
+"""Signing in: who may see and change what, and what the cookie is."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from http.cookies import SimpleCookie
+from pathlib import Path
+from typing import Any
+
+import pytest
+from databases import migrated_database
+from flask.testing import FlaskClient
+from service.jobs import spec_json
+from zeus_service import counters, create_app
+from zeus_service.config import Config
+from zeus_service.pages import access, session
+from zeus_service.store.models import db
+
+WRITE, READ = "one-that-may-write", "one-that-may-read"
+
+
+@pytest.fixture
+def clients(tmp_path: Path) -> Iterator[Callable[..., FlaskClient]]:
+    """Clients of applications on one database, each with its own configuration."""
+    with migrated_database("sqlite", tmp_path) as url:
+        apps = []
+
+        def new(**settings: Any) -> FlaskClient:
+            tokens = {"token": WRITE, "read_token": READ}
+            apps.append(create_app(Config(database_url=url, **{**tokens, **settings})))
+            return apps[-1].test_client()
+
+        yield new
+        for app in apps:
+            with app.app_context():
+                db.engine.dispose()
+
+
+@pytest.fixture
+def client(clients: Callable[..., FlaskClient], monkeypatch: pytest.MonkeyPatch) -> FlaskClient:
+    """A client of a service with tokens and a job."""
+    monkeypatch.setattr(access, "FAILURE_S", 0.0)
+    client = clients()
+    headers = {"Authorization": f"Bearer {WRITE}"}
+    assert client.post("/api/v1/jobs", json=spec_json(), headers=headers).status_code == 201
+    return client
+
+
+def form_token(client: FlaskClient, address: str) -> str:
+    found = re.search(r'name="csrf" value="([^"]+)"', client.get(address).text)
+    assert found
+    return found[1]
+
+
+def sign_in(client: FlaskClient, token: str, **more: Any) -> Any:
+    form = {"csrf": form_token(client, "/sign-in"), "token": token, **more.pop("form", {})}
+    return client.post("/sign-in", data=form, **more)
+
+
+def cookie(answer: Any) -> Any:
+    """The cookie that an answer sets."""
+    (found,) = SimpleCookie(answer.headers["Set-Cookie"]).values()
+    return found
+
+
+def test_without_a_session_pages_lead_to_the_form_and_data_are_refused(client: FlaskClient) -> None:
+    html = {"Accept": "text/html"}
+    answer = client.get("/job/job?outcome=lost", headers=html)
+    assert answer.status_code == 303
+    assert answer.location == "/sign-in?next=%2Fjob%2Fjob%3Foutcome%3Dlost"
+    assert client.get("/job/job?part=trials", headers=html).status_code == 401
+    for address in ("/job/job/figures/valley", "/job/job/trials.csv"):
+        assert client.get(address, headers={"Accept": "*/*;q=0.1"}).status_code in (303, 401)
+    assert client.post("/job/job/delete", headers=html).status_code == 401
+    assert client.get("/sign-in").status_code == 200
+
+
+@pytest.mark.parametrize("token", [READ, WRITE])
+def test_a_token_begins_a_session(client: FlaskClient, token: str) -> None:
+    answer = sign_in(client, token, form={"next": "/job/job?upto=3"})
+    assert (answer.status_code, answer.location) == (303, "/job/job?upto=3")
+    given = cookie(answer)
+    assert (given["httponly"], given["samesite"], given["path"]) == (True, "Strict", "/")
+    assert int(given["max-age"]) == session.MAX_AGE_S
+    assert not given["secure"]
+    assert token not in given.value
+    for address in ("/", "/job/job", "/job/job/figures/valley", "/job/job/trials.csv"):
+        page = client.get(address)
+        assert page.status_code == 200
+        assert token not in page.text
+
+
+def test_behind_tls_the_cookie_is_secure(client: FlaskClient) -> None:
+    """A proxy ends TLS; the browser's `Origin` says that it used it."""
+    answer = sign_in(client, READ, headers={"Origin": "https://localhost"})
+    given = cookie(answer)
+    assert given.key == "__Host-zeus"
+    assert given["secure"]
+    assert not given["domain"]
+
+
+def test_who_may_only_read_sees_and_cannot_change(client: FlaskClient) -> None:
+    sign_in(client, READ)
+    page = client.get("/job/job").text
+    assert "read only" in page
+    assert "/job/job/delete" not in page
+    assert client.get("/job/job/delete").status_code == 403
+    form = {"csrf": form_token(client, "/job/job"), "confirm": "job"}
+    assert client.post("/job/job/delete", data=form).status_code == 403
+    assert client.get("/job/job").status_code == 200
+
+
+def test_who_may_write_deletes_with_the_forms_own_token_only(
+    client: FlaskClient, clients: Callable[..., FlaskClient]
+) -> None:
+    sign_in(client, WRITE)
+    assert "/job/job/delete" in client.get("/job/job").text
+    other = clients()
+    sign_in(other, WRITE)
+    of_others = [form_token(other, "/job/job/delete"), form_token(client, "/sign-in"), "", "x.y.z"]
+    for token in of_others:
+        answer = client.post("/job/job/delete", data={"csrf": token, "confirm": "job"})
+        assert answer.status_code == 403, token
+    form = {"csrf": form_token(client, "/job/job/delete"), "confirm": "job"}
+    assert client.post("/job/job/delete", data=form).status_code == 303
+    assert client.get("/job/job").status_code == 404
+
+
+def test_pages_of_another_origin_cannot_post(client: FlaskClient) -> None:
+    sign_in(client, WRITE)
+    form = {"csrf": form_token(client, "/job/job/delete"), "confirm": "job"}
+    headers = {"Origin": "https://evil.example"}
+    assert client.post("/job/job/delete", data=form, headers=headers).status_code == 403
+
+
+def test_signing_out_ends_the_session(client: FlaskClient) -> None:
+    sign_in(client, READ)
+    assert client.post("/sign-out", data={}).status_code == 403
+    answer = client.post("/sign-out", data={"csrf": form_token(client, "/")})
+    assert answer.status_code == 303
+    assert client.get("/", headers={"Accept": "text/html"}).status_code == 303
+
+
+def test_a_session_expires(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    sign_in(client, READ)
+    assert client.get("/").status_code == 200
+    monkeypatch.setattr(session, "MAX_AGE_S", -1)
+    assert client.get("/", headers={"Accept": "text/html"}).status_code == 303
+
+
+@pytest.mark.parametrize(
+    "settings", [{"read_token": "another-one-to-read"}, {"secret_key": "k" * 32}]
+)
+def test_a_session_ends_with_its_token_and_with_the_key(
+    client: FlaskClient, clients: Callable[..., FlaskClient], settings: dict[str, str]
+) -> None:
+    given = cookie(sign_in(client, READ))
+    replica, changed = clients(), clients(**settings)
+    for each in (replica, changed):
+        each.set_cookie(given.key, given.value)
+    assert replica.get("/").status_code == 200  # the key is in the database
+    assert changed.get("/", headers={"Accept": "text/html"}).status_code == 303
+
+
+@pytest.mark.parametrize("value", ["", "x", "a.b.c", "W10.aaaa.bbbb", "\x00", "é" * 50])
+def test_a_cookie_that_was_not_signed_here_is_none(client: FlaskClient, value: str) -> None:
+    client.set_cookie("zeus", value)
+    assert client.get("/", headers={"Accept": "text/html"}).status_code == 303
+
+
+def test_the_interface_for_programs_takes_no_cookie(client: FlaskClient) -> None:
+    sign_in(client, WRITE)
+    assert client.get("/api/v1/jobs").status_code == 401
+    assert client.delete("/api/v1/jobs/job").status_code == 401
+
+
+def test_programs_may_send_their_token_to_the_pages(client: FlaskClient) -> None:
+    for token, status in ((READ, 200), (WRITE, 200), ("a-wrong-one-of-16", 303)):
+        headers = {"Authorization": f"Bearer {token}", "Accept": "text/html"}
+        assert client.get("/", headers=headers).status_code == status
+
+
+def test_a_failed_sign_in_is_slow_counted_and_logged_without_the_token(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(access, "FAILURE_S", 0.2)
+    before = failed()
+    began = time.monotonic()
+    answer = sign_in(client, "a-wrong-one-of-many", form={"next": "/job/job"})
+    assert time.monotonic() - began >= 0.2
+    assert answer.status_code == 401
+    assert "no token of this service" in answer.text
+    assert 'value="/job/job"' in answer.text
+    assert "Set-Cookie" not in answer.headers
+    assert failed() == before + 1
+    assert "a sign-in failed" in caplog.text
+    assert "a-wrong-one" not in caplog.text + answer.text
+
+
+def failed() -> float:
+    return counters.REGISTRY.get_sample_value("zeus_bso_sign_ins_failed_total") or 0.0
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["https://evil.example/", "//evil.example", "/\\evil.example", "\\\\evil.example", "evil",
+     "javascript:alert(1)", "/a\r\nSet-Cookie: x=y"],
+)  # fmt: skip
+def test_a_sign_in_leads_to_no_other_site(client: FlaskClient, address: str) -> None:
+    assert sign_in(client, READ, form={"next": address}).location == "/"

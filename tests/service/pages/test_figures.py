@@ -1,0 +1,100 @@
+"""Figures are Plotly's JSON, with what a person needs to know of what was left out."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from service.jobs import spec
+from zeus_service.messages import Job, SavingsPoint, Spent
+from zeus_service.pages import figures, plotting
+from zeus_service.policies.base import ArmEstimate
+from zeus_service.store.series import BatchSizeTrials, Thinned
+
+
+def row(**values: Any) -> Any:
+    base = {"trial_number": 1, "batch_size": 32, "outcome": "converged", "cost": 2000.0}
+    return SimpleNamespace(**{**base, **values})
+
+
+def job(**changes: Any) -> Job:
+    arms = [
+        ArmEstimate(size, 1, 1000.0 * size, 100.0 * size, "alive") for size in spec().batch_sizes
+    ]
+    values = {"job_id": "job", "stage": "learning", "best_batch_size": 8, "trials": 3} | {
+        "updated_at": 0.0, "spec": spec(), "cost_bound": 20_000.0, "arms": arms, "outcomes": {},
+    }  # fmt: skip
+    return Job(**{**values, **changes})
+
+
+def test_each_batch_size_has_a_colour_of_its_own() -> None:
+    sizes = list(range(1, 129))
+    colours = plotting.batch_size_colours(spec(batch_sizes=sizes, default_batch_size=1))
+    assert len(set(colours.values())) == 128
+    assert plotting.batch_size_colours(spec(batch_sizes=[32]))
+
+
+def test_the_valley_has_the_belief_its_band_the_runs_and_the_bound() -> None:
+    rows = [row(cost=9000.0), row(trial_number=2, outcome="early_stopped", cost=15_000.0)]
+    figure = figures.valley(job(), BatchSizeTrials([], rows))
+    traces = {trace["name"]: trace for trace in figure["data"]}
+    assert list(traces) == [
+        "95 % band of the belief", "belief", "converged", "early stopped", "early stop",
+    ]  # fmt: skip
+    assert traces["belief"]["y"] == [8.0, 16.0, 32.0, 64.0, 128.0]
+    band = traces["95 % band of the belief"]["y"]
+    assert (band[0], band[-1]) == (8 * 1.2, 8 * 0.8)
+    assert traces["early stop"]["y"] == [20.0, 20.0]
+    assert traces["early stopped"]["y"] == [15.0]
+    assert figure["layout"]["yaxis"]["title"]["text"] == "cost of a run (kJ)"
+
+
+def test_what_was_left_out_is_said() -> None:
+    group = row(trials=5000, lowest=1.0, highest=9e4)
+    figure = figures.valley(job(), BatchSizeTrials([group], [row()]))
+    assert "the latest 1 of 5,000 runs, and the extremes of each batch size" in figure["note"]
+    extremes = [trace for trace in figure["data"] if trace.get("showlegend") is False]
+    assert [trace["y"] for trace in extremes] == [[0.001, 90.0]]
+    thinned = Thinned([row(), row(trial_number=9)], 100)
+    assert figures.costs(spec(), thinned)["note"] == "Thinned: 2 of 100, extremes kept."
+    assert figures.costs(spec(), Thinned([row()], 1))["note"] == ""
+
+
+def test_costs_that_differ_much_have_a_logarithmic_axis() -> None:
+    for high, kind in ((3e4, None), (3e5, "log")):
+        rows = [row(cost=2e3), row(trial_number=2, cost=high)]
+        layout = figures.costs(spec(), Thinned(rows, 2))["layout"]
+        assert layout["yaxis"].get("type") == kind
+
+
+@pytest.mark.parametrize("converged", [1, 0])
+def test_regret_is_what_runs_cost_beyond_the_best(converged: int) -> None:
+    spent = Spent(energy_j=1.0, time_s=1.0, cost=10_000.0)
+    point = {"trial_number": 2, "ended_at": 0.0, "recurrences": converged, "saved": None}
+    points = [SavingsPoint(**point, spent=spent)]
+    figure = figures.regret(job(), points)
+    assert figure["data"][0]["y"] == [10.0 - 8.0 * converged]
+    unknown = figures.regret(job(best_batch_size=None), points)
+    assert unknown["data"] == []
+    assert "not known yet" in unknown["note"]
+
+
+def test_a_run_has_its_power_between_reports() -> None:
+    rows = [
+        row(epoch=1, time_s=10.0, energy_j=500.0, metric=0.1, cost_bound=None),
+        row(epoch=2, time_s=20.0, energy_j=2500.0, metric=0.2, cost_bound=3000.0),
+        row(epoch=2, time_s=20.0, energy_j=2500.0, metric=0.2, cost_bound=3000.0),
+    ]
+    traces = {trace["name"]: trace for trace in figures.run(spec(), Thinned(rows, 3))["data"]}
+    assert traces["power (W)"]["y"] == [50.0, 200.0, None]
+    assert traces["bound"]["y"][0] is None
+    json.dumps(traces, allow_nan=False)
+    assert figures.run(spec(), Thinned([], 0))["data"] == []
+
+
+def test_names_are_no_markup() -> None:
+    rows = [row(epoch=1, time_s=1.0, energy_j=1.0, metric=0.5, cost_bound=None)]
+    figure = figures.run(spec(monitor="<a href='x'>acc"), Thinned(rows, 1))
+    assert "<a" not in json.dumps(figure)

@@ -1,0 +1,246 @@
+"""The pages answer, whatever is asked for, and show text as text."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from databases import migrated_database
+from flask import Flask
+from flask.testing import FlaskClient
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from service.conftest import application
+from service.jobs import spec_json
+from zeus_service import create_app, optimizer
+from zeus_service.config import Config
+from zeus_service.messages import Report, TrialEnd
+from zeus_service.spec import JobSpec
+from zeus_service.store import power_profiles, trial_list
+from zeus_service.store.series import MAX_POINTS
+
+FIGURES = ("valley", "costs", "regret", "power")
+
+
+def add_job(job_id: str = "job", *, runs: int = 2, **changes: Any) -> None:
+    """A job with some runs that converged, one that failed, and one in flight, if it has any."""
+    optimizer.register_job(JobSpec.model_validate(spec_json(job_id=job_id, **changes)))
+    for number in range(1, runs + 1):
+        optimizer.start_trial(job_id, None)
+        for epoch in (1, 2):
+            figures = {"epoch": epoch, "time_s": 10.0 * epoch, "energy_j": 900.0 * epoch}
+            report = Report(sequence=epoch, metric=0.46 * epoch, **figures)
+            optimizer.report(job_id, number, report)
+    if runs:
+        optimizer.start_trial(job_id, None)
+        optimizer.end_trial(job_id, runs + 1, TrialEnd(outcome="diverged", reason="<b>nan</b>"))
+        optimizer.start_trial(job_id, None)
+
+
+def every_address(job_id: str = "job", runs: int = 2) -> list[str]:
+    path = f"/job/{quote(job_id, safe='')}"
+    found = ["/", path, f"{path}/delete", f"{path}/trials.csv"]
+    found += [f"{path}/figures/{name}" for name in FIGURES]
+    for number in range(1, runs + 3) if runs else ():
+        found += [f"{path}/trial/{number}", f"{path}/trial/{number}/figures/run"]
+    return found
+
+
+@pytest.mark.parametrize("runs", [0, 1, 2])
+def test_every_page_and_figure_answers(app: Flask, runs: int) -> None:
+    add_job(runs=runs)
+    client = app.test_client()
+    for address in every_address(runs=runs):
+        answer = client.get(address)
+        assert answer.status_code == 200, (address, answer.text)
+        if "/figures/" in address:
+            assert {"data", "layout", "note", "summary"} == answer.json.keys()
+            if not runs:
+                assert answer.json["data"] == []
+                assert answer.json["note"]
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[FlaskClient]:
+    """A client of an application on SQLite, within its context."""
+    with migrated_database("sqlite", tmp_path) as url, application(url) as app:
+        yield app.test_client()
+
+
+MARKUP = "<script>alert('1')</script>&amp; \"quoted\" ü"
+
+
+def test_ids_and_names_with_markup_are_shown_as_text(client: FlaskClient) -> None:
+    job_id = MARKUP.replace("/", "|")
+    add_job(job_id, monitor=MARKUP, device_model=MARKUP)
+    for address in every_address(job_id):
+        answer = client.get(address)
+        assert answer.status_code == 200, address
+        if answer.mimetype == "text/html":
+            assert "<script>alert" not in answer.text
+            assert "&lt;script&gt;alert" in answer.text
+            assert "<b>nan" not in answer.text
+        elif answer.mimetype == "application/json":  # plotly takes some markup in texts
+            assert "<script" not in answer.text
+
+
+def test_an_id_with_a_slash_is_listed_without_a_page(client: FlaskClient) -> None:
+    add_job("a/b")
+    text = client.get("/").text
+    assert "a/b" in text
+    assert 'href="/job/a' not in text
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["/job/nobody", "/job/nobody/trials.csv", "/job/nobody/figures/valley", "/job/nobody/trial/1",
+     "/job/job/trial/99", "/job/job/figures/nothing", "/assets/x/page.css", "/job/nobody/delete"],
+)  # fmt: skip
+def test_what_does_not_exist_is_a_page_that_says_so(client: FlaskClient, address: str) -> None:
+    add_job()
+    answer = client.get(address)
+    assert (answer.status_code, answer.mimetype) == (404, "text/html")
+    assert "Not Found" in answer.text
+    assert "Content-Security-Policy" in answer.headers
+
+
+def test_queries_that_make_no_sense_are_their_defaults(client: FlaskClient) -> None:
+    add_job()
+    plain = {path: client.get(path).text for path in ("/", "/job/job", "/job/job/trial/1")}
+    values = st.text(max_size=8) | st.sampled_from(
+        ["-1", "0", "1e9", "9" * 30, "²", "\0", "%", "NaN", "list", "trials", "../..", "<"]
+    )
+    names = ["state", "sort", "order", "page", "upto", "outcome", "batch_size", "events_upto"]
+
+    @settings(max_examples=60, derandomize=True)
+    @given(st.sampled_from(sorted(plain)), st.sampled_from(names), values)
+    def check(path: str, name: str, value: str) -> None:
+        answer = client.get(path, query_string={name: value})
+        assert answer.status_code == 200
+        if not re.fullmatch("[0-9]+", value) and value not in ("desc", "asc"):
+            assert re.sub("<time.*?</time>", "", answer.text) == re.sub(
+                "<time.*?</time>", "", plain[path]
+            )
+
+    check()
+    for text in ("\0", "%_\\", "é" * 400):
+        assert client.get("/", query_string={"q": text, "part": text}).status_code == 200
+
+
+@pytest.mark.parametrize("address", ["/?part=list", "/job/job?part=trials", *every_address()[4:]])
+def test_what_has_not_changed_is_not_sent_again(client: FlaskClient, address: str) -> None:
+    add_job()
+    answer = client.get(address)
+    again = client.get(address, headers={"If-None-Match": answer.headers["ETag"]})
+    assert (again.status_code, again.data) == (304, b"")
+    optimizer.start_trial("job", None)
+    optimizer.report("job", 4, Report(sequence=1, epoch=1, time_s=1, energy_j=1, metric=0.1))
+    changed = client.get(address, headers={"If-None-Match": answer.headers["ETag"]})
+    shows_another_trial = re.search(r"/trial/[123]\b", address)
+    assert changed.status_code == (304 if shows_another_trial else 200)
+
+
+def test_a_part_is_only_that_part(client: FlaskClient) -> None:
+    add_job()
+    whole, part = client.get("/job/job").text, client.get("/job/job?part=running").text
+    assert part.strip() in whole
+    assert "Run 4" in part
+    assert "<html" not in part
+
+
+def test_the_file_of_trials_has_a_line_for_each(client: FlaskClient) -> None:
+    add_job()
+    answer = client.get("/job/job/trials.csv")
+    assert answer.mimetype == "text/csv"
+    assert "attachment" in answer.headers["Content-Disposition"]
+    rows = list(csv.DictReader(answer.text.splitlines()))
+    assert list(rows[0]) == list(trial_list.COLUMNS)
+    assert [row["outcome"] for row in rows] == ["converged", "converged", "diverged", ""]
+    assert float(rows[0]["energy_j"]) == 1800.0
+
+
+def test_the_next_run_gets_what_the_job_page_says(client: FlaskClient) -> None:
+    add_job()
+    page = client.get("/job/job?part=standing").text
+    started, _ = optimizer.start_trial("job", None)
+    assert re.search(r"The next run gets .*?</svg>(\d+)<", page)[1] == str(started.batch_size)
+    assert started.reason in page
+
+
+def test_an_exhausted_job_says_why(client: FlaskClient) -> None:
+    add_job(runs=0, batch_sizes=[32])
+    for number in (1, 2):
+        optimizer.start_trial("job", None)
+        optimizer.end_trial("job", number, TrialEnd(outcome="diverged"))
+    assert "No batch size is left" in client.get("/job/job").text
+    assert 'class="state exhausted"' in client.get("/").text
+
+
+def test_estimates_are_marked(client: FlaskClient) -> None:
+    add_job(meter="cpu-estimate")
+    for address in ("/", "/job/job", "/job/job/trial/1"):
+        assert "estimated" in client.get(address).text
+
+
+def test_power_profiles_are_drawn_with_few_points(client: FlaskClient) -> None:
+    add_job(batch_sizes=list(range(1, 101)), default_batch_size=32)
+    for batch_size in range(1, 101):
+        points = [{"limit_w": w, "energy_j": 1.0 + w, "time_s": 1.0} for w in range(1, 101)]
+        profile = {
+            "device_model": "Fake <b>GPU</b>", "driver": "1", "num_devices": 1, "points": points,
+            "batch_size": batch_size, "chosen_w": 50, "selector": "s", "eta_knob": 0.5,
+            "max_power_w": 100, "search": "grid", "measured_at": "2026-01-31T12:00:00Z",
+        }  # fmt: skip
+        body = client.put(f"/api/v1/jobs/job/power-profiles/{batch_size}", json=profile)
+        assert body.status_code == 201
+    assert len(power_profiles.all_of("job", None).profiles) == 100
+    figure = client.get("/job/job/figures/power").json
+    assert sum(len(trace["x"]) for trace in figure["data"]) <= MAX_POINTS
+
+
+def test_a_database_that_is_away_is_a_page_that_tries_again(tmp_path: Path) -> None:
+    app = create_app(Config(database_url=f"sqlite:///{tmp_path / 'nothing.sqlite3'}"))
+    for address in ("/", "/job/job"):
+        answer = app.test_client().get(address)
+        assert answer.status_code == 503
+        assert 'http-equiv="refresh"' in answer.text
+        assert str(tmp_path) not in answer.text
+
+
+def test_no_script_and_no_style_stand_in_a_page(client: FlaskClient) -> None:
+    add_job()
+    for address in ("/", "/job/job", "/job/job/trial/1", "/job/job/delete", "/job/nobody"):
+        answer = client.get(address)
+        policy = answer.headers["Content-Security-Policy"]
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert not re.search(r"<script(?![^>]* src=)|<style| style=| on\w+=", answer.text)
+        assert set(re.findall(r'(?:src|href)="(\w+:)?//', answer.text)) == set()
+
+
+def test_a_job_is_deleted_after_its_id_was_typed(client: FlaskClient) -> None:
+    add_job()
+
+    def delete(**form: str) -> int:
+        page = client.get("/job/job/delete").text
+        token = re.search(r'name="csrf" value="([^"]+)"', page)[1]
+        return client.post("/job/job/delete", data={"csrf": token, **form}).status_code
+
+    assert delete(confirm="another") == 422
+    assert delete(confirm="job") == 409  # one is in flight
+    assert client.post("/job/job/delete", data={"confirm": "job"}).status_code == 403
+    assert client.get("/job/job").status_code == 200
+    assert delete(confirm="job", force="on") == 303
+    assert client.get("/job/job").status_code == 404
+
+
+def test_the_pages_are_not_part_of_the_described_interface(client: FlaskClient) -> None:
+    """They are for browsers: `/openapi.json` describes what programs use."""
+    paths = client.get("/openapi.json").json["paths"]
+    assert not [path for path in paths if path.startswith(("/job/", "/assets", "/sign"))]
+    assert "/" not in paths

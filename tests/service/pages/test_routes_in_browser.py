@@ -1,0 +1,239 @@
+"""What a person sees: every view in a real browser, on a real service."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from axe_playwright_python.sync_playwright import Axe
+from click.testing import CliRunner
+from playwright.sync_api import Page, expect
+from service.api.wires import Api, report
+from service.jobs import spec_json
+from service.pages.conftest import PHONE, Open
+from service_process import ServiceProcess
+from sqlalchemy import NullPool, create_engine
+from waiting import wait_until
+from zeus_service.cli import main
+from zeus_service.config import Config
+from zeus_service.store.series import MAX_POINTS
+
+from benchmarks.long_job import add_history
+
+TOKENS = {"ZEUS_BSO_TOKEN": "one-that-may-write", "ZEUS_BSO_READ_TOKEN": "one-that-may-read"}
+TRIALS = 100_000
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """A service with a job for each view, which these tests share."""
+    with ServiceProcess(tmp_path_factory.mktemp("pages")) as service:
+        api = Api(service.url)
+        for job_id, changes in JOBS.items():
+            body = spec_json(job_id=job_id, beta_knob=None, **changes)
+            assert api("POST", "/jobs", body).status_code == 201
+        for number in range(1, 4):
+            run(api, "some-runs", number, converges=number != 2)
+        run(api, "estimated", 1, converges=True)
+        run(api, "in-flight", 1, converges=True)
+        run(api, "in-flight", 2, converges=False)
+        for number in (1, 2):
+            start(api, "exhausted")
+            assert end(api, f"/jobs/exhausted/trials/{number}", "diverged")
+        run(api, "long", 1, converges=True)
+        yield service
+
+
+JOBS: dict[str, dict[str, Any]] = {
+    "no-run": {},
+    "some-runs": {"monitor": "val_<b>acc"},
+    "in-flight": {},
+    "estimated": {"meter": "cpu-estimate"},
+    "exhausted": {"batch_sizes": [32]},
+    "long": {},
+}
+
+
+def start(api: Api, job_id: str) -> None:
+    assert api("POST", f"/jobs/{job_id}/trials", {}).status_code == 201
+
+
+def end(api: Api, trial: str, outcome: str) -> bool:
+    return api("PATCH", trial, {"outcome": outcome}).ok
+
+
+def run(api: Api, job_id: str, number: int, *, converges: bool) -> None:
+    """A trial with two reports, after which it has converged or goes on."""
+    start(api, job_id)
+    for sequence, metric in ((1, 0.5), (2, 0.95 if converges else 0.7)):
+        body = report(sequence, metric=metric)
+        assert api("POST", f"/jobs/{job_id}/trials/{number}/reports", body).ok
+
+
+FITS = "() => document.documentElement.scrollWidth <= innerWidth"
+VIEWS = {
+    "/": "some-runs",
+    "/job/no-run": "No run has started yet",
+    "/job/some-runs": "val_<b>acc",
+    "/job/in-flight": "In flight",
+    "/job/estimated": "energy estimated",
+    "/job/exhausted": "No batch size is left",
+    "/job/some-runs/trial/1": "the target of 0.9 is reached",
+    "/job/in-flight/trial/2": "Progress",
+    "/job/some-runs/delete": "Delete this job?",
+    "/job/nobody": "Not Found",
+}
+
+
+@pytest.mark.parametrize("path", VIEWS)
+def test_each_view_is_complete_accessible_and_fits_a_phone(
+    filled: ServiceProcess, open_page: Open, path: str
+) -> None:
+    scheme = "dark" if len(path) % 2 else "light"
+    page = open_page(f"{filled.url}{path}", allowed="404 (NOT FOUND)", color_scheme=scheme)
+    expect(page.locator("main")).to_contain_text(VIEWS[path])
+    for viewport in (None, PHONE):
+        if viewport is not None:
+            page.set_viewport_size(viewport)  # type: ignore[arg-type]
+        wait_until(lambda: page.evaluate(FITS), lambda: page.viewport_size)
+    found = Axe().run(page).response["violations"]
+    assert [each for each in found if each["impact"] in ("serious", "critical")] == []
+
+
+def test_the_first_page_of_a_new_service_says_what_to_do(
+    own_service: ServiceProcess, open_page: Open
+) -> None:
+    page = open_page(own_service.url)
+    expect(page.get_by_role("heading", name="No jobs yet")).to_be_visible()
+    expect(page.locator("main")).to_contain_text(f'ZeusBSOCallback("{own_service.url}"')
+
+
+def test_a_run_that_reports_appears_without_a_reload(
+    filled: ServiceProcess, open_page: Open
+) -> None:
+    api = Api(filled.url)
+    page = open_page(f"{filled.url}/job/some-runs")
+    page.evaluate("() => { window.sameDocument = true; }")
+    number = api("GET", "/jobs/some-runs").json()["trials"] + 1
+    start(api, "some-runs")
+    card = page.locator(".run", has_text=f"Run {number}")
+    expect(card).to_be_visible()
+    assert api("POST", f"/jobs/some-runs/trials/{number}/reports", report(1, metric=0.31)).ok
+    expect(card).to_contain_text("0.31 → 0.9")
+    expect(card.locator("progress").first).to_have_attribute("value", "0.1000")
+    assert api("POST", f"/jobs/some-runs/trials/{number}/reports", report(2, metric=0.93)).ok
+    expect(card).to_have_count(0)
+    row = page.locator("#trials tr", has=page.get_by_role("link", name=str(number), exact=True))
+    expect(row).to_contain_text("converged")
+    assert page.evaluate("() => window.sameDocument")
+
+
+def test_the_keyboard_is_enough(filled: ServiceProcess, open_page: Open) -> None:
+    page = open_page(filled.url)
+    page.keyboard.press("/")
+    page.keyboard.type("IN-FL")
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(1)
+    assert "q=IN-FL" in page.url
+    press_until(page, "in-flight")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("/job/in-flight$"))
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # "Skip to the content"
+    press_until(page, "2")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("/job/in-flight/trial/2$"))
+
+
+def press_until(page: Page, name: str) -> None:
+    """Press Tab until the link with this text has the focus."""
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("() => document.activeElement.textContent.trim()") == name:
+            return
+    raise AssertionError(f"Tab does not reach {name}")
+
+
+def test_the_theme_is_chosen_and_kept(filled: ServiceProcess, open_page: Open) -> None:
+    page = open_page(f"{filled.url}/job/some-runs", color_scheme="light")
+    ground = "() => getComputedStyle(document.body).backgroundColor"
+    text = "() => getComputedStyle(document.querySelector('.plot text')).fill"
+    light = page.evaluate(ground), page.evaluate(text)
+    page.get_by_role("button", name="Use the dark theme").click()
+    dark = page.evaluate(ground), page.evaluate(text)
+    assert light[0] != dark[0]
+    assert light[1] != dark[1]
+    page.reload()
+    assert page.evaluate(ground) == dark[0]
+
+
+def test_100_000_runs_are_thinned_and_said_to_be(filled: ServiceProcess, open_page: Open) -> None:
+    engine = create_engine(
+        Config(database_url=filled.database_url).database_url, poolclass=NullPool
+    )
+    with engine.begin() as connection:
+        add_history(connection, "long", TRIALS, reports=1)
+    page = open_page(f"{filled.url}/job/long")
+    figure = page.locator("figure", has_text="Cost of each run")
+    expect(figure.locator(".note")).to_contain_text(f"of {TRIALS:,}")
+    assert 1000 < page.locator("figure:nth-child(2) path.point").count() <= MAX_POINTS
+    page.get_by_label("from run").fill("54321")
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("#trials tbody tr").first).to_contain_text("54321")
+
+
+def test_a_page_of_figures_in_a_file_needs_no_service(
+    filled: ServiceProcess, open_page: Open, tmp_path: Path
+) -> None:
+    path = tmp_path / "page.html"
+    env = {"ZEUS_BSO_DATABASE_URL": filled.database_url}
+    result = CliRunner().invoke(main, ["show", "some-runs", f"--plot={path}"], env=env)
+    assert result.exit_code == 0, result.output
+    page = open_page(path.as_uri())
+    expect(page.locator(".js-plotly-plot")).not_to_have_count(0)
+    expect(page.get_by_role("heading", name="Cost over batch size")).to_be_visible()
+    page.get_by_role("button", name="theme").click()
+
+
+def test_a_database_that_is_away_comes_back_by_itself(
+    own_service: ServiceProcess, open_page: Open
+) -> None:
+    database = Path(own_service.database_url.removeprefix("sqlite:///"))
+    away = database.with_name("away")
+    database.rename(away)
+    page = open_page(own_service.url, allowed="503 (SERVICE UNAVAILABLE)")
+    expect(page.locator("main")).to_contain_text("The database cannot be used now")
+    away.rename(database)
+    expect(page.locator("main")).to_contain_text("No jobs yet")
+
+
+def test_signing_in_and_out(tmp_path: Path, open_page: Open) -> None:
+    with ServiceProcess(tmp_path, **TOKENS) as service:
+        headers = {"Authorization": f"Bearer {TOKENS['ZEUS_BSO_TOKEN']}"}
+        body = spec_json()
+        assert requests.post(f"{service.url}/api/v1/jobs", json=body, headers=headers).ok
+        page = open_page(f"{service.url}/job/job", allowed="401 (UNAUTHORIZED)")
+        expect(page).to_have_url(re.compile(r"/sign-in\?next=%2Fjob%2Fjob"))
+        page.get_by_label("Token").fill("not-a-token-of-this")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("alert")).to_contain_text("no token of this service")
+        page.get_by_label("Token").fill(TOKENS["ZEUS_BSO_READ_TOKEN"])
+        page.get_by_role("button", name="Sign in").click()
+        expect(page).to_have_url(re.compile("/job/job$"))
+        expect(page.get_by_text("read only")).to_be_visible()
+        assert page.evaluate("() => document.cookie") == ""
+        page.context.clear_cookies()  # as when it has expired
+        expect(page.get_by_label("Token")).to_be_visible()
+        page.get_by_label("Token").fill(TOKENS["ZEUS_BSO_TOKEN"])
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("link", name="Delete this job").click()
+        page.get_by_label("to confirm").fill("job")
+        page.get_by_role("button", name="Delete the job").click()
+        expect(page.get_by_role("heading", name="No jobs yet")).to_be_visible()
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_label("Token")).to_be_visible()
+        assert not any(token in service.log.read_text() for token in TOKENS.values())
