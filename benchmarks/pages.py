@@ -55,9 +55,11 @@ def _fill(url: str, database_url: str, jobs: int, trials: int, reports: int) -> 
     requests.post(f"{url}/api/v1/jobs", json=body, timeout=60).raise_for_status()
     path = f"{url}/api/v1/jobs/{LONG}/trials"
     for number in range(1, 11):
-        requests.post(path, json={}, timeout=60).raise_for_status()
+        started = requests.post(path, json={}, timeout=60).json()
         report = {"sequence": 1, "epoch": 1, "time_s": 9.0, "energy_j": 900.0, "metric": 0.95}
-        answer = requests.post(f"{path}/{number}/reports", json=report, timeout=60)
+        answer = requests.post(
+            f"{path}/{number}/reports?generation={started['generation']}", json=report, timeout=60
+        )
         answer.raise_for_status()
     engine = sa.create_engine(Config(database_url=database_url).database_url)
     with engine.begin() as connection:

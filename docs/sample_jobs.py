@@ -128,7 +128,7 @@ def _run(
         elif epoch > upto * target:
             return None, spent_s
         answer = client.post(
-            f"{trials}/{started['trial_number']}/reports",
+            f"{trials}/{started['trial_number']}/reports?generation={started['generation']}",
             json={
                 "sequence": epoch,
                 "epoch": epoch,

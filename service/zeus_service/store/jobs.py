@@ -171,7 +171,8 @@ def replace_state(connection: Connection, spec: JobSpec, state: State) -> bool:
     wanted = {"state": state, "cost_bound": _cost_bound(spec, state), **stage_and_best(spec, state)}
     this, stored = JOBS.c.job_id == spec.job_id, None
     with suppress(BrokenJob), reading("its state"):
-        stored = connection.execute(select(*JOBS.c[tuple(wanted)]).where(this)).mappings().one()
+        row = connection.execute(select(*JOBS.c[tuple(wanted)]).where(this)).one()
+        stored = dict(row._mapping)
     if stored == wanted:
         return False
     connection.execute(update(JOBS).where(this).values(**wanted, updated_at=unix_now()))

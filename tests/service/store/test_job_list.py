@@ -63,10 +63,10 @@ def test_pages_are_cut_and_the_last_one_is_shown_beyond_the_end(app: Flask) -> N
 def test_each_sort_orders_the_jobs_and_unknown_values_come_last(app: Flask) -> None:
     register("a", "b", "c")
     change("a", saved_energy_j=5.0, best_batch_size=64, trials=5, failures=0, updated_at=3.0)
-    change("b", saved_energy_j=2.0, best_batch_size=8, trials=1, failures=4, updated_at=1.0)
+    change("b", best_batch_size=8, trials=1, failures=4, updated_at=1.0)
     change("c", saved_energy_j=-1.0, trials=9, failures=1, updated_at=2.0)
     optimizer.start_trial("b", None)
-    change("b", trials=1, updated_at=1.0)
+    change("b", trials=1, updated_at=1.0, saved_energy_j=2.0)
     orders = {
         "job": "abc", "best": "bac", "trials": "bac", "failures": "acb", "last_run": "bca",
         "running": "acb", "saved": "cba",
@@ -119,5 +119,4 @@ def test_a_job_has_its_latest_costs_its_default_and_its_runs(app: Flask) -> None
     assert job.costs == tuple(map(float, range(6, job_list.SPARKLINE + 4)))
     assert (job.trials, job.running, job.default_batch_size) == (job_list.SPARKLINE + 5, 1, 32)
     assert job.estimated
-    assert job.saved_energy_j is not None
     assert (other.costs, other.running, other.saved_energy_j) == ((), 0, None)
