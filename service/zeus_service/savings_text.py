@@ -17,7 +17,7 @@ def summary(found: JobSavings | Savings) -> str:
                 f"job {found.job_id!r}: what its default batch size, {found.default_batch_size}, "
                 "would spend is unknown until a run with it has converged"
             )
-        return text + (f"; energy by {found.meter}, an estimate" if found.estimated else "")
+        return text + (f"; energy is estimated by {found.meter}" if found.estimated else "")
     known = found.jobs - found.unknown
     text = _saved(found.saved, "1 job has" if known == 1 else f"{known} jobs have")
     if found.unknown:

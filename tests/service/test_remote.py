@@ -66,6 +66,21 @@ def test_all_jobs_are_listed_with_their_whole_ids_however_narrow(service: Servic
     assert any(row.split()[:5] == [LONG, "pruning", "1/2", "32", "2"] for row in rows)
 
 
+def test_what_was_saved_is_shown_with_its_intervals(service: ServiceProcess) -> None:
+    of_one = both_ways(service, "savings", LONG, "--by=day")
+    # Runs with the default batch size cost 1 and 2 times 10 s: no saving, within the interval.
+    assert f"job '{LONG}' has saved 0 J (-" in of_one
+    rows = [line.split() for line in of_one.splitlines()]
+    assert rows[-1][1:3] == ["2", "0"]  # recurrences, joules
+    of_all = both_ways(service, "savings")
+    assert "1 job has saved 0 J (-" in of_all
+    assert "of 101 more it is unknown" in of_all
+    assert "unknown until a run with it has converged" in both_ways(service, "savings", "job-7")
+    found = json.loads(both_ways(service, "savings", LONG, "--json"))
+    assert (found["recurrences"], found["spent"]["energy_j"]) == (2, 1000.0)
+    assert found["saved"]["energy_j"]["low"] < 0 < found["saved"]["energy_j"]["high"]
+
+
 def test_a_job_is_shown_with_every_column_however_narrow(service: ServiceProcess) -> None:
     shown = both_ways(service, "show", LONG)
     assert "best batch size 32" in shown
