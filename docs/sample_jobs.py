@@ -6,11 +6,12 @@ import math
 import time
 from dataclasses import dataclass
 from types import SimpleNamespace
-from unittest.mock import patch
+from typing import Any
 
 import numpy as np
 from flask import Flask
 from flask.testing import FlaskClient
+from sqlalchemy import Engine, event
 from zeus_service.simulation.synthetic_workloads import synthetic_workload
 from zeus_service.simulation.workload import Workload
 
@@ -57,15 +58,22 @@ SAMPLES = (
 
 def fill(app: Flask, samples: tuple[Sample, ...] = SAMPLES) -> None:
     """Register the jobs and run them, each recurrence on its own day."""
-    client = app.test_client()
+    clock = SimpleNamespace(time=time.time)
+
+    def set_clock(connection: Any, _record: object) -> None:
+        """Let SQLite's clock, by which the service stores instants, be ours."""
+        connection.create_function("julianday", 1, lambda _: clock.time() / DAY_S + 2440587.5)
+
+    event.listen(Engine, "connect", set_clock)
     for sample in samples:
-        _fill(client, sample, synthetic_workload(sample.seed))
+        _fill(app.test_client(), sample, synthetic_workload(sample.seed), clock)
+    event.remove(Engine, "connect", set_clock)
 
 
-def _fill(client: FlaskClient, sample: Sample, workload: Workload) -> None:
+def _fill(client: FlaskClient, sample: Sample, workload: Workload, clock: SimpleNamespace) -> None:
     now = time.time()
     first = now - (sample.days_ago + sample.runs) * DAY_S
-    clock = SimpleNamespace(time=lambda: first)
+    clock.time = lambda: first
     jobs, trials = "/api/v1/jobs", f"/api/v1/jobs/{sample.job_id}/trials"
     body = {
         **workload.spec(job_id=sample.job_id, meter=sample.meter).model_dump(mode="json"),
@@ -75,25 +83,24 @@ def _fill(client: FlaskClient, sample: Sample, workload: Workload) -> None:
         "lease_s": 86400.0,
         "max_epochs": 12 if sample.fails else workload.max_epochs,
     }
-    with patch("zeus_service.optimizer.time", clock):
-        assert client.post(jobs, json=body).status_code == 201
-        rng = np.random.default_rng(sample.seed)
-        for run in range(sample.runs):
-            start = now - (sample.days_ago + sample.runs - run) * DAY_S
-            for _ in range(8):  # failed tries and the one that converges
-                clock.time = lambda at=start: at
-                answer = client.post(trials, json={})
-                if answer.status_code != 201:
-                    return
-                outcome, spent_s = _run(client, trials, answer.json, workload, rng, sample, clock)
-                start += spent_s + 600
-                if outcome == "converged":
-                    break
-        if sample.running:
-            clock.time = lambda: now - 1500
+    assert client.post(jobs, json=body).status_code == 201
+    rng = np.random.default_rng(sample.seed)
+    for run in range(sample.runs):
+        start = now - (sample.days_ago + sample.runs - run) * DAY_S
+        for _ in range(8):  # failed tries and the one that converges
+            clock.time = lambda at=start: at
             answer = client.post(trials, json={})
-            clock.time = lambda: now - 20
-            _run(client, trials, answer.json, workload, rng, sample, clock, upto=0.7)
+            if answer.status_code != 201:
+                return
+            outcome, spent_s = _run(client, trials, answer.json, workload, rng, sample, clock)
+            start += spent_s + 600
+            if outcome == "converged":
+                break
+    if sample.running:
+        clock.time = lambda: now - 1500
+        answer = client.post(trials, json={})
+        clock.time = lambda: now - 20
+        _run(client, trials, answer.json, workload, rng, sample, clock, upto=0.7)
     for batch_size in workload.settings:
         _put_profile(
             client, f"{jobs}/{sample.job_id}/power-profiles/{batch_size}", workload, batch_size
