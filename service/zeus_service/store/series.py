@@ -119,30 +119,20 @@ def _thinned(
     if width * BUCKETS <= MAX_POINTS:
         rows = connection.execute(query).all()
         return Thinned(rows, len(rows))
+    # Windows: a join of the rows with their extremes would be a nested loop on SQLite.
     bucket = _bucket(number, first, width)
-    extremes = (
-        select(
-            bucket.label("bucket"),
-            func.count().label("total"),
-            func.min(value).label("lowest"),
-            func.max(value).label("highest"),
-        )
-        .where(*where)
-        .group_by(bucket)
-        .cte("extremes")
+    rank = func.row_number()
+    inner = select(
+        *columns,
+        rank.over(partition_by=bucket, order_by=(value, number)).label("from_lowest"),
+        rank.over(partition_by=bucket, order_by=(value.desc(), number)).label("from_highest"),
+        func.count().over().label("total"),
     )
-    # Of rows with the same value, the first of the bucket.
-    numbers = (
-        select(func.min(number).label("number"))
-        .join_from(number.table, extremes, extremes.c.bucket == bucket)
-        .where(*where, or_(value == extremes.c.lowest, value == extremes.c.highest))
-        .group_by(bucket, value)
-        .cte("numbers")
-    )
-    total = select(func.sum(extremes.c.total)).scalar_subquery()
-    kept = query.join_from(number.table, numbers, numbers.c.number == number)
-    rows = connection.execute(kept.add_columns(total.label("total"))).all()
-    return Thinned(rows, int(rows[0].total) if rows else 0)
+    all_rows = inner.where(*where).subquery("all_rows")
+    is_extreme = or_(all_rows.c.from_lowest == 1, all_rows.c.from_highest == 1)
+    kept = select(all_rows).where(is_extreme).order_by(all_rows.c[number.name])
+    rows = connection.execute(kept).all()
+    return Thinned(rows, rows[0].total)
 
 
 def _cut(
