@@ -14,14 +14,17 @@ from zeus_lightning.errors import (
     ZeusServiceUnavailable,
     ZeusTrialFailed,
 )
+from zeus_lightning.prices import eta_knob_of_prices
 from zeus_lightning.version import __version__
 
 if TYPE_CHECKING:
     from zeus_lightning.bso import ZeusBSOCallback
     from zeus_lightning.power_limit import ZeusPowerLimitCallback
+    from zeus_lightning.recurrence import Recurrence
     from zeus_lightning.retry import fit
 
 __all__ = [
+    "Recurrence",
     "ZeusBSOCallback",
     "ZeusConfigError",
     "ZeusError",
@@ -34,11 +37,17 @@ __all__ = [
     "ZeusServiceUnavailable",
     "ZeusTrialFailed",
     "__version__",
+    "eta_knob_of_prices",
     "fit",
 ]
 
 
-_LAZY = {"ZeusBSOCallback": "bso", "ZeusPowerLimitCallback": "power_limit", "fit": "retry"}
+_LAZY = {
+    "Recurrence": "recurrence",
+    "ZeusBSOCallback": "bso",
+    "ZeusPowerLimitCallback": "power_limit",
+    "fit": "retry",
+}
 
 
 def __getattr__(name: str) -> Any:

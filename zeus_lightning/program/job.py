@@ -79,11 +79,6 @@ class JobArguments:
 
     def job(self, trainer: Trainer, module: LightningModule, meter: RunMeter) -> JobSpec:
         """Make the job of these arguments and a program; an error if they do not fit."""
-        job_id = self.job_id or os.environ.get("ZEUS_JOB_ID") or type(module).__name__
-        job_id += BASELINE_SUFFIX * is_baseline()
-        if not _JOB_ID.fullmatch(job_id):
-            source = "job_id (by default the module's class name)"
-            raise ZeusConfigError(f"{source} is {job_id!r}; it must be {_JOB_ID_RULE}")
         max_epochs = self.max_epochs or trainer.max_epochs or 0
         if max_epochs < 1:
             max_epochs = trainer.max_steps  # an epoch has at least one step
@@ -99,6 +94,37 @@ class JobArguments:
         share = sizes.share(trainer, self.batch_size_scope)
         found = sizes.find_batch_size(trainer, module, self.batch_size_attribute) * share
         default = operator.index(self.default_batch_size or found)
+        return self.spec(
+            type(module).__name__, default, int(max_epochs), share, meter, trainer.world_size
+        )
+
+    def spec(
+        self,
+        name: str,
+        default: int,
+        max_epochs: int,
+        share: int,
+        meter: RunMeter,
+        num_devices: int,
+    ) -> JobSpec:
+        """Make the job of these arguments.
+
+        Args:
+            name: Its id, if neither the arguments nor `$ZEUS_JOB_ID` give one.
+            default: Its default batch size.
+            max_epochs: Epochs after which a batch size has failed.
+            share: What each batch size is divided by, such as the number of devices.
+            meter: The run's meter.
+            num_devices: How many devices train.
+
+        Raises:
+            ZeusConfigError: The id is invalid, or a batch size cannot be divided.
+        """
+        job_id = self.job_id or os.environ.get("ZEUS_JOB_ID") or name
+        job_id += BASELINE_SUFFIX * is_baseline()
+        if not _JOB_ID.fullmatch(job_id):
+            source = "job_id (by default the module's class name)"
+            raise ZeusConfigError(f"{source} is {job_id!r}; it must be {_JOB_ID_RULE}")
         chosen = sizes.default_sizes(default, share)
         if self.batch_sizes is not None:
             chosen = sizes.positive_sizes(self.batch_sizes)
@@ -111,9 +137,9 @@ class JobArguments:
             target_metric=_float(self.target_metric),
             higher_is_better=self.mode == "max",
             monitor=self.monitor,
-            max_epochs=int(max_epochs),
+            max_epochs=max_epochs,
             max_power_w=meter.max_power_w,
-            num_devices=trainer.world_size,
+            num_devices=num_devices,
             device_model=meter.device_model,
             meter=meter.name,
             eta_knob=_float(self.eta_knob),

@@ -1,0 +1,233 @@
+"""`Recurrence`: a trial around a loop that its author owns, alone and on two ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.fabric import Fabric
+from programs import StepMeter, new_job, outcomes, trials
+from service_process import ServiceProcess, free_port
+
+from zeus_lightning import (
+    Recurrence,
+    ZeusConfigError,
+    ZeusMeterError,
+    ZeusServiceUnavailable,
+    ZeusTrialFailed,
+)
+
+
+def recurrence(service: ServiceProcess, job_id: str | None, **arguments: Any) -> Recurrence:
+    defaults: dict[str, Any] = {
+        "target_metric": 0.9,
+        "batch_sizes": [8, 16],
+        "default_batch_size": 16,
+        "max_epochs": 4,
+        "meter": StepMeter(),
+    }
+    return Recurrence(service.url, job_id=job_id, **(defaults | arguments))
+
+
+def train(run: Recurrence, *metrics: float) -> int:
+    """Report these metrics until one stops the loop; returns how many were reported."""
+    for count, metric in enumerate(metrics, 1):
+        if run.report(metric).stop:
+            return count
+    return len(metrics)
+
+
+def interrupted(
+    run: Recurrence, error: BaseException, states: list[dict[str, Any]] | None = None
+) -> None:
+    with run:
+        run.report(0.1)
+        if states is not None:
+            states.append(run.state_dict())
+        raise error
+
+
+def test_a_loop_that_reaches_the_target_is_stopped_and_its_cost_known(
+    service: ServiceProcess,
+) -> None:
+    job = new_job()
+    with recurrence(service, job) as run:
+        assert (run.batch_size, run.local_batch_size) == (16, 16)
+        assert run.trial is not None
+        assert run.trial.why == "explore"
+        verdict = run.report(0.5)
+        assert (verdict.stop, verdict.outcome) == (False, None)
+        assert verdict.cost == pytest.approx(0.5 * 6 + 0.5 * 10 * 2)
+        assert train(run, 0.95, 0.99) == 1
+    assert run.outcome == "converged"
+    assert outcomes(service.url, job) == ["converged"]
+    assert run.cost == pytest.approx(0.5 * 12 + 0.5 * 10 * 4)
+    with recurrence(service, job) as run:
+        assert run.batch_size == 8
+        train(run, 0.95)
+
+
+def test_a_loop_that_ends_short_of_the_target_raises_as_the_block_is_left(
+    service: ServiceProcess,
+) -> None:
+    job = new_job()
+    with (
+        pytest.raises(ZeusTrialFailed, match="try another batch size"),
+        recurrence(service, job) as run,
+    ):
+        train(run, 0.1, 0.2)
+    assert run.outcome == "not_converged"
+    with (
+        pytest.warns(UserWarning, match="not_converged"),
+        recurrence(service, job, on_failure="stop") as run,
+    ):
+        train(run, 0.1)
+    assert outcomes(service.url, job) == ["not_converged", "not_converged"]
+
+
+def test_after_the_last_epoch_the_service_stops_the_loop(service: ServiceProcess) -> None:
+    with recurrence(service, new_job(), on_failure="stop") as run:
+        assert train(run, *[0.1] * 10) == 4
+    assert run.outcome == "not_converged"
+
+
+def test_a_metric_that_is_not_finite_has_diverged(service: ServiceProcess) -> None:
+    with recurrence(service, new_job(), on_failure="stop") as run:
+        assert train(run, float("nan"), 0.1) == 1
+    assert run.outcome == "diverged"
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (ZeroDivisionError("mine"), "errored"),
+        (KeyboardInterrupt(), "interrupted"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "out_of_memory"),
+    ],
+)
+def test_an_exception_ends_the_trial_and_goes_on(
+    service: ServiceProcess, error: BaseException, outcome: str
+) -> None:
+    job = new_job()
+    run = recurrence(service, job)
+    with pytest.raises(type(error)) as raised:
+        interrupted(run, error)
+    assert raised.value is error
+    assert run.outcome == outcome
+    assert outcomes(service.url, job) == [outcome]
+
+
+def test_a_loop_without_a_report_teaches_nothing(service: ServiceProcess) -> None:
+    job = new_job()
+    with recurrence(service, job) as run:
+        pass
+    assert run.outcome == "errored"
+
+
+def test_a_checkpoints_trial_is_resumed_with_what_it_had_spent(service: ServiceProcess) -> None:
+    job = new_job()
+    states: list[dict[str, Any]] = []
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(recurrence(service, job), KeyboardInterrupt(), states)
+    state = json.loads(json.dumps(states[0]))  # plain values
+    with recurrence(service, job, state=state) as run:
+        assert run.trial is not None
+        assert run.trial.trial_number == 1
+        verdict = run.report(0.95)
+        assert verdict.outcome == "converged"
+    (trial,) = trials(service.url, job)
+    assert trial["epoch"] == 2
+    assert trial["energy_j"] == pytest.approx(12 + 6)
+    with (
+        pytest.raises(ZeusConfigError, match="which has ended as converged"),
+        recurrence(service, job, state=state),
+    ):
+        pass
+
+
+def test_without_the_service_it_raises_or_trains_without_a_trial() -> None:
+    arguments: dict[str, Any] = {
+        "target_metric": 0.9,
+        "batch_sizes": [8, 16],
+        "default_batch_size": 16,
+        "max_epochs": 4,
+        "job_id": "a",
+        "meter": StepMeter(),
+    }
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(ZeusServiceUnavailable), Recurrence(url, **arguments):
+        pass
+    run = Recurrence(url, **arguments, strict=False)
+    with pytest.warns(UserWarning, match="without it on batch size 16"):
+        run.__enter__()
+    assert train(run, 0.1, 0.99) == 2
+    assert run.state_dict() == {}
+    run.__exit__(None, None, None)
+    assert (run.trial, run.outcome, run.cost) == (None, None, None)
+
+
+def test_what_is_wrong_with_the_arguments_is_said_before_anything_starts(
+    service: ServiceProcess,
+) -> None:
+    with pytest.raises(ZeusConfigError, match="no job given"):
+        recurrence(service, None)
+    with pytest.raises(ZeusConfigError, match="eta_knob"):
+        recurrence(service, "a", eta_knob=2)
+    with pytest.raises(ZeusConfigError, match="on_failure"):
+        recurrence(service, "a", on_failure="ignore")
+    job = new_job()
+    with pytest.raises(ZeusMeterError), recurrence(service, job, meter="nvml:0"):
+        pass
+    with (
+        pytest.raises(ZeusConfigError, match="is not one of"),
+        recurrence(service, job, meter="perpetual"),
+    ):
+        pass
+
+
+def on_one_rank(rank: int, folder: Path, url: str, job: str) -> None:
+    """Train on both ranks with bare torch.distributed, then with Fabric over it."""
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=2
+    )
+    arguments: dict[str, Any] = {
+        "job_id": job,
+        "target_metric": 0.9,
+        "batch_sizes": [8, 16],
+        "default_batch_size": 16,
+        "max_epochs": 4,
+    }
+    seen = []
+    for _ in range(2):
+        with Recurrence(url, meter=StepMeter(), **arguments) as run:
+            seen.append(run.local_batch_size)
+            assert train(run, 0.1, 0.95 if rank == 0 else 0.2, 0.2) == 2
+        assert run.outcome == "converged"
+    assert seen == [8, 4]
+    url = "http://127.0.0.1:9" if rank == 0 else url
+    with pytest.raises(ZeusServiceUnavailable), Recurrence(url, meter=StepMeter(), **arguments):
+        pass  # rank zero's error is raised on both
+    torch.distributed.destroy_process_group()
+
+
+def test_on_two_ranks_rank_zero_speaks_and_both_stop(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    job = new_job()
+    torch.multiprocessing.start_processes(
+        on_one_rank, (tmp_path, service.url, job), nprocs=2, start_method="spawn"
+    )
+    first, second = trials(service.url, job)
+    assert first["outcome"] == second["outcome"] == "converged"
+    assert first["energy_j"] == pytest.approx(2 * 12)
+
+
+def test_fabrics_device_is_that_of_the_run(service: ServiceProcess) -> None:
+    fabric = Fabric(accelerator="cpu", devices=1)
+    fabric.launch()
+    with recurrence(service, new_job(), fabric=fabric) as run:
+        assert train(run, 0.95) == 1
+    assert run.outcome == "converged"

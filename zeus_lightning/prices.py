@@ -1,0 +1,38 @@
+"""The `eta_knob` that weighs energy and time by their prices."""
+
+from __future__ import annotations
+
+import math
+
+from zeus_lightning.errors import ZeusConfigError
+
+
+def eta_knob_of_prices(price_per_kwh: float, price_per_hour: float, max_power_w: float) -> float:
+    """Return the `eta_knob` at which a job's cost is proportional to what its runs cost.
+
+    With it, Zeus's cost (You, Chung and Chowdhury, NSDI 2023), eta ETA + (1 - eta) MaxPower TTA, is
+    a multiple of `ETA price_of_energy + TTA price_of_time`. It is part of a job's registration: for
+    prices that change, take their mean, or a job id for each tariff.
+
+    Args:
+        price_per_kwh: Price of 3.6 MJ: electricity, or grams of CO2, in any currency.
+        price_per_hour: Price of an hour of the run, in the same one: the machine, or waiting.
+        max_power_w: MaxPower of the run's devices in watts, times the PUE if there is one.
+
+    Raises:
+        ZeusConfigError: A price is negative or not finite, both are zero, or MaxPower is not
+            positive.
+
+    Example:
+        >>> round(eta_knob_of_prices(0.30, 2.50, max_power_w=700), 3)
+        0.077
+    """
+    prices = (price_per_kwh, price_per_hour)
+    valid = all(math.isfinite(price) and price >= 0 for price in prices) and any(prices)
+    if not (valid and math.isfinite(max_power_w) and max_power_w > 0):
+        raise ZeusConfigError(
+            f"prices of {price_per_kwh} a kWh and {price_per_hour} an hour at {max_power_w} W give "
+            "no eta_knob: prices must be finite, not negative and not both zero, and watts positive"
+        )
+    energy_per_hour = price_per_kwh * max_power_w / 1e3
+    return energy_per_hour / (energy_per_hour + price_per_hour)

@@ -1,0 +1,54 @@
+"""`TorchRanks`: the ranks of a program without a Trainer, over `torch.distributed`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class TorchRanks:
+    """What this package needs of a Lightning strategy, for any program on `torch.distributed`.
+
+    Fabric's strategies of several processes (DDP, FSDP, DeepSpeed) set that up, and so does
+    `torch.distributed.init_process_group`. Without it there is one rank.
+
+    Args:
+        device: The device on which this rank trains.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.root_device = device
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return torch.distributed.get_world_size() if _is_set_up() else 1
+
+    @property
+    def global_rank(self) -> int:
+        """This process's rank."""
+        return torch.distributed.get_rank() if _is_set_up() else 0
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether it is rank zero."""
+        return self.global_rank == 0
+
+    def broadcast(self, value: Any) -> Any:
+        """Return rank zero's value, which must pickle, on all ranks."""
+        if self.world_size == 1:
+            return value
+        values = [value]
+        torch.distributed.broadcast_object_list(values, src=0, device=self.root_device)
+        return values[0]
+
+    def reduce(self, tensor: torch.Tensor, reduce_op: str) -> torch.Tensor:
+        """Return the sum of all ranks' tensors."""
+        assert reduce_op == "sum"
+        torch.distributed.all_reduce(tensor)
+        return tensor
+
+
+def _is_set_up() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()

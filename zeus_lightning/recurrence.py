@@ -1,0 +1,328 @@
+"""`Recurrence`: one run of a recurring job, for a training loop that its author owns."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
+
+import torch
+from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
+from zeus_lightning.client import BSOClient, plain_token
+from zeus_lightning.errors import (
+    ZeusConfigError,
+    ZeusServiceUnavailable,
+    ZeusTrialFailed,
+)
+from zeus_lightning.messages import Outcome, TrialStart
+from zeus_lightning.meters import EnergyMeter
+from zeus_lightning.program import batch_size as sizes
+from zeus_lightning.program.job import JobArguments
+from zeus_lightning.ranks.distributed import on_every_rank, on_rank_zero
+from zeus_lightning.ranks.run_meter import RunMeter
+from zeus_lightning.ranks.torch_ranks import TorchRanks
+from zeus_lightning.trial.checkpoint import SavedTrial, resume_trial
+from zeus_lightning.trial.heartbeat import start_heartbeat
+from zeus_lightning.trial.outcome import FAILED, outcome_of, reason_of
+from zeus_lightning.trial.record import TrialRecord
+from zeus_lightning.trial.reporter import Answer, TrialReporter, start_trial
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer to a report.
+
+    Args:
+        stop: Whether training shall end: the target is reached, or the batch size has failed.
+        outcome: How the trial ended; None while it runs.
+        cost: Cost so far, in joules; None without a trial.
+    """
+
+    stop: bool
+    outcome: Outcome | None
+    cost: float | None
+
+
+class Recurrence:
+    """One run of a recurring job, in a loop of Fabric's, of torch's or of another library's.
+
+    It is to such a loop what `ZeusBSOCallback` is to a Trainer: it asks the service for a batch
+    size as the block is entered, measures, reports, and ends the trial as the block is left,
+    whichever way. All ranks enter it, report and leave it together; rank zero asks the service.
+
+    Args:
+        url: The service. Default: `$ZEUS_SERVER_URL`.
+        target_metric: What the metric has to reach.
+        batch_sizes: The batch sizes to choose from, over all ranks.
+        default_batch_size: The one to begin with; one of them.
+        max_epochs: Reports after which the batch size has failed.
+        job_id: The job. Default: `$ZEUS_JOB_ID`, else an error.
+        monitor: The metric's name, which the service shows.
+        mode: `max` if the metric rises to the target, `min` if it falls.
+        fabric: Fabric, after `launch()`; its device is this rank's.
+        device: Without Fabric, the device on which this rank trains. Default: the CPU.
+        state: `state_dict()` of an earlier run's checkpoint: its trial is resumed, with the energy
+            and time that it had spent.
+        meter: As for `ZeusBSOCallback`, as are the others: `pue`, `allow_mixed_devices`,
+            `eta_knob`, `beta_knob`, `num_pruning_rounds`, `window_size`, `policy`, `seed`, `token`,
+            `strict`.
+        on_failure: `raise`: a failed batch size is a `ZeusTrialFailed` as the block is left;
+            `stop`: it is a warning, and `outcome` says it.
+
+    Attributes:
+        batch_size: The batch size of this run, over all ranks.
+        local_batch_size: This rank's part of it, for its dataloader.
+
+    Raises:
+        ZeusError: As `ZeusBSOCallback` does in `Trainer.fit`.
+
+    Example::
+
+        with Recurrence(url, job_id="digits", target_metric=0.95, batch_sizes=[32, 64],
+                        default_batch_size=32, max_epochs=20, fabric=fabric) as run:
+            loader = fabric.setup_dataloaders(DataLoader(data, batch_size=run.local_batch_size))
+            for epoch in range(20):
+                train(loader)
+                if run.report(validate()).stop:
+                    break
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        target_metric: float,
+        batch_sizes: list[int],
+        default_batch_size: int,
+        max_epochs: int,
+        job_id: str | None = None,
+        monitor: str = "metric",
+        mode: Literal["min", "max"] = "max",
+        fabric: Fabric | None = None,
+        device: torch.device | str = "cpu",
+        state: dict[str, Any] | None = None,
+        meter: str | EnergyMeter = "auto",
+        pue: float = 1.0,
+        allow_mixed_devices: bool = False,
+        eta_knob: float = 0.5,
+        beta_knob: float | None = 2.0,
+        num_pruning_rounds: int = 2,
+        window_size: int = 0,
+        policy: str | None = None,
+        seed: int | None = None,
+        token: str | None = None,
+        strict: bool = True,
+        on_failure: Literal["raise", "stop"] = "raise",
+    ) -> None:
+        self._arguments = JobArguments(
+            target_metric=target_metric,
+            monitor=monitor,
+            mode=mode,
+            job_id=job_id,
+            batch_sizes=batch_sizes,
+            default_batch_size=default_batch_size,
+            batch_size_scope="global",
+            batch_size_attribute="batch_size",
+            max_epochs=max_epochs,
+            eta_knob=eta_knob,
+            beta_knob=beta_knob,
+            num_pruning_rounds=num_pruning_rounds,
+            window_size=window_size,
+            policy=policy,
+            seed=seed,
+            lr_scaling=None,
+        )
+        if not (job_id or os.environ.get("ZEUS_JOB_ID")):
+            raise ZeusConfigError("no job given; pass job_id=... or set $ZEUS_JOB_ID")
+        if on_failure not in ("raise", "stop"):
+            raise ZeusConfigError(f"on_failure is {on_failure!r}; it must be 'raise' or 'stop'")
+        self._url, self._token, self._strict = url, plain_token(token), strict
+        self._meter_choice, self._pue, self._on_failure = meter, pue, on_failure
+        self._allow_mixed = allow_mixed_devices
+        self._saved = None if state is None else SavedTrial.from_json(state)
+        ranks = TorchRanks(fabric.device if fabric is not None else torch.device(device))
+        self._ranks = cast("Strategy", ranks)  # the part of one that is used
+        self._share = 1
+        self._reporter: TrialReporter | None = None
+        self._record: TrialRecord | None = None
+        self._stop_heartbeat = lambda: None
+        self._reports = 0
+        self._failure: ZeusTrialFailed | None = None
+        self.batch_size = default_batch_size
+
+    @property
+    def local_batch_size(self) -> int:
+        """This rank's part of `batch_size`."""
+        return self.batch_size // self._share
+
+    @property
+    def trial(self) -> TrialStart | None:
+        """The trial; None before the block is entered, and if the service was away then."""
+        return None if self._record is None else self._record.trial
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the trial ended; None while it runs."""
+        return None if self._record is None else self._record.outcome
+
+    @property
+    def cost(self) -> float | None:
+        """The cost at the last report, in joules."""
+        return None if self._record is None else self._record.cost
+
+    def __enter__(self) -> Self:
+        self._share = self._ranks.world_size  # type: ignore[attr-defined]
+        self._meter = RunMeter(
+            self._meter_choice, self._ranks, self._pue, allow_mixed=self._allow_mixed
+        )
+        rank_zero_info(f"zeus: {self._meter.scope()}")
+        try:
+            self._start()
+            on_every_rank(self._ranks, self._meter.begin)
+        except BaseException as error:
+            self._end_at_once(error)
+            raise
+        return self
+
+    def report(self, metric: float, epoch: int | None = None) -> Verdict:
+        """Report a validation; all ranks call it, and rank zero's metric counts.
+
+        Args:
+            metric: The metric, the same on all ranks.
+            epoch: Epochs completed. Default: the number of reports, this one included.
+        """
+        self._reports = self._reports + 1 if epoch is None else epoch
+        reporter, record, epochs = self._reporter, self._record, self._reports
+        if reporter is None or record is None:
+            stop = record is not None and record.outcome in ("converged", *FAILED)
+            return Verdict(stop, self.outcome, self.cost)
+        spent = self._meter.spent()
+        answer = on_rank_zero(self._ranks, lambda: reporter.report(epochs, spent, float(metric)))
+        self._apply(answer, record)
+        stop = record.outcome in ("converged", *FAILED)
+        # also while the service is unavailable, which will decide later
+        return Verdict(stop or record.target_reached, record.outcome, record.cost)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The trial as it is now, in plain values for a checkpoint; empty if there is none."""
+        if self._record is None:
+            return {}
+        unsent = () if self._reporter is None else tuple(self._reporter.unsent)
+        return SavedTrial(self._record, self._meter.spent_by_now(), unsent).to_json()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._end_at_once(error)
+            return
+        try:
+            self._end()
+        finally:
+            self._close()
+        if self._failure is not None:
+            if self._on_failure == "raise":
+                raise self._failure
+            rank_zero_warn(f"zeus: {self._failure.message}")
+
+    def _start(self) -> None:
+        """Start a trial or resume one; without the service, unless `strict`, train without."""
+        arguments, saved = self._arguments, self._saved
+        client = on_every_rank(self._ranks, self._connect)
+        self._job = job = on_every_rank(
+            self._ranks,
+            lambda: arguments.spec(
+                "",
+                cast("int", arguments.default_batch_size),
+                cast("int", arguments.max_epochs),
+                self._share,
+                self._meter,
+                self._share,
+            ),
+        )
+        try:
+            if saved is None:
+                trial = on_rank_zero(self._ranks, lambda: start_trial(client, job))
+                record = TrialRecord(job=job, trial=trial, estimated=self._meter.is_estimate)
+                self._reporter = TrialReporter(client, record)
+            else:
+                trial = saved.record.trial
+                received = on_rank_zero(
+                    self._ranks, lambda: resume_trial(client, job, saved, instead_of=None)
+                )
+                self._meter.resume_from(saved.spent)
+                self._reporter = saved.reopen(client, job, received)
+                self._reports = saved.record.report.epoch if saved.record.report else 0
+        except ZeusServiceUnavailable as error:
+            if self._strict:
+                raise
+            if saved is not None:
+                self.batch_size = saved.record.trial.batch_size
+            rank_zero_warn(
+                f"zeus: {error.message}; training without it on batch size {self.batch_size}"
+            )
+            return
+        self._record, self.batch_size = self._reporter.record, trial.batch_size
+        sizes.check_shares([self.batch_size], self._share)
+        if self._ranks.is_global_zero:
+            self._stop_heartbeat = start_heartbeat(
+                self._reporter.send_heartbeat, lambda: True, trial.lease_s
+            )
+        what = "resuming" if saved else "starting"
+        rank_zero_info(
+            f"zeus: {what} trial {trial.trial_number} of job {trial.job_id!r} with batch size "
+            f"{trial.batch_size} ({trial.why}): {trial.reason}"
+        )
+
+    def _connect(self) -> BSOClient:
+        url = self._url or os.environ.get("ZEUS_SERVER_URL")
+        if not url:
+            raise ZeusConfigError("no service given; pass url=... or set $ZEUS_SERVER_URL")
+        return BSOClient(url, self._token)
+
+    def _apply(self, answer: Answer, record: TrialRecord) -> None:
+        """Record an answer, and close the trial if it has ended."""
+        if answer.report is not None:
+            record.reported(answer.report)
+        if answer.outcome is None:
+            return
+        self._stop_heartbeat()
+        self._reporter = None
+        record.outcome, record.reason = answer.outcome, answer.reason
+        if answer.outcome in FAILED:
+            self._failure = ZeusTrialFailed(record.failure())
+        rank_zero_info(f"zeus: {record.summary()}")
+
+    def _end(self) -> None:
+        """End a trial that is still open as the block is left."""
+        reporter, record = self._reporter, self._record
+        if reporter is None or record is None:
+            return
+        outcome: Outcome = "not_converged"
+        reason = "the loop ended, short of the target"
+        if record.report is None:
+            outcome, reason = "errored", "the loop ended without a report"
+        self._apply(on_rank_zero(self._ranks, lambda: reporter.end(outcome, reason)), record)
+
+    def _end_at_once(self, error: BaseException) -> None:
+        """End a trial from this rank alone, in about a second, after an exception."""
+        reporter, self._reporter = self._reporter, None
+        if reporter is not None:
+            reporter.end_at_once(outcome_of(error), reason_of(error))
+            rank_zero_info(f"zeus: {reporter.record.summary()}")
+        self._close()
+
+    def _close(self) -> None:
+        self._stop_heartbeat()
+        with suppress(Exception):
+            self._meter.close()
