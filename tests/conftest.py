@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from service_process import ServiceProcess
 
-pytest_plugins = ["fake_nvml.plugin", "left_out", "own_servers", "quick"]
+pytest_plugins = ["fake_nvml.plugin", "fake_amd.plugin", "left_out", "own_servers", "quick"]
 
 # Of the processes that tests start, too: where they are more than the cores, threads that wait for
 # each other in circles take ten times as long.
@@ -26,6 +27,13 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
     """A running service that tests share; each test takes job ids of its own."""
     with ServiceProcess(tmp_path_factory.mktemp("service")) as process:
         yield process
+
+
+@pytest.fixture
+def socket_path() -> Iterator[str]:
+    """A path for a Unix socket, shorter than what the kernel takes."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield f"{directory}/zeusd.sock"
 
 
 @pytest.fixture

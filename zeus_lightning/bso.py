@@ -76,7 +76,12 @@ class ZeusBSOCallback(Callback):
         lr_scaling: `linear` or `sqrt`: scales the module's `lr` or `learning_rate`, taken to be
             right for `default_batch_size`; if the optimizers do not use it, their own rates.
         meter: `auto`, `nvml`, `nvml:0,1` (NVML indices or UUIDs), `rapl`, `cpu-estimate`,
-            `cpu-estimate:5.0` (watts per core), or an `EnergyMeter`.
+            `nvml+rapl` (GPUs, CPU packages and memory), `cpu-estimate:5.0` (watts per core), or an
+            `EnergyMeter`.
+        pue: Power usage effectiveness of the data center, by which energy and MaxPower are
+            multiplied; each fit logs it.
+        allow_mixed_devices: Whether ranks may train on different models of devices. Only for jobs
+            whose runs all have the same mixture: costs on another one cannot be compared.
         token: The service's token. Default: `$ZEUS_BSO_TOKEN`.
         strict: Whether a service that cannot be reached at the start is an error. If not, the run
             trains with the default batch size, with a warning and without a trial.
@@ -125,6 +130,8 @@ class ZeusBSOCallback(Callback):
         seed: int | None = None,
         lr_scaling: LRScaling | None = None,
         meter: str | EnergyMeter = "auto",
+        pue: float = 1.0,
+        allow_mixed_devices: bool = False,
         token: SecretStr | str | None = None,
         strict: bool = True,
         on_failure: Literal["raise", "stop", "exit"] = "raise",
@@ -158,6 +165,7 @@ class ZeusBSOCallback(Callback):
         self._url = url
         self._token = plain_token(token)
         self._meter = meter
+        self._pue, self._allow_mixed = pue, allow_mixed_devices
         self._strict = strict
         self._on_failure = on_failure
         self.client: BSOClient | None = None
@@ -224,7 +232,15 @@ class ZeusBSOCallback(Callback):
             return
         self.client = client = on_every_rank(trainer.strategy, self._connect)
         self._fit = fit = Fit(
-            trainer, pl_module, self._arguments, client, self._meter, self._shared, self._strict
+            trainer,
+            pl_module,
+            self._arguments,
+            client,
+            self._meter,
+            self._shared,
+            self._strict,
+            self._pue,
+            self._allow_mixed,
         )
         if trainer.global_step == 0:
             fit.start()

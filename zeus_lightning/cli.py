@@ -15,16 +15,23 @@ from rich.table import Table
 
 from zeus_lightning.client import BSOClient, without_user
 from zeus_lightning.errors import ZeusError, ZeusPowerError
+from zeus_lightning.meters import amd
+from zeus_lightning.meters.apple import AppleMeter
+from zeus_lightning.meters.cpu_estimate import WATTS_PER_CORE
+from zeus_lightning.meters.gpu import GpuMeter
 from zeus_lightning.meters.nvml import NvmlMeter, find_gpu, finds_gpu
-from zeus_lightning.meters.rapl import RaplMeter
+from zeus_lightning.meters.rapl import open_rapl
 from zeus_lightning.power import summary
 from zeus_lightning.power.limits import PowerLimit
+from zeus_lightning.power.open_limit import open_limit
 from zeus_lightning.power.profile import PowerProfile
 from zeus_lightning.power.restore import check_settable, records_folder, restore_all
 from zeus_lightning.recur.command import recur
 from zeus_lightning.version import __version__
+from zeus_lightning.zeusd import Zeusd, ZeusdError, find_zeusd
 
 _PATH = click.Path(path_type=Path)
+_METERS = ("auto", "nvml", "nvml:0,1", "amd", "apple", "rapl", "nvml+rapl", "cpu-estimate")
 
 
 class Finding(NamedTuple):
@@ -51,16 +58,17 @@ main.add_command(recur)
     "--meter",
     default="auto",
     show_default=True,
-    help="The callbacks' meter=...: auto, nvml, nvml:0,1, rapl or cpu-estimate.",
+    help=f"The callbacks' meter=...: {', '.join(_METERS)}.",
 )
 @click.option("--power-limit", is_flag=True, help="Training uses ZeusPowerLimitCallback.")
 @click.option("--url", envvar="ZEUS_SERVER_URL", show_envvar=True, help="The service.")
 def doctor(meter: str, power_limit: bool, url: str | None) -> None:
     """Show what works on this machine.
 
-    This checks the driver, the GPUs with their energy counters and power limits, RAPL, and the
-    service. Nothing is changed: limits are tried by setting the one in force again. Exit status 1
-    if training with the given options would fail.
+    This checks the driver, the GPUs with their energy counters and power limits, AMD SMI, Apple
+    silicon, RAPL, Zeus's daemon ($ZEUSD_SOCK_PATH, or $ZEUSD_HOST_PORT), and the service. Nothing
+    is changed: limits are tried by setting the one in force again. Exit status 1 if training with
+    the given options would fail.
     """
     table = Table("", "on", "works", "details", box=box.SIMPLE_HEAD)
     failed = False
@@ -120,26 +128,33 @@ def power_profile(file: Path, plot_path: Path | None) -> None:
 
 
 def _findings(meter: str, *, power_limit: bool, url: str | None) -> Iterator[Finding]:
-    kind, _, listed = meter.partition(":")
-    named = [gpu.strip() for gpu in listed.split(",")] if kind == "nvml" and listed else None
+    gpus = meter.removesuffix("+rapl")
+    kind, _, listed = gpus.partition(":")
+    named = [gpu.strip() for gpu in listed.split(",")] if listed else None
+    zeusd, finding = _zeusd(needed=power_limit)
+    yield finding
     if finds_gpu():
-        measured = kind == "nvml" or power_limit
-        yield from _gpu_findings(named, needed=measured, set_limits=power_limit)
+        measured = kind == "nvml" or (power_limit and kind != "amd")
+        yield from _gpu_findings(named, zeusd, needed=measured, set_limits=power_limit)
     else:  # ZeusPowerLimitCallback does nothing then
         details = "no NVIDIA driver, or no GPU; a container needs `--gpus all`"
         yield Finding("driver", "host", False, details, needed=kind == "nvml")
+    yield from _amd_findings(named, zeusd, needed=kind == "amd", set_limits=power_limit)
+    yield _apple(needed=kind == "apple")
     on_cpu = "cpu-estimate: CPU time times watts per core"
     try:
-        with closing(RaplMeter()) as rapl:
-            yield Finding("RAPL", "host", True, ", ".join(rapl.devices))
+        with closing(open_rapl(dram=gpus != meter)) as rapl:
+            how = "" if rapl.zeusd is None else ", read through zeusd"
+            yield Finding("RAPL", "host", True, ", ".join(rapl.devices) + how)
         on_cpu = "rapl"
     except ZeusError as error:
-        yield Finding("RAPL", "host", False, error.message, needed=kind == "rapl")
+        yield Finding("RAPL", "host", False, error.message, needed=meter.endswith("rapl"))
+    yield Finding("cpu-estimate", "host", True, f"CPU time times {WATTS_PER_CORE} W per core")
     if kind == "auto":
         on_gpu = "nvml where training runs on a GPU, else " if finds_gpu() else ""
         yield Finding("meter", meter, True, on_gpu + on_cpu)
-    elif kind not in ("nvml", "rapl", "cpu-estimate"):
-        yield Finding("meter", meter, False, "not one of auto, nvml, nvml:0,1, rapl, cpu-estimate")
+    elif kind not in ("nvml", "amd", "apple", "rapl", "cpu-estimate"):
+        yield Finding("meter", meter, False, f"not one of {', '.join(_METERS)}")
     if not url:
         yield Finding("service", "-", False, "none given: --url, or $ZEUS_SERVER_URL", False)
         return
@@ -152,7 +167,24 @@ def _findings(meter: str, *, power_limit: bool, url: str | None) -> Iterator[Fin
         yield Finding("service", without_user(url), False, error.message)
 
 
-def _gpu_findings(named: list[str] | None, *, needed: bool, set_limits: bool) -> Iterator[Finding]:
+def _zeusd(*, needed: bool) -> tuple[Zeusd | None, Finding]:
+    try:
+        zeusd = find_zeusd()
+    except ZeusError as error:
+        return None, Finding("zeusd", "-", False, error.message, needed)
+    if zeusd is None:
+        none = "none given: $ZEUSD_SOCK_PATH, or $ZEUSD_HOST_PORT and $ZEUSD_TOKEN"
+        return None, Finding("zeusd", "-", False, none, False)
+    try:
+        allowed = ", ".join(zeusd.api_groups())
+    except ZeusdError as error:
+        return zeusd, Finding("zeusd", zeusd.address, False, str(error), needed)
+    return zeusd, Finding("zeusd", zeusd.address, True, f"allows {allowed or 'nothing'}")
+
+
+def _gpu_findings(
+    named: list[str] | None, zeusd: Zeusd | None, *, needed: bool, set_limits: bool
+) -> Iterator[Finding]:
     """Check the driver, and each GPU; of those needed, the named ones, or all for None."""
     try:
         pynvml.nvmlInit()
@@ -163,7 +195,9 @@ def _gpu_findings(named: list[str] | None, *, needed: bool, set_limits: bool) ->
         driver, count = pynvml.nvmlSystemGetDriverVersion(), pynvml.nvmlDeviceGetCount()
         yield Finding("driver", "host", True, f"NVIDIA {driver}, {count} GPU{'s' * (count != 1)}")
         for index in range(count):
-            yield from _one_gpu(index, named, needed=needed, set_limits=set_limits)
+            yield from _one_gpu(
+                index, NvmlMeter, named, zeusd, needed=needed, set_limits=set_limits
+            )
         for gpu in named or ():
             try:
                 find_gpu(int(gpu) if gpu.isdecimal() else gpu)
@@ -175,15 +209,48 @@ def _gpu_findings(named: list[str] | None, *, needed: bool, set_limits: bool) ->
         pynvml.nvmlShutdown()
 
 
-def _one_gpu(
-    index: int, named: list[str] | None, *, needed: bool, set_limits: bool
+def _amd_findings(
+    named: list[str] | None, zeusd: Zeusd | None, *, needed: bool, set_limits: bool
 ) -> Iterator[Finding]:
-    where = f"GPU {index}"
+    try:
+        count = len(amd.load().amdsmi_get_processor_handles())
+    except Exception as error:  # noqa: BLE001 - those of a library that may not be there
+        why = str(error) if needed else "no AMD SMI: ROCm, and `pip install zeus-lightning[amd]`"
+        yield Finding("AMD SMI", "host", False, why, needed)
+        return
+    yield Finding("AMD SMI", "host", True, f"{count} GPU{'s' * (count != 1)}")
+    for index in range(count):
+        yield from _one_gpu(index, amd.AmdMeter, named, zeusd, needed=needed, set_limits=set_limits)
+
+
+def _apple(*, needed: bool) -> Finding:
+    try:
+        AppleMeter().close()
+    except ZeusError as error:
+        why = error.message if needed else "needs macOS, and `pip install zeus-lightning[apple]`"
+        return Finding("Apple silicon", "host", False, why, needed)
+    return Finding("Apple silicon", "host", True, "counted by the chip")
+
+
+def _one_gpu(
+    index: int,
+    meter_class: type[GpuMeter],
+    named: list[str] | None,
+    zeusd: Zeusd | None,
+    *,
+    needed: bool,
+    set_limits: bool,
+) -> Iterator[Finding]:
+    is_nvidia = meter_class is NvmlMeter
+    where = f"GPU {index}" if is_nvidia else f"AMD {index}"
     is_named = named is None or str(index) in named
     try:
-        uuid = pynvml.nvmlDeviceGetUUID(find_gpu(index))
+        if is_nvidia:
+            uuid = pynvml.nvmlDeviceGetUUID(find_gpu(index))
+        else:
+            uuid = amd.uuid_of(amd.find_gpu(index))
         is_named |= named is not None and uuid in named
-        with closing(NvmlMeter([index])) as meter:
+        with closing(meter_class([index])) as meter:
             yield Finding("GPU", where, True, f"{meter.device_model}, {uuid}")
             sampled = "power is sampled: this GPU has no energy counter"
             yield Finding("energy", where, True, sampled if meter.samples else "counted by the GPU")
@@ -191,7 +258,7 @@ def _one_gpu(
         yield Finding("energy", where, False, str(error), needed and is_named)
         return
     try:
-        with closing(PowerLimit(index)) as limit:
+        with closing(open_limit(uuid, zeusd)) as limit:
             range_w = f"{limit.min_w} to {limit.max_w} W, now {limit.read_mw() / 1000:g} W"
             yield Finding("power limit", where, True, range_w)
             yield _permission(limit, where, needed=needed and is_named and set_limits)
@@ -205,7 +272,8 @@ def _permission(limit: PowerLimit, where: str, *, needed: bool) -> Finding:
     except ZeusPowerError as error:
         fails = needed and error.fields["cause"] != "no_power_control"
         return Finding("permission", where, False, error.message, fails)
-    details = "to set it: yes, tried with the limit in force"
+    how = "" if limit.zeusd is None else " through zeusd"
+    details = f"to set it{how}: yes, tried with the limit in force"
     if left_behind:
         details += "; a killed run left a limit behind: `zeus-lightning reset-power-limits`"
     return Finding("permission", where, True, details)

@@ -66,6 +66,9 @@ class ZeusPowerLimitCallback(Callback):
             `raise` an error before the first step, or `observe`, the same as `apply=False`.
         meter: `nvml`, the GPU that trains; `nvml:0,1` (NVML indices or UUIDs), for a run that
             trains on the CPU; or an `EnergyMeter` of GPUs.
+        zeusd: Address of Zeus's daemon, which sets the limits for a process that may not: the path
+            of its Unix socket, or `host:port` with `$ZEUSD_TOKEN`. Default: `$ZEUSD_SOCK_PATH` or
+            `$ZEUSD_HOST_PORT`; without them, the process sets them itself.
 
     Raises:
         ZeusConfigError: An argument is invalid, or the GPUs have different ranges of limits.
@@ -96,6 +99,7 @@ class ZeusPowerLimitCallback(Callback):
         on_no_gpu: Literal["warn", "error"] = "warn",
         on_no_permission: Literal["raise", "observe"] = "raise",
         meter: str | EnergyMeter = "nvml",
+        zeusd: str | None = None,
     ) -> None:
         super().__init__()
         self._options = PowerOptions(
@@ -110,6 +114,7 @@ class ZeusPowerLimitCallback(Callback):
             on_no_gpu=on_no_gpu,
             on_no_permission=on_no_permission,
             meter=meter,
+            zeusd=zeusd,
         )
         self._result = PowerResult()
         self._fit: PowerFit | None = None

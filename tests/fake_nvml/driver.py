@@ -37,6 +37,7 @@ KINDS = (
     "default_limit",
     "enforced",
     "set_limit",
+    "use",
 )
 _MAX_GPUS = 16
 

@@ -14,7 +14,10 @@ from typing import Any
 import pynvml
 import torch
 
+from zeus_lightning.errors import ZeusMeterError, ZeusPowerError
 from zeus_lightning.meters import open_meter
+from zeus_lightning.power.limits import PowerLimit
+from zeus_lightning.zeusd import Zeusd
 
 
 def work(seconds: float) -> None:
@@ -74,6 +77,40 @@ def visible() -> dict[str, Any]:
             for index in range(pynvml.nvmlDeviceGetCount())
         ],
     }
+
+
+def combined(seconds: str) -> dict[str, Any]:
+    """The joules of the GPU and of the host's CPU packages, where these can be read."""
+    try:
+        meter = open_meter("nvml+rapl", torch.device("cuda", 0))
+    except ZeusMeterError as error:
+        return {"unreadable": error.message}
+    began = meter.read()
+    work(float(seconds))
+    spent = meter.read() - began
+    return {"joules": spent.energy_j, "of_cpus": spent.cpu_energy_j, "seconds": spent.time_s}
+
+
+def zeusd(address: str) -> dict[str, Any]:
+    """Set the limit in force again through a daemon, for each GPU; nothing changes."""
+    pynvml.nvmlInit()
+    found = []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        limit = PowerLimit(index, Zeusd(address))
+        before_mw = limit.read_mw()
+        try:
+            limit.check_permission()
+        except ZeusPowerError as error:
+            return {"refused": error.message}
+        found.append(
+            {
+                "index": index,
+                "zeusd_id": limit._zeusd_id,
+                "before_mw": before_mw,
+                "after_mw": limit.read_mw(),
+            }
+        )
+    return {"gpus": found}
 
 
 def trial(url: str) -> dict[str, Any]:

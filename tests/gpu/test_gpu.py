@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_zeusd import FakeZeusd
 from service_process import ServiceProcess
 
 pytestmark = pytest.mark.gpu
@@ -54,6 +56,26 @@ def test_the_gpu_behind_cuda_visible_devices_is_the_one_measured(gpus: int) -> N
         found = on_gpu("visible", CUDA_VISIBLE_DEVICES=str(index), CUDA_DEVICE_ORDER="PCI_BUS_ID")
         assert found["devices"] == [found["known"][index]]
         assert found["torch"] in found["devices"][0]
+
+
+def test_gpu_and_packages_are_counted_together() -> None:
+    found = on_gpu("combined", "10")
+    if "unreadable" in found:
+        pytest.skip(found["unreadable"])
+    assert found["of_cpus"] > 0
+    assert found["joules"] - found["of_cpus"] > 10 * found["seconds"]  # the GPU, in watts
+
+
+def test_the_daemons_number_of_each_gpu_is_found_by_its_energy_and_its_limit_set(
+    socket_path: str,
+) -> None:
+    on_this_driver = SimpleNamespace(env=dict(os.environ))
+    with FakeZeusd(on_this_driver, socket_path):  # the protocol is the test's, the driver is real
+        found = on_gpu("zeusd", socket_path)
+    if "refused" in found:
+        pytest.skip(found["refused"])
+    assert [each["zeusd_id"] for each in found["gpus"]] == [each["index"] for each in found["gpus"]]
+    assert all(each["before_mw"] == each["after_mw"] for each in found["gpus"])
 
 
 def test_a_whole_trial_is_measured_by_nvml(service: ServiceProcess) -> None:

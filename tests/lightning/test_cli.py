@@ -15,11 +15,13 @@ import pytest
 from click.testing import CliRunner, Result
 from fake_nvml import FakeDriver
 from fake_powercap import FakePowercap
+from fake_zeusd import FakeZeusd, serving
 from forked import in_forked_child
 from service_process import ServiceProcess, free_port
 
 from zeus_lightning import __version__
 from zeus_lightning.cli import main
+from zeus_lightning.meters import amd
 from zeus_lightning.power.limits import PowerLimit
 from zeus_lightning.power.profile import PowerProfile
 from zeus_lightning.power.restore import TemporaryLimit, records_folder
@@ -38,7 +40,8 @@ finally:
 @pytest.fixture(autouse=True)
 def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "300")
-    monkeypatch.delenv("ZEUS_SERVER_URL", raising=False)
+    for variable in ("ZEUS_SERVER_URL", "ZEUSD_SOCK_PATH", "ZEUSD_HOST_PORT", "ZEUSD_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
 
 
 def run(*arguments: str) -> Result:
@@ -190,6 +193,72 @@ def test_doctor_names_the_meter_that_auto_takes(
     assert doctor()[1]["meter auto"] == ["yes", f"{on_gpu}rapl"]
     fake_gpus.unload()
     assert doctor()[1]["meter auto"] == ["yes", "rapl"]
+
+
+def test_doctor_tries_limits_through_zeusd_and_says_so(
+    fake_gpus: FakeDriver, socket_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse(fake_gpus)
+    monkeypatch.setenv("ZEUSD_SOCK_PATH", socket_path)
+    status, rows = doctor("--power-limit")
+    assert status == 1
+    assert rows[f"zeusd {socket_path}"][0] == "no"
+    assert "systemctl status zeusd" in rows["permission GPU 1"][1]
+    with FakeZeusd(fake_gpus, socket_path, groups=("gpu-control", "gpu-read")):
+        status, rows = doctor("--power-limit")
+    assert status == 0
+    assert rows[f"zeusd {socket_path}"] == ["yes", "allows gpu-control, gpu-read"]
+    assert rows["permission GPU 1"] == [
+        "yes",
+        "to set it through zeusd: yes, tried with the limit in force",
+    ]
+    assert [gpu.limit_mw for gpu in fake_gpus.gpus] == [300_000, 300_000]
+
+
+def test_doctor_shows_amds_gpus_and_why_apple_silicon_is_none(amd_gpus: FakeDriver) -> None:
+    status, rows = doctor("--power-limit", "--meter=amd:1")
+    assert status == 0
+    assert rows["AMD SMI host"] == ["yes", "2 GPUs"]
+    assert rows["energy AMD 1"] == ["yes", "counted by the GPU"]
+    assert rows["power limit AMD 1"] == ["yes", "100 to 300 W, now 300 W"]
+    assert rows["permission AMD 1"][0] == "yes"
+    refuse(amd_gpus)
+    assert doctor("--power-limit", "--meter=amd:0")[0] == 0
+    assert doctor("--power-limit", "--meter=amd:1")[0] == 1
+    status, rows = doctor("--meter=apple")
+    assert status == 1
+    assert "macOS" in rows["Apple silicon host"][1]
+
+
+def test_doctor_says_what_amds_gpus_need(
+    fake_gpus: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "amdsmi", None)  # as if it were not installed
+    amd.load.cache_clear()
+    status, rows = doctor("--meter=amd")
+    assert status == 1
+    assert "cannot use AMD SMI" in rows["AMD SMI host"][1]
+    rows = doctor()[1]
+    assert rows["AMD SMI host"][0] == rows["Apple silicon host"][0] == "-"
+    assert rows["cpu-estimate host"] == ["yes", "CPU time times 3.5 W per core"]
+
+
+def test_doctor_reads_rapl_through_zeusd_and_checks_combined_meters(
+    fake_gpus: FakeDriver, socket_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zeus_lightning.meters.rapl.POWERCAP", tmp_path / "hidden")
+    assert doctor()[1]["zeusd -"][0] == "-"
+    assert doctor("--meter=nvml:0+rapl")[0] == 1
+    FakePowercap(tmp_path).add_package(0)
+    end = serving(socket_path, tmp_path)
+    monkeypatch.setenv("ZEUSD_SOCK_PATH", socket_path)
+    status, rows = doctor("--meter=nvml:0+rapl")
+    end()
+    assert status == 0
+    assert rows["RAPL host"] == ["yes", "package zone 0, read through zeusd"]
+    monkeypatch.setenv("ZEUSD_SOCK_PATH", "")
+    monkeypatch.setenv("ZEUSD_HOST_PORT", "nonsense")
+    assert "neither the path" in doctor()[1]["zeusd -"][1]
 
 
 def set_limit_and_die() -> None:

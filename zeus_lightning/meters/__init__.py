@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["EnergyMeter", "Reading", "open_meter"]
 
 _CHOICES = (
-    '"auto", "nvml", "nvml:0,1" (NVML indices or UUIDs), "rapl", "cpu-estimate", '
+    '"auto", "nvml", "nvml:0,1" (NVML indices or UUIDs), "amd", "amd:0,1" (indices of amd-smi), '
+    '"apple", "rapl", "nvml+rapl", "amd+rapl", "cpu-estimate", '
     '"cpu-estimate:5.0" (watts per core)'
 )
 
@@ -26,10 +28,16 @@ def open_meter(
 
     Args:
         meter: The meter, or its name.
-            `auto`: NVML if `device` is a CUDA device, else RAPL if it can be read, else the
-            estimate, with a warning.
+            `auto`: NVML if `device` is a CUDA device, AMD SMI with a ROCm build of torch, which
+            calls its devices "cuda", too; else RAPL if it can be read, else the estimate, with a
+            warning.
             `nvml`: the GPU that is `device`; `nvml:0,1`: the GPUs of these NVML indices or UUIDs.
-            `rapl`: the host's CPU packages.
+            `amd`: the AMD GPU that is `device`; `amd:0,1`: those of these indices of amd-smi.
+            `apple`: an Apple silicon chip, GPU and memory included.
+            `rapl`: the host's CPU packages; through Zeus's daemon if this process may not read
+            them.
+            `nvml+rapl`, `nvml:0,1+rapl`, `amd+rapl`: those GPUs, the packages, and memory that has
+            a counter.
             `cpu-estimate`: the CPU time of the run's process trees on this host times 3.5 W per
             core; `cpu-estimate:5.0`: times 5.0 W per core.
         device: The device on which this rank trains. Default: the CPU.
@@ -49,17 +57,24 @@ def open_meter(
         return meter
     if not isinstance(meter, str):
         raise ZeusConfigError(f"meter={meter!r} is neither a meter nor one of {_CHOICES}")
+    if meter.endswith("+rapl"):
+        return _open_with_rapl(meter, device)
     kind, colon, argument = meter.partition(":")
-    if kind == "nvml" or (meter == "auto" and device is not None and device.type == "cuda"):
-        return _open_nvml(meter, argument.split(",") if colon else [], device)
+    on_cuda = meter == "auto" and device is not None and device.type == "cuda"
+    if kind in ("nvml", "amd") or on_cuda:
+        return _open_gpus(meter, argument.split(",") if colon else [], device)
+    if meter == "apple":
+        from zeus_lightning.meters.apple import AppleMeter
+
+        return AppleMeter()
     if kind == "cpu-estimate":
         return _open_cpu_estimate(meter, argument if colon else None, pids)
     if meter not in ("auto", "rapl"):
         raise ZeusConfigError(f"meter={meter!r} is not one of {_CHOICES}")
-    from zeus_lightning.meters.rapl import RaplMeter
+    from zeus_lightning.meters.rapl import open_rapl
 
     try:
-        return RaplMeter()
+        return open_rapl()
     except ZeusMeterError as error:
         if meter == "rapl":
             raise
@@ -72,25 +87,49 @@ def open_meter(
         return _open_cpu_estimate(meter, None, pids)
 
 
-def _open_nvml(meter: str, gpus: list[str], device: torch.device | None) -> EnergyMeter:
+def _open_with_rapl(meter: str, device: torch.device | None) -> EnergyMeter:
+    from zeus_lightning.meters.combined import CombinedMeter
+    from zeus_lightning.meters.rapl import open_rapl
+
+    gpus = meter.removesuffix("+rapl")
+    if gpus.partition(":")[0] not in ("nvml", "amd"):
+        raise ZeusConfigError(f"meter={meter!r} is not one of {_CHOICES}")
+    with ExitStack() as close_on_error:
+        of_gpus = close_on_error.enter_context(closing(open_meter(gpus, device)))
+        combined = CombinedMeter(of_gpus, open_rapl(dram=True))
+        close_on_error.pop_all()
+    return combined
+
+
+def _open_gpus(meter: str, gpus: list[str], device: torch.device | None) -> EnergyMeter:
+    from zeus_lightning.meters.amd import AmdMeter, torch_is_rocm
     from zeus_lightning.meters.nvml import NvmlMeter
 
+    kind = meter.partition(":")[0]
+    if kind == "auto":
+        kind = "amd" if torch_is_rocm() else "nvml"
+    open_, maker = (AmdMeter, "AMD") if kind == "amd" else (NvmlMeter, "NVIDIA")
     cuda = device if device is not None and device.type == "cuda" else None
     names = [gpu.strip() for gpu in gpus]
     if not all(names):
-        raise ZeusConfigError(f'meter={meter!r} names no GPU: write it as in meter="nvml:0,1"')
+        raise ZeusConfigError(f'meter={meter!r} names no GPU: write it as in meter="{kind}:0,1"')
     if names:
-        return NvmlMeter([int(name) if name.isdecimal() else name for name in names], device=cuda)
+        return open_([int(name) if name.isdecimal() else name for name in names], device=cuda)
     if cuda is None:
         raise ZeusConfigError(
             f"meter={meter!r} counts the GPU that trains, and this run trains on "
-            f'{device or "the CPU"}: name the GPUs to count, as in meter="nvml:0"; without an '
-            'NVIDIA GPU, choose meter="auto"'
+            f'{device or "the CPU"}: name the GPUs to count, as in meter="{kind}:0"; without an '
+            f'{maker} GPU, choose meter="auto"'
         )
     import torch
 
-    # By UUID, since NVML's indices do not follow CUDA_VISIBLE_DEVICES.
-    return NvmlMeter([f"GPU-{torch.cuda.get_device_properties(cuda).uuid}"], device=cuda)
+    if (kind == "amd") != torch_is_rocm():
+        raise ZeusConfigError(
+            f"meter={meter!r} counts {maker} GPUs, and this build of torch is not for them: choose "
+            'meter="auto", or name the GPUs'
+        )
+    # By UUID, since the drivers' indices do not follow CUDA_VISIBLE_DEVICES.
+    return open_([f"GPU-{torch.cuda.get_device_properties(cuda).uuid}"], device=cuda)
 
 
 def _open_cpu_estimate(meter: str, watts_per_core: str | None, pids: Sequence[int]) -> EnergyMeter:

@@ -13,16 +13,27 @@ class Reading:
     Args:
         energy_j: Joules over all devices since the meter was opened.
         time_s: Seconds on the clock of `time.monotonic`.
+        cpu_energy_j: The joules within `energy_j` of CPU packages and memory, if the meter counts
+            them beside GPUs.
     """
 
     energy_j: float
     time_s: float
+    cpu_energy_j: float = 0.0
 
     def __add__(self, other: Reading) -> Reading:
-        return Reading(self.energy_j + other.energy_j, self.time_s + other.time_s)
+        return Reading(
+            self.energy_j + other.energy_j,
+            self.time_s + other.time_s,
+            self.cpu_energy_j + other.cpu_energy_j,
+        )
 
     def __sub__(self, earlier: Reading) -> Reading:
-        return Reading(self.energy_j - earlier.energy_j, self.time_s - earlier.time_s)
+        return Reading(
+            self.energy_j - earlier.energy_j,
+            self.time_s - earlier.time_s,
+            self.cpu_energy_j - earlier.cpu_energy_j,
+        )
 
 
 @runtime_checkable
@@ -32,7 +43,8 @@ class EnergyMeter(Protocol):
     A meter belongs to the process that opened it: open one in each rank, for that rank's device.
 
     Attributes:
-        name: `nvml`, `rapl` or `cpu-estimate`. Figures of different meters cannot be compared.
+        name: `nvml`, `rapl`, `nvml+rapl` or `cpu-estimate`. Figures of different meters cannot be
+            compared.
         devices: What it counts, by names that are unique on the host: GPU UUIDs, RAPL packages. If
             several ranks of a run name the same devices, only the lowest rank's meter counts.
         device_model: Their model; several different ones are joined by ` + `.

@@ -11,22 +11,45 @@ from zeus_lightning.errors import ZeusMeterError
 from zeus_lightning.meters.cpu_estimate import WATTS_PER_CORE, cpu_model
 from zeus_lightning.meters.protocol import Reading
 from zeus_lightning.meters.sampler import Sampler
+from zeus_lightning.zeusd import Zeusd, ZeusdError, find_zeusd
 
 POWERCAP = Path("/sys/class/powercap")
 
+_STILL_CPU_S = 5.0  # of this process: a package that runs it draws power
+
 _NOT_READABLE = (
     "since CVE-2020-8694 only root may read it: run as root, or have an administrator run "
-    "`chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj` (a udev rule makes it last), or choose "
-    'meter="cpu-estimate"'
+    "`chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj` (a udev rule makes it last) or zeusd "
+    '(then set ZEUSD_SOCK_PATH), or choose meter="cpu-estimate"'
 )
+
+
+def open_rapl(*, dram: bool = False) -> "RaplMeter":
+    """Open the host's counters, through Zeus's daemon if this process may not read them.
+
+    Args:
+        dram: Whether to count memory, too.
+
+    Raises:
+        ZeusMeterError: Neither this process nor the daemon can read them, or there is no daemon.
+    """
+    try:
+        return RaplMeter(dram=dram)
+    except ZeusMeterError as error:
+        if (zeusd := find_zeusd()) is None:
+            raise
+        try:
+            return RaplMeter(dram=dram, zeusd=zeusd)
+        except ZeusMeterError as of_daemon:
+            raise ZeusMeterError(f"{of_daemon.message}; and without it: {error.message}") from error
 
 
 class RaplMeter:
     """Counts the energy of all CPU packages of the host; an `EnergyMeter`.
 
     Only package domains count: they include their sub-domains (core, uncore), `psys` includes
-    them, and `intel-rapl-mmio` repeats them. Memory (`dram`) is left out; other programs on the
-    host are included.
+    them, and `intel-rapl-mmio` repeats them. Memory is left out unless `dram` is set; other
+    programs on the host are included.
 
     MaxPower is the rated power of the long-term constraint, else its present limit. AMD's packages
     have neither: then it is the host's logical cores times `WATTS_PER_CORE`, with a warning.
@@ -35,6 +58,11 @@ class RaplMeter:
         root: Directory of the powercap class. Default: `/sys/class/powercap`.
         sample_interval_s: Seconds between two readings of the counters, which wrap around after as
             little as 65 kJ: 6.5 kW over 10 s.
+        dram: Whether to count the packages' memory, too, where it has a counter.
+        zeusd: Zeus's daemon, which reads the counters for processes that may not.
+
+    Attributes:
+        zeusd: The same.
 
     Raises:
         ZeusMeterError: The host has no package counters, or they cannot be read.
@@ -43,33 +71,50 @@ class RaplMeter:
     name: str = "rapl"
     is_estimate: bool = False
 
-    def __init__(self, root: Path | None = None, *, sample_interval_s: float = 10.0) -> None:
-        self._packages = _find_packages(root or POWERCAP)
+    def __init__(
+        self,
+        root: Path | None = None,
+        *,
+        sample_interval_s: float = 10.0,
+        dram: bool = False,
+        zeusd: Zeusd | None = None,
+    ) -> None:
+        root = root or POWERCAP
+        self.zeusd = zeusd
+        self._packages: list[_Package]
+        if zeusd is None:
+            self._packages = _find_packages(root, dram=dram)
+        else:
+            self._packages = _find_daemons_packages(zeusd, root, dram=dram)
         self._closed = False
         self.devices: tuple[str, ...] = tuple(package.name for package in self._packages)
         self.device_model: str = cpu_model()
         self.max_power_w: float = self._max_power_w()
-        self._sampler = Sampler(
-            lambda: sum(package.energy_j() for package in self._packages),
-            sample_interval_s,
-            name="zeus-rapl",
+        # the daemon samples by itself; if it restarts, only a reading meanwhile fails
+        self._sampler = (
+            Sampler(self._energy_j, sample_interval_s, name="zeus-rapl") if zeusd is None else None
         )
 
     def read(self) -> Reading:
         """Return the energy of the packages since the meter was opened."""
         if self._closed:
             raise ZeusMeterError(f"the rapl meter of {', '.join(self.devices)} is closed")
-        return Reading(self._sampler.read(), time.monotonic())
+        energy_j = self._energy_j() if self._sampler is None else self._sampler.read()
+        return Reading(energy_j, time.monotonic())
 
     def close(self) -> None:
         """Stop reading the counters."""
         self._closed = True
-        self._sampler.stop()
+        if self._sampler is not None:
+            self._sampler.stop()
+
+    def _energy_j(self) -> float:
+        return sum(package.energy_j() for package in self._packages)
 
     def _max_power_w(self) -> float:
-        limits_w = [package.max_power_w() for package in self._packages]
-        if all(limits_w):
-            return sum(limits_w)
+        limits_w = {package.name: package.max_power_w() for package in self._packages}
+        if all(limit_w for name, limit_w in limits_w.items() if not name.startswith("dram")):
+            return sum(limits_w.values())  # memory's limit may be unknown
         from lightning.pytorch.utilities import rank_zero_warn
 
         fallback_w = (os.cpu_count() or 1) * WATTS_PER_CORE
@@ -82,7 +127,10 @@ class RaplMeter:
 
 
 class WrappingCounter:
-    """Adds up the increments of a counter, first at `value`, that wraps around after `range_`."""
+    """Adds up the increments of a counter, first at `value`, that wraps around after `range_`.
+
+    With a `range_` of 0, which stands for an unknown one, a value that fell is a `ZeusMeterError`.
+    """
 
     def __init__(self, value: int, range_: int) -> None:
         self.total = 0
@@ -92,24 +140,56 @@ class WrappingCounter:
     def add(self, value: int) -> None:
         """Add a value; the counter must not have wrapped around twice since the last one."""
         step = value - self._last
-        self.total += step if step >= 0 else step + self._range
+        if step < 0:
+            if not self._range:
+                raise ZeusMeterError(
+                    "the energy counter of a CPU package fell, as when zeusd is restarted; start "
+                    "the run again"
+                )
+            step %= self._range
+        self.total += step
         self._last = value
 
 
 class _Package:
-    """A CPU package: a directory of powercap files."""
+    """A CPU package, or its memory: a directory of powercap files.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: The files.
+        package: The name of the package whose memory it is.
+    """
+
+    def __init__(self, directory: Path, package: str = "") -> None:
         self._directory = directory
         with _explained(directory):
-            self.name = (directory / "name").read_text().strip()
-            range_uj = self._number("max_energy_range_uj")
-            self._counter = WrappingCounter(self._number("energy_uj"), range_uj)
+            name = self._name()
+            self.name = f"{name} of {package}" if package else name
+            self._counter = WrappingCounter(self._energy_uj(), self._range_uj())
+        self._moved_cpu_s = time.process_time()
 
     def energy_j(self) -> float:
+        before_uj = self._counter.total
         with _explained(self._directory):
-            self._counter.add(self._number("energy_uj"))
+            self._counter.add(self._energy_uj())
+        cpu_s = time.process_time()
+        if self._counter.total > before_uj:
+            self._moved_cpu_s = cpu_s
+        elif cpu_s - self._moved_cpu_s > _STILL_CPU_S:
+            raise ZeusMeterError(
+                f"the energy counter of {self.name} has stood still while this process computed "
+                f"for {cpu_s - self._moved_cpu_s:.0f} s, as on some virtual machines; choose "
+                'meter="cpu-estimate", so that no energy is reported as zero'
+            )
         return self._counter.total / 1e6
+
+    def _name(self) -> str:
+        return (self._directory / "name").read_text().strip()
+
+    def _energy_uj(self) -> int:
+        return self._number("energy_uj")
+
+    def _range_uj(self) -> int:
+        return self._number("max_energy_range_uj")
 
     def max_power_w(self) -> float:
         """Return the rated power, else the limit in force, else 0."""
@@ -126,7 +206,60 @@ class _Package:
         return int((self._directory / file).read_text())
 
 
-def _find_packages(root: Path) -> list[_Package]:
+class _DaemonsPackage(_Package):
+    """A CPU package, or its memory, whose counter the daemon reads.
+
+    The daemon makes up for wrap-arounds, but only since it was started.
+
+    Args:
+        zeusd: The daemon.
+        cpu_id: The number of the package's zone.
+        directory: The zone's files, of which all but the counter may be readable.
+        dram: Whether it is the package's memory.
+    """
+
+    def __init__(self, zeusd: Zeusd, cpu_id: int, directory: Path, *, dram: bool) -> None:
+        self._zeusd, self._cpu_id, self._dram = zeusd, cpu_id, dram
+        super().__init__(directory)
+
+    def _name(self) -> str:
+        try:
+            package = super()._name()
+        except OSError:  # hidden, as in a container
+            package = f"package zone {self._cpu_id}"
+        return f"dram of {package}" if self._dram else package
+
+    def _energy_uj(self) -> int:
+        package_uj, dram_uj = self._zeusd.cpu_energy_uj(self._cpu_id)
+        return (dram_uj or 0) if self._dram else package_uj
+
+    def _range_uj(self) -> int:
+        try:
+            return 0 if self._dram else super()._range_uj()
+        except OSError:
+            return 0
+
+    def max_power_w(self) -> float:
+        return 0.0 if self._dram else super().max_power_w()
+
+
+def _find_daemons_packages(zeusd: Zeusd, root: Path, *, dram: bool) -> list[_Package]:
+    found: list[_Package] = []
+    with _explained(Path(zeusd.address)):
+        for cpu_id in zeusd.cpu_ids():
+            directory = root / f"intel-rapl:{cpu_id}"
+            package = _DaemonsPackage(zeusd, cpu_id, directory, dram=False)
+            if not package.name.startswith("package"):
+                continue  # psys, which includes the packages
+            found.append(package)
+            if dram and zeusd.cpu_energy_uj(cpu_id)[1] is not None:
+                found.append(_DaemonsPackage(zeusd, cpu_id, directory, dram=True))
+    if not found:
+        raise ZeusMeterError(f"{zeusd} has no energy counter of a CPU package")
+    return found
+
+
+def _find_packages(root: Path, *, dram: bool) -> list[_Package]:
     with _explained(root):
         directories = [
             directory
@@ -141,7 +274,16 @@ def _find_packages(root: Path) -> list[_Package]:
             'else choose meter="cpu-estimate"'
         )
     directories.sort(key=lambda directory: int(directory.name.partition(":")[2]))
-    return [_Package(directory) for directory in directories]
+    found = []
+    for directory in directories:
+        found.append(package := _Package(directory))
+        with _explained(directory):
+            found += [
+                _Package(zone, package.name)
+                for zone in sorted(directory.glob(f"{directory.name}:*"))
+                if dram and (zone / "name").read_text().strip() == "dram"
+            ]
+    return found
 
 
 @contextmanager
@@ -149,6 +291,8 @@ def _explained(path: Path) -> Iterator[None]:
     """Raise failures to read powercap files with a remedy."""
     try:
         yield
+    except ZeusdError as error:
+        raise ZeusMeterError(f"cannot read the energy of the CPU packages: {error}") from error
     except PermissionError as error:
         raise ZeusMeterError(f"cannot read {error.filename or path}: {_NOT_READABLE}") from error
     except (OSError, ValueError) as error:

@@ -17,8 +17,7 @@ from zeus_lightning.bso import ZeusBSOCallback
 from zeus_lightning.client import BSOClient
 from zeus_lightning.environment import is_baseline
 from zeus_lightning.errors import ZeusConfigError, ZeusPowerError
-from zeus_lightning.meters import EnergyMeter
-from zeus_lightning.meters.nvml import finds_gpu
+from zeus_lightning.meters import EnergyMeter, amd, nvml
 from zeus_lightning.power import summary
 from zeus_lightning.power.gpus import Gpus, check_own, check_ranges
 from zeus_lightning.power.load_change import Check, EpochTimes, Stopwatch, time_noise
@@ -41,6 +40,7 @@ from zeus_lightning.power.search import SearchName, Sweep, make_search, power_li
 from zeus_lightning.power.selectors import PowerPoint, Selector, SelectorInputs, ZeusCost
 from zeus_lightning.program.loader_checks import global_batch_size
 from zeus_lightning.ranks.distributed import gather, on_every_rank, on_rank_zero
+from zeus_lightning.zeusd import find_zeusd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +58,7 @@ class PowerOptions:
     on_no_gpu: Literal["warn", "error"]
     on_no_permission: Literal["raise", "observe"]
     meter: str | EnergyMeter
+    zeusd: str | None
 
     def __post_init__(self) -> None:
         choices = {
@@ -71,6 +72,8 @@ class PowerOptions:
                 raise ZeusConfigError(f"{name} is {value!r}; it must be {' or '.join(allowed)}")
         if self.url is not None:
             BSOClient(self.url, self.token)
+        if self.zeusd is not None:
+            find_zeusd(self.zeusd)
 
 
 @dataclass
@@ -358,7 +361,7 @@ def open_fit(options: PowerOptions, trainer: Trainer, result: PowerResult) -> Po
             rank_zero_warn(f"zeus: {error.message}; training continues at the limit in force")
             return None
         may_observe = options.apply and options.on_no_permission == "observe"
-        if may_observe and cause in ("no_permission", "no_record"):
+        if may_observe and cause in ("no_permission", "no_record", "zeusd"):
             rank_zero_warn(f"zeus: {error.message}; observing only")
             return open_fit(replace(options, apply=False), trainer, result)
         raise
@@ -366,24 +369,26 @@ def open_fit(options: PowerOptions, trainer: Trainer, result: PowerResult) -> Po
 
 
 def _missing_gpus(options: PowerOptions, strategy: Strategy) -> str | None:
-    """The ranks whose machine has no NVIDIA GPU, as text; None if each has one."""
+    """The ranks whose machine has no such GPU, as text; None if each has one."""
     kind = options.meter.partition(":")[0] if isinstance(options.meter, str) else None
-    if kind not in ("nvml", "auto"):
+    if kind not in ("nvml", "amd", "auto"):
         return None
-    found = gather(strategy, finds_gpu())
+    rocm = kind == "amd" or (kind == "auto" and amd.torch_is_rocm())
+    found = gather(strategy, (amd if rocm else nvml).finds_gpu())
     ranks = [str(rank) for rank, has_gpu in enumerate(found) if not has_gpu]
     if not ranks:
         return None
     where = (
         "this machine" if len(ranks) == len(found) else f"the machine of rank {', '.join(ranks)}"
     )
-    return f"{where} has no NVIDIA GPU, or no driver for it"
+    return f"{where} has no {'AMD' if rocm else 'NVIDIA'} GPU, or no driver for it"
 
 
 def _open_gpus(options: PowerOptions, strategy: Strategy) -> Gpus:
     """Open the GPUs of all ranks, or of none."""
     with ExitStack() as close_on_error:
-        open_here = partial(Gpus, options.meter, strategy.root_device)
+        zeusd = on_every_rank(strategy, lambda: find_zeusd(options.zeusd))
+        open_here = partial(Gpus, options.meter, strategy.root_device, zeusd)
         gpus = on_every_rank(strategy, lambda: close_on_error.enter_context(closing(open_here())))
         check_own(gather(strategy, gpus.uuids))
         ranges = gather(strategy, (gpus.min_w, gpus.max_w))
@@ -391,6 +396,8 @@ def _open_gpus(options: PowerOptions, strategy: Strategy) -> Gpus:
         power_limits(gpus.min_w, gpus.max_w, options.profiler.step_w)  # raises for a wrong step_w
         if options.apply:
             on_every_rank(strategy, gpus.take_control)
+            if zeusd is not None:
+                rank_zero_info(f"zeus: power limits are set and restored through {zeusd}")
         close_on_error.pop_all()
     return gpus
 

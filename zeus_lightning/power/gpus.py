@@ -10,10 +10,12 @@ import torch
 
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError, ZeusPowerError
 from zeus_lightning.meters import EnergyMeter, Reading, open_meter
-from zeus_lightning.meters.nvml import NvmlMeter
+from zeus_lightning.meters.gpu import GpuMeter
 from zeus_lightning.power.limits import PowerLimit
+from zeus_lightning.power.open_limit import open_limit
 from zeus_lightning.power.profiler import Disturbance, Window
 from zeus_lightning.power.restore import TemporaryLimit
+from zeus_lightning.zeusd import Zeusd
 
 
 class Gpus:
@@ -22,8 +24,9 @@ class Gpus:
     Each rank warns about its own GPUs, since rank zero does not see them.
 
     Args:
-        meter: As in `open_meter`; it must count NVIDIA GPUs.
+        meter: As in `open_meter`; it must count NVIDIA or AMD GPUs.
         device: The device on which this rank trains.
+        zeusd: The daemon that sets the limits. Default: NVML.
 
     Attributes:
         device_model: The GPUs' model, as the meter names it.
@@ -39,7 +42,9 @@ class Gpus:
             limit cannot be set or another process is setting it.
     """
 
-    def __init__(self, meter: str | EnergyMeter, device: torch.device) -> None:
+    def __init__(
+        self, meter: str | EnergyMeter, device: torch.device, zeusd: Zeusd | None = None
+    ) -> None:
         self._meter = open_meter(meter, device)
         self._owns_meter = isinstance(meter, str)
         self._limits: list[PowerLimit] = []
@@ -49,13 +54,13 @@ class Gpus:
         self._disturbance = Disturbance.NONE
         with ExitStack() as close_on_error:
             close_on_error.callback(self.close)
-            if self._meter.name != "nvml":
+            if self._meter.name not in ("nvml", "amd"):
                 raise ZeusConfigError(
-                    f"the meter is {self._meter.name}, but power limits are those of NVIDIA GPUs; "
-                    'choose meter="nvml", or meter="nvml:0,1" (NVML indices or UUIDs)'
+                    f"the meter is {self._meter.name}, but power limits are those of GPUs; choose "
+                    'meter="nvml", meter="nvml:0,1" (NVML indices or UUIDs), or meter="amd"'
                 )
             for uuid in self._meter.devices:
-                self._limits.append(PowerLimit(uuid))
+                self._limits.append(open_limit(uuid, zeusd))
             check_ranges({limit.uuid: (limit.min_w, limit.max_w) for limit in self._limits})
             close_on_error.pop_all()
         first = self._limits[0]
@@ -103,7 +108,7 @@ class Gpus:
 
     def read_counter(self) -> None:
         """Note what the energy counters show, without waiting for the device."""
-        if isinstance(self._meter, NvmlMeter):
+        if isinstance(self._meter, GpuMeter):
             with suppress(ZeusMeterError):  # the reading at the window's end reports it
                 self._counters.append(self._meter.counters_mj())
 

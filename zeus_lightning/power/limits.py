@@ -1,21 +1,27 @@
-"""A GPU's power limit, read and set through NVML."""
+"""A GPU's power limit, read through its driver, and set through that or Zeus's daemon."""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 
 import pynvml
 
 from zeus_lightning.errors import ZeusPowerError
 from zeus_lightning.meters.nvml import find_gpu, shut_down
+from zeus_lightning.zeusd import Zeusd, ZeusdError
 
 _NEEDED = (
     "setting power limits needs root or the capability CAP_SYS_ADMIN: run as root, in a container "
-    'with `--cap-add SYS_ADMIN`, or pass on_no_permission="observe" to train without setting limits'
+    "with `--cap-add SYS_ADMIN`; or let an administrator run zeusd, and set ZEUSD_SOCK_PATH; or "
+    'pass on_no_permission="observe" to train without setting limits'
 )
 _NOT_CONTROLLED = (
     "its power cannot be controlled, as under MIG and on some laptops and virtual machines"
 )
+_COMPARISONS = 2  # two GPUs that have spent the same energy by chance differ later
 _CAUSES: dict[int, tuple[str, str]] = {
     pynvml.NVML_ERROR_NO_PERMISSION: ("no_permission", _NEEDED),
     pynvml.NVML_ERROR_NOT_SUPPORTED: ("no_power_control", _NOT_CONTROLLED),
@@ -30,23 +36,24 @@ class PowerLimit:
     Limits in milliwatts are exactly as NVML returns them. The lowest and highest settable limits,
     `min_w` and `max_w`, are whole watts within the range.
 
+    Args:
+        gpu: UUID or NVML index.
+        zeusd: The daemon that sets the limit. Default: NVML, which needs root or CAP_SYS_ADMIN.
+
     Raises:
         ZeusPowerError: There is no such GPU, or its limit cannot be read or is fixed. The methods
-            raise it too. `fields["cause"]` is `no_permission`, `no_power_control`, `gpu_lost` or
-            `driver`.
+            raise it too. `fields["cause"]` is `no_permission`, `no_power_control`, `gpu_lost`,
+            `driver` or `zeusd`.
     """
 
-    def __init__(self, gpu: int | str) -> None:
+    def __init__(self, gpu: int | str, zeusd: Zeusd | None = None) -> None:
         self.uuid = str(gpu)
+        self.zeusd = zeusd
         with ExitStack() as close_on_error:
             with self._explained("find"):
-                pynvml.nvmlInit()
-                close_on_error.callback(shut_down)
-                self._handle = find_gpu(gpu)
-                self.uuid = str(pynvml.nvmlDeviceGetUUID(self._handle))
-                self.driver = str(pynvml.nvmlSystemGetDriverVersion())
+                self._find(gpu, close_on_error)
             with self._explained("read the power limit of"):
-                limits_mw = pynvml.nvmlDeviceGetPowerManagementLimitConstraints(self._handle)
+                limits_mw = self._range_mw()
             self.min_w, self.max_w = math.ceil(limits_mw[0] / 1000), int(limits_mw[1]) // 1000
             if self.min_w >= self.max_w:
                 raise ZeusPowerError(
@@ -58,26 +65,83 @@ class PowerLimit:
     def read_mw(self) -> int:
         """Read the limit in force."""
         with self._explained("read the power limit of"):
-            return int(pynvml.nvmlDeviceGetPowerManagementLimit(self._handle))
+            return self._limit_mw()
 
     def set_mw(self, limit_mw: int) -> None:
         """Set the limit."""
         with self._explained(f"set a power limit of {limit_mw / 1000:g} W on"):
-            pynvml.nvmlDeviceSetPowerManagementLimit(self._handle, limit_mw)
+            if self.zeusd is None:
+                self._set_mw(limit_mw)
+            else:
+                self.zeusd.set_power_limit(self._zeusd_id, limit_mw)
 
     def check_permission(self) -> None:
         """Check that limits can be set, by setting the one in force again: nothing changes."""
         self.set_mw(self.read_mw())
 
     def close(self) -> None:
-        """Release NVML; a second call does nothing."""
+        """Release the driver's library; a second call does nothing."""
         self._opened.close()
+
+    def _find(self, gpu: int | str, closing: ExitStack) -> None:
+        pynvml.nvmlInit()
+        closing.callback(shut_down)
+        self._handle = find_gpu(gpu)
+        self.uuid = str(pynvml.nvmlDeviceGetUUID(self._handle))
+        self.driver = str(pynvml.nvmlSystemGetDriverVersion())
+
+    def _range_mw(self) -> tuple[int, int]:
+        lowest, highest = pynvml.nvmlDeviceGetPowerManagementLimitConstraints(self._handle)
+        return int(lowest), int(highest)
+
+    def _limit_mw(self) -> int:
+        return int(pynvml.nvmlDeviceGetPowerManagementLimit(self._handle))
+
+    def _set_mw(self, limit_mw: int) -> None:
+        pynvml.nvmlDeviceSetPowerManagementLimit(self._handle, limit_mw)
+
+    def _energy_mj(self) -> int:
+        return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
+
+    @cached_property
+    def _zeusd_id(self) -> int:
+        """Index by which the daemon knows this GPU.
+
+        A container's NVML numbers its own GPUs and the daemon's those of the host, and a daemon at
+        `host:port` may serve another host. Their energy counters tell the GPUs apart.
+        """
+        assert self.zeusd is not None
+        found = self.zeusd.gpu_ids()
+        for _ in range(_COMPARISONS):
+            found = [gpu_id for gpu_id in found if self._has_the_energy_of(gpu_id)]
+        if len(found) != 1:
+            raise ZeusdError(
+                f"{self.zeusd} has {len(found) or 'no'} GPUs with this one's energy counter: see "
+                "whether it runs on this host"
+            )
+        return found[0]
+
+    def _has_the_energy_of(self, zeusd_id: int) -> bool:
+        assert self.zeusd is not None
+        try:
+            before_mj = self._energy_mj()
+            energy_mj = self.zeusd.gpu_energy_mj(zeusd_id)
+            after_mj = self._energy_mj()
+        except ZeusdError as error:
+            if error.cause == "no_permission":
+                raise
+            return False  # a GPU without a counter
+        return before_mj <= energy_mj <= after_mj
 
     @contextmanager
     def _explained(self, doing: str) -> Iterator[None]:
         """Raise NVML's errors with what failed and what to do."""
         try:
             yield
+        except ZeusdError as error:
+            raise ZeusPowerError(
+                f"cannot {doing} GPU {self.uuid}: {error}", {"cause": error.cause}
+            ) from error
         except pynvml.NVMLError as error:
             cause, remedy = _CAUSES.get(
                 error.value, ("driver", "see whether `nvidia-smi` works here")

@@ -28,6 +28,8 @@ from platformdirs import user_state_path
 
 from zeus_lightning.errors import ZeusPowerError
 from zeus_lightning.power.limits import PowerLimit
+from zeus_lightning.power.open_limit import open_limit
+from zeus_lightning.zeusd import Zeusd, find_zeusd
 
 _RECORD_BYTES = 1024  # always written whole: a reader never sees parts of two records
 
@@ -45,6 +47,7 @@ class Record:
         found_mw: The limit before the process set one.
         set_mw: The limits that the process may have put in force: the last one that it set or
             found, and the one that it is about to set, which the driver may refuse.
+        zeusd: Address of the daemon that set them for the process; None if it set them itself.
     """
 
     uuid: str
@@ -52,6 +55,7 @@ class Record:
     process_started_at: float
     found_mw: int
     set_mw: tuple[int, ...] = ()
+    zeusd: str | None = None
 
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.process_started_at)
@@ -67,7 +71,10 @@ class Record:
         except (ValueError, TypeError, KeyError, OverflowError, OSError):
             return None
         integers = (record.pid, record.found_mw, *record.set_mw)
-        valid = isinstance(record.uuid, str) and all(type(value) is int for value in integers)
+        strings = (record.uuid, record.zeusd or "")
+        valid = all(isinstance(value, str) for value in strings) and all(
+            type(value) is int for value in integers
+        )
         return record if valid else None
 
 
@@ -96,6 +103,7 @@ class TemporaryLimit:
                 pid=os.getpid(),
                 process_started_at=psutil.Process().create_time(),
                 found_mw=self.found_mw,
+                zeusd=limit.zeusd and limit.zeusd.address,
             )
             self._file.write(self._record)
             close_on_error.pop_all()
@@ -175,7 +183,7 @@ def _restore_one(uuid: str) -> str:
         if record is None:
             message = f"{file.path} is not a record of power limits, and was removed"
         else:
-            with closing(PowerLimit(record.uuid)) as limit:
+            with closing(open_limit(record.uuid, find_zeusd(record.zeusd))) as limit:
                 _, message = _undo(record, limit)
         file.delete()
     return message
@@ -192,12 +200,21 @@ def _undo(record: Record, limit: PowerLimit) -> tuple[bool, str]:
     if in_force_mw == record.found_mw:
         return True, f"{gpu} is {found}, as {record} found it"
     if in_force_mw in record.set_mw:
-        limit.set_mw(record.found_mw)
+        _set_back(record, limit)
         return True, f"{gpu} is restored to {found}, as {record} found it"
     return False, (
         f"{gpu} was changed by someone else after {record} had set it, and stays as it is; it was "
         f"{found} before"
     )
+
+
+def _set_back(record: Record, limit: PowerLimit) -> None:
+    """Set the limit found, through the daemon if it set the limit for a process without root."""
+    if record.zeusd is None or limit.zeusd is not None:
+        limit.set_mw(record.found_mw)
+        return
+    with closing(open_limit(record.uuid, Zeusd(record.zeusd))) as through_daemon:
+        through_daemon.set_mw(record.found_mw)
 
 
 class _RecordFile:

@@ -14,18 +14,27 @@ from lightning.pytorch.strategies import Strategy
 
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
 from zeus_lightning.meters import EnergyMeter, Reading, open_meter
+from zeus_lightning.meters.combined import CombinedMeter
 from zeus_lightning.ranks.distributed import gather, on_every_rank, rank_of, sum_over_ranks
 
 _LAST_READING_S = 0.5  # Lightning kills a ddp run 5 s after a rank's death
 
+_LEFT_OUT = {
+    "nvml": "processors, memory, network and cooling",
+    "rapl": "GPUs, memory, network and cooling",
+    "nvml+rapl": "memory without a counter, disks, network and cooling",
+    "cpu-estimate": "GPUs, memory, idle power, network and cooling",
+}
+
 
 @dataclass(frozen=True)
 class Claim:
-    """The devices that one rank's meter would count, by names that are unique over all hosts."""
+    """The devices that one rank would count, by names that are unique over all hosts."""
 
     devices: list[str]
     model: str
     max_power_w: float
+    meter: str = ""
 
 
 def counting_ranks(claims: Sequence[Claim]) -> list[int]:
@@ -46,16 +55,20 @@ def counting_ranks(claims: Sequence[Claim]) -> list[int]:
     return ranks
 
 
-def check_models(claims: Sequence[Claim]) -> None:
-    """Raise a `ZeusConfigError` unless all ranks measure the same model by the same meter."""
+def check_models(claims: Sequence[Claim], *, allow_mixed: bool = False) -> None:
+    """Raise a `ZeusConfigError` unless all ranks measure by the same meter.
+
+    So do different models, unless they are allowed.
+    """
     ranks: dict[str, list[str]] = {}
     for rank, claim in enumerate(claims):
-        ranks.setdefault(claim.model, []).append(str(rank))
-    if len(ranks) > 1:
+        ranks.setdefault(f"{claim.model} by {claim.meter}", []).append(str(rank))
+    if len(ranks) > 1 and not (allow_mixed and len({claim.meter for claim in claims}) == 1):
         listed = "; ".join(f"{model} on rank {', '.join(at)}" for model, at in ranks.items())
         raise ZeusConfigError(
             f"the ranks measure different devices: {listed}. Costs on different models cannot be "
-            "compared; train on devices of one model, or pass another meter=..."
+            "compared; train on devices of one model, or pass another meter=...; or, if every run "
+            "of the job has the same mixture, allow_mixed_devices=True"
         )
 
 
@@ -66,13 +79,30 @@ class RunMeter:
     ranks count, such as a node's CPU packages or a shared GPU, are counted once. Attributes are
     those of `EnergyMeter`; `max_power_w` is the sum over all devices.
 
+    Args:
+        choice: The meter, as for `open_meter`.
+        strategy: The run's.
+        pue: Power usage effectiveness of the data center: energy and MaxPower are multiplied by it.
+            The meter's name then contains it, since such figures are not those without it.
+        allow_mixed: Whether ranks may measure different models, which are then all named.
+
     Raises:
-        ZeusConfigError: The ranks' devices cannot be measured together.
+        ZeusConfigError: The ranks' devices cannot be measured together, or `pue` is less than 1.
         ZeusMeterError: A rank's meter cannot be opened.
     """
 
-    def __init__(self, choice: str | EnergyMeter, strategy: Strategy) -> None:
+    def __init__(
+        self,
+        choice: str | EnergyMeter,
+        strategy: Strategy,
+        pue: float = 1.0,
+        *,
+        allow_mixed: bool = False,
+    ) -> None:
+        if not (math.isfinite(pue) and pue >= 1):
+            raise ZeusConfigError(f"pue is {pue!r}; it must be a finite number, at least 1")
         self._strategy = strategy
+        self._pue = float(pue)
         self._opened = ExitStack()  # closes the meter, unless the caller passed it in
         host = _host()
         processes = gather(strategy, (host, os.getpid()))
@@ -81,15 +111,23 @@ class RunMeter:
             self._meter = on_every_rank(strategy, lambda: self._open(choice, pids))
             own = on_every_rank(strategy, lambda: self._claim(host))
             claims = gather(strategy, own)
-            check_models(claims)
-            ranks = counting_ranks(claims)
+            check_models([parts[0] for parts in claims], allow_mixed=allow_mixed)
+            self.device_model: str = " + ".join(dict.fromkeys(parts[0].model for parts in claims))
+            counting = [counting_ranks(of_ranks) for of_ranks in zip(*claims, strict=True)]
         except BaseException:
             self.close()
             raise
-        self._counts = rank_of(strategy) in ranks
-        self.max_power_w = sum(claims[rank].max_power_w for rank in ranks)
+        own_rank = rank_of(strategy)
+        self._counted = [
+            meter for meter, ranks in zip(self._parts, counting, strict=True) if own_rank in ranks
+        ]
+        self.max_power_w = sum(
+            claims[rank][part].max_power_w for part, ranks in enumerate(counting) for rank in ranks
+        )
         # this rank's part of all energy: by power until the energies are known
-        self._part = own.max_power_w / self.max_power_w if self.max_power_w else 1.0
+        own_w = sum(claim.max_power_w for claim in own)
+        self._part = own_w / self.max_power_w if self.max_power_w else 1.0
+        self._cpu_part = 1.0
         self._before = Reading(0.0, 0.0)
         self._began: Reading | None = None
         self._last = self._before
@@ -100,13 +138,40 @@ class RunMeter:
             self._opened.callback(meter.close)  # also if another rank's cannot be opened
         return meter
 
-    def _claim(self, host: str) -> Claim:
-        self.name: str = self._meter.name
-        self.device_model: str = self._meter.device_model
+    @property
+    def _parts(self) -> list[EnergyMeter]:
+        """Meters whose devices are shared in different ways: a rank's GPUs, a host's CPUs."""
+        meter = self._meter
+        return [meter.gpus, meter.cpus] if isinstance(meter, CombinedMeter) else [meter]
+
+    def _claim(self, host: str) -> list[Claim]:
+        pue = "" if self._pue == 1 else f" x PUE {self._pue:g}"
+        self.name: str = self._meter.name + pue
         self.is_estimate: bool = self._meter.is_estimate
-        devices = [f"{device} of {host}" for device in self._meter.devices]
-        model = f"{self.device_model} by {self.name}"
-        return Claim(devices, model, float(self._meter.max_power_w))
+        return [
+            Claim(
+                [f"{device} of {host}" for device in part.devices],
+                self._meter.device_model,
+                float(part.max_power_w) * self._pue,
+                self.name,
+            )
+            for part in self._parts
+        ]
+
+    def scope(self) -> str:
+        """What is measured and what is left out, in one line."""
+        left_out = _LEFT_OUT.get(self._meter.name)
+        text = f"energy is that of {self.device_model} by {self._meter.name}"
+        text += f", without {left_out}" if left_out else ""
+        return text + (f", times a PUE of {self._pue:g}" if self._pue != 1 else "")
+
+    def apart(self, spent: Reading) -> dict[str, float]:
+        """Metrics to log beside the total: GPUs and CPUs apart, and the factor of the PUE."""
+        metrics = {} if self._pue == 1 else {"zeus/pue": self._pue}
+        if isinstance(self._meter, CombinedMeter):
+            metrics["zeus/gpu_energy_j"] = spent.energy_j - spent.cpu_energy_j
+            metrics["zeus/cpu_energy_j"] = spent.cpu_energy_j
+        return metrics
 
     def resume_from(self, spent: Reading) -> None:
         """Add what the run had spent before it was resumed."""
@@ -123,10 +188,14 @@ class RunMeter:
         except ZeusMeterError as error:
             warnings.warn(f"zeus: {error.message}", stacklevel=2)  # on this rank
             own = Reading(energy_j=math.nan, time_s=0.0)
-        energy_j = sum_over_ranks(self._strategy, own.energy_j)
+        energy_j, cpu_j = sum_over_ranks(self._strategy, own.energy_j), 0.0
+        if isinstance(self._meter, CombinedMeter):
+            cpu_j = sum_over_ranks(self._strategy, own.cpu_energy_j)
         if energy_j > 0:
             self._part = own.energy_j / energy_j
-        self._last = self._before + Reading(energy_j, own.time_s)
+        if cpu_j > 0:
+            self._cpu_part = own.cpu_energy_j / cpu_j
+        self._last = self._before + Reading(energy_j, own.time_s, cpu_j)
         return self._last
 
     def spent_by_now(self) -> Reading:
@@ -137,7 +206,8 @@ class RunMeter:
         if self._part:
             with suppress(Exception):  # a broken device must not keep a checkpoint from being saved
                 own = self._own()
-                return self._before + Reading(own.energy_j / self._part, own.time_s)
+                cpu_j = own.cpu_energy_j / self._cpu_part if self._cpu_part else 0.0
+                return self._before + Reading(own.energy_j / self._part, own.time_s, cpu_j)
         return self._last
 
     def spent_at_end(self) -> Reading:
@@ -157,7 +227,16 @@ class RunMeter:
         return Reading(0.0, 0.0) if self._began is None else self._read() - self._began
 
     def _read(self) -> Reading:
-        return self._meter.read() if self._counts else Reading(0.0, 0.0)
+        reading = Reading(0.0, 0.0)
+        for part in self._counted:
+            of_part = part.read()
+            cpu_j = of_part.energy_j if part is not self._parts[0] else 0.0
+            reading = Reading(
+                reading.energy_j + of_part.energy_j * self._pue,
+                of_part.time_s,
+                reading.cpu_energy_j + cpu_j * self._pue,
+            )
+        return reading
 
 
 def _host() -> str:

@@ -31,6 +31,7 @@ class SavedTrial:
             "record": self.record.to_json(),
             "energy_j": float(self.spent.energy_j),
             "time_s": float(self.spent.time_s),
+            "cpu_energy_j": float(self.spent.cpu_energy_j),
             "unsent": [report.to_json() for report in self.unsent],
         }
 
@@ -39,7 +40,7 @@ class SavedTrial:
         """Build from the values of `to_json`."""
         return cls(
             TrialRecord.from_json(data["record"]),
-            Reading(data["energy_j"], data["time_s"]),
+            Reading(data["energy_j"], data["time_s"], data.get("cpu_energy_j", 0.0)),
             tuple(map(Report.from_json, data["unsent"])),
         )
 

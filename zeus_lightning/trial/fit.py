@@ -65,6 +65,8 @@ class Fit:
     meter: str | EnergyMeter
     shared: SharedRecord
     strict: bool
+    pue: float = 1.0
+    allow_mixed_devices: bool = False
 
     def __post_init__(self) -> None:
         self.injection = Injection(self.module)
@@ -82,7 +84,10 @@ class Fit:
         self._lr_factor = 1.0
         self._probe: loader_checks.Probe | None = None
         self._attribute = self.arguments.batch_size_attribute
-        self._meter = RunMeter(self.meter, self._strategy)
+        self._meter = RunMeter(
+            self.meter, self._strategy, self.pue, allow_mixed=self.allow_mixed_devices
+        )
+        rank_zero_info(f"zeus: {self._meter.scope()}")
         try:
             self.job = on_every_rank(
                 self._strategy, lambda: self.arguments.job(self.trainer, self.module, self._meter)
@@ -299,6 +304,8 @@ class Fit:
         if is_first:
             self._check_target(reporter.record)
         metrics = reporter.record.metrics()
+        if metrics:
+            metrics |= self._meter.apart(spent)
         # the step under which Lightning logs the metrics of this validation
         step = self.trainer.fit_loop.epoch_loop._batches_that_stepped
         for logger in self.trainer.loggers if metrics else ():

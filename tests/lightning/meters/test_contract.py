@@ -12,12 +12,16 @@ import pynvml
 import pytest
 from fake_nvml import FakeDriver
 from fake_powercap import FakePowercap
+from fake_zeusd import serving
 
 from zeus_lightning.errors import ZeusMeterError
 from zeus_lightning.meters import EnergyMeter, Reading, open_meter
+from zeus_lightning.meters.amd import AmdMeter
+from zeus_lightning.meters.combined import CombinedMeter
 from zeus_lightning.meters.cpu_estimate import CpuEstimateMeter
 from zeus_lightning.meters.nvml import NvmlMeter
 from zeus_lightning.meters.rapl import RaplMeter
+from zeus_lightning.zeusd import Zeusd
 
 
 @dataclass
@@ -28,7 +32,17 @@ class Rig:
     work: Callable[[], object]
 
 
-@pytest.fixture(params=["nvml", "nvml of an old GPU", "rapl", "cpu-estimate"])
+@pytest.fixture(
+    params=[
+        "nvml",
+        "nvml of an old GPU",
+        "amd",
+        "rapl",
+        "rapl by zeusd",
+        "nvml+rapl",
+        "cpu-estimate",
+    ]
+)
 def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
     rig = _rig(request)
     yield rig
@@ -45,11 +59,28 @@ def _rig(request: pytest.FixtureRequest) -> Rig:
         powercap: FakePowercap = request.getfixturevalue("powercap")
         powercap.add_package(0)
         return Rig(RaplMeter(powercap.root), lambda: powercap.spend("intel-rapl:0", 3))
+    if request.param == "rapl by zeusd":
+        powercap = request.getfixturevalue("powercap")
+        powercap.add_package(0)
+        address = request.getfixturevalue("socket_path")
+        request.addfinalizer(serving(address, powercap.root))
+        meter = RaplMeter(powercap.root, zeusd=Zeusd(address))
+        return Rig(meter, lambda: powercap.spend("intel-rapl:0", 3))
     if request.param == "cpu-estimate":
         return Rig(CpuEstimateMeter(), _burn_cpu)
+    if request.param == "amd":
+        request.getfixturevalue("amd_gpus")
+        return Rig(AmdMeter([0]), lambda: time.sleep(0.05))
     driver: FakeDriver = request.getfixturevalue("fake_gpus")
     if request.param == "nvml of an old GPU":
         driver.gpus[0].fail("energy", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    if request.param == "nvml+rapl":
+        powercap = request.getfixturevalue("powercap")
+        powercap.add_package(0)
+        packages = RaplMeter(powercap.root)
+        return Rig(
+            CombinedMeter(NvmlMeter([0]), packages), lambda: powercap.spend("intel-rapl:0", 3)
+        )
     return Rig(NvmlMeter([0]), lambda: time.sleep(0.05))
 
 
@@ -74,7 +105,7 @@ def test_it_names_what_it_counts(meter: EnergyMeter) -> None:
 
 def test_only_an_estimate_calls_itself_one(meter: EnergyMeter) -> None:
     assert meter.is_estimate == ("estimate" in meter.name)
-    assert meter.name in ("nvml", "rapl", "cpu-estimate")
+    assert meter.name in ("nvml", "amd", "rapl", "nvml+rapl", "cpu-estimate")
 
 
 def test_it_counts_from_the_moment_it_is_opened(meter: EnergyMeter) -> None:
@@ -101,7 +132,11 @@ def test_work_between_two_readings_is_their_difference(rig: Rig) -> None:
     after = rig.meter.read()
     end_s = time.monotonic()
     spent = after - before
-    assert spent == Reading(after.energy_j - before.energy_j, after.time_s - before.time_s)
+    assert spent == Reading(
+        after.energy_j - before.energy_j,
+        after.time_s - before.time_s,
+        after.cpu_energy_j - before.cpu_energy_j,
+    )
     assert spent.energy_j > 0
     assert work_end_s - work_start_s <= spent.time_s <= end_s - start_s
 
@@ -113,5 +148,6 @@ def test_closing_twice_is_closing_once(meter: EnergyMeter) -> None:
 
 def test_reading_a_closed_meter_is_an_error(meter: EnergyMeter) -> None:
     meter.close()
-    with pytest.raises(ZeusMeterError, match=f"{meter.name} meter.* is closed"):
+    name = meter.name.partition("+")[0]
+    with pytest.raises(ZeusMeterError, match=f"{name} meter.* is closed"):
         meter.read()

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from waiting import LIMIT_S
 
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
-from zeus_lightning.meters import nvml
-from zeus_lightning.meters.nvml import NvmlMeter, PowerIntegral
+from zeus_lightning.meters import gpu as gpu_module
+from zeus_lightning.meters.gpu import PowerIntegral
+from zeus_lightning.meters.nvml import NvmlMeter
 
 SAMPLING_THREAD = "zeus-nvml-power"
 
@@ -95,6 +96,56 @@ def test_gpus_of_different_models_are_all_named(fake_gpus: FakeDriver) -> None:
     meter.close()
 
 
+# Figures that cannot be true
+
+
+def test_a_counter_that_stands_still_under_load_is_an_error(
+    fake_gpus: FakeDriver, drivers_clock: None
+) -> None:
+    fake_gpus.refresh_s = 1e9  # never
+    meter = NvmlMeter([0])
+    fake_gpus.advance(10)
+    assert meter.read().energy_j == 0  # at rest it may
+    fake_gpus.gpus[0].set_load(0.5)
+    with pytest.raises(ZeusMeterError, match=r"stood still at \d+ mJ for 10 s under load"):
+        meter.read()
+    fake_gpus.gpus[0].fail("use", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    with pytest.raises(ZeusMeterError, match="under load"):  # not known to rest
+        meter.read()
+    fake_gpus.refresh_s = 0
+    assert meter.read().energy_j > 400  # of 50 W for 10 s, on a clock that was not frozen at first
+    meter.close()
+
+
+def test_a_counter_read_twice_within_its_refresh_is_none(
+    fake_gpus: FakeDriver, drivers_clock: None
+) -> None:
+    fake_gpus.refresh_s = 0.1
+    fake_gpus.gpus[0].set_load(1)
+    meter = NvmlMeter([0])
+    for _ in range(100):
+        fake_gpus.advance(0.06)
+        meter.read()
+    assert meter.read().energy_j == pytest.approx(1800, rel=0.02)
+    meter.close()
+
+
+def test_a_gpu_that_measures_neither_energy_nor_power_is_refused(fake_gpus: FakeDriver) -> None:
+    make_old(fake_gpus, 0)
+    fake_gpus.gpus[0].fail("power", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    with pytest.raises(ZeusMeterError, match=r"cannot read the power.*rapl"):
+        NvmlMeter([0])
+
+
+def test_a_power_of_zero_under_load_is_refused(fake_gpus: FakeDriver) -> None:
+    gpu = fake_gpus.add_gpu(idle_w=0, demand_w=0)
+    make_old(fake_gpus, 2)
+    NvmlMeter([2]).close()
+    gpu.set_load(1)
+    with pytest.raises(ZeusMeterError, match=r"a power of 0 W under load.*reported as zero"):
+        NvmlMeter([2])
+
+
 # MaxPower
 
 
@@ -138,7 +189,7 @@ def drivers_clock(fake_gpus: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Non
             return now_s
 
     fake_gpus.freeze()
-    monkeypatch.setattr(nvml, "time", SimpleNamespace(monotonic=now_s))
+    monkeypatch.setattr(gpu_module, "time", SimpleNamespace(monotonic=now_s))
 
 
 @pytest.mark.usefixtures("drivers_clock")

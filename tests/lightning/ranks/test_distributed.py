@@ -14,9 +14,12 @@ import torch
 from fake_powercap import FakePowercap
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
+from programs import StepMeter
 
 from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusJobConflict
-from zeus_lightning.meters import rapl
+from zeus_lightning.meters import Reading, rapl
+from zeus_lightning.meters.combined import CombinedMeter
+from zeus_lightning.meters.rapl import RaplMeter
 from zeus_lightning.ranks.distributed import (
     gather,
     on_every_rank,
@@ -77,6 +80,30 @@ def check_meters(strategy: Strategy, rank: int, powercap: Path) -> None:
     assert [thread.name for thread in threading.enumerate() if "rapl" in thread.name] == []
 
 
+def check_combined_meter(strategy: Strategy, rank: int, powercap: Path) -> None:
+    """Each rank's GPUs are summed, and the packages of their host are counted once."""
+    packages = RaplMeter(powercap)
+    meter = RunMeter(CombinedMeter(StepMeter(), packages), strategy, pue=2.0)
+    assert meter.max_power_w == 2 * (10 + 10 + 120)
+    meter.begin()
+    strategy.barrier()
+    if rank == 0:
+        FakePowercap(powercap).spend("intel-rapl:0", 10)
+    strategy.barrier()
+    spent = meter.spent()
+    assert spent.energy_j == pytest.approx(2 * (6 + 6 + 10))
+    assert meter.apart(spent) == pytest.approx(
+        {"zeus/gpu_energy_j": 24.0, "zeus/cpu_energy_j": 20.0, "zeus/pue": 2.0}
+    )
+    meter.resume_from(Reading(100.0, 1.0, 40.0))
+    assert meter.spent().cpu_energy_j == pytest.approx(60)
+    mixed = StepMeter() if rank else CombinedMeter(StepMeter(), packages)
+    kind, message, _ = error_of(lambda: RunMeter(mixed, strategy))
+    assert kind is ZeusConfigError
+    assert "the ranks measure different devices" in message
+    packages.close()
+
+
 def one_rank(rank: int, folder: Path) -> None:
     os.environ["LOCAL_RANK"] = str(rank)
     environment = LightningEnvironment()
@@ -90,6 +117,7 @@ def one_rank(rank: int, folder: Path) -> None:
     try:
         check_all(strategy, rank)
         check_meters(strategy, rank, folder / "powercap")
+        check_combined_meter(strategy, rank, folder / "powercap")
     finally:
         torch.distributed.destroy_process_group()
 

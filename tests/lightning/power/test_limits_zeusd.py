@@ -1,0 +1,136 @@
+"""Power limits set through Zeus's daemon, by processes that may not set them themselves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pynvml
+import pytest
+from fake_nvml import FakeDriver
+from fake_zeusd import FakeZeusd
+from forked import in_forked_child
+
+from zeus_lightning import ZeusPowerError
+from zeus_lightning.power.limits import PowerLimit
+from zeus_lightning.power.restore import TemporaryLimit, records_folder, restore_all
+from zeus_lightning.zeusd import Zeusd
+
+
+@pytest.fixture
+def daemon(fake_gpus: FakeDriver, socket_path: str) -> Iterator[FakeZeusd]:
+    """A daemon, on GPUs whose limits this process may not set."""
+    for gpu in fake_gpus.gpus:
+        gpu.limit_mw = 250_000
+        gpu.fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
+    with FakeZeusd(fake_gpus, socket_path) as daemon:
+        yield daemon
+
+
+def limits_mw(driver: FakeDriver) -> list[int]:
+    return [gpu.limit_mw for gpu in driver.gpus]
+
+
+def test_the_daemon_sets_what_the_process_may_not(fake_gpus: FakeDriver, daemon: FakeZeusd) -> None:
+    with closing(PowerLimit(1)) as limit, pytest.raises(ZeusPowerError, match="ZEUSD_SOCK_PATH"):
+        limit.set_mw(150_000)
+    with closing(PowerLimit(1, Zeusd(daemon.address))) as limit:
+        limit.check_permission()
+        limit.set_mw(150_000)
+        assert limit.read_mw() == 150_000
+        with pytest.raises(ZeusPowerError, match=r"set a power limit of 301 W.*400") as raised:
+            limit.set_mw(301_000)
+        assert raised.value.fields == {"cause": "zeusd"}
+    assert limits_mw(fake_gpus) == [250_000, 150_000]
+
+
+def test_in_a_container_whose_gpu_0_is_the_hosts_gpu_1_that_one_is_set(
+    fake_gpus: FakeDriver, daemon: FakeZeusd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_NVML_FIRST", "1")
+    with closing(PowerLimit(0, Zeusd(daemon.address))) as limit:
+        limit.set_mw(150_000)
+    assert limits_mw(fake_gpus) == [250_000, 150_000]
+
+
+def test_the_daemon_of_another_host_sets_nothing(
+    fake_gpus: FakeDriver,
+    fake_nvml_library: Path,
+    tmp_path: Path,
+    socket_path: str,
+) -> None:
+    elsewhere = FakeDriver(fake_nvml_library, tmp_path / "elsewhere.state")
+    for gpu in elsewhere.gpus:
+        gpu.reset_counter()
+    with (
+        FakeZeusd(elsewhere, socket_path),
+        closing(PowerLimit(0, Zeusd(socket_path))) as limit,
+        pytest.raises(ZeusPowerError, match="no GPUs with this one's energy counter"),
+    ):
+        limit.set_mw(150_000)
+    assert limits_mw(elsewhere) == limits_mw(fake_gpus) == [300_000, 300_000]
+
+
+def set_limit_and_die(address: str) -> None:
+    TemporaryLimit(PowerLimit(0, Zeusd(address))).set_w(125)
+    os._exit(0)
+
+
+@pytest.fixture
+def killed(fake_gpus: FakeDriver, daemon: FakeZeusd) -> FakeZeusd:
+    """The daemon, after a process that set GPU 0 from 250 to 125 W through it was killed."""
+    with pytest.raises(EOFError):  # the child does not report an end
+        in_forked_child(lambda: set_limit_and_die(daemon.address))
+    assert limits_mw(fake_gpus) == [125_000, 250_000]
+    return daemon
+
+
+def test_what_a_killed_run_set_through_the_daemon_is_restored_through_it(
+    fake_gpus: FakeDriver, killed: FakeZeusd
+) -> None:
+    ((_, finished, message),) = restore_all()  # the environment names no daemon
+    assert finished
+    assert "is restored to 250 W" in message
+    assert limits_mw(fake_gpus) == [250_000, 250_000]
+    assert not list(records_folder().iterdir())
+
+
+def test_the_next_run_restores_it_through_the_daemon_also_one_that_knows_of_none(
+    fake_gpus: FakeDriver, killed: FakeZeusd
+) -> None:
+    with closing(PowerLimit(0)) as limit:
+        temporary = TemporaryLimit(limit)
+        assert "is restored to 250 W" in temporary.recovered
+        assert limits_mw(fake_gpus) == [250_000, 250_000]
+        temporary.restore()
+
+
+def test_while_the_daemon_is_gone_the_record_stays_and_it_is_restored_later(
+    fake_gpus: FakeDriver, killed: FakeZeusd
+) -> None:
+    killed.end()
+    ((_, finished, message),) = restore_all()
+    assert not finished
+    assert "cannot be reached" in message
+    assert limits_mw(fake_gpus) == [125_000, 250_000]
+    killed.start()
+    ((_, finished, _),) = restore_all()
+    assert finished
+    assert limits_mw(fake_gpus) == [250_000, 250_000]
+
+
+def test_records_written_before_there_were_daemons_are_still_read(
+    fake_gpus: FakeDriver, daemon: FakeZeusd
+) -> None:
+    uuid = fake_gpus.gpus[0].uuid
+    records_folder().mkdir(parents=True)
+    (records_folder() / f"{uuid}.json").write_text(
+        f'{{"uuid": "{uuid}", "pid": 1, "process_started_at": 1.0, "found_mw": 200000, '
+        '"set_mw": [250000]}'
+    )
+    fake_gpus.gpus[0].fail("set_limit", 0)
+    ((_, finished, _),) = restore_all()
+    assert finished
+    assert limits_mw(fake_gpus) == [200_000, 250_000]

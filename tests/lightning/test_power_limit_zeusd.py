@@ -1,0 +1,95 @@
+"""`ZeusPowerLimitCallback` in a process that may not set limits, beside Zeus's daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pynvml
+import pytest
+from fake_nvml import FakeDriver, FakeGpu
+from fake_zeusd import FakeZeusd
+from gpu_programs import DriversClock, GpuNet, ManyBatches, power
+from lightning.pytorch import Callback
+from programs import trainer
+
+from zeus_lightning import ZeusConfigError, ZeusPowerError
+from zeus_lightning.power.restore import records_folder, restore_all
+
+
+@pytest.fixture
+def daemon(fake_gpus: FakeDriver, gpu: FakeGpu, socket_path: str) -> Iterator[FakeZeusd]:
+    gpu.fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
+    with FakeZeusd(fake_gpus, socket_path) as daemon:
+        yield daemon
+
+
+class AtSteps(Callback):
+    """Calls a function at the end of each of these training batches, counted from 1."""
+
+    def __init__(self, **calls: Any) -> None:
+        self.calls = {int(step.lstrip("_")): call for step, call in calls.items()}
+
+    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+        if call := self.calls.get(trainer.global_step):
+            call()
+
+
+def fit(gpu: FakeGpu, meter: DriversClock, *others: Callback, **arguments: Any) -> Any:
+    callback = power(meter=meter, **arguments)
+    trainer(callback, *others, max_epochs=1).fit(GpuNet(gpu), ManyBatches(300))
+    return callback
+
+
+@pytest.mark.parametrize("by", ["argument", "environment"])
+def test_it_profiles_and_restores_through_the_daemon_and_says_so(
+    gpu: FakeGpu,
+    gpu_meter: DriversClock,
+    daemon: FakeZeusd,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    by: str,
+) -> None:
+    arguments = {"zeusd": daemon.address} if by == "argument" else {}
+    if by == "environment":
+        monkeypatch.setenv("ZEUSD_SOCK_PATH", daemon.address)
+    with caplog.at_level("INFO"):
+        callback = fit(gpu, gpu_meter, **arguments)
+    assert callback.limit_w == 225
+    assert gpu.limit_mw == 250_000
+    assert not list(records_folder().iterdir())
+    assert f"set and restored through zeusd at {daemon.address}" in caplog.text
+
+
+def test_a_daemon_that_restarts_while_limits_are_measured_costs_one_window(
+    gpu: FakeGpu, gpu_meter: DriversClock, daemon: FakeZeusd
+) -> None:
+    restarts = AtSteps(_10=daemon.end, _16=daemon.start)
+    callback = fit(gpu, gpu_meter, restarts, zeusd=daemon.address)
+    assert callback.limit_w == 225
+    assert gpu.limit_mw == 250_000
+
+
+def test_a_daemon_that_stays_away_ends_profiling_and_training_goes_on(
+    gpu: FakeGpu, gpu_meter: DriversClock, daemon: FakeZeusd
+) -> None:
+    with pytest.warns(UserWarning, match="reset-power-limits` tries again"):
+        callback = fit(gpu, gpu_meter, AtSteps(_10=daemon.end), zeusd=daemon.address)
+    assert callback.limit_w is None
+    assert gpu.limit_mw != 250_000
+    daemon.start()
+    assert [finished for _, finished, _ in restore_all()] == [True]
+    assert gpu.limit_mw == 250_000
+
+
+def test_without_the_daemon_it_raises_or_observes_as_without_the_permission(
+    gpu: FakeGpu, gpu_meter: DriversClock, socket_path: str
+) -> None:
+    with pytest.raises(ZeusPowerError, match="cannot be reached") as raised:
+        fit(gpu, gpu_meter, zeusd=socket_path)
+    assert raised.value.fields == {"cause": "zeusd"}
+    with pytest.warns(UserWarning, match="cannot be reached.*observing only"):
+        callback = fit(gpu, gpu_meter, zeusd=socket_path, on_no_permission="observe")
+    assert callback.limit_w is None
+    with pytest.raises(ZeusConfigError, match="zeusd='nonsense'"):
+        power(zeusd="nonsense")

@@ -1,0 +1,169 @@
+"""The energy of AMD GPUs, through AMD SMI (`pip install zeus-lightning[amd]`)."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from functools import cache
+from typing import Any
+
+from zeus_lightning.errors import ZeusMeterError
+from zeus_lightning.meters.gpu import Gpu, GpuMeter
+
+AMD_PREFIX = "AMD-"
+"""What the UUIDs of AMD GPUs begin with here, before AMD SMI's own."""
+
+_NO_LIBRARY = (
+    "install ROCm's amd-smi-lib, and the release of amdsmi that fits it "
+    "(`pip install zeus-lightning[amd]`); `amd-smi list` must work, and a container needs "
+    "`--device=/dev/kfd --device=/dev/dri`"
+)
+
+
+def torch_is_rocm() -> bool:
+    """Return whether this build of torch is for AMD GPUs, which it calls "cuda" all the same."""
+    import torch
+
+    return torch.version.hip is not None
+
+
+@cache
+def load() -> Any:
+    """Return the module `amdsmi`, started once for this process.
+
+    Raises:
+        ZeusMeterError: It is not installed, does not fit the library, or there is no driver.
+    """
+    try:
+        with redirect_stdout(io.StringIO()):  # it prints what it does not find
+            import amdsmi
+        amdsmi.amdsmi_init(amdsmi.AmdSmiInitFlags.INIT_AMD_GPUS)
+    except Exception as error:  # also KeyError and AttributeError, for a library that it misses
+        raise ZeusMeterError(f"cannot use AMD SMI: {error!r}; {_NO_LIBRARY}") from error
+    return amdsmi
+
+
+def finds_gpu() -> bool:
+    """Return whether this machine has an AMD GPU that AMD SMI knows."""
+    try:
+        return bool(load().amdsmi_get_processor_handles())
+    except Exception:  # noqa: BLE001 - also errors of AMD SMI, which may not be there
+        return False
+
+
+def find_gpu(gpu: int | str) -> Any:
+    """Return AMD SMI's handle of a GPU.
+
+    Args:
+        gpu: An index of `amd-smi list`; a UUID of AMD SMI, with or without `AMD_PREFIX`; or
+            `GPU-` and torch's UUID of a device.
+
+    Raises:
+        ZeusMeterError: There is no such GPU, or AMD SMI does not work.
+    """
+    amdsmi = load()
+    with explained(f"find GPU {gpu}"):
+        handles = amdsmi.amdsmi_get_processor_handles()
+        if isinstance(gpu, int):
+            found = handles[gpu : gpu + 1]
+        else:
+            wanted = _names_of(gpu)
+            found = [handle for handle in handles if wanted & _uuids(handle)]
+    if not found:
+        raise ZeusMeterError(
+            f"there is no AMD GPU {gpu}; `amd-smi list` lists the GPUs: name one by its index, as "
+            'in meter="amd:0"'
+        )
+    return found[0]
+
+
+def uuid_of(handle: Any) -> str:
+    """Return the UUID by which meters and limits name a GPU."""
+    return AMD_PREFIX + str(load().amdsmi_get_gpu_device_uuid(handle))
+
+
+@contextmanager
+def explained(doing: str) -> Iterator[None]:
+    """Raise AMD SMI's errors with what failed and a remedy."""
+    amdsmi = load()
+    try:
+        yield
+    except amdsmi.AmdSmiException as error:
+        info = " ".join(str(error).split())
+        raise ZeusMeterError(
+            f"cannot {doing}: {info}; see whether `amd-smi monitor` works on this host"
+        ) from error
+
+
+class AmdMeter(GpuMeter):
+    """Counts the energy of AMD GPUs; an `EnergyMeter`.
+
+    GPUs are named by index of `amd-smi list`, or UUID. Of the two chips of an MI250, only the first
+    has figures, which are those of both: the other one is an error.
+
+    It has been tried on AMD's Python library over a library made for tests, never on a GPU.
+    """
+
+    name: str = "amd"
+
+    def _open(self, gpus: Sequence[int | str], closing: ExitStack) -> list[Gpu]:  # noqa: ARG002
+        return [_AmdGpu(gpu) for gpu in gpus]
+
+
+class _AmdGpu(Gpu):
+    def __init__(self, gpu: int | str) -> None:
+        self._amdsmi = load()
+        self._handle = find_gpu(gpu)
+        with explained(f"read GPU {gpu}"):
+            model = self._amdsmi.amdsmi_get_gpu_asic_info(self._handle)["market_name"]
+            uuid = uuid_of(self._handle)
+        super().__init__(uuid, str(model))
+
+    def counter_mj(self) -> int | None:
+        with explained(f"read the energy of {self}"):
+            try:
+                found = self._amdsmi.amdsmi_get_energy_count(self._handle)
+            except self._amdsmi.AmdSmiLibraryException as error:
+                if (
+                    error.get_error_code()
+                    == self._amdsmi.amdsmi_wrapper.AMDSMI_STATUS_NOT_SUPPORTED
+                ):
+                    return None
+                raise
+        return int(found["energy_accumulator"] * found["counter_resolution"] / 1e3)  # from uJ
+
+    def power_w(self) -> float:
+        with explained(f"read the power of {self}"):
+            found = self._amdsmi.amdsmi_get_power_info(self._handle)
+        for name in ("current_socket_power", "average_socket_power"):
+            if isinstance(found[name], int) and 0 < found[name] < 0xFFFF:
+                return float(found[name])
+        return 0.0
+
+    def works(self) -> bool:
+        with suppress(self._amdsmi.AmdSmiException):
+            return bool(self._amdsmi.amdsmi_get_gpu_activity(self._handle)["gfx_activity"] != 0)
+        return True
+
+    def max_power_w(self) -> float:
+        with explained(f"read the power limit of {self}"):
+            found = self._amdsmi.amdsmi_get_power_cap_info(self._handle)
+        return float(found["max_power_cap"] or found["power_cap"]) / 1e6
+
+
+def _uuids(handle: Any) -> set[str]:
+    """Return the names that a GPU has: of AMD SMI, and of HIP, which torch's is made from."""
+    names = {str(load().amdsmi_get_gpu_device_uuid(handle))}
+    with suppress(load().AmdSmiException):
+        names.add(str(load().amdsmi_get_gpu_enumeration_info(handle)["hip_uuid"]))
+    return {name.lower() for name in names}
+
+
+def _names_of(gpu: str) -> set[str]:
+    """Return the names that a user or torch may mean; torch prints HIP's 16 letters as bytes."""
+    name = gpu.removeprefix(AMD_PREFIX).lower()
+    names = {name, name.removeprefix("gpu-")}
+    with suppress(ValueError):
+        names.add("gpu-" + bytes.fromhex(name.removeprefix("gpu-").replace("-", "")).decode())
+    return names

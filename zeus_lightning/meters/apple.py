@@ -1,0 +1,71 @@
+"""The energy of Apple silicon, through zeus-apple-silicon (`zeus-lightning[apple]`)."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import time
+from typing import Any
+
+from zeus_lightning.errors import ZeusMeterError
+from zeus_lightning.meters.cpu_estimate import WATTS_PER_CORE
+from zeus_lightning.meters.protocol import Reading
+
+_PARTS = ("cpu_total_mj", "gpu_mj", "gpu_sram_mj", "dram_mj", "ane_mj")
+
+
+class AppleMeter:
+    """Counts the energy of the chip, its memory included; an `EnergyMeter`.
+
+    macOS has no power limits, so MaxPower is assumed to be that of the estimate for each core, with
+    a warning. This meter has been tried on a module made for tests, never on a Mac.
+
+    Raises:
+        ZeusMeterError: zeus-apple-silicon is not installed, or the chip cannot be read.
+    """
+
+    name: str = "apple"
+    is_estimate: bool = False
+
+    def __init__(self) -> None:
+        try:
+            library: Any = importlib.import_module("zeus_apple_silicon")
+            self._monitor = library.AppleEnergyMonitor()
+        except Exception as error:  # those of a library that may not be there
+            raise ZeusMeterError(
+                f"cannot read the energy of Apple silicon: {error}; it needs macOS on such a chip, "
+                "and `pip install zeus-lightning[apple]`"
+            ) from error
+        from lightning.pytorch.utilities import rank_zero_warn
+
+        self._closed = False
+        self.devices: tuple[str, ...] = ("apple silicon",)
+        self.device_model: str = f"Apple {platform.machine()}, {os.cpu_count()} cores"
+        self.max_power_w: float = (os.cpu_count() or 1) * WATTS_PER_CORE
+        rank_zero_warn(
+            f"Apple silicon reports no power limit: MaxPower is assumed to be {self.max_power_w:g} "
+            f"W, {WATTS_PER_CORE} W for each core",
+            stacklevel=6,  # three frames belong to rank_zero_warn
+        )
+        self._first_mj = self._energy_mj()
+
+    def read(self) -> Reading:
+        """Return the energy of the chip since the meter was opened."""
+        if self._closed:
+            raise ZeusMeterError("the apple meter is closed")
+        return Reading((self._energy_mj() - self._first_mj) / 1e3, time.monotonic())
+
+    def close(self) -> None:
+        """Refuse further readings; the library keeps nothing open."""
+        self._closed = True
+
+    def _energy_mj(self) -> int:
+        try:
+            found = self._monitor.get_cumulative_energy()
+        except Exception as error:  # the library's own
+            raise ZeusMeterError(f"cannot read the energy of Apple silicon: {error}") from error
+        parts = [getattr(found, part, None) for part in _PARTS]
+        if all(part is None for part in parts):
+            raise ZeusMeterError("this Apple silicon reports no energy: choose another meter")
+        return sum(part for part in parts if part is not None)

@@ -1,0 +1,39 @@
+"""GPUs and the CPU packages of their host, counted together."""
+
+from __future__ import annotations
+
+from zeus_lightning.meters.protocol import EnergyMeter, Reading
+
+
+class CombinedMeter:
+    """Adds up a meter of GPUs and one of CPU packages and memory; an `EnergyMeter`.
+
+    Args:
+        gpus: The meter of the GPUs.
+        cpus: The meter of the packages. Ranks on one host share them, while each has its own GPUs.
+
+    Attributes:
+        gpus: The same.
+        cpus: The same.
+    """
+
+    def __init__(self, gpus: EnergyMeter, cpus: EnergyMeter) -> None:
+        self.gpus, self.cpus = gpus, cpus
+        self.name: str = f"{gpus.name}+{cpus.name}"
+        self.devices: tuple[str, ...] = (*gpus.devices, *cpus.devices)
+        self.device_model: str = f"{gpus.device_model} + {cpus.device_model}"
+        self.max_power_w: float = gpus.max_power_w + cpus.max_power_w
+        self.is_estimate: bool = gpus.is_estimate or cpus.is_estimate
+
+    def read(self) -> Reading:
+        """Return the energy of the GPUs and the packages since the meter was opened."""
+        of_gpus, of_cpus = self.gpus.read(), self.cpus.read()  # the first waits for the GPUs
+        cpu_j = of_cpus.energy_j
+        return Reading(of_gpus.energy_j + cpu_j, of_cpus.time_s, cpu_j)
+
+    def close(self) -> None:
+        """Close both meters."""
+        try:
+            self.gpus.close()
+        finally:
+            self.cpus.close()

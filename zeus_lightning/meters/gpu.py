@@ -1,0 +1,182 @@
+"""What the meters of GPUs have in common: counters that are read, or power that is sampled."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
+from zeus_lightning.meters.protocol import Reading
+from zeus_lightning.meters.sampler import Sampler
+
+if TYPE_CHECKING:
+    import torch
+
+_STILL_S = 5.0  # counters are refreshed at least ten times a second
+_NO_FIGURES = (
+    "its driver does not measure it, as on some virtual GPUs: choose another GPU, or "
+    'meter="rapl" or "cpu-estimate", so that no energy is reported as zero'
+)
+
+
+class Gpu(ABC):
+    """A GPU, and its energy since this object was created: counted by the GPU, or sampled here.
+
+    Args:
+        uuid: A name that is unique on the host.
+        model: Its model.
+
+    Raises:
+        ZeusMeterError: The GPU cannot be read. The methods raise it too.
+    """
+
+    def __init__(self, uuid: str, model: str) -> None:
+        self.uuid, self.model = uuid, model
+        self._integral = PowerIntegral()
+        first_mj = self.counter_mj()
+        self.counts_energy: bool = first_mj is not None
+        self._first_mj = self._last_mj = first_mj or 0
+        self._moved_s = time.monotonic()
+
+    def __str__(self) -> str:
+        return f"{self.uuid} ({self.model})"
+
+    @abstractmethod
+    def counter_mj(self) -> int | None:
+        """Return the energy counter in millijoules; None if the GPU has none."""
+
+    @abstractmethod
+    def power_w(self) -> float:
+        """Return the power that the GPU draws."""
+
+    @abstractmethod
+    def works(self) -> bool:
+        """Return whether the GPU is in use; also if that is unknown."""
+
+    @abstractmethod
+    def max_power_w(self) -> float:
+        """Return the highest settable power limit, or the limit in force if none can be set."""
+
+    def energy_j(self) -> float:
+        """Return the joules since this object was created; samples the power without a counter."""
+        if not self.counts_energy:
+            power_w = self.power_w()
+            if power_w == 0 and self.works():
+                raise ZeusMeterError(f"{self} reports a power of 0 W under load: {_NO_FIGURES}")
+            self._integral.add(power_w, time.monotonic())
+            return self._integral.energy_j
+        energy_mj = self.counter_mj() or 0
+        if energy_mj < self._last_mj:
+            raise ZeusMeterError(
+                f"the energy counter of {self} fell from {self._last_mj} to {energy_mj} mJ: "
+                "the GPU was reset during the run; start the run again"
+            )
+        now_s = time.monotonic()
+        if energy_mj > self._last_mj:
+            self._moved_s = now_s
+        elif now_s - self._moved_s > _STILL_S and self.works():
+            raise ZeusMeterError(
+                f"the energy counter of {self} has stood still at {energy_mj} mJ for "
+                f"{now_s - self._moved_s:.0f} s under load: {_NO_FIGURES}"
+            )
+        self._last_mj = energy_mj
+        return (energy_mj - self._first_mj) / 1e3
+
+
+class GpuMeter(ABC):
+    """Counts the energy of GPUs; an `EnergyMeter`. The power of GPUs without a counter is sampled.
+
+    A GPU that measures neither energy nor power is an error, and so is a counter that stands
+    still, or a power of zero, while the GPU works.
+
+    Args:
+        gpus: The GPUs to count.
+        device: CUDA device to synchronize before each reading, so that the work submitted to it is
+            counted. Errors of that work are raised as torch raises them.
+        sample_interval_s: Seconds between two samples of power.
+
+    Attributes:
+        samples: Whether the power of a GPU without an energy counter is sampled.
+
+    Raises:
+        ZeusConfigError: No GPU is named, or one is named twice.
+        ZeusMeterError: There is no driver or no such GPU, or it cannot be read.
+    """
+
+    name: str
+    is_estimate: bool = False
+
+    def __init__(
+        self,
+        gpus: Sequence[int | str],
+        *,
+        device: torch.device | None = None,
+        sample_interval_s: float = 0.05,
+    ) -> None:
+        if not gpus:
+            raise ZeusConfigError(f'no GPU to count: name some, as in meter="{self.name}:0"')
+        self._device = device
+        self._sampler: Sampler | None = None
+        self._closed = False
+        with ExitStack() as close_on_error:
+            opened = self._open(gpus, close_on_error)
+            if len({gpu.uuid for gpu in opened}) < len(opened):
+                raise ZeusConfigError(f"a GPU is named twice in {list(gpus)}: name each once")
+            self.devices: tuple[str, ...] = tuple(gpu.uuid for gpu in opened)
+            self.device_model: str = " + ".join(dict.fromkeys(gpu.model for gpu in opened))
+            self.max_power_w: float = sum(gpu.max_power_w() for gpu in opened)
+            self._counting = [gpu for gpu in opened if gpu.counts_energy]
+            sampled = [gpu for gpu in opened if not gpu.counts_energy]
+            self.samples = bool(sampled)
+            if sampled:
+                self._sampler = Sampler(
+                    lambda: sum(gpu.energy_j() for gpu in sampled),
+                    sample_interval_s,
+                    f"zeus-{self.name}-power",
+                )
+                close_on_error.callback(self._sampler.stop)
+            self._opened = close_on_error.pop_all()
+
+    @abstractmethod
+    def _open(self, gpus: Sequence[int | str], closing: ExitStack) -> list[Gpu]:
+        """Start the driver's library, whose end `closing` gets, and open the GPUs."""
+
+    def read(self) -> Reading:
+        """Return the energy of the GPUs since the meter was opened, including work on `device`."""
+        if self._closed:
+            raise ZeusMeterError(f"the {self.name} meter of {', '.join(self.devices)} is closed")
+        if self._device is not None:
+            import torch
+
+            torch.cuda.synchronize(self._device)
+        energy_j = sum(gpu.energy_j() for gpu in self._counting)
+        if self._sampler is not None:
+            energy_j += self._sampler.read()
+        return Reading(energy_j, time.monotonic())
+
+    def counters_mj(self) -> tuple[int, ...]:
+        """Return what the energy counters show now, of the GPUs that have one."""
+        return tuple(gpu.counter_mj() or 0 for gpu in self._counting)
+
+    def close(self) -> None:
+        """Stop sampling, and release the driver's library."""
+        self._closed = True
+        self._opened.close()
+
+
+class PowerIntegral:
+    """Energy from samples of power at uneven times, by the trapezoidal rule."""
+
+    def __init__(self) -> None:
+        self.energy_j = 0.0
+        self._last: tuple[float, float] | None = None
+
+    def add(self, power_w: float, time_s: float) -> None:
+        """Add a sample taken at `time_s`, no earlier than the previous one."""
+        if self._last is not None:
+            last_power_w, last_time_s = self._last
+            self.energy_j += (last_power_w + power_w) / 2 * (time_s - last_time_s)
+        self._last = power_w, time_s

@@ -1,0 +1,65 @@
+"""The power limit of an AMD GPU, read through AMD SMI, and set through that or Zeus's daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from zeus_lightning.errors import ZeusMeterError, ZeusPowerError
+from zeus_lightning.meters import amd
+from zeus_lightning.power.limits import PowerLimit
+from zeus_lightning.zeusd import ZeusdError
+
+_NEEDED = (
+    "setting power limits needs root: run as root, or let an administrator run zeusd, and set "
+    'ZEUSD_SOCK_PATH; or pass on_no_permission="observe" to train without setting limits'
+)
+
+
+class AmdPowerLimit(PowerLimit):
+    """The power limit of one AMD GPU, which is named as for `AmdMeter`; see `PowerLimit`.
+
+    AMD SMI counts in microwatts; the limits here are in milliwatts, as they are for all GPUs.
+    """
+
+    def _find(self, gpu: int | str, closing: ExitStack) -> None:  # noqa: ARG002
+        self._amdsmi = amd.load()
+        self._handle = amd.find_gpu(gpu)
+        self.uuid = amd.uuid_of(self._handle)
+        self.driver = str(self._amdsmi.amdsmi_get_gpu_driver_info(self._handle)["driver_version"])
+
+    def _range_mw(self) -> tuple[int, int]:
+        found = self._amdsmi.amdsmi_get_power_cap_info(self._handle)
+        return int(found["min_power_cap"]) // 1000, int(found["max_power_cap"]) // 1000
+
+    def _limit_mw(self) -> int:
+        return int(self._amdsmi.amdsmi_get_power_cap_info(self._handle)["power_cap"]) // 1000
+
+    def _set_mw(self, limit_mw: int) -> None:
+        self._amdsmi.amdsmi_set_power_cap(self._handle, 0, limit_mw * 1000)
+
+    def _energy_mj(self) -> int:
+        found = self._amdsmi.amdsmi_get_energy_count(self._handle)
+        return int(found["energy_accumulator"] * found["counter_resolution"] / 1e3)
+
+    @contextmanager
+    def _explained(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except ZeusdError as error:
+            raise ZeusPowerError(
+                f"cannot {doing} GPU {self.uuid}: {error}", {"cause": error.cause}
+            ) from error
+        except ZeusMeterError as error:
+            raise ZeusPowerError(error.message, {"cause": "driver"}) from error
+        except amd.load().AmdSmiException as error:
+            statuses = self._amdsmi.amdsmi_wrapper
+            code = error.get_error_code() if hasattr(error, "get_error_code") else None
+            cause, remedy = {
+                statuses.AMDSMI_STATUS_NO_PERM: ("no_permission", _NEEDED),
+                statuses.AMDSMI_STATUS_NOT_SUPPORTED: ("no_power_control", "it has no power limit"),
+            }.get(code, ("driver", "see whether `amd-smi monitor` works here"))
+            info = " ".join(str(error).split())
+            raise ZeusPowerError(
+                f"cannot {doing} GPU {self.uuid}: {info}; {remedy}", {"cause": cause}
+            ) from error

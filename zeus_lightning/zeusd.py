@@ -1,0 +1,168 @@
+"""Zeus's daemon `zeusd`, which sets power limits and reads counters for processes without root.
+
+Its protocol is that of Zeus 0.16 (https://ml.energy/zeus/zeusd/): HTTP over a Unix socket or TCP,
+with a JSON web token if the daemon was started with a signing key.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from zeus_lightning.errors import ZeusConfigError
+
+TIMEOUT_S = 2.0
+"""Lightning kills the main process 5 s after another rank fails; limits are restored by then."""
+
+_REFUSED = (
+    "the administrator starts it with `zeusd serve --enable gpu-control,gpu-read,cpu-read`; where "
+    "it asks for a token, set ZEUSD_TOKEN to one with these scopes"
+)
+
+
+class ZeusdError(Exception):
+    """The daemon cannot be reached, or refused a request.
+
+    Attributes:
+        cause: `no_permission`, or `zeusd` for everything else.
+    """
+
+    def __init__(self, message: str, cause: str = "zeusd") -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class Zeusd:
+    """A client of the daemon. It opens a connection for each request, so restarts do not matter.
+
+    Args:
+        address: The path of a Unix socket, which contains a slash, or `host:port`.
+        token: The daemon's token. Default: `$ZEUSD_TOKEN`.
+
+    Raises:
+        ZeusConfigError: `address` is neither of these. The methods raise `ZeusdError`.
+    """
+
+    def __init__(self, address: str, token: str | None = None) -> None:
+        self.address = address
+        token = token or os.environ.get("ZEUSD_TOKEN")
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        host, colon, port = address.rpartition(":")
+        if "/" not in address and not (host and colon and port.isdecimal()):
+            raise ZeusConfigError(
+                f"zeusd={address!r} is neither the path of a Unix socket, such as "
+                "/run/zeusd/zeusd.sock, nor host:port"
+            )
+
+    def __str__(self) -> str:
+        return f"zeusd at {self.address}"
+
+    def api_groups(self) -> list[str]:
+        """List what the daemon allows: `gpu-control`, `gpu-read`, `cpu-read`."""
+        return [str(group) for group in self._discovered("enabled_api_groups")]
+
+    def gpu_ids(self) -> list[int]:
+        """List the daemon's GPUs, by its own NVML's indices."""
+        return [int(gpu["id"]) for gpu in self._discovered("gpus")]
+
+    def cpu_ids(self) -> list[int]:
+        """List the daemon's CPU packages, by the numbers of their powercap zones."""
+        return [int(cpu["id"]) for cpu in self._discovered("cpus")]
+
+    def gpu_energy_mj(self, gpu_id: int) -> int:
+        """Return a GPU's energy counter, in millijoules since its driver was loaded."""
+        found = self._request("GET", "/gpu/get_cumulative_energy", gpu_ids=gpu_id)
+        return int(found[str(gpu_id)]["energy_mj"])
+
+    def set_power_limit(self, gpu_id: int, limit_mw: int) -> None:
+        """Set a GPU's power limit in milliwatts, and wait until it is set."""
+        self._request(
+            "POST", "/gpu/set_power_limit", gpu_ids=gpu_id, power_limit_mw=limit_mw, block="true"
+        )
+
+    def cpu_energy_uj(self, cpu_id: int) -> tuple[int, int | None]:
+        """Return the energy of a CPU package and of its memory, in microjoules.
+
+        Both count from an unknown moment before the daemon started, without wrapping around; the
+        second is None without a counter of memory.
+        """
+        found = self._request(
+            "GET", "/cpu/get_cumulative_energy", cpu_ids=cpu_id, cpu="true", dram="true"
+        )[str(cpu_id)]
+        dram = found["dram_energy_uj"]
+        return int(found["cpu_energy_uj"]), None if dram is None else int(dram)
+
+    def _discovered(self, key: str) -> list[Any]:
+        found = self._request("GET", "/discover")
+        if not isinstance(found, dict) or not isinstance(found.get(key), list):
+            raise ZeusdError(f"{self} does not list its {key}: update it to that of Zeus 0.16")
+        return found[key]
+
+    def _request(self, method: str, path: str, **query: object) -> Any:
+        connection = self._connection()
+        try:
+            connection.request(method, f"{path}?{urlencode(query)}", headers=self._headers)
+            response = connection.getresponse()
+            body = response.read().decode(errors="replace")
+        except PermissionError as error:
+            raise ZeusdError(
+                f"{self} cannot be reached: {error}; the administrator lets this user write the "
+                "socket with --socket-permissions or --socket-gid",
+                "no_permission",
+            ) from error
+        except (OSError, HTTPException) as error:
+            raise ZeusdError(
+                f"{self} cannot be reached: {error or type(error).__name__}; see whether it runs "
+                "on this host, as in `systemctl status zeusd`; a container needs its socket mounted"
+            ) from error
+        finally:
+            connection.close()
+        if response.status in (401, 403, 404):
+            raise ZeusdError(f"{self} refused: {_reason(body)}; {_REFUSED}", "no_permission")
+        if response.status != 200:
+            raise ZeusdError(f"{self} answered {response.status}: {_reason(body)}")
+        try:
+            return json.loads(body) if body else None
+        except ValueError as error:
+            raise ZeusdError(f"{self} did not answer in JSON: {body[:200]!r}") from error
+
+    def _connection(self) -> HTTPConnection:
+        if "/" in self.address:
+            return _UnixConnection(self.address)
+        return HTTPConnection(self.address, timeout=TIMEOUT_S)
+
+
+def find_zeusd(address: str | None = None) -> Zeusd | None:
+    """Return the daemon at `address`, `$ZEUSD_SOCK_PATH` or `$ZEUSD_HOST_PORT`; None without."""
+    if address is None and (path := os.environ.get("ZEUSD_SOCK_PATH")):
+        address = str(Path(path).absolute())
+    address = address or os.environ.get("ZEUSD_HOST_PORT")
+    return Zeusd(address) if address else None
+
+
+class _UnixConnection(HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def _reason(body: str) -> str:
+    """Return the error of an answer: `error`, or `errors` by device, or plain text."""
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return body[:500]
+    if not isinstance(found, dict):
+        return body[:500]
+    of_devices = found.get("errors") or {}
+    return str(found.get("error") or "; ".join(map(str, of_devices.values())) or body[:500])
