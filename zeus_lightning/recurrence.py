@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -152,7 +153,7 @@ class Recurrence:
         self._share = 1
         self._reporter: TrialReporter | None = None
         self._record: TrialRecord | None = None
-        self._stop_heartbeat = lambda: None
+        self._stop_heartbeat: Callable[[], None] = lambda: None
         self._reports = 0
         self._failure: ZeusTrialFailed | None = None
         self.batch_size = default_batch_size

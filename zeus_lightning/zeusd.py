@@ -99,9 +99,10 @@ class Zeusd:
 
     def _discovered(self, key: str) -> list[Any]:
         found = self._request("GET", "/discover")
-        if not isinstance(found, dict) or not isinstance(found.get(key), list):
+        listed = found.get(key) if isinstance(found, dict) else None
+        if not isinstance(listed, list):
             raise ZeusdError(f"{self} does not list its {key}: update it to that of Zeus 0.16")
-        return found[key]
+        return listed
 
     def _request(self, method: str, path: str, **query: object) -> Any:
         connection = self._connection()

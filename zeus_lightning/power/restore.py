@@ -103,7 +103,7 @@ class TemporaryLimit:
                 pid=os.getpid(),
                 process_started_at=psutil.Process().create_time(),
                 found_mw=self.found_mw,
-                zeusd=limit.zeusd and limit.zeusd.address,
+                zeusd=None if limit.zeusd is None else limit.zeusd.address,
             )
             self._file.write(self._record)
             close_on_error.pop_all()
