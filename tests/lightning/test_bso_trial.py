@@ -299,7 +299,9 @@ def test_one_log_line_has_the_choice_and_one_the_outcome(
     with caplog.at_level(logging.INFO):
         callback = zeus(service.url, meter="cpu-estimate")
         trainer(callback).fit(Net(), Data())
-    chosen, ended = [r.getMessage() for r in caplog.records if r.getMessage()[:5] == "zeus:"]
+    messages = [record.getMessage() for record in caplog.records]
+    measured, chosen, ended = [text for text in messages if text.startswith("zeus:")]
+    assert "by cpu-estimate, without GPUs, memory, idle power" in measured
     assert "trains with batch size 8 (explore)" in chosen
     assert "ended as converged" in ended
     assert "J (estimated)" in ended
