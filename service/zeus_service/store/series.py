@@ -121,18 +121,15 @@ def _thinned(
         return Thinned(rows, len(rows))
     # Windows: a join of the rows with their extremes would be a nested loop on SQLite.
     bucket = _bucket(number, first, width)
-    rank = func.row_number()
-    inner = select(
-        *columns,
-        rank.over(partition_by=bucket, order_by=(value, number)).label("from_lowest"),
-        rank.over(partition_by=bucket, order_by=(value.desc(), number)).label("from_highest"),
-        func.count().over().label("total"),
-    )
-    all_rows = inner.where(*where).subquery("all_rows")
-    is_extreme = or_(all_rows.c.from_lowest == 1, all_rows.c.from_highest == 1)
-    kept = select(all_rows).where(is_extreme).order_by(all_rows.c[number.name])
+    # One sort: the last of a bucket in the order of its values is as far on as the bucket has rows.
+    place = func.row_number().over(partition_by=bucket, order_by=(value, number))
+    size = func.count().over(partition_by=bucket)
+    inner = select(*columns, place.label("place"), size.label("size")).where(*where)
+    placed = inner.subquery("placed")
+    is_extreme = or_(placed.c.place == 1, placed.c.place == placed.c.size)
+    kept = select(placed).where(is_extreme).order_by(placed.c[number.name])
     rows = connection.execute(kept).all()
-    return Thinned(rows, rows[0].total)
+    return Thinned(rows, sum(row.size for row in rows if row.place == 1))
 
 
 def _cut(
