@@ -85,7 +85,10 @@ def _service(folder: Path) -> Iterator[str]:
             try:
                 urllib.request.urlopen(f"{url}/healthz", timeout=10).close()
                 break
-            except OSError:
+            except OSError as error:
+                if process.poll() is not None:
+                    reason = (folder / "service.log").read_text()
+                    raise RuntimeError(f"the service did not start:\n{reason}") from error
                 time.sleep(0.1)
         yield url
     finally:
