@@ -48,6 +48,16 @@ def problem(status: int, code: str, detail: str, **fields: Any) -> Response:
     return response
 
 
+def problem_of(error: HTTPException) -> Response:
+    """A problem response for an error of the framework."""
+    status = error.code or 500
+    answer = problem(status, _code(status), error.description or error.name)
+    for name, value in error.get_headers():  # Allow, WWW-Authenticate, Retry-After
+        if name != "Content-Type":
+            answer.headers[name] = value
+    return answer
+
+
 def conflicts(*errors: type[OptimizerError]) -> dict[int, Any]:
     """Describe the conflicts of a route, for APIFlask's `doc(responses=...)`."""
     return {409: problem_schema(409, {error.code: str(error.__doc__) for error in errors})}
@@ -68,8 +78,7 @@ def set_up_errors(app: APIFlask) -> None:
 
     @app.errorhandler(OptimizerError)
     def use_case_failed(error: OptimizerError) -> Response:
-        if error.status == HTTPStatus.INTERNAL_SERVER_ERROR:
-            logger.error("%s", error.message)
+        log_broken(error)
         return problem(error.status, error.code, error.message, **error.fields)
 
     @app.errorhandler(HTTPError)
@@ -84,12 +93,7 @@ def set_up_errors(app: APIFlask) -> None:
 
     @app.errorhandler(HTTPException)
     def refused(error: HTTPException) -> Response:
-        status = error.code or 500
-        answer = problem(status, _code(status), error.description or error.name)
-        for name, value in error.get_headers():  # Allow, WWW-Authenticate, Retry-After
-            if name != "Content-Type":
-                answer.headers[name] = value
-        return answer
+        return problem_of(error)
 
     @app.errorhandler(exc.DBAPIError)
     @app.errorhandler(exc.TimeoutError)
@@ -97,6 +101,12 @@ def set_up_errors(app: APIFlask) -> None:
         log_database_error(error)
         # the reason may name the database's host, port and user
         return problem(503, _code(503), "the database cannot be used; the service's log says why")
+
+
+def log_broken(error: OptimizerError) -> None:
+    """Log an error that the client cannot have caused, such as a row that cannot be read."""
+    if error.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        logger.error("%s", error.message)
 
 
 def log_database_error(error: exc.DBAPIError | exc.TimeoutError) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from flask import Blueprint, Response, g, make_response, redirect, request
 from flask.typing import ResponseReturnValue
@@ -74,7 +74,7 @@ def _require_session() -> Response | None:
     if not (is_page and request.accept_mimetypes.accept_html):
         raise Unauthorized("Sign in, or send a token of this service as a bearer token.")
     query = f"?{request.query_string.decode('latin-1')}" if request.query_string else ""
-    address = urlencode({"next": f"{request.path}{query}"})
+    address = urlencode({"next": f"{quote(request.path)}{query}"})
     return make_response(redirect(f"/sign-in?{address}", 303))
 
 
@@ -85,6 +85,6 @@ def _form(problem: str) -> str:
 
 def _next(address: str) -> str:
     """The page to go to after the sign-in: one of this service, or the first."""
-    parts = urlsplit(address.replace("\\", "/"))
-    is_own = parts.path.startswith("/") and not (parts.scheme or parts.netloc)
+    own = address.replace("\\", "/")  # as browsers do
+    is_own = own.startswith("/") and not own.startswith("//")
     return address if is_own and address.isprintable() else "/"

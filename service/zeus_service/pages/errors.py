@@ -1,14 +1,20 @@
-"""Errors as pages, and the pages' headers."""
+"""Errors as pages, those of figures as problems, and the pages' headers."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
 
-from flask import Blueprint, Response, make_response
+from flask import Blueprint, Response, make_response, request
 from sqlalchemy import exc
 from werkzeug.exceptions import HTTPException
 
-from zeus_service.api.errors import RETRY_AFTER_S, log_database_error
+from zeus_service.api.errors import (
+    RETRY_AFTER_S,
+    log_broken,
+    log_database_error,
+    problem,
+    problem_of,
+)
 from zeus_service.errors import OptimizerError
 from zeus_service.pages.templating import render
 
@@ -35,21 +41,27 @@ HEADERS = {
 
 
 def set_up_errors(pages: Blueprint) -> None:
-    """Show every error of a page as a page."""
+    """Show every error of a page as a page, and every error of a figure as a problem."""
 
     @pages.errorhandler(OptimizerError)
     def use_case_failed(error: OptimizerError) -> Response:
+        log_broken(error)
+        if _is_figure():
+            return problem(error.status, error.code, error.message, **error.fields)
         return error_page(error.status, error.message)
 
     @pages.errorhandler(HTTPException)
     def refused(error: HTTPException) -> Response:
+        if _is_figure():
+            return problem_of(error)
         return error_page(error.code or 500, error.description or error.name)
 
     @pages.errorhandler(exc.DBAPIError)
     @pages.errorhandler(exc.TimeoutError)
     def database_failed(error: exc.DBAPIError | exc.TimeoutError) -> Response:
         log_database_error(error)
-        return error_page(503, "The database cannot be used now; the service's log says why.")
+        detail = "The database cannot be used now; the service's log says why."
+        return problem(503, "unavailable", detail) if _is_figure() else error_page(503, detail)
 
     @pages.after_request
     def add_headers(response: Response) -> Response:
@@ -57,6 +69,11 @@ def set_up_errors(pages: Blueprint) -> None:
             response.headers.setdefault(name, value)
         response.headers.setdefault("Cache-Control", "private, no-cache")
         return response
+
+
+def _is_figure() -> bool:
+    """Whether the answer is JSON, which programs read, too; see `remote.py`."""
+    return (request.endpoint or "").endswith("_figure")
 
 
 def error_page(status: int, detail: str) -> Response:

@@ -28,7 +28,7 @@ from zeus_service.pages.plotting import Figure
 from zeus_service.pages.sparkline import sparkline
 from zeus_service.pages.templating import render
 from zeus_service.spec import MAX_INTEGER
-from zeus_service.store import job_list, logs, running_trials, series, trial_list
+from zeus_service.store import job_list, logs, power_profiles, running_trials, series, trial_list
 
 pages = APIBlueprint("pages", __name__, enable_openapi=False)  # for browsers, not for programs
 set_up_errors(pages)
@@ -132,7 +132,8 @@ def job_figure(job_id: str, name: str) -> ResponseReturnValue:
     """A figure of a job, as Plotly's JSON."""
     if name not in job_figures.FIGURES:
         raise NotFound(f"no figure {name!r} of a job")
-    return _figure(series.version(job_id), lambda: job_figures.draw(job_id, name))
+    version = (*series.version(job_id), power_profiles.version(job_id))
+    return _figure(version, lambda: job_figures.draw(job_id, name))
 
 
 @pages.get(f"{JOB}/trials.csv")
@@ -246,8 +247,15 @@ def _csv(job_id: str) -> Iterator[str]:
     writer = csv.writer(buffer)
     writer.writerow(trial_list.COLUMNS)
     for rows in trial_list.portions(job_id):
-        writer.writerows(rows)
+        writer.writerows([_literal(value) for value in row] for row in rows)
         yield buffer.getvalue()
         buffer.seek(0)
         buffer.truncate()
     yield buffer.getvalue()
+
+
+def _literal(value: object) -> object:
+    """A value that a spreadsheet shows: it computes a text that looks like a formula."""
+    return (
+        f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
+    )

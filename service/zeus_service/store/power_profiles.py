@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, func, insert, select
 
 from zeus_service.errors import NotFound
 from zeus_service.messages import PowerProfile, PowerProfileList
@@ -56,6 +56,16 @@ def all_of(connection: Connection, job_id: str, device_model: str | None) -> Pow
     query = query.order_by(POWER_PROFILES.c.batch_size, POWER_PROFILES.c.device_model).limit(1000)
     found = connection.execute(query).scalars().all()
     return PowerProfileList(profiles=[PowerProfile.model_validate(profile) for profile in found])
+
+
+@use_case(read_only=True)
+def version(connection: Connection, job_id: str) -> tuple[float | None, int]:
+    """Read what changes when a profile of the job is stored: the newest instant, and how many."""
+    columns = func.max(POWER_PROFILES.c.updated_at), func.count()
+    newest, count = connection.execute(
+        select(*columns).where(POWER_PROFILES.c.job_id == job_id)
+    ).one()
+    return newest, count
 
 
 def _key(job_id: str, batch_size: int, device_model: str) -> tuple[Any, ...]:

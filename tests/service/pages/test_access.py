@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from databases import migrated_database
@@ -75,6 +76,16 @@ def test_without_a_session_pages_lead_to_the_form_and_data_are_refused(client: F
         assert client.get(address, headers={"Accept": "*/*;q=0.1"}).status_code in (303, 401)
     assert client.post("/job/job/delete", headers=html).status_code == 401
     assert client.get("/sign-in").status_code == 200
+
+
+def test_a_sign_in_leads_to_the_page_of_an_id_with_reserved_characters(
+    client: FlaskClient,
+) -> None:
+    page = "/job/why%3F%23100%25"
+    answer = client.get(f"{page}?upto=3", headers={"Accept": "text/html"})
+    wanted = parse_qs(urlsplit(answer.location).query)["next"][0]
+    assert wanted == f"{page}?upto=3"
+    assert sign_in(client, READ, form={"next": wanted}).location == wanted
 
 
 @pytest.mark.parametrize("token", [READ, WRITE])
@@ -205,7 +216,8 @@ def failed() -> float:
 
 @pytest.mark.parametrize(
     "address",
-    ["https://evil.example/", "//evil.example", "/\\evil.example", "\\\\evil.example", "evil",
+    ["https://evil.example/", "//evil.example", "///evil.example", "////evil.example/x",
+     "/\\evil.example", "\\\\evil.example", "\\/\\evil.example", "/\\/\\evil.example", "evil",
      "javascript:alert(1)", "/a\r\nSet-Cookie: x=y"],
 )  # fmt: skip
 def test_a_sign_in_leads_to_no_other_site(client: FlaskClient, address: str) -> None:

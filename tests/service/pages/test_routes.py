@@ -17,12 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from service.conftest import application
 from service.jobs import spec_json
+from sqlalchemy import update
 from zeus_service import create_app, optimizer
 from zeus_service.config import Config
 from zeus_service.messages import Report, TrialEnd
 from zeus_service.spec import JobSpec
 from zeus_service.store import power_profiles, trial_list
+from zeus_service.store.models import JOBS
 from zeus_service.store.series import MAX_POINTS
+from zeus_service.store.transactions import transaction
 
 FIGURES = ("valley", "costs", "regret", "power")
 
@@ -104,7 +107,9 @@ def test_an_id_with_a_slash_is_listed_without_a_page(client: FlaskClient) -> Non
 def test_what_does_not_exist_is_a_page_that_says_so(client: FlaskClient, address: str) -> None:
     add_job()
     answer = client.get(address)
-    assert (answer.status_code, answer.mimetype) == (404, "text/html")
+    is_figure = "/figures/" in address  # which programs read, too
+    mimetype = "application/problem+json" if is_figure else "text/html"
+    assert (answer.status_code, answer.mimetype) == (404, mimetype)
     assert "Not Found" in answer.text
     assert "Content-Security-Policy" in answer.headers
 
@@ -199,8 +204,39 @@ def test_power_profiles_are_drawn_with_few_points(client: FlaskClient) -> None:
         body = client.put(f"/api/v1/jobs/job/power-profiles/{batch_size}", json=profile)
         assert body.status_code == 201
     assert len(power_profiles.all_of("job", None).profiles) == 100
-    figure = client.get("/job/job/figures/power").json
-    assert sum(len(trace["x"]) for trace in figure["data"]) <= MAX_POINTS
+    answer = client.get("/job/job/figures/power")
+    assert sum(len(trace["x"]) for trace in answer.json["data"]) <= MAX_POINTS
+    unchanged = {"If-None-Match": answer.headers["ETag"]}
+    assert client.get("/job/job/figures/power", headers=unchanged).status_code == 304
+    client.put("/api/v1/jobs/job/power-profiles/100", json={**profile, "chosen_w": 60})
+    assert client.get("/job/job/figures/power", headers=unchanged).status_code == 200
+
+
+def test_a_broken_job_is_logged_by_its_page(
+    client: FlaskClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_job()
+    with transaction() as connection:
+        connection.execute(update(JOBS).values(spec={}))
+    assert client.get("/job/job").status_code == 500
+    assert "job 'job' cannot be read" in caplog.text
+
+
+def test_savings_are_unknown_until_a_run_with_the_default_has_converged(
+    client: FlaskClient,
+) -> None:
+    add_job(runs=0)
+    for address in ("/", "/job/job"):
+        assert "unknown until a run with the default has converged" in client.get(address).text
+
+
+def test_the_file_of_trials_has_no_formula(client: FlaskClient) -> None:
+    add_job(runs=0)
+    for number, reason in enumerate(("=HYPERLINK(1)", "+1", "-1", "@a", "nan"), start=1):
+        optimizer.start_trial("job", None)
+        optimizer.end_trial("job", number, TrialEnd(outcome="errored", reason=reason))
+    rows = list(csv.DictReader(client.get("/job/job/trials.csv").text.splitlines()))
+    assert [row["reason"] for row in rows] == ["'=HYPERLINK(1)", "'+1", "'-1", "'@a", "nan"]
 
 
 def test_a_database_that_is_away_is_a_page_that_tries_again(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import requests
 from axe_playwright_python.sync_playwright import Axe
 from click.testing import CliRunner
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from service.api.wires import Api, report
 from service.jobs import spec_json
 from service.pages.conftest import PHONE, Open
@@ -147,6 +147,25 @@ def test_the_keyboard_is_enough(filled: ServiceProcess, open_page: Open) -> None
     press_until(page, "2")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("/job/in-flight/trial/2$"))
+
+
+def test_a_search_shows_what_was_typed_last(filled: ServiceProcess, open_page: Open) -> None:
+    page = open_page(filled.url)
+    search, rows = page.locator("#search"), page.locator("tbody tr")
+    for text, found in (("in-fl", 1), ("i", 2), ("in-fl", 1)):
+        search.fill(text)
+        expect(rows).to_have_count(found)
+    held: list[Route] = []
+    page.route(lambda url: "q=i&" in url and "part=list" in url, lambda route: held.append(route))
+    with page.expect_request(lambda asked: "q=i&" in asked.url and "part=list" in asked.url):
+        search.fill("i")
+    search.fill("some")
+    expect(rows).to_contain_text(["some-runs"])
+    for route in held:
+        with page.expect_response(route.request.url):
+            route.continue_()
+    page.wait_for_timeout(200)
+    expect(rows).to_contain_text(["some-runs"])
 
 
 def press_until(page: Page, name: str) -> None:

@@ -3,7 +3,7 @@
 
 const SOON_MS = 2000;
 const LATER_MS = 10000;
-const tags = new Map();
+const shown = new WeakMap(); // the address and the ETag of what each section and figure shows
 
 // --- times -----------------------------------------------------------------------------------------
 
@@ -26,8 +26,9 @@ function showTimes(root) {
 
 // --- requests --------------------------------------------------------------------------------------
 
-async function ask(address) {
-  const headers = tags.has(address) ? { "If-None-Match": tags.get(address) } : {};
+async function ask(place, address) {
+  const last = shown.get(place);
+  const headers = last?.address === address ? { "If-None-Match": last.tag } : {};
   const response = await fetch(address, { headers, cache: "no-store", credentials: "same-origin", redirect: "manual" });
   if (response.status === 304) return null;
   if (response.type === "opaqueredirect" || response.status === 401) {
@@ -48,14 +49,12 @@ function partAddress(section) {
 
 async function refreshPart(section) {
   const address = partAddress(section);
-  const response = await ask(address);
+  const response = await ask(section, address);
   if (!response) return;
   const text = await response.text();
-  tags.set(address, response.headers.get("ETag"));
-  if (section.contains(document.activeElement) && document.activeElement.matches("input, select")) {
-    tags.delete(address); // somebody is writing there: later
-    return;
-  }
+  if (partAddress(section) !== address) return; // the search has changed meanwhile
+  if (section.contains(document.activeElement) && document.activeElement.matches("input, select")) return; // somebody is writing there: later
+  shown.set(section, { address, tag: response.headers.get("ETag") });
   replace(section, text);
 }
 
@@ -74,10 +73,10 @@ function replace(section, text) {
 
 async function refreshFigure(place) {
   const address = place.dataset.figure;
-  const response = await ask(address);
+  const response = await ask(place, address);
   if (!response) return;
   const figure = await response.json();
-  tags.set(address, response.headers.get("ETag"));
+  shown.set(place, { address, tag: response.headers.get("ETag") });
   const job = address.split("/figures/")[0];
   zeusFigures.draw(place, figure, job.includes("/trial/") ? null : (number) => location.assign(`${job}/trial/${number}`));
 }
