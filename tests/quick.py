@@ -38,7 +38,7 @@ STARTERS = {
     *("subprocess", "Popen", "multiprocessing", "joblib", "fork"),
     "run_all",  # the simulator's, in several processes
     # the command `recur`, which starts runs, and what in it does so
-    *("recur", "launch", "OwnService"),
+    *("recur", "Driver", "launch", "OwnService"),
     "runpytest_subprocess",
 }
 """Names in a test's code, or in what it calls of the tests' own, that start a process."""

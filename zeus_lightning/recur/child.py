@@ -28,9 +28,9 @@ class Child:
     def __init__(self, process: psutil.Process | None, timeout_s: float | None = None) -> None:
         self._process = process
         self._timeout_at = None if timeout_s is None else time.monotonic() + timeout_s
-        self._kill_at: float | None = None  # once it has been told to end
+        self._kill_at: float | None = None  # once it has been sent SIGTERM
         self._family: list[psutil.Process] = []
-        self._orphans_told = False
+        self._orphans_signalled = False
         self.cut_short: Literal["timeout", "signal"] | None = None
         self.exit_code: int | None = None
 
@@ -60,22 +60,22 @@ class Child:
         return cls(process, timeout_s)
 
     @classmethod
-    def adopt(cls, pid: int, created_s: float, timeout_s: float | None) -> Child:
+    def adopt(cls, pid: int, created: float, timeout_s: float | None) -> Child:
         """Take over the process of a driver that has died; its exit status is not to be had."""
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(pid)
-            if process.create_time() == created_s:
+            if _created(process) == created:
                 return cls(process, timeout_s)
         return cls(None)
 
     @property
     def identity(self) -> tuple[int, float]:
-        """Process id, and the time of its creation: ids are used again."""
+        """Process id, and when the process was created: ids are used again."""
         assert self._process is not None
-        return self._process.pid, self._process.create_time()
+        return self._process.pid, _created(self._process)
 
     def poll(self) -> bool:
-        """Whether it has ended; one that takes too long is told to end, then killed."""
+        """Whether it has ended; one that takes too long is sent SIGTERM, then killed."""
         if self._leads():
             now_s = time.monotonic()
             if self._kill_at is not None and now_s >= self._kill_at:
@@ -84,7 +84,7 @@ class Child:
                 self.end("timeout")
             return False
         if self._kill_at is None:
-            if self.exit_code is not None and self.exit_code < 0:
+            if self.exit_code is not None and not 0 <= self.exit_code <= 128:  # 128 + N: by a shell
                 self._kill_group()  # ranks of a process that was killed would keep the GPUs
             return True
         return self._orphans_have_ended()
@@ -116,8 +116,8 @@ class Child:
     def _orphans_have_ended(self) -> bool:
         """Whether what the process had started has ended, too, such as under a shell's script."""
         left = [each for each in self._family[1:] if _is_alive(each)]
-        if left and not self._orphans_told:
-            self._orphans_told = True
+        if left and not self._orphans_signalled:
+            self._orphans_signalled = True
             self._signal_family(signal.SIGTERM)
         elif left and self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._signal_family(signal.SIGKILL)
@@ -132,6 +132,15 @@ class Child:
         assert self._process is not None
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _created(process: psutil.Process) -> float:
+    """When a process was created: on Linux in ticks since boot, which no clock change affects."""
+    try:
+        fields = Path(f"/proc/{process.pid}/stat").read_text(errors="replace")
+        return float(fields.rpartition(")")[2].split()[19])  # proc(5): starttime
+    except (OSError, IndexError):
+        return float(process.create_time())
 
 
 def _is_alive(process: psutil.Process) -> bool:

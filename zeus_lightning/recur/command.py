@@ -16,7 +16,7 @@ from rich.console import Console
 from zeus_lightning.errors import ZeusError
 from zeus_lightning.recur import figure, summary
 from zeus_lightning.recur.display import Display
-from zeus_lightning.recur.driver import Driver
+from zeus_lightning.recur.driver import Driver, end_signals
 from zeus_lightning.recur.ledger import Ledger, only_driver
 from zeus_lightning.recur.progress import Mode, Plan
 from zeus_lightning.recur.schedule import Schedule, at_once, cron, every
@@ -166,8 +166,9 @@ def recur(
     console = Console()
     try:
         with ExitStack() as stack:
-            before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-            stack.callback(signal.signal, signal.SIGTERM, before)
+            for number in end_signals():
+                before = signal.signal(number, lambda number, _: sys.exit(128 + number))
+                stack.callback(signal.signal, number, before)
             stack.enter_context(only_driver(folder))
             ledger = Ledger(folder, resume=resume)
             if url and database_url is None:

@@ -27,6 +27,12 @@ _POLL_S = 0.1
 _SERVICE_POLL_S = 5.0
 
 
+def end_signals() -> list[signal.Signals]:
+    """The signals other than Ctrl-C that end a driver; under `nohup`, SIGHUP does not."""
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGTERM] if is_ignored else [signal.SIGTERM, signal.SIGHUP]
+
+
 @dataclass
 class Driver:
     """Runs a command in each recurrence, until it has reached its target in all of them.
@@ -69,16 +75,22 @@ class Driver:
         self._last_s: float | None = None  # when the last recurrence began
         self._started_s = time.time()
         self._service_at_s = 0.0  # when to ask again whether it answers
+        self._check_at_s = 0.0  # when to ask so for the runs under way
 
     def run(self) -> None:
         """Run until all is done, a run has failed for good, or a signal has come."""
         self._resume()
         with self._handled_signals():
-            while not self.progress.is_over and not (self.signal and not self._children):
-                if not self.signal:
-                    self._launch_due()
-                self._poll_children()
-                time.sleep(_POLL_S)
+            try:
+                while not self.progress.is_over and not (self.signal and not self._children):
+                    if not self.signal:
+                        self._launch_due()
+                    self._poll_children()
+                    self._check_service()
+                    time.sleep(_POLL_S)
+            except BaseException:
+                self._end_children()
+                raise
 
     def log(self, each: Try) -> Path:
         """The file of a try's output."""
@@ -100,7 +112,7 @@ class Driver:
             if event["event"] == "started":
                 self.progress.started(each)
                 self._last_s = event["at_s"] if each.attempt == 1 else self._last_s
-                children[each] = Child.adopt(event["pid"], event["created_s"], self.timeout_s)
+                children[each] = Child.adopt(event["pid"], event["created"], self.timeout_s)
             else:
                 run = read_outcome(self._outcome_file(each))
                 self.progress.ended(each, Ending(**event["ending"], run=run))
@@ -138,6 +150,12 @@ class Driver:
         self.display.wait_for(self.service.url)
         return False
 
+    def _check_service(self) -> None:
+        """While runs are under way, ask whether the service answers: its own starts again then."""
+        if self._children and time.monotonic() >= self._check_at_s:
+            self.service.answers()
+            self._check_at_s = time.monotonic() + _SERVICE_POLL_S
+
     def _launch(self, each: Try) -> None:
         outcome_file = self._outcome_file(each)
         outcome_file.unlink(missing_ok=True)
@@ -153,11 +171,11 @@ class Driver:
             child = Child.launch(self.command, env, self.workdir, self.log(each), self.timeout_s)
         except OSError as error:
             raise ZeusConfigError(f"{self.command[0]} cannot be run: {error}") from error
-        pid, created_s = child.identity
-        self.ledger.append(
-            **{"event": "started", "try": asdict(each)}, at_s=at_s, pid=pid, created_s=created_s
-        )
         self._children[each] = child
+        pid, created = child.identity
+        self.ledger.append(
+            **{"event": "started", "try": asdict(each)}, at_s=at_s, pid=pid, created=created
+        )
         self._last_s = at_s if each.attempt == 1 else self._last_s
         self.progress.started(each)
         self.display.show(self.progress)
@@ -169,6 +187,15 @@ class Driver:
             if child.poll():
                 del self._children[each]
                 self._ended(each, child)
+
+    def _end_children(self) -> None:
+        """End the runs after an error, unrecorded: `--resume` finds out how they have ended."""
+        while self._children:
+            for each, child in list(self._children.items()):
+                child.kill() if self._is_urgent else child.end("signal")
+                if child.poll():
+                    del self._children[each]
+            time.sleep(_POLL_S)
 
     def _ended(self, each: Try, child: Child) -> None:
         run = read_outcome(self._outcome_file(each))
@@ -186,14 +213,14 @@ class Driver:
 
     @contextmanager
     def _handled_signals(self) -> Iterator[None]:
-        """End the runs in order on Ctrl-C and SIGTERM; kill them when it comes a second time."""
+        """End the runs in order on a signal; kill them when another one comes."""
 
         def stop(number: int, _frame: FrameType | None) -> None:
-            self._is_urgent = self.signal is not None
+            # a terminal that closes may send SIGHUP twice
+            self._is_urgent |= self.signal is not None and number != signal.SIGHUP
             self.signal = number
 
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, stop) for number in numbers}
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, *end_signals())}
         try:
             yield
         finally:

@@ -12,6 +12,8 @@ from typing import Any
 
 from zeus_lightning.errors import ZeusConfigError, ZeusError
 
+_FILE = "ledger.jsonl"
+
 
 class Ledger:
     """A file of JSON lines, one for each event, in a folder of its own for each run of the driver.
@@ -23,19 +25,18 @@ class Ledger:
 
     def __init__(self, folder: Path, *, resume: bool) -> None:
         runs = sorted(folder.glob("run-[0-9]*"))
-        if resume and not runs:
+        begun = [run for run in runs if (run / _FILE).exists()]  # a start may fail before that
+        if resume and not begun:
             raise ZeusConfigError(
                 f"nothing to resume in {folder}; pass the same --folder as before"
             )
         number = 1 + int(runs[-1].name.removeprefix("run-")) if runs else 1
-        self.folder = runs[-1] if resume else folder / f"run-{number:04}"
+        self.folder = begun[-1] if resume else folder / f"run-{number:04}"
         self.folder.mkdir(exist_ok=True)
-        self._path = self.folder / "ledger.jsonl"
+        self._path = self.folder / _FILE
         self.events = self._read() if resume else []
 
     def _read(self) -> list[dict[str, Any]]:
-        if not self._path.exists():
-            return []
         text = self._path.read_text()
         whole, _, rest = text.rpartition("\n")
         if rest:  # the driver was killed as it wrote this line

@@ -32,7 +32,7 @@ class Plan:
         retries: How many times a recurrence is tried again after its batch size has failed.
         parallel: How many recurrences may run at once.
         mode: `observe` measures the baseline only; `compare` measures it in each odd recurrence.
-        seed: From which each try's own seed is derived; None: the command's own affair.
+        seed: From which each try's own seed is derived; None: the command chooses it.
     """
 
     recurrences: int

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import datetime
 
+import dateutil.tz
 from croniter import croniter
 
 Schedule = Callable[[float | None, float], float]
@@ -26,7 +27,9 @@ def cron(expression: str) -> Schedule:
     croniter(expression)
 
     def next_s(last_s: float | None, started_s: float) -> float:
-        after = datetime.fromtimestamp(started_s if last_s is None else last_s).astimezone()
+        # `astimezone()` would give a fixed offset, which is wrong after a change to summer time
+        zone = dateutil.tz.tzlocal()
+        after = datetime.fromtimestamp(started_s if last_s is None else last_s, tz=zone)
         return float(croniter(expression, after).get_next(float))
 
     return next_s

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from zeus_lightning.client import BSOClient
-from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusServiceUnavailable
+from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusServiceError
 from zeus_lightning.recur.outcome import RunOutcome
 
 _START_S = 60.0
@@ -48,7 +48,7 @@ class Service:
         """Whether a run could start now."""
         try:
             self._client.server_version()
-        except ZeusServiceUnavailable:
+        except ZeusServiceError:
             return False
         return True
 

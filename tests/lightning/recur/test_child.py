@@ -62,10 +62,15 @@ def test_a_run_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     assert (child.exit_code, child.cut_short) == (-signal.SIGTERM, "timeout")
 
 
-def test_ranks_that_a_killed_process_leaves_are_killed(tmp_path: Path) -> None:
-    child, log = started(tmp_path, "sleep 1000 & echo $! ready; kill -9 $$")
+@pytest.mark.parametrize(
+    ("end", "exit_code"), [("kill -9 $$", -signal.SIGKILL), ("bash -c 'kill -9 $$'; exit $?", 137)]
+)
+def test_ranks_that_a_killed_process_leaves_are_killed(
+    tmp_path: Path, end: str, exit_code: int
+) -> None:
+    child, log = started(tmp_path, f"sleep 1000 & echo $! ready; {end}")
     wait_until(child.poll)
-    assert child.exit_code == -signal.SIGKILL
+    assert child.exit_code == exit_code
     wait_until(lambda: has_ended(int(log.read_text().split()[0])))
 
 
@@ -78,12 +83,14 @@ def test_a_process_that_ends_by_itself_may_leave_one_behind(tmp_path: Path) -> N
 
 
 def test_the_process_of_a_dead_driver_is_taken_over_unless_its_id_is_another_ones(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child, _ = started(tmp_path, "echo ready; exec sleep 1000")
-    pid, created_s = child.identity
-    assert Child.adopt(pid, created_s - 1, None).poll()
-    adopted = Child.adopt(pid, created_s, None)
+    pid, created = child.identity
+    # after a clock change, psutil gives another time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda _: 0.0)
+    assert Child.adopt(pid, created - 1, None).poll()
+    adopted = Child.adopt(pid, created, None)
     assert not adopted.poll()
     adopted.end("signal")
     wait_until(adopted.poll)

@@ -23,6 +23,14 @@ def test_a_resumed_run_has_the_events_of_the_last_one_but_for_a_torn_line(tmp_pa
     assert Ledger(tmp_path, resume=True).events == events
 
 
+def test_a_start_that_recorded_nothing_is_not_resumed(tmp_path: Path) -> None:
+    Ledger(tmp_path, resume=False).append(event="one")
+    Ledger(tmp_path, resume=False)
+    resumed = Ledger(tmp_path, resume=True)
+    assert (resumed.folder.name, resumed.events) == ("run-0001", [{"event": "one"}])
+    assert Ledger(tmp_path, resume=False).folder.name == "run-0003"
+
+
 def test_there_must_be_something_to_resume(tmp_path: Path) -> None:
     with pytest.raises(ZeusConfigError, match="nothing to resume"):
         Ledger(tmp_path, resume=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
@@ -9,6 +11,15 @@ import pytest
 from zeus_lightning.recur.schedule import at_once, cron, every
 
 NOON_S = datetime(2026, 3, 1, 12).timestamp()
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 def test_without_a_schedule_recurrences_begin_at_once() -> None:
@@ -25,6 +36,14 @@ def test_a_cron_expression_names_local_times_and_missed_ones_are_not_made_up_for
     assert nightly(None, NOON_S) == NOON_S + 14.5 * 3600
     two_days_later_s = NOON_S + 2 * 86400
     assert nightly(two_days_later_s, NOON_S) == two_days_later_s + 14.5 * 3600
+
+
+@pytest.mark.usefixtures("berlin")
+def test_local_times_stay_what_they_are_when_summer_time_ends() -> None:
+    next_s, at_s = cron("0 9 * * *"), datetime(2026, 10, 24, 12).timestamp()
+    for day in (25, 26):
+        at_s = next_s(at_s, 0.0)
+        assert datetime.fromtimestamp(at_s) == datetime(2026, 10, day, 9)
 
 
 def test_what_is_no_cron_expression_is_refused() -> None:

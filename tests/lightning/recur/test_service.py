@@ -9,9 +9,9 @@ import psutil
 import pytest
 from waiting import wait_until
 
-from zeus_lightning import ZeusError
+from zeus_lightning import ZeusError, ZeusServiceError
 from zeus_lightning.client import BSOClient
-from zeus_lightning.recur.service import OwnService
+from zeus_lightning.recur.service import OwnService, Service
 
 
 def test_it_is_started_again_if_it_dies_and_ends_with_the_driver(tmp_path: Path) -> None:
@@ -28,6 +28,14 @@ def test_it_is_started_again_if_it_dies_and_ends_with_the_driver(tmp_path: Path)
         assert again.pid != process.pid
         BSOClient(service.url).check_access()
     assert again.poll() is not None
+
+
+def test_one_that_refuses_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: BSOClient) -> str:
+        raise ZeusServiceError("status 429")
+
+    monkeypatch.setattr(BSOClient, "server_version", refuse)
+    assert not Service("http://127.0.0.1:9").answers()
 
 
 def test_one_that_cannot_start_says_why(tmp_path: Path) -> None:
