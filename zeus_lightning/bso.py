@@ -25,7 +25,7 @@ from zeus_lightning.program.target import contradiction
 from zeus_lightning.ranks.distributed import on_every_rank
 from zeus_lightning.trial.checkpoint import SavedTrial
 from zeus_lightning.trial.fit import Fit, end_at_once
-from zeus_lightning.trial.late_error import LateError
+from zeus_lightning.trial.late_error import LateError, exit_after_teardown
 from zeus_lightning.trial.outcome import FAILED, outcome_of, reason_of
 from zeus_lightning.trial.record import TrialRecord
 from zeus_lightning.trial.reporter import TrialReporter
@@ -346,7 +346,7 @@ class ZeusBSOCallback(Callback):
             and isinstance(exception, Exception)
         ):
             traceback.print_exception(exception)
-            raise SystemExit(EXIT_TRY_AGAIN) from exception
+            exit_after_teardown(trainer, SystemExit(EXIT_TRY_AGAIN))
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

@@ -37,26 +37,34 @@ def fit(
         training that is no failure, such as `interrupted` by `max_time`.
 
     Raises:
-        ZeusTrialFailed: The last trial failed, too.
+        ZeusTrialFailed: The last trial failed, too. If it ran out of memory, that is the cause.
         ZeusConfigError: A Trainer has no `ZeusBSOCallback`, or is not new.
     """
     for left in range(retries, -1, -1):
         trainer = make_trainer()
         callback = _callback(trainer)
+        datamodule = None if make_datamodule is None else make_datamodule()
         try:
-            datamodule = None if make_datamodule is None else make_datamodule()
             trainer.fit(make_module(), datamodule=datamodule, **arguments)
-        except Exception as error:
-            failed = isinstance(error, ZeusTrialFailed) or callback.outcome == "out_of_memory"
-            if not (failed and left):
+        except ZeusTrialFailed:
+            if not left:
                 raise
+        except Exception as error:
+            if callback.outcome != "out_of_memory":
+                raise
+            if not left:
+                raise _none_is_left(retries) from error
         else:
             if callback.outcome not in FAILED:
                 return trainer
-        del trainer, callback
+        del trainer, callback, datamodule  # each of them refers to the others, and to the module
         gc.collect()  # the failed trial's memory, of which the next one may need more
         torch.cuda.empty_cache()
-    raise ZeusTrialFailed(f"none of {retries + 1} trials has reached the target")
+    raise _none_is_left(retries)
+
+
+def _none_is_left(retries: int) -> ZeusTrialFailed:
+    return ZeusTrialFailed(f"none of {retries + 1} trials has reached the target")
 
 
 def _callback(trainer: Trainer) -> ZeusBSOCallback:

@@ -37,11 +37,17 @@ def test_a_failed_batch_size_ends_the_process_with_status_75(service: ServicePro
 def test_so_does_one_that_runs_out_of_memory_after_its_traceback(
     service: ServiceProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    callback = zeus(service.url, on_failure="exit")
+    callback, ending = zeus(service.url, on_failure="exit"), Ending()
     error = torch.OutOfMemoryError("CUDA out of memory.")
+    runner = trainer(callback, Raise(error), ending)
+    torn_down = []
+    runner.strategy.teardown = lambda: torn_down.append("strategy")
     with pytest.raises(SystemExit) as ended:
-        trainer(callback, Raise(error)).fit(Net(), Data())
+        runner.fit(Net(), Data())
     assert ended.value.code == 75
+    assert ended.value.__context__ is error
+    assert ending.seen == ["on_exception"]  # Lightning's order at an error, to its end
+    assert torn_down == ["strategy"]
     assert "OutOfMemoryError: CUDA out of memory." in capsys.readouterr().err
     assert callback.job is not None
     assert outcomes(service.url, callback.job.job_id) == ["out_of_memory"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -56,6 +57,30 @@ def test_the_last_failure_is_raised(service: ServiceProcess, on_failure: str) ->
     with pytest.raises(ZeusTrialFailed):
         zeus_lightning.fit(make_trainer, modules(0.1, 0.1), Data, retries=1)
     assert len(outcomes(service.url, job)) == 2
+
+
+def test_a_last_run_out_of_memory_is_a_failed_trial(service: ServiceProcess) -> None:
+    error = torch.OutOfMemoryError("CUDA out of memory.")
+    with pytest.raises(ZeusTrialFailed, match="none of 1 trials") as raised:
+        zeus_lightning.fit(lambda: trainer(zeus(service.url), Raise(error)), Net, Data, retries=0)
+    assert raised.value.__cause__ is error
+
+
+def test_a_failed_run_is_freed_before_the_next_one(service: ServiceProcess) -> None:
+    job, made = new_job(), []
+
+    def make_module() -> Net:
+        assert all(module() is None for module in made)
+        module = Net((0.1,))
+        made.append(ref(module))
+        return module
+
+    def make_trainer() -> Trainer:
+        return trainer(zeus(service.url, job_id=job, on_failure="stop"), max_epochs=1)
+
+    with pytest.raises(ZeusTrialFailed):
+        zeus_lightning.fit(make_trainer, make_module, Data, retries=1)
+    assert len(made) == 2
 
 
 def test_a_trainer_must_be_new_and_have_the_callback(service: ServiceProcess) -> None:

@@ -209,8 +209,10 @@ class PowerFit:
         """Measure the limit in force again, and search on if the load under it has changed."""
         options, gpus, selector = self.options, self.gpus, self.options.selector
         limits_w = power_limits(gpus.min_w, gpus.max_w, options.profiler.step_w)
-        search = make_search(options.search, limits_w, selector, self._inputs, self._applied)
         chosen = next(each for each in self._applied if each.limit_w == self.result.limit_w)
+        # A stored profile may have been measured with another step_w.
+        limits_w = tuple(sorted({*limits_w, chosen.limit_w}, reverse=True))
+        search = make_search(options.search, limits_w, selector, self._inputs, self._applied)
         rank_zero_info(
             f"zeus: batches take another time than before, so the power limit of {chosen.limit_w} "
             "W is checked"

@@ -153,10 +153,13 @@ class Gpus:
                 self._meter.close()
 
     def _refresh_s(self, time_s: float) -> float:
-        """Return the time between two changes of the slowest counter; 0 if each batch saw one."""
+        """Return the time between two changes of the slowest counter.
+
+        0 if each batch saw a change, or if no GPU has a counter: then its power is sampled.
+        """
         of_gpus = list(zip(*self._counters, strict=True))
         changes = [sum(a != b for a, b in pairwise(counter)) for counter in of_gpus]
-        if len(self._counters) < 2 or min(changes, default=0) == len(self._counters) - 1:
+        if not changes or min(changes) == len(self._counters) - 1:
             return 0.0
         return float(time_s / max(1, min(changes)))
 

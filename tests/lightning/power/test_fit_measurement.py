@@ -20,6 +20,7 @@ from gpu_programs import (
 )
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
+from pynvml import NVML_ERROR_NOT_SUPPORTED
 
 
 def test_windows_last_min_seconds_and_their_length_is_fixed_once(
@@ -160,6 +161,20 @@ def test_windows_are_long_enough_for_a_slow_counter(fake_gpus: FakeDriver) -> No
         assert point.time_s == pytest.approx(time_s)
     # Four batches show how slow it is, within one refresh; the others see more than 40 of them.
     assert 40 <= phases(net.limits_w)[2][1] * expected(slow, 200)[1] / 0.35 <= 75
+
+
+def test_a_gpu_without_an_energy_counter_is_measured_by_samples(
+    fake_gpus: FakeDriver, gpu: FakeGpu
+) -> None:
+    gpu.fail("energy", NVML_ERROR_NOT_SUPPORTED)
+    meter = DriversClock(fake_gpus)
+    assert meter.samples
+    callback, net = power(step_w=100, meter=meter), GpuNet(gpu)
+    fit(callback, net)
+    meter.close()
+    assert callback.profile is not None
+    assert len(callback.profile.points) == 3
+    assert phases(net.limits_w)[1:4] == [(300, 2 + 4), (200, 2 + 4), (100, 2 + 4)]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,6 +80,20 @@ def test_a_load_that_changes_is_searched_again_and_its_best_limit_applied(
     assert costs[callback.limit_w] <= 1.01 * min(costs.values())
     assert net.limits_w[-1] == callback.limit_w
     assert gpu.limit_mw == 250_000
+
+
+def test_a_stored_limit_off_this_runs_grid_is_checked_too(
+    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
+) -> None:
+    path, data = tmp_path / "profile.json", ManyBatches(100)
+    fit(power(meter=gpu_meter, profile_path=path), GpuNet(gpu), data=data)
+    net = GpuNet(gpu)
+    callback = power(meter=gpu_meter, profile_path=path, step_w=40, search="information")
+    fit(callback, net, Changes(gpu, demand_w=160, work=1.3), data=data, max_epochs=6)
+    assert set(net.limits_w[:300]) == {225}  # not one of 300, 260, 220, 180, 140, 100
+    costs = {w: gpu_cost(gpu, w) for w in [225, *range(100, 301, 40)]}
+    assert callback.limit_w is not None
+    assert costs[callback.limit_w] <= 1.01 * min(costs.values())
 
 
 def gpu_cost(gpu: FakeGpu, limit_w: int) -> float:
