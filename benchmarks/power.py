@@ -7,7 +7,7 @@ before costs a quarter more, for the warm-up. The best limit of a load is the be
 Loads are the recorded ones in `--traces FOLDER` or $ZEUS_TRACES, the Zeus paper's
 `summary_power_*.csv` (repository ml-energy/zeus, `trace/`), and made-up ones of three ranges of
 limits (`made_up_load`). The constants of `zeus_lightning/power/belief.py` were chosen on even seeds
-(`--chosen-on`); odd ones are only reported, and so are the recorded loads.
+(`--chosen-on`), and some adjusted after looking at the recorded loads; odd seeds are only reported.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ windows that deviate from them by `NOISES`. Which of these holds is weighted, to
 by windows of the same limit that differ.
 
 **Cold GPUs.** A GPU that warms up becomes slower: windows soon after the start are noisier, by
-`COLD`, so that they are not believed alone.
+`COLD_NOISE`, so that they are not believed alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,11 +44,17 @@ MISFITS = {0.003: 0.3, 0.015: 0.5, 0.05: 0.2}
 REACH = 0.25
 """How far a half of its variance reaches, of the range; the other half is each limit's own."""
 
-COLD, WARM_WINDOWS = 0.02, 2.0
-"""Deviation that the first window has besides, and after how many windows it is less by 1 / e."""
+COLD_NOISE = 0.02
+"""Additional relative standard deviation of the first window, while the GPU is cold."""
 
-LIKENESS = 0.1, 0.2
-"""How similar loads may differ from this one: at each limit, and at all, as standard deviations."""
+COLD_WINDOWS = 2.0
+"""Number of windows after which the additional deviation has fallen to 1 / e of that."""
+
+LIMIT_LIKENESS = 0.1
+"""Relative standard deviation by which a similar load may differ at each limit by itself."""
+
+COMMON_LIKENESS = 0.2
+"""Relative standard deviation by which a similar load's power may differ at all limits alike."""
 
 _FLAT = 10.0  # standard deviation of log T0, of which nothing is known
 
@@ -110,7 +116,7 @@ def believe(
     """
     powers, times = _draw(limits_w)
     place, power, time = _logs(limits_w, windows, num_gpus)
-    cold = (COLD * np.exp(-np.arange(len(windows)) / WARM_WINDOWS)) ** 2
+    cold = (COLD_NOISE * np.exp(-np.arange(len(windows)) / COLD_WINDOWS)) ** 2
     near = np.abs(np.subtract.outer(np.arange(len(limits_w)), np.arange(len(limits_w))))
     shape = (np.exp(-near / (REACH * len(limits_w))) + np.eye(len(limits_w))) / 2
     levels = list(product(NOISES, MISFITS))
@@ -191,10 +197,9 @@ def _log_prior(
         return 0.0
     powers, times = _draw(limits_w)
     place, power, time = _logs(limits_w, known, num_gpus)
-    each, all_ = LIKENESS
-    variance = np.full(len(known), each**2)
+    variance = np.full(len(known), LIMIT_LIKENESS**2)
     flat = np.ones((len(limits_w), len(limits_w)))
-    of_power = _fit(powers, all_**2 * flat, place, power, variance)
+    of_power = _fit(powers, COMMON_LIKENESS**2 * flat, place, power, variance)
     of_time = _fit(times, _FLAT**2 * flat, place, time, variance)
     return of_power.log_likelihood + of_time.log_likelihood
 

@@ -49,7 +49,7 @@ class Stopwatch:
     """The time of a batch over an epoch, without its validations.
 
     Args:
-        now_s: Tells the time.
+        now_s: Returns the time in seconds.
     """
 
     now_s: Callable[[], float]

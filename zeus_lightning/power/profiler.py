@@ -32,8 +32,11 @@ MAX_LOST_WINDOWS = 3
 """Number of windows lost in a row after which windows are shortened, or profiling is given up."""
 
 
-LONG = 5000.0
-"""Length of a run that has no known end, in windows with their warm-up: some hours."""
+MAX_WINDOWS_LEFT = 5000.0
+"""Most windows, with their warm-up, that training is taken to last, however long it is: some hours.
+
+It stands for a length that is not known, too.
+"""
 
 
 REFRESHES = 40
@@ -305,7 +308,7 @@ class Profiler:
     def _next_limit(self) -> tuple[Action, ...]:
         left = max(0.0, self._batches) + self._later_batches
         windows_left = left / (self._settings.warmup_steps + self.window_steps)
-        self._proposal = self._search.propose(self.windows, min(windows_left, LONG))
+        self._proposal = self._search.propose(self.windows, min(windows_left, MAX_WINDOWS_LEFT))
         if self._proposal is not None:
             if self._proposal.limit_w == self.limit_w:
                 return self._start_window()  # the power has settled
