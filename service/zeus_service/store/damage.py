@@ -1,8 +1,10 @@
 """Rows that cannot be read: a disk, another program or another version has changed them."""
 
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from pydantic import ValidationError
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
@@ -14,6 +16,17 @@ logger = logging.getLogger(__name__)
 
 RESTORE_OR_DELETE = "restore a backup, or delete the job"
 REBUILD = f"`zeus-service rebuild` mends what follows from its history; else {RESTORE_OR_DELETE}"
+
+_LONGEST_S = 5e10
+"""Instants this far from 1970, in seconds, have a date."""
+
+
+def can_be_shown(row: Any, numbers: tuple[str, ...], instants: tuple[str, ...]) -> bool:
+    """Whether values of a row are null or numbers, and instants have a date."""
+    values = [getattr(row, name) for name in (*numbers, *instants)]
+    if not all(v is None or (isinstance(v, int | float) and math.isfinite(v)) for v in values):
+        return False
+    return all(abs(getattr(row, name) or 0.0) < _LONGEST_S for name in instants)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ the rows and the latest trials of those that are shown.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -14,6 +15,7 @@ from typing import Any, Literal, get_args
 import sqlalchemy as sa
 from sqlalchemy import Connection, and_, case, func, or_, select
 
+from zeus_service.store.damage import can_be_shown
 from zeus_service.store.models import JOBS, TRIALS
 from zeus_service.store.transactions import use_case
 
@@ -55,6 +57,12 @@ SORTS: dict[str, sa.ColumnElement[Any]] = {
 """What a list can be sorted by."""
 
 
+_NUMBERS = (
+    *("best_batch_size", "trials", "running", "failures"),
+    *("saved_energy_j", "saved_energy_j_error"),
+)
+
+
 @dataclass(frozen=True)
 class JobQuery:
     """Which jobs to list.
@@ -79,12 +87,13 @@ class JobQuery:
 class ListedJob:
     """A job in the list; `costs` are those of its latest trials that ended, in joules.
 
+    One whose row cannot be read has the state `broken`, and zeros.
     `saved_energy_j` is what it has saved, None if unknown; `saved_energy_j_error` is half the width
     of its 95 % interval.
     """
 
     job_id: str
-    state: JobState
+    state: JobState | Literal["broken"]
     stage: str
     best_batch_size: int | None
     trials: int
@@ -198,7 +207,14 @@ def _listed(
         .limit(query.size)
         .offset((query.page - 1) * query.size)
     )
-    return [ListedJob(**row) for row in rows.mappings()]
+    return [_checked(row) for row in rows]
+
+
+def _checked(row: Any) -> ListedJob:
+    """A job as it is listed; of a row that is broken, only its id is read."""
+    if can_be_shown(row, _NUMBERS, ("created_at", "updated_at")):
+        return ListedJob(**row._mapping)
+    return ListedJob(row.job_id, "broken", "broken", None, 0, 0, 0, 0.0, 0.0, False, None, None)
 
 
 def _with_details(connection: Connection, listed: list[ListedJob]) -> list[ListedJob]:
@@ -223,7 +239,8 @@ def _with_details(connection: Connection, listed: list[ListedJob]) -> list[Liste
         .where(latest, TRIALS.c.outcome.is_not(None), TRIALS.c.outcome != "withdrawn")
         .order_by(TRIALS.c.job_id, TRIALS.c.trial_number)
     ):
-        costs[job_id].append(cost)
+        if isinstance(cost, int | float) and math.isfinite(cost):
+            costs[job_id].append(cost)
     return [
         replace(
             job,

@@ -7,8 +7,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, FromClause, and_, select
 
+from zeus_service.store.damage import can_be_shown
 from zeus_service.store.models import REPORTS, TRIALS
 from zeus_service.store.transactions import use_case
+from zeus_service.store.trial_list import is_whole
 
 SHOWN = 20
 """Running trials that are shown of a job, those that were started last."""
@@ -27,7 +29,10 @@ def _report_of_trial(report: FromClause, sequence: Any) -> ColumnElement[bool]:
 
 @use_case(read_only=True)
 def read(connection: Connection, job_id: str) -> Sequence[Any]:
-    """Read a job's running trials, with `first_metric` and `reported_at` of their reports."""
+    """Read a job's running trials, with `first_metric` and `reported_at` of their reports.
+
+    Those that cannot be shown are left out; the list of trials has them as broken.
+    """
     columns = TRIALS.c[
         *("trial_number", "batch_size", "why", "start_reason", "started_at", "lease_expires_at"),
         *("reports", "epoch", "time_s", "energy_j", "metric", "cost", "start_cost_bound"),
@@ -40,4 +45,6 @@ def read(connection: Connection, job_id: str) -> Sequence[Any]:
         .order_by(TRIALS.c.trial_number.desc())
         .limit(SHOWN)
     )
-    return connection.execute(query).all()
+    rows = connection.execute(query).all()
+    instants = ("started_at", "lease_expires_at", "reported_at")
+    return [row for row in rows if is_whole(row) and can_be_shown(row, ("first_metric",), instants)]

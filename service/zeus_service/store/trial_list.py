@@ -9,6 +9,7 @@ from typing import Any, get_args
 from sqlalchemy import Connection, Row, select
 
 from zeus_service.outcomes import Outcome, Verdict
+from zeus_service.store.damage import can_be_shown
 from zeus_service.store.models import TRIALS
 from zeus_service.store.transactions import use_case
 
@@ -44,12 +45,16 @@ class TrialQuery:
 
 @dataclass(frozen=True)
 class TrialPage:
-    """A page of trials, descending; `older` and `newer` are the `upto` of the pages beside it."""
+    """A page of trials, descending; `older` and `newer` are the `upto` of the pages beside it.
+
+    `broken` are the numbers of those that cannot be shown.
+    """
 
     query: TrialQuery
     trials: Sequence[Row[Any]]
     older: int | None
     newer: int | None
+    broken: frozenset[int] = frozenset()
 
 
 @use_case(read_only=True)
@@ -71,7 +76,14 @@ def read(connection: Connection, job_id: str, query: TrialQuery) -> TrialPage:
         page = page.where(number <= query.upto)
     rows = connection.execute(page.limit(query.size + 1)).all()
     older = rows[query.size].trial_number if len(rows) > query.size else None
-    return TrialPage(query, rows[: query.size], older, newer)
+    broken = [row.trial_number for row in rows if not is_whole(row)]
+    return TrialPage(query, rows[: query.size], older, newer, frozenset(broken))
+
+
+def is_whole(row: Any) -> bool:
+    """Whether the numbers of a trial's row can be shown."""
+    numbers = ("batch_size", "epoch", "time_s", "energy_j", "metric", "cost", "start_cost_bound")
+    return can_be_shown(row, numbers, ("started_at",))
 
 
 def portions(job_id: str) -> Iterator[Sequence[Row[Any]]]:

@@ -222,6 +222,37 @@ def test_a_broken_job_is_logged_by_its_page(
     assert "job 'job' cannot be read" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("updated_at", "x"), ("updated_at", 9e999), ("failures", "x"), ("saved_energy_j", "x"),
+     ("trials", "x")],
+)  # fmt: skip
+def test_a_damaged_job_is_listed_as_broken_beside_the_others(
+    client: FlaskClient, column: str, value: object
+) -> None:
+    add_job("damaged")
+    add_job("whole")
+    with transaction() as connection:
+        statement = f"UPDATE jobs SET {column} = ? WHERE job_id = 'damaged'"
+        connection.exec_driver_sql(statement, (value,))
+    answer = client.get("/")
+    assert answer.status_code == 200
+    assert "/job/whole" in answer.text
+    assert answer.text.count("state broken") == 1
+
+
+def test_a_damaged_trial_is_listed_as_broken_beside_the_others(client: FlaskClient) -> None:
+    add_job()
+    for number in (1, 4):  # one that ended, and one in flight
+        with transaction() as connection:
+            connection.exec_driver_sql(
+                "UPDATE trials SET started_at = 'x' WHERE trial_number = ?", (number,)
+            )
+    answer = client.get("/job/job")
+    assert answer.status_code == 200
+    assert answer.text.count("state broken") == 2
+
+
 def test_savings_are_unknown_until_a_run_with_the_default_has_converged(
     client: FlaskClient,
 ) -> None:
