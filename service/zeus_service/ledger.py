@@ -9,17 +9,17 @@ converged,
 
 where `spent` is of all trials that have ended, failed, lost and interrupted ones included. It is
 negative while a job explores. What failed tries of the default would spend is not added to
-`expected`, which is on the safe side.
+`expected`, which makes it too low, if anything.
 
 **The expectation** is the mean of the job's own runs of the default that converged, and of those
 that were stopped early after they had cost more than the mean: without these it would be too low;
-they would have spent more still, so it stays on the safe side. Its error follows from Student's t
-distribution. The noise is the relative deviation between runs of one batch size, pooled over all
-batch sizes, since the default may have run once only; a weak prior, `PRIOR_DEGREES` deviations of
-size `PRIOR_NOISE`, stands in until runs have been repeated. Of a default that has not been tried,
-the policy's belief about its cost is the expectation; joules and seconds follow by their ratio to
-the cost in runs of the nearest batch size. A default that was tried and has never converged has no
-expectation, and the job's savings are unknown.
+they would have spent more still, so it is still too low, if anything. Its error follows from
+Student's t distribution. The noise is the relative deviation between runs of one batch size, pooled
+over all batch sizes, since the default may have run once only; a weak prior, `PRIOR_DEGREES`
+deviations of size `PRIOR_NOISE`, stands in until runs have been repeated. Of a default that has not
+been tried, the policy's belief about its cost is the expectation; joules and seconds follow by
+their ratio to the cost in runs of the nearest batch size. A default that was tried and has never
+converged has no expectation, and the job's savings are unknown.
 
 **Drift.** Surprises, deviations of log costs from the mean of their batch size, are added up in
 both directions. When a sum exceeds `DRIFT_THRESHOLD`, the job has changed, and a new *era* begins:
@@ -29,7 +29,11 @@ schemes", Biometrika 41, 1954.
 
 **Power limits.** The default batch size's power profile says what a batch takes at the highest
 measured limit and at the chosen one. Runs of the default that were started after the profile was
-stored count with that ratio; earlier ones as they were.
+stored count with that ratio; earlier ones as they were. Two things are assumed, since reports do
+not carry the limit in force: that each of these runs trained at the chosen limit, also if it was
+not set (`apply=False`, no permission, a callback that was removed), and that the highest measured
+limit is the GPU's default, which on some GPUs is lower. Where one of them is wrong, the energy and
+cost saved are too high.
 
 Estimates have an `error`, half the width of their 95 % interval.
 """

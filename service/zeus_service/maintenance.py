@@ -104,7 +104,8 @@ def delete_job(job_id: str, *, force: bool = False) -> None:
 def rebuild(job_id: str) -> bool:
     """Fold a job's events again, and store the state if it differs; return whether it was the same.
 
-    So with the row's numbers, as far as they follow from the job's trials and events.
+    So with the row's numbers, as far as they follow from the job's trials and events. What the job
+    has saved does not follow from them: if it cannot be read, savings begin anew.
 
     The fold starts from the job's checkpoint and needs no lock: events do not change. Under the
     lock, the result is stored only if no event was added meanwhile; otherwise the fold goes on.
@@ -114,6 +115,7 @@ def rebuild(job_id: str) -> bool:
         IncompleteHistory: Events are missing.
     """
     corrected = _needs_correction(job_id) and _correct(job_id)
+    corrected |= _savings_are_damaged(job_id) and _begin_savings_anew(job_id)
     spec, point, events = _read_on(job_id, None)
     while True:
         while events:
@@ -301,6 +303,20 @@ def _needs_correction(connection: Connection, job_id: str) -> bool:
 def _correct(connection: Connection, job_id: str) -> bool:
     jobs.head(connection, job_id, lock=True)
     return jobs.correct(connection, job_id)
+
+
+@use_case(read_only=True)
+def _savings_are_damaged(connection: Connection, job_id: str) -> bool:
+    return jobs.savings_are_damaged(connection, job_id)
+
+
+@use_case()
+def _begin_savings_anew(connection: Connection, job_id: str) -> bool:
+    head = jobs.head(connection, job_id, lock=True)
+    if not jobs.savings_are_damaged(connection, job_id):  # a start has begun them meanwhile
+        return False
+    jobs.begin_savings_anew(connection, jobs.spec_of(connection, job_id), after=head.trials)
+    return True
 
 
 def _paced(transaction: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

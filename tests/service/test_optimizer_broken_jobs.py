@@ -8,14 +8,18 @@ import pytest
 from click.testing import CliRunner
 from flask import Flask
 from service.jobs import spec_json
-from sqlalchemy import text
+from sqlalchemy import insert, select, text, update
 from zeus_service import maintenance, optimizer
 from zeus_service.cli import main
 from zeus_service.errors import BrokenJob
+from zeus_service.ledger import new_ledger
 from zeus_service.messages import Report, TrialEnd
 from zeus_service.spec import JobSpec
-from zeus_service.store.models import db
+from zeus_service.store import jobs
+from zeus_service.store.models import JOBS, SAVED_ON_DAYS, db
 from zeus_service.store.transactions import transaction
+
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # it takes anything
 
 NO_JSON = "this is no JSON"  # where the database stores it; else JSON that is no object
 STATES = [NO_JSON, "7", "{}"]
@@ -70,6 +74,44 @@ def test_a_state_that_cannot_be_read_is_made_anew(app: Flask, state: str) -> Non
     assert optimizer.start_trial("b", None)[0].why == "concurrent"
 
 
+@pytest.mark.parametrize("column", ["ledger", "saved_cost"])
+@pytest.mark.parametrize("by", ["run", "rebuild"])
+def test_savings_that_cannot_be_read_begin_anew_and_stop_no_run(
+    app: Flask, column: str, by: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    break_job("ledger", "[]" if column == "ledger" else json.dumps(new_ledger()))
+    with transaction() as connection:
+        amounts = {column.name: 1.0 for column in SAVED_ON_DAYS.c}
+        day = amounts | {"day": 1, "job_id": "b", "recurrences": 1}
+        connection.execute(insert(SAVED_ON_DAYS).values(day))
+        if column == "saved_cost":  # alone
+            connection.execute(update(JOBS).where(JOBS.c.job_id == "b").values(saved_cost=1.0))
+    assert stages(app) == [("a", PRUNING), ("b", PRUNING), ("c", PRUNING)]
+    assert app.test_client().get("/api/v1/jobs/b/savings").status_code == 200
+    if by == "rebuild":
+        assert maintenance.rebuild("b") is False
+    else:
+        optimizer.start_trial("b", None)
+    assert "'b' has saved cannot be read: its savings begin anew" in caplog.text
+    with transaction(read_only=True) as connection:
+        assert not connection.execute(select(SAVED_ON_DAYS)).all()
+        job = jobs.get(connection, "b")
+    assert not job.savings_are_damaged
+    assert job.ledger == new_ledger()
+    assert maintenance.rebuild("b") is True
+
+
+@on_sqlite
+def test_a_ledger_that_is_no_json_is_made_anew(app: Flask) -> None:
+    break_job("ledger", NO_JSON)
+    for answer in calls(app):
+        assert (answer.status_code, answer.get_json()["code"]) == (500, "broken_job")
+        assert "zeus-service rebuild" in answer.get_json()["detail"]
+    assert maintenance.rebuild("b") is False
+    assert maintenance.rebuild("b") is True
+    assert optimizer.start_trial("b", None)[0].why == "concurrent"
+
+
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_specification_that_cannot_be_read_is_told(app: Flask, spec: str) -> None:
     break_job("spec", spec)
@@ -86,9 +128,6 @@ def break_value(table: str, column: str, value: object) -> None:
     with transaction() as connection:
         sql = text(f"UPDATE {table} SET {column} = :value WHERE job_id = 'b'")
         connection.execute(sql, {"value": value})
-
-
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # it takes anything
 
 
 @on_sqlite

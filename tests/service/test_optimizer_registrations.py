@@ -15,7 +15,7 @@ from zeus_service.errors import JobConflict, OtherGeneration
 from zeus_service.outcomes import NO_VERDICT, Verdict
 from zeus_service.policies import POLICIES
 from zeus_service.spec import JobSpec
-from zeus_service.store import power_profiles
+from zeus_service.store import jobs, power_profiles
 from zeus_service.store.models import EVENTS, JOBS, TRIALS
 from zeus_service.store.transactions import transaction
 
@@ -57,6 +57,17 @@ def test_a_job_whose_runs_taught_nothing_is_registered_anew(
     assert (start().trial_number, start().batch_size) == (5, 7)  # numbers are not used again
     assert len(power_profiles.all_of("job", None).profiles) == 1
     assert maintenance.rebuild("job")
+
+
+def test_the_kept_power_profile_of_a_new_default_counts_in_the_savings(app: Flask) -> None:
+    register(monitor="val_ac", device_model="Fake H100")
+    start()
+    power_profiles.put("job", messages.PowerProfile.model_validate(profile(batch_size=64)))
+    end_all("errored")
+    register(monitor="val_acc", default_batch_size=64, device_model="Fake H100")
+    with transaction(read_only=True) as connection:
+        power = jobs.get(connection, "job").ledger["power"]
+    assert power == {"after": 1, "energy": 30.5 / 28.25, "time": 0.1 / 0.11}
 
 
 @pytest.mark.parametrize("outcome", [None, "no run", *get_args(Verdict)])

@@ -28,8 +28,21 @@ from zeus_service.spec import MAX_INTEGER, MAX_JOB_ID, JobSpec
 from zeus_service.store import leases, statements
 from zeus_service.store.clock import unix_now
 from zeus_service.store.damage import REBUILD, reading
-from zeus_service.store.models import CHECKPOINTS, EVENTS, JOBS, SAVED_ON_DAYS, TRIALS
-from zeus_service.store.savings import no_savings, savings_added, savings_of, savings_values
+from zeus_service.store.models import (
+    CHECKPOINTS,
+    EVENTS,
+    JOBS,
+    POWER_PROFILES,
+    SAVED_ON_DAYS,
+    TRIALS,
+)
+from zeus_service.store.savings import (
+    COLUMNS,
+    no_savings,
+    savings_added,
+    savings_of,
+    savings_values,
+)
 from zeus_service.store.standing import Standing, stage_and_best
 from zeus_service.store.transactions import after_commit
 from zeus_service.store.writes import Writes, bind_values, statement
@@ -51,7 +64,11 @@ class _Numbers(BaseModel):
 
 @dataclass(frozen=True)
 class StoredJob:
-    """A job as a transaction has read it; for its fields see `JobRow`."""
+    """A job as a transaction has read it; for its fields see `JobRow`.
+
+    If its savings are damaged, it has none: the next transaction that locks the job begins them
+    anew, so that runs go on.
+    """
 
     spec: JobSpec
     state: State
@@ -62,6 +79,7 @@ class StoredJob:
     ledger: books.Ledger
     saved: books.Saved | None
     standing: Standing
+    savings_are_damaged: bool
 
     @classmethod
     def of(cls, row: Row[Any]) -> StoredJob:
@@ -72,9 +90,13 @@ class StoredJob:
             if not isinstance(row.state, dict) or not parts <= row.state.keys():
                 raise ValueError("its state is none of its policy")
             numbers = _Numbers.model_validate(row, from_attributes=True)
-            books_of = books.checked(row.ledger), savings_of(row)
         counts = numbers.trials, numbers.events, numbers.updated_at
-        return cls(spec, row.state, numbers.cost_bound, *counts, *books_of, Standing.of(row))
+        kept = _savings(row)
+        ledger, saved = kept or (books.new_ledger(), None)
+        standing = Standing.of(row)
+        return cls(
+            spec, row.state, numbers.cost_bound, *counts, ledger, saved, standing, kept is None
+        )
 
 
 @dataclass(frozen=True)
@@ -177,6 +199,58 @@ def replace_state(connection: Connection, spec: JobSpec, state: State) -> bool:
         return False
     connection.execute(update(JOBS).where(this).values(**wanted, updated_at=unix_now()))
     return True
+
+
+def _savings(row: Row[Any]) -> tuple[books.Ledger, books.Saved | None] | None:
+    """The ledger of a row of `JOBS` and what it has saved; None if one of them is damaged."""
+    try:
+        return books.checked(row.ledger), savings_of(row)
+    except ValueError:
+        return None
+
+
+def savings_are_damaged(connection: Connection, job_id: str) -> bool:
+    """Whether what a job has saved cannot be read."""
+    query = select(*JOBS.c["ledger", *COLUMNS]).where(JOBS.c.job_id == job_id)
+    with suppress(BrokenJob), reading("its savings"):
+        return _savings(connection.execute(query).one()) is None
+    return True
+
+
+def begin_savings_anew(connection: Connection, spec: JobSpec, *, after: int) -> books.Ledger:
+    """Replace a locked job's savings, which are damaged; return its new ledger.
+
+    Args:
+        connection: In the transaction that has locked the job.
+        spec: The job.
+        after: The number of its latest trial.
+    """
+    logger.warning("what job %r has saved cannot be read: its savings begin anew", spec.job_id)
+    values = _first_savings(connection, spec, after=after)
+    connection.execute(update(JOBS).where(JOBS.c.job_id == spec.job_id).values(values))
+    ledger: books.Ledger = values["ledger"]
+    return ledger
+
+
+def _first_savings(connection: Connection, spec: JobSpec, *, after: int) -> dict[str, Any]:
+    """Delete what a locked job has saved; return the columns with which it begins after a trial.
+
+    The default's power profile, which is kept, holds for later trials.
+    """
+    of_job = SAVED_ON_DAYS.c.job_id == spec.job_id
+    connection.execute(sa.delete(SAVED_ON_DAYS).where(of_job))
+    values = no_savings(spec)
+    query = select(POWER_PROFILES.c.profile).where(
+        POWER_PROFILES.c.job_id == spec.job_id,
+        POWER_PROFILES.c.batch_size == spec.default_batch_size,
+        POWER_PROFILES.c.device_model == spec.device_model,
+    )
+    with suppress(BrokenJob), reading("its power profile"):
+        if (stored := connection.execute(query).scalar_one_or_none()) is not None:
+            profile = PowerProfile.model_validate(stored)
+            ledger = books.with_power_profile(spec, values["ledger"], profile, after=after)
+            values["ledger"] = ledger
+    return values
 
 
 def corrections(connection: Connection, job_id: str) -> dict[str, Any]:
@@ -308,6 +382,8 @@ class LockedJob:
         self.spec = self.stored.spec
         self.state = self.stored.state
         self.ledger = self.stored.ledger
+        if self.stored.savings_are_damaged:
+            self.ledger = begin_savings_anew(connection, self.spec, after=self.stored.trials)
         self._events: list[history.Event] = []
 
     @classmethod
@@ -402,11 +478,12 @@ class LockedJob:
         running = count_trials(self._connection, spec.job_id).get("running", 0)
         if not self.stored.trials or running or history.has_verdicts(self.spec, self.state):
             return False
-        for table in (CHECKPOINTS, EVENTS, TRIALS, SAVED_ON_DAYS):
+        for table in (CHECKPOINTS, EVENTS, TRIALS):
             self._connection.execute(sa.delete(table).where(table.c.job_id == spec.job_id))
         state = history.fold(spec, [])
         row = {"spec": spec.model_dump(mode="json"), "state": state}
-        row |= no_savings(spec) | Standing().after(spec, state).columns()
+        row |= _first_savings(self._connection, spec, after=self.stored.trials)
+        row |= Standing().after(spec, state).columns()
         times = {"created_at": unix_now(), "updated_at": unix_now()}
         job = update(JOBS).where(JOBS.c.job_id == spec.job_id)
         self._connection.execute(job.values(**row, **times, cost_bound=None, events=0))

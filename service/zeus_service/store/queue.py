@@ -20,6 +20,11 @@ class _Queue:
         self.inside = 0
         self.waiting: deque[threading.Event] = deque()
 
+    def let_in(self, room: Callable[[], int]) -> None:
+        while self.waiting and self.inside < room():
+            self.inside += 1
+            self.waiting.popleft().set()
+
 
 _queues: dict[Hashable, _Queue] = {}
 _mutex = threading.Lock()  # for a few instructions, never while waiting
@@ -35,7 +40,8 @@ def turn(
 ) -> Iterator[None]:
     """Wait, first in, first out, until fewer than `at_once` others are within a block of this key.
 
-    `at_once` may change from call to call.
+    `at_once` may change from call to call: whoever comes or leaves then lets in as many of those
+    that wait as there is room for.
 
     Raises:
         Contended: `max_waiting` others wait already, or this one has waited for `timeout_s`.
@@ -44,13 +50,10 @@ def turn(
     room = at_once if callable(at_once) else lambda: at_once
     with _mutex:
         queue = _queues.setdefault(key, _Queue())
-        if queue.inside < room():
-            queue.inside += 1
-            called.set()
-        elif len(queue.waiting) < max_waiting:
-            queue.waiting.append(called)
-        else:
+        if len(queue.waiting) >= max_waiting and queue.inside >= room():
             raise Contended("too many requests wait for this; send this one again")
+        queue.waiting.append(called)
+        queue.let_in(room)
     try:
         if not called.wait(max(0.0, timeout_s)):
             raise Contended("other requests took too long; send this one again")
@@ -61,8 +64,6 @@ def turn(
                 queue.waiting.remove(called)
             else:
                 queue.inside -= 1
-            while queue.waiting and queue.inside < room():
-                queue.inside += 1
-                queue.waiting.popleft().set()
+            queue.let_in(room)
             if not queue.inside:
                 del _queues[key]

@@ -88,8 +88,8 @@ def use_case(
     caller can find out whether a commit whose response was lost was carried out. With `one_write`
     the write may have been carried out, too: the function must then find it done.
 
-    The first argument is the job, if it is of one. Functions that write take turns by it: see
-    `queue`.
+    The first argument is the job, by its id or specification, if it is of one. Functions that write
+    take turns by it: see `queue`.
 
     Raises:
         BrokenJob: A row of the job cannot be read, or contradicts another one.
@@ -101,9 +101,10 @@ def use_case(
         @wraps(function)
         def in_turn(*args: P.args, **kwargs: P.kwargs) -> R:
             last = time.monotonic() + PATIENCE_S
-            job = next(iter(args), None)  # its id, or its specification
-            job_id = getattr(job, "job_id", job)
-            naming = nullcontext() if job is None else reading(f"job {job_id!r}", REBUILD)
+            first = next(iter(args), None)
+            job_id = getattr(first, "job_id", first)
+            is_job = isinstance(job_id, str)
+            naming = reading(f"job {job_id!r}", REBUILD) if is_job else nullcontext()
             if read_only:
                 with naming:
                     return retried(last, *args, **kwargs)

@@ -110,6 +110,24 @@ def test_one_that_waits_too_long_gives_up_and_leaves_the_others_their_order(
     assert order == ["first", "last"]
 
 
+def test_where_room_has_grown_those_that_wait_are_served_before_a_newcomer(
+    pool: ThreadPoolExecutor,
+) -> None:
+    order, room = [], [1]
+
+    def work(name: str) -> None:
+        with turn("job", at_once=lambda: room[0], timeout_s=DEADLINE_S, max_waiting=2):
+            order.append(name)
+
+    with turn("job", at_once=lambda: room[0], timeout_s=DEADLINE_S):
+        for number, name in enumerate(("first", "second"), 1):
+            pool.submit(work, name)
+            wait_until(lambda number=number: waiting("job") == number)
+        room[0] = 2
+        work("newcomer")
+    assert order == ["first", "second", "newcomer"]
+
+
 def test_an_error_passes_the_turn_on() -> None:
     def fail() -> None:
         with turn("job", at_once=1, timeout_s=DEADLINE_S):

@@ -23,7 +23,9 @@ from service_process import ServiceProcess
 from sqlalchemy import Connection, bindparam, select, update
 from waiting import LIMIT_S, wait_until
 from zeus_service import optimizer
-from zeus_service.errors import Contended
+from zeus_service.errors import BrokenJob, Contended
+from zeus_service.spec import JobSpec
+from zeus_service.store.job_list import JobQuery
 from zeus_service.store.models import EVENTS, JOBS, TRIALS
 from zeus_service.store.transactions import (
     ATTEMPTS,
@@ -88,6 +90,18 @@ def test_what_an_attempt_did_before_it_raced_is_undone(app: Flask) -> None:
 
     race_once()
     assert trials_of("job") == 1
+
+
+def test_an_error_names_the_job_only_if_there_is_one(app: Flask) -> None:
+    @use_case(read_only=True)
+    def fail(_connection: Connection, _first: object) -> None:
+        raise ValueError("damaged")
+
+    for job in ("one", JobSpec.model_validate(spec_json(job_id="one"))):
+        with pytest.raises(BrokenJob, match="job 'one' cannot be read"):
+            fail(job)
+    with pytest.raises(ValueError, match="damaged"):
+        fail(JobQuery())
 
 
 def test_callbacks_run_after_the_commit_and_never_after_a_rollback(app: Flask) -> None:
