@@ -27,6 +27,7 @@ class Recurrence:
     Args:
         converged: Whether its last try has reached the target.
         estimated: Whether the joules are estimates.
+        unmeasured: How many tries ended before their first report; they count 0 J and 0 s.
     """
 
     number: int
@@ -37,6 +38,7 @@ class Recurrence:
     energy_j: float
     time_s: float
     estimated: bool
+    unmeasured: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +122,7 @@ def _recurrence(tries: Sequence[dict[str, Any]]) -> Recurrence:
         tries=len(tries),
         converged=last["outcome"] == "converged",
         estimated=any(row["estimated"] for row in tries),
+        unmeasured=sum(row["energy_j"] is None for row in tries),
         **{name: sum(row[name] or 0.0 for row in tries) for name in MEASURES.values()},
     )
 
@@ -183,6 +186,9 @@ def table(found: Sequence[Recurrence]) -> Table:
                 f"{mean(each.cost_j for each in group):.1f}",
                 f"{sum(each.cost_j for each in group):.1f}",
             )
+    unmeasured = sum(each.unmeasured for each in found)
+    if unmeasured:
+        shown.caption = f"tries without a report, of 0 J and 0 s: {unmeasured}"
     return shown
 
 

@@ -45,6 +45,8 @@ def test_a_recurrence_takes_what_all_its_tries_took() -> None:
     (found,) = summary.recurrences([failed, no_trial, ROW | {"try": 3}])
     assert (found.tries, found.converged) == (3, True)
     assert (found.time_s, found.energy_j, found.cost_j) == (2.0, 4.0, 6.0)
+    assert found.unmeasured == 1
+    assert "without a report, of 0 J and 0 s: 1" in str(summary.table([found]).caption)
 
 
 def test_the_interval_is_that_of_the_paired_t_test_whatever_drifts() -> None:
