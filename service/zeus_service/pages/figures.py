@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from zeus_service.messages import Job, PowerProfile, SavingsPoint
+from zeus_service.messages import Job, JobSavings, PowerProfile
 from zeus_service.pages.plotting import (
     BAND,
     BELIEF,
@@ -33,6 +33,7 @@ from zeus_service.pages.plotting import (
     rounded,
     unit_of,
     what_is_left_out,
+    what_is_summed,
     what_is_thinned,
 )
 from zeus_service.pages.units import joules, significant, words
@@ -127,13 +128,17 @@ def costs(spec: JobSpec, trials: Thinned) -> Figure:
     return figure_of(data, layout, what_is_thinned(trials, "No run has ended yet."), summary)
 
 
-def regret(job: Job, points: Sequence[SavingsPoint]) -> Figure:
+def regret(job: Job, savings: JobSavings) -> Figure:
     """Plot what the runs cost beyond the best batch size's expected cost, summed over them."""
     best = next((a.mean for a in job.arms if a.batch_size == job.best_batch_size), None)
     layout = new_layout("run", "")
+    points = savings.points
     if best is None or not points:
         return figure_of([], layout, "The best batch size is not known yet.", "")
     excess = list(accumulate(point.spent.cost - point.recurrences * best for point in points))
+    end = savings.spent.cost - savings.recurrences * best
+    before = end - excess[-1]  # of runs that were pruned
+    excess = [before + value for value in excess]
     factor, unit = unit_of(excess)
     numbers = [point.trial_number for point in points]
     data = [
@@ -144,8 +149,7 @@ def regret(job: Job, points: Sequence[SavingsPoint]) -> Figure:
     ]
     layout["yaxis"]["title"]["text"] = f"cumulative regret ({unit})"
     only_integers(layout, numbers)
-    sums = f"sums after {len(points):,} of {numbers[-1]:,} runs"
-    note = what_is_left_out(len(points), numbers[-1], sums, "")
+    note = what_is_summed(savings)
     return figure_of(data, layout, note, f"Regret so far: {joules(excess[-1])}.")
 
 

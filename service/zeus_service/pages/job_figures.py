@@ -33,7 +33,7 @@ FIGURES: dict[str, tuple[str, str]] = {
 _DRAW: dict[str, Callable[[messages.Job], Figure]] = {
     "valley": lambda job: figures.valley(job, series.by_batch_size(job.job_id)),
     "costs": lambda job: figures.costs(job.spec, series.costs(job.job_id)),
-    "regret": lambda job: figures.regret(job, _savings(job).points),
+    "regret": lambda job: figures.regret(job, _savings(job)),
     "saved": lambda job: savings_figures.over_runs(_savings(job)),
     "power": lambda job: figures.power(job.spec, power_profiles.all_of(job.job_id, None).profiles),
 }

@@ -9,9 +9,10 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from zeus_service.messages import JobSavings
 from zeus_service.pages.units import joule_unit, joules, words
 from zeus_service.spec import JobSpec
-from zeus_service.store.series import Thinned
+from zeus_service.store.series import BUCKETS, Thinned
 
 Figure = dict[str, Any]
 """`data` and `layout` of Plotly, `note`: what was left out or is missing, `summary`: in words."""
@@ -146,3 +147,14 @@ def what_is_thinned(series: Thinned, empty: str) -> str:
 def what_is_left_out(shown: int, total: int, text: str, kept: str = "extremes kept") -> str:
     """What a figure says of the points that were left out; nothing if none were."""
     return f"Thinned: {text}{kept}." if shown < total else ""
+
+
+def what_is_summed(savings: JobSavings) -> str:
+    """What a figure of sums over runs says of those that have no point of their own."""
+    points, notes = savings.points, []
+    if points[-1].trial_number > BUCKETS:  # a point has several trials then
+        last = f"{points[-1].trial_number:,}"
+        notes.append(f"Thinned: sums after {len(points):,} of {last} runs.")
+    if savings.spent.energy_j > 1.000001 * sum(point.spent.energy_j for point in points):
+        notes.append("Earlier runs were pruned: the line begins at their sum.")
+    return " ".join(notes)

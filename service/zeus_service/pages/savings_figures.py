@@ -13,6 +13,7 @@ from zeus_service.pages.plotting import (
     only_integers,
     rounded,
     unit_of,
+    what_is_summed,
 )
 from zeus_service.pages.units import joules
 
@@ -45,7 +46,10 @@ def over_runs(savings: JobSavings) -> Figure:
     totals = list(accumulate(each.estimate for each in estimates))
     factor, unit = unit_of(totals)
     numbers = [point.trial_number for point in points]
-    data = _sums(numbers, [_over(each, factor) for each in estimates], 0.0, unit, "after run %{x}")
+    end = savings.saved.energy_j.estimate if savings.saved else totals[-1]
+    before = (end - totals[-1]) / factor  # saved by runs that were pruned
+    over = [_over(each, factor) for each in estimates]
+    data = _sums(numbers, over, before, unit, "after run %{x}")
     axes["yaxis"]["title"]["text"] = f"energy saved ({unit})"
     axes["yaxis"] |= {"rangemode": "normal", "zeroline": True}
     only_integers(axes, numbers)
@@ -53,9 +57,8 @@ def over_runs(savings: JobSavings) -> Figure:
     note = f"Against {basis}, with a 95 % band."
     if savings.estimated:
         note += " Energy is estimated."
-    if len(points) < savings.points[-1].trial_number:
-        note += f" Sums after {len(points):,} of {savings.points[-1].trial_number:,} runs."
-    return figure_of(data, axes, note, f"Saved so far: {joules(totals[-1])}.")
+    note = f"{note} {what_is_summed(savings)}".rstrip()
+    return figure_of(data, axes, note, f"Saved so far: {joules(end)}.")
 
 
 def _sums(

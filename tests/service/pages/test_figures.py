@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from service.jobs import spec
-from zeus_service.messages import Job, SavingsPoint, Spent
+from zeus_service.messages import Job, JobSavings, SavingsPoint, Spent
 from zeus_service.pages import figures, plotting
 from zeus_service.policies.base import ArmEstimate
 from zeus_service.store.series import BatchSizeTrials, Thinned
@@ -74,9 +74,15 @@ def test_regret_is_what_runs_cost_beyond_the_best(converged: int) -> None:
     spent = Spent(energy_j=1.0, time_s=1.0, cost=10_000.0)
     point = {"trial_number": 2, "ended_at": 0.0, "recurrences": converged, "saved": None}
     points = [SavingsPoint(**point, spent=spent)]
-    figure = figures.regret(job(), points)
+    savings = JobSavings.model_construct(points=points, spent=spent, recurrences=converged)
+    figure = figures.regret(job(), savings)
     assert figure["data"][0]["y"] == [10.0 - 8.0 * converged]
-    unknown = figures.regret(job(best_batch_size=None), points)
+    assert figure["note"] == ""
+    of_all = Spent(energy_j=2.0, time_s=2.0, cost=30_000.0)
+    pruned = figures.regret(job(), savings.model_copy(update={"spent": of_all}))
+    assert pruned["data"][0]["y"] == [30.0 - 8.0 * converged]
+    assert "runs were pruned" in pruned["note"]
+    unknown = figures.regret(job(best_batch_size=None), savings)
     assert unknown["data"] == []
     assert "not known yet" in unknown["note"]
 
