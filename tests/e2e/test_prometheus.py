@@ -93,14 +93,15 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     folder = tmp_path_factory.mktemp("prometheus")
     rates = {"ZEUS_BSO_PRICE_PER_KWH": "0.3", "ZEUS_BSO_CARBON_INTENSITY": "400"}
     with ServiceProcess(folder, **rates) as service, Prometheus(folder, service) as started:
-        wait_until(lambda: started.query("zeus_bso_exhausted_starts_total"))
-        load(service)
+        load(service, "1")
+        wait_until(lambda: started.query("zeus_bso_exhausted_starts_total > 0"))
+        load(service, "2")  # a rate is of what has changed since a first value
         wait_until(lambda: started.query("increase(zeus_bso_exhausted_starts_total[1d]) > 0"))
         yield started
 
 
-def load(service: ServiceProcess) -> None:
-    """A small load, by way of the service's wire."""
+def load(service: ServiceProcess, suffix: str) -> None:
+    """A small load, by way of the service's wire, on jobs whose ids end with the suffix."""
 
     def post(path: str, body: dict[str, Any], status: int = 201) -> Any:
         response = requests.post(f"{service.url}/api/v1{path}", json=body, timeout=LIMIT_S)
@@ -113,17 +114,18 @@ def load(service: ServiceProcess) -> None:
         report = {"sequence": 1, "epoch": 1, "time_s": 10, "energy_j": 100, "metric": metric}
         post(f"{path}?generation={trial['generation']}", report, 200)
 
-    post("/jobs", spec_json(job_id="good"))
+    good, lost, exhausted = f"good-{suffix}", f"lost-{suffix}", f"exhausted-{suffix}"
+    post("/jobs", spec_json(job_id=good))
     for _ in range(3):
-        run("good", metric=1.0)
-    post("/jobs", spec_json(job_id="lost"))
-    post("/jobs/lost/trials", {})
+        run(good, metric=1.0)
+    post("/jobs", spec_json(job_id=lost))
+    post(f"/jobs/{lost}/trials", {})
     let_leases_expire(service.database_url)
-    post("/jobs/lost/trials", {})
-    post("/jobs", spec_json(job_id="exhausted", policy="default", max_epochs=1))
+    post(f"/jobs/{lost}/trials", {})
+    post("/jobs", spec_json(job_id=exhausted, policy="default", max_epochs=1))
     for _ in range(2):
-        run("exhausted", metric=0.0)
-    post("/jobs/exhausted/trials", {}, 409)
+        run(exhausted, metric=0.0)
+    post(f"/jobs/{exhausted}/trials", {}, 409)
 
 
 def queries() -> dict[str, str]:

@@ -109,7 +109,8 @@ def test_without_a_token_only_these_routes_answer(tmp_path: Path) -> None:
             answer = client.open(path, method=method, json={} if method != "GET" else None)
             if answer.status_code != 401:
                 is_open.add(rule.rule)
-    assert is_open == {"/healthz", "/readyz", "/openapi.json"}
+    of_the_page = {"/sign-in", "/assets/<version>/<name>"}
+    assert is_open == {"/healthz", "/readyz", "/openapi.json", *of_the_page}
 
 
 def test_the_client_says_what_to_do_about_a_token(guarded: ServiceProcess) -> None:
