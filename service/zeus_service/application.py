@@ -4,7 +4,8 @@ Whatever a request needs from disk is read here: a worker may run as a user who 
 folders of Python's packages.
 """
 
-import encodings.idna  # noqa: F401 - werkzeug uses it for the host's name of every request
+import encodings.idna  # werkzeug uses it for the host's name of every request
+import encodings.unicode_escape  # noqa: F401 - jinja uses it for the first use of a template
 import logging
 from typing import Any
 

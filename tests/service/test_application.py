@@ -13,6 +13,8 @@ from service_process import ServiceProcess
 from waiting import LIMIT_S
 from zeus_service import create_app
 from zeus_service.config import Config
+from zeus_service.pages import assets
+from zeus_service.pages.job_figures import FIGURES
 
 WATCHED = """
 import sys
@@ -85,6 +87,23 @@ REQUESTS: list[tuple[str, str, Any, int]] = [
     ("GET", V1, None, 200),
     ("GET", f"{V1}/job", None, 200),
     ("GET", f"{V1}/job/trials", None, 200),
+    ("GET", f"{V1}/job/savings", None, 200),
+    ("GET", "/api/v1/savings", None, 200),
+    ("GET", "/", None, 200),
+    ("GET", "/figures/saved", None, 200),
+    ("GET", "/job/job", None, 200),
+    *(("GET", f"/job/job/figures/{name}", None, 200) for name in FIGURES),
+    ("GET", "/job/job/trials.csv", None, 200),
+    ("GET", "/job/job/trial/2", None, 200),
+    ("GET", "/job/job/trial/2/figures/run", None, 200),
+    ("GET", "/job/none", None, 404),
+    ("GET", assets.address("page.css"), None, 200),
+    ("GET", assets.address(assets.PLOTLY), None, 200),
+    ("GET", "/sign-in", None, 200),
+    ("POST", "/sign-in", {}, 403),
+    ("POST", "/sign-out", {}, 403),
+    ("GET", "/job/job/delete", None, 200),
+    ("POST", "/job/job/delete", {}, 403),
     ("DELETE", f"{V1}/job?force=true", None, 204),
     ("POST", "/jobs", ZEUS_JOB, 201),
     ("GET", "/jobs/batch_size?job_id=zeus", None, 200),

@@ -122,7 +122,7 @@ def test_an_invalid_variable_is_reported_by_name(url: str, variable: str, value:
         ("ZEUS_BSO_", "ZEUS_BSO_TOKEN"),
         ("ZEUS_BSO_PORT", "ZEUS_BSO_LOG_FORMAT"),
         ("ZEUS_BSO_PORT_TOKEN", "ZEUS_BSO_TOKEN"),
-        ("ZEUS_BSO_SERVICE_PORT_TOKEN", "ZEUS_BSO_READ_TOKEN"),
+        ("ZEUS_BSO_SERVICE_PORT_TOKEN", "ZEUS_BSO_SECRET_KEY"),
     ],
 )
 def test_a_misspelt_setting_is_an_error_that_names_the_nearest(

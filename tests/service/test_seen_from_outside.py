@@ -163,7 +163,7 @@ def test_only_the_100_jobs_that_changed_last_have_a_cost(
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # its plans are steps to read
 def test_a_scrape_does_not_read_the_trials_that_have_ended(app: Flask) -> None:
     with transaction(read_only=True) as connection:
-        for query in (metrics_module._RUNNING, metrics_module._LAST_COSTS):
+        for query in (metrics_module._RUNNING, metrics_module._LATEST):
             sql = query.compile(connection, compile_kwargs={"literal_binds": True})
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}").all()
             steps = [step.detail for step in plan if "trials" in step.detail]
