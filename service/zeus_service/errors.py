@@ -28,6 +28,11 @@ class NotFound(OptimizerError):
     status, code = 404, "not_found"
 
 
+def unknown_job(job_id: str) -> NotFound:
+    """The error of a job that is not registered."""
+    return NotFound(f"no job {job_id!r}; `zeus-service jobs` lists the existing jobs")
+
+
 class JobConflict(OptimizerError):
     """The job is registered with another configuration: see `differences`."""
 

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, select
 
 from zeus_service.errors import BrokenJob, IncompleteHistory, JobBusy, NotFound
 from zeus_service.spec import MAX_INTEGER, JobSpec
-from zeus_service.store import checkpoints, jobs, retention
+from zeus_service.store import checkpoints, job_numbers, job_savings, jobs, retention
 from zeus_service.store.checkpoints import Checkpoint, MissingEvents, StoredEvent
 from zeus_service.store.clock import unix_now
 from zeus_service.store.damage import REBUILD, reading
@@ -296,26 +296,26 @@ def _store(connection: Connection, job_id: str, point: Checkpoint) -> bool | Non
 
 @use_case(read_only=True)
 def _needs_correction(connection: Connection, job_id: str) -> bool:
-    return bool(jobs.corrections(connection, job_id))
+    return bool(job_numbers.corrections(connection, job_id))
 
 
 @use_case()
 def _correct(connection: Connection, job_id: str) -> bool:
     jobs.head(connection, job_id, lock=True)
-    return jobs.correct(connection, job_id)
+    return job_numbers.correct(connection, job_id)
 
 
 @use_case(read_only=True)
 def _savings_are_damaged(connection: Connection, job_id: str) -> bool:
-    return jobs.savings_are_damaged(connection, job_id)
+    return job_savings.savings_are_damaged(connection, job_id)
 
 
 @use_case()
 def _begin_savings_anew(connection: Connection, job_id: str) -> bool:
     head = jobs.head(connection, job_id, lock=True)
-    if not jobs.savings_are_damaged(connection, job_id):  # a start has begun them meanwhile
+    if not job_savings.savings_are_damaged(connection, job_id):  # a start has begun them meanwhile
         return False
-    jobs.begin_savings_anew(connection, jobs.spec_of(connection, job_id), after=head.trials)
+    job_savings.begin_savings_anew(connection, jobs.spec_of(connection, job_id), after=head.trials)
     return True
 
 

@@ -11,36 +11,34 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args
+from typing import Any, get_args
 
 import sqlalchemy as sa
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
 
 from zeus_service import counters, history
 from zeus_service import ledger as books
-from zeus_service.errors import BrokenJob, NotFound
-from zeus_service.messages import Instant, JobSummary, PowerProfile
+from zeus_service.errors import BrokenJob, NotFound, unknown_job
+from zeus_service.messages import JobSummary, PowerProfile
 from zeus_service.outcomes import Outcome
 from zeus_service.policies import policy_of
 from zeus_service.policies.base import State
-from zeus_service.spec import MAX_INTEGER, MAX_JOB_ID, JobSpec
+from zeus_service.spec import MAX_JOB_ID, JobSpec
 from zeus_service.store import leases, statements
 from zeus_service.store.clock import unix_now
 from zeus_service.store.damage import REBUILD, reading
+from zeus_service.store.job_numbers import NUMBERS, Numbers, wrong_numbers
+from zeus_service.store.job_savings import begin_savings_anew, first_savings, read_savings
 from zeus_service.store.models import (
     CHECKPOINTS,
     EVENTS,
     JOBS,
-    POWER_PROFILES,
     SAVED_ON_DAYS,
     TRIALS,
 )
 from zeus_service.store.savings import (
-    COLUMNS,
     no_savings,
     savings_added,
-    savings_of,
     savings_values,
 )
 from zeus_service.store.standing import Standing, stage_and_best
@@ -48,18 +46,6 @@ from zeus_service.store.transactions import after_commit
 from zeus_service.store.writes import Writes, bind_values, statement
 
 logger = logging.getLogger(__name__)
-
-
-class _Numbers(BaseModel):
-    """What the columns of `JOBS` hold that are numbers."""
-
-    model_config = ConfigDict(allow_inf_nan=False)
-
-    cost_bound: float | None
-    trials: Annotated[int, Field(ge=0, lt=MAX_INTEGER)]
-    events: Annotated[int, Field(ge=0, lt=MAX_INTEGER)]
-    created_at: Instant
-    updated_at: Instant
 
 
 @dataclass(frozen=True)
@@ -89,9 +75,9 @@ class StoredJob:
             parts = policy_of(spec).initial_state(spec).keys()
             if not isinstance(row.state, dict) or not parts <= row.state.keys():
                 raise ValueError("its state is none of its policy")
-            numbers = _Numbers.model_validate(row, from_attributes=True)
+            numbers = Numbers.model_validate(row, from_attributes=True)
         counts = numbers.trials, numbers.events, numbers.updated_at
-        kept = _savings(row)
+        kept = read_savings(row)
         ledger, saved = kept or (books.new_ledger(), None)
         standing = Standing.of(row)
         return cls(
@@ -181,7 +167,7 @@ def spec_of(connection: Connection, job_id: str) -> JobSpec:
     with reading(f"the specification of job {job_id!r}"):
         row = connection.execute(query).one_or_none()
     if row is None:
-        raise _unknown(job_id)
+        raise unknown_job(job_id)
     return read_spec(job_id, row.spec)
 
 
@@ -199,103 +185,6 @@ def replace_state(connection: Connection, spec: JobSpec, state: State) -> bool:
         return False
     connection.execute(update(JOBS).where(this).values(**wanted, updated_at=unix_now()))
     return True
-
-
-def _savings(row: Row[Any]) -> tuple[books.Ledger, books.Saved | None] | None:
-    """The ledger of a row of `JOBS` and what it has saved; None if one of them is damaged."""
-    try:
-        return books.checked(row.ledger), savings_of(row)
-    except ValueError:
-        return None
-
-
-def savings_are_damaged(connection: Connection, job_id: str) -> bool:
-    """Whether what a job has saved cannot be read."""
-    query = select(*JOBS.c["ledger", *COLUMNS]).where(JOBS.c.job_id == job_id)
-    with suppress(BrokenJob), reading("its savings"):
-        return _savings(connection.execute(query).one()) is None
-    return True
-
-
-def begin_savings_anew(connection: Connection, spec: JobSpec, *, after: int) -> books.Ledger:
-    """Replace a locked job's savings, which are damaged; return its new ledger.
-
-    Args:
-        connection: In the transaction that has locked the job.
-        spec: The job.
-        after: The number of its latest trial.
-    """
-    logger.warning("what job %r has saved cannot be read: its savings begin anew", spec.job_id)
-    values = _first_savings(connection, spec, after=after)
-    connection.execute(update(JOBS).where(JOBS.c.job_id == spec.job_id).values(values))
-    ledger: books.Ledger = values["ledger"]
-    return ledger
-
-
-def _first_savings(connection: Connection, spec: JobSpec, *, after: int) -> dict[str, Any]:
-    """Delete what a locked job has saved; return the columns with which it begins after a trial.
-
-    The default's power profile, which is kept, holds for later trials.
-    """
-    of_job = SAVED_ON_DAYS.c.job_id == spec.job_id
-    connection.execute(sa.delete(SAVED_ON_DAYS).where(of_job))
-    values = no_savings(spec)
-    query = select(POWER_PROFILES.c.profile).where(
-        POWER_PROFILES.c.job_id == spec.job_id,
-        POWER_PROFILES.c.batch_size == spec.default_batch_size,
-        POWER_PROFILES.c.device_model == spec.device_model,
-    )
-    with suppress(BrokenJob), reading("its power profile"):
-        if (stored := connection.execute(query).scalar_one_or_none()) is not None:
-            profile = PowerProfile.model_validate(stored)
-            ledger = books.with_power_profile(spec, values["ledger"], profile, after=after)
-            values["ledger"] = ledger
-    return values
-
-
-def corrections(connection: Connection, job_id: str) -> dict[str, Any]:
-    """New values for numbers of a job that are none, or that its trials and events contradict."""
-    row = connection.execute(select(*_NUMBERS).where(JOBS.c.job_id == job_id)).one_or_none()
-    if row is None:
-        raise _unknown(job_id)
-    wrong = _wrong_numbers(row)
-    found = {
-        "trials": max(_latest(connection, job_id, column) for column in _TRIAL_NUMBERS),
-        "events": max(_latest(connection, job_id, column) for column in _SEQUENCES),
-    }
-    stored = row._mapping
-    changes: dict[str, Any] = {
-        name: number for name, number in found.items() if name in wrong or stored[name] < number
-    }
-    return changes | {name: unix_now() for name in wrong & {"created_at", "updated_at"}}
-
-
-def correct(connection: Connection, job_id: str) -> bool:
-    """Carry out the `corrections` of a locked job; return whether there were any."""
-    changes = corrections(connection, job_id)
-    if changes:
-        connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(changes))
-    return bool(changes)
-
-
-def _wrong_numbers(row: Row[Any]) -> set[str]:
-    try:
-        _Numbers.model_validate(row, from_attributes=True)
-    except ValidationError as error:
-        return {str(each["loc"][0]) for each in error.errors()}
-    return set()
-
-
-_NUMBERS = JOBS.c["cost_bound", "trials", "events", "created_at", "updated_at"]
-_TRIAL_NUMBERS = (TRIALS.c.trial_number, EVENTS.c.trial_number)
-_SEQUENCES = (EVENTS.c.sequence, CHECKPOINTS.c.sequence)
-
-
-def _latest(connection: Connection, job_id: str, column: sa.Column[int]) -> int:
-    """The largest number of a job in a column; text, which SQLite may have there, is none."""
-    is_number = column.between(0, MAX_INTEGER - 1)
-    query = select(func.max(column)).where(column.table.c.job_id == job_id, is_number)
-    return connection.execute(query).scalar() or 0
 
 
 def add(connection: Connection, spec: JobSpec) -> None:
@@ -338,10 +227,10 @@ def count_running(connection: Connection, job_id: str) -> int:
 
 def broken_summary(connection: Connection, job_id: str) -> JobSummary | None:
     """What can be read of a job whose row is broken; zeros stand for the rest."""
-    row = connection.execute(select(*_NUMBERS).where(JOBS.c.job_id == job_id)).one_or_none()
+    row = connection.execute(select(*NUMBERS).where(JOBS.c.job_id == job_id)).one_or_none()
     if row is None:
         return None
-    wrong = _wrong_numbers(row)
+    wrong = wrong_numbers(row)
     return JobSummary(
         job_id=job_id,
         stage="broken",
@@ -482,7 +371,7 @@ class LockedJob:
             self._connection.execute(sa.delete(table).where(table.c.job_id == spec.job_id))
         state = history.fold(spec, [])
         row = {"spec": spec.model_dump(mode="json"), "state": state}
-        row |= _first_savings(self._connection, spec, after=self.stored.trials)
+        row |= first_savings(self._connection, spec, after=self.stored.trials)
         row |= Standing().after(spec, state).columns()
         times = {"created_at": unix_now(), "updated_at": unix_now()}
         job = update(JOBS).where(JOBS.c.job_id == spec.job_id)
@@ -514,12 +403,8 @@ def _one(connection: Connection, query: Select[Any], values: Mapping[str, Any]) 
         spec_of(connection, job_id)  # raises, if that cannot be read
         raise
     if row is None:
-        raise _unknown(job_id)
+        raise unknown_job(job_id)
     return row
-
-
-def _unknown(job_id: str) -> NotFound:
-    return NotFound(f"no job {job_id!r}; `zeus-service jobs` lists the existing jobs")
 
 
 def _cost_bound(spec: JobSpec, state: State) -> float | None:

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, Row, and_, func, or_, select
 
-from zeus_service.errors import NotFound
+from zeus_service.errors import unknown_job
 from zeus_service.store.models import JOBS, REPORTS, TRIALS
 from zeus_service.store.transactions import use_case
 
@@ -64,7 +64,7 @@ def version(connection: Connection, job_id: str) -> tuple[float, ...]:
     columns = JOBS.c["created_at", "updated_at", "events"]
     row = connection.execute(select(*columns).where(JOBS.c.job_id == job_id)).one_or_none()
     if row is None:
-        raise NotFound(f"no job {job_id!r}; `zeus-service jobs` lists the existing jobs")
+        raise unknown_job(job_id)
     return tuple(row)
 
 
