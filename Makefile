@@ -48,7 +48,7 @@ format: install
 
 # A dead link is an error. Nothing is fetched; the variable silences a note on the theme's successor.
 docs: install
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo "build/site/index.html"
 
 figures: install
