@@ -169,6 +169,7 @@ class ZeusBSOCallback(Callback):
         self._strict = strict
         self._on_failure = on_failure
         self.client: BSOClient | None = None
+        """What calls the service, from `setup` on."""
         self._fit: Fit | None = None  # from `setup` to `teardown` or an exception
         self._last: SavedTrial | None = None  # of the previous fit
         self._trained = (0, 0)  # Trainer and module of the previous fit

@@ -14,7 +14,9 @@ class ZeusError(Exception):
     def __init__(self, message: str, fields: dict[str, Any] | None = None) -> None:
         super().__init__(message)
         self.message = message
+        """The argument."""
         self.fields = fields or {}
+        """The argument, or nothing."""
 
 
 class ZeusConfigError(ZeusError, ValueError):

@@ -157,6 +157,7 @@ class Recurrence:
         self._reports = 0
         self._failure: ZeusTrialFailed | None = None
         self.batch_size = default_batch_size
+        """The batch size of all ranks together; until the block is entered, the default."""
 
     @property
     def local_batch_size(self) -> int:
