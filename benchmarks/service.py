@@ -98,9 +98,9 @@ class Client:
                 self.sequence,
                 0.95 if self.sequence == self.reports else 0.1 * self.sequence,
             )
+            generation = self.trial.get("generation", "")  # older services hand out none
             self._post(
-                f"{trials}/{self.trial['trial_number']}/reports"
-                f"?generation={self.trial['generation']}",
+                f"{trials}/{self.trial['trial_number']}/reports?generation={generation}",
                 f'{{"sequence":{n},"epoch":{n},"time_s":{n}.5,"energy_j":{n}00.0,'
                 f'"metric":{metric}}}',
             )
