@@ -332,7 +332,7 @@ class LockedJob:
             **values,
             **bind_values(EVENTS, last),
             **bind_values(JOBS, job | savings_values(saved)),
-            **bind_values(SAVED_ON_DAYS, added | {"job_id": self.spec.job_id}),
+            **bind_values(SAVED_ON_DAYS, added),
         }
         if writes is statements.START and earlier:
             writes = statements.START_AFTER_LOSS

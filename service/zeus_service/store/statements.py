@@ -8,6 +8,7 @@ use its value as that column's new value.
     this_sequence                 the sequence number of a report
     read_reports, read_outcome, read_generation    the trial's values as they were read
     TABLE_COLUMN                  the new value of a column; see `writes.parameters`
+    trials_COLUMN                 of a report, too, if its row and the trial's get the same value
 """
 
 from sqlalchemy import and_, bindparam, select, update

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from databases import POSTGRESQL
 from flask import Flask
+from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH, MAX_CACHED_STATEMENT_PARAMS
 from service.jobs import spec_json
 from sqlalchemy import Connection, event, insert, select, text, update
 from zeus_service import optimizer
@@ -40,7 +41,7 @@ def statements() -> Iterator[list[tuple[str, Any]]]:
         event.remove(db.engine, "before_cursor_execute", note)
 
 
-def test_a_request_takes_few_statements(app: Flask) -> None:
+def test_a_request_takes_few_statements_and_psycopg_parses_none_anew(app: Flask) -> None:
     client = app.test_client()
     assert client.post("/api/v1/jobs", json=spec_json(lease_s=1)).status_code == 201
     trials = "/api/v1/jobs/job/trials"
@@ -53,6 +54,9 @@ def test_a_request_takes_few_statements(app: Flask) -> None:
         with statements() as seen:
             answer = client.post(f"{trials}{path}", json=body, headers=headers, query_string=query)
         assert answer.status_code in (200, 201), answer.text
+        for statement, parameters in seen:
+            assert len(statement) <= MAX_CACHED_STATEMENT_LENGTH
+            assert len(parameters) <= MAX_CACHED_STATEMENT_PARAMS, statement
         if not path:
             generations[str(answer.get_json()["trial_number"])] = answer.get_json()["generation"]
         return len(seen)
