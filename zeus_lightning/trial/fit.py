@@ -151,9 +151,10 @@ class Fit:
         self._stop_reporting()
         self._reporter, self.record = reporter, reporter.record
         if self.trainer.is_global_zero:
+            state = self.trainer.state  # its thread must not keep the Trainer, and so the module
             self._stop_heartbeat = start_heartbeat(
                 reporter.send_heartbeat,
-                lambda: self.trainer.state.status == "running",
+                lambda: state.status == "running",
                 self.record.trial.lease_s,
             )
         self._publish(self.record)
