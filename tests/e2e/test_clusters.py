@@ -239,11 +239,16 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize(
-    ("status", "restarts", "requeued"),
-    [(0, 0, False), (75, 3, True), (75, 20, False), (1, 0, False)],
+    ("status", "restarts", "training", "requeued"),
+    [
+        (0, 0, "", False),
+        (75, 3, "examples/imagenet/train.py", True),
+        (75, 20, "", False),
+        (1, 0, "", False),
+    ],
 )
 def test_slurm_requeues_a_job_whose_batch_size_has_failed(
-    tmp_path: Path, status: int, restarts: int, requeued: bool
+    tmp_path: Path, status: int, restarts: int, training: str, requeued: bool
 ) -> None:
     seen = tmp_path / "seen"
     seen.mkdir()
@@ -259,11 +264,14 @@ def test_slurm_requeues_a_job_whose_batch_size_has_failed(
         "SLURM_JOB_NUM_NODES": "1",
         "SLURM_NTASKS_PER_NODE": "2",
         "SLURM_RESTART_COUNT": str(restarts),
+        "TRAINING": training,
     }
     script = DEPLOY / "slurm" / "recurring.sbatch"
     ended = subprocess.run(["bash", script, "--data=/data"], env=env, check=False, timeout=LIMIT_S)
     assert ended.returncode == status
-    assert "train.py --devices=2 --nodes=1 --data=/data" in (seen / "srun").read_text()
+    program = training or "examples/mnist/train.py"
+    started = (seen / "srun").read_text()
+    assert f"python {program} --devices=2 --nodes=1 --data=/data" in started
     assert (seen / "scontrol").exists() == requeued
     if requeued:
         assert (seen / "scontrol").read_text() == "requeue 17\n"
