@@ -123,6 +123,8 @@ def main() -> None:
     parser.add_argument("--default-runs", type=int, default=4, help="runs of the default, beside")
     parser.add_argument("--folder", type=Path, default=Path(".zeus"), help="for the database")
     options = parser.parse_args()
+    if min(options.runs, options.default_runs) < 1:
+        parser.error("--runs and --default-runs are at least 1")
     torch.set_num_threads(1)  # the network is so small that more threads only wait for each other
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")

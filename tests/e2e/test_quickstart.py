@@ -20,7 +20,7 @@ QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.py"
 
 
 def command(folder: Path, runs: int) -> list[str]:
-    options = [f"--runs={runs}", "--default-runs=2", f"--folder={folder}"]
+    options = [f"--runs={runs}", "--default-runs=1", f"--folder={folder}"]
     return [sys.executable, str(QUICKSTART), *options]
 
 
@@ -32,7 +32,7 @@ def quickstart(folder: Path, runs: int) -> str:
         env=env,
         capture_output=True,
         text=True,
-        timeout=2 * LIMIT_S,  # it trains five times: 72 s on a quiet machine
+        timeout=2 * LIMIT_S,  # it trains three times: 45 s on a quiet machine
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
@@ -57,11 +57,11 @@ def finished(folder: Path, job_id: str = "quickstart-digits") -> dict[int, tuple
 
 
 def test_it_prints_each_run_and_a_best_batch_size(tmp_path: Path) -> None:
-    printed = quickstart(tmp_path, runs=3)
+    printed = quickstart(tmp_path, runs=2)
     rows = re.findall(r"^ +(\d+) +(\d+) +(\w+) +(\w+) ", printed, re.MULTILINE)
     trials = finished(tmp_path)
     assert [(int(row[1]), row[3]) for row in rows] == [trial[:2] for trial in trials.values()]
-    assert [row[0] for row in rows if row[3] == "converged"] == ["1", "2", "3"]
+    assert [row[0] for row in rows if row[3] == "converged"] == ["1", "2"]
     best = re.search(r"Best batch size so far: (\d+), at a mean cost of ([\d.]+) J", printed)
     assert best
     # Which one it is, is the policy's to say: it goes by the batch sizes beside, too.
@@ -70,19 +70,19 @@ def test_it_prints_each_run_and_a_best_batch_size(tmp_path: Path) -> None:
     assert float(best[2]) == pytest.approx(mean(costs), abs=0.05)
     # The sums: all runs, failed ones included, against as many of the default.
     baseline = finished(tmp_path, "quickstart-digits-default")
-    assert [trial[:2] for trial in baseline.values()] == [(64, "converged")] * 2
-    assert printed.count("\n  default   64 ") == 2
+    assert [trial[:2] for trial in baseline.values()] == [(64, "converged")]
+    assert printed.count("\n  default   64 ") == 1
     of_default = [cost for size, _, _, cost in (*converged, *baseline.values()) if size == 64]
     spent, default = sum(trial[3] for trial in trials.values()), mean(of_default)
-    sums = re.search(r"All 3 runs, .* cost (\d+) J together; 3 of the default .* (\d+) J", printed)
+    sums = re.search(r"All 2 runs, .* cost (\d+) J together; 2 of the default .* (\d+) J", printed)
     assert sums
     assert int(sums[1]) == pytest.approx(spent, abs=0.51)
-    assert int(sums[2]) == pytest.approx(3 * default, abs=0.51)
+    assert int(sums[2]) == pytest.approx(2 * default, abs=0.51)
     assert f"mean of {len(of_default)} runs" in printed
     own = [cost for size, _, _, cost in converged if size == 64]
     saved = re.search(r"Saved against the default so far: (-?\d+) J", printed)
     assert saved
-    assert int(saved[1]) == pytest.approx(3 * mean(own) - spent, abs=0.51)
+    assert int(saved[1]) == pytest.approx(2 * mean(own) - spent, abs=0.51)
     assert "press Enter" not in printed
     path = tmp_path / "quickstart.sqlite3"
     with sqlite3.connect(path) as connection:
@@ -95,11 +95,11 @@ def test_killed_with_its_service_it_goes_on_from_what_it_learned(tmp_path: Path)
     with (tmp_path / "output").open("wb") as output:
         process = psutil.Popen(command(tmp_path, runs=12), stdout=output, stderr=output)
 
-    def has_finished_two_trials() -> bool:
+    def has_finished_a_trial() -> bool:
         assert process.poll() is None, (tmp_path / "output").read_text()
-        return len(finished(tmp_path)) >= 2
+        return bool(finished(tmp_path))
 
-    wait_until(has_finished_two_trials)
+    wait_until(has_finished_a_trial)
     family = [process, *process.children(recursive=True)]
     assert len(family) == 3  # the example, gunicorn and its worker
     for member in family:
