@@ -68,6 +68,32 @@ class OfAnotherName(Net):
         return SGD(self.parameters(), lr=self.learning_rate)
 
 
+class OfBothNames(Net):
+    """Has both names, as hyperparameters with values of their own, and uses them in that order."""
+
+    def __init__(self, val_acc: tuple[float, ...], lr: float = 0.02) -> None:
+        super().__init__(val_acc)
+        self.save_hyperparameters({"lr": lr, "learning_rate": 2 * lr})
+        self.lr = lr / 2  # not used
+
+    def configure_optimizers(self) -> Any:
+        groups = [
+            {"params": self.layer.weight, "lr": self.hparams.lr},
+            {"params": self.layer.bias, "lr": self.hparams.learning_rate},
+        ]
+        return SGD(groups, lr=1.0)
+
+
+class LiteralByChance(WithoutLr):
+    """Uses the rate that the other one, which it does not use, is scaled to."""
+
+    lr = 0.04
+
+
+class OtherByChance(OfAnotherName):
+    lr = 0.04
+
+
 class Multiple(Net):
     lr = 0.1
 
@@ -104,6 +130,9 @@ class Cycle(Net):
         (WithoutLr, [0.01]),
         (Literal, [0.01]),
         (OfAnotherName, [0.01]),
+        (OfBothNames, [0.01, 0.02]),
+        (LiteralByChance, [0.01]),
+        (OtherByChance, [0.01]),
         (Multiple, [0.01]),
         (Groups, [0.01, 0.3]),
         (WithoutLrButSteps, [0.01]),
@@ -124,7 +153,7 @@ def test_of_what_it_tries_the_module_keeps_nothing(job: Job) -> None:
 
         def on_train_start(self) -> None:
             assert self.optimizer is self.trainer.optimizers[0]
-            assert self.lr == 0.05
+            assert self.lr == pytest.approx(0.05)
 
     assert job.rates(Keeps((0.9,))) == pytest.approx([0.01])
 
@@ -243,4 +272,4 @@ class Consumes(Net):
 
 def test_optimizers_that_can_be_built_only_once_train_with_a_warning(job: Job) -> None:
     with pytest.warns(UserWarning, match="fails the second time .KeyError: 'factor'"):
-        assert job.rates(Consumes()) == [0.1 / 2 * 0.5]
+        assert job.rates(Consumes()) == pytest.approx([0.1 / 2 * 0.5])

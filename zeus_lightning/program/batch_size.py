@@ -14,7 +14,7 @@ from typing import Any, Literal, SupportsIndex
 from lightning.pytorch import LightningModule, Trainer
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.program.injection import get_from, holders
+from zeus_lightning.program.holders import get_from, holders
 
 FROM_DATASETS = (
     "LightningDataModule.from_datasets() fixes the batch size: write a class of its own for the "

@@ -21,7 +21,7 @@ def log_hyperparameters(trainer: Trainer, module: LightningModule, batch_size: i
         if getattr(owner, "_log_hyperparams", False):
             values |= owner.hparams_initial
     values.pop("_class_path", None)  # LightningCLI's
-    rates = sorted(set(base_rates(trainer.optimizers)))
+    rates = sorted({float(f"{rate:.12g}") for rate in base_rates(trainer.optimizers)})
     values["zeus/batch_size"] = batch_size
     if rates:
         values["zeus/lr"] = rates[0] if len(rates) == 1 else ", ".join(map(str, rates))

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterator, MutableMapping
+from collections.abc import MutableMapping
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ from lightning.pytorch import LightningModule
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.program import lr_scaling
+from zeus_lightning.program.holders import get_from, holders, set_on
 
 
 class _Change(NamedTuple):
@@ -17,14 +18,6 @@ class _Change(NamedTuple):
     name: str
     original: Any
     injected: Any
-
-
-class LearningRate(NamedTuple):
-    """A module's learning rate: its attribute, the program's own value, and the scaled one."""
-
-    name: str
-    original: float
-    injected: float
 
 
 class Injection:
@@ -37,33 +30,35 @@ class Injection:
     def __init__(self, module: LightningModule) -> None:
         self._module = module
         self._changes: list[_Change] = []
-        self.lr: LearningRate | None = None
+        self._rates: list[_Change] = []  # of these, the learning rates
 
     def set_batch_size(self, name: str, batch_size: int) -> None:
         """Set the per-device batch size, an attribute of this name."""
-        self._set(name, batch_size)
+        for holder in list(holders(self._module, name)):
+            self._set(holder, name, get_from(holder, name.rpartition(".")[2]), batch_size)
 
     def scale_lr(self, factor: float) -> None:
-        """Scale the module's learning rate, if it has one."""
-        found = lr_scaling.find_lr(self._module)
-        if found is not None:
-            name, lr = found
-            self.lr = LearningRate(name, lr, lr * factor)
-            self._set(name, lr * factor)
+        """Scale the module's learning rates, if it has any."""
+        for holder, name, lr in lr_scaling.find_rates(self._module):
+            # one float above, so that no other rate equals it by chance
+            scaled = math.nextafter(lr_scaling.as_printed(lr) * factor, math.inf)
+            self._set(holder, name, lr, scaled)
+            self._rates.append(self._changes[-1])
 
     def scale_optimizers(self, factor: float) -> bool:
-        """Scale the optimizers' rates, unless they were built from the scaled learning rate.
+        """Scale the optimizers' rates, unless they were built from a scaled learning rate.
 
         Returns:
             Whether they were scaled here.
         """
         trainer = self._module.trainer
         rates = lr_scaling.base_rates(trainer.optimizers)
-        if self.lr is not None:
-            if any(math.isclose(rate, self.lr.injected) for rate in rates):
-                return False
+        if any(change.injected in rates for change in self._rates):
+            return False
+        if self._rates:
+            originals = [(each.holder, each.name, each.original) for each in self._rates]
             try:
-                unscaled = lr_scaling.rates_with(self._module, self.lr.name, self.lr.original)
+                unscaled = lr_scaling.rates_with(self._module, originals)
             except Exception as error:  # noqa: BLE001 - of the user's code, which has worked once
                 warnings.warn(
                     "zeus: whether the optimizers follow the scaled learning rate is unknown, for "
@@ -90,38 +85,20 @@ class Injection:
 
     def undo(self) -> None:
         """Restore the original values; one that has been changed since stays."""
+        self._rates.clear()
         while self._changes:
             change = self._changes.pop()
             name = change.name.rpartition(".")[2]
             if get_from(change.holder, name) == change.injected:
-                _set(change.holder, name, change.original)
+                set_on(change.holder, name, change.original)
 
-    def _set(self, name: str, value: float) -> None:
-        last = name.rpartition(".")[2]
-        for holder in list(holders(self._module, name)):
-            original = get_from(holder, last)
-            try:
-                _set(holder, last, value)
-            except AttributeError as error:
-                text = f"{name} cannot be set to {value} on {type(holder).__name__} ({error})"
-                raise ZeusConfigError(f"{text}; make it a plain attribute") from None
-            self._changes.append(_Change(holder, name, original, value))
-
-
-def holders(module: LightningModule, name: str) -> Iterator[Any]:
-    """Yield what has a value of a name: the module, its hparams, its datamodule, and their hparams.
-
-    For a name with dots, such as `data.batch_size`, yield what has its last part.
-    """
-    datamodule = getattr(module.trainer, "datamodule", None)
-    *path, last = name.split(".")
-    for owner in (module, datamodule):
-        for root in (owner, getattr(owner, "hparams", None)):
-            holder = root
-            for part in path:
-                holder = get_from(holder, part) if _has(holder, part) else None
-            if _has(holder, last):
-                yield holder
+    def _set(self, holder: Any, name: str, original: Any, value: float) -> None:
+        try:
+            set_on(holder, name.rpartition(".")[2], value)
+        except AttributeError as error:
+            text = f"{name} cannot be set to {value} on {type(holder).__name__} ({error})"
+            raise ZeusConfigError(f"{text}; make it a plain attribute") from None
+        self._changes.append(_Change(holder, name, original, value))
 
 
 def _replaced(saved: Any, change: _Change, depth: int = 0) -> Any:
@@ -136,19 +113,3 @@ def _replaced(saved: Any, change: _Change, depth: int = 0) -> Any:
     copied = copy(saved)
     copied[part] = value
     return copied
-
-
-def _has(holder: Any, name: str) -> bool:
-    return name in holder if isinstance(holder, MutableMapping) else hasattr(holder, name)
-
-
-def get_from(holder: Any, name: str) -> Any:
-    """The value of a name, of a mapping or of an object."""
-    return holder[name] if isinstance(holder, MutableMapping) else getattr(holder, name)
-
-
-def _set(holder: Any, name: str, value: Any) -> None:
-    if isinstance(holder, MutableMapping):
-        holder[name] = value
-    else:
-        setattr(holder, name, value)

@@ -15,7 +15,7 @@ from zeus_lightning.environment import BASELINE_POLICY, BASELINE_SUFFIX, is_base
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import MAX_METRIC, JobSpec
 from zeus_lightning.program import batch_size as sizes
-from zeus_lightning.program.lr_scaling import LRScaling, find_lr
+from zeus_lightning.program.lr_scaling import LRScaling, find_rates
 from zeus_lightning.ranks.run_meter import RunMeter
 
 _OPTIONAL = ("job_id", "default_batch_size", "max_epochs", "beta_knob", "seed", "lr_scaling")
@@ -90,7 +90,7 @@ class JobArguments:
                 "Trainer"
             )
         if self.lr_scaling is not None:
-            find_lr(module)  # an invalid one is an error
+            find_rates(module)  # an invalid one is an error
         share = sizes.share(trainer, self.batch_size_scope)
         found = sizes.find_batch_size(trainer, module, self.batch_size_attribute) * share
         default = operator.index(self.default_batch_size or found)

@@ -6,15 +6,11 @@ from numbers import Real
 from typing import Any, Literal
 
 from lightning.pytorch import LightningModule
-from lightning.pytorch.utilities.parsing import (
-    lightning_getattr,
-    lightning_hasattr,
-    lightning_setattr,
-)
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from zeus_lightning.errors import ZeusConfigError
+from zeus_lightning.program.holders import get_from, holders, set_on
 
 LRScaling = Literal["linear", "sqrt"]
 
@@ -29,17 +25,33 @@ def lr_factor(rule: LRScaling, batch_size: int, default_batch_size: int) -> floa
     return ratio if rule == "linear" else math.sqrt(ratio)
 
 
-def find_lr(module: LightningModule) -> tuple[str, float] | None:
-    """Name and value of the learning rate: on the module, its hparams or the datamodule."""
-    for name in ("lr", "learning_rate"):
-        if lightning_hasattr(module, name):
-            lr = lightning_getattr(module, name)
-            if isinstance(lr, bool) or not isinstance(lr, Real) or not float(lr) > 0:
-                raise ZeusConfigError(
-                    f"{type(module).__name__}.{name} is {lr!r}; lr_scaling needs a positive number"
-                )
-            return name, float(str(lr))  # as it is printed, also numpy's in single precision
-    return None
+def find_rates(module: LightningModule) -> list[tuple[Any, str, Any]]:
+    """What has a learning rate, its name there, and the rate: module, datamodule and hparams.
+
+    Raises:
+        ZeusConfigError: What has the name of a learning rate is not a positive number.
+    """
+    found = [
+        (holder, name, get_from(holder, name))
+        for name in ("lr", "learning_rate")
+        for holder in holders(module, name)
+    ]
+    rates = [each for each in found if _is_rate(each[2])]
+    if found and not rates:
+        _, name, value = found[0]
+        raise ZeusConfigError(
+            f"{type(module).__name__}.{name} is {value!r}; lr_scaling needs a positive number"
+        )
+    return rates
+
+
+def _is_rate(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and float(value) > 0
+
+
+def as_printed(rate: Any) -> float:
+    """A rate as it is printed: numpy's 0.1 in single precision is 0.1, not 0.10000000149."""
+    return float(str(rate))
 
 
 def base_rates(optimizers: Iterable[Optimizer]) -> list[float]:
@@ -51,17 +63,24 @@ def base_rates(optimizers: Iterable[Optimizer]) -> list[float]:
     ]
 
 
-def rates_with(module: LightningModule, name: str, lr: float) -> list[float]:
-    """The rates of the optimizers that the module builds with another learning rate.
+def rates_with(module: LightningModule, rates: list[tuple[Any, str, Any]]) -> list[float]:
+    """The rates of the optimizers that the module builds with other learning rates.
 
     They are dropped, and what `configure_optimizers` sets on the module is taken back.
+
+    Args:
+        module: The module.
+        rates: What has the learning rates, their names there, and the rates, as in `find_rates`.
     """
-    attributes, current = dict(vars(module)), lightning_getattr(module, name)
+    attributes = dict(vars(module))
+    current = [(holder, name, get_from(holder, name)) for holder, name, _ in rates]
     try:
-        lightning_setattr(module, name, lr)
+        for each in rates:
+            set_on(*each)
         return base_rates(_optimizers_in(module.configure_optimizers()))
     finally:
-        lightning_setattr(module, name, current)
+        for each in current:
+            set_on(*each)
         vars(module).clear()
         vars(module).update(attributes)
 

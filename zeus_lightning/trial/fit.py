@@ -170,7 +170,8 @@ class Fit:
         rule = self.arguments.lr_scaling
         if rule is not None:
             self._lr_factor = lr_factor(rule, batch_size, self.job.default_batch_size)
-            self.injection.scale_lr(self._lr_factor)
+            if self._lr_factor != 1:
+                self.injection.scale_lr(self._lr_factor)
 
     def check_optimizers(self) -> None:
         """Scale the optimizers' rates if they ignore the module's, and log what is trained with."""

@@ -14,8 +14,9 @@ from torch.optim import SGD, AdamW, Optimizer, lr_scheduler
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.program.lr_scaling import (
     LRScaling,
+    as_printed,
     base_rates,
-    find_lr,
+    find_rates,
     lr_factor,
     scale_groups,
 )
@@ -38,12 +39,30 @@ def test_the_default_is_unscaled_and_the_way_back_gives_it_again(
     assert there_and_back == pytest.approx(1.0)
 
 
+class Program(Net):
+    """Has hyperparameters, and no Trainer."""
+
+    trainer = None
+
+    def __init__(self, **hparams: Any) -> None:
+        super().__init__()
+        self.save_hyperparameters(hparams)
+
+
 @pytest.mark.parametrize("lr", [0.1, np.float32(0.1), np.float64(0.1)])
 def test_a_rate_may_be_numpys(lr: float) -> None:
-    module = Net()
+    module = Program()
     module.lr = lr
-    assert find_lr(module) == ("lr", 0.1)
-    assert type(find_lr(module)[1]) is float
+    ((holder, name, found),) = find_rates(module)
+    assert (holder, name) == (module, "lr")
+    assert as_printed(found) == 0.1
+
+
+def test_of_what_has_a_rates_name_at_least_one_must_be_a_positive_number() -> None:
+    module = Program(lr=None, learning_rate=0.02)
+    assert find_rates(module) == [(module.hparams, "learning_rate", 0.02)]
+    with pytest.raises(ZeusConfigError, match=r"Program\.lr is None; lr_scaling needs a positive"):
+        find_rates(Program(lr=None, learning_rate=0))
 
 
 def sequence(optimizer: Optimizer) -> Any:
