@@ -49,7 +49,7 @@ class Calls(Logger):
         pass
 
 
-@pytest.mark.parametrize(("groups", "lr"), [(False, 0.05), (True, "0.05, 0.3")])
+@pytest.mark.parametrize(("groups", "lr"), [(False, 0.05), (True, "0.05, 0.15")])
 def test_the_first_call_of_a_logger_has_all_of_them(
     service: ServiceProcess, groups: bool, lr: Any
 ) -> None:

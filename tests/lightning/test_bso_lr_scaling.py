@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import LearningRateFinder, ModelCheckpoint
 from lightning.pytorch.cli import LightningCLI
@@ -20,8 +21,14 @@ class Rates(Callback):
     """The optimizers' rates, by groups, as training starts."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        groups = trainer.optimizers[0].param_groups
+        groups = [group for each in trainer.optimizers for group in each.param_groups]
         self.seen = [group.get("max_lr", group["lr"]) for group in groups]
+        of_schedulers = [
+            rate
+            for config in trainer.lr_scheduler_configs
+            for rate in getattr(config.scheduler, "base_lrs", ())
+        ]
+        assert of_schedulers in ([], [group.get("initial_lr") for group in groups])
 
 
 class Job:
@@ -102,13 +109,37 @@ class Multiple(Net):
 
 
 class Groups(Net):
-    """One group has a rate of its own."""
+    """One group has the rate, one a multiple of it, and one a rate of its own."""
 
     lr = 0.02
 
+    def __init__(self, val_acc: tuple[float, ...]) -> None:
+        super().__init__(val_acc)
+        self.scale = torch.nn.Parameter(torch.ones(1))
+
     def configure_optimizers(self) -> Any:
-        groups = [{"params": self.layer.weight}, {"params": self.layer.bias, "lr": 0.3}]
-        return {"optimizer": SGD(groups, lr=self.lr)}
+        groups = [
+            {"params": self.layer.weight},
+            {"params": self.layer.bias, "lr": self.lr / 10},
+            {"params": self.scale, "lr": 0.3},
+        ]
+        optimizer = SGD(groups, lr=self.lr)
+        return {"optimizer": optimizer, "lr_scheduler": MultiStepLR(optimizer, [2])}
+
+
+class TwoOptimizers(Net):
+    """Two optimizers, each with a scheduler; the rate of the second has another name."""
+
+    lr, rate_of_bias = 0.02, 0.4
+
+    def __init__(self, val_acc: tuple[float, ...]) -> None:
+        super().__init__(val_acc)
+        self.automatic_optimization = False
+
+    def configure_optimizers(self) -> Any:
+        weight = SGD([self.layer.weight], lr=self.lr)
+        bias = SGD([self.layer.bias], lr=self.rate_of_bias)
+        return [weight, bias], [MultiStepLR(weight, [2]), MultiStepLR(bias, [2])]
 
 
 class WithoutLrButSteps(Net):
@@ -134,7 +165,8 @@ class Cycle(Net):
         (LiteralByChance, [0.01]),
         (OtherByChance, [0.01]),
         (Multiple, [0.01]),
-        (Groups, [0.01, 0.3]),
+        (Groups, [0.01, 0.001, 0.15]),
+        (TwoOptimizers, [0.01, 0.2]),
         (WithoutLrButSteps, [0.01]),
         (Cycle, [0.01]),
     ],

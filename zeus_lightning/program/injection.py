@@ -45,20 +45,21 @@ class Injection:
             self._set(holder, name, lr, scaled)
             self._rates.append(self._changes[-1])
 
-    def scale_optimizers(self, factor: float) -> bool:
-        """Scale the optimizers' rates, unless they were built from a scaled learning rate.
+    def scale_optimizers(self, factor: float) -> int:
+        """Scale the rates of the parameter groups that were not built from a scaled learning rate.
 
         Returns:
-            Whether they were scaled here.
+            The number of groups that were scaled here.
         """
         trainer = self._module.trainer
         rates = lr_scaling.base_rates(trainer.optimizers)
-        if any(change.injected in rates for change in self._rates):
-            return False
-        if self._rates:
+        injected = [change.injected for change in self._rates]
+        ignoring = [rate not in injected for rate in rates]
+        if any(ignoring) and injected:  # they may be multiples of it
             originals = [(each.holder, each.name, each.original) for each in self._rates]
             try:
                 unscaled = lr_scaling.rates_with(self._module, originals)
+                ignoring = [one == other for one, other in zip(rates, unscaled, strict=True)]
             except Exception as error:  # noqa: BLE001 - of the user's code, which has worked once
                 warnings.warn(
                     "zeus: whether the optimizers follow the scaled learning rate is unknown, for "
@@ -66,12 +67,12 @@ class Injection:
                     f"{error}); their rates stay as they are",
                     stacklevel=2,
                 )
-                return False
-            if unscaled != rates:
-                return False  # a multiple of it
-        schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
-        lr_scaling.scale_groups(trainer.optimizers, schedulers, factor)
-        return True
+                return 0
+        if any(ignoring):
+            schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+            factors = [factor if each else 1.0 for each in ignoring]
+            lr_scaling.scale_groups(trainer.optimizers, schedulers, factors)
+        return sum(ignoring)
 
     def restore_in(self, checkpoint: dict[str, Any]) -> None:
         """Restore the original values in a checkpoint's hyperparameters.

@@ -1,7 +1,8 @@
 """Scale a module's learning rate with its batch size."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from numbers import Real
 from typing import Any, Literal
 
@@ -86,30 +87,46 @@ def rates_with(module: LightningModule, rates: list[tuple[Any, str, Any]]) -> li
 
 
 def scale_groups(
-    optimizers: Iterable[Optimizer], schedulers: Iterable[object], factor: float
+    optimizers: Iterable[Optimizer], schedulers: Iterable[object], factors: Sequence[float]
 ) -> None:
     """Multiply the rates of optimizers, and those that schedulers keep.
+
+    Args:
+        optimizers: The optimizers.
+        schedulers: Their schedulers.
+        factors: What to multiply with, for each parameter group of all optimizers, in order.
 
     Raises:
         ZeusConfigError: A scheduler is not torch's, nor derived from one of torch's.
     """
-    schedulers = list(_flattened(schedulers))
-    for scheduler in schedulers:
+    of_torch = []
+    for scheduler in _flattened(schedulers):
         if not isinstance(scheduler, LRScheduler):
             raise ZeusConfigError(
                 "configure_optimizers() does not take the learning rate from the module's 'lr' or "
                 f"'learning_rate', and lr_scaling cannot change it in {type(scheduler).__name__}; "
                 "use that attribute, or leave lr_scaling out"
             )
+        of_torch.append(scheduler)
+    remaining = iter(factors)
     for optimizer in optimizers:
-        for group in (*optimizer.param_groups, optimizer.defaults):
-            for key in ("lr", "initial_lr", "max_lr", "min_lr"):
-                if group.get(key) is not None:
-                    group[key] = group[key] * factor
-    for scheduler in schedulers:
-        for name in ("base_lrs", "max_lrs", "_last_lr"):
-            if hasattr(scheduler, name):
-                setattr(scheduler, name, [lr * factor for lr in getattr(scheduler, name)])
+        groups = optimizer.param_groups
+        own = list(islice(remaining, len(groups)))
+        for group, factor in zip(groups, own, strict=True):
+            _scale(group, factor)
+        if len(set(own)) == 1:  # for groups that are added later
+            _scale(optimizer.defaults, own[0])
+        for scheduler in of_torch:
+            for name in ("base_lrs", "max_lrs", "_last_lr"):
+                if scheduler.optimizer is optimizer and hasattr(scheduler, name):
+                    rates = zip(getattr(scheduler, name), own, strict=True)
+                    setattr(scheduler, name, [lr * factor for lr, factor in rates])
+
+
+def _scale(group: dict[str, Any], factor: float) -> None:
+    for key in ("lr", "initial_lr", "max_lr", "min_lr"):
+        if group.get(key) is not None:
+            group[key] = group[key] * factor
 
 
 def _flattened(schedulers: Iterable[object]) -> Iterator[object]:

@@ -185,8 +185,9 @@ class Fit:
             )
             if scaled:
                 rank_zero_info(
-                    f"zeus: configure_optimizers() of {type(self.module).__name__} uses no scaled "
-                    f"learning rate; multiplied the optimizers' own by {self._lr_factor:.6g}"
+                    f"zeus: multiplied the learning rates of {scaled} parameter groups by "
+                    f"{self._lr_factor:.6g}: configure_optimizers() of "
+                    f"{type(self.module).__name__} does not take them from 'lr' or 'learning_rate'"
                 )
         log_hyperparameters(self.trainer, self.module, self._batch_size)
 

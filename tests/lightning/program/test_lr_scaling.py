@@ -123,7 +123,7 @@ def test_scaled_groups_run_through_the_schedule_that_a_scaled_rate_would(
     schedule: str, tensor: bool
 ) -> None:
     optimizer, schedulers = built(schedule, 0.1, tensor)
-    scale_groups([optimizer], schedulers, 0.5)
+    scale_groups([optimizer], schedulers, [0.5, 0.5])
     seen, expected = rates(optimizer, schedulers), rates(*built(schedule, 0.05, tensor))
     for now, wanted in zip(seen, expected, strict=True):
         assert now == pytest.approx(wanted)
@@ -140,5 +140,5 @@ class Foreign:
 def test_a_scheduler_of_another_kind_is_an_error_that_changes_nothing() -> None:
     optimizer, _ = built("none", 0.1, False)
     with pytest.raises(ZeusConfigError, match="lr_scaling cannot change it in Foreign"):
-        scale_groups([optimizer], [Foreign()], 0.5)
+        scale_groups([optimizer], [Foreign()], [0.5, 0.5])
     assert base_rates([optimizer]) == [0.1, 0.025]
