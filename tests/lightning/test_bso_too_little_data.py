@@ -94,7 +94,7 @@ class TakesDicts(Net):
     ("kind", "few"),
     [
         ("loader", "loader 1 of 2: a device gets 64 samples, and"),
-        ("sampler", "full, as every batch is: a device gets 64 samples, and"),
+        ("sampler", "so nothing was trained: a device gets 64 samples, and"),
         ("sized", "a device gets 64 samples, and"),
         ("stream", "a device gets 64 samples, and"),
         ("workers", "a device gets 64 samples for its 2 workers, and"),
@@ -112,7 +112,7 @@ def test_a_batch_size_larger_than_the_data_of_a_loader_that_drops_the_last_batch
     with pytest.raises(ZeusTrialFailed) as error:
         trainer(zeus(service.url, job_id=job, **sizes), steps).fit(TakesDicts(), DropsLast(kind))
     assert steps.count == 0
-    assert f"{few} a batch has 128; nothing was trained" in str(error.value)
+    assert f"{few} a batch has 128" in str(error.value)
     assert "datamodule DropsLast" in str(error.value)
     again = zeus(service.url, job_id=job, **sizes)
     trainer(again).fit(TakesDicts(), DropsLast(kind))
@@ -120,16 +120,43 @@ def test_a_batch_size_larger_than_the_data_of_a_loader_that_drops_the_last_batch
     assert outcomes(service.url, job) == ["converged", "not_converged", "converged"]
 
 
+class OwnLoader:
+    """Tells nobody how many samples it has."""
+
+    def __init__(self, samples: Any, batch_size: int) -> None:
+        self.samples, self.batch_size = samples, batch_size
+
+    def __iter__(self) -> Any:
+        for first in range(0, len(self.samples) - self.batch_size + 1, self.batch_size):
+            yield self.samples[first : first + self.batch_size]
+
+
+class WithOwnLoader(Data):
+    def train_dataloader(self) -> Any:
+        return OwnLoader(self.samples, self.batch_size)
+
+
 @pytest.mark.parametrize("data", [DropsLast("empty"), Nothing()])
 def test_a_run_without_any_data_is_an_error_that_teaches_nothing(
     service: ServiceProcess, data: Data
 ) -> None:
     callback = zeus(service.url)
-    with pytest.raises(
-        ZeusConfigError, match=f"{type(data).__name__} has no batch, so nothing was trained"
-    ):
+    message = rf"{type(data).__name__} has no batch .* trained: there is no data, or less than a"
+    with pytest.raises(ZeusConfigError, match=message):
         trainer(callback).fit(TakesDicts(), data)
-    assert outcomes(service.url, callback.job.job_id) == ["withdrawn"]
+    assert outcomes(service.url, callback.job.job_id) == ["errored"]
+
+
+def test_a_batch_size_whose_loader_has_no_batch_and_an_unknown_length_does_not_hold_up_the_job(
+    service: ServiceProcess,
+) -> None:
+    sizes = {"job_id": new_job(), "batch_sizes": [64, 128], "default_batch_size": 128}
+    for _ in range(3):
+        with pytest.raises(ZeusConfigError, match="less than a batch of 128"):
+            trainer(zeus(service.url, **sizes)).fit(Net(), WithOwnLoader())
+    again = zeus(service.url, **sizes)
+    trainer(again).fit(Net(), WithOwnLoader())
+    assert (again.trial.batch_size, again.outcome) == (64, "converged")
 
 
 class Stops(Callback):

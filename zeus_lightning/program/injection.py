@@ -39,6 +39,8 @@ class Injection:
 
     def scale_lr(self, factor: float) -> None:
         """Scale the module's learning rates, if it has any."""
+        if factor == 1:
+            return
         for holder, name, lr in lr_scaling.find_rates(self._module):
             # one float above, so that no other rate equals it by chance
             scaled = math.nextafter(lr_scaling.as_printed(lr) * factor, math.inf)

@@ -38,7 +38,7 @@ def build_probe(
     injection = Injection(module)
     injection.set_batch_size(attribute, batch_size)
     source = trainer.fit_loop._data_source
-    attributes = dict(vars(source.instance))
+    build, attributes = getattr(source.instance, source.name), dict(vars(source.instance))
     try:
         with isolate_rng(include_cuda=False):
             return Probe(batch_size, _sizes(source.dataloader()))
@@ -52,6 +52,8 @@ def build_probe(
     finally:
         vars(source.instance).clear()
         vars(source.instance).update(attributes)
+        if hasattr(build, "cache_clear"):  # of functools.cache
+            build.cache_clear()
         injection.undo()
 
 
@@ -69,7 +71,7 @@ def check_loaders(
     Returns:
         Whether the batch size of every loader could be read.
     """
-    sizes = _sizes(trainer.train_dataloader)
+    sizes, first = _sizes(trainer.train_dataloader), probe
     if probe is None and any(size not in (None, batch_size) for size in sizes):
         probe = build_probe(trainer, module, attribute, 2 * batch_size)
     if probe is None or len(probe.sizes) != len(sizes):
@@ -84,6 +86,11 @@ def check_loaders(
         )
         if is_from_datasets(trainer):
             remedy = FROM_DATASETS
+        elif first is not None and size == other == first.batch_size:
+            remedy = (
+                "it keeps the first loader that it builds, or its size is constant: build one at "
+                f"each call, with batch_size=self.{attribute}"
+            )
         which = f"loader {index + 1} of {len(sizes)} in " if len(sizes) > 1 else ""
         raise ZeusConfigError(
             f"{attribute} was set to {tried} per device, but {which}the train_dataloader() of "

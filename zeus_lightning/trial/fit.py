@@ -170,8 +170,7 @@ class Fit:
         rule = self.arguments.lr_scaling
         if rule is not None:
             self._lr_factor = lr_factor(rule, batch_size, self.job.default_batch_size)
-            if self._lr_factor != 1:
-                self.injection.scale_lr(self._lr_factor)
+            self.injection.scale_lr(self._lr_factor)
 
     def check_optimizers(self) -> None:
         """Scale the optimizers' rates if they ignore the module's, and log what is trained with."""
@@ -186,8 +185,7 @@ class Fit:
             if scaled:
                 rank_zero_info(
                     f"zeus: multiplied the learning rates of {scaled} parameter groups by "
-                    f"{self._lr_factor:.6g}: configure_optimizers() of "
-                    f"{type(self.module).__name__} does not take them from 'lr' or 'learning_rate'"
+                    f"{self._lr_factor:.6g}, which are not the module's 'lr' or 'learning_rate'"
                 )
         log_hyperparameters(self.trainer, self.module, self._batch_size)
 
@@ -393,23 +391,23 @@ class Fit:
         That is a verdict against the batch size, if there are fewer samples in the data.
 
         Raises:
-            ZeusConfigError: There are none, or it is unknown how many.
+            ZeusConfigError: There are none, or it is unknown how many: it may be the batch size.
         """
-        reporter = self._reporter
-        if reporter is None:
+        if (reporter := self._reporter) is None:
             return
-        batch_size = reporter.record.trial.batch_size // self._share()
-        loader = f"the train_dataloader() of {sizes.data_owner(self.trainer, self.module)}"
-        found = gather(self._strategy, loader_checks.too_few_samples(self.trainer, batch_size))
+        size = reporter.record.trial.batch_size // self._share()
+        found = gather(self._strategy, loader_checks.too_few_samples(self.trainer, size))
         few = next(filter(None, found), None)
-        if few is None:
-            raise ZeusConfigError(f"{loader} has no batch, so nothing was trained")
         reason = (
-            f"{loader} drops its last batch if that is not full, as every batch is: {few}; nothing "
-            "was trained"
+            f"the train_dataloader() of {sizes.data_owner(self.trainer, self.module)} has no batch "
+            "(drop_last=True drops one that is not full), so nothing was trained: "
+            + (few or f"there is no data, or less than a batch of {size}")
         )
-        answer = on_rank_zero(self._strategy, lambda: reporter.end("not_converged", reason))
+        outcome: Outcome = "not_converged" if few else "errored"
+        answer = on_rank_zero(self._strategy, lambda: reporter.end(outcome, reason))
         self._apply(answer, reporter.record)
+        if few is None:
+            raise ZeusConfigError(reason)
 
     def close(self, outcome: Outcome, reason: str) -> SavedTrial | None:
         """End a trial that is still open, from this rank alone, and restore the program.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from programs import Data, Net, new_job, trainer, zeus
 from service_process import ServiceProcess
 from torch.utils.data import DataLoader
+
+from zeus_lightning import ZeusConfigError
 
 
 class Watched(Data):
@@ -60,14 +63,41 @@ class KeepsFirst(Data):
         return self.loader
 
 
-def test_a_program_that_keeps_its_first_loader_is_not_refused(service: ServiceProcess) -> None:
+class Caches(Data):
+    @functools.cache  # noqa: B019 - what the test is about; the objects are small
+    def train_dataloader(self) -> Any:
+        return super().train_dataloader()
+
+
+class KeepsItElsewhere(Data):
+    """Keeps its first loader where nobody else looks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[Any] = []
+
+    def train_dataloader(self) -> Any:
+        self.kept.append(super().train_dataloader())
+        return self.kept[0]
+
+
+@pytest.mark.parametrize("data", [KeepsFirst, Caches])
+def test_a_program_that_keeps_its_first_loader_is_not_refused(
+    service: ServiceProcess, data: type[Data]
+) -> None:
     job, lengths = new_job(), []
     for _ in range(2):
         net, callback = Net(), zeus(service.url, job_id=job)
-        trainer(callback).fit(net, KeepsFirst())
+        trainer(callback).fit(net, data())
         assert callback.outcome == "converged"
         lengths.append(net.batch_lengths)
     assert lengths == [{8}, {4}]
+
+
+def test_one_that_keeps_it_elsewhere_is_refused_with_what_it_does(service: ServiceProcess) -> None:
+    message = "set to 8 .* has batches of 4; it keeps the first loader that it builds, or its size"
+    with pytest.raises(ZeusConfigError, match=message):
+        trainer(zeus(service.url)).fit(Net(), KeepsItElsewhere())
 
 
 class CountsSteps(Net):
