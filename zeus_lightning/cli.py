@@ -22,7 +22,7 @@ from zeus_lightning.meters.gpu import GpuMeter
 from zeus_lightning.meters.nvml import NvmlMeter, find_gpu, finds_gpu
 from zeus_lightning.meters.rapl import open_rapl
 from zeus_lightning.power import summary
-from zeus_lightning.power.limits import PowerLimit
+from zeus_lightning.power.limits import GpuLimit
 from zeus_lightning.power.open_limit import open_limit
 from zeus_lightning.power.profile import PowerProfile
 from zeus_lightning.power.restore import check_settable, records_folder, restore_all
@@ -266,7 +266,7 @@ def _one_gpu(
         yield Finding("power limit", where, False, error.message, needed=False)
 
 
-def _permission(limit: PowerLimit, where: str, *, needed: bool) -> Finding:
+def _permission(limit: GpuLimit, where: str, *, needed: bool) -> Finding:
     try:
         left_behind = check_settable(limit)
     except ZeusPowerError as error:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
-from zeus_lightning.errors import ZeusMeterError, ZeusPowerError
+from zeus_lightning.errors import ZeusMeterError
 from zeus_lightning.meters import amd
-from zeus_lightning.power.limits import PowerLimit
-from zeus_lightning.zeusd import ZeusdError
+from zeus_lightning.power.limits import GpuLimit
 
 _NEEDED = (
     "setting power limits needs root: run as root, or let an administrator run zeusd, and set "
@@ -16,8 +14,8 @@ _NEEDED = (
 )
 
 
-class AmdPowerLimit(PowerLimit):
-    """The power limit of one AMD GPU, which is named as for `AmdMeter`; see `PowerLimit`.
+class AmdLimit(GpuLimit):
+    """The power limit of one AMD GPU, which is named as for `AmdMeter`.
 
     AMD SMI counts in microwatts; the limits here are in milliwatts, as they are for all GPUs.
     """
@@ -42,24 +40,16 @@ class AmdPowerLimit(PowerLimit):
         found = self._amdsmi.amdsmi_get_energy_count(self._handle)
         return int(found["energy_accumulator"] * found["counter_resolution"] / 1e3)
 
-    @contextmanager
-    def _explained(self, doing: str) -> Iterator[None]:
-        try:
-            yield
-        except ZeusdError as error:
-            raise ZeusPowerError(
-                f"cannot {doing} GPU {self.uuid}: {error}", {"cause": error.cause}
-            ) from error
-        except ZeusMeterError as error:
-            raise ZeusPowerError(error.message, {"cause": "driver"}) from error
-        except amd.load().AmdSmiException as error:
-            statuses = self._amdsmi.amdsmi_wrapper
-            code = error.get_error_code() if hasattr(error, "get_error_code") else None
-            cause, remedy = {
-                statuses.AMDSMI_STATUS_NO_PERM: ("no_permission", _NEEDED),
-                statuses.AMDSMI_STATUS_NOT_SUPPORTED: ("no_power_control", "it has no power limit"),
-            }.get(code, ("driver", "see whether `amd-smi monitor` works here"))
-            info = " ".join(str(error).split())
-            raise ZeusPowerError(
-                f"cannot {doing} GPU {self.uuid}: {info}; {remedy}", {"cause": cause}
-            ) from error
+    def _explain(self, error: Exception) -> tuple[str, str, str] | None:
+        works = "see whether `amd-smi monitor` works here"
+        if isinstance(error, ZeusMeterError):
+            return error.message, "driver", works
+        if not isinstance(error, amd.load().AmdSmiException):
+            return None
+        statuses = self._amdsmi.amdsmi_wrapper
+        code = error.get_error_code() if hasattr(error, "get_error_code") else None
+        causes = {
+            statuses.AMDSMI_STATUS_NO_PERM: ("no_permission", _NEEDED),
+            statuses.AMDSMI_STATUS_NOT_SUPPORTED: ("no_power_control", "it has no power limit"),
+        }
+        return (" ".join(str(error).split()), *causes.get(code, ("driver", works)))

@@ -11,7 +11,7 @@ import torch
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError, ZeusPowerError
 from zeus_lightning.meters import EnergyMeter, Reading, open_meter
 from zeus_lightning.meters.gpu import GpuMeter
-from zeus_lightning.power.limits import PowerLimit
+from zeus_lightning.power.limits import GpuLimit
 from zeus_lightning.power.open_limit import open_limit
 from zeus_lightning.power.profiler import Disturbance, Window
 from zeus_lightning.power.restore import TemporaryLimit
@@ -47,7 +47,7 @@ class Gpus:
     ) -> None:
         self._meter = open_meter(meter, device)
         self._owns_meter = isinstance(meter, str)
-        self._limits: list[PowerLimit] = []
+        self._limits: list[GpuLimit] = []
         self._controlled: list[TemporaryLimit] = []
         self._window_start: Reading | None = None
         self._counters: list[tuple[int, ...]] = []  # read since the window's start

@@ -3,48 +3,35 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 
-import pynvml
-
 from zeus_lightning.errors import ZeusPowerError
-from zeus_lightning.meters.nvml import find_gpu, shut_down
 from zeus_lightning.zeusd import Zeusd, ZeusdError
 
-_NEEDED = (
-    "setting power limits needs root or the capability CAP_SYS_ADMIN: run as root, in a container "
-    "with `--cap-add SYS_ADMIN`; or let an administrator run zeusd, and set ZEUSD_SOCK_PATH; or "
-    'pass on_no_permission="observe" to train without setting limits'
-)
-_NOT_CONTROLLED = (
-    "its power cannot be controlled, as under MIG and on some laptops and virtual machines"
-)
 _COMPARISONS = 2  # two GPUs that have spent the same energy by chance differ later
-_CAUSES: dict[int, tuple[str, str]] = {
-    pynvml.NVML_ERROR_NO_PERMISSION: ("no_permission", _NEEDED),
-    pynvml.NVML_ERROR_NOT_SUPPORTED: ("no_power_control", _NOT_CONTROLLED),
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: ("no_power_control", _NOT_CONTROLLED),
-    pynvml.NVML_ERROR_GPU_IS_LOST: ("gpu_lost", "see `dmesg`, and reset it or restart the host"),
-}
 
 
-class PowerLimit:
-    """The power limit of one GPU, which is named by its UUID or NVML index.
+class GpuLimit(ABC):
+    """The power limit of one GPU; a subclass speaks with its driver.
 
-    Limits in milliwatts are exactly as NVML returns them. The lowest and highest settable limits,
-    `min_w` and `max_w`, are whole watts within the range.
+    Limits in milliwatts are exactly as the driver returns them. The lowest and highest settable
+    limits, `min_w` and `max_w`, are whole watts within the range.
 
     Args:
-        gpu: UUID or NVML index.
-        zeusd: The daemon that sets the limit. Default: NVML, which needs root or CAP_SYS_ADMIN.
+        gpu: UUID, or the index by which its maker's tools know it.
+        zeusd: The daemon that sets the limit. Default: the driver, which needs a permission.
 
     Raises:
         ZeusPowerError: There is no such GPU, or its limit cannot be read or is fixed. The methods
             raise it too. `fields["cause"]` is `no_permission`, `no_power_control`, `gpu_lost`,
             `driver` or `zeusd`.
     """
+
+    uuid: str
+    driver: str
 
     def __init__(self, gpu: int | str, zeusd: Zeusd | None = None) -> None:
         self.uuid = str(gpu)
@@ -83,25 +70,25 @@ class PowerLimit:
         """Release the driver's library; a second call does nothing."""
         self._opened.close()
 
+    @abstractmethod
     def _find(self, gpu: int | str, closing: ExitStack) -> None:
-        pynvml.nvmlInit()
-        closing.callback(shut_down)
-        self._handle = find_gpu(gpu)
-        self.uuid = str(pynvml.nvmlDeviceGetUUID(self._handle))
-        self.driver = str(pynvml.nvmlSystemGetDriverVersion())
+        """Find the GPU, and set `uuid` and `driver`, its version."""
 
-    def _range_mw(self) -> tuple[int, int]:
-        lowest, highest = pynvml.nvmlDeviceGetPowerManagementLimitConstraints(self._handle)
-        return int(lowest), int(highest)
+    @abstractmethod
+    def _range_mw(self) -> tuple[int, int]: ...
 
-    def _limit_mw(self) -> int:
-        return int(pynvml.nvmlDeviceGetPowerManagementLimit(self._handle))
+    @abstractmethod
+    def _limit_mw(self) -> int: ...
 
-    def _set_mw(self, limit_mw: int) -> None:
-        pynvml.nvmlDeviceSetPowerManagementLimit(self._handle, limit_mw)
+    @abstractmethod
+    def _set_mw(self, limit_mw: int) -> None: ...
 
-    def _energy_mj(self) -> int:
-        return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
+    @abstractmethod
+    def _energy_mj(self) -> int: ...
+
+    @abstractmethod
+    def _explain(self, error: Exception) -> tuple[str, str, str] | None:
+        """Return the driver's words, the cause and the remedy; None if the error is another's."""
 
     @cached_property
     def _zeusd_id(self) -> int:
@@ -135,17 +122,17 @@ class PowerLimit:
 
     @contextmanager
     def _explained(self, doing: str) -> Iterator[None]:
-        """Raise NVML's errors with what failed and what to do."""
+        """Raise the driver's errors with what failed and what to do."""
         try:
             yield
         except ZeusdError as error:
             raise ZeusPowerError(
                 f"cannot {doing} GPU {self.uuid}: {error}", {"cause": error.cause}
             ) from error
-        except pynvml.NVMLError as error:
-            cause, remedy = _CAUSES.get(
-                error.value, ("driver", "see whether `nvidia-smi` works here")
-            )
+        except Exception as error:
+            if (explained := self._explain(error)) is None:
+                raise
+            words, cause, remedy = explained
             raise ZeusPowerError(
-                f"cannot {doing} GPU {self.uuid}: {error}; {remedy}", {"cause": cause}
+                f"cannot {doing} GPU {self.uuid}: {words}; {remedy}", {"cause": cause}
             ) from error

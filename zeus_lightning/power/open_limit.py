@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from zeus_lightning.meters.amd import AMD_PREFIX
-from zeus_lightning.power.limits import PowerLimit
+from zeus_lightning.power.limits import GpuLimit
+from zeus_lightning.power.nvml_limits import NvmlLimit
 from zeus_lightning.zeusd import Zeusd
 
 
-def open_limit(gpu: str, zeusd: Zeusd | None = None) -> PowerLimit:
+def open_limit(gpu: str, zeusd: Zeusd | None = None) -> GpuLimit:
     """Open the limit of a GPU that a meter names, NVIDIA's or AMD's."""
     if gpu.startswith(AMD_PREFIX):
-        from zeus_lightning.power.amd_limits import AmdPowerLimit
+        from zeus_lightning.power.amd_limits import AmdLimit
 
-        return AmdPowerLimit(gpu, zeusd)
-    return PowerLimit(gpu, zeusd)
+        return AmdLimit(gpu, zeusd)
+    return NvmlLimit(gpu, zeusd)

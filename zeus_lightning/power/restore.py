@@ -27,7 +27,7 @@ import psutil
 from platformdirs import user_state_path
 
 from zeus_lightning.errors import ZeusPowerError
-from zeus_lightning.power.limits import PowerLimit
+from zeus_lightning.power.limits import GpuLimit
 from zeus_lightning.power.open_limit import open_limit
 from zeus_lightning.zeusd import Zeusd, find_zeusd
 
@@ -91,7 +91,7 @@ class TemporaryLimit:
             it too.
     """
 
-    def __init__(self, limit: PowerLimit) -> None:
+    def __init__(self, limit: GpuLimit) -> None:
         self._limit = limit
         with _explain_record_errors(limit.uuid), ExitStack() as close_on_error:
             self._file = close_on_error.enter_context(closing(_RecordFile(limit.uuid)))
@@ -162,7 +162,7 @@ def restore_all() -> Iterator[tuple[str, bool, str]]:
             yield path.stem, False, str(error)
 
 
-def check_settable(limit: PowerLimit) -> bool:
+def check_settable(limit: GpuLimit) -> bool:
     """Return whether a killed process left a limit; raise as `TemporaryLimit` would.
 
     The limit in force is set again, while no other process can set one.
@@ -189,7 +189,7 @@ def _restore_one(uuid: str) -> str:
     return message
 
 
-def _undo(record: Record, limit: PowerLimit) -> tuple[bool, str]:
+def _undo(record: Record, limit: GpuLimit) -> tuple[bool, str]:
     """Restore the limit found, unless someone else has set one since.
 
     Returns:
@@ -208,7 +208,7 @@ def _undo(record: Record, limit: PowerLimit) -> tuple[bool, str]:
     )
 
 
-def _set_back(record: Record, limit: PowerLimit) -> None:
+def _set_back(record: Record, limit: GpuLimit) -> None:
     """Set the limit found, through the daemon if it set the limit for a process without root."""
     if record.zeusd is None or limit.zeusd is not None:
         limit.set_mw(record.found_mw)

@@ -12,7 +12,7 @@ from fake_nvml import FakeDriver
 
 from zeus_lightning import ZeusPowerError
 from zeus_lightning.power.gpus import Gpus
-from zeus_lightning.power.limits import PowerLimit
+from zeus_lightning.power.nvml_limits import NvmlLimit
 from zeus_lightning.power.open_limit import open_limit
 from zeus_lightning.power.restore import TemporaryLimit, records_folder, restore_all
 
@@ -75,5 +75,5 @@ def test_a_run_sets_the_limits_of_the_gpus_that_its_meter_counts(
         assert gpus.set_w(200)
         assert [gpu.limit_mw for gpu in amd_gpus.gpus] == [300_000, 200_000]
     assert [gpu.limit_mw for gpu in amd_gpus.gpus] == [300_000, 250_000]
-    with closing(PowerLimit(1)) as limit:  # NVIDIA's and AMD's names are never mixed up
+    with closing(NvmlLimit(1)) as limit:  # NVIDIA's and AMD's names are never mixed up
         assert limit.uuid != uuid

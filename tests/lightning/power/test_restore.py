@@ -18,7 +18,7 @@ from fake_nvml import FakeDriver
 from forked import in_forked_child
 
 from zeus_lightning import ZeusPowerError
-from zeus_lightning.power.limits import PowerLimit
+from zeus_lightning.power.nvml_limits import NvmlLimit
 from zeus_lightning.power.restore import (
     TemporaryLimit,
     check_settable,
@@ -28,9 +28,9 @@ from zeus_lightning.power.restore import (
 
 EXITING = """
 def set_and_fail():
-    from zeus_lightning.power.limits import PowerLimit
+    from zeus_lightning.power.nvml_limits import NvmlLimit
     from zeus_lightning.power.restore import TemporaryLimit
-    TemporaryLimit(PowerLimit(0)).set_w(125)
+    TemporaryLimit(NvmlLimit(0)).set_w(125)
     raise ValueError("of the user")
 
 if __name__ == "__main__":
@@ -50,7 +50,7 @@ def setter(*limits_w: int) -> int:
     pid = os.fork()
     if pid == 0:
         try:
-            temporary = TemporaryLimit(PowerLimit(0))
+            temporary = TemporaryLimit(NvmlLimit(0))
             for limit_w in limits_w:
                 temporary.set_w(limit_w)
             os.write(sender, b"set")
@@ -79,8 +79,8 @@ def killed(fake_gpus: FakeDriver) -> int:
 
 
 @pytest.fixture
-def limit(fake_gpus: FakeDriver) -> Iterator[PowerLimit]:
-    limit = PowerLimit(0)
+def limit(fake_gpus: FakeDriver) -> Iterator[NvmlLimit]:
+    limit = NvmlLimit(0)
     yield limit
     limit.close()
 
@@ -90,7 +90,7 @@ def records() -> list[str]:
 
 
 def test_the_limit_found_is_restored_not_the_highest_and_no_file_stays(
-    fake_gpus: FakeDriver, limit: PowerLimit
+    fake_gpus: FakeDriver, limit: NvmlLimit
 ) -> None:
     gpu = fake_gpus.gpus[0]
     gpu.limit_mw = 234_567
@@ -109,7 +109,7 @@ def test_the_limit_found_is_restored_not_the_highest_and_no_file_stays(
 
 
 def test_a_limit_that_someone_else_set_since_stays_with_a_warning(
-    fake_gpus: FakeDriver, limit: PowerLimit
+    fake_gpus: FakeDriver, limit: NvmlLimit
 ) -> None:
     temporary = TemporaryLimit(limit)
     temporary.set_w(200)
@@ -136,7 +136,7 @@ def test_it_is_restored_when_the_interpreter_exits_also_one_that_multiprocessing
 
 
 def test_after_a_sigkill_the_next_process_restores_the_limit_first(
-    fake_gpus: FakeDriver, killed: int, limit: PowerLimit
+    fake_gpus: FakeDriver, killed: int, limit: NvmlLimit
 ) -> None:
     temporary = TemporaryLimit(limit)
     assert f"restored to 250 W, as process {killed} " in temporary.recovered
@@ -176,7 +176,7 @@ def test_what_a_restarted_driver_or_an_administrator_set_since_the_kill_stays(
 
 
 def test_a_second_process_is_refused_with_the_firsts_pid(
-    fake_gpus: FakeDriver, limit: PowerLimit
+    fake_gpus: FakeDriver, limit: NvmlLimit
 ) -> None:
     first = setter(125)
     try:
@@ -189,7 +189,7 @@ def test_a_second_process_is_refused_with_the_firsts_pid(
         assert finished  # by itself, later
         assert f"process {first} " in message
         assert fake_gpus.gpus[0].limit_mw == 125_000
-        other = PowerLimit(1)
+        other = NvmlLimit(1)
         TemporaryLimit(other).restore()
         other.close()
     finally:
@@ -197,8 +197,8 @@ def test_a_second_process_is_refused_with_the_firsts_pid(
     TemporaryLimit(limit).restore()
 
 
-def test_a_second_user_in_the_same_process_is_refused_and_told_so(limit: PowerLimit) -> None:
-    first, again = TemporaryLimit(limit), PowerLimit(0)
+def test_a_second_user_in_the_same_process_is_refused_and_told_so(limit: NvmlLimit) -> None:
+    first, again = TemporaryLimit(limit), NvmlLimit(0)
     with pytest.raises(ZeusPowerError, match="this process has another ZeusPowerLimitCallback"):
         TemporaryLimit(again)
     again.close()
@@ -206,7 +206,7 @@ def test_a_second_user_in_the_same_process_is_refused_and_told_so(limit: PowerLi
 
 
 def test_a_living_process_with_the_pid_of_a_killed_one_refuses_nobody(
-    fake_gpus: FakeDriver, killed: int, limit: PowerLimit
+    fake_gpus: FakeDriver, killed: int, limit: NvmlLimit
 ) -> None:
     path = records_folder() / f"{fake_gpus.gpus[0].uuid}.json"
     record = json.loads(path.read_text())
@@ -217,11 +217,11 @@ def test_a_living_process_with_the_pid_of_a_killed_one_refuses_nobody(
 
 
 def test_checking_whether_a_limit_is_available_restores_nothing_and_leaves_no_file(
-    fake_gpus: FakeDriver, killed: int, limit: PowerLimit
+    fake_gpus: FakeDriver, killed: int, limit: NvmlLimit
 ) -> None:
     assert check_settable(limit)
     assert fake_gpus.gpus[0].limit_mw == 125_000
-    with closing(PowerLimit(1)) as other:
+    with closing(NvmlLimit(1)) as other:
         assert not check_settable(other)
         fake_gpus.gpus[1].fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
         with pytest.raises(ZeusPowerError, match="CAP_SYS_ADMIN"):
@@ -230,7 +230,7 @@ def test_checking_whether_a_limit_is_available_restores_nothing_and_leaves_no_fi
 
 
 def test_checking_sets_no_limit_while_a_live_run_is_in_control(
-    limit: PowerLimit, monkeypatch: pytest.MonkeyPatch
+    limit: NvmlLimit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = setter(125)
     try:
@@ -242,7 +242,7 @@ def test_checking_sets_no_limit_while_a_live_run_is_in_control(
 
 
 def test_a_fork_neither_keeps_the_lock_nor_restores_the_limit(
-    fake_gpus: FakeDriver, limit: PowerLimit
+    fake_gpus: FakeDriver, limit: NvmlLimit
 ) -> None:
     temporary = TemporaryLimit(limit)
     temporary.set_w(125)
@@ -262,7 +262,7 @@ def test_a_fork_neither_keeps_the_lock_nor_restores_the_limit(
         kill(pid)
 
 
-def test_a_broken_file_is_no_record(fake_gpus: FakeDriver, limit: PowerLimit) -> None:
+def test_a_broken_file_is_no_record(fake_gpus: FakeDriver, limit: NvmlLimit) -> None:
     records_folder().mkdir(parents=True)
     path = records_folder() / f"{fake_gpus.gpus[0].uuid}.json"
     record = {"uuid": path.stem, "pid": 1, "process_started_at": 1.0, "found_mw": 1, "set_mw": [2]}
@@ -290,7 +290,7 @@ def test_a_broken_file_is_no_record(fake_gpus: FakeDriver, limit: PowerLimit) ->
 
 
 def test_a_gpu_that_is_lost_keeps_its_file_for_later(
-    fake_gpus: FakeDriver, limit: PowerLimit
+    fake_gpus: FakeDriver, limit: NvmlLimit
 ) -> None:
     gpu = fake_gpus.gpus[0]
     temporary = TemporaryLimit(limit)
@@ -310,7 +310,7 @@ def test_a_gpu_that_is_lost_keeps_its_file_for_later(
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_with_a_remedy(
-    fake_gpus: FakeDriver, limit: PowerLimit, monkeypatch: pytest.MonkeyPatch
+    fake_gpus: FakeDriver, limit: NvmlLimit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tempfile.NamedTemporaryFile() as file:
         monkeypatch.setenv("XDG_STATE_HOME", file.name)
@@ -322,7 +322,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_with_a_remedy(
 
 
 def test_a_limit_out_of_range_is_refused_and_the_one_found_restored(
-    fake_gpus: FakeDriver, limit: PowerLimit
+    fake_gpus: FakeDriver, limit: NvmlLimit
 ) -> None:
     temporary = TemporaryLimit(limit)
     temporary.set_w(200)
@@ -334,7 +334,7 @@ def test_a_limit_out_of_range_is_refused_and_the_one_found_restored(
 
 
 def test_however_often_the_driver_refuses_a_limit_the_one_set_before_still_counts_as_set(
-    fake_gpus: FakeDriver, limit: PowerLimit
+    fake_gpus: FakeDriver, limit: NvmlLimit
 ) -> None:
     temporary = TemporaryLimit(limit)
     temporary.set_w(200)
@@ -346,7 +346,7 @@ def test_however_often_the_driver_refuses_a_limit_the_one_set_before_still_count
 
 
 def test_a_gpu_that_forbids_to_restore_the_limit_keeps_its_file(
-    fake_gpus: FakeDriver, limit: PowerLimit
+    fake_gpus: FakeDriver, limit: NvmlLimit
 ) -> None:
     temporary = TemporaryLimit(limit)
     temporary.set_w(200)

@@ -7,13 +7,13 @@ import pytest
 from fake_nvml import FakeDriver
 
 from zeus_lightning import ZeusPowerError
-from zeus_lightning.power.limits import PowerLimit
+from zeus_lightning.power.nvml_limits import NvmlLimit
 
 
 def test_it_has_the_gpus_names_and_the_whole_watts_that_can_be_set(fake_gpus: FakeDriver) -> None:
     gpu = fake_gpus.add_gpu(min_w=99.2, max_w=432.9)
     for name in (gpu.uuid, 2):
-        limit = PowerLimit(name)
+        limit = NvmlLimit(name)
         assert limit.uuid == gpu.uuid
         assert (limit.min_w, limit.max_w) == (100, 432)
         assert limit.driver == "000.00.fake"
@@ -21,7 +21,7 @@ def test_it_has_the_gpus_names_and_the_whole_watts_that_can_be_set(fake_gpus: Fa
 
 
 def test_a_limit_that_is_set_is_in_force_on_that_gpu_alone(fake_gpus: FakeDriver) -> None:
-    limit = PowerLimit(fake_gpus.gpus[1].uuid)
+    limit = NvmlLimit(fake_gpus.gpus[1].uuid)
     limit.set_mw(150_000)
     assert limit.read_mw() == 150_000
     assert [gpu.limit_mw for gpu in fake_gpus.gpus] == [300_000, 150_000]
@@ -44,7 +44,7 @@ def test_an_nvml_error_names_the_gpu_the_cause_and_a_remedy(
     uuid = fake_gpus.gpus[0].uuid
     fake_gpus.gpus[0].fail(kind, code)
     with pytest.raises(ZeusPowerError, match=text) as raised:  # noqa: PT012 - either may raise
-        limit = PowerLimit(uuid)
+        limit = NvmlLimit(uuid)
         try:
             limit.check_permission()
         finally:
@@ -55,16 +55,16 @@ def test_an_nvml_error_names_the_gpu_the_cause_and_a_remedy(
 
 def test_checking_the_permission_changes_nothing(fake_gpus: FakeDriver) -> None:
     fake_gpus.gpus[0].limit_mw = 222_222
-    limit = PowerLimit(0)
+    limit = NvmlLimit(0)
     limit.check_permission()
     limit.close()
     assert fake_gpus.gpus[0].limit_mw == 222_222
 
 
 def test_nvml_is_released_by_close_and_when_opening_fails(fake_gpus: FakeDriver) -> None:
-    PowerLimit(0).close()
+    NvmlLimit(0).close()
     fake_gpus.gpus[0].lose()
     with pytest.raises(ZeusPowerError):
-        PowerLimit(0)
+        NvmlLimit(0)
     with pytest.raises(pynvml.NVMLError_Uninitialized):
         pynvml.nvmlDeviceGetCount()
