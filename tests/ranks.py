@@ -24,11 +24,12 @@ def running_ranks(
     scenarios: Mapping[str, str],
     *,
     launcher: Sequence[str] = (),
+    script: Path = SCRIPT,
     nodes: int = 1,
     env: Mapping[str, str] | None = None,
     **trainer_arguments: Any,
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Scenarios of `train_on_ranks.py` under way; in the end all of their processes are killed.
+    """Scenarios of `script` under way; in the end all of their processes are killed.
 
     Each has its URL, and they run one after the other. What is yielded is the process of each node,
     which leads a process group of its own.
@@ -37,9 +38,10 @@ def running_ranks(
         folder: Where each rank leaves what it saw.
         scenarios: Names and URLs.
         launcher: What starts the script, such as `-m torch.distributed.run`.
+        script: `train_on_ranks.py`, or another one that has the same arguments.
         nodes: Start it so many times, each with its `NODE_RANK`.
         env: Variables beside this process's.
-        trainer_arguments: Of the Trainer.
+        trainer_arguments: Of the Trainer, or of Fabric.
     """
     arguments = {"strategy": "ddp", "devices": 2, "num_nodes": nodes, **trainer_arguments}
     variables = {
@@ -54,7 +56,7 @@ def running_ranks(
     if launcher:
         del variables["MASTER_ADDR"], variables["MASTER_PORT"]
     urls = [f"{name}={url}" for name, url in scenarios.items()]
-    command = [sys.executable, *launcher, str(SCRIPT), str(folder), *urls]
+    command = [sys.executable, *launcher, str(script), str(folder), *urls]
     processes = [
         subprocess.Popen(command, env=variables | node, start_new_session=True)
         for node in ([{"NODE_RANK": str(n)} for n in range(nodes)] if nodes > 1 else [{}])

@@ -20,10 +20,12 @@ from zeus_lightning.version import __version__
 if TYPE_CHECKING:
     from zeus_lightning.bso import ZeusBSOCallback
     from zeus_lightning.power_limit import ZeusPowerLimitCallback
+    from zeus_lightning.power_loop import PowerLimit
     from zeus_lightning.recurrence import Recurrence
     from zeus_lightning.retry import fit
 
 __all__ = [
+    "PowerLimit",
     "Recurrence",
     "ZeusBSOCallback",
     "ZeusConfigError",
@@ -43,6 +45,7 @@ __all__ = [
 
 
 _LAZY = {
+    "PowerLimit": "power_loop",
     "Recurrence": "recurrence",
     "ZeusBSOCallback": "bso",
     "ZeusPowerLimitCallback": "power_limit",

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities import rank_zero_warn
 from typing_extensions import override
 
 from zeus_lightning.client import plain_token
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.meters import EnergyMeter
-from zeus_lightning.power.fit import PowerFit, PowerOptions, PowerResult, open_fit
+from zeus_lightning.power.fit import PowerFit, open_fit
+from zeus_lightning.power.options import PowerArguments, PowerResult, read_arguments
 from zeus_lightning.power.profile import PowerProfile
-from zeus_lightning.power.profiler import ProfilerSettings
 from zeus_lightning.power.search import SearchName
-from zeus_lightning.power.selectors import Selector, parse_selector
+from zeus_lightning.power.selectors import Selector
+from zeus_lightning.power.trainer_loop import TrainerLoop
 from zeus_lightning.program.concurrent_fits import IN_TWO_TRAINERS, is_running
 
 if TYPE_CHECKING:  # LightningCLI masks values of this type in the configs that it saves
@@ -102,11 +102,15 @@ class ZeusPowerLimitCallback(Callback):
         zeusd: str | None = None,
     ) -> None:
         super().__init__()
-        self._options = PowerOptions(
-            selector=parse_selector(selector),
+        arguments = PowerArguments(
+            selector=selector,
             search=search,
-            profiler=ProfilerSettings(step_w, wait_steps, warmup_steps, profile_steps, min_seconds),
-            profile_path=None if profile_path is None else Path(profile_path),
+            step_w=step_w,
+            wait_steps=wait_steps,
+            warmup_steps=warmup_steps,
+            profile_steps=profile_steps,
+            min_seconds=min_seconds,
+            profile_path=profile_path,
             url=url,
             job_id=job_id,
             token=plain_token(token),
@@ -116,8 +120,10 @@ class ZeusPowerLimitCallback(Callback):
             meter=meter,
             zeusd=zeusd,
         )
+        self._options = read_arguments(arguments)
         self._result = PowerResult()
         self._fit: PowerFit | None = None
+        self._trainer: Trainer | None = None  # whose fit it is
 
     @property
     def profiled(self) -> bool:
@@ -137,12 +143,13 @@ class ZeusPowerLimitCallback(Callback):
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
-            if self._fit is not None and is_running(self._fit.trainer, other_than=trainer):
+            earlier = self._trainer
+            if self._fit and earlier and is_running(earlier, other_than=trainer):
                 raise ZeusConfigError(IN_TWO_TRAINERS)
             self._end()  # a previous fit that never ended because another callback raised
-            self._result = PowerResult()
+            self._result, self._trainer = PowerResult(), trainer
             if not trainer.fast_dev_run:  # type: ignore[attr-defined]
-                self._fit = open_fit(self._options, trainer, self._result)
+                self._fit = open_fit(self._options, TrainerLoop(trainer), self._result)
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -204,26 +211,22 @@ class ZeusPowerLimitCallback(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {} if self.profile is None else {"profile": self.profile.to_json()}
+        return self._result.state_dict()
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if self._fit is None:
-            return
-        try:
-            self._fit.resumed = PowerProfile.from_json(state_dict["profile"])
-        except (KeyError, ZeusConfigError) as error:
-            rank_zero_warn(f"zeus: the checkpoint's power profile cannot be used: {error}")
+        if self._fit is not None:
+            self._fit.resume(state_dict)
 
     def _interrupted(self) -> None:
         if self._fit is not None:
             self._fit.interrupted()
 
     def _end_of(self, trainer: Trainer) -> None:
-        if self._fit is not None and self._fit.trainer is trainer:
+        if self._trainer is trainer:
             self._end()
 
     def _end(self) -> None:
         if self._fit is not None:
             self._fit.close()
-            self._fit = None
+            self._fit = self._trainer = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
@@ -19,13 +19,14 @@ from zeus_lightning.errors import (
     ZeusServiceUnavailable,
     ZeusTrialFailed,
 )
-from zeus_lightning.messages import Outcome, TrialStart
+from zeus_lightning.messages import JobSpec, Outcome, TrialStart
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program.job import JobArguments
 from zeus_lightning.ranks.distributed import on_every_rank, on_rank_zero
 from zeus_lightning.ranks.run_meter import RunMeter
 from zeus_lightning.ranks.torch_ranks import TorchRanks
+from zeus_lightning.sigterm import exit_on_sigterm
 from zeus_lightning.trial.checkpoint import SavedTrial, resume_trial
 from zeus_lightning.trial.heartbeat import start_heartbeat
 from zeus_lightning.trial.outcome import FAILED, outcome_of, reason_of
@@ -154,10 +155,15 @@ class Recurrence:
         self._reporter: TrialReporter | None = None
         self._record: TrialRecord | None = None
         self._stop_heartbeat: Callable[[], None] = lambda: None
+        self._entered = ExitStack()
         self._reports = 0
         self._failure: ZeusTrialFailed | None = None
         self.batch_size = default_batch_size
         """The batch size of all ranks together; until the block is entered, the default."""
+        self.job: JobSpec | None = None
+        """The job as it is registered; None until the block is entered."""
+        self.client: BSOClient | None = None
+        """The service; None until the block is entered."""
 
     @property
     def local_batch_size(self) -> int:
@@ -186,6 +192,8 @@ class Recurrence:
         )
         rank_zero_info(f"zeus: {self._meter.scope()}")
         try:
+            if self._share == 1:
+                self._entered.enter_context(exit_on_sigterm())
             self._start()
             on_every_rank(self._ranks, self._meter.begin)
         except BaseException as error:
@@ -240,8 +248,8 @@ class Recurrence:
     def _start(self) -> None:
         """Start a trial or resume one; without the service, unless `strict`, train without."""
         arguments, saved = self._arguments, self._saved
-        client = on_every_rank(self._ranks, self._connect)
-        self._job = job = on_every_rank(
+        self.client = client = on_every_rank(self._ranks, self._connect)
+        self.job = job = on_every_rank(
             self._ranks,
             lambda: arguments.spec(
                 "",
@@ -325,6 +333,7 @@ class Recurrence:
         self._close()
 
     def _close(self) -> None:
+        self._entered.close()
         self._stop_heartbeat()
         with suppress(Exception):
             self._meter.close()

@@ -178,8 +178,7 @@ def test_without_an_nvidia_gpu_training_continues_with_one_warning(
     assert len(net.limits_w) == 200
     assert (callback.profiled, callback.limit_w, callback.profile) == (False, None, None)
     assert zeus_warnings(recwarn) == [
-        "zeus: this machine has no NVIDIA GPU, or no driver for it; ZeusPowerLimitCallback does "
-        "nothing"
+        "zeus: this machine has no NVIDIA GPU, or no driver for it; no power limit is searched for"
     ]
 
 

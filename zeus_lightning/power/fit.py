@@ -1,4 +1,4 @@
-"""One `fit` of `ZeusPowerLimitCallback`: measure limits in step on all ranks, or apply one."""
+"""One run of a training loop: measure power limits in step on all ranks, or apply a known one."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -6,21 +6,19 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
-from typing import Literal
+from typing import Any
 
-from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from zeus_lightning.bso import ZeusBSOCallback
-from zeus_lightning.client import BSOClient
 from zeus_lightning.environment import is_baseline
 from zeus_lightning.errors import ZeusConfigError, ZeusPowerError
-from zeus_lightning.meters import EnergyMeter, amd, nvml
+from zeus_lightning.meters import amd, nvml
 from zeus_lightning.power import summary
 from zeus_lightning.power.gpus import Gpus, check_own, check_ranges
 from zeus_lightning.power.load_change import Check, EpochTimes, Stopwatch, time_noise
+from zeus_lightning.power.loop import Loop
+from zeus_lightning.power.options import PowerOptions, PowerResult
 from zeus_lightning.power.profile import MeasuredWindow, PowerProfile, ProfileKey
 from zeus_lightning.power.profile_store import ProfileStore, find_service
 from zeus_lightning.power.profiler import (
@@ -29,98 +27,63 @@ from zeus_lightning.power.profiler import (
     Done,
     EndWindow,
     Profiler,
-    ProfilerSettings,
     ReadCounter,
     SetLimit,
     StartWindow,
     merge,
 )
-from zeus_lightning.power.run_length import RECURRENCES, batches_left, batches_to_target
-from zeus_lightning.power.search import SearchName, Sweep, make_search, power_limits
-from zeus_lightning.power.selectors import PowerPoint, Selector, SelectorInputs, ZeusCost
-from zeus_lightning.program.loader_checks import global_batch_size
+from zeus_lightning.power.run_length import RECURRENCES, batches_to_target
+from zeus_lightning.power.search import Sweep, make_search, power_limits
+from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, ZeusCost
 from zeus_lightning.ranks.distributed import gather, on_every_rank, on_rank_zero
 from zeus_lightning.zeusd import find_zeusd
 
 
-@dataclass(frozen=True, kw_only=True)
-class PowerOptions:
-    """The arguments of `ZeusPowerLimitCallback`, which describes them."""
-
-    selector: Selector
-    search: SearchName
-    profiler: ProfilerSettings
-    profile_path: Path | None
-    url: str | None
-    job_id: str | None
-    token: str | None
-    apply: bool
-    on_no_gpu: Literal["warn", "error"]
-    on_no_permission: Literal["raise", "observe"]
-    meter: str | EnergyMeter
-    zeusd: str | None
-
-    def __post_init__(self) -> None:
-        choices = {
-            "search": ("information", "sweep"),
-            "on_no_gpu": ("warn", "error"),
-            "on_no_permission": ("raise", "observe"),
-        }
-        for name, allowed in choices.items():
-            value = getattr(self, name)
-            if value not in allowed:
-                raise ZeusConfigError(f"{name} is {value!r}; it must be {' or '.join(allowed)}")
-        if self.url is not None:
-            BSOClient(self.url, self.token)
-        if self.zeusd is not None:
-            find_zeusd(self.zeusd)
-
-
-@dataclass
-class PowerResult:
-    """The results of a fit: the attributes of `ZeusPowerLimitCallback` of these names."""
-
-    profiled: bool = False
-    profile: PowerProfile | None = None
-    limit_w: int | None = None
-
-
 @dataclass
 class PowerFit:
-    """The state of one fit; `open_fit` creates it.
+    """The search in one run of a loop; `open_fit` creates it.
 
     Args:
         options: `apply` is also False if the limits turned out not to be settable.
         gpus: This rank's GPUs.
         result: Filled in during the fit.
-        resumed: The profile in the checkpoint that the run resumes from.
     """
 
     options: PowerOptions
-    trainer: Trainer
+    loop: Loop
     gpus: Gpus
     result: PowerResult
-    resumed: PowerProfile | None = None
 
     def __post_init__(self) -> None:
+        self._resumed: PowerProfile | None = None  # in the checkpoint that the run resumes from
         self._profiler: Profiler | None = None  # the same on all ranks; None unless it measures
         self._applied: tuple[PowerPoint, ...] = ()  # from which the limit in force was chosen
         self._epochs: EpochTimes | None = None  # None while no limit is applied
         self._stopwatch = Stopwatch(self.gpus.now_s)
         self._is_check = False  # the profiler checks the limit in force again
 
+    def resume(self, state: dict[str, Any]) -> None:
+        """Use the profile of a checkpoint, if it has one; before `start`."""
+        if not state:
+            return
+        try:
+            self._resumed = PowerProfile.from_json(state["profile"])
+        except (KeyError, ZeusConfigError) as error:
+            rank_zero_warn(f"zeus: the checkpoint's power profile cannot be used: {error}")
+
     def start(self) -> None:
         """Apply the stored profile of the run's batch size, or start to measure one."""
-        options, gpus, strategy = self.options, self.gpus, self.trainer.strategy
-        bso = _bso_callback(self.trainer)
+        options, gpus, strategy = self.options, self.gpus, self.loop.strategy
+        recurring = self.loop.recurring
         in_force_w = on_every_rank(strategy, gpus.in_force_w)
-        self._saves = _saves(self.trainer)
+        self._saves = self.loop.saves()
         counts, limits_in_force_w = zip(*gather(strategy, (gpus.count, in_force_w)), strict=True)
-        eta_knob = 0.5 if bso is None or bso.job is None else bso.job.eta_knob
+        job = None if recurring is None else recurring.job
+        eta_knob = 0.5 if job is None else job.eta_knob
         inputs = SelectorInputs(eta_knob=eta_knob, max_power_w=sum(counts) * gpus.max_w)
         self._inputs = inputs
-        self._store = store = self._open_store(sum(counts), bso)
-        nearest = on_rank_zero(strategy, lambda: store.nearest(self.resumed) if store else None)
+        self._store = store = self._open_store(sum(counts))
+        nearest = on_rank_zero(strategy, lambda: store.nearest(self._resumed) if store else None)
         if store and nearest and nearest.batch_size == store.key.batch_size:
             self._use(nearest.choose_again(options.selector, inputs))
             return
@@ -141,8 +104,8 @@ class PowerFit:
             )
             search = Sweep((highest_w,))
         select = partial(options.selector.select, inputs=inputs)
-        to_target = on_rank_zero(strategy, partial(batches_to_target, self.trainer, bso))
-        batches = min(batches_left(self.trainer), to_target)
+        to_target = on_rank_zero(strategy, partial(batches_to_target, self.loop))
+        batches = min(self.loop.batches_left(), to_target)
         later = RECURRENCES * batches if store is not None and store.is_shared else 0.0
         self._profiler = Profiler(search, select, options.profiler, batches, later)
 
@@ -150,7 +113,7 @@ class PowerFit:
         """Pass the start of a training batch to the profiler."""
         if (profiler := self._profiler) is None:
             return
-        saves = _saves(self.trainer)
+        saves = self.loop.saves()
         if saves != self._saves:
             self._saves = saves
             self._do(profiler, profiler.interrupted())
@@ -168,20 +131,20 @@ class PowerFit:
 
     def resumed_training(self) -> None:
         """Time the epoch's batches again, after a validation."""
-        self._stopwatch.start(_batches(self.trainer))
+        self._stopwatch.start(self.loop.batches_done())
 
     def epoch_ended(self) -> None:
         """Check the limit again in the next epoch if batches take another time than before."""
         self.interrupted()
         if self._epochs is None or self._profiler is not None:
             return
-        times_s = gather(self.trainer.strategy, self._stopwatch.batch_time_s)
+        times_s = gather(self.loop.strategy, self._stopwatch.batch_time_s)
         if all(map(math.isfinite, times_s)) and self._epochs.has_moved(max(times_s)):
             self._check(self._epochs.tolerance)
 
     def interrupted(self) -> None:
         """Pass a pause to the profiler: a validation, the end of an epoch, a checkpoint."""
-        self._stopwatch.stop(_batches(self.trainer))
+        self._stopwatch.stop(self.loop.batches_done())
         if (profiler := self._profiler) is not None:
             self._do(profiler, profiler.interrupted())
 
@@ -222,11 +185,11 @@ class PowerFit:
             Check(chosen, tolerance, search),
             partial(selector.select, inputs=self._inputs),
             replace(options.profiler, wait_steps=0),
-            batches_left(self.trainer),
+            self.loop.batches_left(),
         )
 
-    def _open_store(self, num_devices: int, bso: ZeusBSOCallback | None) -> ProfileStore | None:
-        batch_size = on_rank_zero(self.trainer.strategy, lambda: global_batch_size(self.trainer))
+    def _open_store(self, num_devices: int) -> ProfileStore | None:
+        batch_size = on_rank_zero(self.loop.strategy, self.loop.global_batch_size)
         if batch_size is None:
             rank_zero_warn(
                 "zeus: the global batch size is unknown, or changes during the run, so power "
@@ -235,7 +198,7 @@ class PowerFit:
             return None
         options = self.options
         key = ProfileKey(self.gpus.device_model, num_devices, batch_size)
-        service = find_service(options.url, options.job_id, options.token, bso)
+        service = find_service(options.url, options.job_id, options.token, self.loop.recurring)
         return ProfileStore(
             key,
             (self.gpus.min_w, self.gpus.max_w),
@@ -257,13 +220,13 @@ class PowerFit:
 
     def _end_window(self, profiler: Profiler) -> None:
         """Merge the window over the ranks, and perform the profiler's next actions."""
-        windows = gather(self.trainer.strategy, self.gpus.end_window())
+        windows = gather(self.loop.strategy, self.gpus.end_window())
         merged, limit_w, measured = merge(windows), profiler.limit_w, len(profiler.windows)
         actions = profiler.measured(merged)
         if len(profiler.windows) > measured:
             point = profiler.windows[-1]
             rank_zero_info(f"zeus: power limit {summary.describe(point)}")
-            summary.log(self.trainer, point)
+            self.loop.log(summary.metrics(point))
         elif merged.disturbance:
             ranks = [str(rank) for rank, window in enumerate(windows) if window.disturbance]
             rank_zero_warn(
@@ -308,12 +271,12 @@ class PowerFit:
                 for window, proposal in zip(profiler.windows, profiler.proposals, strict=True)
             ),
         )
-        if self.trainer.is_global_zero:
+        if self.loop.strategy.is_global_zero:
             store.save(self.result.profile)  # last: the service may be slow
 
     def _restore(self) -> str:
         """Restore the limits on all ranks; return at which limits training continues."""
-        restored = gather(self.trainer.strategy, self.gpus.restore())
+        restored = gather(self.loop.strategy, self.gpus.restore())
         ranks = [str(rank) for rank, succeeded in enumerate(restored) if not succeeded]
         if not ranks:
             return "training continues at the limits found at the start"
@@ -324,7 +287,7 @@ class PowerFit:
 
     def _apply(self, points: Sequence[PowerPoint], chosen_w: int, noise: float = 0.0) -> None:
         """Set a limit for the rest of the run, on all ranks or on none."""
-        failures = gather(self.trainer.strategy, not self.gpus.set_w(chosen_w))
+        failures = gather(self.loop.strategy, not self.gpus.set_w(chosen_w))
         ranks = [str(rank) for rank, failed in enumerate(failures) if failed]
         if ranks:
             rank_zero_warn(
@@ -335,28 +298,28 @@ class PowerFit:
             return
         self.result.limit_w = chosen_w
         self._applied, self._epochs = tuple(points), EpochTimes(noise)
-        summary.log(self.trainer, next(point for point in points if point.limit_w == chosen_w))
+        chosen = next(point for point in points if point.limit_w == chosen_w)
+        self.loop.log(summary.metrics(chosen))
 
 
-def open_fit(options: PowerOptions, trainer: Trainer, result: PowerResult) -> PowerFit | None:
+def open_fit(options: PowerOptions, loop: Loop, result: PowerResult) -> PowerFit | None:
     """Open this rank's GPUs, and prepare to set their limits, before the first step.
 
     Returns:
         None if a rank has no GPU, or its power cannot be controlled: training continues without
-        this callback.
+        a search.
     """
     if options.apply and is_baseline():
         options = replace(options, apply=False)
-    bso = _bso_callback(trainer)
-    service = partial(find_service, options.url, options.job_id, options.token, bso)
-    on_every_rank(trainer.strategy, service)  # raises for a wrong url or job_id
-    if (missing := _missing_gpus(options, trainer.strategy)) is not None:
+    service = partial(find_service, options.url, options.job_id, options.token, loop.recurring)
+    on_every_rank(loop.strategy, service)  # raises for a wrong url or job_id
+    if (missing := _missing_gpus(options, loop.strategy)) is not None:
         if options.on_no_gpu == "error":
             raise ZeusPowerError(missing, {"cause": "no_gpu"})
-        rank_zero_warn(f"zeus: {missing}; ZeusPowerLimitCallback does nothing")
+        rank_zero_warn(f"zeus: {missing}; no power limit is searched for")
         return None
     try:
-        gpus = _open_gpus(options, trainer.strategy)
+        gpus = _open_gpus(options, loop.strategy)
     except ZeusPowerError as error:
         cause = error.fields.get("cause")
         if cause == "no_power_control":
@@ -365,9 +328,9 @@ def open_fit(options: PowerOptions, trainer: Trainer, result: PowerResult) -> Po
         may_observe = options.apply and options.on_no_permission == "observe"
         if may_observe and cause in ("no_permission", "no_record", "zeusd"):
             rank_zero_warn(f"zeus: {error.message}; observing only")
-            return open_fit(replace(options, apply=False), trainer, result)
+            return open_fit(replace(options, apply=False), loop, result)
         raise
-    return PowerFit(options, trainer, gpus, result)
+    return PowerFit(options, loop, gpus, result)
 
 
 def _missing_gpus(options: PowerOptions, strategy: Strategy) -> str | None:
@@ -402,24 +365,3 @@ def _open_gpus(options: PowerOptions, strategy: Strategy) -> Gpus:
                 rank_zero_info(f"zeus: power limits are set and restored through {zeusd}")
         close_on_error.pop_all()
     return gpus
-
-
-def _batches(trainer: Trainer) -> int:
-    """Return the number of batches that were trained so far."""
-    return int(trainer.fit_loop.epoch_loop.batch_progress.total.completed)
-
-
-def _saves(trainer: Trainer) -> tuple[int, ...]:
-    """Return the step at which each of Lightning's checkpoint callbacks last saved.
-
-    Reads a private attribute of Lightning's ModelCheckpoint, since it calls no hook when it saves
-    weights alone; test_fit_measurement.py fails if the attribute is removed.
-    """
-    return tuple(
-        getattr(callback, "_last_global_step_saved", 0) for callback in trainer.checkpoint_callbacks
-    )
-
-
-def _bso_callback(trainer: Trainer) -> ZeusBSOCallback | None:
-    callbacks = trainer.callbacks  # type: ignore[attr-defined]
-    return next((each for each in callbacks if isinstance(each, ZeusBSOCallback)), None)

@@ -188,8 +188,8 @@ def check_own(uuids: Sequence[Sequence[str]]) -> None:
         if len(ranks) > 1:
             raise ZeusConfigError(
                 f"ranks {', '.join(ranks)} train on the same GPU {uuid}, and only one of them "
-                "could set its power limit: give each rank a GPU of its own, or train without "
-                "ZeusPowerLimitCallback"
+                "could set its power limit: give each rank a GPU of its own, or search for no "
+                "power limit"
             )
 
 

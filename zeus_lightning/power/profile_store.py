@@ -12,9 +12,9 @@ from pathlib import Path
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from zeus_lightning.bso import ZeusBSOCallback
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusConfigError, ZeusServiceError
+from zeus_lightning.power.loop import Recurring
 from zeus_lightning.power.profile import PowerProfile, ProfileKey, parse
 from zeus_lightning.power.zeus_profile import from_zeus, is_zeus_profile
 
@@ -126,28 +126,28 @@ class ProfileStore:
 
 
 def find_service(
-    url: str | None, job_id: str | None, token: str | None, bso: ZeusBSOCallback | None
+    url: str | None, job_id: str | None, token: str | None, recurring: Recurring | None
 ) -> tuple[BSOClient, str] | None:
     """Return the service and the job there with which profiles are shared, if any.
 
-    Both are by default those of the run's `ZeusBSOCallback`; without one, the service of a `job_id`
-    is by default `$ZEUS_SERVER_URL`. One without the other raises a `ZeusConfigError`.
-    The token is by default `ZeusBSOCallback`'s at the same service, or else `$ZEUS_BSO_TOKEN`.
+    Both are by default those of the recurring run; without one, the service of a `job_id` is by
+    default `$ZEUS_SERVER_URL`. One without the other raises a `ZeusConfigError`.
+    The token is by default the recurring run's at the same service, or else `$ZEUS_BSO_TOKEN`.
     """
-    if bso is not None:
-        client = bso.client
+    if recurring is not None:
+        client = recurring.client
         url = url or (None if client is None else client.url)
         shared = client is not None and client.url == (url or "").rstrip("/") and token is None
         if url is not None and not shared:
             client = BSOClient(url, token)
-        if job_id is None and bso.job is not None:
-            job_id = bso.job.job_id
+        if job_id is None and recurring.job is not None:
+            job_id = recurring.job.job_id
         return None if client is None or job_id is None else (client, job_id)
     if job_id is None:
         if url is None:
             return None
         raise ZeusConfigError(
-            f"url is {url!r}, but there is no job_id, and no ZeusBSOCallback to take it from: pass "
+            f"url is {url!r}, but there is no job_id, and no recurring run to take it from: pass "
             "job_id=..."
         )
     url = url or os.environ.get("ZEUS_SERVER_URL")

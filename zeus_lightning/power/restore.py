@@ -251,7 +251,7 @@ def _open_locked(path: Path) -> int:
             except BlockingIOError:
                 owner = Record.from_json(os.pread(fd, _RECORD_BYTES, 0))
                 if owner is not None and owner.pid == os.getpid():
-                    remedy = "this process has another ZeusPowerLimitCallback at work: keep one"
+                    remedy = "this process searches for its power limit already: keep one search"
                 else:
                     remedy = "wait for that one, or train on another GPU"
                 raise ZeusPowerError(

@@ -11,7 +11,6 @@ from zeus_lightning.power.profile import PowerProfile
 from zeus_lightning.power.selectors import PowerPoint
 
 if TYPE_CHECKING:  # the command line does not need it
-    from lightning.pytorch import Trainer
     from rich.table import Table
 
 
@@ -23,15 +22,13 @@ def describe(point: PowerPoint) -> str:
     )
 
 
-def log(trainer: Trainer, point: PowerPoint) -> None:
-    """Log one measured limit to the Trainer's loggers."""
-    metrics = {
+def metrics(point: PowerPoint) -> dict[str, float]:
+    """Return what loggers get about one measured limit."""
+    return {
         "zeus/power_limit_w": float(point.limit_w),
         "zeus/step_power_w": point.power_w,
         "zeus/step_energy_j": point.energy_j,
     }
-    for logger in trainer.loggers:
-        logger.log_metrics(metrics, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
 
 
 def saving(points: Sequence[PowerPoint], chosen_w: int) -> str:

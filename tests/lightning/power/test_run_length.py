@@ -11,22 +11,22 @@ from lightning.pytorch import Callback, Trainer
 from programs import Data, Net, new_job, trainer, zeus
 from service_process import ServiceProcess
 
-from zeus_lightning.power.run_length import batches_left, batches_to_target
+from zeus_lightning.power.run_length import batches_to_target
+from zeus_lightning.power.trainer_loop import TrainerLoop
 
 
 class Asks(Callback):
     """Asks at the start of training, and at the start of each epoch."""
 
-    def __init__(self, bso: Any = None) -> None:
-        self.bso = bso
+    def __init__(self) -> None:
         self.left: list[float] = []
         self.to_target = math.nan
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        self.to_target = batches_to_target(trainer, self.bso)
+        self.to_target = batches_to_target(TrainerLoop(trainer))
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
-        self.left.append(batches_left(trainer))
+        self.left.append(TrainerLoop(trainer).batches_left())
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_epochs_and_steps_of_the_trainer_end_a_run(limits: dict[str, Any], left:
 def test_a_run_without_an_end_is_endless() -> None:
     class Once(Callback):
         def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-            assert batches_left(trainer) == math.inf
+            assert TrainerLoop(trainer).batches_left() == math.inf
             trainer.should_stop = True
 
     trainer(Once(), max_epochs=-1, max_steps=-1).fit(Net(), ManyBatches(batches=2))
@@ -61,7 +61,7 @@ def test_earlier_trials_of_the_batch_size_tell_when_the_target_is_reached(
     job = {"job_id": new_job(), "batch_sizes": [8], "default_batch_size": 8}
     first, second = zeus(service.url, **job), zeus(service.url, **job)
     for bso in (first, second):
-        asks = Asks(bso)
+        asks = Asks()
         trainer(bso, asks).fit(Net(), Data())
         assert bso.outcome == "converged"
         if bso is first:

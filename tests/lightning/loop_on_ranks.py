@@ -1,0 +1,161 @@
+"""Runs loops under Fabric on several ranks. Arguments: a folder, then SCENARIO=URL each.
+
+`$TRAINER_ARGUMENTS` are Fabric's. Each rank writes what it saw of each loop to
+`SCENARIO.RANK.json`, but for scenarios whose error ends the rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import torch
+from lightning.fabric import Fabric
+from programs import StepMeter
+
+from zeus_lightning import PowerLimit, Recurrence, ZeusError
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under a shell's `&`
+FOLDER = Path(sys.argv[1])
+JOB = {
+    "target_metric": 0.9,
+    "batch_sizes": [8, 16],
+    "default_batch_size": 16,
+    "max_epochs": 4,
+    "policy": "zeus",
+}
+
+
+def recurrence(url: str, job_id: str, **arguments: Any) -> Recurrence:
+    return Recurrence(
+        url, job_id=job_id, fabric=fabric, **(JOB | {"meter": StepMeter()} | arguments)
+    )
+
+
+def train(model: Any) -> None:
+    """A batch with a collective in it, as data-parallel training has them."""
+    model(torch.ones(2, 4)).sum().backward()
+
+
+def loop(run: Recurrence, *metrics: float, endless: bool = False) -> int:
+    """Train and report until the loop is stopped; returns how often it reported."""
+    model = fabric.setup(torch.nn.Linear(4, 1))
+    with run:
+        for count, metric in enumerate(metrics, 1):
+            train(model)
+            if run.report(metric).stop:
+                return count
+        if fabric.is_global_zero and endless:
+            (FOLDER / "endless.begun").touch()
+        while endless:
+            train(model)
+    return len(metrics)
+
+
+def resumes(url: str, job_id: str) -> Recurrence:
+    run, state = recurrence(url, job_id), {}
+    try:
+        with run:
+            run.report(0.1)
+            state = json.loads(json.dumps(run.state_dict()))
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        fabric.barrier()  # or one rank resumes a trial that the other is still ending
+    run = recurrence(url, job_id, state=state)
+    loop(run, 0.95)
+    return run
+
+
+def runs_out_of_memory_on_one(url: str, job_id: str) -> None:
+    """Rank 1 runs out of memory, while rank 0 trains on."""
+    model = fabric.setup(torch.nn.Linear(4, 1))
+    with recurrence(url, job_id) as run:
+        run.report(0.1)
+        if fabric.global_rank == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        while True:
+            train(model)
+
+
+def sets_power_limits(url: str, job_id: str) -> dict[str, Any]:
+    """Search for the limit of this rank's GPU; rank 1's is slower."""
+    pynvml.nvmlInit()
+    gpu = pynvml.nvmlDeviceGetHandleByIndex(fabric.global_rank)
+    limits_w = []
+    run = recurrence(url, job_id)
+    power = PowerLimit(
+        search="sweep",
+        step_w=100,
+        warmup_steps=2,
+        profile_steps=4,
+        min_seconds=0.01,
+        meter=f"nvml:{fabric.global_rank}",
+        fabric=fabric,
+        run=run,
+        steps=40,
+    )
+    with run, power:
+        for batch in range(1, 41):
+            limits_w.append(pynvml.nvmlDeviceGetPowerManagementLimit(gpu) / 1000)
+            time.sleep(0.002 * (1 + fabric.global_rank))
+            power.step()
+            if batch == 20:
+                power.pause()
+        run.report(0.95)
+    return {
+        "limits_w": limits_w,
+        "limit_w": power.limit_w,
+        "profile": power.profile and power.profile.to_json(),
+        "after_w": pynvml.nvmlDeviceGetPowerManagementLimit(gpu) / 1000,
+    }
+
+
+def scenario(name: str, url: str) -> dict[str, Any]:
+    """Train, and return what this rank saw."""
+    seen: dict[str, Any] = {"rank": fabric.global_rank, "error": None}
+    run = recurrence(url, name)
+    try:
+        match name:
+            case "gone":
+                loop(run)
+            case "converges":  # rank zero's metric counts
+                seen["reports"] = loop(run, 0.1, 0.95 if fabric.is_global_zero else 0.2, 0.2)
+            case "misses":
+                seen["reports"] = loop(run, 0.1, 0.2)
+            case "diverges":
+                run = recurrence(url, name, on_failure="stop")
+                seen["reports"] = loop(run, float("nan"), 0.2)
+            case "resumes":
+                run = resumes(url, name)
+            case "odd":
+                run = recurrence(url, name, batch_sizes=[7, 16])
+                loop(run)
+            case "power":
+                seen |= sets_power_limits(url, name)
+            case "memory-1":
+                runs_out_of_memory_on_one(url, name)
+            case "endless":
+                loop(recurrence(url, os.environ["ZEUS_JOB_ID"]), 0.1, endless=True)
+    except ZeusError as error:
+        seen["error"] = [type(error).__name__, str(error)]
+    return seen | {
+        "local_batch_size": run.local_batch_size,
+        "outcome": run.outcome,
+        "cost": run.cost,
+        "trial": run.trial and run.trial.trial_number,
+    }
+
+
+if __name__ == "__main__":
+    fabric = Fabric(accelerator="cpu", **json.loads(os.environ["TRAINER_ARGUMENTS"]))
+    fabric.launch()
+    for argument in sys.argv[2:]:
+        name, _, url = argument.partition("=")
+        seen = scenario(name, url)
+        (FOLDER / f"{name}.{fabric.global_rank}.json").write_text(json.dumps(seen))

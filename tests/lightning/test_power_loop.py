@@ -1,0 +1,261 @@
+"""`PowerLimit` around a loop on the fake GPU: it does what the callback does in a Trainer."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+import torch
+from fake_nvml import FakeDriver, FakeGpu
+from gpu_programs import DriversClock, expected, phases
+from lightning.fabric import Fabric
+from lightning.fabric.loggers import CSVLogger
+from programs import StepMeter, new_job
+from service_process import ServiceProcess
+from waiting import LIMIT_S
+
+from zeus_lightning import PowerLimit, Recurrence, ZeusConfigError, ZeusPowerError
+from zeus_lightning.power.restore import records_folder
+
+CHILD = Path(__file__).with_name("loop_on_gpu_until_signalled.py")
+ALL_LIMITS = list(range(300, 75, -25))
+SHORT: dict[str, Any] = {
+    "search": "sweep",
+    "warmup_steps": 2,
+    "profile_steps": 4,
+    "min_seconds": 0.1,
+    "batch_size": 8,
+}
+
+
+def train(
+    power: PowerLimit, gpu: FakeGpu, batches: int = 200, then: Callable[[int], object] | None = None
+) -> list[float]:
+    """Train without a Trainer; the limits in force in each batch."""
+    limits_w = []
+    with power:
+        for batch in range(1, batches + 1):
+            limits_w.append(gpu.limit_mw / 1000)
+            gpu.run(0.1)
+            power.step()
+            if then is not None:
+                then(batch)
+    return limits_w
+
+
+def assert_restored(gpu: FakeGpu) -> None:
+    assert gpu.limit_mw == 250_000
+    assert not records_folder().exists() or not list(records_folder().iterdir())
+
+
+def test_every_limit_is_measured_as_in_a_trainer_and_the_best_one_set(
+    gpu: FakeGpu, gpu_meter: DriversClock
+) -> None:
+    power = PowerLimit(**SHORT, meter=gpu_meter)
+    limits_w = train(power, gpu)
+    assert phases(limits_w) == [
+        (250, 1),
+        *((limit, 6) for limit in ALL_LIMITS),
+        (225, 200 - 1 - 6 * len(ALL_LIMITS)),
+    ]
+    assert (power.limit_w, power.profiled) == (225, True)
+    assert power.profile is not None
+    assert (power.profile.batch_size, power.profile.num_devices) == (8, 1)
+    for point in power.profile.points:
+        energy_j, time_s = expected(gpu, point.limit_w)
+        assert point.energy_j == pytest.approx(energy_j, rel=1e-3)
+        assert point.time_s == pytest.approx(time_s, rel=1e-6)
+    assert_restored(gpu)
+
+
+def test_what_comes_after_a_pause_is_in_no_measurement(
+    gpu: FakeGpu, gpu_meter: DriversClock
+) -> None:
+    power = PowerLimit(**SHORT, step_w=100, meter=gpu_meter)
+
+    def validate(batch: int) -> None:
+        if batch % 15 == 0:
+            power.pause()
+            gpu.run(5)  # a validation, and a checkpoint
+            power.pause()
+
+    limits_w = train(power, gpu, then=validate)
+    assert power.profile is not None
+    for point in power.profile.points:
+        energy_j, time_s = expected(gpu, point.limit_w)
+        assert point.energy_j == pytest.approx(energy_j, rel=1e-3)
+        assert point.time_s == pytest.approx(time_s, rel=1e-6)
+    # 1 + 6 + 6 batches, 2 of 100 W cut by the pause, 1 that begins before it is over, and 6 again
+    assert phases(limits_w) == [(250, 1), (300, 6), (200, 6), (100, 2 + 1 + 6), (200, 200 - 22)]
+
+
+def test_a_load_that_changes_between_pauses_is_searched_again(
+    gpu: FakeGpu, gpu_meter: DriversClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    power = PowerLimit(**SHORT, step_w=100, meter=gpu_meter)
+    with caplog.at_level("INFO"), power:
+        for batch in range(1, 201):
+            gpu.run(0.1 if batch < 100 else 0.3)
+            power.step()
+            if batch % 20 == 0:
+                power.pause()
+    assert caplog.text.count("batches take another time than before") == 1
+
+
+def test_a_profile_is_stored_and_the_next_run_and_a_resumed_one_begin_with_it(
+    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
+) -> None:
+    path = tmp_path / "profile.json"
+    first = PowerLimit(**SHORT, meter=gpu_meter, profile_path=path)
+    assert first.state_dict() == {}
+    train(first, gpu)
+    state = json.loads(json.dumps(first.state_dict()))
+    for arguments in ({"profile_path": path}, {"state": state}):
+        power = PowerLimit(**SHORT, meter=gpu_meter, **arguments)
+        assert set(train(power, gpu, 3)) == {225}
+        assert (power.limit_w, power.profiled) == (225, False)
+    other = PowerLimit(**SHORT | {"batch_size": 16}, meter=gpu_meter, state=state)
+    train(other, gpu)
+    assert other.profiled
+
+
+def test_a_short_loop_measures_fewer_limits(gpu: FakeGpu, gpu_meter: DriversClock) -> None:
+    measured = []
+    for steps in (200, None):
+        options = SHORT | {"search": "information", "steps": steps}
+        power = PowerLimit(**options, meter=gpu_meter)
+        train(power, gpu)
+        assert power.profile is not None
+        measured.append(len(power.profile.windows))
+    assert measured[0] < measured[1]
+
+
+def test_beside_a_recurrence_it_has_its_batch_size_eta_and_service(
+    service: ServiceProcess, gpu: FakeGpu, gpu_meter: DriversClock
+) -> None:
+    job = new_job()
+    for run_number in range(2):
+        run = Recurrence(
+            service.url,
+            job_id=job,
+            target_metric=0.9,
+            batch_sizes=[16],
+            default_batch_size=16,
+            max_epochs=4,
+            eta_knob=1,
+            meter=StepMeter(),
+        )
+        options = {key: value for key, value in SHORT.items() if key != "batch_size"}
+        power = PowerLimit(**options, meter=gpu_meter, run=run, steps=800)
+        with run:
+            train(power, gpu)
+            run.report(0.95)
+        assert power.limit_w == 100  # the lowest energy, as eta_knob=1 has it
+        assert power.profiled == (run_number == 0)
+        assert power.profile is not None
+        assert power.profile.batch_size == 16
+
+
+def test_fabric_has_the_device_and_logs_what_is_measured(
+    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
+) -> None:
+    fabric = Fabric(accelerator="cpu", devices=1, loggers=CSVLogger(tmp_path, name="", version=""))
+    power = PowerLimit(**SHORT, step_w=100, meter=gpu_meter, fabric=fabric)
+    train(power, gpu, 60)
+    assert power._loop.strategy.root_device == torch.device("cpu")
+    fabric.logger.save()
+    (metrics,) = tmp_path.rglob("metrics.csv")
+    rows = [
+        (int(row["step"]), float(row["zeus/power_limit_w"]))
+        for row in csv.DictReader(metrics.read_text().splitlines())
+    ]
+    assert rows == [(7, 300), (13, 200), (19, 200)]  # the limit that is set, at the last one's step
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("mine"), KeyboardInterrupt()])
+def test_an_exception_restores_the_limit_and_goes_on(
+    gpu: FakeGpu, gpu_meter: DriversClock, error: BaseException
+) -> None:
+    seen = []
+
+    def fail(batch: int) -> None:
+        if batch == 30:
+            seen.append(gpu.limit_mw)
+            raise error
+
+    with pytest.raises(type(error)) as raised:
+        train(PowerLimit(**SHORT, meter=gpu_meter), gpu, then=fail)
+    assert raised.value is error
+    assert seen != [250_000]
+    assert_restored(gpu)
+
+
+def test_what_fails_as_the_block_is_entered_leaves_nothing_behind(
+    gpu: FakeGpu, gpu_meter: DriversClock
+) -> None:
+    with pytest.raises(ZeusConfigError, match="no batch size given"):
+        PowerLimit(meter=gpu_meter)
+    with pytest.raises(ZeusConfigError, match="selector is 'cheapest'"):
+        PowerLimit(batch_size=8, selector="cheapest")
+    with pytest.raises(TypeError, match="profile_step"):
+        PowerLimit(batch_size=8, profile_step=3)  # type: ignore[call-arg] # misspelt, on purpose
+    gpu.fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
+    with pytest.raises(ZeusPowerError, match="CAP_SYS_ADMIN"):
+        train(PowerLimit(**SHORT, meter=gpu_meter), gpu)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert_restored(gpu)
+
+
+def test_without_a_gpu_the_loop_goes_on_with_one_warning(
+    fake_gpus: FakeDriver, gpu: FakeGpu
+) -> None:
+    fake_gpus.unload()
+    power = PowerLimit(**SHORT, meter="nvml:0")
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        train(power, gpu, 10, then=lambda _: power.pause())
+    assert [str(each.message) for each in warned] == [
+        "zeus: this machine has no NVIDIA GPU, or no driver for it; no power limit is searched for"
+    ]
+    assert (power.limit_w, power.profiled, power.state_dict()) == (None, False, {})
+
+
+def test_signals_restore_the_limit_and_the_run_after_sigkill_does(fake_gpus: FakeDriver) -> None:
+    fake_gpus.add_gpu()
+    for gpu in fake_gpus.gpus:
+        gpu.limit_mw = 260_000
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    children = [
+        subprocess.Popen([sys.executable, str(CHILD), str(n)], stdout=subprocess.PIPE, env=env)
+        for n in range(3)
+    ]
+    try:
+        for process in children:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"training\n"
+        assert 260_000 not in [gpu.limit_mw for gpu in fake_gpus.gpus]
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+        for process, number in zip(children, numbers, strict=True):
+            process.send_signal(number)
+        statuses = [process.wait(timeout=LIMIT_S) for process in children]
+    finally:
+        for process in children:
+            process.kill()
+            process.communicate()
+    assert statuses == [-signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGKILL]
+    killed = fake_gpus.gpus[2]
+    assert [gpu.limit_mw for gpu in fake_gpus.gpus[:2]] == [260_000] * 2
+    assert killed.limit_mw != 260_000
+    with pytest.warns(UserWarning, match="is restored to 260 W"):
+        train(PowerLimit(**SHORT, meter="nvml:2"), killed, 1)
+    assert killed.limit_mw == 260_000
