@@ -179,7 +179,7 @@ def test_fabric_has_the_device_and_logs_what_is_measured(
         (int(row["step"]), float(row["zeus/power_limit_w"]))
         for row in csv.DictReader(metrics.read_text().splitlines())
     ]
-    assert rows == [(7, 300), (13, 200), (19, 200)]  # the limit that is set, at the last one's step
+    assert rows == [(7, 300), (13, 200), (19, 100), (19, 200)]  # measured, and the one that is set
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("mine"), KeyboardInterrupt()])
