@@ -1,6 +1,7 @@
 """`zeus-lightning`: check what works here, restore power limits, show profiles, recur."""
 
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +16,7 @@ from rich.table import Table
 
 from zeus_lightning.client import BSOClient, without_user
 from zeus_lightning.errors import ZeusError, ZeusPowerError
-from zeus_lightning.meters import amd
+from zeus_lightning.meters import amd, open_meter
 from zeus_lightning.meters.apple import AppleMeter
 from zeus_lightning.meters.cpu_estimate import WATTS_PER_CORE
 from zeus_lightning.meters.gpu import GpuMeter
@@ -141,18 +142,23 @@ def _findings(meter: str, *, power_limit: bool, url: str | None) -> Iterator[Fin
         yield Finding("driver", "host", False, details, needed=kind == "nvml")
     yield from _amd_findings(named, zeusd, needed=kind == "amd", set_limits=power_limit)
     yield _apple(needed=kind == "apple")
-    on_cpu = "cpu-estimate: CPU time times watts per core"
     try:
         with closing(open_rapl(dram=gpus != meter)) as rapl:
             how = "" if rapl.zeusd is None else ", read through zeusd"
             yield Finding("RAPL", "host", True, ", ".join(rapl.devices) + how)
-        on_cpu = "rapl"
     except ZeusError as error:
         yield Finding("RAPL", "host", False, error.message, needed=meter.endswith("rapl"))
     yield Finding("cpu-estimate", "host", True, f"CPU time times {WATTS_PER_CORE} W per core")
     if kind == "auto":
         on_gpu = "nvml where training runs on a GPU, else " if finds_gpu() else ""
-        yield Finding("meter", meter, True, on_gpu + on_cpu)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that it is an estimate
+                opened = open_meter("auto")
+            opened.close()
+            yield Finding("meter", meter, True, on_gpu + opened.name)
+        except ZeusError as error:
+            yield Finding("meter", meter, False, error.message)
     elif kind not in ("nvml", "amd", "apple", "rapl", "cpu-estimate"):
         yield Finding("meter", meter, False, f"not one of {', '.join(_METERS)}")
     if not url:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import os
 import re
 import runpy
@@ -89,6 +90,30 @@ def test_the_job_on_two_processes_is_one_trial(
     assert len(after) == before + 1
     assert after[-1]["outcome"] == "converged"
     assert printed.count("converged in ") == 1
+
+
+def test_a_loop_of_fabrics_on_two_processes_is_one_trial(service: ServiceProcess) -> None:
+    loop = str(ROOT / "examples" / "fabric_loop.py")
+    printed = run(sys.executable, loop, f"--url={service.url}", "--devices=2")
+    (trial,) = trials(service.url, "digits-fabric-2")
+    assert trial["outcome"] == "converged"
+    assert printed.count("converged at a cost of") == 1
+
+
+def test_huggingfaces_trainer_reports_on_two_processes_and_saves_its_trial(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    launcher = [word.format(port=free_port()) for word in TORCHRUN]
+    program = str(ROOT / "examples" / "huggingface_trainer.py")
+    options = [f"--url={service.url}", f"--folder={tmp_path}"]
+    printed = run(sys.executable, "-m", *launcher, program, *options)
+    (trial,) = trials(service.url, "huggingface-2")
+    assert trial["outcome"] == "converged"
+    assert printed.count("converged with batch size 64 at a cost of") == 1
+    (saved,) = tmp_path.rglob("zeus.json")
+    record = json.loads(saved.read_text())["record"]
+    assert record["trial"]["trial_number"] == 1
+    assert record["report"]["epoch"] == trial["epoch"]
 
 
 def test_without_a_service_the_ranks_say_so_and_end(tmp_path: Path) -> None:

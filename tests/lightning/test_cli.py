@@ -12,6 +12,7 @@ from typing import Any
 
 import pynvml
 import pytest
+from apple_silicon import as_on_a_mac
 from click.testing import CliRunner, Result
 from fake_nvml import FakeDriver
 from fake_powercap import FakePowercap
@@ -225,9 +226,22 @@ def test_doctor_shows_amds_gpus_and_why_apple_silicon_is_none(amd_gpus: FakeDriv
     refuse(amd_gpus)
     assert doctor("--power-limit", "--meter=amd:0")[0] == 0
     assert doctor("--power-limit", "--meter=amd:1")[0] == 1
+    lose(amd_gpus)
+    status, rows = doctor("--meter=amd:0")
+    assert (status, rows["energy AMD 1"][0]) == (0, "-")
     status, rows = doctor("--meter=apple")
     assert status == 1
     assert "macOS" in rows["Apple silicon host"][1]
+
+
+def test_doctor_names_the_meter_that_auto_opens(
+    fake_gpus: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_gpus.unload()
+    monkeypatch.setattr("zeus_lightning.meters.rapl.POWERCAP", Path("/nonexistent"))
+    assert doctor()[1]["meter auto"] == ["yes", "cpu-estimate"]
+    as_on_a_mac(monkeypatch)
+    assert doctor()[1]["meter auto"] == ["yes", "apple"]
 
 
 def test_doctor_says_what_amds_gpus_need(

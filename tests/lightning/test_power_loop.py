@@ -210,9 +210,13 @@ def test_what_fails_as_the_block_is_entered_leaves_nothing_behind(
     with pytest.raises(TypeError, match="profile_step"):
         PowerLimit(batch_size=8, profile_step=3)  # type: ignore[call-arg] # misspelt, on purpose
     gpu.fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
-    with pytest.raises(ZeusPowerError, match="CAP_SYS_ADMIN"):
-        train(PowerLimit(**SHORT, meter=gpu_meter), gpu)
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(ZeusPowerError, match="CAP_SYS_ADMIN"):
+            train(PowerLimit(**SHORT, meter=gpu_meter), gpu)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
     assert_restored(gpu)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
@@ -29,8 +30,8 @@ def open_meter(
     Args:
         meter: The meter, or its name.
             `auto`: NVML if `device` is a CUDA device, AMD SMI with a ROCm build of torch, which
-            calls its devices "cuda", too; else RAPL if it can be read, else the estimate, with a
-            warning.
+            calls its devices "cuda", too; else the chip's counters on macOS, or RAPL elsewhere, if
+            they can be read; else the estimate, with a warning.
             `nvml`: the GPU that is `device`; `nvml:0,1`: the GPUs of these NVML indices or UUIDs.
             `amd`: the AMD GPU that is `device`; `amd:0,1`: those of these indices of amd-smi.
             `apple`: an Apple silicon chip, GPU and memory included.
@@ -71,10 +72,8 @@ def open_meter(
         return _open_cpu_estimate(meter, argument if colon else None, pids)
     if meter not in ("auto", "rapl"):
         raise ZeusConfigError(f"meter={meter!r} is not one of {_CHOICES}")
-    from zeus_lightning.meters.rapl import open_rapl
-
     try:
-        return open_rapl()
+        return _open_host(meter)
     except ZeusMeterError as error:
         if meter == "rapl":
             raise
@@ -85,6 +84,17 @@ def open_meter(
             stacklevel=5,  # three frames belong to rank_zero_warn
         )
         return _open_cpu_estimate(meter, None, pids)
+
+
+def _open_host(meter: str) -> EnergyMeter:
+    """Open the counters of the host's chip: on macOS Apple's, unless RAPL is asked for."""
+    if meter == "auto" and platform.system() == "Darwin":
+        from zeus_lightning.meters.apple import AppleMeter
+
+        return AppleMeter()
+    from zeus_lightning.meters.rapl import open_rapl
+
+    return open_rapl()
 
 
 def _open_with_rapl(meter: str, device: torch.device | None) -> EnergyMeter:

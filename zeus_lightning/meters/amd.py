@@ -80,7 +80,8 @@ def find_gpu(gpu: int | str) -> Any:
 
 def uuid_of(handle: Any) -> str:
     """Return the UUID by which meters and limits name a GPU."""
-    return AMD_PREFIX + str(load().amdsmi_get_gpu_device_uuid(handle))
+    with explained("read the UUID of a GPU"):
+        return AMD_PREFIX + str(load().amdsmi_get_gpu_device_uuid(handle))
 
 
 @contextmanager

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-import types
-
 import pytest
+from apple_silicon import as_on_a_mac, on_macos
 
 from zeus_lightning.errors import ZeusMeterError
 from zeus_lightning.meters import open_meter
 
 
 def test_its_joules_are_the_sum_of_the_chips_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = types.SimpleNamespace(cpu_total_mj=1000, gpu_mj=2000, dram_mj=None, ane_mj=0)
-    monitor = types.SimpleNamespace(get_cumulative_energy=lambda: found)
-    module = types.SimpleNamespace(AppleEnergyMonitor=lambda: monitor)
-    monkeypatch.setitem(sys.modules, "zeus_apple_silicon", module)
+    found = as_on_a_mac(monkeypatch)
     with pytest.warns(UserWarning, match="reports no power limit"):
         meter = open_meter("apple")
     found.gpu_mj += 5500
@@ -31,3 +26,16 @@ def test_its_joules_are_the_sum_of_the_chips_parts(monkeypatch: pytest.MonkeyPat
 def test_elsewhere_the_error_names_what_it_needs() -> None:
     with pytest.raises(ZeusMeterError, match=r"macOS on such a chip.*zeus-lightning\[apple\]"):
         open_meter("apple")
+
+
+def test_auto_chooses_it_on_macos_and_names_the_package_where_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    on_macos(monkeypatch)
+    with pytest.warns(UserWarning, match=r"energy is estimated.*zeus-lightning\[apple\]"):
+        assert open_meter("auto").name == "cpu-estimate"
+    as_on_a_mac(monkeypatch)
+    with pytest.warns(UserWarning, match="reports no power limit"):
+        assert open_meter("auto").name == "apple"
+    with pytest.raises(ZeusMeterError, match="RAPL"):
+        open_meter("rapl")

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import pynvml
 import pytest
+from apple_silicon import as_on_a_mac
 from fake_nvml import FakeDriver
 from fake_powercap import FakePowercap
 from fake_zeusd import serving
@@ -17,6 +18,7 @@ from fake_zeusd import serving
 from zeus_lightning.errors import ZeusMeterError
 from zeus_lightning.meters import EnergyMeter, Reading, open_meter
 from zeus_lightning.meters.amd import AmdMeter
+from zeus_lightning.meters.apple import AppleMeter
 from zeus_lightning.meters.combined import CombinedMeter
 from zeus_lightning.meters.cpu_estimate import CpuEstimateMeter
 from zeus_lightning.meters.nvml import NvmlMeter
@@ -37,6 +39,7 @@ class Rig:
         "nvml",
         "nvml of an old GPU",
         "amd",
+        "apple",
         "rapl",
         "rapl by zeusd",
         "nvml+rapl",
@@ -71,6 +74,9 @@ def _rig(request: pytest.FixtureRequest) -> Rig:
     if request.param == "amd":
         request.getfixturevalue("amd_gpus")
         return Rig(AmdMeter([0]), lambda: time.sleep(0.05))
+    if request.param == "apple":
+        chip = as_on_a_mac(request.getfixturevalue("monkeypatch"))
+        return Rig(AppleMeter(), lambda: setattr(chip, "gpu_mj", chip.gpu_mj + 3000))
     driver: FakeDriver = request.getfixturevalue("fake_gpus")
     if request.param == "nvml of an old GPU":
         driver.gpus[0].fail("energy", pynvml.NVML_ERROR_NOT_SUPPORTED)
@@ -105,7 +111,7 @@ def test_it_names_what_it_counts(meter: EnergyMeter) -> None:
 
 def test_only_an_estimate_calls_itself_one(meter: EnergyMeter) -> None:
     assert meter.is_estimate == ("estimate" in meter.name)
-    assert meter.name in ("nvml", "amd", "rapl", "nvml+rapl", "cpu-estimate")
+    assert meter.name in ("nvml", "amd", "apple", "rapl", "nvml+rapl", "cpu-estimate")
 
 
 def test_it_counts_from_the_moment_it_is_opened(meter: EnergyMeter) -> None:
