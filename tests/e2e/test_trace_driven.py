@@ -9,11 +9,13 @@ import shlex
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from service.simulation import recorded
 from waiting import LIMIT_S
+from zeus_service.simulation import submissions
 from zeus_service.simulation.recorded_runs import RECIPES
 from zeus_service.simulation.workload import Setting
 
@@ -22,7 +24,7 @@ README = (ROOT / "examples" / "trace_driven" / "README.md").read_text()
 COMMANDS = [
     line
     for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
-    for line in block.splitlines()
+    for line in block.replace("\\\n", " ").splitlines()
     if line.startswith(("python ", "zeus-service "))
 ]
 HISTORY = (
@@ -60,20 +62,19 @@ def test_there_are_both_simulations() -> None:
         "python",
         "zeus-service",
         "zeus-service",
+        "python",
+        "zeus-service",
     ]
 
 
-@pytest.mark.parametrize(
-    ("command", "printed"),
-    list(zip(COMMANDS, (HISTORY, TABLE, TABLE), strict=True)),
-)
-def test_a_command_of_the_readme_runs(trace: Path, command: str, printed: str) -> None:
+def run(folder: Path, trace: Path, command: str) -> str:
+    """Run a command in a folder, with few recordings; what it prints."""
     program, *arguments = shlex.split(command.replace("$TRACE", str(trace)))
     bin_ = Path(sys.executable).parent
     arguments = [str(ROOT / each) if each.startswith("examples/") else each for each in arguments]
     result = subprocess.run(
         [str(bin_ / program), *arguments],
-        cwd=trace,
+        cwd=folder,
         env={**os.environ, "COLUMNS": "120"},
         capture_output=True,
         text=True,
@@ -81,6 +82,32 @@ def test_a_command_of_the_readme_runs(trace: Path, command: str, printed: str) -
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    assert re.search(printed, result.stdout), result.stdout
     if "--plot" in command:
-        assert "librispeech on v100" in (trace / "single.html").read_text()
+        page = folder / arguments[arguments.index("--plot") + 1]
+        assert "librispeech on v100" in page.read_text()
+    return result.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "printed"),
+    list(zip(COMMANDS[:3], (HISTORY, TABLE, TABLE), strict=True)),
+)
+def test_a_command_of_the_readme_runs(
+    trace: Path, tmp_path: Path, command: str, printed: str
+) -> None:
+    output = run(tmp_path, trace, command)
+    assert re.search(printed, output), output
+
+
+def test_a_cluster_of_the_published_format_can_be_made_up(trace: Path, tmp_path: Path) -> None:
+    make, simulate = COMMANDS[3:]
+    run(tmp_path, trace, make)
+    groups = submissions.read(tmp_path / "cluster.csv")
+    assert [(each.dataset, len(each.submissions)) for each in groups] == [("librispeech", 100)] * 4
+    overlapping = [
+        earlier.end_s > later.start_s
+        for group in groups
+        for earlier, later in pairwise(group.submissions)
+    ]
+    assert sum(overlapping) > len(overlapping) / 4
+    assert re.search(TABLE, run(tmp_path, trace, simulate))
