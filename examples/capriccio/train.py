@@ -135,6 +135,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10, help="after which a batch size failed")
     parser.add_argument("--lr", type=float, help="at batch size 128; 4e-7, a bag of words 1e-2")
     parser.add_argument("--window", type=int, default=10, help="latest runs that count; 0: all")
+    parser.add_argument("--devices", type=int, default=1, help="processes on each node")
+    parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--save", type=Path, help="where to store the trained weights")
     options = parser.parse_args()
     L.seed_everything(workers=True, verbose=False)  # with PL_GLOBAL_SEED, if it is set
@@ -147,7 +149,8 @@ def main() -> None:
         lr_scaling="sqrt",
     )
     trainer = L.Trainer(
-        devices=1,
+        devices=options.devices,
+        num_nodes=options.nodes,
         max_epochs=options.epochs,
         callbacks=[zeus, ZeusPowerLimitCallback(on_no_permission="observe")],
         logger=False,
@@ -157,13 +160,14 @@ def main() -> None:
     )
     lr = options.lr or (4e-7 if options.model else 1e-2)
     module = Classifier(model, lr)
-    trainer.fit(module, datamodule=Slice(options.data, options.slice, model.encode, 128))
-    if zeus.report is not None:
+    share = 128 // (options.devices * options.nodes)
+    trainer.fit(module, datamodule=Slice(options.data, options.slice, model.encode, share))
+    if trainer.is_global_zero and zeus.report is not None:
         print(
             f"slice {options.slice}: {zeus.outcome} in {zeus.report.epoch} epochs, accuracy "
             f"{zeus.report.metric:.3f}, at a cost of {zeus.cost:.1f} J"
         )
-    if options.save is not None:
+    if trainer.is_global_zero and options.save is not None:
         torch.save(module.state_dict(), options.save)
 
 

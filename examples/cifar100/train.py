@@ -104,8 +104,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="the folder cifar-100-python")
     parser.add_argument("--target", type=float, default=0.5, help="accuracy that ends a run")
     parser.add_argument("--epochs", type=int, default=100, help="after which a batch size failed")
-    parser.add_argument("--batch-size", type=int, default=1024, help="the default")
+    parser.add_argument("--batch-size", type=int, default=1024, help="the default, of all devices")
     parser.add_argument("--workers", type=int, default=0, help="processes that load the data")
+    parser.add_argument("--devices", type=int, default=1, help="processes on each node")
+    parser.add_argument("--nodes", type=int, default=1)
     options = parser.parse_args()
     L.seed_everything(workers=True, verbose=False)  # with PL_GLOBAL_SEED, if it is set
     zeus = ZeusBSOCallback(
@@ -115,7 +117,8 @@ def main() -> None:
         on_failure=os.environ.get("ZEUS_ON_FAILURE", "raise"),
     )
     trainer = L.Trainer(
-        devices=1,
+        devices=options.devices,
+        num_nodes=options.nodes,
         max_epochs=options.epochs,
         callbacks=[zeus, ZeusPowerLimitCallback(on_no_permission="observe")],
         logger=False,
@@ -123,9 +126,10 @@ def main() -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    data = CIFAR100(options.data, options.batch_size, options.workers)
+    share = options.batch_size // (options.devices * options.nodes)
+    data = CIFAR100(options.data, share, options.workers)
     trainer.fit(Classifier(), datamodule=data)
-    if zeus.report is not None:
+    if trainer.is_global_zero and zeus.report is not None:
         print(f"{zeus.outcome} in {zeus.report.epoch} epochs at a cost of {zeus.cost:.1f} J")
 
 

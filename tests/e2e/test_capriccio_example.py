@@ -53,7 +53,9 @@ def test_each_recurrence_follows_the_drift_to_its_own_slice(
     recur = [BIN / "zeus-lightning", "recur", "--recurrences=1", f"--folder={tmp_path / 'recur'}"]
     subprocess.run([*recur, "--", *first], env=env, check=True)
     last = [*train, f"--slice={SLICES}", f"--save={weights[SLICES]}"]
-    subprocess.run(last, env=env, check=True)
+    # a data-parallel job is another one: its devices are part of it
+    last = [BIN / "torchrun", "--standalone", "--nproc-per-node=2", *last[1:], "--devices=2"]
+    subprocess.run(last, env=env | {"ZEUS_JOB_ID": new_job()}, check=True)
 
     program = runpy.run_path(str(CAPRICCIO / "train.py"))
     assert accuracy(program, weights[1], slices, 1) > 0.85

@@ -14,7 +14,7 @@ from zeus_lightning.meters.gpu import GpuMeter
 from zeus_lightning.power.limits import GpuLimit
 from zeus_lightning.power.open_limit import open_limit
 from zeus_lightning.power.profiler import Disturbance, Window
-from zeus_lightning.power.restore import TemporaryLimit
+from zeus_lightning.power.restore import TemporaryLimit, restore_all
 from zeus_lightning.zeusd import Zeusd
 
 
@@ -76,6 +76,11 @@ class Gpus:
             self._controlled.append(temporary)
             _warn(temporary.recovered)
             limit.check_permission()
+
+    def restore_left(self) -> None:
+        """Restore the limits that killed processes left, as far as that is allowed."""
+        for _, _, message in restore_all(self.uuids):
+            _warn(message)
 
     @property
     def in_control(self) -> bool:

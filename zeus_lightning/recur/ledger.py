@@ -32,7 +32,6 @@ class Ledger:
             )
         number = 1 + int(runs[-1].name.removeprefix("run-")) if runs else 1
         self.folder = begun[-1] if resume else folder / f"run-{number:04}"
-        self.folder.mkdir(exist_ok=True)
         self._path = self.folder / _FILE
         self.events = self._read() if resume else []
 
@@ -44,7 +43,8 @@ class Ledger:
         return [json.loads(line) for line in whole.splitlines()]
 
     def append(self, **event: Any) -> None:
-        """Append an event; it is on disk when this returns."""
+        """Append an event; it is on disk when this returns. The first one makes the folder."""
+        self.folder.mkdir(exist_ok=True)
         with self._path.open("a") as file:
             file.write(json.dumps(event) + "\n")
             file.flush()

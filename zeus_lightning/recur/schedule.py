@@ -23,13 +23,21 @@ def every(interval_s: float) -> Schedule:
 
 
 def cron(expression: str) -> Schedule:
-    """Begin at the local times of a cron expression; a ValueError if it is none."""
-    croniter(expression)
+    """Begin at the local times of a cron expression; a ValueError if it is none.
+
+    Of a time that comes twice, as summer time ends, only the first counts, unless it is to begin in
+    every hour.
+    """
+    hourly = croniter.expand(expression)[0][1] == ["*"]
 
     def next_s(last_s: float | None, started_s: float) -> float:
         # `astimezone()` would give a fixed offset, which is wrong after a change to summer time
         zone = dateutil.tz.tzlocal()
         after = datetime.fromtimestamp(started_s if last_s is None else last_s, tz=zone)
-        return float(croniter(expression, after).get_next(float))
+        times = croniter(expression, after)
+        due: datetime = times.get_next(datetime)
+        while due.fold and not hourly:
+            due = times.get_next(datetime)
+        return due.timestamp()
 
     return next_s

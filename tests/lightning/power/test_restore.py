@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from fake_nvml import FakeDriver
+from fake_nvml import FakeDriver, FakeGpu
 from forked import in_forked_child
+from gpu_programs import DriversClock, GpuNet, fit, power
 
 from zeus_lightning import ZeusPowerError
 from zeus_lightning.power.nvml_limits import NvmlLimit
@@ -142,6 +143,18 @@ def test_after_a_sigkill_the_next_process_restores_the_limit_first(
     assert f"restored to 250 W, as process {killed} " in temporary.recovered
     assert temporary.found_mw == fake_gpus.gpus[0].limit_mw == 250_000
     temporary.restore()
+    assert records() == []
+
+
+def test_after_a_sigkill_a_baseline_is_measured_at_the_limit_found_before(
+    killed: int, gpu: FakeGpu, gpu_meter: DriversClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZEUS_OBSERVE", "1")
+    gpu.limit_mw = 125_000  # as the killed process left it; the fixture `gpu` has set 250 W
+    net = GpuNet(gpu)
+    with pytest.warns(UserWarning, match=f"restored to 250 W, as process {killed} "):
+        fit(power(meter=gpu_meter), net)
+    assert set(net.limits_w) == {250}
     assert records() == []
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sqlite3
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import recurring_lightning
 from click.testing import CliRunner, Result
+from waiting import LIMIT_S, wait_until
 
 from zeus_lightning.cli import main
 
@@ -51,6 +54,23 @@ def test_the_baseline_is_compared_with_what_is_chosen(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "learned.sqlite3") as connection:
         jobs = connection.execute("SELECT job_id FROM jobs ORDER BY job_id").fetchall()
     assert jobs == [("nightly",), ("nightly-baseline",)]
+
+
+def test_a_terminal_that_closes_while_the_service_starts_leaves_none_behind(
+    tmp_path: Path,
+) -> None:
+    script = "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_DFL); "
+    script += "from zeus_lightning.cli import main; main(sys.argv[1:])"  # also under `nohup`
+    command = [sys.executable, "-c", script, "recur", f"--folder={tmp_path / 'recur'}", "--"]
+    env = {name: value for name, value in os.environ.items() if name != "ZEUS_SERVER_URL"}
+    with psutil.Popen([*command, "true"], env=env) as driver:
+        wait_until(lambda: bool(driver.children()))
+        services = driver.children(recursive=True)
+        driver.send_signal(signal.SIGHUP)
+        assert driver.wait(LIMIT_S) == 128 + signal.SIGHUP
+    psutil.wait_procs(services, timeout=LIMIT_S)
+    assert [each for each in services if each.is_running()] == []
+    assert not list(tmp_path.glob("recur/run-*"))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,8 @@ def test_a_resumed_run_has_the_events_of_the_last_one_but_for_a_torn_line(tmp_pa
 
 def test_a_start_that_recorded_nothing_is_not_resumed(tmp_path: Path) -> None:
     Ledger(tmp_path, resume=False).append(event="one")
-    Ledger(tmp_path, resume=False)
+    assert not Ledger(tmp_path, resume=False).folder.exists()
+    (tmp_path / "run-0002").mkdir()  # as older versions left it
     resumed = Ledger(tmp_path, resume=True)
     assert (resumed.folder.name, resumed.events) == ("run-0001", [{"event": "one"}])
     assert Ledger(tmp_path, resume=False).folder.name == "run-0003"

@@ -46,6 +46,21 @@ def test_local_times_stay_what_they_are_when_summer_time_ends() -> None:
         assert datetime.fromtimestamp(at_s) == datetime(2026, 10, day, 9)
 
 
+@pytest.mark.usefixtures("berlin")
+@pytest.mark.parametrize(
+    ("expression", "hours"), [("30 2 * * *", [0, 25]), ("30 * * * *", [0, 1]), ("@daily", [22.5])]
+)
+def test_a_time_that_comes_twice_counts_once_unless_it_is_in_every_hour(
+    expression: str, hours: list[float]
+) -> None:
+    next_s, first_s = cron(expression), datetime(2026, 10, 25, 2, 30).timestamp()
+    at_s, found = first_s - 1, []
+    for _ in hours:
+        at_s = next_s(at_s, 0.0)
+        found.append((at_s - first_s) / 3600)
+    assert found == hours
+
+
 def test_what_is_no_cron_expression_is_refused() -> None:
     with pytest.raises(ValueError, match="columns"):
         cron("every night")
