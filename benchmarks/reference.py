@@ -1,13 +1,23 @@
 """A yardstick for policies: Bayesian, with one step of look-ahead, and well informed.
 
 It knows the distribution of the family of synthetic workloads, but not of which kind a job is, and
-how many recurrences are left; it does not know that jobs can change. Workloads are drawn with the
-job's batch sizes and default, and weighted by the likelihood of the trials so far, in which the
-offset and the roughness of the curve are integrated in closed form. The batch size is chosen for
-which the cost of this recurrence and that of all to come, if nothing more was learned after this
-one, is the lowest in expectation (the knowledge gradient: Frazier, Powell, Dayanik, "A
-knowledge-gradient policy for sequential information collection", SIAM Journal on Control and
-Optimization 47(5), 2008). It is slow, and no policy of the service.
+how many recurrences are left; it does not know that jobs can change. It is slow, and no policy of
+the service.
+
+**Belief.** The prior is a sample of the family's own workloads, with the job's batch sizes and
+default. Their valleys are combined with each noise and roughness of a grid, and weighted by the
+likelihood of the trials so far; the offset of the curve and each batch size's deviation from the
+valley are integrated in closed form. The grid has no roughness near zero, so that a valley that is
+almost right is not excluded by few exact costs, however few valleys there are (as the kernels of
+Liu and West, "Combined parameter and state estimation in simulation-based filtering", 2001).
+
+**Choice.** The knowledge gradient for correlated beliefs (Frazier, Powell, Dayanik, INFORMS Journal
+on Computing 21(4), 2009): for each batch size, what the choice made after a run of it is expected
+to save in each of the recurrences to come, less what the run is expected to cost more. A run tells
+whether its batch size fails, and its cost: in either case the log costs of all batch sizes are
+taken as jointly normal. Since a single run with much noise may change no choice where several
+would, the run may be any number of runs (Frazier and Powell, "Paradoxes in learning and the
+marginal value of information", Decision Analysis 7(4), 2010).
 """
 
 from __future__ import annotations
@@ -15,6 +25,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -31,55 +42,115 @@ from zeus_service.simulation import family
 from zeus_service.spec import JobSpec
 
 Floats = NDArray[np.float64]
-PARTICLES = 6000
-DRAWS = 256
+WORKLOADS = 4000
+COMPONENTS = 600
+"""Of the posterior, with which the choice is made."""
+ROUGHNESS = (0.008, 0.024)
+NOISES = 7
+"""Quantiles of the noise of the sample."""
+RUNS = (1, 2, 4, 8, 16, 32)
+Z = np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)])
 LEAST = 1e-4
 """Of a probability, so that no trial excludes all workloads."""
 CHANGING = ("dearer", "cheaper", "to_and_fro", "overlapping")
-COSTS = ("weight", "mean", "converged", "out_of_memory", "failed", "stopped", "stopped_mean")
+COUNTS = ("weight", "mean", "converged", "out_of_memory", "failed", "stopped", "stopped_mean")
+TRIES = 6
+"""A job ends if each batch size has failed so often before any run has converged."""
 
 
 @dataclass(frozen=True)
-class Particles:
-    """Workloads of the family, with values for each batch size (p, n) or for all (p, 1)."""
+class Sample:
+    """Workloads of the family, with values for each batch size (p, n); weights (p,)."""
 
     valley: Floats
-    roughness: Floats
-    noise: Floats
     never: Floats
     memory: Floats
-    heavy: Floats
+    weight: Floats
+    noises: Floats
 
 
-@lru_cache(maxsize=8)
-def particles(sizes: tuple[int, ...], default: int) -> Particles:
+@dataclass(frozen=True)
+class Posterior:
+    """Equally likely components (c, n), and the covariances of their log costs (c, n, n)."""
+
+    log_cost: Floats
+    covariance: Floats
+    never: Floats
+    memory: Floats
+    noise: float
+
+
+@lru_cache(maxsize=4)
+def sample(sizes: tuple[int, ...], default: int) -> Sample:
     """Draw workloads of all kinds that do not change, with these batch sizes and this default."""
     rng = np.random.default_rng(7)
     kinds = [kind for kind in family.KINDS if kind not in CHANGING]
     if len(sizes) < 3:
         kinds = [kind for kind in kinds if kind not in ("cliff", "memory", "shared_memory")]
-    rows: list[list[Any]] = [[], [], [], [], [], []]
-    while len(rows[0]) < PARTICLES:
-        kind = kinds[int(rng.integers(len(kinds)))]
+    rows: list[tuple[Any, ...]] = []
+    while len(rows) < WORKLOADS:
         draft = family.draft_of(rng, list(sizes))
-        family.KINDS[kind](draft, rng)
-        if draft.sizes[draft.default] != default:
+        draft.default = any_default = -1
+        family.KINDS[kinds[int(rng.integers(len(kinds)))]](draft, rng)
+        if draft.default not in (any_default, sizes.index(default)):
             continue
-        roughness, draft.roughness = draft.roughness.std(), np.zeros(len(sizes))
-        for row, value in zip(
-            rows,
-            (
-                draft.valley(0.0),
-                [roughness + 1e-3],
-                [math.sqrt(math.log1p(draft.variation**2))],
-                np.where(draft.fails, 1.0, draft.failing),
-                draft.memory,
-                [0.1 * draft.heavy_tail],
-            ),
-            strict=True,
-        ):
-            row.append(value)
-    return Particles(*(np.array(row, dtype=float) for row in rows))
+        weight = 1 / len(sizes) if draft.default == any_default else 1.0
+        draft.roughness = np.zeros(len(sizes))
+        tail = 0.1 * 0.9 * math.log(5) ** 2 if draft.heavy_tail else 0.0
+        noise = math.sqrt(math.log1p(draft.variation**2) + tail)
+        never = np.where(draft.fails, 1.0, draft.failing)
+        rows.append((draft.valley(0.0), never, draft.memory, weight, noise))
+    *values, noises = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    return Sample(*values, np.quantile(noises, (np.arange(NOISES) + 0.5) / NOISES))
+
+
+@lru_cache(maxsize=2)
+def posterior(sizes: tuple[int, ...], default: int, seen: tuple[Any, ...]) -> Posterior:
+    """Weigh the sample by the likelihood of trials, the items of a state."""
+    known, counts = sample(sizes, default), {name: np.array(value) for name, value in seen}
+    noise, rough = (each.ravel() for each in np.meshgrid(known.noises, ROUGHNESS))
+    weight, has_cost = counts["weight"], counts["weight"] > 0
+    variances, own = noise[:, None] ** 2, rough[:, None] ** 2
+    precision = weight / (weight * own + variances)  # of the grid (g, n)
+    total = np.maximum(precision.sum(axis=1, keepdims=True), 1e-9)
+    above = np.where(has_cost, counts["mean"] - known.valley, 0)  # of the sample (p, n)
+    offset = above @ precision.T / total.T  # (p, g)
+    log_likelihood = np.log(known.weight)
+    log_likelihood += np.log((1 - known.memory) * (1 - known.never) + LEAST) @ counts["converged"]
+    log_likelihood += np.log(known.memory + LEAST) @ counts["out_of_memory"]
+    log_likelihood += np.log((1 - known.memory) * known.never + LEAST) @ counts["failed"]
+    both = np.repeat(log_likelihood[:, None], len(noise), axis=1)
+    if has_cost.any():
+        both -= 0.5 * (np.square(above) @ precision.T - offset**2 * total.T)
+        both -= 0.5 * (
+            np.log1p(weight * own / variances).sum(axis=1)
+            + np.log(total[:, 0])
+            + weight.sum() * 2 * np.log(noise)
+            + counts["squares"] / noise**2
+        )
+        for index in np.flatnonzero(counts["stopped"]):
+            beyond = known.valley[:, [index]] + offset - counts["stopped_mean"][index]
+            slow = normal_cdf(beyond / np.hypot(noise, rough))
+            never, fits = known.never[:, [index]], 1 - known.memory[:, [index]]
+            both += np.log(fits * (never + (1 - never) * slow) + LEAST) * counts["stopped"][index]
+    share = np.exp(both - both.max()).ravel()
+    # Systematic resampling: each component as often as its share, up to one.
+    at = (np.arange(COMPONENTS) + 0.5) / COMPONENTS * share.sum()
+    which, group = np.divmod(np.searchsorted(share.cumsum(), at), len(noise))
+    alone = own * precision
+    log_cost = known.valley[which] + offset[which, group][:, None]
+    log_cost += alone[group] * (above[which] - offset[which, group][:, None])
+    covariance = (1 - alone)[:, :, None] * ((1 - alone) / total)[:, None, :]
+    covariance += (own * (1 - alone))[:, :, None] * np.eye(len(sizes))
+    if not has_cost.any():
+        covariance = np.zeros_like(covariance)
+    return Posterior(
+        log_cost,
+        covariance[group],
+        known.never[which],
+        known.memory[which],
+        float(noise[group].mean()),
+    )
 
 
 class ReferencePolicy:
@@ -92,46 +163,34 @@ class ReferencePolicy:
 
     def initial_state(self, spec: JobSpec) -> State:
         """Counts and means of log costs for each batch size."""
-        zeros = {name: [0.0] * len(spec.batch_sizes) for name in COSTS}
+        zeros = {name: [0.0] * len(spec.batch_sizes) for name in COUNTS}
         return {**zeros, "squares": 0.0, "recurrences": 0}
 
     def next_batch_size(self, spec: JobSpec, state: State, rng: np.random.Generator) -> Choice:
-        """The lowest cost of this recurrence and the others."""
-        if not any(state["weight"]) and not self._hopeful(state).any():
+        """The one for which the next runs, and all that follow, are expected to cost least."""
+        del rng
+        tries = np.add(np.add(state["failed"], state["stopped"]), state["out_of_memory"])
+        if not any(state["weight"]) and min(tries) >= TRIES:
             raise NoBatchSizeLeft
-        log_cost, never, memory, noise = self._draws(spec, state, rng)
-        lowest = float(np.exp(log_cost).mean(axis=0).min())
+        belief = self._posterior(spec, state)
+        # In costs of the best batch size, a failed run costs about two, a lack of memory a tenth.
+        never, memory = (np.minimum(each, 0.98) for each in (belief.never, belief.memory))
+        always = belief.log_cost + np.log1p(2 * never / (1 - never) + 0.1 * memory / (1 - memory))
         failing = never + (1 - never) * memory
-        # A failed run costs about twice the best one; a lack of memory costs a tenth of the run.
-        cost, lost = np.exp(log_cost), 2 * lowest
-        odds = np.minimum(never / np.maximum(1 - never, LEAST), 50)
-        memory_odds = np.minimum(memory / np.maximum(1 - memory, LEAST), 50)
-        always = cost * (1 + 0.1 * memory_odds) + odds * lost
-        now = (1 - failing) * cost + (1 - memory) * never * lost + memory * 0.1 * cost
         means = always.mean(axis=0)
         best = int(np.argmin(means))
-        now = now.mean(axis=0) + failing.mean(axis=0) * means[best]
-        left = max(1, self._horizon - state["recurrences"] - 1)
-        scores = []
-        for index in range(len(spec.batch_sizes)):
-            seen = log_cost[:, index] + noise[:, 0] * rng.standard_normal(DRAWS)
-            likelihood = (1 - failing[:, index]) * np.exp(
-                -0.5 * ((seen[:, None] - log_cost[:, index]) / noise[:, 0]) ** 2
-            )
-            likelihood = likelihood / noise[:, 0] + 1e-12
-            np.fill_diagonal(likelihood, 0)  # a draw is no evidence of itself
-            after = (likelihood / likelihood.sum(axis=1, keepdims=True)) @ always
-            # What the choice made then saves, on the draw that was true: unbiased.
-            chosen = np.argmin(after, axis=1)
-            fails = failing[:, index]
-            if_failed = int(np.argmin(fails @ always))
-            saved = always[:, best] - (1 - fails) * always[np.arange(DRAWS), chosen]
-            saved -= fails * always[:, if_failed]
-            # Less its standard error: with many recurrences left, chance would look like a gain.
-            gain = max(0.0, float(saved.mean() - saved.std() / math.sqrt(DRAWS)))
-            scores.append(now[index] - left * gain)
-        chosen_one = int(np.argmin(scores))
-        return Choice(spec.batch_sizes[chosen_one], "exploit" if chosen_one == best else "explore")
+        now = np.exp(np.minimum(belief.log_cost - means[best], 5))
+        lost = (1 - memory) * never * 2 + memory * 0.1 * now
+        extra = ((1 - failing) * now + lost + failing).mean(axis=0)
+        extra = np.maximum(extra - extra[best], 0)
+        left = max(1, self._horizon - state["recurrences"])
+        runs = np.array(RUNS)
+        scores = [
+            (runs * extra[i] - np.maximum(0, left - runs) * gains(i, always, failing, belief)).min()
+            for i in range(len(spec.batch_sizes))
+        ]
+        chosen = int(np.argmin(scores))
+        return Choice(spec.batch_sizes[chosen], "exploit" if chosen == best else "explore")
 
     def begin(self, spec: JobSpec, state: State, choice: Choice) -> State:
         """Nothing: trials do not overlap."""
@@ -161,12 +220,13 @@ class ReferencePolicy:
         return state
 
     def cost_bound(self, spec: JobSpec, state: State) -> float:
-        """`beta_knob` times the lowest expected cost, and three deviations of a run."""
+        """`beta_knob` times the lowest expected cost; at least two and a half deviations above."""
         if not any(state["weight"]) or spec.beta_knob is None:
             return math.inf
-        log_cost, *_, noise = self._draws(spec, state, np.random.default_rng(0))
-        lowest, spread = float(log_cost.mean(axis=0).min()), float(noise.mean())
-        return math.exp(lowest + max(math.log(spec.beta_knob) + spread**2 / 2, 2.5 * spread))
+        belief = self._posterior(spec, state)
+        means, noise = belief.log_cost.mean(axis=0), belief.noise
+        lowest = float(means[np.array(state["weight"]) > 0].min())
+        return math.exp(lowest + max(math.log(spec.beta_knob) + noise**2 / 2, 2.5 * noise))
 
     def best_batch_size(self, spec: JobSpec, state: State) -> int | None:
         """The lowest mean of those that converged."""
@@ -186,49 +246,31 @@ class ReferencePolicy:
             for size, count in zip(spec.batch_sizes, counts, strict=True)
         ]
 
-    def _hopeful(self, state: State) -> NDArray[np.bool_]:
-        tries = np.array(state["failed"]) + np.array(state["stopped"])
-        return np.array(tries + np.array(state["out_of_memory"]) < 6)
+    def _posterior(self, spec: JobSpec, state: State) -> Posterior:
+        seen = {name: tuple(state[name]) for name in COUNTS}
+        items = tuple({**seen, "squares": state["squares"]}.items())
+        return posterior(tuple(spec.batch_sizes), spec.default_batch_size, items)
 
-    def _draws(
-        self, spec: JobSpec, state: State, rng: np.random.Generator
-    ) -> tuple[Floats, Floats, Floats, Floats]:
-        """Draws of the posterior: log costs, probabilities of failures (d, n), and noise (d, 1)."""
-        known = particles(tuple(spec.batch_sizes), spec.default_batch_size)
-        counts = {name: np.array(state[name]) for name in COSTS}
-        variance = known.noise**2
-        weight = counts["weight"]
-        seen = weight > 0
-        share = known.roughness**2
-        precision = np.where(seen, 1 / (share + variance / np.maximum(weight, 1)), 0)
-        above = np.where(seen, counts["mean"] - known.valley, 0)
-        total = precision.sum(axis=1, keepdims=True)
-        offset = (precision * above).sum(axis=1, keepdims=True) / np.maximum(total, 1e-12)
-        log_likelihood = (
-            np.log((1 - known.memory) * (1 - known.never) + LEAST) @ counts["converged"]
-        )
-        log_likelihood += np.log(known.memory + LEAST) @ counts["out_of_memory"]
-        log_likelihood += np.log((1 - known.memory) * known.never + LEAST) @ counts["failed"]
-        if seen.any():
-            freedom = weight.sum() - seen.sum()
-            fit = (precision * (above - offset) ** 2).sum(axis=1)
-            fit -= np.log(np.where(seen, precision, 1)).sum(axis=1)
-            fit += np.log(total[:, 0]) + freedom * np.log(variance[:, 0])
-            log_likelihood -= 0.5 * (fit + state["squares"] / variance[:, 0])
-            limit = counts["stopped_mean"] - known.valley - offset
-            slow = known.heavy + (1 - known.heavy) * normal_cdf(-limit / known.noise)
-            stops = (1 - known.memory) * (known.never + (1 - known.never) * slow)
-            log_likelihood += np.log(stops + LEAST) @ counts["stopped"]
-        likely = np.exp(log_likelihood - log_likelihood.max())
-        which = rng.choice(len(likely), size=DRAWS, p=likely / likely.sum())
-        pick = [each[which] for each in (known.valley, share, precision, above, offset, total)]
-        valley, share, precision, above, offset, total = pick
-        shape = valley.shape
-        offset = offset + rng.standard_normal((DRAWS, 1)) / np.sqrt(np.maximum(total, 1e-12))
-        if not seen.any():
-            offset = np.zeros((DRAWS, 1))
-        rough = share * precision * (above - offset)
-        rough += np.sqrt(np.maximum(share * (1 - share * precision), 0)) * rng.standard_normal(
-            shape
-        )
-        return valley + offset + rough, known.never[which], known.memory[which], known.noise[which]
+
+def gains(index: int, always: Floats, failing: Floats, belief: Posterior) -> Floats:
+    """What each of `RUNS` with a batch size is expected to save in a later recurrence.
+
+    Args:
+        index: Of the batch size.
+        always: (c, n), log costs of a recurrence if a batch size is always chosen.
+        failing: (c, n), probabilities that a run fails.
+        belief: Of the same components.
+    """
+    fails, converges = failing[:, index], 1 - failing[:, index]
+    if_failed = float((fails @ always / max(fails.sum(), 1e-12)).min())
+    weight = converges / max(converges.sum(), 1e-12)
+    means = weight @ always
+    covariance = weight @ ((always - means)[:, [index]] * (always - means))
+    covariance += weight @ belief.covariance[:, index]
+    noises = belief.noise**2 / np.array(RUNS)
+    moved = covariance / np.sqrt(covariance[index] + noises)[:, None]
+    if_converged = (means[:, None] + moved[:, :, None] * Z).min(axis=1).mean(axis=1)
+    chance = float(fails.mean())
+    after = (1 - chance) * if_converged + chance * if_failed
+    result: Floats = always.mean(axis=0).min() - after
+    return result

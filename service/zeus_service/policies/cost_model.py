@@ -86,18 +86,23 @@ class Evidence:
 class Belief:
     """A mixture of Gaussians over the log costs of n batch sizes.
 
+    In a component of group `m`, the deviations of the log costs from their means are
+    `factors[m] @ z + sqrt(own[m]) * e`, with independent standard normal `z` and `e`.
+
     Args:
         share: (k,), the weights of the components; they add up to 1.
         means: (k, n), the expected log costs.
-        group: (k,), each component's index in `covariances` and `noises`.
-        covariances: (m, n, n), of the expected log costs.
+        group: (k,), each component's index in the other arrays.
+        factors: (m, n, r).
+        own: (m, n).
         noises: (m,), standard deviations of a run's log cost.
     """
 
     share: Floats
     means: Floats
     group: NDArray[np.intp]
-    covariances: Floats
+    factors: Floats
+    own: Floats
     noises: Floats
 
     @cached_property
@@ -115,35 +120,27 @@ class Belief:
         """The variance of a run's log cost around its expectation."""
         return float(self.share @ self.noises[self.group] ** 2)
 
-    @cached_property
-    def run_deviations(self) -> Floats:
-        """(k, n), standard deviations of the next run's log cost."""
-        deviations: Floats = np.sqrt(self._variances + self.noises[:, None] ** 2)[self.group]
-        return deviations
-
     @property
     def _variances(self) -> Floats:
-        """(m, n), the diagonals of `covariances`."""
-        return np.diagonal(self.covariances, axis1=1, axis2=2)
+        """(m, n), the variances in a component."""
+        variances: Floats = np.square(self.factors).sum(axis=2) + self.own
+        return variances
 
     def exceeds(self, index: int, log_cost: float) -> float:
         """Probability that the next run of a batch size costs more if it converges."""
-        scaled = (self.means[:, index] - log_cost) / self.run_deviations[:, index]
-        return float(self.share @ normal_cdf(scaled))
+        deviation = np.sqrt(self._variances[:, index] + self.noises**2)[self.group]
+        return float(self.share @ normal_cdf((self.means[:, index] - log_cost) / deviation))
 
     def draw(self, size: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """(size, n) and (size, 1), draws of the expected log costs and of the noise."""
-        component = np.sort(rng.choice(len(self.share), size=size, p=self.share))
-        group, starts = np.unique(self.group[component], return_index=True)
-        count = self.means.shape[1]
-        covariances = self.covariances[group]
-        # The jitter makes up for rounding errors that leave a covariance indefinite.
-        jitter = 1e-9 * np.trace(covariances, axis1=1, axis2=2)
-        factors = np.linalg.cholesky(covariances + jitter[:, None, None] * np.eye(count))
-        draws = rng.standard_normal((size, count))
-        for factor, of_group in zip(factors, np.split(np.arange(size), starts[1:]), strict=True):
-            draws[of_group] = draws[of_group] @ factor.T
-        return self.means[component] + draws, self.noises[self.group[component]][:, None]
+        component = rng.choice(len(self.share), size=size, p=self.share)
+        group = self.group[component]
+        _, count, features = self.factors.shape
+        of_features = rng.standard_normal((size, features))
+        draws = np.sqrt(self.own)[group] * rng.standard_normal((size, count))
+        for each in np.unique(group):
+            draws[group == each] += of_features[group == each] @ self.factors[each].T
+        return self.means[component] + draws, self.noises[group][:, None]
 
 
 def lowest(values: Floats) -> int:
@@ -169,83 +166,81 @@ def believe(evidence: Evidence) -> Belief:
     share = np.exp(log_likelihood - log_likelihood.max())
     share /= share.sum()
     kept = share > LEAST_SHARE
-    group = np.concatenate([len(NOISES) * i + part[2] for i, part in enumerate(parts)])
-    used, group = np.unique(group[kept], return_inverse=True)
     return Belief(
         share[kept] / share[kept].sum(),
         np.concatenate([part[1] for part in parts])[kept],
-        group,
-        np.concatenate([part[3] for part in parts])[used],
-        np.tile(NOISES, len(parts))[used],
+        np.concatenate([len(NOISES) * i + part[2] for i, part in enumerate(parts)])[kept],
+        np.concatenate([part[3] for part in parts]),
+        np.concatenate([part[4] for part in parts]),
+        np.tile(NOISES, len(parts)),
     )
 
 
 def _part(
-    evidence: Evidence, shapes: Floats, kernel: Floats
-) -> tuple[Floats, Floats, NDArray[np.intp], Floats]:
-    """Compute the belief with some shapes and one kernel of the residual.
+    evidence: Evidence, shapes: Floats, features: Floats, rough: float
+) -> tuple[Floats, Floats, NDArray[np.intp], Floats, Floats]:
+    """Compute the belief with some shapes and one prior of the residual.
 
     Returns:
         (k,), log likelihoods; (k, n), means; (k,), each one's index in `NOISES`; and
-        (noises, n, n), covariances.
+        `Belief.factors` and `Belief.own` for each of `NOISES`.
     """
     noises = np.array(NOISES)
+    variances = noises[:, None] ** 2
     weight = np.array(evidence.weight)
-    seen = np.flatnonzero(weight > LEAST_WEIGHT)
-    variances = noises**2
-
-    # In the notation of Rasmussen and Williams, V = K + noise and r = y - H beta; (noises, n, n).
-    v = (
-        kernel[np.ix_(seen, seen)]
-        + np.eye(len(seen)) * (variances[:, None] / weight[seen])[:, None]
-    )
-    v_inverse = np.linalg.inv(v)
-    ones = v_inverse.sum(2)
-    offset_precision = ones.sum(1)
-    # V^-1 r is this matrix times (y - shape).
-    solver = v_inverse - ones[:, :, None] * (ones / offset_precision[:, None])[:, None, :]
-    above_shape = np.array(evidence.mean_log_cost)[seen] - shapes[:, seen]
-    solved = above_shape @ solver
+    seen = weight > LEAST_WEIGHT
+    weight = np.where(seen, weight, 0.0)
+    # Of each mean log cost around shape and features; (noises, n).
+    precision = weight / (weight * rough**2 + variances)
+    prior = [1.0] * (features.shape[1] - 1) + [0.0]  # that of the offset is flat
+    posterior = np.diag(prior) + (features.T * precision[:, None, :]) @ features
+    above_shape = np.where(seen, evidence.mean_log_cost - shapes, 0)
+    projected = (above_shape * precision[:, None, :]) @ features
+    coefficients = np.linalg.solve(posterior, projected.transpose(0, 2, 1)).transpose(0, 2, 1)
+    misfit = precision @ np.square(above_shape).T - (projected * coefficients).sum(axis=2)
+    degrees_of_freedom = evidence.degrees_of_freedom + seen.sum()
     log_likelihood = -0.5 * (
-        np.einsum("gks,ks->gk", solved, above_shape)
-        + (
-            np.linalg.slogdet(v)[1]
-            + np.log(offset_precision)
-            + evidence.degrees_of_freedom * np.log(variances)
-            + evidence.sum_of_squares / variances
-        )[:, None]
+        misfit
+        + np.linalg.slogdet(posterior)[1][:, None]
+        + np.log1p(weight * rough**2 / variances).sum(axis=1, keepdims=True)
+        + degrees_of_freedom * np.log(variances)
+        + evidence.sum_of_squares / variances
     )
     # After a few runs most of the grid is very unlikely; continue with the rest.
     likely = log_likelihood > log_likelihood.max() - UNLIKELY
     group, shape = likely.nonzero()
     log_likelihood = log_likelihood[likely]
-    across = kernel[:, seen]
-    gain = across @ v_inverse
-    unexplained = 1 - gain.sum(2)
-    covariances = (
-        kernel
-        - gain @ across.T
-        + unexplained[:, :, None] * (unexplained / offset_precision[:, None])[:, None, :]
-    )
-    offset = (above_shape @ (ones / offset_precision[:, None]).T)[shape, group]
-    means = shapes[shape] + offset[:, None] + solved[likely] @ across.T
+    alone = rough**2 * precision  # the share of a batch size's own deviation that is believed
+    smooth = coefficients[likely] @ features.T
+    means = shapes[shape] + smooth + alone[group] * (above_shape[shape] - smooth)
+    triangles = np.linalg.inv(np.linalg.cholesky(posterior)).transpose(0, 2, 1)
+    factors = (1 - alone)[:, :, None] * (features @ triangles)
+    own = rough**2 * (1 - alone)
 
     stopped = np.array(evidence.stopped)
     cut = np.flatnonzero(stopped > 0)
     if cut.size:
-        deviation = np.sqrt(covariances[:, cut, cut] + noises[:, None] ** 2)[group]
+        spread = np.square(factors[:, cut]).sum(axis=2) + own[:, cut] + variances
+        deviation = np.sqrt(spread)[group]
         stopped_at = np.array(evidence.stopped_mean_log_cost)[cut]
         exceeds = normal_cdf((means[:, cut] - stopped_at) / deviation)
         log_likelihood += np.log(exceeds) @ stopped[cut]
         # The slope of log Phi. More than two stops do not move the mean any further.
-        slope = 1.702 * (1 - exceeds) * np.minimum(stopped[cut], 2)
-        means = means + np.einsum("kc,kcn->kn", slope / deviation, covariances[:, cut][group])
-    return log_likelihood, means, group, covariances
+        slope = 1.702 * (1 - exceeds) * np.minimum(stopped[cut], 2) / deviation
+        of_features = np.einsum("kc,kcr->kr", slope, factors[:, cut][group])
+        means = means + np.einsum("kr,knr->kn", of_features, factors[group])
+        means[:, cut] += slope * own[:, cut][group]
+    return log_likelihood, means, group, factors, own
 
 
 @lru_cache(maxsize=256)
-def _curves(batch_sizes: tuple[int, ...]) -> tuple[tuple[Floats, Floats], ...]:
-    """Valleys (shapes, n) with the kernel of the residual (n, n); and a flat curve with its own."""
+def _curves(batch_sizes: tuple[int, ...]) -> tuple[tuple[Floats, Floats, float], ...]:
+    """Valleys (shapes, n), and a flat curve, each with the prior of its residual.
+
+    The prior is the features (n, r), whose coefficients are standard normal but for the last, the
+    offset; and `rough`. The smooth part of the residual is a sum of bumps of equal width, whose
+    covariance is `smooth^2 * exp(-d^2 / 2)`: to 1.5 % if their distance is an octave.
+    """
     octave = np.log2(batch_sizes)
     bottoms = np.linspace(octave[0] - 1, octave[-1] + 1, BOTTOMS)
     left, right, bottom = np.array(list(product(SLOPES, SLOPES, bottoms))).T[:, :, None]
@@ -254,9 +249,13 @@ def _curves(batch_sizes: tuple[int, ...]) -> tuple[tuple[Floats, Floats], ...]:
         np.log(right / (left + right)) - left * beyond,
         np.log(left / (left + right)) + right * beyond,
     )
-    distance = octave[:, None] - octave
-    valley_kernel, flat_kernel = (
-        smooth**2 * np.exp(-(distance**2) / 2) + rough**2 * np.eye(len(octave))
-        for smooth, rough in (OF_VALLEY, OF_ANY_CURVE)
+    centers = np.arange(octave[0] - 2, octave[-1] + 3)
+    bumps = (2 / np.pi) ** 0.25 * np.exp(-np.square(octave[:, None] - centers))
+    offset = np.ones((len(octave), 1))
+    return tuple(
+        (shapes, np.hstack([smooth * bumps, offset]), rough)
+        for shapes, (smooth, rough) in (
+            (valleys, OF_VALLEY),
+            (np.zeros((1, len(octave))), OF_ANY_CURVE),
+        )
     )
-    return (valleys, valley_kernel), (np.zeros((1, len(octave))), flat_kernel)

@@ -195,6 +195,7 @@ class InformationDirectedPolicy:
     def describe(self, spec: JobSpec, state: State) -> list[ArmEstimate]:
         """Mean and deviation of each batch size's cost, `exp(f + noise)`, which is log-normal."""
         belief, passed = _belief(spec, state), passed_over(state)
+        given_up = _why_given_up(spec, state)
         arms = []
         for index, batch_size in enumerate(spec.batch_sizes):
             mean = spread = None
@@ -202,7 +203,7 @@ class InformationDirectedPolicy:
                 variance = min(float(belief.variance[index]), 100.0)
                 mean = math.exp(belief.mean[index] + (variance + belief.noise_variance) / 2)
                 spread = mean * math.sqrt(math.expm1(variance))
-            status = _why_given_up(spec, state, index) or passed.get(batch_size, "alive")
+            status = given_up[index] or passed.get(batch_size, "alive")
             arms.append(ArmEstimate(batch_size, state["pulls"][index], mean, spread, status))
         return arms
 
@@ -312,36 +313,47 @@ def _nearest_to_default(spec: JobSpec, state: State, alive: NDArray[np.intp]) ->
 
 
 def _alive(spec: JobSpec, state: State) -> NDArray[np.bool_]:
-    return np.array([not _why_given_up(spec, state, i) for i in range(len(spec.batch_sizes))])
+    return np.array([not reason for reason in _why_given_up(spec, state)])
 
 
-def _why_given_up(spec: JobSpec, state: State, index: int) -> str:
-    """The verdict for which a batch size was given up; empty if it was not.
+def _why_given_up(spec: JobSpec, state: State) -> list[str]:
+    """For each batch size, the verdict for which it was given up; empty if it was not.
 
     One that has ever converged is never given up: later failures may be bad luck.
     """
-    if state["ever_converged"][index]:
-        return ""
-    if _exceeds_memory(spec, state, index):
-        return "out_of_memory"
-    if state["hard_failures"][index] >= FAILURES_TO_GIVE_UP:
-        return str(state["failure"][index])
-    return ""
+    return [
+        ""
+        if ever_converged
+        else "out_of_memory"
+        if exceeds_memory
+        else str(failure)
+        if hard_failures >= FAILURES_TO_GIVE_UP
+        else ""
+        for ever_converged, exceeds_memory, hard_failures, failure in zip(
+            state["ever_converged"],
+            _exceeds_memory(spec, state),
+            state["hard_failures"],
+            state["failure"],
+            strict=True,
+        )
+    ]
 
 
-def _exceeds_memory(spec: JobSpec, state: State, index: int) -> bool:
+def _exceeds_memory(spec: JobSpec, state: State) -> NDArray[np.bool_]:
     """Whether a batch size is too large for the memory, and bad luck unlikely to be the cause.
 
     Without a limit, each try runs out of memory as often as those of batch sizes that are known to
     fit. Above these, all tries up to this batch size have run out of memory, if any has.
     """
-    fits = int(np.searchsorted(spec.batch_sizes, state["fits"], side="right"))
-    failures = sum(state["out_of_memory"][fits : index + 1])
-    if failures < OUT_OF_MEMORY_TO_GIVE_UP:
-        return False
-    others = PRIOR_FAILURES + sum(state["out_of_memory"][:fits])
-    rate = others / (PRIOR_FAILURES + PRIOR_SUCCESSES + sum(state["pulls"][:fits]))
-    return bool(rate**failures <= BAD_LUCK)
+    failures, pulls = np.array(state["out_of_memory"]), np.array(state["pulls"])
+    fits = np.array(spec.batch_sizes) <= state["fits"]
+    others = PRIOR_FAILURES + failures[fits].sum()
+    rate = others / (PRIOR_FAILURES + PRIOR_SUCCESSES + pulls[fits].sum())
+    in_a_row = np.where(fits, 0, failures).cumsum()
+    result: NDArray[np.bool_] = (in_a_row >= OUT_OF_MEMORY_TO_GIVE_UP) & (
+        rate**in_a_row <= BAD_LUCK
+    )
+    return result
 
 
 def _discounted(spec: JobSpec, state: State, index: int) -> State:
