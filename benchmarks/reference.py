@@ -7,15 +7,16 @@ the service.
 **Belief.** The prior is a sample of the family's own workloads, with the job's batch sizes and
 default. Their valleys are combined with each noise and roughness of a grid, and weighted by the
 likelihood of the trials so far; the offset of the curve and each batch size's deviation from the
-valley are integrated in closed form. The grid has no roughness near zero, so that a valley that is
-almost right is not excluded by few exact costs, however few valleys there are (as the kernels of
-Liu and West, "Combined parameter and state estimation in simulation-based filtering", 2001).
+valley are integrated in closed form. The grid has no roughness near zero, and one that is larger
+than the family's, so that a valley that is almost right is not excluded by exact costs, however few
+valleys there are (as the kernels of Liu and West, "Combined parameter and state estimation in
+simulation-based filtering", 2001).
 
 **Choice.** The knowledge gradient for correlated beliefs (Frazier, Powell, Dayanik, INFORMS Journal
 on Computing 21(4), 2009): for each batch size, what the choice made after a run of it is expected
 to save in each of the recurrences to come, less what the run is expected to cost more. A run tells
-whether its batch size fails, and its cost: in either case the log costs of all batch sizes are
-taken as jointly normal. Since a single run with much noise may change no choice where several
+whether it fails or is stopped, and otherwise its cost: in either case the log costs of all batch
+sizes are taken as jointly normal. Since one run with much noise may change no choice where several
 would, the run may be any number of runs (Frazier and Powell, "Paradoxes in learning and the
 marginal value of information", Decision Analysis 7(4), 2010).
 """
@@ -45,7 +46,7 @@ Floats = NDArray[np.float64]
 WORKLOADS = 4000
 COMPONENTS = 600
 """Of the posterior, with which the choice is made."""
-ROUGHNESS = (0.008, 0.024)
+ROUGHNESS = (0.01, 0.03, 0.1)
 NOISES = 7
 """Quantiles of the noise of the sample."""
 RUNS = (1, 2, 4, 8, 16, 32)
@@ -71,13 +72,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class Posterior:
-    """Equally likely components (c, n), and the covariances of their log costs (c, n, n)."""
+    """Equally likely components (c, n); covariances of log costs (c, n, n), and noise (c, 1)."""
 
     log_cost: Floats
     covariance: Floats
     never: Floats
     memory: Floats
-    noise: float
+    noise: Floats
 
 
 @lru_cache(maxsize=4)
@@ -149,7 +150,7 @@ def posterior(sizes: tuple[int, ...], default: int, seen: tuple[Any, ...]) -> Po
         covariance[group],
         known.never[which],
         known.memory[which],
-        float(noise[group].mean()),
+        noise[group][:, None],
     )
 
 
@@ -176,11 +177,15 @@ class ReferencePolicy:
         # In costs of the best batch size, a failed run costs about two, a lack of memory a tenth.
         never, memory = (np.minimum(each, 0.98) for each in (belief.never, belief.memory))
         always = belief.log_cost + np.log1p(2 * never / (1 - never) + 0.1 * memory / (1 - memory))
-        failing = never + (1 - never) * memory
+        deviation = np.sqrt(np.diagonal(belief.covariance, axis1=1, axis2=2) + belief.noise**2)
+        log_bound = math.log(min(self.cost_bound(spec, state), 1e300))
+        slow = normal_cdf((belief.log_cost - log_bound) / deviation)
+        stopped = never + (1 - never) * slow
+        failing = stopped + (1 - stopped) * memory
         means = always.mean(axis=0)
         best = int(np.argmin(means))
         now = np.exp(np.minimum(belief.log_cost - means[best], 5))
-        lost = (1 - memory) * never * 2 + memory * 0.1 * now
+        lost = (1 - memory) * stopped * 2 + memory * 0.1 * now
         extra = ((1 - failing) * now + lost + failing).mean(axis=0)
         extra = np.maximum(extra - extra[best], 0)
         left = max(1, self._horizon - state["recurrences"])
@@ -224,7 +229,7 @@ class ReferencePolicy:
         if not any(state["weight"]) or spec.beta_knob is None:
             return math.inf
         belief = self._posterior(spec, state)
-        means, noise = belief.log_cost.mean(axis=0), belief.noise
+        means, noise = belief.log_cost.mean(axis=0), float(belief.noise.mean())
         lowest = float(means[np.array(state["weight"]) > 0].min())
         return math.exp(lowest + max(math.log(spec.beta_knob) + noise**2 / 2, 2.5 * noise))
 
@@ -267,7 +272,7 @@ def gains(index: int, always: Floats, failing: Floats, belief: Posterior) -> Flo
     means = weight @ always
     covariance = weight @ ((always - means)[:, [index]] * (always - means))
     covariance += weight @ belief.covariance[:, index]
-    noises = belief.noise**2 / np.array(RUNS)
+    noises = np.square(belief.noise).mean() / np.array(RUNS)
     moved = covariance / np.sqrt(covariance[index] + noises)[:, None]
     if_converged = (means[:, None] + moved[:, :, None] * Z).min(axis=1).mean(axis=1)
     chance = float(fails.mean())

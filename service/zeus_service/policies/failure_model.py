@@ -1,8 +1,13 @@
 """The belief about whether a run converges, for each batch size.
 
-Failures and successes of a batch size give a Beta posterior with a weak prior. The tries of other
-batch sizes count half for each octave of distance, and together as at most two tries. A failure
-beyond all batch sizes that have ever converged counts in full for those still further out.
+A batch size either never converges, or its runs fail now and then. How often is about the same for
+all that have ever converged, so that one failure of a good batch size says little: each one's
+posterior starts from the rate of all of them.
+
+A batch size that has not converged yet either never will, or had as much bad luck as it has failed.
+Before its own tries, the former is as likely as the tries of the others make it, which count half
+for each octave of distance, and together as at most two tries. A failure beyond all batch sizes
+that have ever converged counts in full for those still further out.
 """
 
 from functools import lru_cache
@@ -14,30 +19,41 @@ from zeus_service.policies.cost_model import Floats
 PRIOR_FAILURES, PRIOR_SUCCESSES = 0.1, 0.9
 NEIGHBOUR_TRIES = 2.0
 """All other batch sizes together count as at most this many tries."""
+POOLED_TRIES = 40.0
+"""The rate of all batch sizes that have converged counts as this many tries of each."""
 
 
 def failure_probabilities(
     batch_sizes: list[int], converged: list[float], failed: list[float], ever_converged: list[bool]
-) -> Floats:
-    """Compute the probability that a try fails for another reason than its cost.
+) -> tuple[Floats, Floats]:
+    """Compute how likely a batch size fails for another reason than its cost.
 
-    It is the mean of each batch size's posterior. All arguments have a value for each batch size,
-    ascending: the numbers of tries that converged and that failed, older ones in fractions.
+    All arguments have a value for each batch size, ascending: the numbers of tries that converged
+    and that failed, older ones in fractions.
+
+    Returns:
+        (n,), the probability that it never converges; and (n,), that of a run if it ever does.
     """
+    ever, tries = np.array(ever_converged), np.add(converged, failed)
+    of_ever = PRIOR_FAILURES + np.where(ever, failed, 0).sum()
+    pooled = of_ever / (PRIOR_FAILURES + PRIOR_SUCCESSES + np.where(ever, tries, 0).sum())
+    rate = (POOLED_TRIES * pooled + failed) / (POOLED_TRIES + tries)
+
     of_failures = of_successes = _neighbour_weights(tuple(batch_sizes))
-    known = np.flatnonzero(ever_converged)
+    known = np.flatnonzero(ever)
     if known.size:
         index = np.arange(len(batch_sizes))
         beyond = (index > known[-1])[None, :] & (index[:, None] > index)
         beyond |= (index < known[0])[None, :] & (index[:, None] < index)
         of_failures = np.where(beyond, 1.0, of_failures)
-    failures_near = of_failures @ np.array(failed)
+    failures_near = of_failures @ np.where(ever, 0, failed)
     successes_near = of_successes @ np.array(converged)
     scale = NEIGHBOUR_TRIES / np.maximum(failures_near + successes_near, NEIGHBOUR_TRIES)
-    failures = PRIOR_FAILURES + np.array(failed) + scale * failures_near
-    successes = PRIOR_SUCCESSES + np.array(converged) + scale * successes_near
-    probabilities: Floats = failures / (failures + successes)
-    return probabilities
+    failures = PRIOR_FAILURES + scale * failures_near
+    before = failures / (failures + PRIOR_SUCCESSES + scale * successes_near)
+    bad_luck = pooled ** np.array(failed)
+    never = np.where(ever, 0, before / (before + (1 - before) * bad_luck))
+    return never, np.where(ever, rate, pooled)
 
 
 @lru_cache(maxsize=256)

@@ -24,10 +24,7 @@ time after the first: a job that has become slower for good converges again.
 **Drift.** The surprises of a job's runs, deviations of their log costs from the expectation, are
 added up in both directions. When a sum exceeds its threshold, the job has changed: costs are
 forgotten, and exploration starts again. Source: Page, "Continuous inspection schemes", Biometrika
-41, 1954. What changes while other batch sizes are tried cannot be noticed in this way: so the
-belief about a batch size fades while it is not tried, as if its cost went at random from run to run
-(Kalman, "A new approach to linear filtering and prediction problems", 1960), and in the end it is
-tried again. With a `window_size`, earlier runs also count less: by the factor `1 - 1 / window_size`
+41, 1954. With a `window_size`, earlier runs also count less: by the factor `1 - 1 / window_size`
 for each later verdict.
 """
 
@@ -85,9 +82,6 @@ DRIFT_ALLOWANCE = 0.75
 DRIFT_THRESHOLD = 5.0
 LEAST_PROBABILITY = 3e-5
 """That of a surprise by 4 standard deviations: one alone does not exceed the threshold."""
-FADING = 0.002
-"""Variance that each verdict of other batch sizes adds to a mean, in variances of a run's log
-cost."""
 
 
 class InformationDirectedPolicy:
@@ -135,7 +129,8 @@ class InformationDirectedPolicy:
         outlook = _Outlook(spec, state, belief)
         best = outlook.best(alive)
         drawn, noises = belief.draw(DRAWS, rng)
-        draws = drawn.T + outlook.log_retries[:, None]
+        never = rng.random(DRAWS) < outlook.never[:, None]
+        draws = drawn.T + outlook.log_retries[:, None] + math.log(COST_OF_FAILURE) * never
         log_costs = np.ascontiguousarray(draws)[alive]  # (alive, DRAWS)
         lowest = log_costs.min(axis=0)
         regret_of_best = outlook.log_cost[best] - lowest.mean()
@@ -160,7 +155,7 @@ class InformationDirectedPolicy:
         if observation.verdict is None:
             return before
         index = spec.batch_sizes.index(batch_size)
-        after = _discounted(spec, before, index)
+        after = _discounted(spec, before)
         after["pulls"][index] += 1
         if observation.verdict in TRAINED:
             after["fits"] = max(after["fits"], batch_size)
@@ -212,19 +207,20 @@ class _Outlook:
     """Expected costs of the next try, relative to those of the best batch size.
 
     Attributes:
-        failing: (n,), the probability that a try fails for another reason than its cost.
-        log_retries: (n,), the share of retries in `log_cost`.
+        never: (n,), the probability that a batch size never converges.
+        log_retries: (n,), the share of retries in `log_cost`, if it ever converges.
         log_cost: (n,), the expected log cost of a recurrence if a batch size is always chosen.
     """
 
     def __init__(self, spec: JobSpec, state: State, belief: Belief) -> None:
         self._belief = belief
         self._known = np.array(state["weight"]) > LEAST_WEIGHT
-        self.failing = _failing(spec, state)
+        self.never, rate = _failing(spec, state)
         self._log_unit = float(belief.mean[self._known].min())
         self._log_bound = _log_cost_bound(spec, state, belief) - self._log_unit
         self._failure = math.exp(min(self._log_bound, math.log(COST_OF_FAILURE)))
-        self.log_retries = np.log1p(self.failing / (1 - self.failing) * self._failure)
+        self.log_retries = np.log1p(rate / (1 - rate) * self._failure)
+        self._failing = self.never + (1 - self.never) * rate
         self.log_cost = belief.mean + self.log_retries
 
     def best(self, alive: NDArray[np.intp]) -> int:
@@ -248,7 +244,7 @@ class _Outlook:
             stops = normal_cdf((log_cost - self._log_bound) / noises)
             below = normal_cdf((self._log_bound - log_cost - noises**2) / noises)
             cost = cost * below + (bound + retry) * stops
-        failing = self.failing
+        failing = self._failing
         expected: Floats = (1 - failing) * cost.mean(axis=0) + failing * (self._failure + retry)
         return expected
 
@@ -285,7 +281,7 @@ def _belief(spec: JobSpec, state: State) -> Belief | None:
     return believe(evidence)
 
 
-def _failing(spec: JobSpec, state: State) -> Floats:
+def _failing(spec: JobSpec, state: State) -> tuple[Floats, Floats]:
     return failure_probabilities(
         spec.batch_sizes, state["converged"], state["failed"], state["ever_converged"]
     )
@@ -356,18 +352,12 @@ def _exceeds_memory(spec: JobSpec, state: State) -> NDArray[np.bool_]:
     return result
 
 
-def _discounted(spec: JobSpec, state: State, index: int) -> State:
-    """Copy the state; in the copy, trials of other batch sizes than `index` count less.
-
-    If the job has a window, all earlier trials do.
-    """
+def _discounted(spec: JobSpec, state: State) -> State:
+    """Copy the state; if the job has a window, earlier trials count less in the copy."""
     kept = 1 - 1 / spec.window_size if spec.window_size else 1.0
     lists = {name: list(value) for name, value in state.items() if isinstance(value, list)}
     for name in ("weight", "stopped", "converged", "failed"):
-        lists[name] = [
-            kept * (value if i == index else value / (1 + FADING * value))
-            for i, value in enumerate(lists[name])
-        ]
+        lists[name] = [kept * value for value in lists[name]]
     scalars = {name: kept * state[name] for name in ("sum_of_squares", "degrees_of_freedom")}
     return {**state, **lists, **scalars}
 
@@ -407,9 +397,10 @@ def _add_failure(
         # The run had not reached its target, and its next epoch would have crossed the bound.
         log_cost = max(log_cost, _log_cost_bound(spec, before, belief))
     log_cost = reproducible(log_cost)
-    never = float(_failing(spec, before)[index])
-    slow = (1 - never) * max(belief.exceeds(index, log_cost), 1e-9)
-    failure = reproducible(never / (never + slow))
+    never, rate = (float(each[index]) for each in _failing(spec, before))
+    failing = never + (1 - never) * rate
+    slow = (1 - failing) * max(belief.exceeds(index, log_cost), 1e-9)
+    failure = reproducible(failing / (failing + slow))
     state["failed"][index] += failure
     share = 1 - failure
     if share > 0:

@@ -234,7 +234,7 @@ def test_a_job_that_becomes_slower_for_good_is_not_stopped_for_ever(slower: floa
         stopped.append(cost > bound)
         verdict: Verdict = "early_stopped" if cost > bound else "converged"
         state = observe(job, state, choice.batch_size, min(cost, bound), verdict)
-    assert sum(stopped[20:]) <= 1  # a dear batch size may be tried again
+    assert not any(stopped[20:])
     assert policy.best_batch_size(job, state) == 16
 
 
@@ -255,13 +255,13 @@ def test_costs_are_forgotten_when_the_job_changes() -> None:
 
 
 def recurring(
-    job: JobSpec, state: State, log_costs: dict[int, float], count: int, noise: float = 0.05
+    job: JobSpec, state: State, log_costs: dict[int, float], count: int, seed: int = 1
 ) -> tuple[State, list[int]]:
     """Let the policy choose, and runs converge; the state after them, and what was chosen."""
-    rng, chosen = np.random.default_rng(1), []
+    rng, chosen = np.random.default_rng(seed), []
     for number in range(count):
-        b = policy.next_batch_size(job, state, np.random.default_rng([2, number])).batch_size
-        state = observe(job, state, b, 1000 * math.exp(log_costs[b] + rng.normal(0, noise)))
+        b = policy.next_batch_size(job, state, np.random.default_rng([seed, number])).batch_size
+        state = observe(job, state, b, 1000 * math.exp(log_costs[b] + rng.normal(0, 0.05)))
         chosen.append(b)
     return state, chosen
 
@@ -279,38 +279,44 @@ def test_after_a_change_the_first_batch_size_tried_is_not_chosen_for_ever() -> N
         state = observe(job, state, 16, 1120.0)
 
 
-def test_a_stale_belief_fades_until_the_batch_size_is_tried_again() -> None:
-    job, before = spec(), {8: 0.5, 16: 0.25, 32: 0.0, 64: 0.2, 128: 0.12}
-    state, _ = recurring(job, policy.initial_state(job), before, 60, noise=0.1)
-    assert policy.best_batch_size(job, state) == 32
-    # The job becomes cheaper while another batch size is tried.
-    cheaper = {b: log_cost - 0.17 for b, log_cost in before.items()}
-    for _ in range(4):
-        state = observe(job, state, 128, 1000 * math.exp(cheaper[128]))
-    assert policy.best_batch_size(job, state) == 128  # the older costs of 32 are believed
-    state, chosen = recurring(job, state, cheaper, 600, noise=0.1)
-    assert policy.best_batch_size(job, state) == 32
-    assert chosen[-50:].count(32) >= 40
+def test_a_job_that_becomes_cheaper_is_explored_again() -> None:
+    before, found = {8: 0.5, 16: 0.0, 32: 0.2, 64: 0.35, 128: 0.5}, []
+    after_change = {8: 0.1, 16: -0.1, 32: -0.3, 64: -0.4, 128: -0.25}
+    for seed in range(8):
+        job = spec(seed=seed)
+        state, _ = recurring(job, policy.initial_state(job), before, 60, seed=seed)
+        assert policy.best_batch_size(job, state) == 16
+        state, _ = recurring(job, state, after_change, 100, seed=seed)
+        found.append(policy.best_batch_size(job, state))
+    assert found.count(64) >= 7
+
+
+def test_one_failure_of_a_batch_size_does_not_starve_it() -> None:
+    """Every other batch size fails now and then, too, so one failure says little."""
+    log_costs, chosen = {8: 0.3, 16: 0.2, 32: 0.1, 64: 0.0, 128: 0.1}, []
+    for seed in range(6):
+        job = spec(seed=seed)
+        state = after(
+            job, (64, 2000.0, "not_converged"), *[(32, 1100.0)] * 9, (32, 9.0, "diverged")
+        )
+        _, picks = recurring(job, state, log_costs, 60, seed=seed)
+        chosen.append(picks[-20:].count(64))
+    assert sum(count >= 15 for count in chosen) >= 5
 
 
 def test_two_valleys_do_not_hide_the_better_one() -> None:
-    job = spec()
-    log_costs = {8: 0.0, 16: 0.35, 32: 0.5, 64: 0.35, 128: 0.2}
-    found = []
+    log_costs, found = {8: 0.0, 16: 0.35, 32: 0.5, 64: 0.35, 128: 0.2}, []
     for seed in range(6):
-        own = spec(seed=seed)
-        state, rng = policy.initial_state(own), np.random.default_rng(seed)
-        for number in range(150):
-            b = policy.next_batch_size(own, state, np.random.default_rng([seed, number])).batch_size
-            state = observe(own, state, b, 1000 * math.exp(log_costs[b] + rng.normal(0, 0.05)))
+        job = spec(seed=seed)
+        state, _ = recurring(job, policy.initial_state(job), log_costs, 300, seed=seed)
         found.append(policy.best_batch_size(job, state))
-    assert found.count(8) >= 5
+    assert found == [8] * 6
 
 
 def test_one_outlier_is_no_change() -> None:
     job = spec()
     state = after(job, *costs(16), (16, 3000.0))
-    assert sum(state["weight"]) > 25
+    assert sum(state["weight"]) == 31
 
 
 def test_with_a_window_older_costs_count_less() -> None:
