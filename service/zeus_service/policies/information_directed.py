@@ -74,7 +74,8 @@ TRAINED = ("converged", "early_stopped", "not_converged", "diverged")
 LEAST_COST = 1e-300
 """In joules. A smaller cost means that the meter does not count."""
 COST_OF_FAILURE = 4.0
-"""Of a run that fails without an early stop, in costs of the best batch size."""
+"""Of a run that fails without an early stop, or of a recurrence with a batch size that never
+converges, in costs of the best batch size."""
 BOUND_DEVIATIONS = 2.0
 """The early-stop bound is at least so many standard deviations above the best batch size's cost."""
 DRIFT_ALLOWANCE = 0.75
