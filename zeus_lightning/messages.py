@@ -117,6 +117,8 @@ class Report(_Message):
         time_s: Seconds since training began, validation included.
         energy_j: Joules since training began, over all devices.
         metric: The monitored metric at this validation, at most `MAX_METRIC` in size.
+        power_limit_w: The GPUs' power limit in force at this validation; None if none is known.
+        default_power_limit_w: Their default power limit; None likewise.
     """
 
     sequence: int
@@ -124,6 +126,8 @@ class Report(_Message):
     time_s: float
     energy_j: float
     metric: float
+    power_limit_w: float | None = None
+    default_power_limit_w: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -214,7 +214,10 @@ class Recurrence:
             stop = record is not None and record.outcome in ("converged", *FAILED)
             return Verdict(stop, self.outcome, self.cost)
         spent = self._meter.spent()
-        answer = on_rank_zero(self._ranks, lambda: reporter.report(epochs, spent, float(metric)))
+        answer = on_rank_zero(
+            self._ranks,
+            lambda: reporter.report(epochs, spent, float(metric), self._meter.power_limits_w()),
+        )
         self._apply(answer, record)
         stop = record.outcome in ("converged", *FAILED)
         # also while the service is unavailable, which will decide later

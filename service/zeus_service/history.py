@@ -25,6 +25,8 @@ class Event:
         cost: Cost in joules spent by then; 0 if `started`.
         energy_j: Joules spent by then, for the job's ledger. The events that are stored lack it.
         time_s: Seconds spent by then, likewise.
+        power_limit_w: Mean power limit by then, likewise; None if it is unknown.
+        default_power_limit_w: The GPUs' default one, likewise.
     """
 
     kind: Literal["started", "revived", "ended"]
@@ -34,6 +36,8 @@ class Event:
     cost: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     energy_j: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     time_s: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    power_limit_w: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    default_power_limit_w: Annotated[float, Field(allow_inf_nan=False)] | None = None
 
 
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)

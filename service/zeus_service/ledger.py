@@ -27,13 +27,12 @@ each era is compared with its own expectation. Until the default has converged i
 band spans both the policy's belief and the era before. Source: Page, "Continuous inspection
 schemes", Biometrika 41, 1954.
 
-**Power limits.** The default batch size's power profile says what a batch takes at the highest
-measured limit and at the chosen one. Runs of the default that were started after the profile was
-stored count with that ratio; earlier ones as they were. Two things are assumed, since reports do
-not carry the limit in force: that each of these runs trained at the chosen limit, also if it was
-not set (`apply=False`, no permission, a callback that was removed), and that the highest measured
-limit is the GPU's default, which on some GPUs is lower. Where one of them is wrong, the energy and
-cost saved are too high.
+**Power limits.** Reports carry the limit in force and the GPU's default one. The default batch
+size's power profile says what a batch takes at each measured limit; between two of them, energy and
+time are interpolated, and beyond the last one they stay the same. A run of the default counts with
+what a batch takes at the default limit over what it takes at the run's mean limit over time. So a
+run at the default limit counts as it was, and so does one whose limits or profile are unknown: if
+its limit was lower, what it saved is not credited.
 
 Estimates have an `error`, half the width of their 95 % interval.
 """
@@ -47,6 +46,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from zeus_service import power_limits as limits
 from zeus_service.history import Event
 from zeus_service.messages import PowerProfile
 from zeus_service.policies import policy_of
@@ -80,6 +80,7 @@ _Z = 1.959964
 
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Numbers = tuple[_Number, _Number, _Number]
 
 
@@ -96,12 +97,6 @@ class _Era(BaseModel):
     error: _Numbers
 
 
-class _Power(BaseModel):
-    after: int
-    energy: _Number
-    time: _Number
-
-
 class _Stored(BaseModel):
     """What a ledger consists of; see `new_ledger`."""
 
@@ -113,7 +108,8 @@ class _Stored(BaseModel):
     degrees: int
     cusum: tuple[_Number, _Number]
     past: list[_Era]
-    power: _Power | None
+    profile: list[tuple[_Positive, _Positive, _Positive]]
+    limits: tuple[_Positive, _Positive] | None
 
 
 @dataclass(frozen=True)
@@ -142,7 +138,7 @@ class Saved:
 def new_ledger() -> Ledger:
     """The ledger of a job that has had no trial."""
     return {
-        "recurrences": 0,  # of this era, as all but `trials`, `past` and `power`
+        "recurrences": 0,  # of this era, as all but `squares` and what follows
         "spent": [0.0] * 3,
         "default": {"count": 0, "mean": [0.0] * 3},  # its converged runs, at the default limit
         "arms": {},  # {batch size: [converged runs, *means of their log amounts]}
@@ -150,12 +146,19 @@ def new_ledger() -> Ledger:
         "degrees": 0,  # of freedom of these squares
         "cusum": [0.0, 0.0],  # cumulative sums of surprises: [dearer, cheaper]
         "past": [],  # eras before: their end, recurrences, spent, and what was expected
-        "power": None,  # ratios of the default's power profile
+        "profile": [],  # the default's: [watts, joules, seconds] of a batch, by ascending limit
+        "limits": None,  # watts: of the latest run that converged, and the GPU's default
     }
 
 
 def checked(stored: object) -> Ledger:
-    """Return a ledger that was stored; raise ValueError if it is none."""
+    """Return a ledger that was stored; raise ValueError if it is none.
+
+    One from before reports carried power limits gets the default's profile when it is stored again.
+    """
+    if isinstance(stored, dict) and "power" in stored:
+        stored = {**new_ledger(), **stored}
+        del stored["power"]
     _Stored.model_validate(stored)
     assert isinstance(stored, dict)
     return stored
@@ -176,6 +179,7 @@ def applied(spec: JobSpec, ledger: Ledger, state: State, event: Event) -> Ledger
     if event.kind == "revived":  # its next end counts all that the trial has spent
         return {**ledger, "spent": _plus(ledger["spent"], amounts, -1.0)}
     if min(amounts) > 0 and (event.outcome == "converged" or _was_slow(ledger, event)):
+        ledger = {**ledger, "limits": _limits(event)}
         ledger = _with_run(spec, ledger, state, event, amounts)
     return {
         **ledger,
@@ -184,30 +188,16 @@ def applied(spec: JobSpec, ledger: Ledger, state: State, event: Event) -> Ledger
     }
 
 
-def with_power_profile(
-    spec: JobSpec, ledger: Ledger, profile: PowerProfile, *, after: int
-) -> Ledger:
-    """The ledger with the ratios of a power profile, if it is the default batch size's.
-
-    Args:
-        spec: The job.
-        ledger: Before.
-        profile: Measurements at power limits.
-        after: The number of the job's latest trial: later ones train at the chosen limit.
-    """
+def with_power_profile(spec: JobSpec, ledger: Ledger, profile: PowerProfile) -> Ledger:
+    """The ledger with the measurements of a power profile, if it is the default batch size's."""
     if profile.batch_size != spec.default_batch_size or profile.device_model != spec.device_model:
         return ledger
-    top = max(profile.points, key=lambda point: point.limit_w)
-    chosen = next(point for point in profile.points if point.limit_w == profile.chosen_w)
-    known = ledger["power"] or {"after": after}
-    return {
-        **ledger,
-        "power": {
-            "after": known["after"],
-            "energy": top.energy_j / chosen.energy_j,
-            "time": top.time_s / chosen.time_s,
-        },
-    }
+    return {**ledger, "profile": limits.thinned(profile.points)}
+
+
+def power_ratio(ledger: Ledger) -> tuple[float, float] | None:
+    """Energy and time of a batch of the default at the default limit over those at `limits`."""
+    return limits.ratio(ledger["profile"], ledger["limits"])
 
 
 def expectation(spec: JobSpec, ledger: Ledger, state: State) -> Expectation | None:
@@ -297,10 +287,7 @@ def _of_belief(spec: JobSpec, ledger: Ledger, state: State) -> Expectation | Non
     _, log_energy, log_time, log_cost = ledger["arms"][nearest]
     energy = arm.mean * math.exp(log_energy - log_cost)
     time = arm.mean * math.exp(log_time - log_cost)
-    cost = arm.mean
-    if (power := ledger["power"]) is not None:
-        energy, time = energy * power["energy"], time * power["time"]
-        cost = spec.cost(energy, time)
+    energy, time, cost = _at_default_limit(spec, ledger, (energy, time, arm.mean))
     of_cost = _Z * arm.spread / arm.mean
     of_ratio = math.hypot(of_cost, _Z * RATIO_NOISE * octaves[nearest])
     return Expectation(
@@ -358,20 +345,25 @@ def _with_run(
     if batch_size == spec.default_batch_size:
         default = ledger["default"]
         number = default["count"] + 1
-        at_limit = _at_default_limit(spec, ledger, event.trial_number, amounts)
+        at_limit = _at_default_limit(spec, ledger, amounts)
         step = _plus(at_limit, default["mean"], -1.0)
         mean = _plus(default["mean"], step, 1 / number)
         ledger = {**ledger, "default": {"count": number, "mean": mean}}
     return ledger
 
 
-def _at_default_limit(
-    spec: JobSpec, ledger: Ledger, trial_number: int, amounts: Amounts
-) -> Amounts:
-    power = ledger["power"]
-    if power is None or trial_number <= power["after"]:
+def _limits(event: Event) -> list[float] | None:
+    if event.power_limit_w is None or event.default_power_limit_w is None:
+        return None
+    return [event.power_limit_w, event.default_power_limit_w]
+
+
+def _at_default_limit(spec: JobSpec, ledger: Ledger, amounts: Amounts) -> Amounts:
+    """What a run of the default would have spent at the default limit, not at `limits`."""
+    of_energy, of_time = power_ratio(ledger) or (1.0, 1.0)
+    if of_energy == of_time == 1.0:
         return amounts
-    energy, time = amounts[0] * power["energy"], amounts[1] * power["time"]
+    energy, time = amounts[0] * of_energy, amounts[1] * of_time
     return energy, time, spec.cost(energy, time)
 
 
@@ -397,7 +389,7 @@ def _next_era(spec: JobSpec, ledger: Ledger, state: State, trial_number: int) ->
     past = [*ledger["past"], _era(ledger, trial_number - 1, expected)]
     while len(past) > MAX_ERAS:
         past[:2] = [_merged(*past[:2])]
-    kept = {name: ledger[name] for name in ("squares", "degrees", "power")}
+    kept = {name: ledger[name] for name in ("squares", "degrees", "profile", "limits")}
     return {**new_ledger(), **kept, "past": past}
 
 

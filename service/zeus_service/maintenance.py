@@ -312,10 +312,10 @@ def _savings_are_damaged(connection: Connection, job_id: str) -> bool:
 
 @use_case()
 def _begin_savings_anew(connection: Connection, job_id: str) -> bool:
-    head = jobs.head(connection, job_id, lock=True)
+    jobs.head(connection, job_id, lock=True)
     if not job_savings.savings_are_damaged(connection, job_id):  # a start has begun them meanwhile
         return False
-    job_savings.begin_savings_anew(connection, jobs.spec_of(connection, job_id), after=head.trials)
+    job_savings.begin_savings_anew(connection, jobs.spec_of(connection, job_id))
     return True
 
 

@@ -38,13 +38,20 @@ class Empty(_Message):
 
 
 class Report(_Message):
-    """What a run measured from the start of training up to one validation end."""
+    """What a run measured from the start of training up to one validation end.
+
+    Args:
+        power_limit_w: The GPUs' power limit in force; null if none is known, as without GPUs.
+        default_power_limit_w: Their default power limit; null likewise.
+    """
 
     sequence: PositiveCount
     epoch: Count
     time_s: Amount
     energy_j: Amount
     metric: Metric
+    power_limit_w: PositiveAmount | None = None
+    default_power_limit_w: PositiveAmount | None = None
 
 
 class Decision(_Message):
@@ -86,7 +93,12 @@ class Lease(_Message):
 
 
 class Trial(_Message):
-    """One run of a job; `reports` is the sequence number of its last report, 0 before any."""
+    """One run of a job; `reports` is the sequence number of its last report, 0 before any.
+
+    Args:
+        power_limit_w: Mean power limit over its time; null if a report had none.
+        default_power_limit_w: The GPUs' default limit, from its last report.
+    """
 
     job_id: str
     trial_number: int
@@ -104,6 +116,8 @@ class Trial(_Message):
     energy_j: float
     metric: float | None
     cost: float
+    power_limit_w: float | None
+    default_power_limit_w: float | None
 
 
 class JobSummary(_Message):
@@ -256,8 +270,10 @@ class SavingsPoint(_Message):
 
 
 class PowerRatio(_Message):
-    """What a batch takes at the highest power limit, over what it takes at the chosen one."""
+    """What a batch takes at the default power limit, over what it takes at another one."""
 
+    limit_w: float
+    default_limit_w: float
     energy: float
     time: float
 
@@ -270,7 +286,8 @@ class JobSavings(_Message):
         expected: What one run of the default is expected to spend now; null if nothing is known.
         basis: Whether that comes from runs of the default, or from the policy's belief.
         default_runs: Runs of the default that converged, since the job last changed.
-        power_limit: What the default's power profile says, if there is one.
+        power_limit: What the default's power profile says of the limit at which the job's last run
+            that converged has trained; null without one of them.
         points: The job's trials in portions, those aside that were dropped.
     """
 

@@ -13,7 +13,7 @@ import secrets
 import numpy as np
 from sqlalchemy import Connection
 
-from zeus_service import choice_texts, counters, history, messages, stopping
+from zeus_service import choice_texts, counters, history, messages, power_limits, stopping
 from zeus_service.errors import (
     BrokenJob,
     Contended,
@@ -210,8 +210,10 @@ def _report_to_job(
     if trial.outcome is not None:
         job.append(_revival(trial))
     if decision.outcome is not None:
-        end = (decision.outcome, decision.cost, given.energy_j, given.time_s)
-        job.append(history.Event("ended", trial.trial_number, choice, *end))
+        spent = (decision.cost, given.energy_j, given.time_s)
+        limits = power_limits.of_run(trial, given)
+        end = history.Event("ended", trial.trial_number, choice, decision.outcome, *spent, *limits)
+        job.append(end)
     values = trials.report_values(trial, given, decision, lease_s=spec.lease_s)
     if not job.save(statements.REPORT_TO_JOB, values):
         return False
@@ -258,7 +260,8 @@ def end_trial(
     if trial.outcome is not None:
         job.append(_revival(trial))
     spent = (trial.cost, trial.energy_j, trial.time_s)
-    job.append(history.Event("ended", trial_number, choice, end.outcome, *spent))
+    limits = (trial.power_limit_w, trial.default_power_limit_w)
+    job.append(history.Event("ended", trial_number, choice, end.outcome, *spent, *limits))
     job.save(statements.END, trials.end_values(trial_number, end))
     return trials.get(connection, job_id, trial_number)
 

@@ -63,7 +63,6 @@ def of_job(
     expected = ledger.expectation(job.spec, job.ledger, job.state)
     by_day = savings.days(connection, since=_first(days), job_id=job_id)
     portions = savings.portions(connection, job_id, trials=job.trials, limit=points)
-    power = job.ledger["power"]
     return messages.JobSavings(
         job_id=job_id,
         meter=job.spec.meter,
@@ -74,7 +73,7 @@ def of_job(
         expected=_amounts(expected.mean, expected.error) if expected else None,
         basis=expected.basis if expected else None,
         default_runs=job.ledger["default"]["count"],
-        power_limit=power and messages.PowerRatio.model_validate(power),
+        power_limit=_power_ratio(job.ledger),
         saved=_saved(job.saved, rates) if job.saved else None,
         days=_days(by_day, rates),
         weeks=_weeks(by_day, rates),
@@ -110,6 +109,16 @@ def of_all_jobs(connection: Connection, rates: Rates, *, days: int = 30) -> mess
         ],
         days=_days(by_day, rates),
         weeks=_weeks(by_day, rates),
+    )
+
+
+def _power_ratio(book: ledger.Ledger) -> messages.PowerRatio | None:
+    if (ratio := ledger.power_ratio(book)) is None:
+        return None
+    limit_w, default_w = book["limits"]
+    energy, time_s = ratio
+    return messages.PowerRatio(
+        limit_w=limit_w, default_limit_w=default_w, energy=energy, time=time_s
     )
 
 

@@ -41,6 +41,12 @@ def profiles(url: str, job_id: str) -> list[dict[str, Any]]:
     return answer.json()["profiles"]
 
 
+def trials(url: str, job_id: str) -> list[dict[str, Any]]:
+    answer = requests.get(f"{url}/api/v1/jobs/{job_id}/trials", timeout=LIMIT_S)
+    assert answer.status_code == 200
+    return answer.json()["trials"]
+
+
 @pytest.mark.parametrize("power_first", [True, False])
 def test_in_either_order_the_profile_is_of_the_jobs_eta_and_of_the_batch_size_injected(
     service: ServiceProcess, gpu: FakeGpu, gpu_meter: DriversClock, power_first: bool
@@ -60,7 +66,7 @@ def test_the_next_recurrence_applies_the_stored_optimum_from_its_first_step(
     service: ServiceProcess, gpu: FakeGpu, gpu_meter: DriversClock
 ) -> None:
     job = new_job()
-    fixed = {"job_id": job, "batch_sizes": [8], "default_batch_size": 8}
+    fixed = {"job_id": job, "batch_sizes": [8], "default_batch_size": 8, "meter": gpu_meter}
     first, second = power(meter=gpu_meter), power(meter=gpu_meter)
     run(zeus(service.url, **fixed), first, gpu=gpu)
     net = run(zeus(service.url, **fixed), second, gpu=gpu)
@@ -68,6 +74,11 @@ def test_the_next_recurrence_applies_the_stored_optimum_from_its_first_step(
     assert set(net.limits_w) == {225}
     third = power(meter=gpu_meter, selector="time")
     assert set(run(zeus(service.url, **fixed), third, gpu=gpu).limits_w) == {300}
+    run(zeus(service.url, **fixed), gpu=gpu)
+    # reports carry the limit in force: at the end, the one that the host's owner has set
+    in_force = [trial["power_limit_w"] for trial in trials(service.url, job)]
+    assert in_force[1:] == [225, 300, 250]
+    assert {trial["default_power_limit_w"] for trial in trials(service.url, job)} == {300}
 
 
 def test_another_batch_size_of_the_job_is_searched_with_the_neighbours_profile(

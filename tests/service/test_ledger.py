@@ -30,14 +30,19 @@ class Job:
         self.trials = 0
 
     def run(
-        self, batch_size: int, energy_j: float, time_s: float, outcome: Outcome = "converged"
+        self,
+        batch_size: int,
+        energy_j: float,
+        time_s: float,
+        outcome: Outcome = "converged",
+        limits_w: tuple[float, float] | tuple[None, None] = (None, None),
     ) -> int:
-        """A trial from its start to its end; its number."""
+        """A trial from its start to its end, with the limit in force; its number."""
         self.trials += 1
         choice = Choice(batch_size, "exploit")
         cost = self.spec.cost(energy_j, time_s)
         self.apply(Event("started", self.trials, choice))
-        self.apply(Event("ended", self.trials, choice, outcome, cost, energy_j, time_s))
+        self.apply(Event("ended", self.trials, choice, outcome, cost, energy_j, time_s, *limits_w))
         return self.trials
 
     def apply(self, event: Event) -> None:
@@ -171,23 +176,56 @@ def profile(**changes: Any) -> PowerProfile:
     return PowerProfile.model_validate({**fields, **changes})
 
 
-def test_runs_at_the_chosen_power_limit_count_as_at_the_highest() -> None:
+def test_a_run_below_the_default_power_limit_counts_with_what_it_would_have_spent_there() -> None:
     job = Job(spec(eta_knob=0.5, max_power_w=300.0, policy="default"))
-    job.run(32, 1200.0, 8.4)  # at the highest limit, before there was a profile
-    job.ledger = ledger.with_power_profile(job.spec, job.ledger, profile(), after=job.trials)
-    job.run(32, 1000.0, 9.6)
+    job.ledger = ledger.with_power_profile(job.spec, job.ledger, profile())
+    job.run(32, 1200.0, 8.4, limits_w=(300.0, 300.0))
+    assert job.saved.mean == pytest.approx((0.0, 0.0, 0.0))
+    job.run(32, 1000.0, 9.6, limits_w=(200.0, 300.0))
     assert job.expected.mean == pytest.approx((1200.0, 8.4, 0.5 * 1200 + 0.5 * 300 * 8.4))
     assert job.saved.mean[:2] == pytest.approx((200.0, -1.2))
-    again = ledger.with_power_profile(job.spec, job.ledger, profile(chosen_w=100), after=2)
-    assert again["power"]["after"] == 1  # the later profile holds for the runs in between, too
-    assert again["power"]["energy"] == 1.5
+    assert ledger.power_ratio(job.ledger) == pytest.approx((30 / 25, 0.21 / 0.24))
+
+
+@pytest.mark.parametrize("limits_w", [(300.0, 300.0), (None, None)])
+def test_a_profile_credits_nothing_to_runs_at_the_default_limit_or_at_an_unknown_one(
+    limits_w: tuple[float, float] | tuple[None, None],
+) -> None:
+    job = Job(spec(policy="default"))
+    job.ledger = ledger.with_power_profile(job.spec, job.ledger, profile(chosen_w=100))
+    for energy_j in (1000.0, 1100.0):
+        job.run(32, energy_j, 10.0, limits_w=limits_w)
+    assert job.expected.mean[0] == pytest.approx(1050.0)
+    assert job.saved.mean == pytest.approx((0.0, 0.0, 0.0))
+
+
+def test_the_belief_about_an_untried_default_is_that_at_the_default_limit() -> None:
+    at_default, below = (Job(spec(eta_knob=1.0, policy="information_directed")) for _ in range(2))
+    for job, limits_w in ((at_default, (300.0, 300.0)), (below, (200.0, 300.0))):
+        job.ledger = ledger.with_power_profile(job.spec, job.ledger, profile())
+        for batch_size, energy_j in ((16, 100.0), (64, 50.0)) * 3:
+            job.run(batch_size, energy_j, 5.0, limits_w=limits_w)
+    assert at_default.expected.basis == below.expected.basis == "belief"
+    assert below.expected.mean[0] == pytest.approx(1.2 * at_default.expected.mean[0])
+    assert below.expected.mean[1] == pytest.approx(0.875 * at_default.expected.mean[1])
 
 
 @pytest.mark.parametrize("changes", [{"batch_size": 64}, {"device_model": "Another GPU"}])
 def test_profiles_of_other_batch_sizes_and_gpus_change_nothing(changes: dict[str, Any]) -> None:
     job = Job()
-    noted = ledger.with_power_profile(job.spec, job.ledger, profile(**changes), after=0)
-    assert noted == job.ledger
+    assert ledger.with_power_profile(job.spec, job.ledger, profile(**changes)) == job.ledger
+
+
+def test_a_ledger_from_before_limits_were_reported_keeps_its_sums() -> None:
+    job = Job()
+    for energy_j in (90.0, 110.0):
+        job.run(32, energy_j, 10.0)
+    was = {name: part for name, part in job.ledger.items() if name not in ("profile", "limits")}
+    assert ledger.checked({**was, "power": None}) == job.ledger
+    power = {"after": 1, "energy": 1.2, "time": 0.9}
+    job.ledger = ledger.checked({**was, "power": power})
+    job.run(32, 100.0, 10.0, limits_w=(200.0, 300.0))
+    assert job.saved.mean[0] == pytest.approx(0.0)
 
 
 def test_a_job_that_has_become_dearer_is_compared_with_what_its_default_cost_before() -> None:

@@ -66,8 +66,9 @@ def test_the_kept_power_profile_of_a_new_default_counts_in_the_savings(app: Flas
     end_all("errored")
     register(monitor="val_acc", default_batch_size=64, device_model="Fake H100")
     with transaction(read_only=True) as connection:
-        power = jobs.get(connection, "job").ledger["power"]
-    assert power == {"after": 1, "energy": 30.5 / 28.25, "time": 0.1 / 0.11}
+        kept = jobs.get(connection, "job").ledger["profile"]
+    stored = profile()["points"]
+    assert kept == sorted([each["limit_w"], each["energy_j"], each["time_s"]] for each in stored)
 
 
 @pytest.mark.parametrize("outcome", [None, "no run", *get_args(Verdict)])

@@ -30,15 +30,17 @@ def start(job_id: str = "job") -> int:
     return optimizer.start_trial(job_id, None)[0].trial_number
 
 
-def report(number: int, energy_j: float, job_id: str = "job", *, sequence: int = 1) -> None:
+def report(
+    number: int, energy_j: float, job_id: str = "job", *, sequence: int = 1, **limits: float
+) -> None:
     """A report of a run that reaches its target with its second one."""
     given = {"epoch": 1, "time_s": energy_j / 10, "energy_j": energy_j, "metric": sequence / 2}
-    optimizer.report(job_id, number, Report(sequence=sequence, **given))
+    optimizer.report(job_id, number, Report(sequence=sequence, **given, **limits))
 
 
-def converge(energy_j: float, job_id: str = "job") -> int:
+def converge(energy_j: float, job_id: str = "job", **limits: float) -> int:
     number = start(job_id)
-    report(number, energy_j, job_id, sequence=2)
+    report(number, energy_j, job_id, sequence=2, **limits)
     return number
 
 
@@ -184,16 +186,36 @@ def test_a_job_that_is_registered_anew_begins_with_nothing_spent(app: Flask) -> 
         assert connection.execute(select(JOBS.c.estimated)).scalar_one()
 
 
-def test_a_stored_power_profile_counts_for_the_runs_after_it(app: Flask) -> None:
+def test_a_power_profile_counts_for_the_runs_below_the_default_limit(app: Flask) -> None:
     register()
-    converge(120.0)
-    power_profiles.put("job", profile())  # 30 J at the highest limit, 25 J at the chosen one
-    assert savings.of_job("job", NO_RATES).power_limit is not None
-    converge(100.0)
+    power_profiles.put("job", profile())  # 30 J at 300 W, the default, and 25 J at 200 W
+    converge(120.0, power_limit_w=300.0, default_power_limit_w=300.0)
     found = savings.of_job("job", NO_RATES)
+    assert found.saved is not None
+    assert found.saved.energy_j.estimate == pytest.approx(0.0)
+    number = start()
+    report(number, 50.0, power_limit_w=300.0, default_power_limit_w=300.0)
+    report(number, 100.0, sequence=2, power_limit_w=100.0, default_power_limit_w=300.0)
+    assert optimizer.get_trial("job", number).power_limit_w == pytest.approx(200.0)
+    found = savings.of_job("job", NO_RATES)
+    assert found.power_limit is not None
+    assert found.power_limit.limit_w == pytest.approx(200.0)
+    assert (found.power_limit.default_limit_w, found.power_limit.energy) == (300.0, 1.2)
     assert found.expected is not None
     assert found.expected.energy_j.estimate == pytest.approx(120.0)
     assert found.saved is not None
     assert found.saved.energy_j.estimate == pytest.approx(20.0)
     power_profiles.put("job", profile(batch_size=64))
     assert savings.of_job("job", NO_RATES) == found
+
+
+def test_a_run_that_ends_itself_counts_at_the_limit_of_its_reports(app: Flask) -> None:
+    register()
+    power_profiles.put("job", profile())
+    converge(100.0, power_limit_w=200.0, default_power_limit_w=300.0)
+    report(number := start(), 130.0, power_limit_w=100.0, default_power_limit_w=300.0)
+    optimizer.end_trial("job", number, TrialEnd(outcome="not_converged"))
+    assert optimizer.get_trial("job", number).power_limit_w == 100.0
+    limits = savings.of_job("job", NO_RATES).power_limit
+    assert limits is not None
+    assert limits.limit_w == 200.0  # of the last run that converged

@@ -152,6 +152,11 @@ class _AmdGpu(Gpu):
             found = self._amdsmi.amdsmi_get_power_cap_info(self._handle)
         return float(found["max_power_cap"] or found["power_cap"]) / 1e6
 
+    def power_limits_w(self) -> tuple[float, float] | None:
+        with explained(f"read the power limit of {self}"):
+            found = self._amdsmi.amdsmi_get_power_cap_info(self._handle)
+        return float(found["power_cap"]) / 1e6, float(found["default_power_cap"]) / 1e6
+
 
 def _uuids(handle: Any) -> set[str]:
     """Return the names that a GPU has: of AMD SMI, and of HIP, which torch's is made from."""

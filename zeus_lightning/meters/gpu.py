@@ -60,6 +60,10 @@ class Gpu(ABC):
     def max_power_w(self) -> float:
         """Return the highest settable power limit, or the limit in force if none can be set."""
 
+    @abstractmethod
+    def power_limits_w(self) -> tuple[float, float] | None:
+        """Return the power limit in force and the GPU's default one; None if it has none."""
+
     def energy_j(self) -> float:
         """Return the joules since this object was created; samples the power without a counter."""
         if not self.counts_energy:
@@ -128,6 +132,7 @@ class GpuMeter(ABC):
             self.devices: tuple[str, ...] = tuple(gpu.uuid for gpu in opened)
             self.device_model: str = " + ".join(dict.fromkeys(gpu.model for gpu in opened))
             self.max_power_w: float = sum(gpu.max_power_w() for gpu in opened)
+            self._gpus = opened
             self._counting = [gpu for gpu in opened if gpu.counts_energy]
             sampled = [gpu for gpu in opened if not gpu.counts_energy]
             self.samples = bool(sampled)
@@ -160,6 +165,21 @@ class GpuMeter(ABC):
     def counters_mj(self) -> tuple[int, ...]:
         """Return what the energy counters show now, of the GPUs that have one."""
         return tuple(gpu.counter_mj() or 0 for gpu in self._counting)
+
+    def power_limits_w(self) -> tuple[float, float] | None:
+        """Return the power limit in force and the default one, as means over the GPUs.
+
+        None if a GPU has none, or if they cannot be read.
+        """
+        try:
+            found = [gpu.power_limits_w() for gpu in self._gpus]
+        except ZeusMeterError:
+            return None
+        limits = [each for each in found if each is not None and min(each) > 0]
+        if len(limits) < len(found):
+            return None
+        in_force, default = (sum(column) / len(limits) for column in zip(*limits, strict=True))
+        return in_force, default
 
     def close(self) -> None:
         """Stop sampling, and release the driver's library."""

@@ -112,6 +112,13 @@ class _NvidiaGpu(Gpu):
                 return float(pynvml.nvmlDeviceGetEnforcedPowerLimit(self._handle)) / 1e3
             return float(pynvml.nvmlDeviceGetPowerManagementDefaultLimit(self._handle)) / 1e3
 
+    def power_limits_w(self) -> tuple[float, float] | None:
+        with _explained(f"read the power limit of {self}"), suppress(*_NO_SUCH_FUNCTION):
+            in_force_mw = pynvml.nvmlDeviceGetPowerManagementLimit(self._handle)
+            default_mw = pynvml.nvmlDeviceGetPowerManagementDefaultLimit(self._handle)
+            return float(in_force_mw) / 1e3, float(default_mw) / 1e3
+        return None
+
 
 @contextmanager
 def _explained(doing: str) -> Iterator[None]:

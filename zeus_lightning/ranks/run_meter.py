@@ -15,6 +15,7 @@ from lightning.pytorch.strategies import Strategy
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
 from zeus_lightning.meters import EnergyMeter, Reading, open_meter
 from zeus_lightning.meters.combined import CombinedMeter
+from zeus_lightning.meters.gpu import GpuMeter
 from zeus_lightning.ranks.distributed import gather, on_every_rank, rank_of, sum_over_ranks
 
 _LAST_READING_S = 0.5  # Lightning kills a ddp run 5 s after a rank's death
@@ -172,6 +173,13 @@ class RunMeter:
             metrics["zeus/gpu_energy_j"] = spent.energy_j - spent.cpu_energy_j
             metrics["zeus/cpu_energy_j"] = spent.cpu_energy_j
         return metrics
+
+    def power_limits_w(self) -> tuple[float, float] | None:
+        """Power limit in force and default one of this rank's GPUs; None if not GPUs alone count.
+
+        Without a collective: `ZeusPowerLimitCallback` sets the same limit on all ranks.
+        """
+        return self._meter.power_limits_w() if isinstance(self._meter, GpuMeter) else None
 
     def resume_from(self, spent: Reading) -> None:
         """Add what the run had spent before it was resumed."""

@@ -285,7 +285,7 @@ class Fit:
         reporter = self._reporter
         if reporter is None:
             return
-        spent = self._meter.spent()
+        spent, limits_w = self._meter.spent(), self._meter.power_limits_w()
         # ZeusPowerLimitCallback, by its attribute: its module imports that of ZeusBSOCallback
         callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
         reporter.record.profiled |= any(getattr(each, "profiled", False) for each in callbacks)
@@ -294,7 +294,7 @@ class Fit:
         def send() -> Answer | None:
             if may_wait and not self._has_reported and monitor not in self.trainer.callback_metrics:
                 return None
-            return reporter.report(epoch, spent, self._monitored())
+            return reporter.report(epoch, spent, self._monitored(), limits_w)
 
         answer = on_rank_zero(self._strategy, send)
         if answer is None:

@@ -51,23 +51,36 @@ class TrialReporter:
     def __post_init__(self) -> None:
         self._unavailable = False
 
-    def report(self, epoch: int, spent: Reading, metric: float) -> Answer:
-        """Report a validation after `epoch` epochs, following the reports not yet sent.
+    def report(
+        self,
+        epoch: int,
+        spent: Reading,
+        metric: float,
+        power_limits_w: tuple[float, float] | None = None,
+    ) -> Answer:
+        """Report a validation, following the reports not yet sent.
 
-        `spent` counts from the start of training over all devices; its joules are not finite if a
-        meter failed.
+        Args:
+            epoch: Epochs completed.
+            spent: Since the start of training, over all devices; its joules are not finite if a
+                meter failed.
+            metric: The monitored metric.
+            power_limits_w: The GPUs' power limit in force, and their default one, if known.
         """
         if not math.isfinite(spent.energy_j):
             return self._give_up("an energy meter failed", end=True)
         if not abs(metric) <= MAX_METRIC:  # also false for NaN
             return self.end("diverged", f"the metric is {metric} after {epoch} epochs")
         self.sequence += 1
+        limit_w, default_limit_w = power_limits_w or (None, None)
         report = Report(
             sequence=self.sequence,
             epoch=epoch,
             time_s=float(spent.time_s),
             energy_j=float(spent.energy_j),
             metric=metric,
+            power_limit_w=limit_w,
+            default_power_limit_w=default_limit_w,
         )
         self.unsent.append(report)
         try:

@@ -36,25 +36,19 @@ def savings_are_damaged(connection: Connection, job_id: str) -> bool:
     return True
 
 
-def begin_savings_anew(connection: Connection, spec: JobSpec, *, after: int) -> books.Ledger:
-    """Replace a locked job's savings, which are damaged; return its new ledger.
-
-    Args:
-        connection: In the transaction that has locked the job.
-        spec: The job.
-        after: The number of its latest trial.
-    """
+def begin_savings_anew(connection: Connection, spec: JobSpec) -> books.Ledger:
+    """Replace a locked job's savings, which are damaged; return its new ledger."""
     logger.warning("what job %r has saved cannot be read: its savings begin anew", spec.job_id)
-    values = first_savings(connection, spec, after=after)
+    values = first_savings(connection, spec)
     connection.execute(update(JOBS).where(JOBS.c.job_id == spec.job_id).values(values))
     ledger: books.Ledger = values["ledger"]
     return ledger
 
 
-def first_savings(connection: Connection, spec: JobSpec, *, after: int) -> dict[str, Any]:
-    """Delete what a locked job has saved; return the columns with which it begins after a trial.
+def first_savings(connection: Connection, spec: JobSpec) -> dict[str, Any]:
+    """Delete what a locked job has saved; return the columns with which it begins anew.
 
-    The default's power profile, which is kept, holds for later trials.
+    The default's power profile is kept.
     """
     of_job = SAVED_ON_DAYS.c.job_id == spec.job_id
     connection.execute(sa.delete(SAVED_ON_DAYS).where(of_job))
@@ -67,6 +61,5 @@ def first_savings(connection: Connection, spec: JobSpec, *, after: int) -> dict[
     with suppress(BrokenJob), reading("its power profile"):
         if (stored := connection.execute(query).scalar_one_or_none()) is not None:
             profile = PowerProfile.model_validate(stored)
-            ledger = books.with_power_profile(spec, values["ledger"], profile, after=after)
-            values["ledger"] = ledger
+            values["ledger"] = books.with_power_profile(spec, values["ledger"], profile)
     return values

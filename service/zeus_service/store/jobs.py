@@ -272,7 +272,7 @@ class LockedJob:
         self.state = self.stored.state
         self.ledger = self.stored.ledger
         if self.stored.savings_are_damaged:
-            self.ledger = begin_savings_anew(connection, self.spec, after=self.stored.trials)
+            self.ledger = begin_savings_anew(connection, self.spec)
         self._events: list[history.Event] = []
 
     @classmethod
@@ -348,8 +348,7 @@ class LockedJob:
 
     def note_power_profile(self, profile: PowerProfile) -> None:
         """Store in the ledger what a power profile says of the default's power limits."""
-        after = self.stored.trials
-        changed = books.with_power_profile(self.spec, self.ledger, profile, after=after)
+        changed = books.with_power_profile(self.spec, self.ledger, profile)
         job = update(JOBS).where(JOBS.c.job_id == self.spec.job_id)
         self._connection.execute(job.values(ledger=changed))
 
@@ -371,7 +370,7 @@ class LockedJob:
             self._connection.execute(sa.delete(table).where(table.c.job_id == spec.job_id))
         state = history.fold(spec, [])
         row = {"spec": spec.model_dump(mode="json"), "state": state}
-        row |= first_savings(self._connection, spec, after=self.stored.trials)
+        row |= first_savings(self._connection, spec)
         row |= Standing().after(spec, state).columns()
         times = {"created_at": unix_now(), "updated_at": unix_now()}
         job = update(JOBS).where(JOBS.c.job_id == spec.job_id)

@@ -115,6 +115,9 @@ class TrialRow(db.Model):  # type: ignore[name-defined, misc]
     energy_j: Mapped[float]
     metric: Mapped[float | None]
     cost: Mapped[float]
+    power_limit_w: Mapped[float | None]
+    """Mean of the GPUs' power limit over the run's time; null if a report had none."""
+    default_power_limit_w: Mapped[float | None]
 
 
 class ReportRow(db.Model):  # type: ignore[name-defined, misc]
@@ -141,6 +144,8 @@ class ReportRow(db.Model):  # type: ignore[name-defined, misc]
     cost_bound: Mapped[float | None]
     reason: Mapped[str] = mapped_column(sa.String(1000))
     reported_at: Mapped[float]
+    power_limit_w: Mapped[float | None]
+    default_power_limit_w: Mapped[float | None]
 
 
 class EventRow(db.Model):  # type: ignore[name-defined, misc]

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 from sqlalchemy import Connection, Row, Select, select
 
+from zeus_service import power_limits
 from zeus_service.errors import BrokenJob, NotFound
 from zeus_service.messages import Decision, Report, Trial, TrialEnd, TrialList, TrialStart
 from zeus_service.spec import JobSpec
@@ -91,7 +92,7 @@ def start_values(start: TrialStart, idempotency_key: str | None) -> dict[str, An
         "start_cost_bound": start.cost_bound,
         "reason": "",
         "lease_expires_at": start.lease_s,
-        **dict.fromkeys(("outcome", "metric")),
+        **dict.fromkeys(("outcome", "metric", "power_limit_w", "default_power_limit_w")),
         **dict.fromkeys(("reports", "epoch", "time_s", "energy_j", "cost"), 0),
     }
     return bind_values(TRIALS, trial)
@@ -114,9 +115,12 @@ def report_values(
     trial: Trial, report: Report, decision: Decision, *, lease_s: float
 ) -> dict[str, Any]:
     """Values of a report for `statements.REPORT_TO_TRIAL` and `statements.REPORT_TO_JOB`."""
+    limit_w, default_limit_w = power_limits.of_run(trial, report)
     reported = {
         "reports": report.sequence,
         **report.model_dump(exclude={"sequence"}),
+        "power_limit_w": limit_w,
+        "default_power_limit_w": default_limit_w,
         "cost": decision.cost,
         "lease_expires_at": lease_s,
         "outcome": decision.outcome,

@@ -27,6 +27,8 @@ def test_ten_seconds_at_250_watts_are_2500_joules(amd_gpus: FakeDriver) -> None:
     before = meter.read()
     amd_gpus.advance(10)
     assert (meter.read() - before).energy_j == pytest.approx(2500, abs=0.01)
+    amd_gpus.gpus[1].limit_mw = 250_000
+    assert meter.power_limits_w() == (250, 300)
     meter.close()
 
 

@@ -96,6 +96,21 @@ def test_gpus_of_different_models_are_all_named(fake_gpus: FakeDriver) -> None:
     meter.close()
 
 
+def test_the_limit_in_force_and_the_default_one_are_means_over_the_gpus(
+    fake_gpus: FakeDriver,
+) -> None:
+    fake_gpus.gpus[1].limit_mw = 200_000
+    for indices, limits_w in (([0], (300, 300)), ([1], (200, 300)), ([0, 1], (250, 300))):
+        meter = NvmlMeter(indices)
+        assert meter.power_limits_w() == limits_w
+        meter.close()
+    meter = NvmlMeter([0, 1])
+    for error in (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_GPU_IS_LOST):
+        fake_gpus.gpus[1].fail("limit", error)
+        assert meter.power_limits_w() is None
+    meter.close()
+
+
 # Figures that cannot be true
 
 

@@ -1,0 +1,22 @@
+"""The power limits at which runs have trained, and the GPUs' default ones."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+TABLES = ("trials", "reports")
+COLUMNS = ("power_limit_w", "default_power_limit_w")
+
+
+def upgrade() -> None:
+    for table in TABLES:
+        for column in COLUMNS:
+            op.add_column(table, sa.Column(column, sa.Double(), nullable=True))
+
+
+def downgrade() -> None:
+    for table in TABLES:
+        for column in COLUMNS:
+            op.drop_column(table, column)
