@@ -12,10 +12,12 @@ negative while a job explores. What failed tries of the default would spend is n
 `expected`, which makes it too low, if anything.
 
 **The expectation** is the mean of the job's own runs of the default that converged, and of those
-that were stopped early after they had cost more than the mean: without these it would be too low;
-they would have spent more still, so it is still too low, if anything. Its error follows from
-Student's t distribution. The noise is the relative deviation between runs of one batch size, pooled
-over all batch sizes, since the default may have run once only; a weak prior, `PRIOR_DEGREES`
+that were stopped early, each with what it would have spent in all: the mean of a log-normal
+distribution beyond where it was stopped. Without these the expectation would be too low. (One step
+of expectation maximization for each run: Dempster, Laird and Rubin, "Maximum likelihood from
+incomplete data via the EM algorithm", JRSS B 39, 1977.) Its error follows from Student's t
+distribution of the logarithm. The noise is the relative deviation between runs of one batch size,
+pooled over all batch sizes, since the default may have run once only; a weak prior, `PRIOR_DEGREES`
 deviations of size `PRIOR_NOISE`, stands in until runs have been repeated. Of a default that has not
 been tried, the policy's belief about its cost is the expectation; joules and seconds follow by
 their ratio to the cost in runs of the nearest batch size. A default that was tried and has never
@@ -46,6 +48,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from zeus_service import lognormal
 from zeus_service import power_limits as limits
 from zeus_service.history import Event
 from zeus_service.messages import PowerProfile
@@ -62,7 +65,7 @@ QUANTITIES = ("energy_j", "time_s", "cost")
 Amounts = tuple[float, float, float]
 """Joules, seconds and cost."""
 
-PRIOR_NOISE = 0.15
+PRIOR_NOISE = 0.12
 PRIOR_DEGREES = 2.0
 RATIO_NOISE = 0.1
 """Standard deviation, per octave of batch size, of the logarithm of a ratio to the cost."""
@@ -75,8 +78,6 @@ DRIFT_RUNS = 3
 """A batch size's first runs are not added up."""
 MAX_ERAS = 16
 """Earlier eras are merged."""
-_Z = 1.959964
-"""The normal distribution's 97.5 % quantile."""
 
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -178,9 +179,12 @@ def applied(spec: JobSpec, ledger: Ledger, state: State, event: Event) -> Ledger
     amounts = (event.energy_j, event.time_s, event.cost)
     if event.kind == "revived":  # its next end counts all that the trial has spent
         return {**ledger, "spent": _plus(ledger["spent"], amounts, -1.0)}
-    if min(amounts) > 0 and (event.outcome == "converged" or _was_slow(ledger, event)):
+    whole = (1.0, 0.0) if event.outcome == "converged" else _to_the_end(ledger, event)
+    if min(amounts) > 0 and whole is not None:
+        factor, unseen = whole
         ledger = {**ledger, "limits": _limits(event)}
-        ledger = _with_run(spec, ledger, state, event, amounts)
+        expected = _amounts(factor * amount for amount in amounts)
+        ledger = _with_run(spec, ledger, state, event, expected, unseen)
     return {
         **ledger,
         "spent": _plus(ledger["spent"], amounts),
@@ -251,26 +255,12 @@ def noise(ledger: Ledger) -> tuple[Amounts, float]:
     return _amounts(deviations), degrees
 
 
-def t_quantile(degrees: float) -> float:
-    """Student's 97.5 % quantile, to within 3 % for 2 degrees of freedom and 0.1 % for 5 or more.
-
-    Source: Abramowitz and Stegun, "Handbook of Mathematical Functions", 1964, 26.7.5.
-    """
-    z, n = _Z, degrees
-    return (
-        z
-        + (z**3 + z) / (4 * n)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
-    )
-
-
 def _of_runs(ledger: Ledger) -> Expectation:
     """From runs of the default that have converged, of which there is at least one."""
     count, mean = ledger["default"]["count"], ledger["default"]["mean"]
     deviations, degrees = noise(ledger)
-    t = t_quantile(degrees) / math.sqrt(count)
-    error = [m * min(1.0, t * deviation) for m, deviation in zip(mean, deviations, strict=True)]
+    relative = [lognormal.error(each / math.sqrt(count), degrees) for each in deviations]
+    error = [each * part for each, part in zip(mean, relative, strict=True)]
     return Expectation(_amounts(mean), _amounts(error), "runs")
 
 
@@ -288,8 +278,8 @@ def _of_belief(spec: JobSpec, ledger: Ledger, state: State) -> Expectation | Non
     energy = arm.mean * math.exp(log_energy - log_cost)
     time = arm.mean * math.exp(log_time - log_cost)
     energy, time, cost = _at_default_limit(spec, ledger, (energy, time, arm.mean))
-    of_cost = _Z * arm.spread / arm.mean
-    of_ratio = math.hypot(of_cost, _Z * RATIO_NOISE * octaves[nearest])
+    of_cost = lognormal.Z * arm.spread / arm.mean
+    of_ratio = math.hypot(of_cost, lognormal.Z * RATIO_NOISE * octaves[nearest])
     return Expectation(
         (energy, time, cost),
         (energy * min(1.0, of_ratio), time * min(1.0, of_ratio), cost * min(1.0, of_cost)),
@@ -312,16 +302,31 @@ def _with_era_before(ledger: Ledger, believed: Expectation | None) -> Expectatio
     )
 
 
-def _was_slow(ledger: Ledger, event: Event) -> bool:
-    """Whether a run was stopped past the mean cost of its batch size: it would have cost more."""
+def _to_the_end(ledger: Ledger, event: Event) -> tuple[float, float] | None:
+    """What a run that was stopped early would have cost, over what it has: see `lognormal.beyond`.
+
+    None if the run was not stopped early, or if none of its batch size has converged.
+    """
     count, *means = ledger["arms"].get(str(event.choice.batch_size), [0, 0.0, 0.0, 0.0])
-    return bool(event.outcome == "early_stopped" and count and math.log(event.cost) > means[2])
+    if event.outcome != "early_stopped" or not count or event.cost <= 0:
+        return None
+    deviation = noise(ledger)[0][2]
+    return lognormal.beyond((math.log(event.cost) - means[2]) / deviation, deviation)
 
 
 def _with_run(
-    spec: JobSpec, ledger: Ledger, state: State, event: Event, amounts: Amounts
+    spec: JobSpec, ledger: Ledger, state: State, event: Event, amounts: Amounts, unseen: float
 ) -> Ledger:
-    """Add a run that has converged, or was stopped late, to what is known of its batch size."""
+    """Add a run that has converged, or was stopped early, to what is known of its batch size.
+
+    Args:
+        spec: The job.
+        ledger: Before.
+        state: The policy's state, before.
+        event: The run's end.
+        amounts: What it has spent, or would have.
+        unseen: The variance of the latter's logarithm, over that of all runs.
+    """
     batch_size = event.choice.batch_size
     key, logs = str(batch_size), [math.log(amount) for amount in amounts]
     count, *means = ledger["arms"].get(key, [0, 0.0, 0.0, 0.0])
@@ -335,8 +340,10 @@ def _with_run(
         ledger = {
             **ledger,
             "squares": [
-                squares + weight * deviation**2
-                for squares, deviation in zip(ledger["squares"], deviations, strict=True)
+                squares + weight * deviation**2 + unseen * each**2
+                for squares, deviation, each in zip(
+                    ledger["squares"], deviations, noise(ledger)[0], strict=True
+                )
             ],
             "degrees": ledger["degrees"] + 1,
         }
