@@ -34,6 +34,7 @@ class Prometheus(Running):
 
     def __init__(self, folder: Path, service: ServiceProcess) -> None:
         self.url = f"http://127.0.0.1:{free_port()}"
+        self.service_url = service.url
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         config = {
@@ -114,6 +115,9 @@ def load(service: ServiceProcess, suffix: str) -> None:
         report = {"sequence": 1, "epoch": 1, "time_s": 10, "energy_j": 100, "metric": metric}
         post(f"{path}?generation={trial['generation']}", report, 200)
 
+    estimated = f"estimated-{suffix}"
+    post("/jobs", spec_json(job_id=estimated, meter="cpu-estimate"))
+    run(estimated, metric=1.0)
     good, lost, exhausted = f"good-{suffix}", f"lost-{suffix}", f"exhausted-{suffix}"
     post("/jobs", spec_json(job_id=good))
     for _ in range(3):
@@ -162,6 +166,21 @@ def test_each_query_of_the_board_and_each_alert_returns_data(prometheus: Prometh
         return [rule["health"] for rule in prometheus.rules()]
 
     wait_until(lambda: set(health()) == {"ok"}, health)  # "unknown" before the first evaluation
+
+
+@pytest.mark.parametrize(("panel", "name"), [("Energy", "energy_j"), ("Time", "time_s")])
+def test_the_board_says_of_what_was_saved_the_same_as_the_service(
+    prometheus: Prometheus, panel: str, name: str
+) -> None:
+    saved = requests.get(f"{prometheus.service_url}/api/v1/savings", timeout=LIMIT_S).json()
+    assert [part["jobs"] for part in saved["by_meter"]] == [2, 2]  # measured, and estimated
+    wanted = [saved["saved"][name][part] for part in ("estimate", "low", "high")]
+    asked = [queries()[f"{panel} saved {letter}"] for letter in "ABC"]
+
+    def shown() -> list[float]:
+        return [float(series["value"][1]) for each in asked for series in prometheus.query(each)]
+
+    wait_until(lambda: shown() == pytest.approx(wanted), shown)
 
 
 def test_each_alert_fires_when_it_should_and_only_then() -> None:

@@ -5,9 +5,17 @@ const zeusFigures = (() => {
   const CONFIG = { displayModeBar: false, responsive: true, displaylogo: false, showTips: false };
   const drawn = new Map();
 
+  // The style sheet's colours as they are now: a variable by itself is a text with both themes'.
   function colours() {
-    const style = getComputedStyle(document.documentElement);
-    return (name) => style.getPropertyValue(name).trim();
+    const probe = document.body.appendChild(document.createElement("i"));
+    probe.hidden = true;
+    const found = {};
+    for (const name of ["--line", "--quiet", "--card", "--text"]) {
+      probe.style.color = `var(${name})`;
+      found[name] = getComputedStyle(probe).color;
+    }
+    probe.remove();
+    return (name) => found[name];
   }
 
   // On a phone, figures that stand side by side stand one below the other.
