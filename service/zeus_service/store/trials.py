@@ -107,7 +107,8 @@ def get_report(
     if row is None:
         return None
     with reading(f"report {sequence} of trial {trial.trial_number} of job {trial.job_id!r}"):
-        report = Report.model_validate(row, from_attributes=True)
+        limit = {"default_power_limit_w": trial.default_power_limit_w}
+        report = Report.model_validate({**row._mapping, **limit})
         return report, Decision.model_validate(row, from_attributes=True)
 
 
@@ -127,7 +128,8 @@ def report_values(
         "reason": decision.reason if decision.outcome else "",
     }
     this = {"job_id": trial.job_id, "trial_number": trial.trial_number}
-    stored = {**this, **report.model_dump(), **decision.model_dump()}
+    measured = report.model_dump(exclude={"default_power_limit_w"})
+    stored = {**this, **measured, **decision.model_dump()}
     return {
         "this_job": trial.job_id,
         "this_trial": trial.trial_number,

@@ -6,17 +6,18 @@ from alembic import op
 revision = "0002"
 down_revision = "0001"
 
-TABLES = ("trials", "reports")
-COLUMNS = ("power_limit_w", "default_power_limit_w")
+COLUMNS = (
+    ("trials", "power_limit_w"),
+    ("trials", "default_power_limit_w"),
+    ("reports", "power_limit_w"),
+)
 
 
 def upgrade() -> None:
-    for table in TABLES:
-        for column in COLUMNS:
-            op.add_column(table, sa.Column(column, sa.Double(), nullable=True))
+    for table, column in COLUMNS:
+        op.add_column(table, sa.Column(column, sa.Double(), nullable=True))
 
 
 def downgrade() -> None:
-    for table in TABLES:
-        for column in COLUMNS:
-            op.drop_column(table, column)
+    for table, column in COLUMNS:
+        op.drop_column(table, column)
