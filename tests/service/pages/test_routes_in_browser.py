@@ -11,10 +11,11 @@ import pytest
 import requests
 from axe_playwright_python.sync_playwright import Axe
 from click.testing import CliRunner
+from databases import DATABASES, migrated_database
 from playwright.sync_api import Page, Route, expect
 from service.api.wires import Api, report
 from service.jobs import spec_json
-from service.pages.conftest import PHONE, Open
+from service.pages.conftest import DRAWN, PHONE, Open
 from service_process import ServiceProcess
 from sqlalchemy import NullPool, create_engine
 from waiting import wait_until
@@ -32,20 +33,23 @@ TRIALS = 100_000
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """A service with a job for each view, which these tests share."""
     with ServiceProcess(tmp_path_factory.mktemp("pages")) as service:
-        api = Api(service.url)
-        for job_id, changes in JOBS.items():
-            body = spec_json(job_id=job_id, beta_knob=None, **changes)
-            assert api("POST", "/jobs", body).status_code == 201
-        for number in range(1, 4):
-            run(api, "some-runs", number, converges=number != 2)
-        run(api, "estimated", 1, converges=True)
-        run(api, "in-flight", 1, converges=True)
-        run(api, "in-flight", 2, converges=False)
-        for number in (1, 2):
-            start(api, "exhausted")
-            assert end(api, f"/jobs/exhausted/trials/{number}", "diverged")
-        run(api, "long", 1, converges=True)
+        fill(Api(service.url))
         yield service
+
+
+def fill(api: Api) -> None:
+    for job_id, changes in JOBS.items():
+        body = spec_json(job_id=job_id, beta_knob=None, **changes)
+        assert api("POST", "/jobs", body).status_code == 201
+    for number in range(1, 4):
+        run(api, "some-runs", number, converges=number != 2)
+    run(api, "estimated", 1, converges=True)
+    run(api, "in-flight", 1, converges=True)
+    run(api, "in-flight", 2, converges=False)
+    for number in (1, 2):
+        start(api, "exhausted")
+        assert end(api, f"/jobs/exhausted/trials/{number}", "diverged")
+    run(api, "long", 1, converges=True)
 
 
 JOBS: dict[str, dict[str, Any]] = {
@@ -102,6 +106,34 @@ def test_each_view_is_complete_accessible_and_fits_a_phone(
         wait_until(lambda: page.evaluate(FITS), lambda: page.viewport_size)
     found = Axe().run(page).response["violations"]
     assert [each for each in found if each["impact"] in ("serious", "critical")] == []
+
+
+@pytest.mark.parametrize("kind", DATABASES[1:])
+def test_each_view_is_the_same_on_the_other_databases(
+    kind: str, tmp_path: Path, open_page: Open
+) -> None:
+    with (
+        migrated_database(kind, tmp_path) as database_url,
+        ServiceProcess(tmp_path, database_url=database_url) as service,
+    ):
+        api = Api(service.url)
+        fill(api)
+        page = open_page(service.url, allowed="404 (NOT FOUND)")
+        for path, text in VIEWS.items():
+            page.goto(f"{service.url}{path}")
+            expect(page.locator("main")).to_contain_text(text)
+            wait_until(lambda: page.evaluate(DRAWN), page.content)
+        page.goto(f"{service.url}/?q=IN-FL&sort=saved")
+        expect(page.locator("tbody tr")).to_have_count(1)
+        page.goto(f"{service.url}/job/in-flight")
+        card = page.locator(".run", has_text="Run 2")
+        assert api("POST", "/jobs/in-flight/trials/2/reports", report(3, metric=0.81)).ok
+        expect(card).to_contain_text("0.81 → 0.9")
+        page.goto(f"{service.url}/job/estimated/delete")
+        page.get_by_label("to confirm").fill("estimated")
+        page.get_by_role("button", name="Delete the job").click()
+        expect(page.locator("main")).not_to_contain_text("estimated")
+        page.close()  # it asks the service again and again
 
 
 def test_the_first_page_of_a_new_service_says_what_to_do(
