@@ -10,7 +10,7 @@ import pytest
 
 def as_on_a_mac(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     """Let this machine be a Mac; returns the chip's figures, in millijoules."""
-    found = types.SimpleNamespace(cpu_total_mj=1000, gpu_mj=2000, dram_mj=None, ane_mj=0)
+    found = types.SimpleNamespace(cpu_total_mj=1_000_000, gpu_mj=2_000_000, dram_mj=None, ane_mj=0)
     monitor = types.SimpleNamespace(get_cumulative_energy=lambda: found)
     module = types.SimpleNamespace(AppleEnergyMonitor=lambda: monitor)
     monkeypatch.setitem(sys.modules, "zeus_apple_silicon", module)

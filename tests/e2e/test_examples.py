@@ -114,6 +114,8 @@ def test_huggingfaces_trainer_reports_on_two_processes_and_saves_its_trial(
     record = json.loads(saved.read_text())["record"]
     assert record["trial"]["trial_number"] == 1
     assert record["report"]["epoch"] == trial["epoch"]
+    trainer = json.loads(saved.with_name("trainer_state.json").read_text())
+    assert trainer["epoch"] == trial["epoch"] < 20  # the Trainer was stopped there
 
 
 def test_without_a_service_the_ranks_say_so_and_end(tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import torch
 from lightning.fabric import Fabric
 from programs import StepMeter, new_job, outcomes, trials
 from service_process import ServiceProcess, free_port
+from waiting import LIMIT_S
 
 from zeus_lightning import (
     Recurrence,
@@ -118,6 +122,27 @@ def test_an_exception_ends_the_trial_and_goes_on(
     assert raised.value is error
     assert run.outcome == outcome
     assert outcomes(service.url, job) == [outcome]
+
+
+def terminated(run: Recurrence) -> None:
+    with run:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(LIMIT_S)  # the handler ends it
+
+
+def test_sigterm_ends_the_trial_as_interrupted_and_its_handler_is_put_back(
+    service: ServiceProcess,
+) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    job = new_job()
+    try:
+        with pytest.raises(SystemExit) as raised:
+            terminated(recurrence(service, job))
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert raised.value.code == 128 + signal.SIGTERM
+    assert outcomes(service.url, job) == ["interrupted"]
 
 
 def test_a_loop_without_a_report_teaches_nothing(service: ServiceProcess) -> None:
