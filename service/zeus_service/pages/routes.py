@@ -93,6 +93,7 @@ def job_page(job_id: str) -> ResponseReturnValue:
         query=query,
         now=time.time(),
         savings=lambda: savings.of_job(job_id, _rates(), points=1),
+        price_per_kwh=_rates().price_per_kwh,
         arms={arm.batch_size: arm for arm in job.arms},
         colours=plotting.batch_size_colours(job.spec),
         titles=job_figures.FIGURES,

@@ -21,13 +21,14 @@ from sqlalchemy import update
 from zeus_service import create_app, optimizer
 from zeus_service.config import Config
 from zeus_service.messages import Report, TrialEnd
+from zeus_service.pages import job_figures
 from zeus_service.spec import JobSpec
 from zeus_service.store import power_profiles, trial_list
 from zeus_service.store.models import JOBS
 from zeus_service.store.series import MAX_POINTS
 from zeus_service.store.transactions import transaction
 
-FIGURES = ("valley", "costs", "regret", "power")
+FIGURES = tuple(job_figures.FIGURES)
 
 
 def add_job(job_id: str = "job", *, runs: int = 2, **changes: Any) -> None:
@@ -175,6 +176,26 @@ def test_the_next_run_gets_what_the_job_page_says(client: FlaskClient) -> None:
     started, _ = optimizer.start_trial("job", None)
     assert re.search(r"The next run gets .*?</svg>(\d+)<", page)[1] == str(started.batch_size)
     assert started.reason in page
+
+
+@pytest.mark.parametrize(
+    ("eta_knob", "shown"),
+    [
+        (0.25, "cost = energy x 0.3 a kWh + time x 0.63 an hour"),  # 0.3 * 0.7 kW * 0.75 / 0.25
+        (1.0, "cost = energy x 0.3 a kWh, by"),
+        (0.0, "cost = time, by"),
+    ],
+)
+def test_where_prices_are_set_a_job_says_which_ones_its_cost_takes(
+    tmp_path: Path, eta_knob: float, shown: str
+) -> None:
+    with migrated_database("sqlite", tmp_path) as url:
+        for price, says in ((0.3, True), (None, False)):
+            app = create_app(Config(database_url=url, price_per_kwh=price))
+            with app.app_context():
+                add_job(eta_knob=eta_knob, max_power_w=700.0, runs=0)
+            page = app.test_client().get("/job/job").text
+            assert (shown in page.replace("\N{MULTIPLICATION SIGN}", "x")) == says
 
 
 def test_an_exhausted_job_says_why(client: FlaskClient) -> None:
