@@ -276,14 +276,18 @@ class PowerFit:
 
     def _restore(self) -> str:
         """Restore the limits on all ranks; return at which limits training continues."""
-        restored = gather(self.loop.strategy, self.gpus.restore())
-        ranks = [str(rank) for rank, succeeded in enumerate(restored) if not succeeded]
+        restored = self.gpus.restore()
+        left = gather(self.loop.strategy, None if restored else self._in_force())
+        ranks = [f"{text} on rank {rank}" for rank, text in enumerate(left) if text is not None]
         if not ranks:
             return "training continues at the limits found at the start"
-        return (
-            f"training continues at the limit in force, which on rank {', '.join(ranks)} is not "
-            "the one found at the start"
-        )
+        return f"training continues at another limit than the one found: {', '.join(ranks)}"
+
+    def _in_force(self) -> str:
+        try:
+            return f"{self.gpus.in_force_w()} W"
+        except ZeusPowerError:
+            return "one that cannot be read"
 
     def _apply(self, points: Sequence[PowerPoint], chosen_w: int, noise: float = 0.0) -> None:
         """Set a limit for the rest of the run, on all ranks or on none."""

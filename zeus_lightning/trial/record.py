@@ -106,7 +106,7 @@ class TrialRecord:
         if self.lowest is not None and self.highest is not None:
             target = self.job.target_metric
             mistake = out_of_reach(self.job.monitor, self.mode, target, self.lowest, self.highest)
-            text += f" But {mistake}." if mistake else ""
+            text += f" Check the target: {mistake}." if mistake else ""
         if earlier and self.report is not None:
             pick = max if self.job.higher_is_better else min
             text += (
