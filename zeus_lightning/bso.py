@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,7 +11,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_warn
 from typing_extensions import override
 
-from zeus_lightning.client import BSOClient, plain_token
+from zeus_lightning.client import BSOClient, connect, plain_token
 from zeus_lightning.environment import EXIT_TRY_AGAIN
 from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusTrialFailed
 from zeus_lightning.messages import JobSpec, Outcome, Report, TrialStart
@@ -231,7 +230,9 @@ class ZeusBSOCallback(Callback):
             self._shared.clear()
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        self.client = client = on_every_rank(trainer.strategy, self._connect)
+        self.client = client = on_every_rank(
+            trainer.strategy, lambda: connect(self._url, self._token)
+        )
         self._fit = fit = Fit(
             trainer,
             pl_module,
@@ -361,12 +362,6 @@ class ZeusBSOCallback(Callback):
             elif error is not None:
                 self._late_error = LateError(error, self, trainer)
 
-    def _connect(self) -> BSOClient:
-        url = self._url or os.environ.get("ZEUS_SERVER_URL")
-        if not url:
-            raise ZeusConfigError("no service given; pass url=... or set $ZEUS_SERVER_URL")
-        return BSOClient(url, self._token)
-
     def _train_without_trial(self) -> None:
         rank_zero_warn(
             "zeus: the checkpoint contains no trial saved by this callback, so the run cannot be "
@@ -385,7 +380,7 @@ class ZeusBSOCallback(Callback):
         record = self._shared.read()
         if record is not None and record.outcome is None:
             with suppress(ZeusError):
-                end_at_once(TrialReporter(self._connect(), record), outcome, reason)
+                end_at_once(TrialReporter(connect(self._url, self._token), record), outcome, reason)
                 self._shared.write(record)
 
 

@@ -297,6 +297,18 @@ def without_user(url: str) -> str:
     return re.sub(r"^(\w*:?//)?.*@", r"\1", url)
 
 
+def connect(url: str | None, token: str | None) -> BSOClient:
+    """The service at a URL, by default `$ZEUS_SERVER_URL`.
+
+    Raises:
+        ZeusConfigError: None is given, or the URL or the token is invalid.
+    """
+    url = url or os.environ.get("ZEUS_SERVER_URL")
+    if not url:
+        raise ZeusConfigError("no service given; pass url=... or set $ZEUS_SERVER_URL")
+    return BSOClient(url, token)
+
+
 def plain_token(token: SecretStr | str | None) -> str | None:
     """The text of a token; None for `**********`, which configs that LightningCLI saves show."""
     text = token if isinstance(token, str) or token is None else token.get_secret_value()

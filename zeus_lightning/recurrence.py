@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from zeus_lightning.client import BSOClient, plain_token
+from zeus_lightning.client import BSOClient, connect, plain_token
 from zeus_lightning.errors import (
     ZeusConfigError,
     ZeusServiceUnavailable,
@@ -130,8 +130,6 @@ class Recurrence:
             job_id=job_id,
             batch_sizes=batch_sizes,
             default_batch_size=default_batch_size,
-            batch_size_scope="global",
-            batch_size_attribute="batch_size",
             max_epochs=max_epochs,
             eta_knob=eta_knob,
             beta_knob=beta_knob,
@@ -139,7 +137,6 @@ class Recurrence:
             window_size=window_size,
             policy=policy,
             seed=seed,
-            lr_scaling=None,
         )
         if not (job_id or os.environ.get("ZEUS_JOB_ID")):
             raise ZeusConfigError("no job given; pass job_id=... or set $ZEUS_JOB_ID")
@@ -251,7 +248,7 @@ class Recurrence:
     def _start(self) -> None:
         """Start a trial or resume one; without the service, unless `strict`, train without."""
         arguments, saved = self._arguments, self._saved
-        self.client = client = on_every_rank(self._ranks, self._connect)
+        self.client = client = on_every_rank(self._ranks, lambda: connect(self._url, self._token))
         self.job = job = on_every_rank(
             self._ranks,
             lambda: arguments.spec(
@@ -296,12 +293,6 @@ class Recurrence:
             f"zeus: {what} trial {trial.trial_number} of job {trial.job_id!r} with batch size "
             f"{trial.batch_size} ({trial.why}): {trial.reason}"
         )
-
-    def _connect(self) -> BSOClient:
-        url = self._url or os.environ.get("ZEUS_SERVER_URL")
-        if not url:
-            raise ZeusConfigError("no service given; pass url=... or set $ZEUS_SERVER_URL")
-        return BSOClient(url, self._token)
 
     def _apply(self, answer: Answer, record: TrialRecord) -> None:
         """Record an answer, and close the trial if it has ended."""

@@ -33,8 +33,8 @@ class JobArguments:
     job_id: str | None
     batch_sizes: list[int] | None
     default_batch_size: int | None
-    batch_size_scope: sizes.Scope
-    batch_size_attribute: str
+    batch_size_scope: sizes.Scope = "global"
+    batch_size_attribute: str = "batch_size"
     max_epochs: int | None
     eta_knob: float
     beta_knob: float | None
@@ -42,7 +42,7 @@ class JobArguments:
     window_size: int
     policy: str | None
     seed: int | None
-    lr_scaling: LRScaling | None
+    lr_scaling: LRScaling | None = None
 
     def __post_init__(self) -> None:
         self._check("job_id", _JOB_ID.fullmatch, _JOB_ID_RULE)
