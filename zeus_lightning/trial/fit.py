@@ -372,8 +372,7 @@ class Fit:
 
     def end(self) -> None:
         """End a trial that is still open when training ends."""
-        reporter = self._reporter
-        if reporter is None:
+        if (reporter := self._reporter) is None:
             return
         record = reporter.record
         outcome, reason = outcome_at_train_end(self.trainer, record)
