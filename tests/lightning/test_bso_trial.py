@@ -44,6 +44,8 @@ def test_energy_and_time_count_from_training_start_to_the_end_of_each_validation
     trainer(callback).fit(Net(), Data())
     assert callback.report is not None
     assert callback.report.to_json() == {
+        "default_power_limit_w": None,
+        "power_limit_w": None,
         "sequence": 3,
         "epoch": 3,
         "time_s": 6.0,
