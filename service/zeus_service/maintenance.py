@@ -11,18 +11,18 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from zeus_service.errors import BrokenJob, IncompleteHistory, JobBusy, NotFound
 from zeus_service.spec import MAX_INTEGER, JobSpec
-from zeus_service.store import checkpoints, job_numbers, job_savings, jobs, retention
+from zeus_service.store import checkpoints, clock, job_numbers, job_savings, jobs, retention
 from zeus_service.store.checkpoints import Checkpoint, MissingEvents, StoredEvent
-from zeus_service.store.clock import unix_now
 from zeus_service.store.damage import REBUILD, reading
 from zeus_service.store.engine import shrink_sqlite_file
 from zeus_service.store.jobs import JobHead
@@ -56,7 +56,7 @@ def prune(*, older_than_s: float, keep: int = 0) -> Dropped:
     to the first that is younger, or belongs to one of the latest trials; a checkpoint takes their
     place. Jobs, their states and power profiles stay, and numbers of trials are not used again.
     """
-    dropped, now, after = Dropped(), _now(), ""
+    dropped, now, after = Dropped(), clock.now(), ""
     while page := _job_ids(after=after):
         for job_id in page:
             try:
@@ -110,21 +110,23 @@ def rebuild(job_id: str) -> bool:
     The fold starts from the job's checkpoint and needs no lock: events do not change. Under the
     lock, the result is stored only if no event was added meanwhile; otherwise the fold goes on.
 
+    Where numbers are missing among the events, but the fold of those that there are gives the
+    stored state, no event is missing: the row's number of events was too high when later ones were
+    added. A checkpoint then takes the place of all events.
+
     Raises:
         NotFound: No such job.
         IncompleteHistory: Events are missing.
     """
     corrected = _needs_correction(job_id) and _correct(job_id)
     corrected |= _savings_are_damaged(job_id) and _begin_savings_anew(job_id)
-    spec, point, events = _read_on(job_id, None)
-    while True:
-        while events:
-            point = _fold(spec, point, events)
-            spec, point, events = _read_on(job_id, point)
-        same = _store(job_id, point)
-        if same is not None:
-            return same and not corrected
-        spec, point, events = _read_on(job_id, point)
+    try:
+        return _fold_anew(job_id) and not corrected
+    except IncompleteHistory:
+        with suppress(BrokenJob):
+            if _close_gap(job_id):
+                return False
+        raise
 
 
 def give_space_back() -> None:
@@ -167,11 +169,6 @@ def _drop_old_events(job: JobHead, old: Old, dropped: Dropped) -> None:
 def _sweep_events(job: JobHead, dropped: Dropped) -> None:
     while count := _paced(_drop_some_events, job.job_id, job):
         dropped.events += count
-
-
-@use_case(read_only=True)
-def _now(connection: Connection) -> float:
-    return float(connection.execute(select(unix_now())).scalar_one())
 
 
 @use_case(read_only=True)
@@ -244,6 +241,34 @@ def _check_deletable(connection: Connection, job_id: str, force: bool) -> None:
 # --- the fold ------------------------------------------------------------------------------------
 
 
+def _fold_anew(job_id: str) -> bool:
+    """Store the fold of a job's events in place of its state; return whether it was the same."""
+    spec, point, events = _read_on(job_id, None)
+    while True:
+        while events:
+            point = _fold(spec, point, events)
+            spec, point, events = _read_on(job_id, point)
+        same = _store(job_id, point)
+        if same is not None:
+            return same
+        spec, point, events = _read_on(job_id, point)
+
+
+def _close_gap(job_id: str) -> bool:
+    """Set a checkpoint over numbers that no event has, if the events give the stored state.
+
+    Then none of them is missing: the number of events on the job's row was too high, and later
+    events have numbers after that.
+    """
+    spec, point = _checkpoint(job_id)
+    closed = None
+    while closed is None:
+        while events := _events_after(job_id, point.sequence):
+            point = point.after(spec, events, gaps=True)
+        closed = _set_checkpoint_to_state(job_id, point)
+    return closed
+
+
 @use_case(read_only=True)
 def _read_on(
     connection: Connection, job_id: str, point: Checkpoint | None
@@ -281,7 +306,7 @@ def _fold(spec: JobSpec, point: Checkpoint, events: list[StoredEvent]) -> Checkp
 def _incomplete(job_id: str, sequence: int) -> IncompleteHistory:
     return IncompleteHistory(
         f"event {sequence} of job {job_id!r} is missing, so its state stays as it is stored; "
-        "restore a backup, or delete the job"
+        f"{REBUILD}"
     )
 
 
@@ -292,6 +317,34 @@ def _store(connection: Connection, job_id: str, point: Checkpoint) -> bool | Non
     if not head.is_same_job(point.job) or head.events != point.sequence:
         return None
     return not jobs.replace_state(connection, jobs.spec_of(connection, job_id), point.state)
+
+
+@use_case(read_only=True)
+def _checkpoint(connection: Connection, job_id: str) -> tuple[JobSpec, Checkpoint]:
+    spec = jobs.spec_of(connection, job_id)
+    return spec, checkpoints.latest(connection, spec, jobs.head(connection, job_id))
+
+
+@use_case(read_only=True)
+def _events_after(connection: Connection, job_id: str, sequence: int) -> list[StoredEvent]:
+    return checkpoints.events_after(connection, job_id, sequence, limit=PORTION)
+
+
+@use_case()
+def _set_checkpoint_to_state(connection: Connection, job_id: str, point: Checkpoint) -> bool | None:
+    """Make the stored state the checkpoint if it is that of a point.
+
+    Returns:
+        Whether it is; None if there are later events than the point's.
+    """
+    if not jobs.head(connection, job_id, lock=True).is_same_job(point.job):
+        return False
+    if checkpoints.events_after(connection, job_id, point.sequence, limit=1):
+        return None
+    if jobs.get(connection, job_id).state != point.state:
+        return False
+    checkpoints.set_to_stored_state(connection, job_id)
+    return True
 
 
 @use_case(read_only=True)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from zeus_service import ledger, messages
 from zeus_service.config import Config
 from zeus_service.ledger import Amounts, Saved
 from zeus_service.store import jobs, savings
-from zeus_service.store.savings import DAY_S
+from zeus_service.store.clock import DAY_S, unix_day
 from zeus_service.store.transactions import use_case
 
 J_PER_KWH = 3.6e6
@@ -61,7 +60,7 @@ def of_job(
     """
     job = jobs.get(connection, job_id)
     expected = ledger.expectation(job.spec, job.ledger, job.state)
-    by_day = savings.days(connection, since=_first(days), job_id=job_id)
+    by_day = savings.days(connection, since=_first(connection, days), job_id=job_id)
     portions = savings.portions(connection, job_id, trials=job.trials, limit=points)
     return messages.JobSavings(
         job_id=job_id,
@@ -94,7 +93,7 @@ def of_job(
 def of_all_jobs(connection: Connection, rates: Rates, *, days: int = 30) -> messages.Savings:
     """Return what all jobs have saved together, and on the latest days; see `of_job`."""
     totals = savings.totals(connection)
-    by_day = savings.days(connection, since=_first(days))
+    by_day = savings.days(connection, since=_first(connection, days))
     all_jobs = sum(total.jobs for total in totals)
     return messages.Savings(
         jobs=all_jobs,
@@ -122,9 +121,9 @@ def _power_ratio(book: ledger.Ledger) -> messages.PowerRatio | None:
     )
 
 
-def _first(days: int) -> int:
-    """The Monday on or before the first of the latest days."""
-    first = int(time.time() // DAY_S) - days + 1
+def _first(connection: Connection, days: int) -> int:
+    """The Monday on or before the first of the latest days, by the database's clock."""
+    first = int(connection.execute(select(unix_day())).scalar_one()) - days + 1
     return first - (first - _MONDAY) % 7
 
 

@@ -1,22 +1,25 @@
 """One row that cannot be read is one broken job; the others are as they were."""
 
 import json
+import re
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from flask import Flask
 from service.jobs import spec_json
-from sqlalchemy import insert, select, text, update
+from sqlalchemy import delete, insert, select, text, update
 from zeus_service import maintenance, optimizer
 from zeus_service.cli import main
-from zeus_service.errors import BrokenJob
+from zeus_service.errors import BrokenJob, IncompleteHistory
 from zeus_service.ledger import new_ledger
 from zeus_service.messages import Report, TrialEnd
 from zeus_service.spec import JobSpec
 from zeus_service.store import jobs
-from zeus_service.store.models import JOBS, SAVED_ON_DAYS, db
+from zeus_service.store.models import EVENTS, JOBS, SAVED_ON_DAYS, db
 from zeus_service.store.transactions import transaction
 
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # it takes anything
@@ -187,6 +190,73 @@ def test_numbers_that_the_rows_contradict_are_told_and_mended(app: Flask) -> Non
         assert (answer.status_code, answer.get_json()["code"]) == (500, "broken_job")
         assert maintenance.rebuild("b") is False
     assert optimizer.start_trial("b", None)[0].trial_number == 2
+
+
+@pytest.mark.parametrize("later_starts", [0, 2])
+def test_a_number_of_events_that_is_too_high_stops_no_run_and_is_mended(
+    app: Flask, later_starts: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    break_job("state", "{}")
+    maintenance.rebuild("b")
+    break_value("jobs", "events", 1000)
+    for _ in range(later_starts):
+        optimizer.start_trial("b", None)
+    before = optimizer.get_job("b")
+    maintenance.prune(older_than_s=-1e6)
+    assert "event 2 of job 'b' is missing" in caplog.text
+    assert "zeus-service rebuild" in caplog.text
+    assert maintenance.rebuild("b") is False
+    assert maintenance.rebuild("b") is True
+    optimizer.end_trial("b", 1, TrialEnd(outcome="diverged"))
+    assert maintenance.rebuild("b") is True
+    assert optimizer.get_job("b").trials == before.trials
+    caplog.clear()
+    maintenance.prune(older_than_s=-1e6)
+    assert not caplog.text
+    with transaction(read_only=True) as connection:
+        assert not connection.execute(select(EVENTS).where(EVENTS.c.job_id == "b")).all()
+
+
+@pytest.mark.parametrize("later_starts", [0, 2])
+def test_an_event_that_is_missing_is_no_number_that_was_too_high(
+    app: Flask, later_starts: int
+) -> None:
+    break_job("state", "{}")
+    maintenance.rebuild("b")
+    optimizer.end_trial("b", 1, TrialEnd(outcome="diverged"))
+    with transaction() as connection:
+        is_end = EVENTS.c.job_id == "b", EVENTS.c.outcome == "diverged"
+        assert connection.execute(delete(EVENTS).where(*is_end)).rowcount == 1
+    for _ in range(later_starts):
+        optimizer.start_trial("b", None)
+    before = optimizer.get_job("b")
+    with pytest.raises(IncompleteHistory, match="event 2 of job 'b' is missing"):
+        maintenance.rebuild("b")
+    assert optimizer.get_job("b") == before
+
+
+@on_sqlite
+@pytest.mark.parametrize("value", ["x'00ff'", "CAST(x'62ff' AS TEXT)", "char(98, 10)"])
+@pytest.mark.parametrize("remedy", ["UPDATE", "DELETE"])
+def test_a_row_whose_id_is_no_id_is_logged_with_what_mends_it(
+    app: Flask, value: str, remedy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    break_job("state", "{}")
+    url = db.engine.url.render_as_string(hide_password=False)
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file, file:
+        file.execute(f"UPDATE jobs SET job_id = {value} WHERE job_id = 'b'")
+    assert [job_id for job_id, _ in stages(app)] == ["a", "c"]
+    assert app.test_client().get("/").status_code == 200
+    caplog.clear()
+    listed = CliRunner().invoke(main, ["jobs"], env={"ZEUS_BSO_DATABASE_URL": url})
+    assert listed.output.count("\n") == 3
+    found = re.search(f'"({remedy} [^"]*)"', caplog.text)
+    assert found
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file, file:
+        assert file.execute(found[1]).rowcount == 1
+    caplog.clear()
+    assert len(stages(app)) == (3 if remedy == "UPDATE" else 2)
+    assert "has the id" not in caplog.text
 
 
 def end() -> None:

@@ -10,7 +10,6 @@ import csv
 import hashlib
 import io
 import json
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,7 +27,17 @@ from zeus_service.pages.plotting import Figure
 from zeus_service.pages.sparkline import sparkline
 from zeus_service.pages.templating import render
 from zeus_service.spec import MAX_INTEGER
-from zeus_service.store import job_list, logs, power_profiles, running_trials, series, trial_list
+from zeus_service.store import (
+    clock,
+    job_list,
+    logs,
+    power_profiles,
+    running_trials,
+    series,
+    trial_list,
+)
+from zeus_service.store.damage import is_sound
+from zeus_service.store.models import TRIALS
 
 pages = APIBlueprint("pages", __name__, enable_openapi=False)  # for browsers, not for programs
 set_up_errors(pages)
@@ -61,7 +70,7 @@ def asset(version: str, name: str) -> Response:
 @pages.get("/")
 def jobs_page() -> ResponseReturnValue:
     """The jobs."""
-    found = job_list.read(arguments.job_query(request.args), now=time.time())
+    found = job_list.read(arguments.job_query(request.args), now=clock.now())
     return _page(
         "jobs.html",
         found=found,
@@ -85,20 +94,20 @@ def saved_figure() -> ResponseReturnValue:
 def job_page(job_id: str) -> ResponseReturnValue:
     """A job."""
     query = arguments.trial_query(request.args)
-    job = optimizer.get_job(job_id, count=False)
+    job, now = optimizer.get_job(job_id, count=False), clock.now()
     return _page(
         "job.html",
         job=job,
         spec=job.spec,
         query=query,
-        now=time.time(),
+        now=now,
         savings=lambda: savings.of_job(job_id, _rates(), points=1),
         price_per_kwh=_rates().price_per_kwh,
         arms={arm.batch_size: arm for arm in job.arms},
         colours=plotting.batch_size_colours(job.spec),
         titles=job_figures.FIGURES,
         filters=(*trial_list.OUTCOMES, trial_list.RUNNING),
-        state=lambda: job_list.state_of(job_id, now=time.time()),
+        state=lambda: job_list.state_of(job_id, now=now),
         next_choice=lambda: _next_choice(job_id),
         running=lambda: running_trials.read(job_id),
         trials=lambda: trial_list.read(job_id, query),
@@ -156,7 +165,8 @@ def trial_page(job_id: str, trial_number: int) -> ResponseReturnValue:
         job=job,
         spec=job.spec,
         trial=trial,
-        now=time.time(),
+        is_broken=not is_sound(trial, TRIALS),
+        now=clock.now(),
         colours=plotting.batch_size_colours(job.spec),
         running=lambda: [
             row for row in running_trials.read(job_id) if row.trial_number == trial_number

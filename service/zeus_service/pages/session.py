@@ -10,10 +10,12 @@ import hashlib
 import hmac
 import secrets
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
 from urllib.parse import urlsplit
 
 from flask import Response, current_app, request
-from itsdangerous import BadData, URLSafeTimedSerializer
+from itsdangerous import BadData, SignatureExpired, URLSafeTimedSerializer
 from werkzeug.exceptions import Forbidden
 
 from zeus_service.api.auth import bearer, is_one_of
@@ -55,7 +57,7 @@ def current() -> Session | None:
     if not cookie:
         return None
     try:
-        session_id, fingerprint = _signer("session").loads(cookie, max_age=MAX_AGE_S)
+        session_id, fingerprint = _loads("session", cookie)
     except (BadData, TypeError, ValueError):
         return None
     for tokens, may_write in ((config.tokens, True), (config.read_tokens, False)):
@@ -96,7 +98,7 @@ def form_token(session: Session | None) -> str:
 def check_form(session: Session | None) -> None:
     """Raise `Forbidden` unless the form was made for this session, and not too long ago."""
     try:
-        made_for = _signer("form").loads(request.form.get("csrf", ""), max_age=MAX_AGE_S)
+        made_for = _loads("form", request.form.get("csrf", ""))
     except BadData:
         made_for = None
     if made_for != (session.id if session else ""):
@@ -123,6 +125,21 @@ def _fingerprint(token: str) -> str:
 def _signer(purpose: str) -> URLSafeTimedSerializer:
     digest = {"digest_method": hashlib.sha256}
     return URLSafeTimedSerializer(_key(), salt=f"zeus-service {purpose}", signer_kwargs=digest)
+
+
+def _loads(purpose: str, value: str) -> Any:
+    """What was signed, if that is not too long ago.
+
+    Another replica may have signed it, whose clock is ahead of this one's: `loads` with `max_age`
+    would refuse what seems to be signed in the future.
+
+    Raises:
+        BadData: It has another signature, or is too old.
+    """
+    content, signed_at = _signer(purpose).loads(value, return_timestamp=True)
+    if datetime.now(UTC) - signed_at > timedelta(seconds=MAX_AGE_S):
+        raise SignatureExpired("it was signed too long ago")
+    return content
 
 
 def _key() -> str:

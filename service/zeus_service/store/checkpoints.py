@@ -45,15 +45,17 @@ class Checkpoint:
     sequence: int
     state: State
 
-    def after(self, spec: JobSpec, events: Iterable[StoredEvent]) -> Checkpoint:
+    def after(
+        self, spec: JobSpec, events: Iterable[StoredEvent], *, gaps: bool = False
+    ) -> Checkpoint:
         """The checkpoint after more events.
 
         Raises:
-            MissingEvents: They are not the next ones.
+            MissingEvents: They are not the next ones, and there may be no `gaps`.
         """
         sequence, state = self.sequence, self.state
         for stored in events:
-            if stored.sequence != sequence + 1:
+            if stored.sequence != sequence + 1 and not gaps:
                 raise MissingEvents(sequence + 1)
             with reading(f"event {stored.sequence} of job {spec.job_id!r}"):
                 state = history.apply(spec, state, stored.event)

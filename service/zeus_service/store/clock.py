@@ -1,13 +1,18 @@
 """The database's clock, by which every instant is stored, and leases are counted.
 
-The clocks of the replicas do not matter.
+What is stored is compared with this clock alone, so the clocks of the replicas do not matter.
 """
 
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import Connection
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
+
+from zeus_service.store.transactions import use_case
+
+DAY_S = 86400
 
 
 class unix_now(FunctionElement[float]):  # noqa: N801 - SQLAlchemy's style for functions
@@ -41,16 +46,15 @@ class unix_day(FunctionElement[int]):  # noqa: N801 - SQLAlchemy's style for fun
 
 
 @compiles(unix_day)
-def _day_sqlite(_element: unix_day, _compiler: Any, **_options: Any) -> str:
-    return "CAST(julianday('now') - 2440587.5 AS INTEGER)"
+def _day(_element: unix_day, compiler: Any, **options: Any) -> str:
+    days = f"{compiler.process(unix_now(), **options)} / {DAY_S}"
+    if compiler.dialect.name == "sqlite":
+        return f"CAST({days} AS INTEGER)"  # it cuts, and not every build has `floor`
+    integer = "integer" if compiler.dialect.name == "postgresql" else "signed"
+    return f"CAST(floor({days}) AS {integer})"
 
 
-@compiles(unix_day, "postgresql")
-def _day_postgresql(_element: unix_day, _compiler: Any, **_options: Any) -> str:
-    return "CAST(floor(extract(epoch FROM clock_timestamp()) / 86400) AS integer)"
-
-
-@compiles(unix_day, "mysql")
-@compiles(unix_day, "mariadb")
-def _day_mysql(_element: unix_day, _compiler: Any, **_options: Any) -> str:
-    return "CAST(floor(unix_timestamp(now(6)) / 86400) AS signed)"
+@use_case(read_only=True)
+def now(connection: Connection) -> float:
+    """Unix seconds, to compare with instants that are stored."""
+    return float(connection.execute(sa.select(unix_now())).scalar_one())

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import Column, String, Table
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from zeus_service.errors import BrokenJob, OptimizerError
+from zeus_service.spec import AnyJobId, JobSpec
 from zeus_service.store.engine import cause
 
 logger = logging.getLogger(__name__)
@@ -17,16 +19,63 @@ logger = logging.getLogger(__name__)
 RESTORE_OR_DELETE = "restore a backup, or delete the job"
 REBUILD = f"`zeus-service rebuild` mends what follows from its history; else {RESTORE_OR_DELETE}"
 
+_ID: TypeAdapter[str] = TypeAdapter(AnyJobId)
 _LONGEST_S = 5e10
 """Instants this far from 1970, in seconds, have a date."""
 
 
-def can_be_shown(row: Any, numbers: tuple[str, ...], instants: tuple[str, ...]) -> bool:
-    """Whether values of a row are null or numbers, and instants have a date."""
-    values = [getattr(row, name) for name in (*numbers, *instants)]
-    if not all(v is None or (isinstance(v, int | float) and math.isfinite(v)) for v in values):
+def is_sound(row: Any, table: Table) -> bool:
+    """Whether the values of a row, as far as they are of a table's columns, can be shown.
+
+    That is: texts are texts, numbers are finite, instants have a date, and nothing is null that may
+    not be.
+    """
+    return all(
+        fits(value, table.columns[name])
+        for name, value in row._mapping.items()
+        if name in table.columns
+    )
+
+
+def fits(value: object, column: Column[Any]) -> bool:
+    """Whether a value of a column can be shown; SQLite may have anything there."""
+    if value is None:
+        return bool(column.nullable)
+    if isinstance(column.type, String):
+        return isinstance(value, str)
+    if not isinstance(value, int | float) or not math.isfinite(value):
         return False
-    return all(abs(getattr(row, name) or 0.0) < _LONGEST_S for name in instants)
+    return not column.name.endswith("_at") or abs(value) < _LONGEST_S
+
+
+def is_id(value: object) -> bool:
+    """Whether a stored value can be a job's id; SQLite may have anything there."""
+    try:
+        _ID.validate_python(value, strict=True)
+    except ValidationError:
+        return False
+    return True
+
+
+def damaged_id(value: str | bytes, spec: Any) -> str:
+    """What to log of a row of the table jobs that has no id, and how to mend or remove it by SQL.
+
+    Args:
+        value: What it has in place of the id.
+        spec: Its specification, as text.
+    """
+    digits = (value if isinstance(value, bytes) else value.encode()).hex().upper()
+    row = f"hex(job_id) LIKE '{digits[:80]}%'" if digits[80:] else f"hex(job_id) = '{digits}'"
+    try:
+        known = JobSpec.model_validate_json(spec).job_id.replace("'", "''")
+    except ValidationError:
+        mend = ""
+    else:
+        mend = f"\"UPDATE jobs SET job_id = '{known}' WHERE {row}\" restores its id; "
+    return (
+        f"a row of the table jobs has the id {value!r:.100}, which is none; with sqlite3, {mend}"
+        f'"DELETE FROM jobs WHERE {row}" removes it'
+    )
 
 
 @contextmanager

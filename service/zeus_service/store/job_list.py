@@ -15,7 +15,8 @@ from typing import Any, Literal, get_args
 import sqlalchemy as sa
 from sqlalchemy import Connection, and_, case, func, or_, select
 
-from zeus_service.store.damage import can_be_shown
+from zeus_service.spec import MAX_JOB_ID
+from zeus_service.store.damage import is_id, is_sound
 from zeus_service.store.models import JOBS, TRIALS
 from zeus_service.store.transactions import use_case
 
@@ -57,12 +58,6 @@ SORTS: dict[str, sa.ColumnElement[Any]] = {
 """What a list can be sorted by."""
 
 
-_NUMBERS = (
-    *("best_batch_size", "trials", "running", "failures"),
-    *("saved_energy_j", "saved_energy_j_error"),
-)
-
-
 @dataclass(frozen=True)
 class JobQuery:
     """Which jobs to list.
@@ -87,7 +82,8 @@ class JobQuery:
 class ListedJob:
     """A job in the list; `costs` are those of its latest trials that ended, in joules.
 
-    One whose row cannot be read has the state `broken`, and zeros.
+    One whose row cannot be read has the state `broken`, and zeros. `is_named` is whether its id is
+    one; else it stands for what the row has in its place.
     `saved_energy_j` is what it has saved, None if unknown; `saved_energy_j_error` is half the width
     of its 95 % interval.
     """
@@ -106,6 +102,7 @@ class ListedJob:
     saved_energy_j_error: float | None
     default_batch_size: int | None = None
     costs: tuple[float, ...] = ()
+    is_named: bool = True
 
 
 @dataclass(frozen=True)
@@ -212,9 +209,12 @@ def _listed(
 
 def _checked(row: Any) -> ListedJob:
     """A job as it is listed; of a row that is broken, only its id is read."""
-    if can_be_shown(row, _NUMBERS, ("created_at", "updated_at")):
+    if is_sound(row, JOBS):
         return ListedJob(**row._mapping)
-    return ListedJob(row.job_id, "broken", "broken", None, 0, 0, 0, 0.0, 0.0, False, None, None)
+    named = is_id(row.job_id)
+    job_id = row.job_id if named else repr(row.job_id)[:MAX_JOB_ID]
+    nothing = (None, 0, 0, 0, 0.0, 0.0, False, None, None)
+    return ListedJob(job_id, "broken", "broken", *nothing, is_named=named)
 
 
 def _with_details(connection: Connection, listed: list[ListedJob]) -> list[ListedJob]:

@@ -23,10 +23,10 @@ from zeus_service.messages import JobSummary, PowerProfile
 from zeus_service.outcomes import Outcome
 from zeus_service.policies import policy_of
 from zeus_service.policies.base import State
-from zeus_service.spec import MAX_JOB_ID, JobSpec
+from zeus_service.spec import JobSpec
 from zeus_service.store import leases, statements
 from zeus_service.store.clock import unix_now
-from zeus_service.store.damage import REBUILD, reading
+from zeus_service.store.damage import REBUILD, damaged_id, is_id, reading
 from zeus_service.store.job_numbers import NUMBERS, Numbers, wrong_numbers
 from zeus_service.store.job_savings import begin_savings_anew, first_savings, read_savings
 from zeus_service.store.models import (
@@ -130,14 +130,15 @@ _DAMAGED_IDS = 100
 def ids(connection: Connection, *, after: str, limit: int) -> list[str]:
     """Read the ids of the jobs of a page.
 
-    What cannot be an id, as SQLite may have it, is left out: no request could name the job.
+    What cannot be an id, as SQLite may have it, is left out: no request could name the job. The log
+    says which row it is, and of which job.
     """
-    query = select(JOBS.c.job_id).where(JOBS.c.job_id > after).order_by(JOBS.c.job_id)
-    found = connection.execute(query.limit(limit + _DAMAGED_IDS)).scalars().all()
-    valid = [each for each in found if isinstance(each, str) and len(each) <= MAX_JOB_ID]
-    for job_id in set(found).difference(valid):
-        logger.error("a row of the table jobs has the id %.100r; delete it with SQL", job_id)
-    return valid[:limit]
+    query = select(JOBS.c.job_id, sa.cast(JOBS.c.spec, sa.Text)).where(JOBS.c.job_id > after)
+    found = connection.execute(query.order_by(JOBS.c.job_id).limit(limit + _DAMAGED_IDS)).all()
+    for job_id, spec in found:
+        if not is_id(job_id):
+            logger.error("%s", damaged_id(job_id, spec))
+    return [job_id for job_id, _ in found if is_id(job_id)][:limit]
 
 
 def read_spec(job_id: str, stored: object) -> JobSpec:

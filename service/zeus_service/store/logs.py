@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, Table, select
 
+from zeus_service.store.damage import is_sound
 from zeus_service.store.models import EVENTS, REPORTS
 from zeus_service.store.transactions import use_case
 
@@ -16,11 +17,15 @@ SIZE = 50
 
 @dataclass(frozen=True)
 class LogPage:
-    """Rows, descending by `sequence`; `older` is the `upto` of the next page."""
+    """Rows, descending by `sequence`; `older` is the `upto` of the next page.
+
+    `broken` are the places of rows that cannot be shown.
+    """
 
     rows: Sequence[Row[Any]]
     upto: int | None
     older: int | None
+    broken: frozenset[int]
 
 
 @use_case(read_only=True)
@@ -33,7 +38,7 @@ def events(connection: Connection, job_id: str, upto: int | None = None) -> LogP
     if upto is not None:
         query = query.where(EVENTS.c.sequence <= upto)
     query = query.order_by(EVENTS.c.sequence.desc())
-    return _page(connection.execute(query.limit(SIZE + 1)).all(), upto)
+    return _page(connection.execute(query.limit(SIZE + 1)).all(), upto, EVENTS)
 
 
 @use_case(read_only=True)
@@ -48,9 +53,10 @@ def reports(
     if upto is not None:
         query = query.where(REPORTS.c.sequence <= upto)
     query = query.order_by(REPORTS.c.sequence.desc())
-    return _page(connection.execute(query.limit(SIZE + 1)).all(), upto)
+    return _page(connection.execute(query.limit(SIZE + 1)).all(), upto, REPORTS)
 
 
-def _page(rows: Sequence[Row[Any]], upto: int | None) -> LogPage:
+def _page(rows: Sequence[Row[Any]], upto: int | None, table: Table) -> LogPage:
     older = rows[SIZE].sequence if len(rows) > SIZE else None
-    return LogPage(rows[:SIZE], upto, older)
+    broken = [place for place, row in enumerate(rows) if not is_sound(row, table)]
+    return LogPage(rows[:SIZE], upto, older, frozenset(broken))

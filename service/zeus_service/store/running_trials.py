@@ -7,10 +7,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, FromClause, and_, select
 
-from zeus_service.store.damage import can_be_shown
+from zeus_service.store.damage import fits, is_sound
 from zeus_service.store.models import REPORTS, TRIALS
 from zeus_service.store.transactions import use_case
-from zeus_service.store.trial_list import is_whole
 
 SHOWN = 20
 """Running trials that are shown of a job, those that were started last."""
@@ -46,5 +45,9 @@ def read(connection: Connection, job_id: str) -> Sequence[Any]:
         .limit(SHOWN)
     )
     rows = connection.execute(query).all()
-    instants = ("started_at", "lease_expires_at", "reported_at")
-    return [row for row in rows if is_whole(row) and can_be_shown(row, ("first_metric",), instants)]
+    return [row for row in rows if is_sound(row, TRIALS) and _has_sound_reports(row)]
+
+
+def _has_sound_reports(row: Any) -> bool:
+    values = {"metric": row.first_metric, "reported_at": row.reported_at}
+    return all(value is None or fits(value, REPORTS.c[name]) for name, value in values.items())

@@ -14,8 +14,6 @@ from zeus_service.ledger import QUANTITIES, Amounts, Expectation, Saved, new_led
 from zeus_service.spec import JobSpec
 from zeus_service.store.models import JOBS, SAVED_ON_DAYS, TRIALS
 
-DAY_S = 86400
-
 _LARGEST = 1e30
 """Amounts beyond this are damaged."""
 

@@ -14,6 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Row, and_, func, or_, select
 
 from zeus_service.errors import unknown_job
+from zeus_service.spec import MAX_INTEGER
+from zeus_service.store.damage import fits, is_sound
 from zeus_service.store.models import JOBS, REPORTS, TRIALS
 from zeus_service.store.transactions import use_case
 
@@ -83,7 +85,7 @@ def by_batch_size(connection: Connection, job_id: str) -> BatchSizeTrials:
     keys = TRIALS.c["batch_size", "outcome"]
     cost = TRIALS.c.cost
     aggregates = func.count().label("trials"), func.min(cost).label("lowest"), func.max(cost)
-    groups = connection.execute(
+    found = connection.execute(
         select(*keys, *aggregates[:2], aggregates[2].label("highest"))
         .where(TRIALS.c.job_id == job_id)
         .group_by(*keys)
@@ -95,7 +97,12 @@ def by_batch_size(connection: Connection, job_id: str) -> BatchSizeTrials:
         .order_by(TRIALS.c.trial_number.desc())
         .limit(LATEST)
     ).all()
-    return BatchSizeTrials(groups, latest)
+    groups = [row for row in found if is_sound(row, TRIALS) and _has_sound_costs(row)]
+    return BatchSizeTrials(groups, [row for row in latest if is_sound(row, TRIALS)])
+
+
+def _has_sound_costs(row: Any) -> bool:
+    return all(fits(cost, TRIALS.c.cost) for cost in (row.lowest, row.highest))
 
 
 @use_case(read_only=True)
@@ -114,10 +121,11 @@ def _thinned(
     where: Sequence[sa.ColumnElement[bool]],
     columns: Sequence[sa.ColumnElement[Any]],
 ) -> Thinned:
+    where = [*where, number.between(0, MAX_INTEGER)]  # a row may be damaged
     query = select(*columns).where(*where).order_by(number)
     first, width = _cut(connection, number, where)
     if width * BUCKETS <= MAX_POINTS:
-        rows = connection.execute(query).all()
+        rows = _sound(connection.execute(query).all(), number.table)
         return Thinned(rows, len(rows))
     # Windows: a join of the rows with their extremes would be a nested loop on SQLite.
     bucket = _bucket(number, first, width)
@@ -128,8 +136,12 @@ def _thinned(
     placed = inner.subquery("placed")
     is_extreme = or_(placed.c.place == 1, placed.c.place == placed.c.size)
     kept = select(placed).where(is_extreme).order_by(placed.c[number.name])
-    rows = connection.execute(kept).all()
+    rows = _sound(connection.execute(kept).all(), number.table)
     return Thinned(rows, sum(row.size for row in rows if row.place == 1))
+
+
+def _sound(rows: Sequence[Row[Any]], table: Any) -> list[Row[Any]]:
+    return [row for row in rows if is_sound(row, table)]
 
 
 def _cut(

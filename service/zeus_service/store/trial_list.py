@@ -9,7 +9,7 @@ from typing import Any, get_args
 from sqlalchemy import Connection, Row, select
 
 from zeus_service.outcomes import Outcome, Verdict
-from zeus_service.store.damage import can_be_shown
+from zeus_service.store.damage import is_sound
 from zeus_service.store.models import TRIALS
 from zeus_service.store.transactions import use_case
 
@@ -76,14 +76,8 @@ def read(connection: Connection, job_id: str, query: TrialQuery) -> TrialPage:
         page = page.where(number <= query.upto)
     rows = connection.execute(page.limit(query.size + 1)).all()
     older = rows[query.size].trial_number if len(rows) > query.size else None
-    broken = [row.trial_number for row in rows if not is_whole(row)]
+    broken = [row.trial_number for row in rows if not is_sound(row, TRIALS)]
     return TrialPage(query, rows[: query.size], older, newer, frozenset(broken))
-
-
-def is_whole(row: Any) -> bool:
-    """Whether the numbers of a trial's row can be shown."""
-    numbers = ("batch_size", "epoch", "time_s", "energy_j", "metric", "cost", "start_cost_bound")
-    return can_be_shown(row, numbers, ("started_at",))
 
 
 def portions(job_id: str) -> Iterator[Sequence[Row[Any]]]:

@@ -161,6 +161,20 @@ def test_a_session_expires(client: FlaskClient, monkeypatch: pytest.MonkeyPatch)
     assert client.get("/", headers={"Accept": "text/html"}).status_code == 303
 
 
+def test_a_session_that_a_replica_began_whose_clock_is_ahead_is_one_here(
+    client: FlaskClient, clients: Callable[..., FlaskClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time_now = time.time
+    with monkeypatch.context() as ahead:
+        ahead.setattr(time, "time", lambda: time_now() + 3600)
+        given = cookie(sign_in(client, READ))
+    replica = clients()
+    replica.set_cookie(given.key, given.value)
+    assert replica.get("/").status_code == 200
+    sign_out = replica.post("/sign-out", data={"csrf": form_token(replica, "/")})
+    assert sign_out.status_code == 303
+
+
 @pytest.mark.parametrize(
     "settings", [{"read_token": "another-one-to-read"}, {"secret_key": "k" * 32}]
 )
