@@ -147,10 +147,11 @@ def run_job(runs: int, default_runs: int, folder: Path, console: Console) -> Non
         known, measured = known_trials(url, JOB_ID), known_trials(url, BASELINE_ID)
         if known:
             console.print(f"Job {JOB_ID!r} continues after {known} trials.")
-        names = ("run", "batch size", "why", "outcome", "epochs", "s", "J", "cost (J)")
+        names = ("run", "batch size", "why", "outcome", "epochs", "s", "J", "cost")
         table = Table(
             *(Column(name, no_wrap=True) for name in names),
             box=box.SIMPLE_HEAD,
+            pad_edge=False,  # it fits into 80 columns
             title="A recurring training job finds its batch size",
             caption="A run that was stopped early would not have paid, and was launched again.",
         )

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import Column, String, Table
+from sqlalchemy import JSON, Column, String, Table
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from zeus_service.errors import BrokenJob, OptimizerError
@@ -41,6 +41,8 @@ def fits(value: object, column: Column[Any]) -> bool:
     """Whether a value of a column can be shown; SQLite may have anything there."""
     if value is None:
         return bool(column.nullable)
+    if isinstance(column.type, JSON):
+        return True  # it is checked where it is read
     if isinstance(column.type, String):
         return isinstance(value, str)
     if not isinstance(value, int | float) or not math.isfinite(value):

@@ -254,6 +254,6 @@ def _with_details(connection: Connection, listed: list[ListedJob]) -> list[Liste
 def _parsed(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
