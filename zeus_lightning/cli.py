@@ -221,7 +221,7 @@ def _amd_findings(
     try:
         count = len(amd.load().amdsmi_get_processor_handles())
     except Exception as error:  # noqa: BLE001 - those of a library that may not be there
-        why = str(error) if needed else "no AMD SMI: ROCm, and `pip install zeus-lightning[amd]`"
+        why = str(error) if needed else "no AMD SMI: ROCm, and `pip install 'zeus-lightning[amd]'`"
         yield Finding("AMD SMI", "host", False, why, needed)
         return
     yield Finding("AMD SMI", "host", True, f"{count} GPU{'s' * (count != 1)}")
@@ -233,7 +233,7 @@ def _apple(*, needed: bool) -> Finding:
     try:
         AppleMeter().close()
     except ZeusError as error:
-        why = error.message if needed else "needs macOS, and `pip install zeus-lightning[apple]`"
+        why = error.message if needed else "needs macOS, and `pip install 'zeus-lightning[apple]'`"
         return Finding("Apple silicon", "host", False, why, needed)
     return Finding("Apple silicon", "host", True, "counted by the chip")
 

@@ -1,4 +1,4 @@
-"""The energy of AMD GPUs, through AMD SMI (`pip install zeus-lightning[amd]`)."""
+"""The energy of AMD GPUs, through AMD SMI (`pip install 'zeus-lightning[amd]'`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AMD_PREFIX = "AMD-"
 
 _NO_LIBRARY = (
     "install ROCm's amd-smi-lib, and the release of amdsmi that fits it "
-    "(`pip install zeus-lightning[amd]`); `amd-smi list` must work, and a container needs "
+    "(`pip install 'zeus-lightning[amd]'`); `amd-smi list` must work, and a container needs "
     "`--device=/dev/kfd --device=/dev/dri`"
 )
 

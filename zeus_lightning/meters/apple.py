@@ -35,7 +35,7 @@ class AppleMeter:
         except Exception as error:  # those of a library that may not be there
             raise ZeusMeterError(
                 f"cannot read the energy of Apple silicon: {error}; it needs macOS on such a chip, "
-                "and `pip install zeus-lightning[apple]`"
+                "and `pip install 'zeus-lightning[apple]'`"
             ) from error
         from lightning.pytorch.utilities import rank_zero_warn
 
