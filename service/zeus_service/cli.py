@@ -294,7 +294,7 @@ def rebuild(job_id: str) -> None:
 
     with _database():
         same = maintenance.rebuild(job_id)
-    click.echo("the stored state was right" if same else "the stored state differed: replaced")
+    click.echo("the stored state was right" if same else "what was stored differed: mended")
 
 
 @main.group()

@@ -26,7 +26,8 @@ def run_documented(program: str, url: str, folder: Path) -> None:
     found = re.search(rf"^{program} [^#\n]*", MANUAL.read_text(), re.MULTILINE)
     assert found
     to = make_url(url)
-    arguments = found[0].replace("--dbname=zeus", f"--dbname={to.database}").split()
+    names = {"--dbname=zeus": f"--dbname={to.database}", "--username=zeus": f"-U{to.username}"}
+    arguments = [names.get(word, word) for word in found[0].split()]
     arguments = [to.database if word == "zeus" else word for word in arguments]
     server = {"PGHOST": to.host, "PGPORT": str(to.port or 5432), "PGUSER": to.username}
     programs = f"{binaries()}:{os.environ['PATH']}"
