@@ -12,6 +12,7 @@ from service.test_ledger import profile
 from sqlalchemy import select, update
 from zeus_service import maintenance, optimizer, savings
 from zeus_service.messages import Report, Savings, TrialEnd
+from zeus_service.pages import savings_figures
 from zeus_service.savings import Rates
 from zeus_service.spec import JobSpec
 from zeus_service.store import power_profiles
@@ -219,3 +220,24 @@ def test_a_run_that_ends_itself_counts_at_the_limit_of_its_reports(app: Flask) -
     limits = savings.of_job("job", NO_RATES).power_limit
     assert limits is not None
     assert limits.limit_w == 200.0  # of the last run that converged
+
+
+def test_the_curves_end_with_the_sum_and_the_band_of_the_headline(app: Flask) -> None:
+    today = int(time.time() // 86400)
+    for job_id, runs in (("a", (90.0, 120.0, 99.0)), ("b", (70.0,))):
+        register(job_id, policy="zeus")
+        for age, energy_j in enumerate(runs):
+            converge(energy_j, job_id)
+            with transaction() as connection:  # as if on days of their own
+                this = SAVED_ON_DAYS.c.job_id == job_id, SAVED_ON_DAYS.c.day == today
+                connection.execute(update(SAVED_ON_DAYS).where(*this).values(day=today - 9 + age))
+    saved = of_all().saved.energy_kwh
+    band, line = savings_figures.by_day(of_all())["data"]
+    assert line["y"][-1] == pytest.approx(saved.estimate, rel=1e-4)
+    high, low = band["y"][2], band["y"][3]  # there and back
+    assert (low, high) == pytest.approx((saved.low, saved.high), rel=1e-4)
+    of_job = savings.of_job("a", NO_RATES)
+    band, line = savings_figures.over_runs(of_job)["data"]
+    assert of_job.saved is not None
+    ends = of_job.saved.energy_j.low, of_job.saved.energy_j.high
+    assert (band["y"][3], band["y"][2]) == pytest.approx(ends, rel=1e-4)

@@ -28,7 +28,7 @@ def by_day(savings: Savings) -> Figure:
     axes["yaxis"] |= {"rangemode": "normal", "zeroline": True}
     axes["xaxis"] |= {"type": "date"}
     days = [day.day for day in savings.days]
-    data = _sums(days, estimates, before, "kWh", "%{x|%b %d}")
+    data = _sums(days, estimates, before, _error(savings.saved.energy_kwh), "kWh", "%{x|%b %d}")
     note = "" if days else "No run has converged yet."
     if savings.estimated and days:
         note = "In part estimated: some meters estimate energy."
@@ -49,7 +49,8 @@ def over_runs(savings: JobSavings) -> Figure:
     end = savings.saved.energy_j.estimate if savings.saved else totals[-1]
     before = (end - totals[-1]) / factor  # saved by runs that were pruned
     over = [_over(each, factor) for each in estimates]
-    data = _sums(numbers, over, before, unit, "after run %{x}")
+    error = _error(savings.saved.energy_j) / factor if savings.saved else None
+    data = _sums(numbers, over, before, error, unit, "after run %{x}")
     axes["yaxis"]["title"]["text"] = f"energy saved ({unit})"
     axes["yaxis"] |= {"rangemode": "normal", "zeroline": True}
     only_integers(axes, numbers)
@@ -62,13 +63,24 @@ def over_runs(savings: JobSavings) -> Figure:
 
 
 def _sums(
-    x: Sequence[object], estimates: Sequence[Estimate], before: float, unit: str, at: str
+    x: Sequence[object],
+    estimates: Sequence[Estimate],
+    before: float,
+    error: float | None,
+    unit: str,
+    at: str,
 ) -> list[Figure]:
-    """A line of cumulative sums with its band; errors add up, since they have a common cause."""
+    """A line of cumulative sums with its band.
+
+    Errors add up, since they have a common cause, and are scaled to that of the whole sum: jobs are
+    independent, and what is expected has become surer.
+    """
     if not x:
         return []
     middle = [before + each for each in accumulate(one.estimate for one in estimates)]
-    errors = list(accumulate((one.high - one.low) / 2 for one in estimates))
+    errors = list(accumulate(map(_error, estimates)))
+    if error is not None and errors[-1] > 0:
+        errors = [each * error / errors[-1] for each in errors]
     low = [each - error for each, error in zip(middle, errors, strict=True)]
     high = [each + error for each, error in zip(middle, errors, strict=True)]
     mode = "lines" if len(x) > 1 else "markers"
@@ -80,6 +92,10 @@ def _sums(
         | {"line": {"color": SAVED, "width": 2.5}, "marker": {"size": 8, "color": SAVED}}
         | {"hovertemplate": f"{at}: %{{y}} {unit}<extra></extra>"},
     ]
+
+
+def _error(estimate: Estimate) -> float:
+    return (estimate.high - estimate.low) / 2
 
 
 def _over(estimate: Estimate, factor: float) -> Estimate:
