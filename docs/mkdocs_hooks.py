@@ -41,7 +41,7 @@ def on_files(files: Files, config: Any) -> Files:
             File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path))
             for path in sorted(paths)
         ]
-        + [file for file in files if file.generated_by]  # the theme's and the plugins'
+        + [file for file in files if file.src_dir != config.docs_dir]  # the theme's, the plugins'
     )
 
 

@@ -89,6 +89,13 @@ def test_a_reader_fetches_nothing_from_elsewhere(site: Path) -> None:
         assert not re.search(r"(?:@import|url\() *[\"']?(?:https?:)?//", sheet.read_text()), sheet
 
 
+def test_the_theme_is_there(site: Path) -> None:
+    page = (site / "index.html").read_text()
+    parts = re.findall(r'(?:<link[^>]*|<script[^>]*) (?:href|src)="([^"#]+)"', page)
+    assert {Path(each).suffix for each in parts} >= {".css", ".js", ".png"}
+    assert [each for each in parts if not (site / each).is_file()] == []
+
+
 def test_formulas_are_drawn_by_the_browser_itself(site: Path) -> None:
     page = (site / "docs" / "policies.html").read_text()
     assert page.count('<math xmlns="http://www.w3.org/1998/Math/MathML"') > 30
