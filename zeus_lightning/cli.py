@@ -1,7 +1,6 @@
 """`zeus-lightning`: check what works here, restore power limits, show profiles, recur."""
 
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,8 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from zeus_lightning.client import BSOClient, without_user
-from zeus_lightning.errors import ZeusError, ZeusPowerError
-from zeus_lightning.meters import amd, open_meter
+from zeus_lightning.errors import ZeusError, ZeusMeterError, ZeusPowerError
+from zeus_lightning.meters import amd, open_host_meter
 from zeus_lightning.meters.apple import AppleMeter
 from zeus_lightning.meters.cpu_estimate import WATTS_PER_CORE
 from zeus_lightning.meters.gpu import GpuMeter
@@ -152,11 +151,10 @@ def _findings(meter: str, *, power_limit: bool, url: str | None) -> Iterator[Fin
     if kind == "auto":
         on_gpu = "nvml where training runs on a GPU, else " if finds_gpu() else ""
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that it is an estimate
-                opened = open_meter("auto")
-            opened.close()
-            yield Finding("meter", meter, True, on_gpu + opened.name)
+            with closing(open_host_meter()) as opened:
+                yield Finding("meter", meter, True, on_gpu + opened.name)
+        except ZeusMeterError:
+            yield Finding("meter", meter, True, f"{on_gpu}cpu-estimate")
         except ZeusError as error:
             yield Finding("meter", meter, False, error.message)
     elif kind not in ("nvml", "amd", "apple", "rapl", "cpu-estimate"):

@@ -13,7 +13,7 @@ from zeus_lightning.meters.protocol import EnergyMeter, Reading
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["EnergyMeter", "Reading", "open_meter"]
+__all__ = ["EnergyMeter", "Reading", "open_host_meter", "open_meter"]
 
 _CHOICES = (
     '"auto", "nvml", "nvml:0,1" (NVML indices or UUIDs), "amd", "amd:0,1" (indices of amd-smi), '
@@ -73,7 +73,7 @@ def open_meter(
     if meter not in ("auto", "rapl"):
         raise ZeusConfigError(f"meter={meter!r} is not one of {_CHOICES}")
     try:
-        return _open_host(meter)
+        return open_host_meter(meter)
     except ZeusMeterError as error:
         if meter == "rapl":
             raise
@@ -86,8 +86,15 @@ def open_meter(
         return _open_cpu_estimate(meter, None, pids)
 
 
-def _open_host(meter: str) -> EnergyMeter:
-    """Open the counters of the host's chip: on macOS Apple's, unless RAPL is asked for."""
+def open_host_meter(meter: str = "auto") -> EnergyMeter:
+    """Open the counters of the host's chip: on macOS Apple's, unless RAPL is asked for.
+
+    Args:
+        meter: `auto` or `rapl`.
+
+    Raises:
+        ZeusMeterError: They cannot be read.
+    """
     if meter == "auto" and platform.system() == "Darwin":
         from zeus_lightning.meters.apple import AppleMeter
 
