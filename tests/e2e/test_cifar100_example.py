@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 from service_process import BIN
+from sklearn.datasets import load_digits
+from torch import nn
 
 CIFAR100 = Path(__file__).parents[2] / "examples" / "cifar100"
 
 
 def test_a_recurrence_trains_on_two_processes(tmp_path: Path) -> None:
-    """Until any accuracy: that it learns takes minutes on a CPU, and is for the README's reader."""
+    """Until any accuracy: training to a target takes minutes on a CPU."""
     data = tmp_path / "data"
     subprocess.run([sys.executable, CIFAR100 / "digits_as_cifar.py", data, "64", "32"], check=True)
     launcher = (BIN / "torchrun", "--standalone", "--nproc-per-node=2")
@@ -44,6 +46,24 @@ def test_the_network_is_that_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> No
     count = sum(each.numel() for each in ShuffleNetV2(1000).parameters())
     assert count == 2_278_604  # the paper's table 5 rounds it to 2.3 million
     assert ShuffleNetV2(100)(torch.zeros(2, 3, 32, 32)).shape == (2, 100)
+
+
+def test_the_module_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(CIFAR100))
+    from train import Classifier
+
+    torch.manual_seed(0)
+    digits, labels = load_digits(n_class=2, return_X_y=True)
+    small = torch.from_numpy(digits[:16] * 255 / 16).reshape(-1, 1, 8, 8)
+    images = nn.functional.interpolate(small, scale_factor=4).repeat(1, 3, 1, 1)
+    module = Classifier()
+    optimizer = module.configure_optimizers()
+    for _ in range(6):
+        loss = nn.functional.cross_entropy(module(images), torch.from_numpy(labels[:16]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.35  # log 2 = 0.69 if it took both digits for equally likely
 
 
 def test_images_are_shifted_and_mirrored_and_keep_their_colours(
