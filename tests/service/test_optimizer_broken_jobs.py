@@ -22,6 +22,8 @@ from zeus_service.store import jobs
 from zeus_service.store.models import EVENTS, JOBS, SAVED_ON_DAYS, db
 from zeus_service.store.transactions import transaction
 
+LONG = "c" * 50
+
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # it takes anything
 
 NO_JSON = "this is no JSON"  # where the database stores it; else JSON that is no object
@@ -236,16 +238,23 @@ def test_an_event_that_is_missing_is_no_number_that_was_too_high(
 
 
 @on_sqlite
-@pytest.mark.parametrize("value", ["x'00ff'", "CAST(x'62ff' AS TEXT)", "char(98, 10)"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("x'00ff'", "CAST(x'62ff' AS TEXT)", "char(98, 10)"),
+        *(f"'{LONG}' || char(10)", f"printf('%s%*c', '{LONG}', 1200, 'x')"),
+    ],
+)
 @pytest.mark.parametrize("remedy", ["UPDATE", "DELETE"])
-def test_a_row_whose_id_is_no_id_is_logged_with_what_mends_it(
+def test_a_row_whose_id_is_no_id_is_logged_with_what_mends_it_alone(
     app: Flask, value: str, remedy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     break_job("state", "{}")
     url = db.engine.url.render_as_string(hide_password=False)
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file, file:
         file.execute(f"UPDATE jobs SET job_id = {value} WHERE job_id = 'b'")
-    assert [job_id for job_id, _ in stages(app)] == ["a", "c"]
+        file.execute(f"UPDATE jobs SET job_id = '{LONG}' WHERE job_id = 'c'")
+    assert [job_id for job_id, _ in stages(app)] == ["a", LONG]
     assert app.test_client().get("/").status_code == 200
     caplog.clear()
     listed = CliRunner().invoke(main, ["jobs"], env={"ZEUS_BSO_DATABASE_URL": url})

@@ -11,7 +11,7 @@ from sqlalchemy import JSON, Column, String, Table
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from zeus_service.errors import BrokenJob, OptimizerError
-from zeus_service.spec import AnyJobId, JobSpec
+from zeus_service.spec import MAX_JOB_ID, AnyJobId, JobSpec
 from zeus_service.store.engine import cause
 
 logger = logging.getLogger(__name__)
@@ -20,6 +20,8 @@ RESTORE_OR_DELETE = "restore a backup, or delete the job"
 REBUILD = f"`zeus-service rebuild` mends what follows from its history; else {RESTORE_OR_DELETE}"
 
 _ID: TypeAdapter[str] = TypeAdapter(AnyJobId)
+_LONGEST_ID = 8 * MAX_JOB_ID
+"""Hexadecimal digits: a character of UTF-8 has at most four bytes."""
 _LONGEST_S = 5e10
 """Instants this far from 1970, in seconds, have a date."""
 
@@ -67,7 +69,9 @@ def damaged_id(value: str | bytes, spec: Any) -> str:
         spec: Its specification, as text.
     """
     digits = (value if isinstance(value, bytes) else value.encode()).hex().upper()
-    row = f"hex(job_id) LIKE '{digits[:80]}%'" if digits[80:] else f"hex(job_id) = '{digits}'"
+    row = f"hex(job_id) = '{digits}'"
+    if len(digits) > _LONGEST_ID:  # a prefix could be that of a job's id, too
+        row = f"length(hex(job_id)) = {len(digits)} AND hex(job_id) LIKE '{digits[:80]}%'"
     try:
         known = JobSpec.model_validate_json(spec).job_id.replace("'", "''")
     except ValidationError:
