@@ -142,13 +142,13 @@ def new_ledger() -> Ledger:
         "recurrences": 0,  # of this era, as all but `squares` and what follows
         "spent": [0.0] * 3,
         "default": {"count": 0, "mean": [0.0] * 3},  # its converged runs, at the default limit
-        "arms": {},  # {batch size: [converged runs, *means of their log amounts]}
+        "arms": {},  # {batch size: [runs, *means of their log amounts]}; see the module
         "squares": [0.0] * 3,  # of deviations from these means; of all eras
         "degrees": 0,  # of freedom of these squares
         "cusum": [0.0, 0.0],  # cumulative sums of surprises: [dearer, cheaper]
         "past": [],  # eras before: their end, recurrences, spent, and what was expected
         "profile": [],  # the default's: [watts, joules, seconds] of a batch, by ascending limit
-        "limits": None,  # watts: of the latest run that converged, and the GPU's default
+        "limits": None,  # watts: of the latest run in `arms`, and the GPU's default
     }
 
 

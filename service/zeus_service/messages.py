@@ -287,7 +287,7 @@ class JobSavings(_Message):
         basis: Whether that comes from runs of the default, or from the policy's belief.
         default_runs: Runs of the default that converged, since the job last changed.
         power_limit: What the default's power profile says of the limit at which the job's last run
-            that converged has trained; null without one of them.
+            that converged, or was stopped early, has trained; null without one of them.
         points: The job's trials in portions, those aside that were dropped.
     """
 

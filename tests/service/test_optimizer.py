@@ -12,7 +12,7 @@ from service.jobs import LEARNING, let_leases_expire, spec_json
 from service.store.races import just_before, on_servers
 from sqlalchemy import select
 from zeus_service import counters, maintenance, messages, optimizer, stopping
-from zeus_service.errors import ExhaustedJob
+from zeus_service.errors import ExhaustedJob, ReportConflict
 from zeus_service.policies import POLICIES
 from zeus_service.spec import JobSpec
 from zeus_service.store.models import EVENTS
@@ -55,6 +55,21 @@ def test_each_report_is_decided_on_once(app: Flask, monkeypatch: pytest.MonkeyPa
     assert report(3, metric=1.0) == ends
     assert len(decisions) == 3
     assert [each.outcome for each in decisions] == [None, None, "converged"]
+
+
+def test_a_report_from_before_a_change_of_gpus_gets_the_same_answer_again(app: Flask) -> None:
+    start()
+    first, second = (
+        messages.Report(
+            sequence=sequence, epoch=1, time_s=1.0, energy_j=1.0, metric=0.1, power_limit_w=200.0
+        ).model_copy(update={"default_power_limit_w": default_w})
+        for sequence, default_w in ((1, 300.0), (2, 400.0))
+    )
+    decisions = [optimizer.report("job", 1, each) for each in (first, second)]
+    assert [optimizer.report("job", 1, each) for each in (first, second)] == decisions
+    for other in ({"power_limit_w": 250.0}, {"energy_j": 2.0}):
+        with pytest.raises(ReportConflict):
+            optimizer.report("job", 1, second.model_copy(update=other))
 
 
 @pytest.mark.parametrize("database_url", POSTGRESQL, indirect=True)  # MySQL locks the trial, too

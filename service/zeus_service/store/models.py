@@ -145,7 +145,7 @@ class ReportRow(db.Model):  # type: ignore[name-defined, misc]
     reason: Mapped[str] = mapped_column(sa.String(1000))
     reported_at: Mapped[float]
     power_limit_w: Mapped[float | None]
-    """In force; the default one is in the trial's row, like all that does not change in a run."""
+    """In force; the default one, which changes only with the GPU, is in the trial's row."""
 
 
 class EventRow(db.Model):  # type: ignore[name-defined, misc]

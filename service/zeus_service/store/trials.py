@@ -101,14 +101,16 @@ def start_values(start: TrialStart, idempotency_key: str | None) -> dict[str, An
 def get_report(
     connection: Connection, trial: Trial, sequence: int
 ) -> tuple[Report, Decision] | None:
-    """Read a report of a trial and the answer to it; return None if there is none."""
+    """Read a report of a trial and the answer to it; return None if there is none.
+
+    The report lacks the default power limit: only that of the trial's last report is stored.
+    """
     this = {"this_job": trial.job_id, "this_trial": trial.trial_number, "this_sequence": sequence}
     row = connection.execute(statements.REPORT, this).one_or_none()
     if row is None:
         return None
     with reading(f"report {sequence} of trial {trial.trial_number} of job {trial.job_id!r}"):
-        limit = {"default_power_limit_w": trial.default_power_limit_w}
-        report = Report.model_validate({**row._mapping, **limit})
+        report = Report.model_validate(row, from_attributes=True)
         return report, Decision.model_validate(row, from_attributes=True)
 
 
