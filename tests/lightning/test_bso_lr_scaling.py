@@ -91,6 +91,27 @@ class OfBothNames(Net):
         return SGD(groups, lr=1.0)
 
 
+class Computed(Net):
+    """Has one of the names as a property that follows the other one, and cannot be set."""
+
+    def __init__(self, val_acc: tuple[float, ...], lr: float = 0.02) -> None:
+        super().__init__(val_acc)
+        self.save_hyperparameters("lr")
+
+    @property
+    def learning_rate(self) -> float:
+        return float(self.hparams.lr)
+
+    def configure_optimizers(self) -> Any:
+        return SGD(self.parameters(), lr=self.learning_rate)
+
+
+class Fixed(Net):
+    """Has a rate that cannot be set."""
+
+    lr = property(lambda _: 0.02)
+
+
 class LiteralByChance(WithoutLr):
     """Uses the rate that the other one, which it does not use, is scaled to."""
 
@@ -162,6 +183,8 @@ class Cycle(Net):
         (Literal, [0.01]),
         (OfAnotherName, [0.01]),
         (OfBothNames, [0.01, 0.02]),
+        (Computed, [0.01]),
+        (Fixed, [0.01]),
         (LiteralByChance, [0.01]),
         (OtherByChance, [0.01]),
         (Multiple, [0.01]),

@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import MutableMapping
+from contextlib import suppress
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -44,8 +45,10 @@ class Injection:
         for holder, name, lr in lr_scaling.find_rates(self._module):
             # one float above, so that no other rate equals it by chance
             scaled = math.nextafter(lr_scaling.as_printed(lr) * factor, math.inf)
-            self._set(holder, name, lr, scaled)
-            self._rates.append(self._changes[-1])
+            # a property without a setter follows another rate, or its groups are scaled later
+            with suppress(ZeusConfigError):
+                self._set(holder, name, lr, scaled)
+                self._rates.append(self._changes[-1])
 
     def scale_optimizers(self, factor: float) -> int:
         """Scale the rates of the parameter groups that were not built from a scaled learning rate.

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from numbers import Real
 from typing import Any, Literal
 
@@ -87,7 +86,7 @@ def rates_with(module: LightningModule, rates: list[tuple[Any, str, Any]]) -> li
 
 
 def scale_groups(
-    optimizers: Iterable[Optimizer], schedulers: Iterable[object], factors: Sequence[float]
+    optimizers: Sequence[Optimizer], schedulers: Iterable[object], factors: Sequence[float]
 ) -> None:
     """Multiply the rates of optimizers, and those that schedulers keep.
 
@@ -108,19 +107,21 @@ def scale_groups(
                 "use that attribute, or leave lr_scaling out"
             )
         of_torch.append(scheduler)
-    remaining = iter(factors)
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    factor_of = {id(group): factor for group, factor in zip(groups, factors, strict=True)}
+    for group, factor in zip(groups, factors, strict=True):
+        _scale(group, factor)
     for optimizer in optimizers:
-        groups = optimizer.param_groups
-        own = list(islice(remaining, len(groups)))
-        for group, factor in zip(groups, own, strict=True):
-            _scale(group, factor)
-        if len(set(own)) == 1:  # for groups that are added later
-            _scale(optimizer.defaults, own[0])
-        for scheduler in of_torch:
-            for name in ("base_lrs", "max_lrs", "_last_lr"):
-                if scheduler.optimizer is optimizer and hasattr(scheduler, name):
-                    rates = zip(getattr(scheduler, name), own, strict=True)
-                    setattr(scheduler, name, [lr * factor for lr, factor in rates])
+        own = {factor_of[id(group)] for group in optimizer.param_groups}
+        if len(own) == 1:  # for groups that are added later
+            _scale(optimizer.defaults, *own)
+    for scheduler in of_torch:
+        # by groups: its optimizer may be the one that a wrapper shares them with, as SAM does
+        own_factors = [factor_of.get(id(group), 1.0) for group in scheduler.optimizer.param_groups]
+        for name in ("base_lrs", "max_lrs", "_last_lr"):
+            if hasattr(scheduler, name):
+                rates = zip(getattr(scheduler, name), own_factors, strict=True)
+                setattr(scheduler, name, [lr * factor for lr, factor in rates])
 
 
 def _scale(group: dict[str, Any], factor: float) -> None:

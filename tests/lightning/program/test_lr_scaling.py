@@ -133,6 +133,22 @@ def test_scaled_groups_run_through_the_schedule_that_a_scaled_rate_would(
         assert any(one != two for one, two in pairwise(seen))
 
 
+class Wrapper(Optimizer):
+    """Shares its groups with the optimizer that it wraps, as sharpness-aware minimization does."""
+
+    def __init__(self, wrapped: Optimizer) -> None:
+        super().__init__(wrapped.param_groups, {"lr": 1.0})
+        self.param_groups = wrapped.param_groups
+
+
+def test_a_schedule_of_a_wrapped_optimizer_is_scaled_group_by_group() -> None:
+    wrapped, schedulers = built("lambda", 0.1, False)
+    scale_groups([Wrapper(wrapped)], schedulers, [0.5, 1.0])
+    seen, unscaled = rates(wrapped, schedulers), rates(*built("lambda", 0.1, False))
+    for now, before in zip(seen, unscaled, strict=True):
+        assert now == pytest.approx([before[0] * 0.5, before[1]])
+
+
 class Foreign:
     """A scheduler that is not derived from torch's."""
 
