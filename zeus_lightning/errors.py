@@ -14,9 +14,9 @@ class ZeusError(Exception):
     def __init__(self, message: str, fields: dict[str, Any] | None = None) -> None:
         super().__init__(message)
         self.message = message
-        """The argument."""
+        """What happened, with which value, and what to do next."""
         self.fields = fields or {}
-        """The argument, or nothing."""
+        """JSON values for programs; empty if there are none."""
 
 
 class ZeusConfigError(ZeusError, ValueError):

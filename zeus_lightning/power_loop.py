@@ -42,7 +42,8 @@ class PowerLimit:
         options: The arguments of `ZeusPowerLimitCallback`, with its defaults.
 
     Raises:
-        ZeusError: As `ZeusPowerLimitCallback` does in `Trainer.fit`, as the block is entered.
+        ZeusError: As `ZeusPowerLimitCallback` does in `Trainer.fit`, as the block is entered; a
+            `ZeusConfigError` if `run` has not been entered before it.
 
     Example::
 
@@ -95,6 +96,12 @@ class PowerLimit:
         return self._result.limit_w
 
     def __enter__(self) -> Self:
+        run = self._loop.recurring
+        if run is not None and run.job is None:
+            raise ZeusConfigError(
+                "the Recurrence that run=... names has not been entered, so its batch size is "
+                "unknown; enter it first: `with run, power:`"
+            )
         self._result, self._loop.done, self._is_paused = PowerResult(), 0, False
         with ExitStack() as entered:
             if self._loop.ranks.world_size == 1:

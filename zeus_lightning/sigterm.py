@@ -23,7 +23,8 @@ def exit_on_sigterm() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if signal.getsignal(signal.SIGTERM) is _exit:  # not one that the program has set since
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _exit(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - as signal calls it

@@ -11,15 +11,19 @@ import os
 import signal
 import sys
 import time
+import warnings
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pynvml
+import pytest
 import torch
 from lightning.fabric import Fabric
 from programs import StepMeter
 
 from zeus_lightning import PowerLimit, Recurrence, ZeusError
+from zeus_lightning.power.restore import Record, records_folder
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under a shell's `&`
 FOLDER = Path(sys.argv[1])
@@ -116,6 +120,22 @@ def sets_power_limits(url: str, job_id: str) -> dict[str, Any]:
     }
 
 
+def observes() -> None:
+    """Measure a baseline; rank 1 finds the record of a killed run, and its warning is an error."""
+    pynvml.nvmlInit()
+    uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(fabric.global_rank))
+    if fabric.global_rank == 1:
+        left = Record(uuid=uuid, pid=1, process_started_at=0.0, found_mw=250_000)
+        records_folder().mkdir(parents=True, exist_ok=True)
+        (records_folder() / f"{uuid}.json").write_text(json.dumps(asdict(left)))
+    meter = f"nvml:{fabric.global_rank}"
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        patch.setenv("ZEUS_OBSERVE", "1")
+        warnings.filterwarnings("error", "zeus: the power limit of GPU")
+        with PowerLimit(batch_size=8, meter=meter, fabric=fabric):
+            pass
+
+
 def scenario(name: str, url: str) -> dict[str, Any]:
     """Train, and return what this rank saw."""
     seen: dict[str, Any] = {"rank": fabric.global_rank, "error": None}
@@ -138,6 +158,8 @@ def scenario(name: str, url: str) -> dict[str, Any]:
                 loop(run)
             case "power":
                 seen |= sets_power_limits(url, name)
+            case "observes":
+                observes()
             case "memory-1":
                 runs_out_of_memory_on_one(url, name)
             case "endless":

@@ -209,6 +209,11 @@ def test_what_fails_as_the_block_is_entered_leaves_nothing_behind(
         PowerLimit(batch_size=8, selector="cheapest")
     with pytest.raises(TypeError, match="profile_step"):
         PowerLimit(batch_size=8, profile_step=3)  # type: ignore[call-arg] # misspelt, on purpose
+    run = Recurrence(
+        job_id="a", target_metric=1, batch_sizes=[8], default_batch_size=8, max_epochs=1
+    )
+    with pytest.raises(ZeusConfigError, match="has not been entered"):
+        train(PowerLimit(run=run, meter=gpu_meter), gpu)
     gpu.fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:

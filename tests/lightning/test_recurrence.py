@@ -145,6 +145,19 @@ def test_sigterm_ends_the_trial_as_interrupted_and_its_handler_is_put_back(
     assert outcomes(service.url, job) == ["interrupted"]
 
 
+def test_a_handler_of_sigterm_that_the_program_sets_in_the_block_stays(
+    service: ServiceProcess,
+) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with recurrence(service, new_job()) as run:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            run.report(0.95)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_a_loop_without_a_report_teaches_nothing(service: ServiceProcess) -> None:
     job = new_job()
     with recurrence(service, job) as run:

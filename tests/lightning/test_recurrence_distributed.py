@@ -16,7 +16,7 @@ from service_process import ServiceProcess, free_port
 from waiting import wait_until
 
 SCRIPT = Path(__file__).with_name("loop_on_ranks.py")
-SCENARIOS = ("converges", "misses", "diverges", "resumes", "odd", "power")
+SCENARIOS = ("converges", "misses", "diverges", "resumes", "odd", "power", "observes")
 Ranks = list[dict[str, Any]]
 
 
@@ -92,6 +92,13 @@ def test_both_set_the_same_limit_before_the_same_batch_and_restore_it(run: Run) 
     for point in first["profile"]["points"]:
         assert point["time_s"] >= 0.004  # the slower rank's
     assert first["after_w"] == second["after_w"] == 250
+
+
+def test_a_warning_of_a_limit_left_on_one_rank_that_is_an_error_is_one_on_both(run: Run) -> None:
+    for rank in run.seen("observes"):
+        assert rank["error"][0] == "ZeusError"
+        assert "UserWarning" in rank["error"][1]
+        assert "is 250 W, as process 1" in rank["error"][1]
 
 
 def test_an_error_on_rank_one_is_reported_by_it_and_ends_the_run(

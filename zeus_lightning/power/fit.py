@@ -368,6 +368,6 @@ def _open_gpus(options: PowerOptions, strategy: Strategy) -> Gpus:
             if zeusd is not None:
                 rank_zero_info(f"zeus: power limits are set and restored through {zeusd}")
         elif is_baseline():
-            gpus.restore_left()
+            on_every_rank(strategy, gpus.restore_left)
         close_on_error.pop_all()
     return gpus
