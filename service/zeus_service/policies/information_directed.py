@@ -104,7 +104,8 @@ class InformationDirectedPolicy:
             "failed": [0.0] * count,  # number of tries that failed, in fractions
             "pulls": [0] * count,  # number of verdicts
             "ever_converged": [False] * count,
-            "hard_failures": [0] * count,  # number of failures but early stops and out of memory
+            # number of failures but early stops and out of memory; from the first that converges,
+            "hard_failures": [0] * count,  # out of memory included, since the last that did
             "out_of_memory": [0] * count,  # number of tries that ran out of memory
             "failure": [None] * count,  # verdict of the latest failure
             "fits": 0,  # largest batch size that trained
@@ -208,7 +209,7 @@ class _Outlook:
     """Expected costs of the next try, relative to those of the best batch size.
 
     Attributes:
-        never: (n,), the probability that a batch size never converges.
+        never: (n,), the probability that a batch size never converges, or never again.
         log_retries: (n,), the share of retries in `log_cost`, if it ever converges.
         log_cost: (n,), the expected log cost of a recurrence if a batch size is always chosen.
     """
@@ -222,7 +223,7 @@ class _Outlook:
         self._failure = math.exp(min(self._log_bound, math.log(COST_OF_FAILURE)))
         self.log_retries = np.log1p(rate / (1 - rate) * self._failure)
         self._failing = self.never + (1 - self.never) * rate
-        self.log_cost = belief.mean + self.log_retries
+        self.log_cost = belief.mean + self.log_retries + math.log(COST_OF_FAILURE) * self.never
 
     def best(self, alive: NDArray[np.intp]) -> int:
         """The index of the cheapest among those alive that have a cost."""
@@ -284,7 +285,11 @@ def _belief(spec: JobSpec, state: State) -> Belief | None:
 
 def _failing(spec: JobSpec, state: State) -> tuple[Floats, Floats]:
     return failure_probabilities(
-        spec.batch_sizes, state["converged"], state["failed"], state["ever_converged"]
+        spec.batch_sizes,
+        state["converged"],
+        state["failed"],
+        state["ever_converged"],
+        state["hard_failures"],
     )
 
 
@@ -368,6 +373,7 @@ def _add_convergence(
 ) -> None:
     state["stops_in_a_row"] = 0
     state["ever_converged"][index] = True
+    state["hard_failures"][index] = 0
     state["converged"][index] += 1
     if observation.cost < LEAST_COST:
         return
@@ -388,8 +394,9 @@ def _add_failure(
     belief = _belief(spec, before)
     if observation.verdict != "early_stopped" or belief is None:
         state["failed"][index] += 1
-        kind = "out_of_memory" if observation.verdict == "out_of_memory" else "hard_failures"
-        state[kind][index] += 1
+        out_of_memory = observation.verdict == "out_of_memory"
+        state["out_of_memory"][index] += out_of_memory
+        state["hard_failures"][index] += not out_of_memory or state["ever_converged"][index]
         return
     if state["ever_converged"][index]:
         state["stops_in_a_row"] += 1

@@ -304,6 +304,22 @@ def test_one_failure_of_a_batch_size_does_not_starve_it() -> None:
     assert sum(count >= 15 for count in chosen) >= 5
 
 
+@pytest.mark.parametrize("verdict", ["out_of_memory", "diverged"])
+def test_a_batch_size_that_never_converges_again_is_left_after_few_failures(
+    verdict: Verdict,
+) -> None:
+    """However often it has converged: the data may have grown."""
+    job = spec()
+    state, failures = after(job, *costs(64, tries=2), *[(64, 1000.0)] * 150), 0
+    while (choice := policy.next_batch_size(job, state, np.random.default_rng(0))).batch_size >= 64:
+        state, failures = observe(job, state, choice.batch_size, 500.0, verdict), failures + 1
+        assert failures < 12
+    assert failures >= 4  # fewer may be bad luck
+    assert policy.best_batch_size(job, state) == 32
+    state = observe(job, state, 64, 1000.0)
+    assert policy.best_batch_size(job, state) == 64
+
+
 def test_two_valleys_do_not_hide_the_better_one() -> None:
     log_costs, found = {8: 0.0, 16: 0.35, 32: 0.5, 64: 0.35, 128: 0.2}, []
     for seed in range(6):
