@@ -170,7 +170,9 @@ def test_fabric_has_the_device_and_logs_what_is_measured(
     gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
 ) -> None:
     fabric = Fabric(accelerator="cpu", devices=1, loggers=CSVLogger(tmp_path, name="", version=""))
-    power = PowerLimit(**SHORT, step_w=100, meter=gpu_meter, fabric=fabric)
+    power = PowerLimit(
+        **SHORT, step_w=100, meter=gpu_meter, fabric=fabric, device="cuda:0"
+    )  # its device, not that one
     train(power, gpu, 60)
     assert power._loop.strategy.root_device == torch.device("cpu")
     fabric.logger.save()
