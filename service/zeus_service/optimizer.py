@@ -17,6 +17,7 @@ from zeus_service import choice_texts, counters, history, messages, power_limits
 from zeus_service.errors import (
     BrokenJob,
     Contended,
+    ExhaustedJob,
     JobConflict,
     KeyConflict,
     NotFound,
@@ -27,7 +28,7 @@ from zeus_service.errors import (
 )
 from zeus_service.outcomes import RESUMABLE
 from zeus_service.policies import DEFAULT_POLICY, POLICIES, policy_of
-from zeus_service.policies.base import Choice, NoBatchSizeLeft
+from zeus_service.policies.base import Choice, NoBatchSizeLeft, State
 from zeus_service.spec import JobSpec
 from zeus_service.store import jobs, leases, statements, trials
 from zeus_service.store.damage import REBUILD, reading
@@ -115,13 +116,10 @@ def start_trial(
     number = job.stored.trials + 1
     policy = policy_of(job.spec)
     try:
-        choice = policy.next_batch_size(job.spec, job.state, _random(job.spec, number))
-    except NoBatchSizeLeft:
-        running = trials.running_batch_size(connection, job_id)
-        if running is None:
-            counters.exhausted_starts.inc()
-            raise choice_texts.exhausted(policy, job.spec, job.state) from None
-        choice = Choice(running, "fallback")
+        choice = _choose(connection, job.spec, job.state, number)
+    except ExhaustedJob:
+        counters.exhausted_starts.inc()
+        raise
     start = messages.TrialStart(
         job_id=job_id,
         trial_number=number,
@@ -300,15 +298,11 @@ def next_choice(connection: Connection, job_id: str) -> tuple[Choice, str]:
     """Return what the next start of a trial would get if nothing changed before it, and why.
 
     Raises:
-        ExhaustedJob: Every batch size has failed.
+        ExhaustedJob: Every batch size has failed, and no trial from before that is running.
     """
     job = jobs.get(connection, job_id)
-    policy = policy_of(job.spec)
-    try:
-        choice = policy.next_batch_size(job.spec, job.state, _random(job.spec, job.trials + 1))
-    except NoBatchSizeLeft:
-        raise choice_texts.exhausted(policy, job.spec, job.state) from None
-    return choice, choice_texts.reason(policy, job.spec, job.state, choice)
+    choice = _choose(connection, job.spec, job.state, job.trials + 1)
+    return choice, choice_texts.reason(policy_of(job.spec), job.spec, job.state, choice)
 
 
 @use_case(read_only=True)
@@ -340,6 +334,17 @@ def list_trials(
     """Return a job's trials with a number greater than `after`, ordered by number."""
     jobs.head(connection, job_id)
     return trials.page(connection, job_id, after=after, limit=limit)
+
+
+def _choose(connection: Connection, spec: JobSpec, state: State, trial_number: int) -> Choice:
+    policy = policy_of(spec)
+    try:
+        return policy.next_batch_size(spec, state, _random(spec, trial_number))
+    except NoBatchSizeLeft:
+        running = trials.running_batch_size(connection, spec.job_id)
+        if running is None:
+            raise choice_texts.exhausted(policy, spec, state) from None
+        return Choice(running, "fallback")
 
 
 def _revival(trial: messages.Trial) -> history.Event:

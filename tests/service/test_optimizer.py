@@ -14,6 +14,7 @@ from sqlalchemy import select
 from zeus_service import counters, maintenance, messages, optimizer, stopping
 from zeus_service.errors import ExhaustedJob, ReportConflict
 from zeus_service.policies import POLICIES
+from zeus_service.policies.base import Choice
 from zeus_service.spec import JobSpec
 from zeus_service.store.models import EVENTS
 from zeus_service.store.transactions import transaction
@@ -101,9 +102,16 @@ def test_a_last_report_never_ends_another_job_of_the_same_id_with_its_batch_size
 
 
 @pytest.mark.parametrize("policy", LEARNING)
-def test_a_job_is_not_exhausted_while_a_running_trial_may_converge(app: Flask, policy: str) -> None:
+def test_a_job_is_not_exhausted_while_a_running_trial_may_converge(
+    app: Flask, database_url: str, policy: str
+) -> None:
     def start() -> tuple[int, str]:
+        try:
+            foretold = optimizer.next_choice("job")[0]
+        except ExhaustedJob:
+            foretold = None
         trial = optimizer.start_trial("job", None)[0]
+        assert foretold == Choice(trial.batch_size, trial.why)
         return trial.batch_size, trial.why
 
     def end(trial_number: int) -> None:
@@ -117,6 +125,9 @@ def test_a_job_is_not_exhausted_while_a_running_trial_may_converge(app: Flask, p
     end(2)
     assert start() == (32, "fallback")
     assert start() == (32, "fallback")
+    let_leases_expire(database_url)  # the next start would mark them all as lost
+    with pytest.raises(ExhaustedJob):
+        optimizer.next_choice("job")
     end(3)
     for number in (4, 5):  # they end one after another, and allow no others
         with pytest.raises(ExhaustedJob):

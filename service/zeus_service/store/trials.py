@@ -11,6 +11,7 @@ from zeus_service.errors import BrokenJob, NotFound
 from zeus_service.messages import Decision, Report, Trial, TrialEnd, TrialList, TrialStart
 from zeus_service.spec import JobSpec
 from zeus_service.store import statements
+from zeus_service.store.clock import unix_now
 from zeus_service.store.damage import REBUILD, reading
 from zeus_service.store.jobs import read_spec
 from zeus_service.store.models import REPORTS, TRIALS
@@ -55,10 +56,14 @@ def page(connection: Connection, job_id: str, *, after: int, limit: int) -> Tria
 
 
 def running_batch_size(connection: Connection, job_id: str) -> int | None:
-    """Read the batch size of the running trial that was started first, fallbacks aside."""
+    """Read the batch size of the running trial that was started first, fallbacks aside.
+
+    A trial whose lease has expired does not count: the job's next start marks it as lost.
+    """
     query = (
         select(TRIALS.c.batch_size)
         .where(TRIALS.c.job_id == job_id, TRIALS.c.outcome.is_(None), TRIALS.c.why != "fallback")
+        .where(TRIALS.c.lease_expires_at >= unix_now())
         .order_by(TRIALS.c.trial_number)
         .limit(1)
     )
