@@ -213,6 +213,20 @@ def test_a_start_during_an_exploration_gets_the_cheapest_known_or_the_default(ap
         both.run(exploring, reaches(25.0))
 
 
+@on_sqlite
+def test_a_round_starts_from_the_cheapest_of_the_round_before_not_of_all(app: Flask) -> None:
+    job = {"batch_sizes": [8, 16], "default_batch_size": 16, "eta_knob": 1.0, "beta_knob": None}
+    both = Both(app, {**job, "num_pruning_rounds": 3})
+    rounds = [(16, 10.0), (8, 30.0)], [(16, 50.0), (8, 35.0)], [(8, 40.0), (16, 40.0)]
+    for batch_size, cost in itertools.chain(*rounds):  # 16 has the lower mean, 30 of 32.5
+        assert both.is_comparable()
+        trial = both.start()
+        assert trial
+        assert trial["batch_size"] == batch_size
+        both.run(trial, reaches(cost))
+    assert not both.is_comparable()
+
+
 def test_a_run_that_fails_cheaply_sets_the_bound_for_those_that_converge(app: Flask) -> None:
     both = Both(app, {"batch_sizes": [16, 32], "default_batch_size": 16, "eta_knob": 1.0})
     for batch_size, epochs in ((16, FAILS), (32, reaches(20.0))):
