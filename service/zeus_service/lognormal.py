@@ -11,6 +11,8 @@ WIDEST = 1.5
 """Largest half width of an interval of a logarithm: an error is at most 3.5 times the mean."""
 LARGEST_CUT = 5.0
 """In standard deviations: values that were cut off farther out are taken to be cut off there."""
+LARGEST_LOG_MEAN = 50.0
+"""Of a mean over the value: costs that differ by more than this are none of runs alike."""
 _NORMAL = NormalDist()
 
 
@@ -39,7 +41,8 @@ def beyond(at: float, deviation: float) -> tuple[float, float]:
     at = min(at, LARGEST_CUT)
     share = _NORMAL.cdf(-at)
     hazard = _NORMAL.pdf(at) / share
-    mean = math.exp(deviation**2 / 2 - at * deviation) * _NORMAL.cdf(deviation - at) / share
+    log_mean = min(deviation**2 / 2 - at * deviation, LARGEST_LOG_MEAN)
+    mean = math.exp(log_mean) * _NORMAL.cdf(deviation - at) / share
     return mean, 1 + at * hazard - hazard**2
 
 

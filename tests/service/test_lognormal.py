@@ -33,6 +33,13 @@ def test_far_out_it_stays_finite_and_beyond_the_value() -> None:
     assert 0 < variance < 0.1
 
 
+@pytest.mark.parametrize(("at", "deviation"), [(-5000.0, 0.2), (0.0, 400.0), (-2.0, 400.0)])
+def test_costs_that_have_nothing_in_common_stay_finite(at: float, deviation: float) -> None:
+    mean, variance = lognormal.beyond(at, deviation)
+    assert 1 < mean < 1e23
+    assert 0 < variance <= 1
+
+
 def test_an_error_is_that_of_the_logarithm_above_and_bounded() -> None:
     assert lognormal.error(0.1, 1e6) == pytest.approx(math.exp(0.196) - 1, rel=1e-3)
     assert lognormal.error(9.0, 2) == math.expm1(lognormal.WIDEST)
