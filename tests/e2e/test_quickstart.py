@@ -71,7 +71,7 @@ def test_it_prints_each_run_and_a_best_batch_size(tmp_path: Path) -> None:
     # The sums: all runs, failed ones included, against as many of the default.
     baseline = finished(tmp_path, "quickstart-digits-default")
     assert [trial[:2] for trial in baseline.values()] == [(64, "converged")]
-    assert printed.count("\n  default   64 ") == 1
+    assert printed.count("\ndefault   64 ") == 1
     of_default = [cost for size, _, _, cost in (*converged, *baseline.values()) if size == 64]
     spent, default = sum(trial[3] for trial in trials.values()), mean(of_default)
     sums = re.search(r"All 2 runs, .* cost (\d+) J together; 2 of the default .* (\d+) J", printed)

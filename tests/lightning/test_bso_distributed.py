@@ -123,6 +123,8 @@ def test_energy_and_power_are_summed_over_ranks_and_time_is_not(run: Run) -> Non
             "time_s": 6.0,
             "energy_j": run.world * 18.0,
             "metric": 0.9,
+            "power_limit_w": None,
+            "default_power_limit_w": None,
         }
         assert rank["cost"] == trials(run.url, "converges")[0]["cost"]
 

@@ -130,6 +130,8 @@ def test_it_resumes_the_trial_with_its_batch_size_energy_and_time(
         "time_s": 3 * PER_EPOCH,
         "energy_j": 3 * PER_EPOCH * 3.0,
         "metric": 0.9,
+        "power_limit_w": None,
+        "default_power_limit_w": None,
     }
     trial = trials(job.url, job.id)[1]
     assert trial["cost"] == resumed.cost == 0.5 * 3.0 * 48 + 0.5 * 10 * 48

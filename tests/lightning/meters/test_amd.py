@@ -93,5 +93,5 @@ def test_without_the_library_the_error_names_what_to_install(
     monkeypatch.setitem(sys.modules, "amdsmi", None)  # as if it were not installed
     amd.load.cache_clear()
     assert not amd.finds_gpu()
-    with pytest.raises(ZeusMeterError, match=r"pip install zeus-lightning\[amd\]"):
+    with pytest.raises(ZeusMeterError, match=r"pip install 'zeus-lightning\[amd\]'"):
         open_meter("amd:0")
