@@ -16,11 +16,12 @@ from rich.console import Console
 from zeus_lightning.errors import ZeusError
 from zeus_lightning.recur import figure, summary
 from zeus_lightning.recur.display import Display
-from zeus_lightning.recur.driver import Driver, end_signals
+from zeus_lightning.recur.driver import Driver
 from zeus_lightning.recur.ledger import Ledger, only_driver
 from zeus_lightning.recur.progress import Mode, Plan
 from zeus_lightning.recur.schedule import Schedule, at_once, cron, every
 from zeus_lightning.recur.service import OwnService, Service
+from zeus_lightning.recur.signals import end_signals
 
 _LAST_LINES = 20
 _FILE = click.Path(dir_okay=False, path_type=Path)

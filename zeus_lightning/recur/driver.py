@@ -21,16 +21,11 @@ from zeus_lightning.recur.outcome import read_outcome
 from zeus_lightning.recur.progress import Ending, Plan, Progress, Try
 from zeus_lightning.recur.schedule import Schedule
 from zeus_lightning.recur.service import Service
+from zeus_lightning.recur.signals import end_signals
 from zeus_lightning.version import __version__
 
 _POLL_S = 0.1
 _SERVICE_POLL_S = 5.0
-
-
-def end_signals() -> list[signal.Signals]:
-    """The signals other than Ctrl-C that end a driver; under `nohup`, SIGHUP does not."""
-    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return [signal.SIGTERM] if is_ignored else [signal.SIGTERM, signal.SIGHUP]
 
 
 @dataclass

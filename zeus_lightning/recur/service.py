@@ -16,6 +16,7 @@ from typing import Self
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusServiceError
 from zeus_lightning.recur.outcome import RunOutcome
+from zeus_lightning.recur.signals import signals_deferred
 
 _START_S = 60.0
 _TIMEOUT_S = 2.0
@@ -81,8 +82,8 @@ class OwnService(Service):
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self._start()
         try:
+            self._start()
             self._wait_until_it_answers()
             return super().__enter__()
         except BaseException:
@@ -113,7 +114,7 @@ class OwnService(Service):
             time.sleep(0.05)
 
     def _start(self) -> None:
-        with self._log.open("ab") as log:
+        with self._log.open("ab") as log, signals_deferred():
             self._process = subprocess.Popen(
                 [
                     sys.executable,
@@ -131,6 +132,6 @@ class OwnService(Service):
             )
 
     def _stop(self) -> None:
-        assert self._process is not None
-        self._process.terminate()
-        self._process.wait()
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
