@@ -208,9 +208,10 @@ class PowerProfile(_Message):
 
 
 class PowerProfileList(_Message):
-    """A job's power profiles, ordered by batch size."""
+    """A job's power profiles, ordered by batch size; `broken`: batch sizes of unreadable ones."""
 
     profiles: list[PowerProfile]
+    broken: list[int] = []
 
 
 class Estimate(_Message):

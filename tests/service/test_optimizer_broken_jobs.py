@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from flask import Flask
 from service.jobs import spec_json
+from service.store.test_power_profiles import profile
 from sqlalchemy import delete, insert, select, text, update
 from zeus_service import maintenance, optimizer
 from zeus_service.cli import main
@@ -180,6 +181,37 @@ def test_a_trial_that_cannot_be_read_is_told_beside_the_others(app: Flask, colum
     url = db.engine.url.render_as_string(hide_password=False)
     shown = CliRunner().invoke(main, ["show", "b"], env={"ZEUS_BSO_DATABASE_URL": url})
     assert "trial 1: its row cannot be read" in shown.output
+
+
+@pytest.mark.parametrize("value", ["{}", NO_JSON, json.dumps(profile(batch_size=64))])
+def test_a_power_profile_that_cannot_be_read_is_left_out(
+    app: Flask, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    break_job("state", "{}")
+    maintenance.rebuild("b")
+    client, profiles = app.test_client(), "/api/v1/jobs/b/power-profiles"
+    for size in (16, 32):
+        client.put(f"{profiles}/{size}", json=profile(batch_size=size))
+    if value == NO_JSON and db.engine.name != "sqlite":
+        value = "[]"
+    with transaction() as connection:
+        new = f"CAST('{value}' AS json)" if db.engine.name == "postgresql" else f"'{value}'"
+        set_ = f"UPDATE power_profiles SET profile = {new} WHERE batch_size = 16"
+        connection.exec_driver_sql(set_)
+    listed = client.get(profiles).get_json()
+    assert [each["batch_size"] for each in listed["profiles"]] == [32]
+    assert listed["broken"] == [16]
+    named = "the power profile of batch size 16 on 'Fake H100' of job 'b' cannot be read"
+    assert named in caplog.text
+    answer = client.get(f"{profiles}/16?device_model=Fake%20H100")
+    assert (answer.status_code, answer.get_json()["code"]) == (500, "broken_job")
+    assert named in answer.get_json()["detail"]
+    figure = client.get("/job/b/figures/power")
+    assert figure.status_code == 200
+    assert "Damaged profiles are left out: of batch size 16." in figure.text
+    assert "32 at 275 W" in figure.text
+    assert client.put(f"{profiles}/16", json=profile(batch_size=16)).status_code == 200
+    assert client.get(profiles).get_json()["broken"] == []
 
 
 @on_sqlite

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from zeus_service.messages import Job, JobSavings, PowerProfile
+from zeus_service.messages import Job, JobSavings, PowerProfileList
 from zeus_service.pages.plotting import (
     BAND,
     BELIEF,
@@ -153,8 +153,9 @@ def regret(job: Job, savings: JobSavings) -> Figure:
     return figure_of(data, layout, note, f"Regret so far: {joules(excess[-1])}.")
 
 
-def power(spec: JobSpec, profiles: Sequence[PowerProfile]) -> Figure:
+def power(spec: JobSpec, found: PowerProfileList) -> Figure:
     """Plot energy and time of a batch over the power limit, for each batch size and GPU model."""
+    profiles = found.profiles
     colours = batch_size_colours(spec)
     room = MAX_POINTS // 2 // max(1, len(profiles))
     shown = profiles[: MAX_POINTS // 4] if room < 2 else profiles
@@ -190,7 +191,10 @@ def power(spec: JobSpec, profiles: Sequence[PowerProfile]) -> Figure:
     layout["legend"]["title"] = {"text": "batch size"}
     chosen = "; ".join(f"{each.batch_size} at {each.chosen_w} W" for each in shown[:8])
     note = "The star is the limit that was chosen."
-    if not profiles:
+    if found.broken:
+        sizes = ", ".join(map(str, sorted(set(found.broken))))
+        note += f" Damaged profiles are left out: of batch size {sizes}."
+    elif not profiles:
         note = "No power limits were measured: ZeusPowerLimitCallback does."
     if len(shown) < len(profiles):
         note += f" The first {len(shown):,} of {len(profiles):,} profiles are drawn."

@@ -35,7 +35,7 @@ _DRAW: dict[str, Callable[[messages.Job], Figure]] = {
     "costs": lambda job: figures.costs(job.spec, series.costs(job.job_id)),
     "regret": lambda job: figures.regret(job, _savings(job)),
     "saved": lambda job: savings_figures.over_runs(_savings(job)),
-    "power": lambda job: figures.power(job.spec, power_profiles.all_of(job.job_id, None).profiles),
+    "power": lambda job: figures.power(job.spec, power_profiles.all_of(job.job_id, None)),
 }
 
 

@@ -1,15 +1,20 @@
 """Power profiles of a job's batch sizes. An unknown job or profile raises `NotFound`."""
 
+import logging
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select
+import sqlalchemy as sa
+from sqlalchemy import Connection, Row, Select, delete, func, insert, select
 
-from zeus_service.errors import NotFound
+from zeus_service.errors import BrokenJob, NotFound
 from zeus_service.messages import PowerProfile, PowerProfileList
 from zeus_service.store import jobs
 from zeus_service.store.clock import unix_now
+from zeus_service.store.damage import reading
 from zeus_service.store.models import POWER_PROFILES
 from zeus_service.store.transactions import use_case
+
+logger = logging.getLogger(__name__)
 
 
 @use_case()
@@ -35,27 +40,34 @@ def put(connection: Connection, job_id: str, profile: PowerProfile) -> bool:
 @use_case(read_only=True)
 def get(connection: Connection, job_id: str, batch_size: int, device_model: str) -> PowerProfile:
     """Return the profile of a batch size on a GPU model."""
-    found = connection.execute(
-        select(POWER_PROFILES.c.profile).where(*_key(job_id, batch_size, device_model))
-    ).scalar_one_or_none()
-    if found is None:
+    query = _ROWS.where(*_key(job_id, batch_size, device_model))
+    row = connection.execute(query).one_or_none()
+    if row is None:
         raise NotFound(
             f"no power profile of batch size {batch_size} on {device_model!r} in job {job_id!r}; "
             "ZeusPowerLimitCallback measures one"
         )
-    return PowerProfile.model_validate(found)
+    return _profile(row)
 
 
 @use_case(read_only=True)
 def all_of(connection: Connection, job_id: str, device_model: str | None) -> PowerProfileList:
     """Return a job's profiles, of one GPU model or all, ordered by batch size; at most 1000."""
     jobs.get(connection, job_id)
-    query = select(POWER_PROFILES.c.profile).where(POWER_PROFILES.c.job_id == job_id)
+    query = _ROWS.where(POWER_PROFILES.c.job_id == job_id)
     if device_model is not None:
         query = query.where(POWER_PROFILES.c.device_model == device_model)
     query = query.order_by(POWER_PROFILES.c.batch_size, POWER_PROFILES.c.device_model).limit(1000)
-    found = connection.execute(query).scalars().all()
-    return PowerProfileList(profiles=[PowerProfile.model_validate(profile) for profile in found])
+    profiles, broken = [], []
+    for row in connection.execute(query):
+        try:
+            profiles.append(_profile(row))
+        except BrokenJob as error:
+            logger.error("%s", error.message)  # noqa: TRY400 - the message says all
+            broken.append(row.batch_size)
+    return PowerProfileList(
+        profiles=profiles, broken=[each for each in broken if isinstance(each, int)]
+    )
 
 
 @use_case(read_only=True)
@@ -71,3 +83,19 @@ def version(connection: Connection, job_id: str) -> tuple[float | None, int]:
 def _key(job_id: str, batch_size: int, device_model: str) -> tuple[Any, ...]:
     key = {"job_id": job_id, "batch_size": batch_size, "device_model": device_model}
     return tuple(POWER_PROFILES.c[name] == value for name, value in key.items())
+
+
+_ROWS: Select[Any] = select(
+    *POWER_PROFILES.c["job_id", "batch_size", "device_model"],
+    sa.cast(POWER_PROFILES.c.profile, sa.Text).label("profile"),
+)
+"""Profiles as text: one that is no JSON is then found with its row, not with all of them."""
+
+
+def _profile(row: Row[Any]) -> PowerProfile:
+    name = f"the power profile of batch size {row.batch_size!r} on {row.device_model!r}"
+    with reading(f"{name} of job {row.job_id!r}", "measure it anew, or delete the job"):
+        profile = PowerProfile.model_validate_json(row.profile)
+        if (profile.batch_size, profile.device_model) != (row.batch_size, row.device_model):
+            raise ValueError(f"it is that of {profile.batch_size} on {profile.device_model!r}")
+    return profile
