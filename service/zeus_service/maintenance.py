@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -112,19 +112,22 @@ def rebuild(job_id: str) -> bool:
 
     Where numbers are missing among the events, but the fold of those that there are gives the
     stored state, no event is missing: the row's number of events was too high when later ones were
-    added. A checkpoint then takes the place of all events.
+    added. A checkpoint then takes the place of all events. So it does where the number of a
+    checkpoint is too high, and the events before that number give the stored state, too.
 
     Raises:
         NotFound: No such job.
         IncompleteHistory: Events are missing.
     """
+    if _replace_checkpoint_with_too_high_a_number(job_id):
+        return False
     corrected = _needs_correction(job_id) and _correct(job_id)
     corrected |= _savings_are_damaged(job_id) and _begin_savings_anew(job_id)
     try:
         return _fold_anew(job_id) and not corrected
     except IncompleteHistory:
         with suppress(BrokenJob):
-            if _close_gap(job_id):
+            if _close_gap(job_id, *_checkpoint(job_id)):
                 return False
         raise
 
@@ -157,6 +160,7 @@ def _drop_old_events(job: JobHead, old: Old, dropped: Dropped) -> None:
     def is_old(stored: StoredEvent) -> bool:
         return stored.happened_at < old.ended_before and stored.event.trial_number <= old.last
 
+    _replace_checkpoint_with_too_high_a_number(job.job_id)
     while True:
         _read_on(job.job_id, None)  # raises, if the checkpoint cannot be read
         _sweep_events(job, dropped)
@@ -254,13 +258,31 @@ def _fold_anew(job_id: str) -> bool:
         spec, point, events = _read_on(job_id, point)
 
 
-def _close_gap(job_id: str) -> bool:
+def _replace_checkpoint_with_too_high_a_number(job_id: str) -> bool:
+    """Set a checkpoint to the stored state, if only all events that there are give that.
+
+    Events up to a checkpoint's number are left where a `prune` was interrupted: then the later ones
+    give the stored state. If the number is too high, some of them come after the checkpoint.
+    """
+    with suppress(BrokenJob):
+        spec, point = _checkpoint(job_id)
+        left = _events_after(job_id, 0) if point.sequence else []
+        if left and left[0].sequence <= point.sequence:
+            return _close_gap(job_id, spec, replace(point, sequence=0))
+    return False
+
+
+def _close_gap(job_id: str, spec: JobSpec, point: Checkpoint) -> bool:
     """Set a checkpoint over numbers that no event has, if the events give the stored state.
 
     Then none of them is missing: the number of events on the job's row was too high, and later
     events have numbers after that.
+
+    Args:
+        job_id: The job.
+        spec: Its specification.
+        point: From where its events are folded.
     """
-    spec, point = _checkpoint(job_id)
     closed = None
     while closed is None:
         while events := _events_after(job_id, point.sequence):
@@ -337,7 +359,8 @@ def _set_checkpoint_to_state(connection: Connection, job_id: str, point: Checkpo
     Returns:
         Whether it is; None if there are later events than the point's.
     """
-    if not jobs.head(connection, job_id, lock=True).is_same_job(point.job):
+    head = jobs.head(connection, job_id, lock=True)
+    if not head.is_same_job(point.job) or head.events < point.sequence:
         return False
     if checkpoints.events_after(connection, job_id, point.sequence, limit=1):
         return None

@@ -307,6 +307,52 @@ def test_an_event_that_has_taught_nothing_is_not_missed(app: Flask) -> None:
     assert stored() == before
 
 
+@pytest.mark.parametrize("too_high_by", [1, 2, 4, 10**9])
+@pytest.mark.parametrize("by", ["rebuild", "prune"])
+def test_a_checkpoint_with_too_high_a_number_does_not_hide_what_came_after_it(
+    app: Flask, portions_of_3: None, too_high_by: int, by: str
+) -> None:
+    register()
+    for _ in range(5):
+        converge()
+    age(1, 2)
+    prune()
+    before = stored()
+    with transaction() as connection:
+        higher = {"sequence": CHECKPOINTS.c.sequence + too_high_by}
+        connection.execute(update(CHECKPOINTS).values(higher))
+    if by == "prune":
+        prune()
+    else:
+        assert maintenance.rebuild("job") is False
+    assert stored() == before
+    converge()
+    after = stored()
+    assert maintenance.rebuild("job") is True
+    assert stored() == after
+
+
+def test_events_that_an_interrupted_prune_has_left_are_not_folded_again(
+    app: Flask, portions_of_3: None
+) -> None:
+    register()
+    for _ in range(5):
+        converge()
+    age(1, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retention, "drop_events", lambda *_: 0)
+        prune()
+    assert (count(EVENTS), count(CHECKPOINTS)) == (10, 1)
+    before = stored()
+    with transaction() as connection:
+        connection.execute(update(JOBS).values(state={**before.state, "another": 1}))
+    assert maintenance.rebuild("job") is False
+    assert stored() == before
+    assert maintenance.rebuild("job") is True
+    assert prune().events == 4
+    assert stored() == before
+
+
 @on_servers  # SQLite reads a snapshot
 def test_a_job_that_is_registered_anew_while_it_is_read_has_its_own_state(app: Flask) -> None:
     register()
