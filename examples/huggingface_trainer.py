@@ -142,5 +142,7 @@ if __name__ == "__main__":
         run = train(options.url, options.folder, options.resume)
     except ZeusTrialFailed as error:
         raise SystemExit(str(error)) from None
-    if PartialState().is_main_process:
+    ranks = PartialState()
+    if ranks.is_main_process:
         print(f"{run.outcome} with batch size {run.batch_size} at a cost of {run.cost} J")
+    ranks.destroy_process_group()  # its threads would abort the process now and then

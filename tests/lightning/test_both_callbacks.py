@@ -240,6 +240,7 @@ def test_the_config_that_lightning_cli_saves_holds_no_token_and_serves_another_r
     one = {"class_path": "zeus_lightning.ZeusBSOCallback"}
     bso = one | {"init_args": {"url": guarded.url, "token": TOKEN, "target_metric": 0.8}}
     bso["init_args"] |= {"job_id": new_job(), "meter": "cpu-estimate", "batch_sizes": [8]}
+    bso["init_args"]["beta_knob"] = None  # however long it takes, no run is stopped early
     limit = {"class_path": "zeus_lightning.ZeusPowerLimitCallback", "init_args": {"token": TOKEN}}
     limit["init_args"] |= {"meter": "nvml:0", "apply": False}
     config = tmp_path / "given.json"

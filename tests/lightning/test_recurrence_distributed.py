@@ -39,7 +39,7 @@ def run(fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     for gpu in driver.gpus:
         gpu.limit_mw = 250_000
         gpu.set_load(1)
-    env = driver.env | {"XDG_STATE_HOME": str(folder / "state")}
+    env = driver.variables | {"XDG_STATE_HOME": str(folder / "state")}
     with ServiceProcess(folder) as service:
         urls = dict.fromkeys(SCENARIOS, service.url) | {"gone": f"http://127.0.0.1:{free_port()}"}
         assert run_ranks(folder, urls, script=SCRIPT, env=env) == 0

@@ -7,6 +7,7 @@ import os
 import signal
 import sqlite3
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -56,6 +57,16 @@ def test_the_baseline_is_compared_with_what_is_chosen(tmp_path: Path) -> None:
     assert jobs == [("nightly",), ("nightly-baseline",)]
 
 
+def services_of(driver: psutil.Popen) -> list[psutil.Process]:
+    """The processes of the service that a driver has started."""
+    found = []
+    for each in driver.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if "zeus_service" in each.cmdline():
+                found.append(each)
+    return found
+
+
 def test_a_terminal_that_closes_while_the_service_starts_leaves_none_behind(
     tmp_path: Path,
 ) -> None:
@@ -64,8 +75,8 @@ def test_a_terminal_that_closes_while_the_service_starts_leaves_none_behind(
     command = [sys.executable, "-c", script, "recur", f"--folder={tmp_path / 'recur'}", "--"]
     env = {name: value for name, value in os.environ.items() if name != "ZEUS_SERVER_URL"}
     with psutil.Popen([*command, "true"], env=env) as driver:
-        wait_until(lambda: bool(driver.children()))
-        services = driver.children(recursive=True)
+        wait_until(lambda: bool(services_of(driver)))
+        services = services_of(driver)
         driver.send_signal(signal.SIGHUP)
         assert driver.wait(LIMIT_S) == 128 + signal.SIGHUP
     psutil.wait_procs(services, timeout=LIMIT_S)
