@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from queue import Queue
 from types import SimpleNamespace
 
@@ -18,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import LIMIT_S
 
-from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
+from zeus_lightning.errors import ZeusMeterError
 from zeus_lightning.meters import gpu as gpu_module
 from zeus_lightning.meters.gpu import PowerIntegral
 from zeus_lightning.meters.nvml import NvmlMeter
@@ -309,104 +307,6 @@ def test_power_that_changes_evenly_is_integrated_exactly(
         integral.add(at_first_w + rise_w_per_s * time_s, 1000 + time_s)
     expected_j = at_first_w * time_s + rise_w_per_s * time_s**2 / 2
     assert integral.energy_j == pytest.approx(expected_j, rel=1e-6, abs=1e-6)
-
-
-# What can go wrong
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (pynvml.NVML_ERROR_GPU_IS_LOST, "GPU is lost; .*reset"),
-        (pynvml.NVML_ERROR_NO_PERMISSION, "Insufficient Permissions; .*/dev/nvidia"),
-        (pynvml.NVML_ERROR_UNKNOWN, "Unknown Error; .*nvidia-smi"),
-    ],
-)
-def test_a_reading_that_fails_during_training_names_the_gpu_and_a_remedy(
-    fake_gpus: FakeDriver, error: int, message: str
-) -> None:
-    gpu = fake_gpus.gpus[0]
-    meter = NvmlMeter([0])
-    gpu.fail("energy", error)
-    with pytest.raises(ZeusMeterError, match=f"{gpu.uuid} .*{message}"):
-        meter.read()
-    meter.close()
-
-
-def test_a_lost_gpu_cannot_be_opened(fake_gpus: FakeDriver) -> None:
-    fake_gpus.gpus[1].lose()
-    with pytest.raises(ZeusMeterError, match=r"cannot find GPU 1: GPU is lost; .*reset"):
-        NvmlMeter([0, 1])
-
-
-def test_a_driver_that_is_unloaded_is_an_error(fake_gpus: FakeDriver) -> None:
-    meter = NvmlMeter([0])
-    fake_gpus.unload()
-    with pytest.raises(ZeusMeterError, match="Uninitialized; the driver went away"):
-        meter.read()
-    meter.close()
-
-
-def test_a_counter_that_falls_is_an_error(fake_gpus: FakeDriver) -> None:
-    meter = NvmlMeter([0])
-    fake_gpus.gpus[0].reset_counter()
-    with pytest.raises(ZeusMeterError, match=f"{fake_gpus.gpus[0].uuid}.* the GPU was reset"):
-        meter.read()
-    meter.close()
-
-
-def test_a_gpu_that_reports_neither_energy_nor_power_cannot_be_counted(
-    fake_gpus: FakeDriver,
-) -> None:
-    make_old(fake_gpus, 0)
-    fake_gpus.gpus[0].fail("power", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    with pytest.raises(ZeusMeterError, match=r"power of GPU-.* Not Supported; .*meter="):
-        NvmlMeter([0])
-
-
-def test_a_gpu_without_any_power_limit_cannot_be_counted(fake_gpus: FakeDriver) -> None:
-    for kind in ("constraints", "enforced", "default_limit"):
-        fake_gpus.gpus[0].fail(kind, pynvml.NVML_ERROR_NOT_SUPPORTED)
-    with pytest.raises(ZeusMeterError, match=r"power limit of GPU-.* Not Supported; .*meter="):
-        NvmlMeter([0])
-
-
-@pytest.mark.parametrize("gpu", [7, "GPU-of-another-host"])
-def test_a_gpu_that_is_not_there_is_named(fake_gpus: FakeDriver, gpu: int | str) -> None:
-    with pytest.raises(ZeusMeterError, match=f"cannot find GPU {gpu}: .*nvidia-smi -L"):
-        NvmlMeter([gpu])
-
-
-def test_a_gpu_named_twice_is_refused(fake_gpus: FakeDriver) -> None:
-    with pytest.raises(ZeusConfigError, match="named twice"):
-        NvmlMeter([1, fake_gpus.gpus[1].uuid])
-
-
-def test_a_driver_that_is_not_loaded_is_an_error(fake_gpus: FakeDriver) -> None:
-    fake_gpus.fail_init(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-    with pytest.raises(ZeusMeterError, match=r'Driver Not Loaded; install or load .*meter="rapl"'):
-        NvmlMeter([0])
-
-
-def test_a_host_without_the_driver_is_an_error(tmp_path: Path) -> None:
-    # A library that cannot be loaded, found before any that can.
-    (tmp_path / "libnvidia-ml.so.1").touch()
-    script = """
-from zeus_lightning.errors import ZeusMeterError
-from zeus_lightning.meters.nvml import NvmlMeter
-try:
-    NvmlMeter([0])
-except ZeusMeterError as error:
-    print(error)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.startswith("cannot start NVML: NVML Shared Library Not Found; install")
 
 
 @pytest.mark.parametrize("kind", ["find", "constraints", "energy"])
