@@ -64,3 +64,5 @@ if __name__ == "__main__":
     except ZeusTrialFailed as error:
         fabric.print(error)
         raise SystemExit(1) from None
+    if torch.distributed.is_initialized():  # gloo's threads may abort a process that ends with them
+        torch.distributed.destroy_process_group()

@@ -190,7 +190,8 @@ def parse_script(script: Path, arguments: list[str], monkeypatch: pytest.MonkeyP
 
 def parse(command: click.Command, words: list[str]) -> None:
     """Parse what follows the name of a command; a wrong option or value is an error."""
-    context = command.make_context(words[0], words[1:])
+    # click keeps the names of the help option that a command is first parsed with
+    context = command.make_context(words[0], words[1:], help_option_names=["-h", "--help"])
     if isinstance(command, click.Group):
         _, found, rest = command.resolve_command(context, words[1:])
         assert found is not None

@@ -181,3 +181,5 @@ if __name__ == "__main__":
         name, _, url = argument.partition("=")
         seen = scenario(name, url)
         (FOLDER / f"{name}.{fabric.global_rank}.json").write_text(json.dumps(seen))
+    if torch.distributed.is_initialized():  # gloo's threads may abort a process that ends with them
+        torch.distributed.destroy_process_group()
