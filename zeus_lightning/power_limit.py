@@ -9,7 +9,6 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
 
-from zeus_lightning.client import plain_token
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.power.fit import PowerFit, open_fit
@@ -113,7 +112,7 @@ class ZeusPowerLimitCallback(Callback):
             profile_path=profile_path,
             url=url,
             job_id=job_id,
-            token=plain_token(token),
+            token=token,
             apply=apply,
             on_no_gpu=on_no_gpu,
             on_no_permission=on_no_permission,

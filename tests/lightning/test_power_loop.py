@@ -209,7 +209,7 @@ def test_what_fails_as_the_block_is_entered_leaves_nothing_behind(
         PowerLimit(meter=gpu_meter)
     with pytest.raises(ZeusConfigError, match="selector is 'cheapest'"):
         PowerLimit(batch_size=8, selector="cheapest")
-    with pytest.raises(TypeError, match="profile_step"):
+    with pytest.raises(TypeError, match="PowerLimit has no argument 'profile_step'"):
         PowerLimit(batch_size=8, profile_step=3)  # type: ignore[call-arg] # misspelt, on purpose
     run = Recurrence(
         job_id="a", target_metric=1, batch_sizes=[8], default_batch_size=8, max_epochs=1

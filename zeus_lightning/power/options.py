@@ -1,8 +1,10 @@
 """What a search for a power limit is told, and what it finds."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from zeus_lightning.client import BSOClient, plain_token
 from zeus_lightning.errors import ZeusConfigError
@@ -12,6 +14,9 @@ from zeus_lightning.power.profiler import ProfilerSettings
 from zeus_lightning.power.search import SearchName
 from zeus_lightning.power.selectors import Selector, ZeusCost, parse_selector
 from zeus_lightning.zeusd import find_zeusd
+
+if TYPE_CHECKING:
+    from jsonargparse.typing import SecretStr
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +65,7 @@ class PowerArguments(TypedDict, total=False):
     profile_path: str | Path | None
     url: str | None
     job_id: str | None
-    token: str | None
+    token: SecretStr | str | None
     apply: bool
     on_no_gpu: Literal["warn", "error"]
     on_no_permission: Literal["raise", "observe"]
@@ -71,6 +76,8 @@ class PowerArguments(TypedDict, total=False):
 def read_arguments(arguments: PowerArguments) -> PowerOptions:
     """Check arguments; an invalid one raises a `ZeusConfigError`, an unknown one a `TypeError`."""
     options: dict[str, Any] = dict(arguments)
+    for name in options.keys() - PowerArguments.__annotations__.keys():
+        raise TypeError(f"PowerLimit has no argument {name!r}")
     of_profiler = {each.name for each in fields(ProfilerSettings)} & set(options)
     options["profiler"] = ProfilerSettings(**{name: options.pop(name) for name in of_profiler})
     if "selector" in options:

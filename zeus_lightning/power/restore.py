@@ -68,7 +68,9 @@ class Record:
             data = json.loads(text)
             record = cls(**{**data, "set_mw": tuple(data["set_mw"])})
             str(record)
-        except (ValueError, TypeError, KeyError, OverflowError, OSError):
+            if record.zeusd is not None:
+                Zeusd(record.zeusd)  # refuses what is no address
+        except (ValueError, TypeError, KeyError, OverflowError, OSError, AttributeError):
             return None
         integers = (record.pid, record.found_mw, *record.set_mw)
         strings = (record.uuid, record.zeusd or "")

@@ -1,7 +1,7 @@
 """Scale a module's learning rate with its batch size."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from numbers import Real
 from typing import Any, Literal
 
@@ -38,10 +38,9 @@ def find_rates(module: LightningModule) -> list[tuple[Any, str, Any]]:
     ]
     rates = [each for each in found if _is_rate(each[2])]
     if found and not rates:
-        _, name, value = found[0]
-        raise ZeusConfigError(
-            f"{type(module).__name__}.{name} is {value!r}; lr_scaling needs a positive number"
-        )
+        holder, name, value = found[0]
+        owner = "hparams" if isinstance(holder, MutableMapping) else type(holder).__name__
+        raise ZeusConfigError(f"{owner}.{name} is {value!r}; lr_scaling needs a positive number")
     return rates
 
 

@@ -286,6 +286,8 @@ def test_a_broken_file_is_no_record(fake_gpus: FakeDriver, limit: NvmlLimit) -> 
         ("process_started_at", 1e99),
         ("found_mw", None),
         ("set_mw", ["2"]),
+        ("zeusd", 3),
+        ("zeusd", "nowhere"),
     ]
     broken = [json.dumps(record | {name: value}) for name, value in wrong]
     for text in ("", "{", "[]", '{"uuid": 1}', "\0" * 1024, *broken):

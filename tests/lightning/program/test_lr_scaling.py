@@ -8,7 +8,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from programs import Net
+from lightning.pytorch import Trainer
+from programs import Data, Net
 from torch.optim import SGD, AdamW, Optimizer, lr_scheduler
 
 from zeus_lightning.errors import ZeusConfigError
@@ -61,8 +62,15 @@ def test_a_rate_may_be_numpys(lr: float) -> None:
 def test_of_what_has_a_rates_name_at_least_one_must_be_a_positive_number() -> None:
     module = Program(lr=None, learning_rate=0.02)
     assert find_rates(module) == [(module.hparams, "learning_rate", 0.02)]
-    with pytest.raises(ZeusConfigError, match=r"Program\.lr is None; lr_scaling needs a positive"):
+    with pytest.raises(ZeusConfigError, match=r"hparams\.lr is None; lr_scaling needs a positive"):
         find_rates(Program(lr=None, learning_rate=0))
+    datamodule = Data()
+    datamodule.lr = 0
+    of_datamodule = Net()
+    of_datamodule.trainer = Trainer(barebones=True)
+    of_datamodule.trainer.datamodule = datamodule
+    with pytest.raises(ZeusConfigError, match=r"Data\.lr is 0; lr_scaling needs a positive"):
+        find_rates(of_datamodule)
 
 
 def sequence(optimizer: Optimizer) -> Any:
