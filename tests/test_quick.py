@@ -9,6 +9,13 @@ import quick
 
 pytest_plugins = ["pytester"]
 
+
+@pytest.fixture(autouse=True)
+def no_installed_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard needs none of them, and importing them takes seconds."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
 STARTS = {
     "subprocess": 'getattr(__import__("sub" + "process"), "run")(["true"])',
     "fork": 'pid = getattr(os, "fo" + "rk")(); pid or os._exit(0); os.waitpid(pid, 0)',

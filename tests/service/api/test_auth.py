@@ -16,7 +16,7 @@ import requests
 from databases import DATABASES, new_database
 from pydantic import ValidationError
 from service.jobs import spec_json
-from service.test_cli import zeus_service
+from service.test_cli import one_error, zeus_service
 from service_process import APPLICATION, BIN, GUNICORN, ServiceProcess, free_port
 from sqlalchemy import make_url
 from waiting import LIMIT_S, wait_until
@@ -255,20 +255,30 @@ def test_a_dotenv_file_that_is_no_text_stops_the_start(
     assert "the .env file is not UTF-8" in refusal(command, tmp_path)
 
 
+INVALID = [
+    ("ZEUS_BSO_TOKEN", f"two {PASSWORD}"),
+    ("ZEUS_BSO_DATABASE_URL", f"postgresql+psycopg://u:p@x:{PASSWORD}@h/db"),
+    ("ZEUS_BSO_TOKEN", " , "),
+    ("ZEUS_BSO_READ_TOKEN", f"{PASSWORD},naïve"),
+    ("ZEUS_BSO_DATABASE_URL", f"postgresql//u:{PASSWORD}@h/db"),
+    ("ZEUS_BSO_DATABASE_URL", f"postgresql+psycopg://u:p@{PASSWORD}@h/db"),
+    ("ZEUS_BSO_DATABASE_URL", f"oracle://u:{PASSWORD}@h/db"),
+]
+
+
+@pytest.mark.parametrize(("variable", "value"), INVALID)
+def test_an_invalid_secret_is_reported_by_name_alone(variable: str, value: str) -> None:
+    settings = {"database_url": "sqlite:///x.sqlite3"} | {
+        "database_url" if variable == "ZEUS_BSO_DATABASE_URL" else variable: value
+    }
+    result = zeus_service("jobs", **settings)
+    assert variable in one_error(result)
+    assert PASSWORD not in result.stdout + result.stderr
+
+
 @both_ways
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        ("ZEUS_BSO_TOKEN", f"two {PASSWORD}"),
-        ("ZEUS_BSO_TOKEN", " , "),
-        ("ZEUS_BSO_READ_TOKEN", f"{PASSWORD},naïve"),
-        ("ZEUS_BSO_DATABASE_URL", f"postgresql//u:{PASSWORD}@h/db"),
-        ("ZEUS_BSO_DATABASE_URL", f"postgresql+psycopg://u:p@{PASSWORD}@h/db"),
-        ("ZEUS_BSO_DATABASE_URL", f"postgresql+psycopg://u:p@x:{PASSWORD}@h/db"),
-        ("ZEUS_BSO_DATABASE_URL", f"oracle://u:{PASSWORD}@h/db"),
-    ],
-)
-def test_an_invalid_secret_is_reported_by_name_alone(
+@pytest.mark.parametrize(("variable", "value"), INVALID[:2])
+def test_a_service_with_an_invalid_secret_does_not_start(
     tmp_path: Path, command: tuple[str, ...], variable: str, value: str
 ) -> None:
     bind = f"--bind=127.0.0.1:{free_port()}"

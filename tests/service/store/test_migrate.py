@@ -252,7 +252,7 @@ def test_several_processes_may_migrate_one_new_database_at_once(kind: str, tmp_p
     with new_database(kind, tmp_path) as url:
         env = {**os.environ, "ZEUS_BSO_DATABASE_URL": url}
         processes = [
-            subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) for _ in range(6)
+            subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) for _ in range(3)
         ]
         for process in processes:
             _, errors = process.communicate(timeout=120)
