@@ -52,18 +52,19 @@ def a_service(database: str, token: str, folder: Path) -> Iterator[tuple[Service
 class ZeusRun(Running):
     """A process that trains under Zeus's client, from its start to its exit; or several ranks.
 
+    It begins with a run of the job at `url`; without one, `begin` begins its first.
     The script ends by itself at the end of its input, which leaving the block is.
     """
 
     def __init__(self, url: str, gpus: FakeDriver, *, ranks: int = 1, **changes: Any) -> None:
-        self._gpus, self._ranks = gpus, ranks
+        self._gpus, self.ranks = gpus, ranks
+        self._url, self._changes = url, changes
         self._process = subprocess.Popen(
             [
                 sys.executable,
                 *(TORCHRUN if ranks > 1 else ()),
                 str(Path(__file__).with_name("zeus_run.py")),
-                url,
-                json.dumps({**JOB, **changes}),
+                *((url, json.dumps({**JOB, **changes})) if url else ()),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -73,7 +74,8 @@ class ZeusRun(Running):
         )
 
     def start(self) -> None:
-        self.started = self._heard()
+        if self._url:
+            self.started = self._heard()
 
     def end(self) -> None:
         """Let the script end, or see it ended; its `status`, and what it wrote as `errors`."""
@@ -83,9 +85,14 @@ class ZeusRun(Running):
             self._process.kill()
         self.status = self._process.returncode
 
+    def begin(self, url: str, **changes: Any) -> None:
+        """Begin a run of a job, the first one of this process or another one."""
+        self._url, self._changes = url, changes
+        self.again()
+
     def again(self) -> None:
-        """Begin another run of the job in the same process."""
-        self._say("again")
+        """Begin another run of the same job."""
+        self._say(f"begin {self._url} {json.dumps({**JOB, **self._changes})}")
         self.started = self._heard()
 
     @property
@@ -120,9 +127,9 @@ class ZeusRun(Running):
             self.end()
             raise AssertionError(f"Zeus's client ended:\n{self.errors}")
         answers: list[dict[str, Any]] = json.loads(line)
-        assert len(answers) == self._ranks
+        assert len(answers) == self.ranks
         texts = [answer.pop("failed", None) for answer in answers]
-        assert answers == [answers[0]] * self._ranks
+        assert answers == [answers[0]] * self.ranks
         assert all(texts) or not any(texts), texts
         return {**answers[0], "failed": " ".join(texts) if all(texts) else None}
 
@@ -139,29 +146,51 @@ def test_this_is_the_release_that_the_wire_was_observed_in() -> None:
     assert version("zeus") == "0.16.0"
 
 
+@pytest.fixture(scope="module")
+def gpus(fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> FakeDriver:
+    """The driver of all runs on two ranks, with two GPUs at rest."""
+    driver = FakeDriver(fake_nvml_library, tmp_path_factory.mktemp("driver") / "state")
+    driver.freeze()
+    return driver
+
+
+@pytest.fixture(scope="module")
+def one_rank(gpus: FakeDriver) -> Iterator[ZeusRun]:
+    """A process in which several tests begin runs."""
+    with ZeusRun("", gpus) as run:
+        yield run
+    assert run.status == 0, run.errors
+
+
+@pytest.fixture(scope="module")
+def two_ranks(gpus: FakeDriver) -> Iterator[ZeusRun]:
+    """Two processes in which several tests begin runs."""
+    with ZeusRun("", gpus, ranks=2) as run:
+        yield run
+    assert run.status == 0, run.errors
+
+
 @pytest.mark.parametrize("token", [TOKEN, ""], ids=["token", "no token"])
 @pytest.mark.parametrize("database", ["sqlite", *POSTGRESQL])
 def test_zeus_users_train_a_small_job_on_one_rank_and_on_two(
-    fake_gpus: FakeDriver, tmp_path: Path, database: str, token: str
+    one_rank: ZeusRun, two_ranks: ZeusRun, tmp_path: Path, database: str, token: str
 ) -> None:
-    fake_gpus.freeze()
     with a_service(database, token, tmp_path) as (service, url):
-        for ranks in (1, 2):
-            job = {"job_id": f"digits-{ranks}", **SMALL}
-            with ZeusRun(url, fake_gpus, ranks=ranks, **job) as run:
-                assert (run.batch_size, run.started["trial_number"]) == (16, 1)
-                run.converge(300)
-                run.again()
-                assert run.batch_size == 8
-                assert run.epoch(200, 0.5) == {"finished": False, "failed": None}
-                assert "cost upper bound" in run.epoch(500, 0.95)["failed"]
-                run.again()
-                assert run.batch_size == 16
-                run.converge(60)
-            assert run.status == 0, run.errors
+        for run in (one_rank, two_ranks):
+            job_id = f"digits-{run.ranks}"
+            run.begin(url, job_id=job_id, **SMALL)
+            assert (run.batch_size, run.started["trial_number"]) == (16, 1)
+            run.converge(300)
+            run.again()
+            assert run.batch_size == 8
+            assert run.epoch(200, 0.5) == {"finished": False, "failed": None}
+            assert "cost upper bound" in run.epoch(500, 0.95)["failed"]
+            run.again()
+            assert run.batch_size == 16
+            run.converge(60)
             found = [
-                (t["batch_size"], t["why"], t["outcome"], pytest.approx(t["cost"] * ranks))
-                for t in trials(service, job["job_id"], token)
+                (t["batch_size"], t["why"], t["outcome"], pytest.approx(t["cost"] * run.ranks))
+                for t in trials(service, job_id, token)
             ]
             assert found == [
                 (16, "explore", "converged", 300),
@@ -170,8 +199,8 @@ def test_zeus_users_train_a_small_job_on_one_rank_and_on_two(
             ]
 
 
-# These have runs in processes of their own, which end in other ways, too: one job with a token on
-# PostgreSQL, one with two ranks and neither.
+# These have runs that end in other ways, too: one job with a token on PostgreSQL, each run in a
+# process of its own, and one with two ranks and neither.
 
 
 @pytest.mark.parametrize("database", POSTGRESQL)
@@ -256,30 +285,30 @@ def check_a_whole_job(service: ServiceProcess, token: str) -> None:
     assert "was right" in rebuilt.stdout
 
 
-def test_zeus_users_train_a_whole_job_on_two_ranks(fake_gpus: FakeDriver, tmp_path: Path) -> None:
-    fake_gpus.freeze()
+def test_zeus_users_train_a_whole_job_on_two_ranks(
+    gpus: FakeDriver, two_ranks: ZeusRun, tmp_path: Path
+) -> None:
     with a_service("sqlite", "", tmp_path) as (service, url):
-        with ZeusRun(url, fake_gpus, ranks=2, **SMALL) as run:
-            assert (run.batch_size, run.started["trial_number"]) == (16, 1)
-            run.converge(300)
-            run.again()
-            assert run.batch_size == 8
-            run.epoch(10, 0.5)
-            run.fail()
-        assert run.status == 1
-        with ZeusRun(url, fake_gpus, ranks=2, **SMALL) as run:
-            assert run.batch_size == 8  # the failure said nothing about it
-            run.epoch(200, 0.5)
-            assert "cost upper bound" in run.epoch(500, 0.95)["failed"]
-            run.again()
-            assert run.batch_size == 16
-            for _ in range(3):
-                assert run.epoch(10, 0.5) == {"finished": False, "failed": None}
-            assert "Train failed to converge within max_epoch" in run.epoch(10, 0.5)["failed"]
-            run.again()
-            assert run.batch_size == 16
-            run.converge(60)
-        assert run.status == 0, run.errors
+        with ZeusRun(url, gpus, ranks=2, **SMALL) as failing:
+            assert (failing.batch_size, failing.started["trial_number"]) == (16, 1)
+            failing.converge(300)
+            failing.again()
+            assert failing.batch_size == 8
+            failing.epoch(10, 0.5)
+            failing.fail()
+        assert failing.status == 1
+        two_ranks.begin(url, **SMALL)
+        assert two_ranks.batch_size == 8  # the failure said nothing about it
+        two_ranks.epoch(200, 0.5)
+        assert "cost upper bound" in two_ranks.epoch(500, 0.95)["failed"]
+        two_ranks.again()
+        assert two_ranks.batch_size == 16
+        for _ in range(3):
+            assert two_ranks.epoch(10, 0.5) == {"finished": False, "failed": None}
+        assert "Train failed to converge within max_epoch" in two_ranks.epoch(10, 0.5)["failed"]
+        two_ranks.again()
+        assert two_ranks.batch_size == 16
+        two_ranks.converge(60)
         recorded = trials(service, "digits-1")
     found = [(t["batch_size"], t["why"], t["outcome"]) for t in recorded]
     assert found == [

@@ -1,8 +1,9 @@
-"""Runs of a recurring job under the Zeus project's own client, told what to do on stdin.
+"""Runs of recurring jobs under the Zeus project's own client, told what to do on stdin.
 
-`epoch METRIC` ends an epoch, `again` begins another run in this process, `raise` fails as a
-training script may; the end of the input ends the script. Each epoch, and each run's start before
-them, is answered by a line of JSON: a list, an object for each rank.
+It begins with a run of the job that the arguments URL and SPEC name, if they are given.
+`begin URL SPEC` begins another run, `epoch METRIC` ends an epoch, `raise` fails as a training
+script may; the end of the input ends the script. Each start of a run, and each epoch, is answered
+by a line of JSON: a list, an object for each rank.
 
 Under torchrun it is a data-parallel run as Zeus's README describes it: rank zero asks for a batch
 size and broadcasts it with the trial's number; each rank reports what it has measured itself.
@@ -87,19 +88,20 @@ def begin(url: str, spec: str) -> BatchSizeOptimizer:
     return optimizer
 
 
-def main(url: str, spec: str) -> None:
-    optimizer = begin(url, spec)
+def main(*job: str) -> None:
+    optimizer = begin(*job) if job else None
     for line in commands():
-        command, _, metric = line.partition(" ")
+        command, _, arguments = line.partition(" ")
         if command == "raise":
             if RANK == 0:
                 raise RuntimeError("the training fails")
             continue  # and wait for rank zero, until torchrun ends this one
-        if command == "again":
-            optimizer = begin(url, spec)
+        if command == "begin":
+            optimizer = begin(*arguments.split(" ", 1))
             continue
+        assert optimizer is not None
         try:
-            optimizer.on_evaluate(float(metric) - RANK / 1000)  # of the rank's own data
+            optimizer.on_evaluate(float(arguments) - RANK / 1000)  # of the rank's own data
         except ZeusBSOTrainFailError as error:
             say(finished=optimizer.training_finished, failed=str(error))
         else:
