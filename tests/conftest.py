@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import tempfile
 from collections.abc import Iterator
@@ -11,11 +12,17 @@ import pytest
 from hypothesis import HealthCheck, settings
 from service_process import ServiceProcess
 
-pytest_plugins = ["fake_nvml.plugin", "fake_amd.plugin", "left_out", "own_servers", "quick"]
+pytest_plugins = [
+    *("fake_nvml.plugin", "fake_amd.plugin"),
+    *("own_servers", "databases", "left_out", "quick"),
+]
 
 # Of the processes that tests start, too: where they are more than the cores, threads that wait for
 # each other in circles take ten times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Tests fork processes that train from a server that has imported Lightning: that takes seconds.
+multiprocessing.set_forkserver_preload(["lightning.pytorch"])
 
 # how fast examples are made and tried is the machine's affair, and others use it too
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

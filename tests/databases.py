@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import own_servers
 import pytest
-from sqlalchemy import URL, NullPool, create_engine, make_url, text
+from sqlalchemy import URL, Connection, NullPool, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 from zeus_service import create_app
 from zeus_service.config import Config
 from zeus_service.store.migrate import upgrade
+from zeus_service.store.models import db
 from zeus_service.store.transactions import transaction
 
 SERVERS = {"postgresql": "ZEUS_TEST_POSTGRES_URL", "mysql": "ZEUS_TEST_MYSQL_URL"}
@@ -50,34 +54,73 @@ def server_url(name: str) -> URL:
 
 
 @contextmanager
-def new_database(name: str, folder: Path) -> Iterator[str]:
-    """The URL of a new, empty database: a file in `folder`, or on a server, which drops it."""
+def new_database(name: str, folder: Path, *, copy_of: URL | None = None) -> Iterator[str]:
+    """The URL of a new database: a file in `folder`, or on a server, which drops it.
+
+    It is empty, or a copy of another one of its kind.
+    """
     if name == "sqlite":
-        yield f"sqlite:///{folder / 'service.sqlite3'}"
+        path = folder / "service.sqlite3"
+        if copy_of:
+            shutil.copy(str(copy_of.database), path)
+        yield f"sqlite:///{path}"
         return
     url = server_url(name)
     database = f"zeus_test_{uuid.uuid4().hex[:12]}"
-    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    # with a language's order, which ours must not depend on
+    template = copy_of.database if copy_of else "template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
+    engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
     with engine.connect() as connection:
-        # with a language's order, which ours must not depend on
-        order = " TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
-        connection.execute(
-            text(f"CREATE DATABASE {database}{order if name == 'postgresql' else ''}")
-        )
+        from_template = f" TEMPLATE {template}" if name == "postgresql" else ""
+        connection.execute(text(f"CREATE DATABASE {database}{from_template}"))
+        if copy_of and name == "mysql":
+            _copy_tables(connection, str(copy_of.database), database)
     try:
         yield url.set(database=database).render_as_string(hide_password=False)
     finally:
         with engine.connect() as connection:
             force = " WITH (FORCE)" if name == "postgresql" else ""
             connection.execute(text(f"DROP DATABASE {database}{force}"))
-        engine.dispose()
+
+
+def _copy_tables(connection: Connection, source: str, target: str) -> None:
+    """Do for MariaDB what a template does for PostgreSQL."""
+    tables = connection.exec_driver_sql(f"SHOW TABLES FROM {source}").scalars().all()
+    created = [
+        connection.exec_driver_sql(f"SHOW CREATE TABLE {source}.{table}").one()[1]
+        for table in tables
+    ]
+    connection.exec_driver_sql(f"USE {target}")
+    connection.exec_driver_sql("SET foreign_key_checks = 0")  # in whatever order they come
+    for table, statement in zip(tables, created, strict=True):
+        connection.exec_driver_sql(statement.replace("%", "%%"))
+        connection.exec_driver_sql(f"INSERT INTO {table} SELECT * FROM {source}.{table}")
+
+
+_migrated = ExitStack()
+
+
+@functools.cache
+def _migrated_once(name: str) -> URL:
+    """A database at the head revision, to be copied: that takes less than a migration."""
+    folder = Path(_migrated.enter_context(TemporaryDirectory()))
+    url = _migrated.enter_context(new_database(name, folder))
+    app = create_app(Config(database_url=url))
+    upgrade(app)
+    with app.app_context():
+        db.engine.dispose()  # PostgreSQL copies none that is in use
+    return make_url(url)
+
+
+def pytest_sessionfinish() -> None:
+    """Drop the databases that were copied."""
+    _migrated.close()
 
 
 @contextmanager
 def migrated_database(name: str, folder: Path) -> Iterator[str]:
     """The URL of a new database at the head revision."""
-    with new_database(name, folder) as url:
-        upgrade(create_app(Config(database_url=url)))
+    with new_database(name, folder, copy_of=_migrated_once(name)) as url:
         yield url
 
 
