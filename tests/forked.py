@@ -1,10 +1,17 @@
-"""Run a function in a fork of this process."""
+"""Run a function in a forked process."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from waiting import LIMIT_S, wait_until
 
 
 def in_forked_child(function: Callable[[], object]) -> None:
@@ -30,3 +37,32 @@ def _error_of(function: Callable[[], object]) -> Exception | None:
     except Exception as error:  # noqa: BLE001 - raised again by the parent
         return error
     return None
+
+
+@contextmanager
+def training_process(train: Callable[..., object], *arguments: Any) -> Iterator[BaseProcess]:
+    """A process that trains without end; in the end it is killed, if it has not ended before.
+
+    Args:
+        train: What the process calls, with `arguments` and a `multiprocessing.Event` that it sets
+            once it trains: the block is entered then.
+    """
+    context = multiprocessing.get_context("forkserver")
+    begun = context.Event()
+    environment = dict(os.environ)  # the server has that of its start
+    process = context.Process(target=_train, args=(environment, train, *arguments, begun))
+    process.start()
+    try:
+        wait_until(lambda: begun.is_set() or not process.is_alive())
+        assert process.is_alive()
+        yield process
+    finally:
+        process.kill()
+        process.join(LIMIT_S)
+
+
+def _train(environment: dict[str, str], train: Callable[..., object], *arguments: Any) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under a shell's `&`
+    train(*arguments)

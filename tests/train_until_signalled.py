@@ -1,12 +1,9 @@
-"""Trains until it is signalled, or its metric reaches the target, and saves each epoch.
+"""Train until a signal, or until the metric reaches the target, and save each epoch."""
 
-Arguments: the service's URL, a job id, the metric's value.
-"""
-
-import signal
-import sys
+import os
 import time
 from collections.abc import Callable
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +35,7 @@ def train(
     runner.fit(Net((val_acc,)), Data(64), ckpt_path=ckpt_path)
 
 
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under a shell's `&`
-    url, job_id, val_acc = sys.argv[1:]
-    train(url, job_id, float(val_acc), lambda: print("training", flush=True))
+def train_until_signalled(folder: Path, url: str, job_id: str, begun: Event) -> None:
+    """Train in a folder, short of the target, and set `begun` in the second epoch."""
+    os.chdir(folder)
+    train(url, job_id, 0.1, begun.set)

@@ -8,33 +8,27 @@ import re
 import signal
 import socket
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 import torch
-import train_until_signalled
 from calls import assert_one_call_of_a_second, recorded_calls
+from forked import training_process
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EarlyStopping, LearningRateFinder
 from programs import Data, Net, Raise, StepMeter, Steps, new_job, outcomes, trainer, trials, zeus
 from proxy import Body, Proxy, Request
 from service.jobs import let_leases_expire
 from service_process import ServiceProcess
-from train_until_signalled import train
+from train_until_signalled import train, train_until_signalled
 from waiting import LIMIT_S
 
 from zeus_lightning import ZeusConfigError, ZeusMeterError, ZeusTrialFailed
-
-CHILD = Path(train_until_signalled.__file__)
 
 
 class AfterValidation(Callback):
@@ -94,32 +88,14 @@ def test_an_exception_ends_the_trial_and_comes_through_unchanged(
     assert data.batch_size == 8
 
 
-@contextmanager
-def training(folder: Path, url: str, job: str, **env: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has come to train its second epoch, short of the target."""
-    child = subprocess.Popen(
-        [sys.executable, str(CHILD), url, job, "0.1"],
-        stdout=subprocess.PIPE,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env},
-    )
-    try:
-        assert child.stdout is not None
-        child.stdout.readline()
-        yield child
-    finally:
-        child.kill()
-        child.communicate()
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_trial_as_interrupted(
     service: ServiceProcess, tmp_path: Path, number: int
 ) -> None:
     job = new_job()
-    with training(tmp_path, service.url, job) as child:
-        child.send_signal(number)
-        child.wait(timeout=LIMIT_S)
+    with training_process(train_until_signalled, tmp_path, service.url, job) as process:
+        os.kill(process.pid, number)
+        process.join(LIMIT_S)
     assert outcomes(service.url, job) == ["interrupted"]
 
 
@@ -135,8 +111,8 @@ def test_a_killed_run_is_lost_when_its_lease_ends_and_resumed_in_another_process
 
     monkeypatch.chdir(tmp_path)
     job = new_job()
-    with training(tmp_path, own_service.url, job) as child:
-        child.kill()
+    with training_process(train_until_signalled, tmp_path, own_service.url, job) as process:
+        process.kill()
     assert outcomes(own_service.url, job) == [None]
     let_leases_expire(own_service.database_url)
     with pytest.raises(Enough):
@@ -160,15 +136,15 @@ def test_slurms_requeue_interrupts_the_trial_and_the_requeued_run_resumes_it(
         "SLURM_LOCALID": "0",
         "SLURM_NODEID": "0",
     }
+    for name, value in slurm.items():
+        monkeypatch.setenv(name, value)
     job = new_job()
-    with training(tmp_path, service.url, job, **slurm) as child:
-        child.send_signal(signal.SIGUSR1)
-        child.wait(timeout=LIMIT_S)
+    with training_process(train_until_signalled, tmp_path, service.url, job) as process:
+        os.kill(process.pid, signal.SIGUSR1)
+        process.join(LIMIT_S)
     assert (tmp_path / "asked").read_text() == "requeue 42\n"
     assert outcomes(service.url, job) == ["interrupted"]
     monkeypatch.chdir(tmp_path)
-    for name, value in slurm.items():
-        monkeypatch.setenv(name, value)
     train(service.url, job, 0.9, print)
     assert outcomes(service.url, job) == ["converged", "withdrawn"]
 

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pynvml
 import pytest
 from fake_nvml import FakeDriver, FakeGpu
+from forked import training_process
 from gpu_programs import DriversClock, GpuNet, ManyBatches, power
 from lightning.pytorch import Callback
 from programs import BreaksOnException, trainer
+from train_on_gpu_until_signalled import train_on_gpu
 from waiting import LIMIT_S
 
 from zeus_lightning import ZeusPowerError
 from zeus_lightning.power.restore import records_folder, restore_all
-
-CHILD = Path(__file__).with_name("train_on_gpu_until_signalled.py")
 
 
 class AtStep(Callback):
@@ -106,29 +105,20 @@ def test_after_a_fit_whose_end_another_callback_prevented_the_next_one_works(
     meter.close()
 
 
-def child(gpu: int) -> subprocess.Popen[bytes]:
-    """A process that trains without end on a GPU."""
-    return subprocess.Popen(
-        [sys.executable, str(CHILD), str(gpu)],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-
-
 def test_signals_restore_the_limit_a_second_process_is_refused_and_the_run_after_sigkill_restores(
-    fake_gpus: FakeDriver,
+    fake_gpus: FakeDriver, fake_nvml_library: Path
 ) -> None:
     fake_gpus.add_gpu()
     for gpu in fake_gpus.gpus:
         gpu.limit_mw = 260_000  # none of those that are tried
-    killed, *others = children = [child(index) for index in range(3)]
-    try:
-        for process in children:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"training\n"
+    with ExitStack() as stack:
+        killed, *others = [
+            stack.enter_context(training_process(train_on_gpu, fake_nvml_library, index))
+            for index in range(3)
+        ]
         assert 260_000 not in [gpu.limit_mw for gpu in fake_gpus.gpus]
 
-        killed.send_signal(signal.SIGSTOP)  # until it is killed: or it would set its next limit
+        os.kill(killed.pid, signal.SIGSTOP)  # until it is killed: or it would set its next limit
         before_mw = fake_gpus.gpus[0].limit_mw
         with pytest.raises(ZeusPowerError, match=f"in use by process {killed.pid} "):
             fit(fake_gpus)
@@ -137,14 +127,10 @@ def test_signals_restore_the_limit_a_second_process_is_refused_and_the_run_after
         fit(fake_gpus, apply=False, min_seconds=0)  # who changes nothing is welcome
 
         for process, number in zip(others, (signal.SIGINT, signal.SIGTERM), strict=True):
-            process.send_signal(number)
+            os.kill(process.pid, number)
         for process in others:
-            process.wait(timeout=LIMIT_S)
+            process.join(LIMIT_S)
         assert [gpu.limit_mw for gpu in fake_gpus.gpus[1:]] == [260_000] * 2
-    finally:
-        for process in children:
-            process.kill()
-            process.communicate()
 
     assert fake_gpus.gpus[0].limit_mw != 260_000
     _, net, warned = fit(fake_gpus)

@@ -6,10 +6,9 @@ import csv
 import json
 import os
 import signal
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,18 @@ import pynvml
 import pytest
 import torch
 from fake_nvml import FakeDriver, FakeGpu
+from forked import training_process
 from gpu_programs import DriversClock, expected, phases
 from lightning.fabric import Fabric
 from lightning.fabric.loggers import CSVLogger
 from programs import StepMeter, new_job
 from service_process import ServiceProcess
+from train_on_gpu_until_signalled import loop_on_gpu
 from waiting import LIMIT_S
 
 from zeus_lightning import PowerLimit, Recurrence, ZeusConfigError, ZeusPowerError
 from zeus_lightning.power.restore import records_folder
 
-CHILD = Path(__file__).with_name("loop_on_gpu_until_signalled.py")
 ALL_LIMITS = list(range(300, 75, -25))
 SHORT: dict[str, Any] = {
     "search": "sweep",
@@ -241,29 +241,25 @@ def test_without_a_gpu_the_loop_goes_on_with_one_warning(
     assert (power.limit_w, power.profiled, power.state_dict()) == (None, False, {})
 
 
-def test_signals_restore_the_limit_and_the_run_after_sigkill_does(fake_gpus: FakeDriver) -> None:
+def test_signals_restore_the_limit_and_the_run_after_sigkill_does(
+    fake_gpus: FakeDriver, fake_nvml_library: Path
+) -> None:
     fake_gpus.add_gpu()
     for gpu in fake_gpus.gpus:
         gpu.limit_mw = 260_000
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    children = [
-        subprocess.Popen([sys.executable, str(CHILD), str(n)], stdout=subprocess.PIPE, env=env)
-        for n in range(3)
-    ]
-    try:
-        for process in children:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"training\n"
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(training_process(loop_on_gpu, fake_nvml_library, index))
+            for index in range(3)
+        ]
         assert 260_000 not in [gpu.limit_mw for gpu in fake_gpus.gpus]
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-        for process, number in zip(children, numbers, strict=True):
-            process.send_signal(number)
-        statuses = [process.wait(timeout=LIMIT_S) for process in children]
-    finally:
-        for process in children:
-            process.kill()
-            process.communicate()
-    assert statuses == [-signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGKILL]
+        for process, number in zip(processes, numbers, strict=True):
+            os.kill(process.pid, number)
+        for process in processes:
+            process.join(LIMIT_S)
+        statuses = [process.exitcode for process in processes]
+    assert statuses == [128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGKILL]
     killed = fake_gpus.gpus[2]
     assert [gpu.limit_mw for gpu in fake_gpus.gpus[:2]] == [260_000] * 2
     assert killed.limit_mw != 260_000

@@ -256,7 +256,7 @@ def test_on_two_ranks_rank_zero_speaks_and_both_stop(
 ) -> None:
     job = new_job()
     torch.multiprocessing.start_processes(
-        on_one_rank, (tmp_path, service.url, job), nprocs=2, start_method="spawn"
+        on_one_rank, (tmp_path, service.url, job), nprocs=2, start_method="forkserver"
     )
     first, second = trials(service.url, job)
     assert first["outcome"] == second["outcome"] == "converged"

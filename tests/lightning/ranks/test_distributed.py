@@ -126,7 +126,7 @@ def test_ranks_share_values_and_errors(tmp_path: Path) -> None:
     (tmp_path / "powercap").mkdir()
     FakePowercap(tmp_path / "powercap").add_package(0)
     torch.multiprocessing.start_processes(
-        one_rank, (tmp_path,), nprocs=WORLD_SIZE, start_method="spawn"
+        one_rank, (tmp_path,), nprocs=WORLD_SIZE, start_method="forkserver"
     )
 
 
