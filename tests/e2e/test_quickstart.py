@@ -56,11 +56,64 @@ def finished(folder: Path, job_id: str = "quickstart-digits") -> dict[int, tuple
     return {row[0]: row[1:] for row in rows}
 
 
-def test_it_prints_each_run_and_a_best_batch_size(tmp_path: Path) -> None:
-    printed = quickstart(tmp_path, runs=2)
+def costs_of_all(folder: Path) -> list[float]:
+    """The costs of the job's trials, and of the one that was killed so far."""
+    with sqlite3.connect(folder / "quickstart.sqlite3") as connection:
+        query = "SELECT cost FROM trials WHERE job_id = 'quickstart-digits'"
+        return [cost for (cost,) in connection.execute(query)]
+
+
+Trials = dict[int, tuple[Any, ...]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("quickstart")
+
+
+@pytest.fixture(scope="module")
+def before(folder: Path) -> Trials:
+    """What had ended when the example was killed with its service."""
+    with (folder / "output").open("wb") as output:
+        process = psutil.Popen(command(folder, runs=12), stdout=output, stderr=output)
+
+    def has_finished_a_trial() -> bool:
+        assert process.poll() is None, (folder / "output").read_text()
+        return bool(finished(folder))
+
+    wait_until(has_finished_a_trial)
+    family = [process, *process.children(recursive=True)]
+    assert len(family) == 3  # the example, gunicorn and its worker
+    for member in family:
+        member.kill()
+    psutil.wait_procs(family, timeout=LIMIT_S)
+    return finished(folder)
+
+
+@pytest.fixture(scope="module")
+def printed(folder: Path, before: Trials) -> str:
+    """What it prints when it is started again."""
+    return quickstart(folder, runs=2)
+
+
+def test_killed_with_its_service_it_goes_on_from_what_it_learned(
+    folder: Path, before: Trials, printed: str
+) -> None:
+    after = finished(folder)
+    assert before.items() <= after.items()
+    assert len(after) > len(before)
+    known = re.search(r"continues after (\d+) trials", printed)
+    assert known
+    assert int(known[1]) >= len(before)
+
+
+def test_it_prints_each_run_and_a_best_batch_size(
+    folder: Path, before: Trials, printed: str
+) -> None:
     rows = re.findall(r"^ *(\d+) +(\d+) +(\w+) +(\w+) ", printed, re.MULTILINE)
-    trials = finished(tmp_path)
-    assert [(int(row[1]), row[3]) for row in rows] == [trial[:2] for trial in trials.values()]
+    trials = finished(folder)
+    new = [trial for number, trial in trials.items() if number not in before]
+    assert [(int(row[1]), row[3]) for row in rows] == [trial[:2] for trial in new]
     assert [row[0] for row in rows if row[3] == "converged"] == ["1", "2"]
     best = re.search(r"Best batch size so far: (\d+), at a mean cost of ([\d.]+) J", printed)
     assert best
@@ -69,49 +122,27 @@ def test_it_prints_each_run_and_a_best_batch_size(tmp_path: Path) -> None:
     costs = [cost for size, _, _, cost in converged if size == int(best[1])]
     assert float(best[2]) == pytest.approx(mean(costs), abs=0.05)
     # The sums: all runs, failed ones included, against as many of the default.
-    baseline = finished(tmp_path, "quickstart-digits-default")
+    baseline = finished(folder, "quickstart-digits-default")
     assert [trial[:2] for trial in baseline.values()] == [(64, "converged")]
     assert len(re.findall(r"^ *default +64 ", printed, re.MULTILINE)) == 1
     of_default = [cost for size, _, _, cost in (*converged, *baseline.values()) if size == 64]
-    spent, default = sum(trial[3] for trial in trials.values()), mean(of_default)
-    sums = re.search(r"All 2 runs, .* cost (\d+) J together; 2 of the default .* (\d+) J", printed)
+    spent, default, runs = sum(costs_of_all(folder)), mean(of_default), len(converged)
+    assert runs > 2
+    sums = re.search(
+        rf"All {runs} runs, .* cost (\d+) J together; {runs} of the default .* (\d+) J", printed
+    )
     assert sums
     assert int(sums[1]) == pytest.approx(spent, abs=0.51)
-    assert int(sums[2]) == pytest.approx(2 * default, abs=0.51)
+    assert int(sums[2]) == pytest.approx(runs * default, abs=0.51)
     assert f"mean of {len(of_default)} runs" in printed
     own = [cost for size, _, _, cost in converged if size == 64]
     saved = re.search(r"Saved against the default so far: (-?\d+) J", printed)
     assert saved
-    assert int(saved[1]) == pytest.approx(2 * mean(own) - spent, abs=0.51)
+    ended = sum(trial[3] for trial in trials.values())  # without the run that was killed
+    assert int(saved[1]) == pytest.approx(runs * mean(own) - ended, abs=0.51)
     assert "press Enter" not in printed
-    path = tmp_path / "quickstart.sqlite3"
+    path = folder / "quickstart.sqlite3"
     with sqlite3.connect(path) as connection:
         specs = connection.execute("SELECT spec FROM jobs").fetchall()
     assert [json.loads(spec)["eta_knob"] for (spec,) in specs] == [1, 1]  # no time by the clock
     assert re.search(r"Energy by (nvml|rapl|cpu-estimate \(an estimate)", printed)
-
-
-def test_killed_with_its_service_it_goes_on_from_what_it_learned(tmp_path: Path) -> None:
-    with (tmp_path / "output").open("wb") as output:
-        process = psutil.Popen(command(tmp_path, runs=12), stdout=output, stderr=output)
-
-    def has_finished_a_trial() -> bool:
-        assert process.poll() is None, (tmp_path / "output").read_text()
-        return bool(finished(tmp_path))
-
-    wait_until(has_finished_a_trial)
-    family = [process, *process.children(recursive=True)]
-    assert len(family) == 3  # the example, gunicorn and its worker
-    for member in family:
-        member.kill()
-    psutil.wait_procs(family, timeout=LIMIT_S)
-    before = finished(tmp_path)
-
-    printed = quickstart(tmp_path, runs=1)
-
-    after = finished(tmp_path)
-    assert before.items() <= after.items()
-    assert len(after) > len(before)
-    known = re.search(r"continues after (\d+) trials", printed)
-    assert known
-    assert int(known[1]) >= len(before)
