@@ -27,7 +27,6 @@ from zeus_lightning import ZeusBSOCallback
 ROOT = Path(__file__).parents[2]
 DDP = [str(ROOT / "examples" / "digits_ddp.py")]
 TORCHRUN = ["torch.distributed.run", "--nproc-per-node=2", "--master-port={port}"]
-CLI = [sys.executable, "-m", "examples.lightning_cli.train", "fit"]
 CONFIG = ROOT / "examples" / "lightning_cli" / "config.yaml"
 
 
@@ -118,16 +117,22 @@ def test_huggingfaces_trainer_reports_on_two_processes_and_saves_its_trial(
     assert trainer["epoch"] == trial["epoch"] < 20  # the Trainer was stopped there
 
 
-def test_without_a_service_the_ranks_say_so_and_end(tmp_path: Path) -> None:
-    printed = run(sys.executable, *DDP, f"--url=http://127.0.0.1:{free_port()}", status=1)
+def test_without_a_service_the_example_says_so_and_ends() -> None:
+    """On one rank: `test_bso_distributed.py` shows that all raise it, and none waits."""
+    nobody = f"--url=http://127.0.0.1:{free_port()}"
+    printed = run(sys.executable, *DDP, nobody, "--devices=1", status=1)
     assert "start one with `zeus-service serve`" in printed
 
 
-def test_the_yaml_config_trains(service: ServiceProcess, tmp_path: Path) -> None:
+def test_the_yaml_config_trains(
+    service: ServiceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = yaml.safe_load(CONFIG.read_text())
     config["trainer"]["callbacks"][0]["init_args"]["url"] = service.url
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    run(*CLI, f"--config={tmp_path / 'config.yaml'}")
+    arguments = ["train", "fit", f"--config={tmp_path / 'config.yaml'}"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    runpy.run_module("examples.lightning_cli.train", run_name="__main__")
     (trial,) = trials(service.url, "digits-from-yaml")
     assert trial["outcome"] == "converged"
     assert trial["batch_size"] == config["data"]["batch_size"]

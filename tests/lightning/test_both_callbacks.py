@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -207,29 +205,20 @@ def test_an_error_of_either_ends_the_trial_and_restores_the_limit(
 
 
 def test_lightning_cli_builds_both_from_a_config_with_a_selector_class(
-    service: ServiceProcess, fake_gpus: FakeDriver, tmp_path: Path
+    service: ServiceProcess,
+    fake_gpus: FakeDriver,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     fake_gpus.gpus[0].set_load(1)
     config = Path(__file__).with_name("both_callbacks.yaml")
-    script = Path(__file__).with_name("cli_program.py")
-    done = subprocess.run(
-        [sys.executable, script, "fit", f"--config={config}"],
-        env={
-            **fake_gpus.env,
-            "PYTHONPATH": ":".join(sys.path),
-            "ZEUS_SERVER_URL": service.url,
-            "ZEUS_JOB_ID": f"cli-{tmp_path.name}",
-        },
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_S,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    printed = done.stdout + done.stderr
-    assert "* chosen by max-slowdown:1.5" in printed
-    assert "ended as converged" in printed
+    monkeypatch.setenv("ZEUS_SERVER_URL", service.url)
+    monkeypatch.setenv("ZEUS_JOB_ID", new_job())
+    monkeypatch.chdir(tmp_path)
+    LightningCLI(Net, ManyBatches, args=["fit", f"--config={config}"])
+    assert "* chosen by max-slowdown:1.5" in caplog.text
+    assert "ended as converged" in caplog.text
     assert (tmp_path / "profile.json").exists()
     assert fake_gpus.gpus[0].limit_mw == 300_000
 

@@ -40,7 +40,7 @@ LAUNCHERS: dict[str, tuple[dict[str, Any], int, int]] = {
 }
 WHEREVER = ("converges", "given-up", "bug", "memory-1")
 """The last one breaks the ranks' connection."""
-SPAWNED = ("converges", "memory-1")
+SPAWNED = ("converges",)
 """Each fit under `ddp_spawn` imports torch anew; errors pass to the parent as under `ddp_fork`."""
 AT_THE_SERVICE = (
     "converges@conflict",
@@ -160,7 +160,7 @@ def test_an_error_of_the_program_ends_the_trial_and_comes_through(run: Run) -> N
     assert outcomes(run.url, "bug") == ["errored"]
 
 
-@everywhere
+@unless_spawned
 def test_the_rank_that_runs_out_of_memory_reports_it_itself(run: Run) -> None:
     (trial,) = trials(run.url, "memory-1")
     assert trial["outcome"] == "out_of_memory"
