@@ -147,14 +147,16 @@ def test_sigterm_lets_the_requests_in_flight_finish(kind: str, tmp_path: Path) -
         jobs = f"{service.url}/api/v1/jobs"
         requests.post(jobs, json=spec_json(), timeout=LIMIT_S).raise_for_status()
         idle = requests.Session()
-        assert idle.get(jobs, timeout=LIMIT_S).ok  # and its connection is kept
+        if kind == "sqlite":  # once: it takes as long as the service keeps an idle connection
+            assert idle.get(jobs, timeout=LIMIT_S).ok
         with transaction() as connection:
             LockedJob.lock(connection, "job")
             starts = [
                 pool.submit(requests.post, f"{jobs}/job/trials", json={}, timeout=LIMIT_S)
                 for _ in range(4)
             ]
-            wait_until(lambda: unread_bytes_of_clients(service) == [0] * 5)
+            connections = 5 if kind == "sqlite" else 4
+            wait_until(lambda: unread_bytes_of_clients(service) == [0] * connections)
             assert not any(start.done() for start in starts)
             status = pool.submit(service.stop)
             wait_until(lambda: "Handling signal: term" in service.log.read_text())
