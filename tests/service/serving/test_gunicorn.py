@@ -250,19 +250,15 @@ def in_new_process(program: str) -> None:
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import zeus_service.serving.gunicorn, zeus_service.wsgi",
+def test_only_the_entry_points_of_serving_patch(database_url: str) -> None:
+    check = "from gevent import monkey; assert not monkey.is_anything_patched()"
+    programs = [
+        f"import os; os.environ['ZEUS_BSO_DATABASE_URL'] = {database_url!r}",
         "from zeus_service.cli import main; main(['--version'], standalone_mode=False)",
         "from zeus_service.cli import main; main(['jobs'], standalone_mode=False)",
-    ],
-)
-def test_only_the_entry_points_of_serving_patch(program: str, database_url: str) -> None:
-    in_new_process(
-        f"import os; os.environ['ZEUS_BSO_DATABASE_URL'] = {database_url!r}\n{program}\n"
-        "from gevent import monkey; assert not monkey.is_anything_patched()"
-    )
+        "import zeus_service.serving.gunicorn, zeus_service.wsgi",
+    ]
+    in_new_process(f"\n{check}\n".join([*programs, ""]))
 
 
 def test_a_patch_that_comes_after_psycopg_is_an_error() -> None:
