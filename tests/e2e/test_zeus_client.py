@@ -199,8 +199,8 @@ def test_zeus_users_train_a_small_job_on_one_rank_and_on_two(
             ]
 
 
-# These have runs that end in other ways, too: one job with a token on PostgreSQL, each run in a
-# process of its own, and one with two ranks and neither.
+# These have runs that end in other ways, too: one job with a token on PostgreSQL, in several
+# processes, and one with two ranks and neither.
 
 
 @pytest.mark.parametrize("database", POSTGRESQL)
@@ -221,14 +221,14 @@ def train_a_whole_job(url: str, fake_gpus: FakeDriver, other_gpus: FakeDriver) -
     with ZeusRun(url, fake_gpus) as run:
         assert (run.batch_size, run.started["trial_number"]) == (16, 1)
         run.converge(300)
-    assert run.status == 0
-    with ZeusRun(url, fake_gpus) as run:
+        run.again()
         assert run.batch_size == 8
         assert run.epoch(400, 0.5)["failed"] is None  # the next is expected past the bound of 600
         answer = run.epoch(400, 0.5)
         assert answer["finished"]
         assert "cost upper bound" in answer["failed"]
         assert "past the bound of 600 J" in answer["failed"]
+    assert run.status == 0
     with ZeusRun(url, fake_gpus) as run:
         assert run.batch_size == 32
         with ZeusRun(url, other_gpus) as concurrent:
@@ -248,13 +248,13 @@ def train_a_whole_job(url: str, fake_gpus: FakeDriver, other_gpus: FakeDriver) -
         assert "Train failed to converge within max_epoch" in run.epoch(60, 0.5)["failed"]
 
     # Round 2: from the cheapest survivor.
-    for batch_size, cost in ((32, 210), (16, 310)):
-        with ZeusRun(url, fake_gpus) as run:
+    with ZeusRun(url, fake_gpus) as run:
+        for batch_size, cost in ((32, 210), (16, 310)):
             assert run.batch_size == batch_size
             run.converge(cost)
+            run.again()
 
-    # Sampling: 32 costs 205 J give or take 5, 16 costs 303 J give or take 5.
-    with ZeusRun(url, fake_gpus) as run:
+        # Sampling: 32 costs 205 J give or take 5, 16 costs 303 J give or take 5.
         assert run.batch_size == 32
         run.converge(205)
     with ZeusRun(url, fake_gpus) as run:
