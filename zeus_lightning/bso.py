@@ -358,7 +358,8 @@ class ZeusBSOCallback(Callback):
             if isinstance(error, ZeusTrialFailed) and self._on_failure != "raise":
                 rank_zero_warn(f"zeus: {error.message}")
                 if self._on_failure == "exit":
-                    self._late_error = LateError(SystemExit(EXIT_TRY_AGAIN), self, trainer)
+                    ending = SystemExit(0 if _is_watched(trainer) else EXIT_TRY_AGAIN)
+                    self._late_error = LateError(ending, self, trainer)
             elif error is not None:
                 self._late_error = LateError(error, self, trainer)
 
@@ -382,6 +383,15 @@ class ZeusBSOCallback(Callback):
             with suppress(ZeusError):
                 end_at_once(TrialReporter(connect(self._url, self._token), record), outcome, reason)
                 self._shared.write(record)
+
+
+def _is_watched(trainer: Trainer) -> bool:
+    """Whether Lightning kills the process that has started this rank if this rank fails first.
+
+    No one else sees this rank's exit status; the exit status of that process is the run's.
+    """
+    environment = getattr(trainer.strategy, "cluster_environment", None)
+    return type(environment).__name__ == "LightningEnvironment" and trainer.local_rank > 0
 
 
 def _has_had_batches(trainer: Trainer) -> bool:

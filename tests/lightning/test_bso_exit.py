@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from lightning.pytorch import Callback
-from programs import Data, Net, Raise, outcomes, trainer, zeus
+from programs import Data, Net, Raise, new_job, outcomes, trainer, zeus
+from ranks import run_ranks
 from service_process import ServiceProcess
 
 
@@ -59,3 +62,12 @@ def test_any_other_end_is_what_it_was(service: ServiceProcess) -> None:
         with pytest.raises(type(error)) as ended:
             trainer(zeus(service.url, on_failure="exit"), Raise(error)).fit(Net(), Data())
         assert ended.value is error
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
+def test_two_ranks_end_with_it_too_whichever_ends_first(
+    service: ServiceProcess, tmp_path: Path, strategy: str
+) -> None:
+    job = {"ZEUS_JOB_ID": new_job()}
+    assert run_ranks(tmp_path, {"exits": service.url}, strategy=strategy, env=job) == 75
+    assert outcomes(service.url, job["ZEUS_JOB_ID"]) == ["not_converged"]

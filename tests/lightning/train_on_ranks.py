@@ -12,6 +12,7 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 import warnings
 from contextlib import suppress
@@ -97,6 +98,15 @@ class Endless(Callback):
         if trainer.current_epoch == 1:
             trainer.strategy.barrier()
             self.begun.touch()
+
+
+class EndsLast(Callback):
+    """Keeps rank zero from its end until Lightning's launcher has seen how the others ended."""
+
+    def teardown(self, trainer: Any, *args: Any, **arguments: Any) -> None:
+        observers = [each for each in threading.enumerate() if "observer" in each.name]
+        for each in observers:
+            each.join()
 
 
 class CpuSeconds(Callback):
@@ -289,6 +299,7 @@ SCENARIOS: dict[str, Any] = {
     ),
     "fails": lambda n, url: fit(n, url, Net((0.1,))),
     "fails-quietly": lambda n, url: fit(n, url, Net((0.1,)), on_failure="stop"),
+    "exits": lambda n, url: fit(n, url, Net((0.1,)), EndsLast(), on_failure="exit"),
     "without": lambda n, url: fit(n, url, Net(), strict=False),
     "too-large": lambda n, url: fit(
         n, url, Net(), data=DropsLast, batch_sizes=[16, 128], default_batch_size=128
