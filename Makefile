@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo quick test lint format docs figures constraints hashes
+.PHONY: help install demo quick test lint format docs figures notebook constraints hashes
 
 help:
 	@echo "make demo     train a small recurring job, and see it find its batch size: one to three minutes"
@@ -13,6 +13,7 @@ help:
 	@echo "make lint     ruff, mypy and import-linter"
 	@echo "make docs     build the documentation as a site, in build/site: some seconds"
 	@echo "make figures  draw the figures of docs, and take the pictures of the page"
+	@echo "make notebook execute the notebook of the examples: one minute"
 	@echo "make install  create .venv; the others do it themselves"
 
 install: $(STAMP)
@@ -55,6 +56,10 @@ figures: install
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[figures]'
 	$(BIN)/python docs/figures.py
 	$(BIN)/python docs/screenshots.py
+
+notebook: install
+	$(BIN)/jupytext --quiet --to ipynb examples/notebook/digits.py
+	$(BIN)/jupyter execute --inplace examples/notebook/digits.ipynb
 
 constraints:
 	rm -rf $(VENV)

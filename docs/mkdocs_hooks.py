@@ -21,6 +21,7 @@ LINKED = (
     "compose*.yaml",
     "docs/figures/*",
     "examples/**/*.py",
+    "examples/**/*.ipynb",
     "benchmarks/*.py",
     "deploy/**/*.yaml",
     "deploy/**/*.yml",
