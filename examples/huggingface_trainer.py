@@ -1,7 +1,8 @@
 """A recurring job of HuggingFace's Trainer; each run is one recurrence.
 
 A small BERT learns whether a sequence contains a token; it is made from a configuration, so that
-nothing is downloaded. Several processes: `torchrun --nproc-per-node=2`.
+nothing is downloaded. Several processes: `torchrun --nproc-per-node=2`. A run that was killed goes
+on with `--resume=huggingface-runs/checkpoint-8`, in as many processes as before.
 
 zeus-service serve &
 python examples/huggingface_trainer.py
@@ -27,7 +28,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from zeus_lightning import Recurrence, ZeusTrialFailed
+from zeus_lightning import Recurrence, ZeusError
 
 
 class ZeusCallback(TrainerCallback):
@@ -140,9 +141,9 @@ if __name__ == "__main__":
     options = parser.parse_args()
     try:
         run = train(options.url, options.folder, options.resume)
-    except ZeusTrialFailed as error:
+    except ZeusError as error:
         raise SystemExit(str(error)) from None
     ranks = PartialState()
     if ranks.is_main_process:
-        print(f"{run.outcome} with batch size {run.batch_size} at a cost of {run.cost} J")
+        print(f"{run.outcome} with batch size {run.batch_size} at a cost of {run.cost:.1f} J")
     ranks.destroy_process_group()  # its threads would abort the process now and then

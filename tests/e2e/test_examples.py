@@ -16,9 +16,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 from programs import trials
+from proxy import Proxy, Request
 from service_process import ServiceProcess, free_port
 from waiting import LIMIT_S
 
@@ -26,7 +28,7 @@ from zeus_lightning import ZeusBSOCallback
 
 ROOT = Path(__file__).parents[2]
 DDP = [str(ROOT / "examples" / "digits_ddp.py")]
-TORCHRUN = ["torch.distributed.run", "--nproc-per-node=2", "--master-port={port}"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
 CONFIG = ROOT / "examples" / "lightning_cli" / "config.yaml"
 
 
@@ -36,12 +38,18 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
         yield process
 
 
+def variables() -> dict[str, str]:
+    """The environment of a command, with a port at which its processes meet."""
+    port = str(free_port())
+    return {**os.environ, "COLUMNS": "120", "MASTER_PORT": port, "PET_MASTER_PORT": port}
+
+
 def run(*command: str, status: int = 0) -> str:
     """What a command prints."""
     result = subprocess.run(
         command,
         cwd=ROOT,
-        env={**os.environ, "COLUMNS": "120", "MASTER_PORT": str(free_port())},
+        env=variables(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -69,21 +77,11 @@ def printed_by(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     return printed
 
 
-@pytest.mark.parametrize(
-    "launcher",
-    [
-        pytest.param([sys.executable], id="python"),
-        pytest.param(
-            [sys.executable, "-m", *TORCHRUN],
-            id="torchrun",
-        ),
-    ],
-)
+@pytest.mark.parametrize("launcher", [[sys.executable], TORCHRUN], ids=["python", "torchrun"])
 def test_the_job_on_two_processes_is_one_trial(
     service: ServiceProcess, launcher: list[str]
 ) -> None:
     before = len(trials(service.url, "digits-on-2"))
-    launcher = [word.format(port=free_port()) for word in launcher]
     printed = run(*launcher, *DDP, f"--url={service.url}")
     after = trials(service.url, "digits-on-2")
     assert len(after) == before + 1
@@ -99,22 +97,35 @@ def test_a_loop_of_fabrics_on_two_processes_is_one_trial(service: ServiceProcess
     assert printed.count("converged at a cost of") == 1
 
 
-def test_huggingfaces_trainer_reports_on_two_processes_and_saves_its_trial(
+def test_a_killed_trainer_of_huggingfaces_is_resumed_on_two_processes_with_its_trial(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
-    launcher = [word.format(port=free_port()) for word in TORCHRUN]
+    def kill(request: Request) -> None:
+        if request.kind == "report" and request.body["epoch"] == 2:  # the first one is saved
+            family = psutil.Process(started[0].pid)
+            for process in (*family.children(recursive=True), family):
+                process.kill()
+
     program = str(ROOT / "examples" / "huggingface_trainer.py")
-    options = [f"--url={service.url}", f"--folder={tmp_path}"]
-    printed = run(sys.executable, "-m", *launcher, program, *options)
+    started: list[subprocess.Popen[bytes]] = []
+    with Proxy(service.url, instead=kill) as proxy:
+        options = [f"--url={proxy.url}", f"--folder={tmp_path}"]
+        started.append(subprocess.Popen([*TORCHRUN, program, *options], env=variables()))
+        started[0].wait(timeout=LIMIT_S)
+    (saved,) = tmp_path.rglob("zeus.json")
+    spent_j = json.loads(saved.read_text())["energy_j"]
+    (trial,) = trials(service.url, "huggingface-2")
+    assert trial["outcome"] is None
+
+    options = [f"--url={service.url}", f"--folder={tmp_path}", f"--resume={saved.parent}"]
+    printed = run(*TORCHRUN, program, *options)
+    assert printed.count("resuming trial 1 of job 'huggingface-2'") == 1
+    assert printed.count("converged with batch size 64 at a cost of") == 1
     (trial,) = trials(service.url, "huggingface-2")
     assert trial["outcome"] == "converged"
-    assert printed.count("converged with batch size 64 at a cost of") == 1
-    (saved,) = tmp_path.rglob("zeus.json")
-    record = json.loads(saved.read_text())["record"]
-    assert record["trial"]["trial_number"] == 1
-    assert record["report"]["epoch"] == trial["epoch"]
-    trainer = json.loads(saved.with_name("trainer_state.json").read_text())
-    assert trainer["epoch"] == trial["epoch"] < 20  # the Trainer was stopped there
+    assert trial["energy_j"] > spent_j > 0
+    (state,) = tmp_path.rglob("trainer_state.json")
+    assert json.loads(state.read_text())["epoch"] == trial["epoch"] < 20  # it was stopped there
 
 
 def test_without_a_service_the_example_says_so_and_ends() -> None:
