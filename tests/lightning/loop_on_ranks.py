@@ -20,13 +20,15 @@ import pynvml
 import pytest
 import torch
 from lightning.fabric import Fabric
-from programs import StepMeter
+from programs import StepMeter, outcomes
 
 from zeus_lightning import PowerLimit, Recurrence, ZeusError
 from zeus_lightning.power.restore import Record, records_folder
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under a shell's `&`
 FOLDER = Path(sys.argv[1])
+CHECKPOINT = FOLDER / "checkpoint.json"
+"""Of the scenario `endless`, once it trains."""
 JOB = {
     "target_metric": 0.9,
     "batch_sizes": [8, 16],
@@ -56,7 +58,9 @@ def loop(run: Recurrence, *metrics: float, endless: bool = False) -> int:
             if run.report(metric).stop:
                 return count
         if fabric.is_global_zero and endless:
-            (FOLDER / "endless.begun").touch()
+            writing = FOLDER / "checkpoint.writing"
+            writing.write_text(json.dumps(run.state_dict()))
+            writing.rename(CHECKPOINT)
         while endless:
             train(model)
     return len(metrics)
@@ -164,6 +168,15 @@ def scenario(name: str, url: str) -> dict[str, Any]:
                 runs_out_of_memory_on_one(url, name)
             case "endless":
                 loop(recurrence(url, os.environ["ZEUS_JOB_ID"]), 0.1, endless=True)
+            case "next":
+                run = recurrence(url, os.environ["ZEUS_JOB_ID"])
+                with run:
+                    seen["outcomes"] = outcomes(url, os.environ["ZEUS_JOB_ID"])
+                    run.report(0.95)
+            case "resumed":
+                state = json.loads(CHECKPOINT.read_text())
+                run = recurrence(url, os.environ["ZEUS_JOB_ID"], state=state)
+                loop(run, 0.95)
     except ZeusError as error:
         seen["error"] = [type(error).__name__, str(error)]
     return seen | {

@@ -12,6 +12,7 @@ import pytest
 from fake_nvml import FakeDriver
 from programs import new_job, outcomes, trials
 from ranks import DEADLINE_S, run_ranks, running_ranks, seen
+from service.jobs import let_leases_expire
 from service_process import ServiceProcess, free_port
 from waiting import wait_until
 
@@ -111,7 +112,26 @@ def test_an_error_on_rank_one_is_reported_by_it_and_ends_the_run(
 def test_ctrl_c_ends_the_trial_as_interrupted(service: ServiceProcess, tmp_path: Path) -> None:
     job = {"ZEUS_JOB_ID": new_job()}
     with running_ranks(tmp_path, {"endless": service.url}, script=SCRIPT, env=job) as (process,):
-        wait_until((tmp_path / "endless.begun").exists)
+        wait_until((tmp_path / "checkpoint.json").exists)
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(timeout=DEADLINE_S) != 0
     assert outcomes(service.url, job["ZEUS_JOB_ID"]) == ["interrupted"]
+
+
+def test_a_killed_run_is_lost_when_its_lease_ends_and_resumed_by_other_processes(
+    own_service: ServiceProcess, tmp_path: Path
+) -> None:
+    job = new_job()
+    processes: dict[str, Any] = {"script": SCRIPT, "env": {"ZEUS_JOB_ID": job}}
+    with running_ranks(tmp_path, {"endless": own_service.url}, **processes):
+        wait_until((tmp_path / "checkpoint.json").exists)
+    assert outcomes(own_service.url, job) == [None]  # SIGKILL leaves no time for a report
+    let_leases_expire(own_service.database_url)
+    scenarios = dict.fromkeys(["next", "resumed"], own_service.url)
+    assert run_ranks(tmp_path, scenarios, **processes) == 0
+    assert [rank["outcomes"] for rank in seen(tmp_path, "next")] == [["lost", None]] * 2
+    assert [rank["trial"] for rank in seen(tmp_path, "resumed")] == [1, 1]
+    first, second = trials(own_service.url, job)
+    assert first["outcome"] == second["outcome"] == "converged"
+    assert first["epoch"] == 2
+    assert first["energy_j"] == pytest.approx(2 * (12 + 6))
