@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -162,7 +163,8 @@ def run_job(runs: int, default_runs: int, folder: Path, console: Console) -> Non
                 add_row(table, "default", train(url, number, BASELINE_ID, policy="default"))
         summarize(url, console)
         if sys.stdin.isatty() and sys.stdout.isatty() and not os.environ.get("CI"):
-            console.input(f"\nSee the job at {url}/ until you press Enter. ")
+            with suppress(EOFError, KeyboardInterrupt):  # Ctrl-D and Ctrl-C end it, too
+                console.input(f"\nSee the job at {url}/ until you press Enter. ")
 
 
 def recur(url: str, run: int, known: int, table: Table) -> None:
@@ -213,9 +215,10 @@ def summarize(url: str, console: Console) -> None:
         f"{len(costs)} runs)."
     )
     runs, spent = len(converged), sum(trial["cost"] for trial in trials)
+    counted = "1 run" if runs == 1 else f"{runs} runs"
     console.print(
-        f"All {runs} runs, with what was tried and stopped, cost {spent:.0f} J together; {runs} of "
-        f"the default would cost {runs * default:.0f} J (ratio {spent / runs / default:.2f})."
+        f"With what was tried and stopped, {counted} cost {spent:.0f} J in all; with the default, "
+        f"{counted} would cost {runs * default:.0f} J (ratio {spent / runs / default:.2f})."
     )
     saved = requests.get(f"{url}/api/v1/jobs/{JOB_ID}/savings", timeout=10).json()["saved"]
     energy = saved["energy_j"]
@@ -261,7 +264,9 @@ def service(folder: Path) -> Iterator[str]:
         wait_for(f"http://{bind}/healthz", process, log_path)
         yield f"http://{bind}"
     finally:
-        process.terminate()
+        process.send_signal(
+            signal.SIGQUIT
+        )  # SIGTERM would wait for this process's idle connections
         process.wait()
 
 

@@ -8,12 +8,14 @@ import re
 import sqlite3
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import psutil
 import pytest
+import requests
 from waiting import LIMIT_S, wait_until
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.py"
@@ -129,7 +131,7 @@ def test_it_prints_each_run_and_a_best_batch_size(
     spent, default, runs = sum(costs_of_all(folder)), mean(of_default), len(converged)
     assert runs > 2
     sums = re.search(
-        rf"All {runs} runs, .* cost (\d+) J together; {runs} of the default .* (\d+) J", printed
+        rf" {runs} runs cost (\d+) J in all; .*, {runs} runs would cost (\d+) J", printed
     )
     assert sums
     assert int(sums[1]) == pytest.approx(spent, abs=0.51)
@@ -146,3 +148,43 @@ def test_it_prints_each_run_and_a_best_batch_size(
         specs = connection.execute("SELECT spec FROM jobs").fetchall()
     assert [json.loads(spec)["eta_knob"] for (spec,) in specs] == [1, 1]  # no time by the clock
     assert re.search(r"Energy by (nvml|rapl|cpu-estimate \(an estimate)", printed)
+
+
+@pytest.fixture(scope="module")
+def known_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a job that each test trains once more."""
+    return tmp_path_factory.mktemp("at_a_terminal")
+
+
+@pytest.mark.parametrize("key", [b"\n", b"\x03", b"\x04"], ids=["Enter", "Ctrl-C", "Ctrl-D"])
+def test_at_a_terminal_the_page_can_be_opened_until_a_key_ends_it(
+    known_job: Path, key: bytes
+) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "CI"}
+    env |= {"COLUMNS": "120", "TERM": "dumb"}
+    ours, its = os.openpty()
+    process = subprocess.Popen(
+        command(known_job, runs=1),
+        env=env,
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        preexec_fn=lambda: os.login_tty(its),  # the keys that end it are its terminal's
+    )
+    os.close(its)
+    printed = b""
+    with suppress(OSError):  # Linux's way to say that the other end is closed
+        while part := os.read(ours, 65536):
+            printed += part
+            asked = re.search(
+                rb"See the job at (http://[\d.:]+)/ until you press Enter\. $", printed
+            )
+            if asked:
+                url = asked[1].decode()
+                assert requests.get(url, timeout=LIMIT_S).ok
+                os.write(ours, key)
+    os.close(ours)
+    assert process.wait(timeout=LIMIT_S) == 0, printed.decode()
+    assert b"Traceback" not in printed
+    with pytest.raises(requests.ConnectionError):
+        requests.get(url, timeout=LIMIT_S)
