@@ -210,6 +210,22 @@ def test_a_power_profile_counts_for_the_runs_below_the_default_limit(app: Flask)
     assert savings.of_job("job", NO_RATES) == found
 
 
+def test_a_job_of_an_older_version_counts_by_the_profile_that_it_had(app: Flask) -> None:
+    register()
+    power_profiles.put("job", profile())
+    converge(120.0)
+    with transaction() as connection:
+        ledger = connection.execute(select(JOBS.c.ledger)).scalar_one()
+        del ledger["profile"], ledger["limits"]
+        older = {**ledger, "power": {"after": 0, "energy": 1.2, "time": 0.9}}
+        connection.execute(update(JOBS).values(ledger=older))
+    converge(100.0, power_limit_w=200.0, default_power_limit_w=300.0)
+    found = savings.of_job("job", NO_RATES)
+    assert found.expected is not None
+    assert found.expected.energy_j.estimate == pytest.approx(120.0)
+    assert found.power_limit is not None
+
+
 def test_a_run_that_ends_itself_counts_at_the_limit_of_its_reports(app: Flask) -> None:
     register()
     power_profiles.put("job", profile())

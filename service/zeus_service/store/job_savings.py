@@ -53,6 +53,13 @@ def first_savings(connection: Connection, spec: JobSpec) -> dict[str, Any]:
     of_job = SAVED_ON_DAYS.c.job_id == spec.job_id
     connection.execute(sa.delete(SAVED_ON_DAYS).where(of_job))
     values = no_savings(spec)
+    return {**values, "ledger": with_stored_profile(connection, spec, values["ledger"])}
+
+
+def with_stored_profile(
+    connection: Connection, spec: JobSpec, ledger: books.Ledger
+) -> books.Ledger:
+    """The ledger with the default's power profile, if one is stored that can be read."""
     query = select(POWER_PROFILES.c.profile).where(
         POWER_PROFILES.c.job_id == spec.job_id,
         POWER_PROFILES.c.batch_size == spec.default_batch_size,
@@ -60,6 +67,5 @@ def first_savings(connection: Connection, spec: JobSpec) -> dict[str, Any]:
     )
     with suppress(BrokenJob), reading("its power profile"):
         if (stored := connection.execute(query).scalar_one_or_none()) is not None:
-            profile = PowerProfile.model_validate(stored)
-            values["ledger"] = books.with_power_profile(spec, values["ledger"], profile)
-    return values
+            return books.with_power_profile(spec, ledger, PowerProfile.model_validate(stored))
+    return ledger

@@ -28,7 +28,12 @@ from zeus_service.store import leases, statements
 from zeus_service.store.clock import unix_now
 from zeus_service.store.damage import REBUILD, damaged_id, is_id, reading
 from zeus_service.store.job_numbers import NUMBERS, Numbers, wrong_numbers
-from zeus_service.store.job_savings import begin_savings_anew, first_savings, read_savings
+from zeus_service.store.job_savings import (
+    begin_savings_anew,
+    first_savings,
+    read_savings,
+    with_stored_profile,
+)
 from zeus_service.store.models import (
     CHECKPOINTS,
     EVENTS,
@@ -274,6 +279,8 @@ class LockedJob:
         self.ledger = self.stored.ledger
         if self.stored.savings_are_damaged:
             self.ledger = begin_savings_anew(connection, self.spec)
+        elif books.lacks_profile(row.ledger):
+            self.ledger = with_stored_profile(connection, self.spec, self.ledger)
         self._events: list[history.Event] = []
 
     @classmethod
