@@ -16,12 +16,14 @@ that were stopped early, each with what it would have spent in all: the mean of 
 distribution beyond where it was stopped. Without these the expectation would be too low. (One step
 of expectation maximization for each run: Dempster, Laird and Rubin, "Maximum likelihood from
 incomplete data via the EM algorithm", JRSS B 39, 1977.) Its error follows from Student's t
-distribution of the logarithm. The noise is the relative deviation between runs of one batch size,
-pooled over all batch sizes, since the default may have run once only; a weak prior, `PRIOR_DEGREES`
-deviations of size `PRIOR_NOISE`, stands in until runs have been repeated. Of a default that has not
-been tried, the policy's belief about its cost is the expectation; joules and seconds follow by
-their ratio to the cost in runs of the nearest batch size. A default that was tried and has never
-converged has no expectation, and the job's savings are unknown.
+distribution of the logarithm. A run that was stopped early counts there with the part of it that
+was seen, one less the variance of what is left over that of all runs: its Fisher information, where
+that of a run that converged is one. The noise is the relative deviation between runs of one batch
+size, pooled over all batch sizes, since the default may have run once only; a weak prior,
+`PRIOR_DEGREES` deviations of size `PRIOR_NOISE`, stands in until runs have been repeated. Of a
+default that has not been tried, the policy's belief about its cost is the expectation; joules and
+seconds follow by their ratio to the cost in runs of the nearest batch size. A default that was
+tried and has never converged has no expectation, and the job's savings are unknown.
 
 **Drift.** Surprises, deviations of log costs from the mean of their batch size, are added up in
 both directions. When a sum exceeds `DRIFT_THRESHOLD`, the job has changed, and a new *era* begins:
@@ -44,7 +46,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeGuard
 
 from pydantic import BaseModel, Field
 
@@ -78,6 +80,8 @@ DRIFT_RUNS = 3
 """A batch size's first runs are not added up."""
 MAX_ERAS = 16
 """Earlier eras are merged."""
+LEAST_SEEN = 1e-6
+"""Of the default's runs: a run that was stopped at once has taught nothing."""
 
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -87,6 +91,7 @@ _Numbers = tuple[_Number, _Number, _Number]
 
 class _Default(BaseModel):
     count: int
+    seen: _Number
     mean: _Numbers
 
 
@@ -141,7 +146,7 @@ def new_ledger() -> Ledger:
     return {
         "recurrences": 0,  # of this era, as all but `squares` and what follows
         "spent": [0.0] * 3,
-        "default": {"count": 0, "mean": [0.0] * 3},  # its converged runs, at the default limit
+        "default": {"count": 0, "seen": 0.0, "mean": [0.0] * 3},  # its runs, at the default limit
         "arms": {},  # {batch size: [runs, *means of their log amounts]}; see the module
         "squares": [0.0] * 3,  # of deviations from these means; of all eras
         "degrees": 0,  # of freedom of these squares
@@ -155,14 +160,21 @@ def new_ledger() -> Ledger:
 def checked(stored: object) -> Ledger:
     """Return a ledger that was stored; raise ValueError if it is none.
 
-    One from before reports carried power limits gets the default's profile when it is stored again.
+    In one of an earlier version, runs that were stopped early were seen whole; see `lacks_profile`.
     """
-    if isinstance(stored, dict) and "power" in stored:
+    if lacks_profile(stored):
         stored = {**new_ledger(), **stored}
         del stored["power"]
+    if isinstance(stored, dict) and isinstance(default := stored.get("default"), dict):
+        stored = {**stored, "default": {"seen": default.get("count"), **default}}
     _Stored.model_validate(stored)
     assert isinstance(stored, dict)
     return stored
+
+
+def lacks_profile(stored: object) -> TypeGuard[Ledger]:
+    """Whether a ledger was stored before reports carried power limits, without the profile."""
+    return isinstance(stored, dict) and "power" in stored
 
 
 def applied(spec: JobSpec, ledger: Ledger, state: State, event: Event) -> Ledger:
@@ -257,9 +269,9 @@ def noise(ledger: Ledger) -> tuple[Amounts, float]:
 
 def _of_runs(ledger: Ledger) -> Expectation:
     """From runs of the default that have converged, of which there is at least one."""
-    count, mean = ledger["default"]["count"], ledger["default"]["mean"]
+    seen, mean = max(ledger["default"]["seen"], LEAST_SEEN), ledger["default"]["mean"]
     deviations, degrees = noise(ledger)
-    relative = [lognormal.error(each / math.sqrt(count), degrees) for each in deviations]
+    relative = [lognormal.error(each / math.sqrt(seen), degrees) for each in deviations]
     error = [each * part for each, part in zip(mean, relative, strict=True)]
     return Expectation(_amounts(mean), _amounts(error), "runs")
 
@@ -355,7 +367,8 @@ def _with_run(
         at_limit = _at_default_limit(spec, ledger, amounts)
         step = _plus(at_limit, default["mean"], -1.0)
         mean = _plus(default["mean"], step, 1 / number)
-        ledger = {**ledger, "default": {"count": number, "mean": mean}}
+        seen = default["seen"] + 1 - unseen
+        ledger = {**ledger, "default": {"count": number, "seen": seen, "mean": mean}}
     return ledger
 
 

@@ -67,8 +67,10 @@ def prune(*, older_than_s: float, keep: int = 0) -> Dropped:
                     _drop_old_events(job, old, dropped)
             except NotFound:  # it was deleted meanwhile
                 continue
-            except (BrokenJob, IncompleteHistory) as error:  # its events stay; the others come next
+            except BrokenJob as error:  # its events stay; the others come next
                 logger.warning("%s", error.message)
+            except IncompleteHistory as error:
+                logger.warning("%s; `zeus-service rebuild` may close the gap", error.message)
         after = page[-1]
     give_space_back()
     return dropped
@@ -125,11 +127,12 @@ def rebuild(job_id: str) -> bool:
     corrected |= _savings_are_damaged(job_id) and _begin_savings_anew(job_id)
     try:
         return _fold_anew(job_id) and not corrected
-    except IncompleteHistory:
+    except IncompleteHistory as error:
         with suppress(BrokenJob):
             if _close_gap(job_id, *_checkpoint(job_id)):
                 return False
-        raise
+        text = f"{error.message}; runs go on from it, and a backup may have the event"
+        raise IncompleteHistory(text) from error
 
 
 def give_space_back() -> None:
@@ -327,8 +330,7 @@ def _fold(spec: JobSpec, point: Checkpoint, events: list[StoredEvent]) -> Checkp
 
 def _incomplete(job_id: str, sequence: int) -> IncompleteHistory:
     return IncompleteHistory(
-        f"event {sequence} of job {job_id!r} is missing, so its state stays as it is stored; "
-        f"{REBUILD}"
+        f"event {sequence} of job {job_id!r} is missing, so its state stays as it is stored"
     )
 
 

@@ -6,6 +6,7 @@ Numbers on the wire are strict: no strings, no booleans, no NaN, no infinity.
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -156,7 +157,18 @@ class JobSpec(BaseModel):
         }
 
 
+def _new_id(value: Any) -> Any:
+    if isinstance(value, str) and not re.fullmatch(JOB_ID_PATTERN, value):
+        raise ValueError(
+            "must be at most 255 letters from A to Z, digits, '.', '_', ':' and '-', and begin "
+            "with a letter or a digit"
+        )
+    return value
+
+
 class NewJob(JobSpec):
     """A recurring job, with an id that can stand in a path as it is."""
 
-    job_id: Annotated[str, Field(pattern=f"^{JOB_ID_PATTERN}$", max_length=255)]
+    job_id: Annotated[
+        str, BeforeValidator(_new_id), Field(pattern=f"^{JOB_ID_PATTERN}$", max_length=255)
+    ]

@@ -154,6 +154,30 @@ def test_a_run_that_was_stopped_early_counts_with_what_it_would_have_spent_in_al
     assert ledger.spent(job.ledger)[0] == 480.0  # what it has spent is what was spent
 
 
+def test_a_run_that_was_stopped_early_narrows_the_band_by_the_part_of_it_that_was_seen() -> None:
+    job = Job()
+    for energy_j in (90.0, 110.0):
+        job.run(32, energy_j, energy_j / 10)
+    logs = np.log([90.0, 110.0])
+    at = (math.log(80.0) - logs.mean()) / ledger.noise(job.ledger)[0][2]
+    _, unseen = lognormal.beyond(at, 1.0)
+    assert 0.5 < unseen < 1
+    job.run(32, 80.0, 8.0, "early_stopped")
+    (noise, _, _), degrees = ledger.noise(job.ledger)
+    wanted = math.expm1(lognormal.t_quantile(degrees) * noise / math.sqrt(3 - unseen))
+    assert job.expected.error[0] == pytest.approx(wanted * job.expected.mean[0])
+
+
+def test_a_run_that_was_stopped_at_once_does_not_narrow_the_band() -> None:
+    job = Job()
+    for energy_j in (90.0, 110.0):
+        job.run(32, energy_j, energy_j / 10)
+    before = job.expected
+    job.run(32, 1.0, 0.1, "early_stopped")
+    assert job.ledger["default"]["seen"] == pytest.approx(2.0)
+    assert job.expected.mean == pytest.approx(before.mean, rel=0.01)
+
+
 @pytest.mark.parametrize("policy", ["information_directed", "zeus"])
 def test_a_default_that_never_converges_has_no_expectation(policy: str) -> None:
     job = Job(spec(policy=policy))
@@ -236,6 +260,14 @@ def test_a_ledger_from_before_limits_were_reported_keeps_its_sums() -> None:
     job.ledger = ledger.checked({**was, "power": power})
     job.run(32, 100.0, 10.0, limits_w=(200.0, 300.0))
     assert job.saved.mean[0] == pytest.approx(0.0)
+
+
+def test_in_a_ledger_from_before_parts_of_runs_were_counted_each_is_whole() -> None:
+    job = Job()
+    for energy_j in (90.0, 110.0):
+        job.run(32, energy_j, 10.0)
+    default = {name: part for name, part in job.ledger["default"].items() if name != "seen"}
+    assert ledger.checked({**job.ledger, "default": default}) == job.ledger
 
 
 def test_a_job_that_has_become_dearer_is_compared_with_what_its_default_cost_before() -> None:

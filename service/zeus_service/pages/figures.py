@@ -36,7 +36,7 @@ from zeus_service.pages.plotting import (
     what_is_summed,
     what_is_thinned,
 )
-from zeus_service.pages.units import joules, significant, words
+from zeus_service.pages.units import joules, runs, significant, words
 from zeus_service.spec import JobSpec
 from zeus_service.store.series import MAX_POINTS, BatchSizeTrials, Thinned
 
@@ -59,7 +59,7 @@ def valley(job: Job, trials: BatchSizeTrials) -> Figure:
             | {"line": {"width": 0}, "hoverinfo": "skip", "name": "95 % band of the belief"}
         )
     if known:
-        text = [f"{arm.batch_size}: {joules(arm.mean)}, {arm.pulls} runs" for arm in known]
+        text = [f"{arm.batch_size}: {joules(arm.mean)}, {runs(arm.pulls)}" for arm in known]
         data.append(
             {"x": [arm.batch_size for arm in known], "mode": "lines+markers", "text": text}
             | {"y": rounded((arm.mean or 0) / factor for arm in known), "name": "belief"}
@@ -124,7 +124,7 @@ def costs(spec: JobSpec, trials: Thinned) -> Figure:
     layout = new_layout("run", f"cost ({unit})", log=is_wide(values))
     layout["legend"]["title"] = {"text": "batch size"}
     only_integers(layout, [row.trial_number for row in trials.rows])
-    summary = f"{trials.total:,} runs."
+    summary = f"{runs(trials.total)}."
     return figure_of(data, layout, what_is_thinned(trials, "No run has ended yet."), summary)
 
 

@@ -28,7 +28,17 @@ _environment = Environment(
 )
 _environment.filters |= {
     name: getattr(units, name)
-    for name in ("job_path", "joules", "number", "seconds", "percent", "iso", "utc", "words")
+    for name in (
+        "job_path",
+        "joules",
+        "number",
+        "seconds",
+        "percent",
+        "iso",
+        "utc",
+        "words",
+        "runs",
+    )
 }
 _environment.globals |= {
     "asset": assets.address,

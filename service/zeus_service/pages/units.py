@@ -11,6 +11,11 @@ _SPANS = ((86400, "d"), (3600, "h"), (60, "min"))
 NONE = "\N{EN DASH}"
 
 
+def runs(count: int) -> str:
+    """A number of runs: `1 run`, `1,200 runs`."""
+    return f"{count:,} run{'' if count == 1 else 's'}"
+
+
 def joules(value: float | None) -> str:
     """An energy or a cost with three significant digits: `12.3 kJ`."""
     if value is None or not math.isfinite(value):

@@ -55,6 +55,13 @@ def test_a_job_with_an_unsuited_value_is_refused_by_name(api: Api, field: str) -
     problem(api("GET", "/jobs/unsuited"), 404, "not_found")
 
 
+def test_a_job_id_that_is_none_is_refused_in_words(api: Api) -> None:
+    body = problem(api.raw("/jobs", json.dumps(spec_json(job_id="a/b"))), 422, "invalid")
+    (text,) = body["errors"]["job_id"]
+    assert "begin with a letter or a digit" in text
+    assert "[" not in text  # of a regular expression
+
+
 @pytest.mark.parametrize("field", ["sequence", "epoch", "time_s", "energy_j", "metric"])
 def test_a_report_with_an_unsuited_value_changes_nothing(
     api: Api, job: str, trial: str, field: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,15 +19,19 @@ from hypothesis import strategies as st
 from service.conftest import application
 from service.jobs import spec_json
 from sqlalchemy import update
+from werkzeug.datastructures import MultiDict
 from zeus_service import create_app, optimizer
 from zeus_service.config import Config
 from zeus_service.messages import Report, TrialEnd
-from zeus_service.pages import job_figures
+from zeus_service.pages import assets, job_figures
+from zeus_service.pages.routes import PARTS
 from zeus_service.spec import JobSpec
 from zeus_service.store import power_profiles, trial_list
+from zeus_service.store.job_list import JOB_STATES, SORTS
 from zeus_service.store.models import JOBS
 from zeus_service.store.series import MAX_POINTS
 from zeus_service.store.transactions import transaction
+from zeus_service.store.trial_list import OUTCOMES, RUNNING
 
 FIGURES = tuple(job_figures.FIGURES)
 
@@ -115,27 +120,50 @@ def test_what_does_not_exist_is_a_page_that_says_so(client: FlaskClient, address
     assert "Content-Security-Policy" in answer.headers
 
 
+def every_page_route(client: FlaskClient) -> list[str]:
+    """An address, at least one, of each route of the pages that is read."""
+    found = [*every_address(), "/figures/saved", "/sign-in", assets.address("page.css")]
+    routes = client.application.url_map
+    matched = {routes.bind("localhost").match(address)[0] for address in found}
+    every = [rule for rule in routes.iter_rules() if rule.endpoint.startswith("pages.")]
+    assert matched == {rule.endpoint for rule in every if "GET" in (rule.methods or ())}
+    return found
+
+
+NAMES = ["state", "sort", "order", "page", "upto", "outcome", "batch_size", "events_upto", "part"]
+SENSIBLE = ["asc", *JOB_STATES, *SORTS, *OUTCOMES, RUNNING, *itertools.chain(*PARTS.values())]
+VALUES = (
+    st.text(max_size=8) | st.sampled_from(["-1", "1e9", "²", "\0", "%", "../..", "é" * 400])
+).filter(lambda text: text not in SENSIBLE and not re.fullmatch("[0-9]+", text))
+"""What none of these takes."""
+
+
 def test_queries_that_make_no_sense_are_their_defaults(client: FlaskClient) -> None:
     add_job()
-    plain = {path: client.get(path).text for path in ("/", "/job/job", "/job/job/trial/1")}
-    values = st.text(max_size=8) | st.sampled_from(
-        ["-1", "0", "1e9", "9" * 30, "²", "\0", "%", "NaN", "list", "trials", "../..", "<"]
-    )
-    names = ["state", "sort", "order", "page", "upto", "outcome", "batch_size", "events_upto"]
+    timely = r'<time.*?</time>|name="csrf" value="[^"]*"'
+    plain = {path: client.get(path).text for path in every_page_route(client)}
 
-    @settings(max_examples=60, derandomize=True)
-    @given(st.sampled_from(sorted(plain)), st.sampled_from(names), values)
-    def check(path: str, name: str, value: str) -> None:
-        answer = client.get(path, query_string={name: value})
+    @settings(max_examples=150, derandomize=True)
+    @given(st.sampled_from(sorted(plain)), st.dictionaries(st.sampled_from(NAMES), VALUES))
+    def check(path: str, query: dict[str, str]) -> None:
+        answer = client.get(path, query_string=query)
         assert answer.status_code == 200
-        if not re.fullmatch("[0-9]+", value) and value not in ("desc", "asc"):
-            assert re.sub("<time.*?</time>", "", answer.text) == re.sub(
-                "<time.*?</time>", "", plain[path]
-            )
+        assert re.sub(timely, "", answer.text) == re.sub(timely, "", plain[path])
 
     check()
-    for text in ("\0", "%_\\", "é" * 400):
-        assert client.get("/", query_string={"q": text, "part": text}).status_code == 200
+
+
+def test_no_query_is_an_error_of_the_service(client: FlaskClient) -> None:
+    add_job()
+    values = VALUES | st.integers().map(str) | st.sampled_from(["9" * 30, *SENSIBLE])
+    query = st.lists(st.tuples(st.sampled_from([*NAMES, "q", "next"]) | st.text(), values))
+
+    @settings(max_examples=150, derandomize=True)
+    @given(st.sampled_from(every_page_route(client)), query)
+    def check(path: str, query: list[tuple[str, str]]) -> None:
+        assert client.get(path, query_string=MultiDict(query)).status_code == 200
+
+    check()
 
 
 @pytest.mark.parametrize("address", ["/?part=list", "/job/job?part=trials", *every_address()[4:]])
