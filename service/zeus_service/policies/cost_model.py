@@ -138,7 +138,7 @@ class Belief:
         _, count, features = self.factors.shape
         of_features = rng.standard_normal((size, features))
         draws = np.sqrt(self.own)[group] * rng.standard_normal((size, count))
-        for each in range(len(self.factors)):
+        for each in np.unique(group):
             draws[group == each] += of_features[group == each] @ self.factors[each].T
         return self.means[component] + draws, self.noises[group][:, None]
 
@@ -196,12 +196,14 @@ def _part(
     posterior = np.diag(prior) + (features.T * precision[:, None, :]) @ features
     above_shape = np.where(seen, evidence.mean_log_cost - shapes, 0)
     projected = (above_shape * precision[:, None, :]) @ features
-    coefficients = np.linalg.solve(posterior, projected.transpose(0, 2, 1)).transpose(0, 2, 1)
-    misfit = precision @ np.square(above_shape).T - (projected * coefficients).sum(axis=2)
+    # The inverse of the posterior precision is `triangles @ triangles^T`.
+    triangles = np.linalg.inv(np.linalg.cholesky(posterior)).transpose(0, 2, 1)
+    whitened = projected @ triangles
+    misfit = precision @ np.square(above_shape).T - np.square(whitened).sum(axis=2)
     degrees_of_freedom = evidence.degrees_of_freedom + seen.sum()
     log_likelihood = -0.5 * (
         misfit
-        + np.linalg.slogdet(posterior)[1][:, None]
+        - 2 * np.log(np.diagonal(triangles, axis1=1, axis2=2)).sum(axis=1, keepdims=True)
         + np.log1p(weight * rough**2 / variances).sum(axis=1, keepdims=True)
         + degrees_of_freedom * np.log(variances)
         + evidence.sum_of_squares / variances
@@ -211,9 +213,9 @@ def _part(
     group, shape = likely.nonzero()
     log_likelihood = log_likelihood[likely]
     alone = rough**2 * precision  # the share of a batch size's own deviation that is believed
+    coefficients = whitened @ triangles.transpose(0, 2, 1)
     smooth = coefficients[likely] @ features.T
     means = shapes[shape] + smooth + alone[group] * (above_shape[shape] - smooth)
-    triangles = np.linalg.inv(np.linalg.cholesky(posterior)).transpose(0, 2, 1)
     factors = (1 - alone)[:, :, None] * (features @ triangles)
     own = rough**2 * (1 - alone)
 

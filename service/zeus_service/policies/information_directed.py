@@ -29,6 +29,7 @@ for each later verdict.
 """
 
 import math
+from itertools import accumulate
 from statistics import NormalDist
 
 import numpy as np
@@ -341,21 +342,18 @@ def _why_given_up(spec: JobSpec, state: State) -> list[str]:
     ]
 
 
-def _exceeds_memory(spec: JobSpec, state: State) -> NDArray[np.bool_]:
+def _exceeds_memory(spec: JobSpec, state: State) -> list[bool]:
     """Whether a batch size is too large for the memory, and bad luck unlikely to be the cause.
 
     Without a limit, each try runs out of memory as often as those of batch sizes that are known to
     fit. Above these, all tries up to this batch size have run out of memory, if any has.
     """
-    failures, pulls = np.array(state["out_of_memory"]), np.array(state["pulls"])
-    fits = np.array(spec.batch_sizes) <= state["fits"]
-    others = PRIOR_FAILURES + failures[fits].sum()
-    rate = others / (PRIOR_FAILURES + PRIOR_SUCCESSES + pulls[fits].sum())
-    in_a_row = np.where(fits, 0, failures).cumsum()
-    result: NDArray[np.bool_] = (in_a_row >= OUT_OF_MEMORY_TO_GIVE_UP) & (
-        rate**in_a_row <= BAD_LUCK
-    )
-    return result
+    tries = list(zip(spec.batch_sizes, state["out_of_memory"], state["pulls"], strict=True))
+    fitting = [(failures, pulls) for size, failures, pulls in tries if size <= state["fits"]]
+    others = PRIOR_FAILURES + sum(failures for failures, _ in fitting)
+    rate = others / (PRIOR_FAILURES + PRIOR_SUCCESSES + sum(pulls for _, pulls in fitting))
+    in_a_row = accumulate(failures if size > state["fits"] else 0 for size, failures, _ in tries)
+    return [n >= OUT_OF_MEMORY_TO_GIVE_UP and rate**n <= BAD_LUCK for n in in_a_row]
 
 
 def _discounted(spec: JobSpec, state: State) -> State:

@@ -46,21 +46,25 @@ def turn(
     Raises:
         Contended: `max_waiting` others wait already, or this one has waited for `timeout_s`.
     """
-    called = threading.Event()
+    called = None
     room = at_once if callable(at_once) else lambda: at_once
     with _mutex:
         queue = _queues.setdefault(key, _Queue())
-        if len(queue.waiting) >= max_waiting and queue.inside >= room():
+        if not queue.waiting and queue.inside < room():
+            queue.inside += 1
+        elif len(queue.waiting) >= max_waiting and queue.inside >= room():
             raise Contended("too many requests wait for this; send this one again")
-        queue.waiting.append(called)
-        queue.let_in(room)
+        else:
+            called = threading.Event()
+            queue.waiting.append(called)
+            queue.let_in(room)
     try:
-        if not called.wait(max(0.0, timeout_s)):
+        if called is not None and not called.wait(max(0.0, timeout_s)):
             raise Contended("other requests took too long; send this one again")
         yield
     finally:
         with _mutex:
-            if not called.is_set():  # its time is up, or its thread or greenlet is being ended
+            if called is not None and not called.is_set():  # its time is up, or it is being ended
                 queue.waiting.remove(called)
             else:
                 queue.inside -= 1

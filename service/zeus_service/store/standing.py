@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Row
@@ -60,7 +60,7 @@ class Standing:
 
     def columns(self) -> dict[str, Any]:
         """The values of `COLUMNS`."""
-        return asdict(self)
+        return dict(vars(self))
 
 
 def stage_and_best(spec: JobSpec, state: State) -> dict[str, Any]:

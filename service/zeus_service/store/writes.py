@@ -7,7 +7,7 @@ instead of five.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import sqlalchemy as sa
@@ -141,6 +141,7 @@ def bind_values(table: TableClause, values: Mapping[str, Any]) -> dict[str, Any]
     return {_parameter(table, column): value for column, value in values.items()}
 
 
+@cache
 def _parameter(table: TableClause, column: str) -> str:
     """The name of the bound parameter for the new value of a column.
 
