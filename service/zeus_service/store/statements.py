@@ -13,6 +13,7 @@ use its value as that column's new value.
 
 from sqlalchemy import and_, bindparam, select, update
 
+from zeus_service.messages import Trial
 from zeus_service.store import leases
 from zeus_service.store.models import EVENTS, JOBS, REPORTS, SAVED_ON_DAYS, TRIALS
 from zeus_service.store.standing import COLUMNS
@@ -32,8 +33,10 @@ _ADVANCED = ("state", "cost_bound", "trials", "events", "updated_at", "ledger", 
 
 JOB = select(JOBS).where(JOBS.c.job_id == bindparam("this_job"))
 TRIAL = select(TRIALS).where(_THIS_TRIAL)
-TRIAL_WITH_JOB = TRIAL.add_columns(JOBS.c.spec, JOBS.c.cost_bound).join(
-    JOBS, JOBS.c.job_id == TRIALS.c.job_id
+TRIAL_WITH_JOB = (
+    select(*TRIALS.c[tuple(Trial.model_fields)], JOBS.c.spec, JOBS.c.cost_bound)
+    .join(JOBS, JOBS.c.job_id == TRIALS.c.job_id)
+    .where(_THIS_TRIAL)
 )
 REPORT = select(REPORTS).where(
     REPORTS.c.job_id == bindparam("this_job"),
