@@ -184,6 +184,15 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
         yield service
 
 
+def test_doctor_says_that_no_limit_is_set_without_a_gpu(fake_gpus: FakeDriver) -> None:
+    assert "power limit host" not in doctor("--power-limit")[1]
+    fake_gpus.unload()
+    assert "power limit host" not in doctor()[1]
+    works, details = doctor("--power-limit")[1]["power limit host"]
+    assert works == "-"
+    assert "does nothing" in details
+
+
 def test_doctor_names_the_meter_that_auto_takes(
     fake_gpus: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
