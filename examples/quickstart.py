@@ -260,13 +260,14 @@ def service(folder: Path) -> Iterator[str]:
             stderr=log,
             start_new_session=True,  # Ctrl-C ends the run first, which reports that to the service
         )
+    end_with = signal.SIGTERM
     try:
         wait_for(f"http://{bind}/healthz", process, log_path)
+        # From here on, SIGTERM would wait for this process's idle connections.
+        end_with = signal.SIGQUIT
         yield f"http://{bind}"
     finally:
-        process.send_signal(
-            signal.SIGQUIT
-        )  # SIGTERM would wait for this process's idle connections
+        process.send_signal(end_with)
         process.wait()
 
 

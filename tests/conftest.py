@@ -21,7 +21,7 @@ pytest_plugins = [
 # each other in circles take ten times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Tests fork processes that train from a server that has imported Lightning: that takes seconds.
+# Importing Lightning takes seconds. This server does so once; processes that train are its forks.
 multiprocessing.set_forkserver_preload(["lightning.pytorch"])
 
 # how fast examples are made and tried is the machine's affair, and others use it too

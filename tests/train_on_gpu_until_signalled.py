@@ -15,8 +15,8 @@ from programs import Net, trainer
 from zeus_lightning import PowerLimit, ZeusPowerLimitCallback
 
 
-class SetOnceProfiled(Callback):
-    """Sets an event once all limits are measured."""
+class SetWhenProfiled(Callback):
+    """Sets an event when all limits are measured."""
 
     def __init__(self, callback: ZeusPowerLimitCallback, begun: Event) -> None:
         self.callback = callback
@@ -32,7 +32,7 @@ def train_on_gpu(library: Path, index: int, begun: Event) -> None:
     """Train with the callback on the GPU of an NVML index."""
     load(library)
     callback = power(meter=f"nvml:{index}", step_w=100)
-    others = (SetOnceProfiled(callback, begun),)
+    others = (SetWhenProfiled(callback, begun),)
     trainer(callback, *others, max_epochs=-1).fit(Net(), ManyBatches(10_000))
 
 

@@ -86,7 +86,8 @@ class ZeusBSOCallback(Callback):
             trains with the default batch size, with a warning and without a trial.
         on_failure: `raise`: a failed batch size is a `ZeusTrialFailed` as `fit` ends. `stop`: `fit`
             returns with a warning; see `outcome`. `exit`: the process ends with exit status 75,
-            by which a scheduler recognizes a run to launch again; out of memory, too.
+            by which a scheduler recognizes a run to launch again; out of memory, too. With several
+            ranks, see docs/recurring.md.
 
     Raises:
         ZeusConfigError: An argument or the training program is invalid; raised before the first
@@ -386,9 +387,10 @@ class ZeusBSOCallback(Callback):
 
 
 def _is_watched(trainer: Trainer) -> bool:
-    """Whether Lightning kills the process that has started this rank if this rank fails first.
+    """Whether Lightning may watch this rank's process, and kill rank zero if it fails first.
 
-    No one else sees this rank's exit status; the exit status of that process is the run's.
+    Rank zero's exit status is that of the run then. Ranks that something else has started with
+    `LOCAL_RANK` look the same.
     """
     environment = getattr(trainer.strategy, "cluster_environment", None)
     return type(environment).__name__ == "LightningEnvironment" and trainer.local_rank > 0

@@ -140,7 +140,9 @@ def _findings(meter: str, *, power_limit: bool, url: str | None) -> Iterator[Fin
         details = "no NVIDIA driver, or no GPU; a container needs `--gpus all`"
         yield Finding("driver", "host", False, details, needed=kind == "nvml")
         if power_limit and kind != "amd":
-            idle = "none is set without an NVIDIA GPU: ZeusPowerLimitCallback warns and does nothing"
+            idle = (
+                "none is set without an NVIDIA GPU: ZeusPowerLimitCallback warns and does nothing"
+            )
             yield Finding("power limit", "host", False, idle, needed=False)
     yield from _amd_findings(named, zeusd, needed=kind == "amd", set_limits=power_limit)
     yield _apple(needed=kind == "apple")

@@ -28,6 +28,7 @@ import warnings
 
 warnings.filterwarnings("ignore")  # such as that there are no widgets for progress bars
 
+import atexit
 import logging
 import os
 import socket
@@ -73,6 +74,7 @@ with (folder / "service.log").open("wb") as log:
         stdout=log,
         stderr=log,
     )
+atexit.register(service.kill)  # if a cell fails, the last one does not end it
 url = f"http://{address}"
 
 
@@ -233,8 +235,8 @@ plt.show()
 # there is a batch size of lowest cost, which differs from one network, data set and device to the
 # next. The service looks for it while the job does its work, so it spends little on batch sizes
 # that are unlikely to be the best: those without a point were never tried. Runs of one batch size
-# differ by their random numbers, which is why the service tries neighbors of the best one
-# repeatedly.
+# differ by their random numbers, which is why the service may try neighbors of the best one
+# again.
 
 # %%
 figure, axes = plt.subplots(figsize=(8, 3.5))

@@ -17,11 +17,11 @@ distribution beyond where it was stopped. Without these the expectation would be
 of expectation maximization for each run: Dempster, Laird and Rubin, "Maximum likelihood from
 incomplete data via the EM algorithm", JRSS B 39, 1977.) Its error follows from Student's t
 distribution of the logarithm. A run that was stopped early counts there with the part of it that
-was seen, one less the variance of what is left over that of all runs: its Fisher information, where
-that of a run that converged is one. The noise is the relative deviation between runs of one batch
-size, pooled over all batch sizes, since the default may have run once only; a weak prior,
-`PRIOR_DEGREES` deviations of size `PRIOR_NOISE`, stands in until runs have been repeated. Of a
-default that has not been tried, the policy's belief about its cost is the expectation; joules and
+was seen: one, less the variance of the logarithm of what it would have spent in all, given where it
+was stopped, over that of all runs (the observed Fisher information of a censored value). The noise
+is the relative deviation between runs of one batch size, pooled over all batch sizes, since the
+default may have run once only; a weak prior, `PRIOR_DEGREES` deviations of size `PRIOR_NOISE`,
+stands in until runs have been repeated. Of a default that has not been tried, the policy's belief about its cost is the expectation; joules and
 seconds follow by their ratio to the cost in runs of the nearest batch size. A default that was
 tried and has never converged has no expectation, and the job's savings are unknown.
 
@@ -81,7 +81,7 @@ DRIFT_RUNS = 3
 MAX_ERAS = 16
 """Earlier eras are merged."""
 LEAST_SEEN = 1e-6
-"""Of the default's runs: a run that was stopped at once has taught nothing."""
+"""A lower bound of what was seen of the default's runs, by which the error is divided."""
 
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -160,7 +160,8 @@ def new_ledger() -> Ledger:
 def checked(stored: object) -> Ledger:
     """Return a ledger that was stored; raise ValueError if it is none.
 
-    In one of an earlier version, runs that were stopped early were seen whole; see `lacks_profile`.
+    In one of an earlier version, each run counts as seen whole; for what else it lacks, see
+    `lacks_profile`.
     """
     if lacks_profile(stored):
         stored = {**new_ledger(), **stored}

@@ -160,8 +160,8 @@ class JobSpec(BaseModel):
 def _new_id(value: Any) -> Any:
     if isinstance(value, str) and not re.fullmatch(JOB_ID_PATTERN, value):
         raise ValueError(
-            "must be at most 255 letters from A to Z, digits, '.', '_', ':' and '-', and begin "
-            "with a letter or a digit"
+            "must be at most 255 letters (A-Z, a-z), digits, '.', '_', ':' and '-', and begin with "
+            "a letter or a digit"
         )
     return value
 

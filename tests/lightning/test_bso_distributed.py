@@ -40,7 +40,7 @@ LAUNCHERS: dict[str, tuple[dict[str, Any], int, int]] = {
 }
 WHEREVER = ("converges", "given-up", "bug", "memory-1")
 """The last one breaks the ranks' connection."""
-SPAWNED = ("converges",)
+SPAWNED = ("converges", "memory-1")
 """Each fit under `ddp_spawn` imports torch anew; errors pass to the parent as under `ddp_fork`."""
 AT_THE_SERVICE = (
     "converges@conflict",

@@ -105,6 +105,8 @@ class EndsLast(Callback):
 
     def teardown(self, trainer: Any, *args: Any, **arguments: Any) -> None:
         observers = [each for each in threading.enumerate() if "observer" in each.name]
+        if type(trainer.strategy.launcher).__name__ == "_SubprocessScriptLauncher":
+            assert observers or trainer.local_rank
         for each in observers:
             each.join()
 

@@ -76,8 +76,8 @@ class PowerArguments(TypedDict, total=False):
 def read_arguments(arguments: PowerArguments) -> PowerOptions:
     """Check arguments; an invalid one raises a `ZeusConfigError`, an unknown one a `TypeError`."""
     options: dict[str, Any] = dict(arguments)
-    for name in options.keys() - PowerArguments.__annotations__.keys():
-        raise TypeError(f"PowerLimit has no argument {name!r}")
+    if unknown := sorted(options.keys() - PowerArguments.__annotations__.keys()):
+        raise TypeError(f"PowerLimit has no argument {unknown[0]!r}")
     of_profiler = {each.name for each in fields(ProfilerSettings)} & set(options)
     options["profiler"] = ProfilerSettings(**{name: options.pop(name) for name in of_profiler})
     if "selector" in options:

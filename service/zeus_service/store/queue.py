@@ -64,7 +64,8 @@ def turn(
         yield
     finally:
         with _mutex:
-            if called is not None and not called.is_set():  # its time is up, or it is being ended
+            # its time is up, or its thread or greenlet is being ended
+            if called is not None and not called.is_set():
                 queue.waiting.remove(called)
             else:
                 queue.inside -= 1

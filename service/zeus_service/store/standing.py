@@ -60,7 +60,7 @@ class Standing:
 
     def columns(self) -> dict[str, Any]:
         """The values of `COLUMNS`."""
-        return dict(vars(self))
+        return {name: getattr(self, name) for name in COLUMNS}
 
 
 def stage_and_best(spec: JobSpec, state: State) -> dict[str, Any]:
