@@ -21,9 +21,10 @@ was seen: one, less the variance of the logarithm of what it would have spent in
 was stopped, over that of all runs (the observed Fisher information of a censored value). The noise
 is the relative deviation between runs of one batch size, pooled over all batch sizes, since the
 default may have run once only; a weak prior, `PRIOR_DEGREES` deviations of size `PRIOR_NOISE`,
-stands in until runs have been repeated. Of a default that has not been tried, the policy's belief about its cost is the expectation; joules and
-seconds follow by their ratio to the cost in runs of the nearest batch size. A default that was
-tried and has never converged has no expectation, and the job's savings are unknown.
+stands in until runs have been repeated. Of a default that has not been tried, the policy's belief
+about its cost is the expectation; joules and seconds follow by their ratio to the cost in runs of
+the nearest batch size. A default that was tried and has never converged has no expectation, and the
+job's savings are unknown.
 
 **Drift.** Surprises, deviations of log costs from the mean of their batch size, are added up in
 both directions. When a sum exceeds `DRIFT_THRESHOLD`, the job has changed, and a new *era* begins:
