@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import sqlite3
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import pexpect
 import psutil
 import pytest
 import requests
@@ -150,41 +151,26 @@ def test_it_prints_each_run_and_a_best_batch_size(
     assert re.search(r"Energy by (nvml|rapl|cpu-estimate \(an estimate)", printed)
 
 
-@pytest.fixture(scope="module")
-def known_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a job that each test trains once more."""
-    return tmp_path_factory.mktemp("at_a_terminal")
-
-
-@pytest.mark.parametrize("key", [b"\n", b"\x03", b"\x04"], ids=["Enter", "Ctrl-C", "Ctrl-D"])
-def test_at_a_terminal_the_page_can_be_opened_until_a_key_ends_it(
-    known_job: Path, key: bytes
-) -> None:
+@pytest.mark.parametrize("key", ["\n", "\x03", "\x04"], ids=["Enter", "Ctrl-C", "Ctrl-D"])
+@pytest.mark.usefixtures("printed")
+def test_at_a_terminal_the_page_can_be_opened_until_a_key_ends_it(folder: Path, key: str) -> None:
+    """The job has learned; it trains once more."""
     env = {name: value for name, value in os.environ.items() if name != "CI"}
     env |= {"COLUMNS": "120", "TERM": "dumb"}
-    ours, its = os.openpty()
-    process = subprocess.Popen(
-        command(known_job, runs=1),
-        env=env,
-        stdin=its,
-        stdout=its,
-        stderr=its,
-        preexec_fn=lambda: os.login_tty(its),  # the keys that end it are its terminal's
-    )
-    os.close(its)
-    printed = b""
-    with suppress(OSError):  # Linux's way to say that the other end is closed
-        while part := os.read(ours, 65536):
-            printed += part
-            asked = re.search(
-                rb"See the job at (http://[\d.:]+)/ until you press Enter\. $", printed
-            )
-            if asked:
-                url = asked[1].decode()
-                assert requests.get(url, timeout=LIMIT_S).ok
-                os.write(ours, key)
-    os.close(ours)
-    assert process.wait(timeout=LIMIT_S) == 0, printed.decode()
-    assert b"Traceback" not in printed
+    program, *arguments = command(folder, runs=1)
+    demo = pexpect.spawn(program, arguments, env=env, timeout=LIMIT_S, encoding="utf-8")
+    demo.logfile_read = io.StringIO()
+    demo.expect(r"See the job at (http://[\d.:]+)/ until you press Enter\. ")
+    url = demo.match[1]
+    assert requests.get(url, timeout=LIMIT_S).ok
+    demo.send(key)
+    # Python may notice a signal that arrives just before it reads from a terminal at the next key.
+    if demo.expect([pexpect.EOF, pexpect.TIMEOUT], timeout=60):
+        demo.send(key)
+        demo.expect(pexpect.EOF)
+    demo.close()
+    shown = demo.logfile_read.getvalue()
+    assert demo.exitstatus == 0, shown
+    assert "Traceback" not in shown
     with pytest.raises(requests.ConnectionError):
         requests.get(url, timeout=LIMIT_S)

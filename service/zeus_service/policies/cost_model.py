@@ -138,7 +138,7 @@ class Belief:
         _, count, features = self.factors.shape
         of_features = rng.standard_normal((size, features))
         draws = np.sqrt(self.own)[group] * rng.standard_normal((size, count))
-        for each in np.unique(group):
+        for each in set(group.tolist()):
             draws[group == each] += of_features[group == each] @ self.factors[each].T
         return self.means[component] + draws, self.noises[group][:, None]
 
