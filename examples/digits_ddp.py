@@ -12,6 +12,7 @@ of the job, and a run whose batch size did not pay ends with a message and exit 
 from __future__ import annotations
 
 import argparse
+import os
 
 import lightning as L  # noqa: N812  (as Lightning's own documentation has it)
 import torch
@@ -23,7 +24,8 @@ from zeus_lightning import ZeusBSOCallback, ZeusError
 def main() -> None:
     """Train once."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--url", default="http://127.0.0.1:8765", help="the service")
+    url = os.environ.get("ZEUS_SERVER_URL", "http://127.0.0.1:8765")
+    parser.add_argument("--url", default=url, help="the service")
     parser.add_argument("--devices", type=int, default=2, help="processes on each node")
     parser.add_argument("--nodes", type=int, default=1)
     options = parser.parse_args()

@@ -7,6 +7,7 @@ python examples/fabric_loop.py --devices=2
 from __future__ import annotations
 
 import argparse
+import os
 
 import torch
 from lightning.fabric import Fabric
@@ -53,7 +54,8 @@ def train(fabric: Fabric, url: str) -> Recurrence:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--url", default="http://127.0.0.1:8765", help="the service")
+    url = os.environ.get("ZEUS_SERVER_URL", "http://127.0.0.1:8765")
+    parser.add_argument("--url", default=url, help="the service")
     parser.add_argument("--devices", type=int, default=1)
     options = parser.parse_args()
     fabric = Fabric(devices=options.devices, strategy="ddp" if options.devices > 1 else "auto")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,8 @@ def train(url: str, folder: Path, resume: Path | None = None) -> Recurrence:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--url", default="http://127.0.0.1:8765", help="the service")
+    url = os.environ.get("ZEUS_SERVER_URL", "http://127.0.0.1:8765")
+    parser.add_argument("--url", default=url, help="the service")
     parser.add_argument("--folder", type=Path, default=Path("huggingface-runs"))
     parser.add_argument("--resume", type=Path, help="a checkpoint's folder")
     options = parser.parse_args()

@@ -44,12 +44,12 @@ def variables() -> dict[str, str]:
     return {**os.environ, "COLUMNS": "120", "MASTER_PORT": port, "PET_MASTER_PORT": port}
 
 
-def run(*command: str, status: int = 0) -> str:
-    """What a command prints."""
+def run(*command: str, status: int = 0, **env: str) -> str:
+    """What a command prints, with these variables beside this process's."""
     result = subprocess.run(
         command,
         cwd=ROOT,
-        env=variables(),
+        env=variables() | env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -91,7 +91,7 @@ def test_the_job_on_two_processes_is_one_trial(
 
 def test_a_loop_of_fabrics_on_two_processes_is_one_trial(service: ServiceProcess) -> None:
     loop = str(ROOT / "examples" / "fabric_loop.py")
-    printed = run(sys.executable, loop, f"--url={service.url}", "--devices=2")
+    printed = run(sys.executable, loop, "--devices=2", ZEUS_SERVER_URL=service.url)
     (trial,) = trials(service.url, "digits-fabric-2")
     assert trial["outcome"] == "converged"
     assert printed.count("converged at a cost of") == 1
