@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -158,16 +159,20 @@ def test_at_a_terminal_the_page_can_be_opened_until_a_key_ends_it(folder: Path, 
     env = {name: value for name, value in os.environ.items() if name != "CI"}
     env |= {"COLUMNS": "120", "TERM": "dumb"}
     program, *arguments = command(folder, runs=1)
-    demo = pexpect.spawn(program, arguments, env=env, timeout=LIMIT_S, encoding="utf-8")
+    demo = pexpect.spawn(
+        program,
+        arguments,
+        env=env,
+        timeout=LIMIT_S,
+        encoding="utf-8",
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored under `&`
+    )
     demo.logfile_read = io.StringIO()
     demo.expect(r"See the job at (http://[\d.:]+)/ until you press Enter\. ")
     url = demo.match[1]
     assert requests.get(url, timeout=LIMIT_S).ok
     demo.send(key)
-    # Python may notice a signal that arrives just before it reads from a terminal at the next key.
-    if demo.expect([pexpect.EOF, pexpect.TIMEOUT], timeout=60):
-        demo.send(key)
-        demo.expect(pexpect.EOF)
+    demo.expect(pexpect.EOF)
     demo.close()
     shown = demo.logfile_read.getvalue()
     assert demo.exitstatus == 0, shown
