@@ -30,6 +30,7 @@ from zeus_lightning.sigterm import exit_on_sigterm
 from zeus_lightning.trial.checkpoint import SavedTrial, resume_trial
 from zeus_lightning.trial.heartbeat import start_heartbeat
 from zeus_lightning.trial.outcome import FAILED, outcome_of, reason_of
+from zeus_lightning.trial.outcome_file import write_outcome
 from zeus_lightning.trial.record import TrialRecord
 from zeus_lightning.trial.reporter import Answer, TrialReporter, start_trial
 
@@ -283,6 +284,7 @@ class Recurrence:
             )
             return
         self._record, self.batch_size = self._reporter.record, trial.batch_size
+        self._publish(self._record)
         sizes.check_shares([self.batch_size], self._share)
         if self._ranks.is_global_zero:
             self._stop_heartbeat = start_heartbeat(
@@ -299,13 +301,20 @@ class Recurrence:
         if answer.report is not None:
             record.reported(answer.report)
         if answer.outcome is None:
+            self._publish(record)
             return
         self._stop_heartbeat()
         self._reporter = None
         record.outcome, record.reason = answer.outcome, answer.reason
+        self._publish(record)
         if answer.outcome in FAILED:
             self._failure = ZeusTrialFailed(record.failure())
         rank_zero_info(f"zeus: {record.summary()}")
+
+    def _publish(self, record: TrialRecord) -> None:
+        """Write the outcome file, for the program that launched the run."""
+        if self._ranks.is_global_zero:
+            write_outcome(record)
 
     def _end(self) -> None:
         """End a trial that is still open as the block is left."""
@@ -323,6 +332,7 @@ class Recurrence:
         reporter, self._reporter = self._reporter, None
         if reporter is not None:
             reporter.end_at_once(outcome_of(error), reason_of(error))
+            write_outcome(reporter.record)
             rank_zero_info(f"zeus: {reporter.record.summary()}")
         self._close()
 

@@ -269,3 +269,21 @@ def test_fabrics_device_is_that_of_the_run(service: ServiceProcess) -> None:
     with recurrence(service, new_job(), fabric=fabric) as run:
         assert train(run, 0.95) == 1
     assert run.outcome == "converged"
+
+
+def test_the_outcome_file_has_how_the_trial_stands_and_ends(
+    service: ServiceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "outcome.json"
+    monkeypatch.setenv("ZEUS_OUTCOME_FILE", str(path))
+    outcomes = []
+    with recurrence(service, new_job()) as run:
+        outcomes.append(json.loads(path.read_text())["outcome"])
+        for metric in (0.1, 0.95):
+            run.report(metric)
+            outcomes.append(json.loads(path.read_text())["outcome"])
+    assert outcomes == [None, None, "converged"]
+    assert json.loads(path.read_text())["cost"] == run.cost
+    with pytest.raises(ZeroDivisionError), recurrence(service, new_job()):
+        1 / 0  # noqa: B018 - an error of the loop
+    assert json.loads(path.read_text())["outcome"] == "errored"
