@@ -49,7 +49,7 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
         for name, path, scheme, height in PICTURES:
             size = {"width": WIDTH, "height": height}
-            page = browser.new_page(color_scheme=scheme, viewport=size)  # type: ignore[arg-type] # literals
+            page = browser.new_page(color_scheme=scheme, viewport=size)
             page.goto(f"{url}{path}")
             _wait_until_drawn(page)
             page.screenshot(path=FOLDER / f"{name}.png")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 
-import lightning as L  # noqa: N812  (as Lightning's own documentation has it)
+import lightning as L
 import torch
 from quickstart import Digits, DigitsNet
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import lightning as L  # noqa: N812  (as Lightning's own documentation has it)
+import lightning as L
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import lightning as L  # noqa: N812  (as Lightning's own documentation has it)
+import lightning as L
 import requests
 import torch
 from rich import box

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import lightning as L  # noqa: N812  (as Lightning's own documentation has it)
+import lightning as L
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -89,7 +89,7 @@ class Slice(L.LightningDataModule):
     def train_dataloader(self) -> DataLoader[Any]:
         """Training posts in batches of the size that the callback sets."""
         return DataLoader(
-            self.train_posts,  # type: ignore[arg-type] # a list is a dataset
+            self.train_posts,
             batch_size=self.batch_size,
             shuffle=True,
             collate_fn=self._collate,
@@ -97,7 +97,7 @@ class Slice(L.LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[Any]:
         """Posts of the same days, to validate on."""
-        return DataLoader(self.val_posts, batch_size=256, collate_fn=self._collate)  # type: ignore[arg-type] # a list
+        return DataLoader(self.val_posts, batch_size=256, collate_fn=self._collate)
 
 
 class Classifier(L.LightningModule):

@@ -8,7 +8,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import lightning as L  # noqa: N812  (as Lightning's own documentation has it)
+import lightning as L
 import torch
 from shufflenet import ShuffleNetV2
 from torch import Tensor, nn

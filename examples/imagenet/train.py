@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lightning as L  # noqa: N812  (as Lightning's own documentation has it)
+import lightning as L
 import numpy as np
 import torch
 from PIL import Image

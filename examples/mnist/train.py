@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import idx2numpy
-import lightning as L  # noqa: N812  (as Lightning's own documentation has it)
+import lightning as L
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset

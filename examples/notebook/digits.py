@@ -38,7 +38,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import lightning as L  # noqa: N812  (as Lightning's own documentation has it)
+import lightning as L
 import matplotlib.pyplot as plt
 import requests
 import torch
