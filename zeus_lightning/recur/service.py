@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -87,7 +88,7 @@ class OwnService(Service):
             self._wait_until_it_answers()
             return super().__enter__()
         except BaseException:
-            self._stop()
+            self._stop(signal.SIGTERM)  # before it handles others
             raise
 
     def __exit__(
@@ -96,7 +97,7 @@ class OwnService(Service):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stop()
+        self._stop(signal.SIGQUIT)  # SIGTERM would wait for idle connections, such as a browser's
 
     def answers(self) -> bool:
         """Whether a run could start now; a service that has died is started again."""
@@ -131,7 +132,7 @@ class OwnService(Service):
                 start_new_session=True,  # Ctrl-C ends the runs first
             )
 
-    def _stop(self) -> None:
+    def _stop(self, number: signal.Signals) -> None:
         if self._process is not None:
-            self._process.terminate()
+            self._process.send_signal(number)
             self._process.wait()

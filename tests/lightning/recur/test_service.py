@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
+import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -28,6 +31,18 @@ def test_it_is_started_again_if_it_dies_and_ends_with_the_driver(tmp_path: Path)
         assert again.pid != process.pid
         BSOClient(service.url).check_access()
     assert again.poll() is not None
+
+
+def test_it_ends_without_waiting_for_connections_that_are_open(tmp_path: Path) -> None:
+    with OwnService(f"sqlite:///{tmp_path / 'db'}", tmp_path / "log") as service:
+        parts = urlsplit(service.url)
+        client = socket.create_connection((parts.hostname, parts.port))
+        client.sendall(b"GET /healthz HTTP/1.1\r\n")
+        began_s = time.monotonic()
+    ended_s = time.monotonic()
+    with client:
+        assert client.recv(1) == b""
+    assert ended_s - began_s < 10  # waiting would take 30 s
 
 
 def test_one_that_refuses_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
