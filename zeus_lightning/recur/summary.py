@@ -169,27 +169,31 @@ def _interval(chosen: Sequence[float], baseline: Sequence[float]) -> tuple[float
 
 
 def table(found: Sequence[Recurrence]) -> Table:
-    """Sums and means, of the baseline and of what was chosen."""
-    names = ("", "recurrences", "converged", "tries", "J", "s", "cost (J)", "cost in all (J)")
-    shown = Table(*names, box=box.SIMPLE_HEAD, title="A recurrence, with all its tries, took")
+    """Sums and means, of the baseline and of what was chosen; it fits into 80 columns."""
+    names = ("", "converged", "tries", "J", "s", "cost (J)", "cost in all (J)")
+    title = "A recurrence, with all its tries, took"
+    shown = Table(*names, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=title)
     for name, baseline in (("baseline", True), ("chosen", False)):
         group = [each for each in found if each.baseline == baseline]
         if group:
-            estimated = " (estimated)" * any(each.estimated for each in group)
             shown.add_row(
                 name,
-                str(len(group)),
-                str(sum(each.converged for each in group)),
+                f"{sum(each.converged for each in group)} of {len(group)}",
                 str(sum(each.tries for each in group)),
-                f"{mean(each.energy_j for each in group):.1f}{estimated}",
-                f"{mean(each.time_s for each in group):.1f}",
-                f"{mean(each.cost_j for each in group):.1f}",
-                f"{sum(each.cost_j for each in group):.1f}",
+                _short(mean(each.energy_j for each in group)),
+                _short(mean(each.time_s for each in group)),
+                _short(mean(each.cost_j for each in group)),
+                _short(sum(each.cost_j for each in group)),
             )
     unmeasured = sum(each.unmeasured for each in found)
-    if unmeasured:
-        shown.caption = f"tries without a report, of 0 J and 0 s: {unmeasured}"
+    notes = ["joules are estimates"] * any(each.estimated for each in found)
+    notes += [f"tries without a report, of 0 J and 0 s: {unmeasured}"] * bool(unmeasured)
+    shown.caption = "; ".join(notes) or None
     return shown
+
+
+def _short(value: float) -> str:
+    return f"{value:.1f}" if value < 1e5 else f"{value:.0f}"
 
 
 def comparison(found: Sequence[Recurrence]) -> Iterator[str]:

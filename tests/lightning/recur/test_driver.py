@@ -252,3 +252,11 @@ def test_a_service_that_does_not_answer_at_the_start_is_an_error(tmp_path: Path)
 def test_a_command_that_does_not_exist_is_an_error(service: ServiceProcess, tmp_path: Path) -> None:
     result = recur(tmp_path, service.url, "--", "no-such-program")
     assert "no-such-program cannot be run" in result.output
+
+
+def test_a_command_without_a_trial_is_told_what_it_lacks(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    result = recur(tmp_path, service.url, "--recurrences=1", "--", "true")
+    assert result.exit_code == 0, result.output
+    assert "no trial: the command has to use ZeusBSOCallback or Recurrence" in result.output

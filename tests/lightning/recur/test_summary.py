@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from zeus_lightning.recur import figure, summary
 from zeus_lightning.recur.summary import Recurrence, differences
@@ -47,6 +49,16 @@ def test_a_recurrence_takes_what_all_its_tries_took() -> None:
     assert (found.time_s, found.energy_j, found.cost_j) == (2.0, 4.0, 6.0)
     assert found.unmeasured == 1
     assert "without a report, of 0 J and 0 s: 1" in str(summary.table([found]).caption)
+
+
+def test_the_table_of_a_long_run_on_many_gpus_fits_into_80_columns() -> None:
+    found = [recurrence(number, 123_456_789.0) for number in range(1, 1001)]
+    console = Console(file=io.StringIO(), width=80)
+    console.print(summary.table(found))
+    assert isinstance(console.file, io.StringIO)
+    printed = console.file.getvalue()
+    for text in ("500 of 500", "123456789 ", "61728394500", "in all (J)"):
+        assert text in printed
 
 
 def test_the_interval_is_that_of_the_paired_t_test_whatever_drifts() -> None:
