@@ -28,7 +28,7 @@ def train(fabric: Fabric, url: str) -> Recurrence:
     )
     with Recurrence(
         url,
-        job_id=f"digits-fabric-{fabric.world_size}",
+        job_id=os.environ.get("ZEUS_JOB_ID", f"digits-fabric-{fabric.world_size}"),
         target_metric=0.95,
         batch_sizes=[16, 32, 64, 128, 256],
         default_batch_size=64,
@@ -66,5 +66,6 @@ if __name__ == "__main__":
     except ZeusTrialFailed as error:
         fabric.print(error)
         raise SystemExit(1) from None
-    if torch.distributed.is_initialized():  # gloo's threads may abort a process that ends with them
-        torch.distributed.destroy_process_group()
+    finally:
+        if torch.distributed.is_initialized():  # gloo's threads may abort a process that ends
+            torch.distributed.destroy_process_group()

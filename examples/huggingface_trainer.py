@@ -102,7 +102,7 @@ def train(url: str, folder: Path, resume: Path | None = None) -> Recurrence:
     ranks = PartialState(cpu=cpu)  # sets up torch.distributed, under torchrun
     with Recurrence(
         url,
-        job_id=f"huggingface-{ranks.num_processes}",
+        job_id=os.environ.get("ZEUS_JOB_ID", f"huggingface-{ranks.num_processes}"),
         target_metric=0.95,
         batch_sizes=[32, 64, 128],
         default_batch_size=64,
@@ -143,9 +143,9 @@ if __name__ == "__main__":
     options = parser.parse_args()
     try:
         run = train(options.url, options.folder, options.resume)
+        if PartialState().is_main_process:
+            print(f"{run.outcome} with batch size {run.batch_size} at a cost of {run.cost:.1f} J")
     except ZeusError as error:
         raise SystemExit(str(error)) from None
-    ranks = PartialState()
-    if ranks.is_main_process:
-        print(f"{run.outcome} with batch size {run.batch_size} at a cost of {run.cost:.1f} J")
-    ranks.destroy_process_group()  # its threads would abort the process now and then
+    finally:
+        PartialState().destroy_process_group()  # its threads would abort the process now and then

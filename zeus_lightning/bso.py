@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from typing_extensions import override
 
 from zeus_lightning.client import BSOClient, connect, plain_token
-from zeus_lightning.environment import EXIT_TRY_AGAIN
+from zeus_lightning.environment import EXIT_TRY_AGAIN, OnFailure, on_failure_of
 from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusTrialFailed
 from zeus_lightning.messages import JobSpec, Outcome, Report, TrialStart
 from zeus_lightning.meters import EnergyMeter
@@ -21,7 +21,7 @@ from zeus_lightning.program.concurrent_fits import IN_TWO_TRAINERS, is_running
 from zeus_lightning.program.job import JobArguments
 from zeus_lightning.program.lr_scaling import LRScaling
 from zeus_lightning.program.target import contradiction
-from zeus_lightning.ranks.distributed import on_every_rank
+from zeus_lightning.ranks.distributed import is_watched, on_every_rank
 from zeus_lightning.trial.checkpoint import SavedTrial
 from zeus_lightning.trial.fit import Fit, end_at_once
 from zeus_lightning.trial.late_error import LateError, exit_after_teardown
@@ -87,7 +87,7 @@ class ZeusBSOCallback(Callback):
         on_failure: `raise`: a failed batch size is a `ZeusTrialFailed` as `fit` ends. `stop`: `fit`
             returns with a warning; see `outcome`. `exit`: the process ends with exit status 75,
             by which a scheduler recognizes a run to launch again; out of memory, too. With several
-            ranks, see docs/recurring.md.
+            ranks, see docs/recurring.md. Default: `$ZEUS_ON_FAILURE`, else `raise`.
 
     Raises:
         ZeusConfigError: An argument or the training program is invalid; raised before the first
@@ -134,7 +134,7 @@ class ZeusBSOCallback(Callback):
         allow_mixed_devices: bool = False,
         token: SecretStr | str | None = None,
         strict: bool = True,
-        on_failure: Literal["raise", "stop", "exit"] = "raise",
+        on_failure: OnFailure | None = None,
     ) -> None:
         super().__init__()
         if url is not None:
@@ -159,15 +159,12 @@ class ZeusBSOCallback(Callback):
         )
         if (mistake := contradiction(monitor, mode, target_metric)) is not None:
             rank_zero_warn(f"zeus: {mistake}")
-        if on_failure not in ("raise", "stop", "exit"):
-            rule = "'raise', 'stop' or 'exit'"
-            raise ZeusConfigError(f"on_failure is {on_failure!r}; it must be {rule}")
         self._url = url
         self._token = plain_token(token)
         self._meter = meter
         self._pue, self._allow_mixed = pue, allow_mixed_devices
         self._strict = strict
-        self._on_failure = on_failure
+        self._on_failure = on_failure_of(on_failure)
         self.client: BSOClient | None = None
         """What calls the service, from `setup` on."""
         self._fit: Fit | None = None  # from `setup` to `teardown` or an exception
@@ -359,7 +356,7 @@ class ZeusBSOCallback(Callback):
             if isinstance(error, ZeusTrialFailed) and self._on_failure != "raise":
                 rank_zero_warn(f"zeus: {error.message}")
                 if self._on_failure == "exit":
-                    ending = SystemExit(0 if _is_watched(trainer) else EXIT_TRY_AGAIN)
+                    ending = SystemExit(0 if is_watched(trainer.strategy) else EXIT_TRY_AGAIN)
                     self._late_error = LateError(ending, self, trainer)
             elif error is not None:
                 self._late_error = LateError(error, self, trainer)
@@ -384,16 +381,6 @@ class ZeusBSOCallback(Callback):
             with suppress(ZeusError):
                 end_at_once(TrialReporter(connect(self._url, self._token), record), outcome, reason)
                 self._shared.write(record)
-
-
-def _is_watched(trainer: Trainer) -> bool:
-    """Whether Lightning may watch this rank's process, and kill rank zero if it fails first.
-
-    Rank zero's exit status is that of the run then. Ranks that something else has started with
-    `LOCAL_RANK` look the same.
-    """
-    environment = getattr(trainer.strategy, "cluster_environment", None)
-    return type(environment).__name__ == "LightningEnvironment" and trainer.local_rank > 0
 
 
 def _has_had_batches(trainer: Trainer) -> bool:

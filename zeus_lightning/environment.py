@@ -4,6 +4,15 @@
 """
 
 import os
+from typing import Literal, get_args
+
+from zeus_lightning.errors import ZeusConfigError
+
+OnFailure = Literal["raise", "stop", "exit"]
+"""How a run ends whose batch size has failed."""
+
+ON_FAILURE = "ZEUS_ON_FAILURE"
+"""The `on_failure` of runs whose program passes none."""
 
 OUTCOME_FILE = "ZEUS_OUTCOME_FILE"
 """Names the file that the run writes its trial's record to; see docs/recurring.md."""
@@ -27,3 +36,17 @@ It is EX_TEMPFAIL of sysexits.h: a temporary failure, which is to be tried again
 def is_baseline() -> bool:
     """Whether this run trains with the default batch size and power limit, and only measures."""
     return os.environ.get(OBSERVE, "") not in ("", "0")
+
+
+def on_failure_of(argument: str | None) -> OnFailure:
+    """The argument `on_failure`, else `$ZEUS_ON_FAILURE`, else `raise`.
+
+    Raises:
+        ZeusConfigError: It is none of the three.
+    """
+    value = (os.environ.get(ON_FAILURE) or "raise") if argument is None else argument
+    for each in get_args(OnFailure):
+        if value == each:
+            return each
+    source = f"${ON_FAILURE}" if argument is None else "on_failure"
+    raise ZeusConfigError(f"{source} is {value!r}; it must be 'raise', 'stop' or 'exit'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from zeus_lightning.client import BSOClient, connect, plain_token
+from zeus_lightning.environment import EXIT_TRY_AGAIN, OnFailure, on_failure_of
 from zeus_lightning.errors import (
     ZeusConfigError,
     ZeusServiceUnavailable,
@@ -23,7 +25,8 @@ from zeus_lightning.messages import JobSpec, Outcome, TrialStart
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program.job import JobArguments
-from zeus_lightning.ranks.distributed import on_every_rank, on_rank_zero
+from zeus_lightning.program.target import contradiction
+from zeus_lightning.ranks.distributed import is_watched, on_every_rank, on_rank_zero
 from zeus_lightning.ranks.run_meter import RunMeter
 from zeus_lightning.ranks.torch_ranks import TorchRanks
 from zeus_lightning.sigterm import exit_on_sigterm
@@ -77,7 +80,9 @@ class Recurrence:
             `eta_knob`, `beta_knob`, `num_pruning_rounds`, `window_size`, `policy`, `seed`, `token`,
             `strict`.
         on_failure: `raise`: a failed batch size is a `ZeusTrialFailed` as the block is left;
-            `stop`: it is a warning, and `outcome` says it.
+            `stop`: it is a warning, and `outcome` says it. `exit`: the process ends with exit
+            status 75, out of memory, too; with several ranks, see docs/recurring.md. Default:
+            `$ZEUS_ON_FAILURE`, else `raise`.
 
     Attributes:
         batch_size: The batch size of this run, over all ranks.
@@ -122,8 +127,10 @@ class Recurrence:
         seed: int | None = None,
         token: str | None = None,
         strict: bool = True,
-        on_failure: Literal["raise", "stop"] = "raise",
+        on_failure: OnFailure | None = None,
     ) -> None:
+        if url is not None:
+            BSOClient(url, plain_token(token))  # an invalid one is an error
         self._arguments = JobArguments(
             target_metric=target_metric,
             monitor=monitor,
@@ -141,10 +148,12 @@ class Recurrence:
         )
         if not (job_id or os.environ.get("ZEUS_JOB_ID")):
             raise ZeusConfigError("no job given; pass job_id=... or set $ZEUS_JOB_ID")
-        if on_failure not in ("raise", "stop"):
-            raise ZeusConfigError(f"on_failure is {on_failure!r}; it must be 'raise' or 'stop'")
+        if (mistake := contradiction(monitor, mode, target_metric)) is not None:
+            rank_zero_warn(f"zeus: {mistake}")
+        self._on_failure = on_failure_of(on_failure)
+        self._is_watched = fabric is not None and is_watched(fabric.strategy)
         self._url, self._token, self._strict = url, plain_token(token), strict
-        self._meter_choice, self._pue, self._on_failure = meter, pue, on_failure
+        self._meter_choice, self._pue = meter, pue
         self._allow_mixed = allow_mixed_devices
         self._saved = None if state is None else SavedTrial.from_json(state)
         ranks = TorchRanks(fabric.device if fabric is not None else torch.device(device))
@@ -232,10 +241,14 @@ class Recurrence:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        traceback: TracebackType | None,
+        trace: TracebackType | None,
     ) -> None:
         if error is not None:
             self._end_at_once(error)
+            failed = self.outcome in FAILED and isinstance(error, Exception)
+            if failed and self._on_failure == "exit":
+                traceback.print_exception(error)
+                raise SystemExit(EXIT_TRY_AGAIN)
             return
         try:
             self._end()
@@ -245,6 +258,8 @@ class Recurrence:
             if self._on_failure == "raise":
                 raise self._failure
             rank_zero_warn(f"zeus: {self._failure.message}")
+            if self._on_failure == "exit":
+                raise SystemExit(0 if self._is_watched else EXIT_TRY_AGAIN)
 
     def _start(self) -> None:
         """Start a trial or resume one; without the service, unless `strict`, train without."""

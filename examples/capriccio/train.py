@@ -147,7 +147,6 @@ def main() -> None:
         default_batch_size=128,
         window_size=options.window,
         lr_scaling="sqrt",
-        on_failure=os.environ.get("ZEUS_ON_FAILURE", "raise"),
     )
     trainer = L.Trainer(
         devices=options.devices,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -114,7 +113,6 @@ def main() -> None:
         target_metric=options.target,
         batch_sizes=[8 * 2**power for power in range(10)],  # 8 to 4,096
         default_batch_size=options.batch_size,
-        on_failure=os.environ.get("ZEUS_ON_FAILURE", "raise"),
     )
     trainer = L.Trainer(
         devices=options.devices,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -152,7 +151,6 @@ def main() -> None:
     zeus = ZeusBSOCallback(
         target_metric=options.target,
         default_batch_size=options.batch_size,
-        on_failure=os.environ.get("ZEUS_ON_FAILURE", "raise"),
     )
     trainer = L.Trainer(
         devices=options.devices if options.devices == "auto" else int(options.devices),

@@ -1,7 +1,7 @@
-"""The quickstart's job for LightningCLI: everything about it stands in a YAML file.
+r"""The quickstart's job for LightningCLI: everything about it stands in a YAML file.
 
-zeus-service serve &
-python -m examples.lightning_cli.train fit --config examples/lightning_cli/config.yaml
+zeus-lightning recur -- \
+    python -m examples.lightning_cli.train fit --config examples/lightning_cli/config.yaml
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import os
 from pathlib import Path
 
 import idx2numpy
@@ -104,7 +103,6 @@ def main() -> None:
     zeus = ZeusBSOCallback(
         target_metric=options.target,
         default_batch_size=options.batch_size,
-        on_failure=os.environ.get("ZEUS_ON_FAILURE", "raise"),
     )
     trainer = L.Trainer(
         devices=devices,

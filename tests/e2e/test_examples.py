@@ -139,10 +139,9 @@ def test_the_yaml_config_trains(
     service: ServiceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = yaml.safe_load(CONFIG.read_text())
-    config["trainer"]["callbacks"][0]["init_args"]["url"] = service.url
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    arguments = ["train", "fit", f"--config={tmp_path / 'config.yaml'}"]
-    monkeypatch.setattr(sys, "argv", arguments)
+    monkeypatch.setattr(sys, "argv", ["train", "fit", f"--config={CONFIG}"])
+    monkeypatch.setenv("ZEUS_SERVER_URL", service.url)
+    monkeypatch.chdir(tmp_path)
     runpy.run_module("examples.lightning_cli.train", run_name="__main__")
     (trial,) = trials(service.url, "digits-from-yaml")
     assert trial["outcome"] == "converged"

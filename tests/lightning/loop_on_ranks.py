@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import warnings
 from dataclasses import asdict
@@ -91,6 +92,18 @@ def runs_out_of_memory_on_one(url: str, job_id: str) -> None:
             train(model)
 
 
+def exits(run: Recurrence) -> None:
+    """Give the batch size up; rank zero ends once Fabric has seen how the other one ended."""
+    try:
+        loop(run, 0.1)
+    finally:
+        torch.distributed.destroy_process_group()
+        observers = [each for each in threading.enumerate() if "observer" in each.name]
+        assert bool(observers) == fabric.is_global_zero
+        for each in observers:
+            each.join()
+
+
 def sets_power_limits(url: str, job_id: str) -> dict[str, Any]:
     """Search for the limit of this rank's GPU; rank 1's is slower."""
     pynvml.nvmlInit()
@@ -155,6 +168,8 @@ def scenario(name: str, url: str) -> dict[str, Any]:
             case "diverges":
                 run = recurrence(url, name, on_failure="stop")
                 seen["reports"] = loop(run, float("nan"), 0.2)
+            case "exits":
+                exits(recurrence(url, name, on_failure="exit"))
             case "resumes":
                 run = resumes(url, name)
             case "odd":

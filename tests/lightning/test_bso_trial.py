@@ -323,17 +323,6 @@ def test_a_falling_metric_ends_the_run_with_mode_min(service: ServiceProcess) ->
     assert callback.report.epoch == 3
 
 
-def test_url_job_id_and_token_come_from_the_environment(
-    service: ServiceProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = new_job()
-    monkeypatch.setenv("ZEUS_SERVER_URL", service.url)
-    monkeypatch.setenv("ZEUS_JOB_ID", job)
-    monkeypatch.setenv("ZEUS_BSO_TOKEN", "secret")
-    trainer(zeus(None, job_id=None)).fit(Net(), Data())
-    assert outcomes(service.url, job) == ["converged"]
-
-
 def test_the_job_id_is_by_default_the_modules_class(service: ServiceProcess) -> None:
     callback = zeus(service.url, job_id=None)
     trainer(callback).fit(type(new_job().replace("-", "_"), (Net,), {})(), Data())

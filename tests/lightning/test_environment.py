@@ -1,26 +1,115 @@
-"""What a launcher can tell the callbacks: to choose nothing, and only measure."""
+"""What a launcher sets for `ZeusBSOCallback` and `Recurrence`, and for power limits."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 import requests
 from fake_nvml import FakeGpu
 from gpu_programs import DriversClock, GpuNet, fit, power
-from programs import Data, Net, new_job, trainer, zeus
+from programs import Data, Net, StepMeter, new_job, trainer
 from service_process import ServiceProcess
 from waiting import LIMIT_S
 
+from zeus_lightning import (
+    Recurrence,
+    ZeusBSOCallback,
+    ZeusConfigError,
+    ZeusServiceError,
+    ZeusTrialFailed,
+)
+from zeus_lightning.recur.outcome import RunOutcome, read_outcome
 
+
+class Run(Protocol):
+    """Trains once; the metric reaches the target or not."""
+
+    def __call__(self, metric: float = 0.95, **arguments: Any) -> None: ...
+
+
+def with_trainer(metric: float = 0.95, **arguments: Any) -> None:
+    callback = ZeusBSOCallback(target_metric=0.9, meter=StepMeter(), **arguments)
+    trainer(callback).fit(Net((metric,)), Data(batch_size=16))
+
+
+def in_a_loop(metric: float = 0.95, **arguments: Any) -> None:
+    with Recurrence(
+        target_metric=0.9,
+        batch_sizes=[8, 16, 32],
+        default_batch_size=16,
+        max_epochs=4,
+        meter=StepMeter(),
+        **arguments,
+    ) as run:
+        run.report(metric)
+
+
+both = pytest.mark.parametrize("run", [with_trainer, in_a_loop])
+
+
+@pytest.fixture
+def outcome_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "outcome.json"
+    monkeypatch.setenv("ZEUS_OUTCOME_FILE", str(path))
+    return path
+
+
+def outcome_in(path: Path) -> RunOutcome:
+    run = read_outcome(path)
+    assert run is not None
+    return run
+
+
+@both
+def test_they_name_the_service_its_token_and_the_job(
+    run: Run, tmp_path: Path, outcome_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, token = new_job(), "of-at-least-16-characters"
+    with ServiceProcess(tmp_path, ZEUS_BSO_TOKEN=token) as service:
+        monkeypatch.setenv("ZEUS_SERVER_URL", service.url)
+        monkeypatch.setenv("ZEUS_JOB_ID", job)
+        with pytest.raises(ZeusServiceError, match="401"):
+            run()
+        monkeypatch.setenv("ZEUS_BSO_TOKEN", token)
+        run()
+    seen = outcome_in(outcome_file)
+    assert (seen.outcome, seen.trial.job_id) == ("converged", job)
+
+
+@both
+def test_one_says_what_a_failed_batch_size_does_unless_an_argument_does(
+    run: Run, service: ServiceProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**arguments: Any) -> None:
+        run(0.1, url=service.url, job_id=new_job(), **arguments)
+
+    monkeypatch.setenv("ZEUS_ON_FAILURE", "")
+    with pytest.raises(ZeusTrialFailed):
+        fail()
+    monkeypatch.setenv("ZEUS_ON_FAILURE", "exit")
+    with pytest.raises(SystemExit) as ended:
+        fail()
+    assert ended.value.code == 75
+    with pytest.raises(ZeusTrialFailed):
+        fail(on_failure="raise")
+    monkeypatch.setenv("ZEUS_ON_FAILURE", "stop")
+    fail()
+    monkeypatch.setenv("ZEUS_ON_FAILURE", "retry")
+    with pytest.raises(ZeusConfigError, match=r"\$ZEUS_ON_FAILURE is 'retry'; it must be 'raise'"):
+        fail()
+
+
+@both
 def test_a_baseline_is_a_job_of_its_own_on_the_default_batch_size(
-    service: ServiceProcess, monkeypatch: pytest.MonkeyPatch
+    run: Run, service: ServiceProcess, outcome_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ZEUS_OBSERVE", "1")
     job, chosen = new_job(), []
     for _ in range(3):
-        callback = zeus(service.url, job_id=job)
-        trainer(callback).fit(Net(), Data(batch_size=16))
-        assert callback.trial is not None
-        chosen.append(callback.trial.batch_size)
+        run(url=service.url, job_id=job)
+        chosen.append(outcome_in(outcome_file).trial.batch_size)
     assert chosen == [16, 16, 16]
     spec = requests.get(f"{service.url}/api/v1/jobs/{job}-baseline", timeout=LIMIT_S).json()["spec"]
     assert spec["policy"] == "default"

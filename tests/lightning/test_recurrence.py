@@ -27,13 +27,14 @@ from zeus_lightning import (
 
 def recurrence(service: ServiceProcess, job_id: str | None, **arguments: Any) -> Recurrence:
     defaults: dict[str, Any] = {
+        "url": service.url,
         "target_metric": 0.9,
         "batch_sizes": [8, 16],
         "default_batch_size": 16,
         "max_epochs": 4,
         "meter": StepMeter(),
     }
-    return Recurrence(service.url, job_id=job_id, **(defaults | arguments))
+    return Recurrence(job_id=job_id, **(defaults | arguments))
 
 
 def train(run: Recurrence, *metrics: float) -> int:
@@ -90,6 +91,27 @@ def test_a_loop_that_ends_short_of_the_target_raises_as_the_block_is_left(
     ):
         train(run, 0.1)
     assert outcomes(service.url, job) == ["not_converged", "not_converged"]
+
+
+def test_a_failed_batch_size_ends_the_process_with_status_75_if_it_is_to_exit(
+    service: ServiceProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        pytest.warns(UserWarning, match="not_converged"),
+        pytest.raises(SystemExit) as ended,
+        recurrence(service, new_job(), on_failure="exit") as run,
+    ):
+        train(run, 0.1)
+    assert ended.value.code == 75
+    error = torch.OutOfMemoryError("CUDA out of memory")
+    with pytest.raises(SystemExit) as ended:
+        interrupted(recurrence(service, new_job(), on_failure="exit"), error)
+    assert ended.value.code == 75
+    assert "OutOfMemoryError: CUDA out of memory" in capsys.readouterr().err
+    for other in (ZeroDivisionError("mine"), SystemExit(3)):
+        with pytest.raises(type(other)) as raised:
+            interrupted(recurrence(service, new_job(), on_failure="exit"), other)
+        assert raised.value is other
 
 
 def test_after_the_last_epoch_the_service_stops_the_loop(service: ServiceProcess) -> None:
@@ -214,8 +236,12 @@ def test_what_is_wrong_with_the_arguments_is_said_before_anything_starts(
         recurrence(service, None)
     with pytest.raises(ZeusConfigError, match="eta_knob"):
         recurrence(service, "a", eta_knob=2)
-    with pytest.raises(ZeusConfigError, match="on_failure"):
+    with pytest.raises(ZeusConfigError, match="on_failure is 'ignore'"):
         recurrence(service, "a", on_failure="ignore")
+    with pytest.raises(ZeusConfigError, match="url is 'localhost'"):
+        recurrence(service, "a", url="localhost")
+    with pytest.warns(UserWarning, match="looks like a metric that should fall"):
+        recurrence(service, "a", monitor="val_loss")
     job = new_job()
     with pytest.raises(ZeusMeterError), recurrence(service, job, meter="nvml:0"):
         pass

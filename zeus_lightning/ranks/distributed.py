@@ -63,6 +63,20 @@ def rank_of(strategy: Strategy) -> int:
     return int(getattr(strategy, "global_rank", 0))
 
 
+def is_watched(strategy: object) -> bool:
+    """Whether Lightning may watch this rank's process, and kill rank zero if it fails first.
+
+    Rank zero's exit status is that of the run then. Ranks that something else has started with
+    `LOCAL_RANK` look the same.
+
+    Args:
+        strategy: Lightning's or Fabric's.
+    """
+    environment = getattr(strategy, "cluster_environment", None)
+    local_rank = int(getattr(strategy, "local_rank", 0))
+    return type(environment).__name__ == "LightningEnvironment" and local_rank > 0
+
+
 def _attempt(call: Callable[[], Any]) -> tuple[Any, tuple[str, str, dict[str, Any]] | None]:
     """The result of a call, or the plain values of its error: other ranks wait for either."""
     try:
