@@ -93,6 +93,7 @@ def test_a_terminal_that_closes_while_the_service_starts_leaves_none_behind(
         (("--every=soon", "--", "true"), "'soon' is no time span"),
         (("--cron=nightly", "--", "true"), "'nightly' is no cron expression"),
         (("--env=A", "--", "true"), "'A' is not NAME=VALUE"),
+        (("--csv=/no/where/a.csv", "--", "true"), "make the folder /no/where first"),
         ((), "Missing argument 'COMMAND...'"),
     ],
 )
