@@ -45,7 +45,8 @@ def on_failure_of(argument: str | None) -> OnFailure:
         ZeusConfigError: It is none of the three.
     """
     value = (os.environ.get(ON_FAILURE) or "raise") if argument is None else argument
-    for each in get_args(OnFailure):
+    choices: tuple[OnFailure, ...] = get_args(OnFailure)
+    for each in choices:
         if value == each:
             return each
     source = f"${ON_FAILURE}" if argument is None else "on_failure"
