@@ -14,7 +14,7 @@ from typing_extensions import override
 from zeus_lightning.client import BSOClient, connect, plain_token
 from zeus_lightning.environment import EXIT_TRY_AGAIN, OnFailure, on_failure_of
 from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusTrialFailed
-from zeus_lightning.messages import JobSpec, Outcome, Report, TrialStart
+from zeus_lightning.messages import FAILED, JobSpec, Outcome, Report, TrialStart
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program.batch_size import Scope
 from zeus_lightning.program.concurrent_fits import IN_TWO_TRAINERS, is_running
@@ -23,9 +23,9 @@ from zeus_lightning.program.lr_scaling import LRScaling
 from zeus_lightning.program.target import contradiction
 from zeus_lightning.ranks.distributed import is_watched, on_every_rank
 from zeus_lightning.trial.checkpoint import SavedTrial
-from zeus_lightning.trial.fit import Fit, end_at_once
+from zeus_lightning.trial.fit import Fit
 from zeus_lightning.trial.late_error import LateError, exit_after_teardown
-from zeus_lightning.trial.outcome import FAILED, outcome_of, reason_of
+from zeus_lightning.trial.outcome import outcome_of, reason_of
 from zeus_lightning.trial.record import TrialRecord
 from zeus_lightning.trial.reporter import TrialReporter
 from zeus_lightning.trial.shared_record import SharedRecord
@@ -379,7 +379,8 @@ class ZeusBSOCallback(Callback):
         record = self._shared.read()
         if record is not None and record.outcome is None:
             with suppress(ZeusError):
-                end_at_once(TrialReporter(connect(self._url, self._token), record), outcome, reason)
+                reporter = TrialReporter(connect(self._url, self._token), record)
+                reporter.end_at_once(outcome, reason)
                 self._shared.write(record)
 
 

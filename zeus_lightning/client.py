@@ -245,7 +245,7 @@ class BSOClient:
 
 
 def _within(seconds: float, call: Callable[[], T]) -> T:
-    """Call in another thread, and wait for it no longer than that.
+    """Call in another thread, and wait for it at most `seconds`.
 
     A socket's timeouts bound each of its operations, not their sum: a server that sends a byte now
     and then could delay a run for as long as it likes.
@@ -310,7 +310,7 @@ def connect(url: str | None, token: str | None) -> BSOClient:
 
 
 def plain_token(token: SecretStr | str | None) -> str | None:
-    """The text of a token; None for `**********`, which configs that LightningCLI saves show."""
+    """The text of a token; None if LightningCLI has masked it as `**********`."""
     text = token if isinstance(token, str) or token is None else token.get_secret_value()
     return None if text and not text.strip("*") else text
 

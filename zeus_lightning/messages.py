@@ -6,13 +6,15 @@ trial is lost after `lease_s` without a report or a heartbeat; its `outcome` is 
 """
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 Why = Literal["explore", "exploit", "concurrent", "fallback"]
 Failure = Literal["early_stopped", "not_converged", "diverged", "out_of_memory"]
 """Outcomes after which the batch size has failed."""
 
 Outcome = Literal["converged", Failure, "interrupted", "errored", "withdrawn", "lost"]
+
+FAILED: tuple[Outcome, ...] = get_args(Failure)
 
 MAX_METRIC = 1e30
 """Largest absolute value of a metric or target; a run with a larger metric has diverged."""

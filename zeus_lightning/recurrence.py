@@ -21,7 +21,7 @@ from zeus_lightning.errors import (
     ZeusServiceUnavailable,
     ZeusTrialFailed,
 )
-from zeus_lightning.messages import JobSpec, Outcome, TrialStart
+from zeus_lightning.messages import FAILED, JobSpec, Outcome, TrialStart
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program.job import JobArguments
@@ -32,7 +32,7 @@ from zeus_lightning.ranks.torch_ranks import TorchRanks
 from zeus_lightning.sigterm import exit_on_sigterm
 from zeus_lightning.trial.checkpoint import SavedTrial, resume_trial
 from zeus_lightning.trial.heartbeat import start_heartbeat
-from zeus_lightning.trial.outcome import FAILED, outcome_of, reason_of
+from zeus_lightning.trial.outcome import outcome_of, reason_of
 from zeus_lightning.trial.outcome_file import write_outcome
 from zeus_lightning.trial.record import TrialRecord
 from zeus_lightning.trial.reporter import Answer, TrialReporter, start_trial
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Reply:
     """The answer to a report.
 
     Args:
@@ -208,7 +208,7 @@ class Recurrence:
             raise
         return self
 
-    def report(self, metric: float, epoch: int | None = None) -> Verdict:
+    def report(self, metric: float, epoch: int | None = None) -> Reply:
         """Report a validation; all ranks call it, and rank zero's metric counts.
 
         Args:
@@ -219,7 +219,7 @@ class Recurrence:
         reporter, record, epochs = self._reporter, self._record, self._reports
         if reporter is None or record is None:
             stop = record is not None and record.outcome in ("converged", *FAILED)
-            return Verdict(stop, self.outcome, self.cost)
+            return Reply(stop, self.outcome, self.cost)
         spent = self._meter.spent()
         answer = on_rank_zero(
             self._ranks,
@@ -228,7 +228,7 @@ class Recurrence:
         self._apply(answer, record)
         stop = record.outcome in ("converged", *FAILED)
         # also while the service is unavailable, which will decide later
-        return Verdict(stop or record.target_reached, record.outcome, record.cost)
+        return Reply(stop or record.target_reached, record.outcome, record.cost)
 
     def state_dict(self) -> dict[str, Any]:
         """The trial as it is now, in plain values for a checkpoint; empty if there is none."""
@@ -347,8 +347,6 @@ class Recurrence:
         reporter, self._reporter = self._reporter, None
         if reporter is not None:
             reporter.end_at_once(outcome_of(error), reason_of(error))
-            write_outcome(reporter.record)
-            rank_zero_info(f"zeus: {reporter.record.summary()}")
         self._close()
 
     def _close(self) -> None:

@@ -9,7 +9,7 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
 from zeus_lightning.bso import ZeusBSOCallback
 from zeus_lightning.errors import ZeusConfigError, ZeusTrialFailed
-from zeus_lightning.trial.outcome import FAILED
+from zeus_lightning.messages import FAILED
 
 
 def fit(

@@ -18,7 +18,7 @@ class Event:
     """One line of a job's append-only history.
 
     Args:
-        kind: `started`, `revived` (lost or interrupted, and reporting again) or `ended`.
+        kind: `started`, `ended`, or `revived`: it had ended with an outcome in `RESUMABLE`.
         trial_number: The trial.
         choice: The batch size that the trial was started with, and why.
         outcome: How it ended; None unless `ended`.

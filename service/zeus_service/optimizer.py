@@ -105,11 +105,11 @@ def start_trial(
         KeyConflict: The key was used for another job.
         ExhaustedJob: Every batch size has failed, and no trial from before that is running.
     """
-    job, known, any_expired = jobs.lock_to_start(connection, job_id, idempotency_key)
-    if known is not None:
-        if known[0] != job_id:
+    job, started_with_key, any_expired = jobs.lock_to_start(connection, job_id, idempotency_key)
+    if started_with_key is not None:
+        if started_with_key[0] != job_id:
             raise KeyConflict("this Idempotency-Key was used for another job; make a new one")
-        return trials.get_start(connection, *known, lease_s=job.spec.lease_s), False
+        return trials.get_start(connection, *started_with_key, lease_s=job.spec.lease_s), False
     if any_expired:
         for event in leases.mark_expired_lost(connection, job_id):
             job.append(event)
@@ -140,7 +140,7 @@ def report(
 ) -> messages.Decision:
     """Store a report and decide whether the run continues; the same report again, the same answer.
 
-    A report of a trial that was lost or interrupted revives it.
+    A report revives a trial that has ended with one of the outcomes in `RESUMABLE`.
 
     A report is decided on once, from a read without a lock, so by the early-stop bound that is in
     force when it arrives. In the same transaction it is stored if it changes only its trial; one

@@ -135,7 +135,7 @@ def test_a_metric_that_is_not_finite_has_diverged(service: ServiceProcess) -> No
     ],
 )
 def test_an_exception_ends_the_trial_and_goes_on(
-    service: ServiceProcess, error: BaseException, outcome: str
+    service: ServiceProcess, error: BaseException, outcome: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = new_job()
     run = recurrence(service, job)
@@ -143,6 +143,7 @@ def test_an_exception_ends_the_trial_and_goes_on(
         interrupted(run, error)
     assert raised.value is error
     assert run.outcome == outcome
+    assert ("Run the job again" in caplog.text) == (outcome == "out_of_memory")
     assert outcomes(service.url, job) == [outcome]
 
 

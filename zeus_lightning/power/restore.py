@@ -145,18 +145,18 @@ class TemporaryLimit:
         return "" if restored else message
 
 
-def restore_all(of: Collection[str] | None = None) -> Iterator[tuple[str, bool, str]]:
+def restore_all(uuids: Collection[str] | None = None) -> Iterator[tuple[str, bool, str]]:
     """Restore every limit that a killed process left.
 
     Args:
-        of: UUIDs of the GPUs. Default: all.
+        uuids: Of the GPUs. Default: all.
 
     Yields:
         A GPU's UUID; whether nothing remains to be done, also because a live process will restore
         the limit; and what was done, or why nothing was.
     """
     for path in sorted(records_folder().glob("*.json")):
-        if of is not None and path.stem not in of:
+        if uuids is not None and path.stem not in uuids:
             continue
         try:
             yield path.stem, True, _restore_one(path.stem)
@@ -170,9 +170,13 @@ def restore_all(of: Collection[str] | None = None) -> Iterator[tuple[str, bool, 
 
 
 def check_settable(limit: GpuLimit) -> bool:
-    """Return whether a killed process left a limit; raise as `TemporaryLimit` would.
+    """Set the limit in force again, while no other process can set one.
 
-    The limit in force is set again, while no other process can set one.
+    Returns:
+        Whether a killed process has left a limit.
+
+    Raises:
+        ZeusPowerError: As `TemporaryLimit` would.
     """
     with _explain_record_errors(limit.uuid), closing(_RecordFile(limit.uuid)) as file:
         left_behind = file.read() is not None

@@ -17,7 +17,7 @@ from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.recur.child import Child
 from zeus_lightning.recur.display import Display
 from zeus_lightning.recur.ledger import Ledger
-from zeus_lightning.recur.outcome import read_outcome
+from zeus_lightning.recur.outcome_file import read_outcome
 from zeus_lightning.recur.progress import Ending, Plan, Progress, Try
 from zeus_lightning.recur.schedule import Schedule
 from zeus_lightning.recur.service import Service

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
 from zeus_lightning.environment import EXIT_TRY_AGAIN
-from zeus_lightning.messages import Failure
-from zeus_lightning.recur.outcome import RunOutcome
+from zeus_lightning.messages import FAILED
+from zeus_lightning.recur.outcome_file import RunOutcome
 
 Mode = Literal["choose", "observe", "compare"]
 Verdict = Literal["done", "again", "interrupted", "stop"]
 """What an ended try means for its recurrence: it is complete, it needs another try because the
 batch size has failed, it needs another try that does not count, or the driver must stop."""
-
-FAILED: tuple[str, ...] = get_args(Failure)
 
 
 @dataclass(frozen=True, kw_only=True)

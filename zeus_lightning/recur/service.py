@@ -16,7 +16,7 @@ from typing import Self
 
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusServiceError
-from zeus_lightning.recur.outcome import RunOutcome
+from zeus_lightning.recur.outcome_file import RunOutcome
 from zeus_lightning.recur.signals import signals_deferred
 
 _START_S = 60.0

@@ -18,7 +18,7 @@ from zeus_lightning.errors import (
     ZeusServiceUnavailable,
     ZeusTrialFailed,
 )
-from zeus_lightning.messages import Outcome, TrialStatus
+from zeus_lightning.messages import FAILED, Outcome, TrialStatus
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program import loader_checks
@@ -32,7 +32,7 @@ from zeus_lightning.ranks.distributed import gather, on_every_rank, on_rank_zero
 from zeus_lightning.ranks.run_meter import RunMeter
 from zeus_lightning.trial.checkpoint import RESUMABLE, SavedTrial, resume_trial
 from zeus_lightning.trial.heartbeat import start_heartbeat
-from zeus_lightning.trial.outcome import FAILED, outcome_at_train_end
+from zeus_lightning.trial.outcome import outcome_at_train_end
 from zeus_lightning.trial.outcome_file import write_outcome
 from zeus_lightning.trial.record import TrialRecord
 from zeus_lightning.trial.reporter import Answer, TrialReporter, start_trial
@@ -420,7 +420,7 @@ class Fit:
         self._stop_reporting()
         try:
             if reporter is not None:
-                end_at_once(reporter, outcome, reason)
+                reporter.end_at_once(outcome, reason)
                 self._publish(reporter.record)
         finally:
             spent = None
@@ -438,13 +438,3 @@ class Fit:
         if self.trainer.is_global_zero:
             self.shared.write(record)
             write_outcome(record)
-
-
-def end_at_once(reporter: TrialReporter, outcome: Outcome, reason: str) -> None:
-    """End a trial from any rank, in about a second, and log how it ended; never raises."""
-    reporter.end_at_once(outcome, reason)
-    write_outcome(reporter.record)
-    if outcome == "out_of_memory":
-        _log.warning("zeus: %s", reporter.record.failure())  # on the rank that had it
-    else:
-        rank_zero_info(f"zeus: {reporter.record.summary()}")

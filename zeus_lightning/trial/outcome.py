@@ -2,7 +2,6 @@
 
 import re
 from contextlib import suppress
-from typing import get_args
 
 import torch
 from lightning.pytorch import Trainer
@@ -10,10 +9,8 @@ from lightning.pytorch.utilities.memory import is_cuda_out_of_memory, is_out_of_
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
 from zeus_lightning.errors import ZeusError
-from zeus_lightning.messages import MAX_REASON, Failure, Outcome
+from zeus_lightning.messages import MAX_REASON, Outcome
 from zeus_lightning.trial.record import TrialRecord
-
-FAILED: tuple[Outcome, ...] = get_args(Failure)
 
 
 def outcome_at_train_end(trainer: Trainer, record: TrialRecord) -> tuple[Outcome, str]:

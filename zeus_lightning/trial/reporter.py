@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusServiceError, ZeusServiceUnavailable
 from zeus_lightning.messages import MAX_METRIC, JobSpec, Outcome, Report, TrialStart
 from zeus_lightning.meters import Reading
+from zeus_lightning.trial.outcome_file import write_outcome
 from zeus_lightning.trial.record import TrialRecord
+
+_log = logging.getLogger(__name__)
 
 _AWAY_TIMEOUT_S = 2.0  # of each call while the service is unavailable
 _HEARTBEAT_TIMEOUT_S = 5.0
@@ -116,7 +120,8 @@ class TrialReporter:
     def end_at_once(self, outcome: Outcome, reason: str) -> None:
         """End the trial from any rank, in one call of a second at most; never raises.
 
-        The record gets the outcome that stands: another rank's, if that rank was faster.
+        The record and the outcome file get the outcome that stands: another rank's, if that rank
+        was faster. It is logged.
         """
         stands = outcome
         try:
@@ -130,6 +135,11 @@ class TrialReporter:
         if stands != outcome:
             reason = f"another rank reported this outcome first; on this rank: {reason}"
         self.record.outcome, self.record.reason = stands, reason
+        write_outcome(self.record)
+        if outcome == "out_of_memory":
+            _log.warning("zeus: %s", self.record.failure())  # on the rank that had it
+        else:
+            rank_zero_info(f"zeus: {self.record.summary()}")
 
     def send_heartbeat(self) -> None:
         """Extend the trial's lease, in one call of five seconds at most."""

@@ -81,7 +81,7 @@ class Policy(Protocol):
         """Choose the batch size of a new trial; `NoBatchSizeLeft` if all have failed."""
 
     def begin(self, spec: JobSpec, state: State, choice: Choice) -> State:
-        """Count a trial that was started with this choice, or that reports again after it was lost.
+        """Count a trial that was started with this choice, or revived.
 
         The `cost_bound` does not change before `observe`.
         """

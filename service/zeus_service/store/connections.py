@@ -2,7 +2,8 @@
 
 The pool opens them as they are needed. A server that has as many as it allows refuses further ones;
 then requests wait for those that this process has, in a queue of ours: the pool's own is only for
-those beyond its size. They would try again and again to open one, and the unlucky would fail.
+those beyond its size. Without it, requests would try again and again to open one, and the unlucky
+would fail.
 """
 
 import time

@@ -38,7 +38,8 @@ _CONNECT: dict[str, dict[str, Any]] = {
     },
     "mysql": {"connect_timeout": 5, "read_timeout": 30, "write_timeout": 30},
 }
-"""Timeouts in seconds, shorter than TCP's, to notice a lost server. The URL's query wins."""
+"""Timeouts to notice a lost server, shorter than TCP's, in seconds unless noted. The URL's query
+wins."""
 
 _SESSION = {
     # Timeouts release the locks of a host that died before its TCP connection times out.

@@ -1,7 +1,8 @@
 """Leases of running trials: what extends them, and what happens when they expire.
 
 A start and each report set a new `lease_expires_at` together with their other values. A heartbeat
-extends the lease alone. The job's next start marks the trials whose lease has expired as lost.
+extends the lease alone. The next start of the job, or its registration with another configuration,
+marks the trials whose lease has expired as lost.
 """
 
 from typing import Any

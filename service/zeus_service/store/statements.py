@@ -14,9 +14,8 @@ use its value as that column's new value.
 from sqlalchemy import and_, bindparam, select, update
 
 from zeus_service.messages import Trial
-from zeus_service.store import leases
+from zeus_service.store import leases, savings, standing
 from zeus_service.store.models import EVENTS, JOBS, REPORTS, SAVED_ON_DAYS, TRIALS
-from zeus_service.store.standing import COLUMNS
 from zeus_service.store.writes import Addition, Writes, parameters
 
 _THIS_TRIAL = and_(
@@ -26,8 +25,11 @@ _START_WITH_KEY = TRIALS.alias("start_with_key")
 _MEASURED = ("energy_j", "metric", "cost", "power_limit_w", "default_power_limit_w")
 _REPORT = ("reports", "epoch", "time_s", *_MEASURED, "lease_expires_at")
 _END = ("outcome", "reason", "ended_at")
-SAVED = tuple(column.name for column in JOBS.c if column.name.startswith("saved_"))
-_ADVANCED = ("state", "cost_bound", "trials", "events", "updated_at", "ledger", *SAVED, *COLUMNS)
+_ADVANCED = (
+    *("state", "cost_bound", "trials", "events", "updated_at", "ledger"),
+    *savings.COLUMNS,
+    *standing.COLUMNS,
+)
 
 # --- reads ---------------------------------------------------------------------------------------
 

@@ -8,12 +8,12 @@ from typing import Any, get_args
 
 from sqlalchemy import Connection, Row, select
 
-from zeus_service.outcomes import Outcome, Verdict
+from zeus_service.outcomes import Outcome
 from zeus_service.store.damage import is_sound
 from zeus_service.store.models import TRIALS
 from zeus_service.store.transactions import use_case
 
-OUTCOMES: tuple[str, ...] = (*get_args(Verdict), "interrupted", "errored", "withdrawn", "lost")
+OUTCOMES: tuple[str, ...] = get_args(Outcome)
 RUNNING = "running"
 """Stands for the outcome of a trial that has not ended."""
 PORTION = 1000

@@ -58,7 +58,7 @@ def page(connection: Connection, job_id: str, *, after: int, limit: int) -> Tria
 def running_batch_size(connection: Connection, job_id: str) -> int | None:
     """Read the batch size of the running trial that was started first, fallbacks aside.
 
-    A trial whose lease has expired does not count: the job's next start marks it as lost.
+    A trial whose lease has expired does not count: it will be marked as lost.
     """
     query = (
         select(TRIALS.c.batch_size)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeus_lightning.messages import TrialStart
-from zeus_lightning.recur.outcome import RunOutcome
+from zeus_lightning.recur.outcome_file import RunOutcome
 from zeus_lightning.recur.progress import Ending, Plan, Progress, Try
 
 TRIAL = TrialStart(
