@@ -13,6 +13,8 @@ from typing import Any
 
 from waiting import LIMIT_S, wait_until
 
+CONTEXT = multiprocessing.get_context("forkserver")
+
 
 def in_forked_child(function: Callable[[], object]) -> None:
     """Call a function in a forked child process and raise here what it raised there."""
@@ -47,10 +49,9 @@ def training_process(train: Callable[..., object], *arguments: Any) -> Iterator[
         train: What the process calls, with `arguments` and a `multiprocessing.Event` that it sets
             once it trains: the block is entered then.
     """
-    context = multiprocessing.get_context("forkserver")
-    begun = context.Event()
+    begun = CONTEXT.Event()
     environment = dict(os.environ)  # the server has that of its start
-    process = context.Process(target=_train, args=(environment, train, *arguments, begun))
+    process = CONTEXT.Process(target=_train, args=(environment, train, *arguments, begun))
     process.start()
     try:
         wait_until(lambda: begun.is_set() or not process.is_alive())
@@ -62,7 +63,12 @@ def training_process(train: Callable[..., object], *arguments: Any) -> Iterator[
 
 
 def _train(environment: dict[str, str], train: Callable[..., object], *arguments: Any) -> None:
+    set_environment(environment)
+    train(*arguments)
+
+
+def set_environment(environment: dict[str, str]) -> None:
+    """Take the variables of the process that asked for this fork, and its reaction to Ctrl-C."""
     os.environ.clear()
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under a shell's `&`
-    train(*arguments)

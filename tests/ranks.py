@@ -12,10 +12,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from scripts import ScriptProcess
 from service_process import free_port
 
 SCRIPT = Path(__file__).parent / "lightning" / "train_on_ranks.py"
 DEADLINE_S = 300  # of a loaded machine; a hang lasts for ever
+Process = ScriptProcess | subprocess.Popen[bytes]
 
 
 @contextmanager
@@ -27,8 +29,9 @@ def running_ranks(
     script: Path = SCRIPT,
     nodes: int = 1,
     env: Mapping[str, str] | None = None,
+    fresh: bool = False,
     **trainer_arguments: Any,
-) -> Iterator[list[subprocess.Popen[bytes]]]:
+) -> Iterator[list[Process]]:
     """Scenarios of `script` under way; in the end all of their processes are killed.
 
     Each has its URL, and they run one after the other. What is yielded is the process of each node,
@@ -41,6 +44,7 @@ def running_ranks(
         script: `train_on_ranks.py`, or another one that has the same arguments.
         nodes: Start it so many times, each with its `NODE_RANK`.
         env: Variables beside this process's.
+        fresh: Start a new interpreter, as a launcher does, where how it exits matters.
         trainer_arguments: Of the Trainer, or of Fabric.
     """
     arguments = {"strategy": "ddp", "devices": 2, "num_nodes": nodes, **trainer_arguments}
@@ -55,19 +59,24 @@ def running_ranks(
     }
     if launcher:
         del variables["MASTER_ADDR"], variables["MASTER_PORT"]
-    urls = [f"{name}={url}" for name, url in scenarios.items()]
-    command = [sys.executable, *launcher, str(script), str(folder), *urls]
-    processes = [
-        subprocess.Popen(command, env=variables | node, start_new_session=True)
-        for node in ([{"NODE_RANK": str(n)} for n in range(nodes)] if nodes > 1 else [{}])
-    ]
+    arguments_of_script = [str(folder), *(f"{name}={url}" for name, url in scenarios.items())]
+
+    def start(node: Mapping[str, str]) -> Process:
+        env = variables | node
+        if not (launcher or fresh):
+            return ScriptProcess(script, arguments_of_script, env)
+        command = [sys.executable, *launcher, str(script), *arguments_of_script]
+        return subprocess.Popen(command, env=env, start_new_session=True)
+
+    numbers = [{"NODE_RANK": str(n)} for n in range(nodes)] if nodes > 1 else [{}]
+    processes = [start(number) for number in numbers]
     try:
         yield processes
     finally:
         for process in processes:
             with suppress(ProcessLookupError):  # whoever is left of its group
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            process.wait(timeout=DEADLINE_S)
 
 
 def run_ranks(folder: Path, scenarios: Mapping[str, str], **arguments: Any) -> int:

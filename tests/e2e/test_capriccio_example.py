@@ -14,6 +14,7 @@ import pytest
 import requests
 import torch
 from programs import new_job
+from scripts import run_here
 from service_process import BIN, ServiceProcess
 from torch.utils.data import DataLoader
 from waiting import LIMIT_S
@@ -25,8 +26,7 @@ SLICES = 38
 @pytest.fixture(scope="module")
 def slices(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("slices")
-    command = [sys.executable, CAPRICCIO / "made_up_slices.py", folder, "--size=2000"]
-    subprocess.run([*command, "--stride=200"], check=True)
+    run_here(CAPRICCIO / "made_up_slices.py", folder, "--size=2000", "--stride=200")
     return folder
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from scripts import run_here
 from service_process import BIN
 from sklearn.datasets import load_digits
 from torch import nn
@@ -19,7 +19,7 @@ CIFAR100 = Path(__file__).parents[2] / "examples" / "cifar100"
 def test_a_recurrence_trains_on_two_processes(tmp_path: Path) -> None:
     """Until any accuracy: training to a target takes minutes on a CPU."""
     data = tmp_path / "data"
-    subprocess.run([sys.executable, CIFAR100 / "digits_as_cifar.py", data, "64", "32"], check=True)
+    run_here(CIFAR100 / "digits_as_cifar.py", data, 64, 32)
     launcher = (BIN / "torchrun", "--standalone", "--nproc-per-node=2")
     train = (*launcher, CIFAR100 / "train.py", f"--data={data}", "--devices=2")
     result = subprocess.run(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import runpy
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 from programs import new_job, trials
+from scripts import run_here
 from service_process import BIN, ServiceProcess, free_port
 from waiting import LIMIT_S
 
@@ -23,8 +23,7 @@ IMAGENET = Path(__file__).parents[2] / "examples" / "imagenet"
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("digits")
-    command = [sys.executable, IMAGENET / "digits_as_folders.py", folder, "64", "32"]
-    subprocess.run(command, check=True)
+    run_here(IMAGENET / "digits_as_folders.py", folder, 64, 32)
     return folder
 
 

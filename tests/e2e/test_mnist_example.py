@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from scripts import run_here
 from service_process import BIN
 
 MNIST = Path(__file__).parents[2] / "examples" / "mnist"
@@ -19,7 +20,7 @@ MNIST = Path(__file__).parents[2] / "examples" / "mnist"
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The four files; one of them compressed, as MNIST is published."""
     folder = tmp_path_factory.mktemp("digits")
-    subprocess.run([sys.executable, MNIST / "digits_as_idx.py", folder], check=True)
+    run_here(MNIST / "digits_as_idx.py", folder)
     images = folder / "train-images-idx3-ubyte"
     with gzip.open(f"{images}.gz", "wb") as file:
         file.write(images.read_bytes())

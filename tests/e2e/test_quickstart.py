@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import pty
 import re
+import runpy
 import signal
 import sqlite3
 import subprocess
@@ -18,6 +20,9 @@ import pexpect
 import psutil
 import pytest
 import requests
+from forked import CONTEXT, set_environment
+from pexpect.fdpexpect import fdspawn
+from rich.console import Console
 from waiting import LIMIT_S, wait_until
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.py"
@@ -152,26 +157,26 @@ def test_it_prints_each_run_and_a_best_batch_size(
     assert re.search(r"Energy by (nvml|rapl|cpu-estimate \(an estimate)", printed)
 
 
-@pytest.mark.parametrize("key", ["\n", "\x03", "\x04"], ids=["Enter", "Ctrl-C", "Ctrl-D"])
+PROMPT = r"See the job at (http://[\d.:]+)/ until you press Enter\. "
+
+
 @pytest.mark.usefixtures("printed")
-def test_at_a_terminal_the_page_can_be_opened_until_a_key_ends_it(folder: Path, key: str) -> None:
+def test_at_a_terminal_the_page_can_be_opened_after_training_until_ctrl_c(folder: Path) -> None:
     """The job has learned; it trains once more."""
-    env = {name: value for name, value in os.environ.items() if name != "CI"}
-    env |= {"COLUMNS": "120", "TERM": "dumb"}
     program, *arguments = command(folder, runs=1)
     demo = pexpect.spawn(
         program,
         arguments,
-        env=env,
+        env=at_a_terminal(),
         timeout=LIMIT_S,
         encoding="utf-8",
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored under `&`
     )
     demo.logfile_read = io.StringIO()
-    demo.expect(r"See the job at (http://[\d.:]+)/ until you press Enter\. ")
+    demo.expect(PROMPT)
     url = demo.match[1]
     assert requests.get(url, timeout=LIMIT_S).ok
-    demo.send(key)
+    demo.send("\x03")
     demo.expect(pexpect.EOF)
     demo.close()
     shown = demo.logfile_read.getvalue()
@@ -179,3 +184,38 @@ def test_at_a_terminal_the_page_can_be_opened_until_a_key_ends_it(folder: Path, 
     assert "Traceback" not in shown
     with pytest.raises(requests.ConnectionError):
         requests.get(url, timeout=LIMIT_S)
+
+
+def at_a_terminal() -> dict[str, str]:
+    env = {name: value for name, value in os.environ.items() if name != "CI"}
+    return env | {"COLUMNS": "120", "TERM": "dumb"}
+
+
+def sum_up(terminal: str, folder: Path, environment: dict[str, str]) -> None:
+    """Run the example without a recurrence, at a terminal."""
+    set_environment(environment)
+    device = os.open(terminal, os.O_RDWR)
+    for number in range(3):
+        os.dup2(device, number)
+    sys.stdin = os.fdopen(0)
+    runpy.run_path(str(QUICKSTART))["run_job"](0, 0, folder, Console())
+
+
+@pytest.mark.parametrize("key", ["\n", "\x04"], ids=["Enter", "Ctrl-D"])
+@pytest.mark.usefixtures("printed")
+def test_so_it_can_until_another_key_ends_it(folder: Path, key: str) -> None:
+    ours, its = pty.openpty()
+    arguments = (os.ttyname(its), folder, at_a_terminal())
+    process = CONTEXT.Process(target=sum_up, args=arguments)
+    process.start()
+    terminal = fdspawn(ours, timeout=LIMIT_S, encoding="utf-8")
+    terminal.expect(PROMPT)
+    url = terminal.match[1]
+    assert requests.get(url, timeout=LIMIT_S).ok
+    terminal.send(key)
+    process.join(LIMIT_S)
+    assert process.exitcode == 0
+    with pytest.raises(requests.ConnectionError):
+        requests.get(url, timeout=LIMIT_S)
+    terminal.close()
+    os.close(its)

@@ -247,8 +247,8 @@ def train_a_whole_job(url: str, fake_gpus: FakeDriver, other_gpus: FakeDriver) -
             assert not run.epoch(60, 0.5)["finished"]
         assert "Train failed to converge within max_epoch" in run.epoch(60, 0.5)["failed"]
 
-    # Round 2: from the cheapest survivor.
-    with ZeusRun(url, fake_gpus) as run:
+        # Round 2: from the cheapest survivor.
+        run.again()
         for batch_size, cost in ((32, 210), (16, 310)):
             assert run.batch_size == batch_size
             run.converge(cost)
@@ -257,7 +257,7 @@ def train_a_whole_job(url: str, fake_gpus: FakeDriver, other_gpus: FakeDriver) -
         # Sampling: 32 costs 205 J give or take 5, 16 costs 303 J give or take 5.
         assert run.batch_size == 32
         run.converge(205)
-    with ZeusRun(url, fake_gpus) as run:
+        run.again()
         assert run.batch_size == 32
         assert "cost upper bound" in run.epoch(500, 0.95)["failed"]  # though the target is reached
     assert run.status == 0

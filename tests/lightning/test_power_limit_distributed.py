@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,10 +12,9 @@ from typing import Any
 import pynvml
 import pytest
 from fake_nvml import FakeDriver
-from service_process import free_port
+from ranks import run_ranks
 
 SCRIPT = Path(__file__).with_name("two_gpus.py")
-DEADLINE_S = 240
 Ranks = list[dict[str, Any]]
 SCENARIOS = (
     "whole",
@@ -59,29 +53,13 @@ def run(
     reporting: int = 2,
 ) -> Callable[[str], Ranks]:
     """Run scenarios in one pair of processes: and return what ranks saw of each."""
-    variables = {
-        **driver.env,
+    env = {
+        **driver.variables,
         "XDG_STATE_HOME": str(folder / "state"),
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
         "STRATEGY": strategy,
         "NODES": str(nodes),
     }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(folder), *scenarios],
-            env=variables | {"NODE_RANK": str(node)},
-            start_new_session=True,
-        )
-        for node in range(nodes)
-    ]
-    try:
-        assert [process.wait(timeout=DEADLINE_S) for process in processes] == [0] * nodes
-    finally:
-        for process in processes:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+    assert run_ranks(folder, dict.fromkeys(scenarios, ""), script=SCRIPT, nodes=nodes, env=env) == 0
     return lambda name: [
         json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in range(reporting)
     ]

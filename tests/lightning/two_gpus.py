@@ -1,4 +1,4 @@
-"""Runs fits on two ranks, each with a GPU of the fake driver. Arguments: a folder, SCENARIO...
+"""Runs fits on two ranks, each with a GPU of the fake driver. Arguments: a folder, SCENARIO=...
 
 Each rank writes what it saw of each fit to `SCENARIO-RANK.json`. A scenario may change what the
 GPUs do: their state is in the file that $FAKE_NVML_STATE names. $STRATEGY is Lightning's; where
@@ -193,7 +193,7 @@ def scenario(name: str, folder: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     folder, *names = sys.argv[1:]
-    for name in names:
+    for name in (each.rstrip("=") for each in names):
         seen = scenario(name, Path(folder))
         (Path(folder) / f"{name}-{seen['rank']}.json").write_text(json.dumps(seen))
     if torch.distributed.is_initialized():  # gloo's threads may abort a process that ends with them
