@@ -27,10 +27,10 @@ the nearest batch size. A default that was tried and has never converged has no 
 job's savings are unknown.
 
 **Drift.** Surprises, deviations of log costs from the mean of their batch size, are added up in
-both directions. When a sum exceeds `DRIFT_THRESHOLD`, the job has changed, and a new *era* begins:
-each era is compared with its own expectation. Until the default has converged in a new era, its
-band spans both the policy's belief and the era before. Source: Page, "Continuous inspection
-schemes", Biometrika 41, 1954.
+both directions. When a sum exceeds `DRIFT_THRESHOLD`, the job has changed, and a new *era* begins
+with the next run that converges: each era is compared with its own expectation. Until the default
+has converged in a new era, its band spans both the policy's belief and the era before. Source:
+Page, "Continuous inspection schemes", Biometrika 41, 1954.
 
 **Power limits.** Reports carry the limit in force and the GPU's default one. The default batch
 size's power profile says what a batch takes at each measured limit; between two of them, energy and
@@ -81,9 +81,6 @@ DRIFT_RUNS = 3
 """A batch size's first runs are not added up."""
 MAX_ERAS = 16
 """Earlier eras are merged."""
-LEAST_SEEN = 1e-6
-"""A lower bound of what was seen of the default's runs, by which the error is divided."""
-
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -169,7 +166,9 @@ def checked(stored: object) -> Ledger:
         del stored["power"]
     if isinstance(stored, dict) and isinstance(default := stored.get("default"), dict):
         stored = {**stored, "default": {"seen": default.get("count"), **default}}
-    _Stored.model_validate(stored)
+    runs = _Stored.model_validate(stored).default
+    if runs.count and runs.seen < 1:
+        raise ValueError(f"the default's first run has converged, but {runs.seen} was seen")
     assert isinstance(stored, dict)
     return stored
 
@@ -271,7 +270,7 @@ def noise(ledger: Ledger) -> tuple[Amounts, float]:
 
 def _of_runs(ledger: Ledger) -> Expectation:
     """From runs of the default that have converged, of which there is at least one."""
-    seen, mean = max(ledger["default"]["seen"], LEAST_SEEN), ledger["default"]["mean"]
+    seen, mean = ledger["default"]["seen"], ledger["default"]["mean"]
     deviations, degrees = noise(ledger)
     relative = [lognormal.error(each / math.sqrt(seen), degrees) for each in deviations]
     error = [each * part for each, part in zip(mean, relative, strict=True)]
@@ -345,7 +344,7 @@ def _with_run(
     key, logs = str(batch_size), [math.log(amount) for amount in amounts]
     count, *means = ledger["arms"].get(key, [0, 0.0, 0.0, 0.0])
     ledger = {**ledger, "cusum": _cusum(ledger, count, means[2], logs[2])}
-    if max(ledger["cusum"]) > DRIFT_THRESHOLD:
+    if max(ledger["cusum"]) > DRIFT_THRESHOLD and not unseen:
         ledger = _next_era(spec, ledger, state, event.trial_number)
         count, *means = 0, 0.0, 0.0, 0.0
     deviations = [log - mean for log, mean in zip(logs, means, strict=True)]
@@ -366,8 +365,7 @@ def _with_run(
     if batch_size == spec.default_batch_size:
         default = ledger["default"]
         number = default["count"] + 1
-        at_limit = _at_default_limit(spec, ledger, amounts)
-        step = _plus(at_limit, default["mean"], -1.0)
+        step = _plus(_at_default_limit(spec, ledger, amounts), default["mean"], -1.0)
         mean = _plus(default["mean"], step, 1 / number)
         seen = default["seen"] + 1 - unseen
         ledger = {**ledger, "default": {"count": number, "seen": seen, "mean": mean}}

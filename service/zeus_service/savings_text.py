@@ -42,6 +42,11 @@ def energy(joules: float) -> str:
     return _amount(joules, _ENERGY)
 
 
+def energy_unit(joules: float) -> tuple[float, str]:
+    """The unit that suits these joules: its size in joules, and its name."""
+    return _unit(joules, _ENERGY)
+
+
 def _saved(saved: SavedAmounts | None, who: str) -> str:
     if saved is None:
         return ""
@@ -64,5 +69,9 @@ def _interval(value: Estimate, units: dict[str, float] | None = None) -> str:
 def _amount(value: float, units: dict[str, float] | None = None) -> str:
     if units is None:
         return f"{value:.3g}"
-    unit, size = next((unit, size) for unit, size in units.items() if abs(value) >= size)
-    return f"{value / (size or 1):.3g} {unit}"
+    size, unit = _unit(value, units)
+    return f"{value / size:.3g} {unit}"
+
+
+def _unit(value: float, units: dict[str, float]) -> tuple[float, str]:
+    return next((size or 1.0, unit) for unit, size in units.items() if abs(value) >= size)

@@ -270,6 +270,14 @@ def test_in_a_ledger_from_before_parts_of_runs_were_counted_each_is_whole() -> N
     assert ledger.checked({**job.ledger, "default": default}) == job.ledger
 
 
+@pytest.mark.parametrize("seen", [-1.0, 0.0, 0.9])
+def test_a_ledger_whose_first_run_of_the_default_was_not_seen_whole_is_damaged(seen: float) -> None:
+    job = Job()
+    job.run(32, 90.0, 10.0)
+    with pytest.raises(ValueError, match="was seen"):
+        ledger.checked({**job.ledger, "default": {**job.ledger["default"], "seen": seen}})
+
+
 def test_a_job_that_has_become_dearer_is_compared_with_what_its_default_cost_before() -> None:
     job = Job(spec(eta_knob=1.0, policy="information_directed"))
     for _ in range(5):
@@ -290,6 +298,20 @@ def test_a_job_that_has_become_dearer_is_compared_with_what_its_default_cost_bef
     assert job.expected.mean == pytest.approx((200.0, 20.0, 200.0))
     was = ledger.expected_at(job.ledger, before["last_trial"], job.expected)
     assert was.mean == pytest.approx((100.0, 10.0, 100.0))
+
+
+def test_an_era_begins_with_a_run_that_converged() -> None:
+    job = Job(spec(eta_knob=1.0, policy="information_directed"))
+    for energy_j in (95.0, 105.0) * 3:
+        job.run(32, energy_j, 10.0)
+    for _ in range(6):
+        job.run(32, 200.0, 20.0, "early_stopped")
+    assert job.ledger["cusum"][0] > ledger.DRIFT_THRESHOLD
+    assert not job.ledger["past"]
+    job.run(32, 210.0, 21.0)
+    assert len(job.ledger["past"]) == 1
+    assert job.expected.mean[0] == pytest.approx(210.0)
+    assert job.ledger["default"]["seen"] == 1.0
 
 
 def test_eras_are_merged_with_the_same_sums() -> None:
@@ -333,6 +355,8 @@ def test_savings_are_recurrences_times_the_expectation_less_all_that_was_spent(
         job.run(*run)
     assert ledger.recurrences(job.ledger) == sum(run[3] == "converged" for run in runs)
     assert ledger.spent(job.ledger)[0] == pytest.approx(sum(run[1] for run in runs))
+    default = job.ledger["default"]
+    assert default["seen"] >= min(default["count"], 1)
     if job.expectation is not None and not job.ledger["past"]:
         n = ledger.recurrences(job.ledger)
         wanted = n * job.expectation.mean[1] - sum(run[2] for run in runs)

@@ -12,54 +12,50 @@ from zeus_service.pages.plotting import (
     new_layout,
     only_integers,
     rounded,
-    unit_of,
     what_is_summed,
 )
-from zeus_service.pages.units import joules
+from zeus_service.pages.units import saved_energy
+from zeus_service.savings_text import energy_unit
 
 SAVED = "#2b9a66"
 
 
 def by_day(savings: Savings) -> Figure:
     """Plot what all jobs have saved, summed over the days up to today."""
-    estimates = [day.saved.energy_kwh for day in savings.days]
-    before = savings.saved.energy_kwh.estimate - sum(each.estimate for each in estimates)
-    axes = new_layout("", "kWh saved")
-    axes["yaxis"] |= {"rangemode": "normal", "zeroline": True}
-    axes["xaxis"] |= {"type": "date"}
+    total, estimates = savings.saved.energy_j, [day.saved.energy_j for day in savings.days]
+    before = total.estimate - sum(each.estimate for each in estimates)
     days = [day.day for day in savings.days]
-    data = _sums(days, estimates, before, _error(savings.saved.energy_kwh), "kWh", "%{x|%b %d}")
+    data, unit = _sums(days, estimates, before, _error(total), "%{x|%b %d}")
+    axes = _axes("", unit)
+    axes["xaxis"] |= {"type": "date"}
     note = "" if days else "No run has converged yet."
     if savings.estimated and days:
         note = "In part estimated: some meters estimate energy."
-    return figure_of(data, axes, note, _in_words(savings.saved.energy_kwh))
+    low, middle, high = map(saved_energy, (total.low, total.estimate, total.high))
+    return figure_of(data, axes, note, f"Saved so far: {middle}, {low} to {high}.")
 
 
 def over_runs(savings: JobSavings) -> Figure:
     """Plot what a job has saved, summed over its runs."""
     points = [point for point in savings.points if point.saved is not None]
-    axes = new_layout("run", "")
     if not points:
         note = "What a run of the default batch size takes is not known yet."
-        return figure_of([], axes, note, "")
+        return figure_of([], new_layout("run", ""), note, "")
     estimates = [point.saved.energy_j for point in points if point.saved]
-    totals = list(accumulate(each.estimate for each in estimates))
-    factor, unit = unit_of(totals)
+    total = sum(each.estimate for each in estimates)
     numbers = [point.trial_number for point in points]
-    end = savings.saved.energy_j.estimate if savings.saved else totals[-1]
-    before = (end - totals[-1]) / factor  # saved by runs that were pruned
-    over = [_over(each, factor) for each in estimates]
-    error = _error(savings.saved.energy_j) / factor if savings.saved else None
-    data = _sums(numbers, over, before, error, unit, "after run %{x}")
-    axes["yaxis"]["title"]["text"] = f"energy saved ({unit})"
-    axes["yaxis"] |= {"rangemode": "normal", "zeroline": True}
+    end = savings.saved.energy_j.estimate if savings.saved else total
+    error = _error(savings.saved.energy_j) if savings.saved else None
+    before = end - total  # saved by runs that were pruned
+    data, unit = _sums(numbers, estimates, before, error, "after run %{x}")
+    axes = _axes("run", unit)
     only_integers(axes, numbers)
     basis = "runs of the default" if savings.basis == "runs" else "the belief about the default"
     note = f"Against {basis}, with a 95 % band."
     if savings.estimated:
         note += " Energy is estimated."
     note = f"{note} {what_is_summed(savings)}".rstrip()
-    return figure_of(data, axes, note, f"Saved so far: {joules(end)}.")
+    return figure_of(data, axes, note, f"Saved so far: {saved_energy(end)}.")
 
 
 def _sums(
@@ -67,20 +63,21 @@ def _sums(
     estimates: Sequence[Estimate],
     before: float,
     error: float | None,
-    unit: str,
     at: str,
-) -> list[Figure]:
-    """A line of cumulative sums with its band.
+) -> tuple[list[Figure], str]:
+    """A line of cumulative sums with its band, and their unit.
 
     Errors add up, since they have a common cause, and are scaled to that of the whole sum: jobs are
     independent, and what is expected has become surer.
     """
     if not x:
-        return []
+        return [], "kWh"
     middle = [before + each for each in accumulate(one.estimate for one in estimates)]
+    factor, unit = energy_unit(max(map(abs, middle)) / 2)
     errors = list(accumulate(map(_error, estimates)))
     if error is not None and errors[-1] > 0:
         errors = [each * error / errors[-1] for each in errors]
+    middle, errors = ([each / factor for each in values] for values in (middle, errors))
     low = [each - error for each, error in zip(middle, errors, strict=True)]
     high = [each + error for each, error in zip(middle, errors, strict=True)]
     mode = "lines" if len(x) > 1 else "markers"
@@ -91,18 +88,14 @@ def _sums(
         {"x": list(x), "y": rounded(middle), "mode": mode, "showlegend": False}
         | {"line": {"color": SAVED, "width": 2.5}, "marker": {"size": 8, "color": SAVED}}
         | {"hovertemplate": f"{at}: %{{y}} {unit}<extra></extra>"},
-    ]
+    ], unit
+
+
+def _axes(x_title: str, unit: str) -> Figure:
+    axes = new_layout(x_title, f"energy saved ({unit})")
+    axes["yaxis"] |= {"rangemode": "normal", "zeroline": True}
+    return axes
 
 
 def _error(estimate: Estimate) -> float:
     return (estimate.high - estimate.low) / 2
-
-
-def _over(estimate: Estimate, factor: float) -> Estimate:
-    return Estimate(
-        estimate=estimate.estimate / factor, low=estimate.low / factor, high=estimate.high / factor
-    )
-
-
-def _in_words(kwh: Estimate) -> str:
-    return f"Saved so far: {kwh.estimate:.3g} kWh, {kwh.low:.3g} to {kwh.high:.3g}."

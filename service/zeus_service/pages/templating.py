@@ -31,6 +31,8 @@ _environment.filters |= {
     for name in (
         "job_path",
         "joules",
+        "saved_energy",
+        "significant",
         "number",
         "seconds",
         "percent",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime
 from urllib.parse import quote
+
+from zeus_service.savings_text import energy_unit
 
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _SPANS = ((86400, "d"), (3600, "h"), (60, "min"))
 NONE = "\N{EN DASH}"
+_MINUS = "\N{MINUS SIGN}"
 
 
 def runs(count: int) -> str:
@@ -18,10 +22,12 @@ def runs(count: int) -> str:
 
 def joules(value: float | None) -> str:
     """An energy or a cost with three significant digits: `12.3 kJ`."""
-    if value is None or not math.isfinite(value):
-        return NONE
-    factor, unit = joule_unit(value)
-    return f"{significant(value / factor)} {unit}"
+    return _with_unit(value, joule_unit)
+
+
+def saved_energy(value: float | None) -> str:
+    """What was saved with three significant digits, in the units of bills: `1.23 kWh`."""
+    return _with_unit(value, energy_unit)
 
 
 def joule_unit(value: float) -> tuple[float, str]:
@@ -30,6 +36,13 @@ def joule_unit(value: float) -> tuple[float, str]:
         ((factor, f"{prefix}J") for factor, prefix in _PREFIXES if abs(value) >= factor),
         (1.0, "J"),
     )
+
+
+def _with_unit(value: float | None, unit_of: Callable[[float], tuple[float, str]]) -> str:
+    if value is None or not math.isfinite(value):
+        return NONE
+    factor, unit = unit_of(value)
+    return f"{significant(value / factor)} {unit}".replace("-", _MINUS)
 
 
 def significant(value: float) -> str:
@@ -64,7 +77,7 @@ def seconds(value: float | None) -> str:
 
 def percent(value: float) -> str:
     """A share with its sign: `-12 %`."""
-    return f"{value:+.0%}".replace("%", " %").replace("-", "\N{MINUS SIGN}")
+    return f"{value:+.0%}".replace("%", " %").replace("-", _MINUS)
 
 
 def iso(instant: float) -> str:

@@ -8,8 +8,17 @@ from typing import Any
 
 import pytest
 from service.jobs import spec
-from zeus_service.messages import Job, JobSavings, SavingsPoint, Spent
-from zeus_service.pages import figures, plotting
+from zeus_service.messages import (
+    Estimate,
+    Job,
+    JobSavings,
+    SavedAmounts,
+    SavedOnDay,
+    Savings,
+    SavingsPoint,
+    Spent,
+)
+from zeus_service.pages import figures, plotting, savings_figures
 from zeus_service.policies.base import ArmEstimate
 from zeus_service.store.series import BatchSizeTrials, Thinned
 
@@ -85,6 +94,26 @@ def test_regret_is_what_runs_cost_beyond_the_best(converged: int) -> None:
     unknown = figures.regret(job(best_batch_size=None), savings)
     assert unknown["data"] == []
     assert "not known yet" in unknown["note"]
+
+
+@pytest.mark.parametrize(
+    ("joules", "drawn", "unit", "text"),
+    [(120.0, 120.0, "J", "120 J"), (7.2e7, 20.0, "kWh", "20.0 kWh")],
+)
+def test_what_was_saved_has_a_unit_that_suits_it(
+    joules: float, drawn: float, unit: str, text: str
+) -> None:
+    energy = Estimate(estimate=joules, low=joules / 2, high=1.5 * joules)
+    saved = SavedAmounts.model_construct(energy_j=energy)
+    days = [SavedOnDay.model_construct(day="2026-11-23", recurrences=1, saved=saved)]
+    figure = savings_figures.by_day(
+        Savings.model_construct(saved=saved, days=days, estimated=False)
+    )
+    band, line = figure["data"]
+    assert band["y"] == [1.5 * drawn, 0.5 * drawn]
+    assert line["y"] == [drawn]
+    assert figure["layout"]["yaxis"]["title"]["text"] == f"energy saved ({unit})"
+    assert text in figure["summary"]
 
 
 def test_a_run_has_its_power_between_reports() -> None:

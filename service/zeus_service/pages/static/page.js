@@ -15,11 +15,13 @@ function showTimes(root) {
     const instant = Number(element.dataset.time);
     const seconds = instant - Date.now() / 1000;
     const [unit, span] = SPANS.find(([, span]) => Math.abs(seconds) >= span) || SPANS.at(-1);
-    const text = Math.abs(seconds) < 5 ? "just now" : relative.format(Math.trunc(seconds / span), unit);
+    const ago = Math.abs(seconds) < 5 ? "just now" : relative.format(Math.trunc(seconds / span), unit);
+    const local = new Date(instant * 1000).toLocaleString();
+    const text = "date" in element.dataset ? local : ago;
     if (element.textContent !== text) element.textContent = text;
     if (!element.dataset.titled) {
       element.dataset.titled = "1";
-      element.title = `${new Date(instant * 1000).toLocaleString()} (${element.title})`;
+      element.title = `${local} (${element.title})`;
     }
   }
 }
