@@ -4,7 +4,7 @@ from zeus_service.messages import Estimate, JobSavings, SavedAmounts, SavedOnDay
 
 COLUMNS = ("recurrences", "energy saved", "95 % interval", "time saved", "95 % interval")
 
-_ENERGY = {"MWh": 3.6e9, "kWh": 3.6e6, "kJ": 1e3, "J": 0.0}
+_ENERGY = {"MWh": 3.6e9, "kWh": 3.6e6, "Wh": 3.6e3, "J": 0.0}
 _TIME = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 0.0}
 
 

@@ -9,7 +9,7 @@ from zeus_service.savings_text import energy, summary
 
 @pytest.mark.parametrize(
     ("joules", "shown"),
-    [(0, "0 J"), (-12.34, "-12.3 J"), (4_500, "4.5 kJ"), (7.2e6, "2 kWh"), (-9e9, "-2.5 MWh")],
+    [(0, "0 J"), (-12.34, "-12.3 J"), (4_500, "1.25 Wh"), (7.2e6, "2 kWh"), (-9e9, "-2.5 MWh")],
 )
 def test_energies_have_the_unit_that_suits_them(joules: float, shown: str) -> None:
     assert energy(joules) == shown

@@ -14,7 +14,7 @@ FIGURES: dict[str, tuple[str, str]] = {
         "Cost over batch size",
         "The belief with its 95 % band, and each run by how it ended.",
     ),
-    "costs": ("Cost of each run", "In order, coloured by batch size; click a run to open it."),
+    "costs": ("Cost of each run", "In order, coloured by batch size."),
     "regret": (
         "Cumulative regret",
         "What the runs, failed ones too, cost beyond the expected cost of the best batch size.",

@@ -67,7 +67,7 @@ def new_layout(x_title: str, y_title: str, *, log: bool = False) -> Figure:
         "xaxis": {**axis, "title": {"text": x_title}},
         "yaxis": {
             **axis,
-            "title": {"text": y_title},
+            "title": {"text": y_title, "standoff": 8},
             **({"type": "log", "dtick": "D2"} if log else {"rangemode": "tozero"}),
         },
     }

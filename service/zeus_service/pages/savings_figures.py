@@ -73,7 +73,7 @@ def _sums(
     if not x:
         return [], "kWh"
     middle = [before + each for each in accumulate(one.estimate for one in estimates)]
-    factor, unit = energy_unit(max(map(abs, middle)) / 2)
+    factor, unit = energy_unit(max(map(abs, middle)))
     errors = list(accumulate(map(_error, estimates)))
     if error is not None and errors[-1] > 0:
         errors = [each * error / errors[-1] for each in errors]
@@ -92,7 +92,7 @@ def _sums(
 
 
 def _axes(x_title: str, unit: str) -> Figure:
-    axes = new_layout(x_title, f"energy saved ({unit})")
+    axes = new_layout(x_title, f"{unit} saved")
     axes["yaxis"] |= {"rangemode": "normal", "zeroline": True}
     return axes
 

@@ -112,7 +112,7 @@ def test_what_was_saved_has_a_unit_that_suits_it(
     band, line = figure["data"]
     assert band["y"] == [1.5 * drawn, 0.5 * drawn]
     assert line["y"] == [drawn]
-    assert figure["layout"]["yaxis"]["title"]["text"] == f"energy saved ({unit})"
+    assert figure["layout"]["yaxis"]["title"]["text"] == f"{unit} saved"
     assert text in figure["summary"]
 
 

@@ -11,7 +11,8 @@ from zeus_service.pages import units
 @pytest.mark.parametrize(
     ("value", "text"),
     [(0, "0 J"), (0.5, "0.500 J"), (999.0, "999 J"), (1234.5, "1.23 kJ"), (3.6e6, "3.60 MJ"),
-     (-5.0e9, "\N{MINUS SIGN}5.00 GJ"), (2e16, "20,000 TJ"), (None, units.NONE), (math.inf, units.NONE)],
+     (-5.0e9, "\N{MINUS SIGN}5.00 GJ"), (2e16, "20,000 TJ"),
+     (None, units.NONE), (math.inf, units.NONE)],
 )  # fmt: skip
 def test_joules(value: float | None, text: str) -> None:
     assert units.joules(value) == text
@@ -19,7 +20,7 @@ def test_joules(value: float | None, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0 J"), (123.4, "123 J"), (-9.0e4, "\N{MINUS SIGN}90.0 kJ"), (3.6e6, "1.00 kWh"),
+    [(0, "0 J"), (123.4, "123 J"), (-9.0e4, "\N{MINUS SIGN}25.0 Wh"), (3.6e6, "1.00 kWh"),
      (4.44e9, "1.23 MWh"), (3.6e13, "10,000 MWh"), (None, units.NONE)],
 )  # fmt: skip
 def test_what_was_saved_is_in_the_units_of_bills(value: float | None, text: str) -> None:
