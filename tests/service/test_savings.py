@@ -247,7 +247,7 @@ def test_the_curves_end_with_the_sum_and_the_band_of_the_headline(app: Flask) ->
             with transaction() as connection:  # as if on days of their own
                 this = SAVED_ON_DAYS.c.job_id == job_id, SAVED_ON_DAYS.c.day == today
                 connection.execute(update(SAVED_ON_DAYS).where(*this).values(day=today - 9 + age))
-    saved = of_all().saved.energy_kwh
+    saved = of_all().saved.energy_j
     band, line = savings_figures.by_day(of_all())["data"]
     assert line["y"][-1] == pytest.approx(saved.estimate, rel=1e-4)
     high, low = band["y"][2], band["y"][3]  # there and back
