@@ -48,10 +48,14 @@ print(time.perf_counter() - began)
 
 
 def import_ms(rounds: int = 7) -> list[float]:
-    """What `import zeus_lightning` adds after `import lightning`, each in a fresh interpreter."""
+    """What `import zeus_lightning` adds after `import lightning`, each in a fresh interpreter.
+
+    The first one, which is not counted, compiles it.
+    """
     command = [sys.executable, "-c", IMPORT]
-    outputs = [subprocess.check_output(command, text=True) for _ in range(rounds)]
-    return [1e3 * float(output.split()[-1]) for output in outputs]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    outputs = [subprocess.check_output(command, text=True, env=env) for _ in range(rounds + 1)]
+    return [1e3 * float(output.split()[-1]) for output in outputs[1:]]
 
 
 def per_batch_us(callback: Callback, rounds: int = 20, calls: int = 10_000) -> list[float]:
