@@ -55,8 +55,6 @@ def main() -> None:
         raise SystemExit(1) from None
     if trainer.is_global_zero and zeus.report is not None:
         print(f"{zeus.outcome} in {zeus.report.epoch} epochs at a cost of {zeus.cost:.1f} J")
-    if torch.distributed.is_initialized():  # gloo's threads may abort a process that ends with them
-        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -66,6 +66,3 @@ if __name__ == "__main__":
     except ZeusTrialFailed as error:
         fabric.print(error)
         raise SystemExit(1) from None
-    finally:
-        if torch.distributed.is_initialized():  # gloo's threads may abort a process that ends
-            torch.distributed.destroy_process_group()

@@ -147,5 +147,3 @@ if __name__ == "__main__":
             print(f"{run.outcome} with batch size {run.batch_size} at a cost of {run.cost:.1f} J")
     except ZeusError as error:
         raise SystemExit(str(error)) from None
-    finally:
-        PartialState().destroy_process_group()  # its threads would abort the process now and then

@@ -169,8 +169,6 @@ def main() -> None:
         )
     if trainer.is_global_zero and options.save is not None:
         torch.save(module.state_dict(), options.save)
-    if torch.distributed.is_initialized():  # gloo's threads may abort a process that ends with them
-        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -129,8 +129,6 @@ def main() -> None:
     trainer.fit(Classifier(), datamodule=data)
     if trainer.is_global_zero and zeus.report is not None:
         print(f"{zeus.outcome} in {zeus.report.epoch} epochs at a cost of {zeus.cost:.1f} J")
-    if torch.distributed.is_initialized():  # gloo's threads may abort a process that ends with them
-        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

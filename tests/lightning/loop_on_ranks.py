@@ -97,7 +97,6 @@ def exits(run: Recurrence) -> None:
     try:
         loop(run, 0.1)
     finally:
-        torch.distributed.destroy_process_group()
         observers = [each for each in threading.enumerate() if "observer" in each.name]
         assert bool(observers) == fabric.is_global_zero
         for each in observers:
@@ -209,5 +208,3 @@ if __name__ == "__main__":
         name, _, url = argument.partition("=")
         seen = scenario(name, url)
         (FOLDER / f"{name}.{fabric.global_rank}.json").write_text(json.dumps(seen))
-    if torch.distributed.is_initialized():  # gloo's threads may abort a process that ends with them
-        torch.distributed.destroy_process_group()

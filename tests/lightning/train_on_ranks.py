@@ -342,5 +342,3 @@ if __name__ == "__main__":
         kind = name.partition("@")[0]  # `converges@slow` trains as `converges` does
         seen = SCENARIOS[kind](name.replace("@", "-"), url)
         (FOLDER / f"{name}.{seen['rank']}.json").write_text(json.dumps(seen))
-    if torch.distributed.is_initialized():  # gloo's threads may abort a process that ends with them
-        torch.distributed.destroy_process_group()

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import ModelParallelStrategy
@@ -69,5 +68,3 @@ if __name__ == "__main__":
         fit(job, url),
     ]
     (FOLDER / f"{job}.{fits[0]['rank']}.json").write_text(json.dumps(fits))
-    if torch.distributed.is_initialized():  # gloo's threads may abort a process that ends with them
-        torch.distributed.destroy_process_group()

@@ -196,5 +196,3 @@ if __name__ == "__main__":
     for name in (each.rstrip("=") for each in names):
         seen = scenario(name, Path(folder))
         (Path(folder) / f"{name}-{seen['rank']}.json").write_text(json.dumps(seen))
-    if torch.distributed.is_initialized():  # gloo's threads may abort a process that ends with them
-        torch.distributed.destroy_process_group()

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from zeus_lightning.ranks.at_exit import leave_at_exit
+
 
 class TorchRanks:
     """What this package needs of a Lightning strategy, for any program on `torch.distributed`.
@@ -19,6 +21,7 @@ class TorchRanks:
 
     def __init__(self, device: torch.device) -> None:
         self.root_device = device
+        leave_at_exit()
 
     @property
     def world_size(self) -> int:

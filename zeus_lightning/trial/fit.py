@@ -28,6 +28,7 @@ from zeus_lightning.program.job import JobArguments
 from zeus_lightning.program.lr_scaling import lr_factor
 from zeus_lightning.program.monitor import look_after_sanity_check, monitored
 from zeus_lightning.program.target import out_of_reach, reached_at_once
+from zeus_lightning.ranks.at_exit import leave_at_exit
 from zeus_lightning.ranks.distributed import gather, on_every_rank, on_rank_zero
 from zeus_lightning.ranks.run_meter import RunMeter
 from zeus_lightning.trial.checkpoint import RESUMABLE, SavedTrial, resume_trial
@@ -84,6 +85,7 @@ class Fit:
         self._lr_factor = 1.0
         self._probe: loader_checks.Probe | None = None
         self._attribute = self.arguments.batch_size_attribute
+        leave_at_exit()
         self._meter = RunMeter(
             self.meter, self._strategy, self.pue, allow_mixed=self.allow_mixed_devices
         )

@@ -1,0 +1,33 @@
+"""`leave_at_exit`: destroy gloo's process group as the program exits, once nothing trains."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import gc
+import sys
+
+import torch
+
+
+@functools.cache
+def leave_at_exit() -> None:
+    """Destroy the process group at exit, if it is gloo's and still there; Lightning does NCCL's.
+
+    After a collective has returned, a thread of gloo takes Python's lock to free a tensor. If the
+    interpreter ends first, that thread aborts the process, whose exit status is lost. If the
+    group is destroyed while a DistributedDataParallel still refers to it, as in a `finally`, where
+    the exception keeps the model alive, freeing the model joins the thread without releasing the
+    lock: both wait for ever. At exit the exception is gone.
+    """
+    if torch.distributed.is_available():
+        atexit.register(_leave)
+
+
+def _leave() -> None:
+    if not torch.distributed.is_initialized() or torch.distributed.get_backend() != "gloo":
+        return
+    for name in ("last_exc", "last_value", "last_traceback"):  # an error's frames refer to models
+        vars(sys).pop(name, None)
+    gc.collect()  # of DistributedDataParallel, which is in reference cycles
+    torch.distributed.destroy_process_group()
