@@ -199,7 +199,7 @@ def recur(
             driver.run()
         tries = summary.rows(driver.progress)
         found = summary.recurrences(tries)
-        if found:
+        if any(each.unmeasured < each.tries for each in found):
             console.print(summary.table(found))
         for line in summary.comparison(found) if compare else ():
             console.print(line, highlight=False, soft_wrap=True)

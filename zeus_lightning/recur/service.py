@@ -87,8 +87,13 @@ class OwnService(Service):
             self._start()
             self._wait_until_it_answers()
             return super().__enter__()
-        except BaseException:
+        except BaseException as error:
             self._stop(signal.SIGTERM)  # before it handles others
+            if isinstance(error, ZeusServiceError) and Path(".env").exists():
+                raise ZeusServiceError(
+                    f"{error.message}. The service was started here, and reads this folder's .env "
+                    "file; the runs do not: export the ZEUS_BSO_TOKEN that is in it"
+                ) from error
             raise
 
     def __exit__(

@@ -57,6 +57,17 @@ def test_the_baseline_is_compared_with_what_is_chosen(tmp_path: Path) -> None:
     assert jobs == [("nightly",), ("nightly-baseline",)]
 
 
+def test_a_command_that_fails_without_a_trial_has_no_table_before_its_last_lines(
+    tmp_path: Path,
+) -> None:
+    result = recur(
+        f"--folder={tmp_path / 'recur'}", "--", sys.executable, "-c", "raise SystemExit('mine')"
+    )
+    assert result.exit_code == 1
+    assert "mine" in result.output
+    assert "with all its tries" not in result.output
+
+
 def services_of(driver: psutil.Popen) -> list[psutil.Process]:
     """The processes of the service that a driver has started."""
     found = []

@@ -45,6 +45,18 @@ def test_it_ends_without_waiting_for_connections_that_are_open(tmp_path: Path) -
     assert ended_s - began_s < 10  # waiting would take 30 s
 
 
+def test_a_token_in_the_folders_env_file_that_the_runs_lack_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".env").write_text("ZEUS_BSO_TOKEN=the-token-of-another-service\n")
+    monkeypatch.chdir(tmp_path)
+    with (
+        pytest.raises(ZeusServiceError, match=r"401(?s:.*)export the ZEUS_BSO_TOKEN"),
+        OwnService(f"sqlite:///{tmp_path / 'db'}", tmp_path / "log"),
+    ):
+        pass
+
+
 def test_one_that_refuses_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: BSOClient) -> str:
         raise ZeusServiceError("status 429")
