@@ -54,7 +54,7 @@ docs: install
 
 figures: install
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[figures]'
-	$(BIN)/python docs/figures.py
+	$(BIN)/python -m docs.figures
 	$(BIN)/python docs/screenshots.py
 
 notebook: install

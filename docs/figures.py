@@ -77,7 +77,7 @@ def valley() -> Figure:
     axes.axhline(2.0, color="#e45756", linestyle="--", label="2 x the best: a run is stopped")
     axes.set(xlabel="batch size", ylabel="cost of a run, over the best")
     axes.set_xlim(min(EXAMPLE.settings) / 1.5, max(EXAMPLE.settings) * 1.5)
-    axes.legend(loc="upper left")
+    figure.legend(loc="outside upper center", ncols=2)
     return figure
 
 
@@ -93,7 +93,8 @@ def regret() -> Figure:
         for policy, values in by_policy(workloads, recurrences=100).items():
             band(axes, policy, np.cumsum(values - 1, axis=1))
         axes.set(title=title, xlabel="recurrence", ylabel="regret (runs of the best)")
-        axes.legend(loc="upper left")
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=2)
     return figure
 
 
@@ -130,7 +131,7 @@ def knobs() -> Figure:
     (beta, rounds), (window, eta) = figure.subplots(2, 2)
     sweep(beta, MANY, "beta_knob", [1.25, 1.5, 2.0, 3.0, 5.0, 10.0])
     beta.set_xscale("log")
-    ticks = [1.25, 1.5, 2, 3, 5, 10]
+    ticks = [1.25, 2, 3, 5, 10]
     beta.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     beta.minorticks_off()
     sweep(rounds, MANY, "num_pruning_rounds", [0, 1, 2, 3, 4])
