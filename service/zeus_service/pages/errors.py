@@ -15,7 +15,7 @@ from zeus_service.api.errors import (
     problem,
     problem_of,
 )
-from zeus_service.errors import OptimizerError
+from zeus_service.errors import NotFound, OptimizerError
 from zeus_service.pages.templating import render
 
 POLICY = {
@@ -48,6 +48,8 @@ def set_up_errors(pages: Blueprint) -> None:
         log_broken(error)
         if _is_figure():
             return problem(error.status, error.code, error.message, **error.fields)
+        if isinstance(error, NotFound):  # the message is for a shell
+            return error_page(error.status, "There is no such job; it may have been deleted.")
         return error_page(error.status, error.message)
 
     @pages.errorhandler(HTTPException)

@@ -195,7 +195,7 @@ def power(spec: JobSpec, found: PowerProfileList) -> Figure:
         sizes = ", ".join(map(str, sorted(set(found.broken))))
         note += f" Damaged profiles are left out: of batch size {sizes}."
     elif not profiles:
-        note = "No power limits were measured: ZeusPowerLimitCallback does."
+        note = "No power limits have been measured yet; ZeusPowerLimitCallback measures them."
     if len(shown) < len(profiles):
         note += f" The first {len(shown):,} of {len(profiles):,} profiles are drawn."
     return figure_of(data, layout, note, f"Chosen limits: {chosen}." if chosen else "")

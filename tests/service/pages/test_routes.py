@@ -117,6 +117,7 @@ def test_what_does_not_exist_is_a_page_that_says_so(client: FlaskClient, address
     mimetype = "application/problem+json" if is_figure else "text/html"
     assert (answer.status_code, answer.mimetype) == (404, mimetype)
     assert "Not Found" in answer.text
+    assert is_figure or "`" not in answer.text  # no command: on a page there are links
     assert "Content-Security-Policy" in answer.headers
 
 
