@@ -11,33 +11,11 @@ where `spent` is of all trials that have ended, failed, lost and interrupted one
 negative while a job explores. What failed tries of the default would spend is not added to
 `expected`, which makes it too low, if anything.
 
-**The expectation** is the mean of the job's own runs of the default that converged, and of those
-that were stopped early, each with what it would have spent in all: the mean of a log-normal
-distribution beyond where it was stopped. Without these the expectation would be too low. (One step
-of expectation maximization for each run: Dempster, Laird and Rubin, "Maximum likelihood from
-incomplete data via the EM algorithm", JRSS B 39, 1977.) Its error follows from Student's t
-distribution of the logarithm. A run that was stopped early counts there with the part of it that
-was seen: one, less the variance of the logarithm of what it would have spent in all, given where it
-was stopped, over that of all runs (the observed Fisher information of a censored value). The noise
-is the relative deviation between runs of one batch size, pooled over all batch sizes, since the
-default may have run once only; a weak prior, `PRIOR_DEGREES` deviations of size `PRIOR_NOISE`,
-stands in until runs have been repeated. Of a default that has not been tried, the policy's belief
-about its cost is the expectation; joules and seconds follow by their ratio to the cost in runs of
-the nearest batch size. A default that was tried and has never converged has no expectation, and the
-job's savings are unknown.
-
 **Drift.** Surprises, deviations of log costs from the mean of their batch size, are added up in
 both directions. When a sum exceeds `DRIFT_THRESHOLD`, the job has changed, and a new *era* begins
-with the next run that converges: each era is compared with its own expectation. Until the default
-has converged in a new era, its band spans both the policy's belief and the era before. Source:
-Page, "Continuous inspection schemes", Biometrika 41, 1954.
-
-**Power limits.** Reports carry the limit in force and the GPU's default one. The default batch
-size's power profile says what a batch takes at each measured limit; between two of them, energy and
-time are interpolated, and beyond the last one they stay the same. A run of the default counts with
-what a batch takes at the default limit over what it takes at the run's mean limit over time. So a
-run at the default limit counts as it was, and so does one whose limits or profile are unknown: if
-its limit was lower, what it saved is not credited.
+with the next run that converges: each era is compared with its own expectation, see
+`expectation.py`. An era more costs little, but a change that was not found biases the expectation:
+so the allowance is small. Source: Page, "Continuous inspection schemes", Biometrika 41, 1954.
 
 Estimates have an `error`, half the width of their 95 % interval.
 """
@@ -45,46 +23,45 @@ Estimates have an `error`, half the width of their 95 % interval.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeGuard
+from typing import Annotated, Any, TypeGuard
 
 from pydantic import BaseModel, Field
 
 from zeus_service import lognormal
 from zeus_service import power_limits as limits
+from zeus_service.expectation import (
+    Amounts,
+    Expectation,
+    Ledger,
+    as_amounts,
+    at_default_limit,
+    expectation,
+    noise,
+)
 from zeus_service.history import Event
 from zeus_service.messages import PowerProfile
-from zeus_service.policies import policy_of
 from zeus_service.policies.base import State
 from zeus_service.spec import JobSpec
-
-Ledger = dict[str, Any]
-"""JSON value. It grows with the batch sizes, never with the number of trials."""
 
 QUANTITIES = ("energy_j", "time_s", "cost")
 """The names of `Amounts`."""
 
-Amounts = tuple[float, float, float]
-"""Joules, seconds and cost."""
-
-PRIOR_NOISE = 0.12
-PRIOR_DEGREES = 2.0
-RATIO_NOISE = 0.1
-"""Standard deviation, per octave of batch size, of the logarithm of a ratio to the cost."""
-DRIFT_ALLOWANCE = 0.75
+DRIFT_ALLOWANCE = 0.25
 """Subtracted from each surprise, in standard deviations, as noise."""
 DRIFT_THRESHOLD = 8.0
 LARGEST_SURPRISE = 4.0
 """Surprises are clipped here, so that one alone does not exceed the threshold."""
-DRIFT_RUNS = 3
-"""A batch size's first runs are not added up."""
+SAME_LIMIT = 0.05
+"""Relative difference of power limits between eras whose amounts are still compared."""
 MAX_ERAS = 16
 """Earlier eras are merged."""
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Numbers = tuple[_Number, _Number, _Number]
+_Arm = tuple[Annotated[int, Field(gt=0)], _Number, _Number, _Number]
 
 
 class _Default(BaseModel):
@@ -99,6 +76,7 @@ class _Era(BaseModel):
     spent: _Numbers
     expected: _Numbers
     error: _Numbers
+    carried: bool = False
 
 
 class _Stored(BaseModel):
@@ -107,28 +85,15 @@ class _Stored(BaseModel):
     recurrences: int
     spent: _Numbers
     default: _Default
-    arms: dict[str, tuple[int, _Number, _Number, _Number]]
+    arms: dict[str, _Arm]
+    before: dict[str, _Arm]
+    began: tuple[_Positive, _Positive] | None
     squares: _Numbers
     degrees: int
     cusum: tuple[_Number, _Number]
     past: list[_Era]
     profile: list[tuple[_Positive, _Positive, _Positive]]
     limits: tuple[_Positive, _Positive] | None
-
-
-@dataclass(frozen=True)
-class Expectation:
-    """What one run of the default at the default power limit is expected to spend.
-
-    Args:
-        mean: Expected amounts.
-        error: Their errors.
-        basis: Whether they come from runs of the default, or from the policy's belief.
-    """
-
-    mean: Amounts
-    error: Amounts
-    basis: Literal["runs", "belief"]
 
 
 @dataclass(frozen=True)
@@ -146,6 +111,8 @@ def new_ledger() -> Ledger:
         "spent": [0.0] * 3,
         "default": {"count": 0, "seen": 0.0, "mean": [0.0] * 3},  # its runs, at the default limit
         "arms": {},  # {batch size: [runs, *means of their log amounts]}; see the module
+        "before": {},  # the arms of the era before, if the power limit was the same
+        "began": None,  # `limits` of the era's first run
         "squares": [0.0] * 3,  # of deviations from these means; of all eras
         "degrees": 0,  # of freedom of these squares
         "cusum": [0.0, 0.0],  # cumulative sums of surprises: [dearer, cheaper]
@@ -158,17 +125,21 @@ def new_ledger() -> Ledger:
 def checked(stored: object) -> Ledger:
     """Return a ledger that was stored; raise ValueError if it is none.
 
-    In one of an earlier version, each run counts as seen whole; for what else it lacks, see
-    `lacks_profile`.
+    In one of an earlier version, each run counts as seen whole, and nothing is carried over from
+    the era before; for what else it lacks, see `lacks_profile`.
     """
     if lacks_profile(stored):
         stored = {**new_ledger(), **stored}
         del stored["power"]
     if isinstance(stored, dict) and isinstance(default := stored.get("default"), dict):
-        stored = {**stored, "default": {"seen": default.get("count"), **default}}
-    runs = _Stored.model_validate(stored).default
+        default = {"seen": default.get("count"), **default}
+        stored = {"before": {}, "began": None, **stored, "default": default}
+    found = _Stored.model_validate(stored)
+    runs = found.default
     if runs.count and runs.seen < 1:
         raise ValueError(f"the default's first run has converged, but {runs.seen} was seen")
+    if found.before and not found.past:
+        raise ValueError("there are batch sizes of an era before, but no such era")
     assert isinstance(stored, dict)
     return stored
 
@@ -195,8 +166,9 @@ def applied(spec: JobSpec, ledger: Ledger, state: State, event: Event) -> Ledger
     whole = (1.0, 0.0) if event.outcome == "converged" else _to_the_end(ledger, event)
     if min(amounts) > 0 and whole is not None:
         factor, unseen = whole
-        ledger = {**ledger, "limits": _limits(event)}
-        expected = _amounts(factor * amount for amount in amounts)
+        now = _limits(event)
+        ledger = {**ledger, "limits": now, "began": ledger["began"] if ledger["arms"] else now}
+        expected = as_amounts(factor * amount for amount in amounts)
         ledger = _with_run(spec, ledger, state, event, expected, unseen)
     return {
         **ledger,
@@ -212,24 +184,6 @@ def with_power_profile(spec: JobSpec, ledger: Ledger, profile: PowerProfile) -> 
     return {**ledger, "profile": limits.thinned(profile.points)}
 
 
-def power_ratio(ledger: Ledger) -> tuple[float, float] | None:
-    """Energy and time of a batch of the default at the default limit over those at `limits`."""
-    return limits.ratio(ledger["profile"], ledger["limits"])
-
-
-def expectation(spec: JobSpec, ledger: Ledger, state: State) -> Expectation | None:
-    """What a run of the default is expected to spend in this era; None if nothing is known.
-
-    Args:
-        spec: The job.
-        ledger: Its ledger.
-        state: The policy's state, with the belief about the default.
-    """
-    if ledger["default"]["count"]:
-        return _of_runs(ledger)
-    return _with_era_before(ledger, _of_belief(spec, ledger, state))
-
-
 def saved(ledger: Ledger, expected: Expectation | None) -> Saved | None:
     """What a job has saved over all eras; None if there is no expectation."""
     eras = [*ledger["past"], _era(ledger, 0, expected)] if expected else ledger["past"]
@@ -237,8 +191,19 @@ def saved(ledger: Ledger, expected: Expectation | None) -> Saved | None:
         return None
     columns = range(3)
     mean = [sum(e["recurrences"] * e["expected"][i] - e["spent"][i] for e in eras) for i in columns]
-    error = [math.hypot(*(e["recurrences"] * e["error"][i] for e in eras)) for i in columns]
-    return Saved(_amounts(mean), _amounts(error))
+    error = [_error(eras, i) for i in columns]
+    return Saved(as_amounts(mean), as_amounts(error))
+
+
+def _error(eras: Sequence[dict[str, Any]], quantity: int) -> float:
+    """Of a sum over eras: independent, but for those whose expectation was carried over."""
+    errors: list[float] = []
+    for era in eras:
+        error = era["recurrences"] * era["error"][quantity]
+        if era.get("carried") and errors:
+            error += errors.pop()
+        errors.append(error)
+    return math.hypot(*errors)
 
 
 def recurrences(ledger: Ledger) -> int:
@@ -249,70 +214,15 @@ def recurrences(ledger: Ledger) -> int:
 def spent(ledger: Ledger) -> Amounts:
     """What all trials that have ended have spent, over all eras."""
     eras = [era["spent"] for era in (*ledger["past"], ledger)]
-    return _amounts(map(sum, zip(*eras, strict=True)))
+    return as_amounts(map(sum, zip(*eras, strict=True)))
 
 
 def expected_at(ledger: Ledger, trial_number: int, expected: Expectation) -> Expectation:
     """What was expected of a run of the default in the era of a trial."""
     for era in ledger["past"]:
         if trial_number <= era["last_trial"]:
-            return Expectation(_amounts(era["expected"]), _amounts(era["error"]), "runs")
+            return Expectation(as_amounts(era["expected"]), as_amounts(era["error"]), "runs")
     return expected
-
-
-def noise(ledger: Ledger) -> tuple[Amounts, float]:
-    """Relative standard deviations between runs of one batch size, and degrees of freedom."""
-    degrees = ledger["degrees"] + PRIOR_DEGREES
-    prior = PRIOR_DEGREES * PRIOR_NOISE**2
-    deviations = [math.sqrt((squares + prior) / degrees) for squares in ledger["squares"]]
-    return _amounts(deviations), degrees
-
-
-def _of_runs(ledger: Ledger) -> Expectation:
-    """From runs of the default that have converged, of which there is at least one."""
-    seen, mean = ledger["default"]["seen"], ledger["default"]["mean"]
-    deviations, degrees = noise(ledger)
-    relative = [lognormal.error(each / math.sqrt(seen), degrees) for each in deviations]
-    error = [each * part for each, part in zip(mean, relative, strict=True)]
-    return Expectation(_amounts(mean), _amounts(error), "runs")
-
-
-def _of_belief(spec: JobSpec, ledger: Ledger, state: State) -> Expectation | None:
-    """The policy's belief about the cost of the default, with joules and seconds by their ratio."""
-    arms = policy_of(spec).describe(spec, state)
-    arm = next((arm for arm in arms if arm.batch_size == spec.default_batch_size), None)
-    if not ledger["arms"] or arm is None or not arm.mean or arm.spread is None:
-        return None
-    if arm.pulls and not ledger["past"]:  # it has failed
-        return None
-    octaves = {size: abs(math.log2(int(size) / spec.default_batch_size)) for size in ledger["arms"]}
-    nearest = min(octaves, key=lambda size: octaves[size])
-    _, log_energy, log_time, log_cost = ledger["arms"][nearest]
-    energy = arm.mean * math.exp(log_energy - log_cost)
-    time = arm.mean * math.exp(log_time - log_cost)
-    energy, time, cost = _at_default_limit(spec, ledger, (energy, time, arm.mean))
-    of_cost = lognormal.Z * arm.spread / arm.mean
-    of_ratio = math.hypot(of_cost, lognormal.Z * RATIO_NOISE * octaves[nearest])
-    return Expectation(
-        (energy, time, cost),
-        (energy * min(1.0, of_ratio), time * min(1.0, of_ratio), cost * min(1.0, of_cost)),
-        "belief",
-    )
-
-
-def _with_era_before(ledger: Ledger, believed: Expectation | None) -> Expectation | None:
-    """The belief, with a band that spans the expectation of the era before, too."""
-    if believed is None or not ledger["past"]:
-        return believed
-    era = ledger["past"][-1]
-    before = zip(era["expected"], era["error"], strict=True)
-    pairs = zip(before, zip(believed.mean, believed.error, strict=True), strict=True)
-    bands = [(min(m - e for m, e in both), max(m + e for m, e in both)) for both in pairs]
-    return Expectation(
-        _amounts([(low + high) / 2 for low, high in bands]),
-        _amounts([(high - low) / 2 for low, high in bands]),
-        "belief",
-    )
 
 
 def _to_the_end(ledger: Ledger, event: Event) -> tuple[float, float] | None:
@@ -365,7 +275,7 @@ def _with_run(
     if batch_size == spec.default_batch_size:
         default = ledger["default"]
         number = default["count"] + 1
-        step = _plus(_at_default_limit(spec, ledger, amounts), default["mean"], -1.0)
+        step = _plus(at_default_limit(spec, ledger, amounts), default["mean"], -1.0)
         mean = _plus(default["mean"], step, 1 / number)
         seen = default["seen"] + 1 - unseen
         ledger = {**ledger, "default": {"count": number, "seen": seen, "mean": mean}}
@@ -378,18 +288,9 @@ def _limits(event: Event) -> list[float] | None:
     return [event.power_limit_w, event.default_power_limit_w]
 
 
-def _at_default_limit(spec: JobSpec, ledger: Ledger, amounts: Amounts) -> Amounts:
-    """What a run of the default would have spent at the default limit, not at `limits`."""
-    of_energy, of_time = power_ratio(ledger) or (1.0, 1.0)
-    if of_energy == of_time == 1.0:
-        return amounts
-    energy, time = amounts[0] * of_energy, amounts[1] * of_time
-    return energy, time, spec.cost(energy, time)
-
-
 def _cusum(ledger: Ledger, count: int, mean: float, log_cost: float) -> list[float]:
     """Advance the cumulative sums by a run of a batch size that has had `count` runs."""
-    if count < DRIFT_RUNS:
+    if not count:
         return list(ledger["cusum"])
     deviation = noise(ledger)[0][2] * math.sqrt(1 + 1 / count)
     surprise = (log_cost - mean) / deviation
@@ -410,7 +311,14 @@ def _next_era(spec: JobSpec, ledger: Ledger, state: State, trial_number: int) ->
     while len(past) > MAX_ERAS:
         past[:2] = [_merged(*past[:2])]
     kept = {name: ledger[name] for name in ("squares", "degrees", "profile", "limits")}
-    return {**new_ledger(), **kept, "past": past}
+    before = ledger["arms"] if _same_limit(ledger["began"], ledger["limits"]) else {}
+    return {**new_ledger(), **kept, "past": past, "before": before, "began": ledger["limits"]}
+
+
+def _same_limit(began: Sequence[float] | None, now: Sequence[float] | None) -> bool:
+    if began is None or now is None:
+        return began is now
+    return math.isclose(began[0], now[0], rel_tol=SAME_LIMIT)
 
 
 def _era(ledger: Ledger, last_trial: int, expected: Expectation) -> dict[str, Any]:
@@ -420,6 +328,7 @@ def _era(ledger: Ledger, last_trial: int, expected: Expectation) -> dict[str, An
         "spent": ledger["spent"],
         "expected": list(expected.mean),
         "error": list(expected.error),
+        "carried": expected.carried,
     }
 
 
@@ -427,20 +336,16 @@ def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """Two eras as one, with the same sums."""
     a, b = first["recurrences"], second["recurrences"]
     count = max(a + b, 1)
-    pairs = {name: zip(first[name], second[name], strict=True) for name in ("expected", "error")}
+    expected = zip(first["expected"], second["expected"], strict=True)
     return {
         "last_trial": second["last_trial"],
         "recurrences": a + b,
         "spent": _plus(first["spent"], second["spent"]),
-        "expected": [(a * x + b * y) / count for x, y in pairs["expected"]],
-        "error": [math.hypot(a * x, b * y) / count for x, y in pairs["error"]],
+        "expected": [(a * x + b * y) / count for x, y in expected],
+        "error": [_error((first, second), i) / count for i in range(3)],
+        "carried": False,
     }
 
 
 def _plus(values: Sequence[float], others: Sequence[float], factor: float = 1.0) -> list[float]:
     return [value + factor * other for value, other in zip(values, others, strict=True)]
-
-
-def _amounts(values: Iterable[float]) -> Amounts:
-    energy, time, cost = values
-    return energy, time, cost

@@ -285,7 +285,8 @@ class JobSavings(_Message):
     Args:
         estimated: Whether the joules come from a meter that estimates.
         expected: What one run of the default is expected to spend now; null if nothing is known.
-        basis: Whether that comes from runs of the default, or from the policy's belief.
+        basis: Whether that comes from runs of the default, of this era or one before, or from the
+            policy's belief.
         default_runs: Runs of the default that converged, since the job last changed.
         power_limit: What the default's power profile says of the limit at which the job's last run
             that converged, or was stopped early, has trained; null without one of them.

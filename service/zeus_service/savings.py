@@ -11,7 +11,8 @@ from sqlalchemy import Connection, select
 
 from zeus_service import ledger, messages
 from zeus_service.config import Config
-from zeus_service.ledger import Amounts, Saved
+from zeus_service.expectation import Amounts, Expectation, Ledger, expectation, power_ratio
+from zeus_service.ledger import Saved
 from zeus_service.store import jobs, savings
 from zeus_service.store.clock import DAY_S, unix_day
 from zeus_service.store.transactions import use_case
@@ -59,7 +60,7 @@ def of_job(
         NotFound: No such job.
     """
     job = jobs.get(connection, job_id)
-    expected = ledger.expectation(job.spec, job.ledger, job.state)
+    expected = expectation(job.spec, job.ledger, job.state)
     by_day = savings.days(connection, since=_first(connection, days), job_id=job_id)
     portions = savings.portions(connection, job_id, trials=job.trials, limit=points)
     return messages.JobSavings(
@@ -111,8 +112,8 @@ def of_all_jobs(connection: Connection, rates: Rates, *, days: int = 30) -> mess
     )
 
 
-def _power_ratio(book: ledger.Ledger) -> messages.PowerRatio | None:
-    if (ratio := ledger.power_ratio(book)) is None:
+def _power_ratio(book: Ledger) -> messages.PowerRatio | None:
+    if (ratio := power_ratio(book)) is None:
         return None
     limit_w, default_w = book["limits"]
     energy, time_s = ratio
@@ -163,9 +164,7 @@ def _independent(parts: Iterable[Saved]) -> Saved:
     )
 
 
-def _saved_in(
-    book: ledger.Ledger, portion: savings.Portion, expected: ledger.Expectation
-) -> messages.Amounts:
+def _saved_in(book: Ledger, portion: savings.Portion, expected: Expectation) -> messages.Amounts:
     """What the trials of a portion have saved."""
     then = ledger.expected_at(book, portion.last_trial, expected)
     count = portion.recurrences

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies
 from service.jobs import spec
-from zeus_service import history, ledger, lognormal
+from zeus_service import expectation, history, ledger, lognormal
+from zeus_service.expectation import Expectation, Ledger
 from zeus_service.history import Event
-from zeus_service.ledger import Expectation, Ledger, Saved
+from zeus_service.ledger import Saved
 from zeus_service.messages import PowerProfile
 from zeus_service.outcomes import Outcome
 from zeus_service.policies.base import Choice, State
@@ -51,7 +52,7 @@ class Job:
 
     @property
     def expectation(self) -> Expectation | None:
-        return ledger.expectation(self.spec, self.ledger, self.state)
+        return expectation.expectation(self.spec, self.ledger, self.state)
 
     @property
     def expected(self) -> Expectation:
@@ -118,8 +119,8 @@ def test_the_error_is_students_with_the_noise_of_all_batch_sizes() -> None:
         job.run(64, energy_j, 7.0)
     logs = [np.log([100.0, 104.0, 98.0]), np.log([70.0, 73.0])]
     squares = sum(float(((log - log.mean()) ** 2).sum()) for log in logs)
-    degrees = 3 + ledger.PRIOR_DEGREES
-    noise = math.sqrt((squares + ledger.PRIOR_DEGREES * ledger.PRIOR_NOISE**2) / degrees)
+    degrees = 3 + expectation.PRIOR_DEGREES
+    noise = math.sqrt((squares + expectation.PRIOR_DEGREES * expectation.PRIOR_NOISE**2) / degrees)
     mean = 302 / 3
     wanted = math.expm1(lognormal.t_quantile(degrees) * noise / math.sqrt(3)) * mean
     assert job.expected.error[0] == pytest.approx(wanted)
@@ -159,11 +160,11 @@ def test_a_run_that_was_stopped_early_narrows_the_band_by_the_part_of_it_that_wa
     for energy_j in (90.0, 110.0):
         job.run(32, energy_j, energy_j / 10)
     logs = np.log([90.0, 110.0])
-    at = (math.log(80.0) - logs.mean()) / ledger.noise(job.ledger)[0][2]
+    at = (math.log(80.0) - logs.mean()) / expectation.noise(job.ledger)[0][2]
     _, unseen = lognormal.beyond(at, 1.0)
     assert 0.5 < unseen < 1
     job.run(32, 80.0, 8.0, "early_stopped")
-    (noise, _, _), degrees = ledger.noise(job.ledger)
+    (noise, _, _), degrees = expectation.noise(job.ledger)
     wanted = math.expm1(lognormal.t_quantile(degrees) * noise / math.sqrt(3 - unseen))
     assert job.expected.error[0] == pytest.approx(wanted * job.expected.mean[0])
 
@@ -218,7 +219,7 @@ def test_a_run_below_the_default_power_limit_counts_with_what_it_would_have_spen
     job.run(32, 1000.0, 9.6, limits_w=(200.0, 300.0))
     assert job.expected.mean == pytest.approx((1200.0, 8.4, 0.5 * 1200 + 0.5 * 300 * 8.4))
     assert job.saved.mean[:2] == pytest.approx((200.0, -1.2))
-    assert ledger.power_ratio(job.ledger) == pytest.approx((30 / 25, 0.21 / 0.24))
+    assert expectation.power_ratio(job.ledger) == pytest.approx((30 / 25, 0.21 / 0.24))
 
 
 @pytest.mark.parametrize("limits_w", [(300.0, 300.0), (None, None)])
@@ -288,16 +289,62 @@ def test_a_job_that_has_become_dearer_is_compared_with_what_its_default_cost_bef
         job.run(64, 160.0, 16.0)
     (before,) = job.ledger["past"]
     assert before["expected"] == pytest.approx([100.0, 10.0, 100.0])
-    # Whether the default has become dearer, too, is unknown: the band spans both.
-    low, high = (job.expected.mean[0] + sign * job.expected.error[0] for sign in (-1, 1))
-    assert low < 100
-    assert high > 160
+    # The default has not run since: it is expected to have become as much dearer as the others.
+    # The first runs after the change count before it.
+    assert 150 < job.expected.mean[0] < 200 < job.expected.mean[0] + job.expected.error[0]
+    assert job.expected.carried
+    assert job.expected.error[0] / job.expected.mean[0] > before["error"][0] / 100
     for _ in range(3):
         job.run(32, 200.0, 20.0)
     assert job.expected.basis == "runs"
     assert job.expected.mean == pytest.approx((200.0, 20.0, 200.0))
     was = ledger.expected_at(job.ledger, before["last_trial"], job.expected)
     assert was.mean == pytest.approx((100.0, 10.0, 100.0))
+
+
+def in_a_second_era(limit_w: float = 300.0) -> Job:
+    """A job whose cost has halved, and whose default has not run since."""
+    job = Job(spec(eta_knob=1.0, policy="zeus"))
+    for energy_j in (95.0, 105.0) * 3:
+        job.run(32, energy_j, 10.0, limits_w=(300.0, 300.0))
+        job.run(64, energy_j * 0.8, 8.0, limits_w=(300.0, 300.0))
+    for energy_j in (39.0, 41.0) * 20:
+        job.run(64, energy_j, 4.0, limits_w=(limit_w, 300.0))
+    assert len(job.ledger["past"]) == 1
+    assert job.ledger["default"]["count"] == 0
+    return job
+
+
+def test_errors_that_were_carried_over_from_an_era_add_up_with_its_own() -> None:
+    job = in_a_second_era()
+    (before,) = job.ledger["past"]
+    assert job.expected.mean[0] == pytest.approx(50.0, rel=0.2)
+    now = job.ledger["recurrences"] * job.expected.error[0]
+    assert job.saved.error[0] == pytest.approx(before["recurrences"] * before["error"][0] + now)
+    assert job.ledger == ledger.checked(job.ledger)
+
+
+def test_what_a_lower_power_limit_saved_is_no_change_of_the_default() -> None:
+    job = in_a_second_era(limit_w=200.0)
+    assert job.expected.basis == "belief"
+    assert job.expected.mean[0] + job.expected.error[0] > 100
+
+
+def test_a_ledger_without_the_batch_sizes_of_the_era_before_expects_what_it_did() -> None:
+    job = in_a_second_era()
+    was = {name: part for name, part in job.ledger.items() if name not in ("before", "began")}
+    was["past"] = [{n: v for n, v in era.items() if n != "carried"} for era in was["past"]]
+    job.ledger = ledger.checked(was)
+    assert job.expected.basis == "belief"
+    assert job.expected.mean[0] + job.expected.error[0] > 100
+    for _ in range(60):
+        job.run(64, 80.0, 8.0, limits_w=(300.0, 300.0))
+    assert job.saved.error[0] > 0
+
+
+def test_a_ledger_with_batch_sizes_of_an_era_before_has_that_era() -> None:
+    with pytest.raises(ValueError, match="no such era"):
+        ledger.checked({**in_a_second_era().ledger, "past": []})
 
 
 def test_an_era_begins_with_a_run_that_converged() -> None:

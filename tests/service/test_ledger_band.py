@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pytest
 from service.test_ledger import Job
 from zeus_service import ledger
@@ -13,28 +15,30 @@ from zeus_service.simulation.replay import SimulatedJob
 from zeus_service.simulation.simulated_run import TrialRunner, run
 from zeus_service.simulation.workload import Workload
 
-RECURRENCES = 30
-ASKED_AFTER = (1, 3, 10, 30)
-SEEDS = family.REPORTED[:40]  # the prior was chosen on others
+EARLY = (1, 3, 10, 30)
+LATE = (100, 200)
+SEEDS = family.REPORTED  # the constants were chosen on others
 
 
-def saved_truly(workload: Workload, policy: str, seed: int) -> Iterator[tuple[Job, list[float]]]:
+def saved_truly(
+    workload: Workload, policy: str, seed: int, asked_after: Sequence[int] = EARLY
+) -> Iterator[tuple[Job, list[float]]]:
     """A job as its ledger has it, and what it has truly saved, after some of its recurrences."""
     spec = workload.spec(policy=policy, seed=seed)
     simulated, runner, job = SimulatedJob(spec), TrialRunner(spec), Job(spec)
-    default = workload.settings[spec.default_batch_size]
-    epoch = default.price(spec.eta_knob, workload.max_power_w).epoch
-    epochs = default.expected_epochs(workload.max_epochs)
     truth = [0.0, 0.0, 0.0]
-    for recurrence in range(1, RECURRENCES + 1):
-        verdict = ""
+    for recurrence in range(1, max(asked_after) + 1):
+        now, verdict = workload.at(recurrence - 1), ""
+        default = now.settings[spec.default_batch_size]
+        epoch = default.price(spec.eta_knob, now.max_power_w).epoch
+        epochs = default.expected_epochs(now.max_epochs)
         while verdict != "converged":
             started = simulated.start()
-            setting = workload.settings[started.choice.batch_size]
+            setting = now.settings[started.choice.batch_size]
             target_epoch, _ = runner.draw(started.choice.batch_size, setting.target_epochs)
-            price = setting.price(spec.eta_knob, workload.max_power_w)
+            price = setting.price(spec.eta_knob, now.max_power_w)
             bound = started.cost_bound
-            ended = run(price, target_epoch, workload.max_epochs, bound, profiling=False)
+            ended = run(price, target_epoch, now.max_epochs, bound, profiling=False)
             verdict, spent = ended.verdict, (ended.energy_j, ended.time_s)
             cost = spec.cost(*spent)
             job.apply(Event("started", started.number, started.choice))
@@ -44,26 +48,43 @@ def saved_truly(workload: Workload, policy: str, seed: int) -> Iterator[tuple[Jo
         expected = (epochs * epoch.energy_j, epochs * epoch.time_s)
         expected_cost = spec.cost(*expected)
         truth = [each + part for each, part in zip(truth, (*expected, expected_cost), strict=True)]
-        if recurrence in ASKED_AFTER:
+        if recurrence in asked_after:
             yield job, truth
 
 
-@pytest.mark.parametrize("kind", ["ordinary", "noisy"])
-@pytest.mark.parametrize("policy", ["information_directed", "zeus"])
-def test_the_band_holds_the_truth_90_to_98_times_in_100(kind: str, policy: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "policy", "jobs", "asked_after"),
+    [
+        ("ordinary", "information_directed", 30, EARLY),
+        ("ordinary", "zeus", 60, EARLY),
+        ("noisy", "zeus", 60, EARLY),
+        ("cheaper", "zeus", 40, LATE),
+        ("to_and_fro", "zeus", 40, LATE),
+    ],
+)
+def test_the_band_holds_the_truth_nine_times_in_ten_and_not_always(
+    kind: str, policy: str, jobs: int, asked_after: Sequence[int]
+) -> None:
     held = [
-        abs(mean - true) <= error
-        for seed in SEEDS
-        for job, truth in saved_truly(family.case(kind, seed).workload, policy, seed)
-        for mean, error, true in zip(job.saved.mean, job.saved.error, truth, strict=True)
+        [
+            abs(mean - true) <= error
+            for job, truth in saved_truly(
+                family.case(kind, seed).workload, policy, seed, asked_after
+            )
+            for mean, error, true in zip(job.saved.mean, job.saved.error, truth, strict=True)
+        ]
+        for seed in SEEDS[:jobs]
     ]
-    assert len(held) == 3 * len(ASKED_AFTER) * len(SEEDS)
-    assert 0.90 <= sum(held) / len(held) <= 0.98
+    assert all(len(each) == 3 * len(asked_after) for each in held)
+    # Jobs are independent: the share may fall short by two standard errors of as many jobs. A band
+    # that is too wide always holds the truth.
+    share = float(np.mean(held))
+    assert 0.90 - 2 * math.sqrt(0.90 * 0.10 / jobs) <= share < 1
 
 
 def test_a_job_that_always_takes_its_default_has_saved_nothing_within_its_band() -> None:
     held = []
-    for seed in SEEDS:
+    for seed in SEEDS[:40]:
         for job, truth in saved_truly(family.case("ordinary", seed).workload, "default", seed):
             assert job.saved.mean[2] == pytest.approx(0, abs=1e-9 * ledger.spent(job.ledger)[2])
             held.append(abs(truth[2]) <= job.saved.error[2])

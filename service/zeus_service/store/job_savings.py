@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, select, update
 
 from zeus_service import ledger as books
 from zeus_service.errors import BrokenJob
+from zeus_service.expectation import Ledger
 from zeus_service.messages import PowerProfile
 from zeus_service.spec import JobSpec
 from zeus_service.store.damage import reading
@@ -20,7 +21,7 @@ from zeus_service.store.savings import COLUMNS, no_savings, savings_of
 logger = logging.getLogger(__name__)
 
 
-def read_savings(row: Row[Any]) -> tuple[books.Ledger, books.Saved | None] | None:
+def read_savings(row: Row[Any]) -> tuple[Ledger, books.Saved | None] | None:
     """The ledger of a row of `JOBS` and what it has saved; None if one of them is damaged."""
     try:
         return books.checked(row.ledger), savings_of(row)
@@ -36,12 +37,12 @@ def savings_are_damaged(connection: Connection, job_id: str) -> bool:
     return True
 
 
-def begin_savings_anew(connection: Connection, spec: JobSpec) -> books.Ledger:
+def begin_savings_anew(connection: Connection, spec: JobSpec) -> Ledger:
     """Replace a locked job's savings, which are damaged; return its new ledger."""
     logger.warning("what job %r has saved cannot be read: its savings begin anew", spec.job_id)
     values = first_savings(connection, spec)
     connection.execute(update(JOBS).where(JOBS.c.job_id == spec.job_id).values(values))
-    ledger: books.Ledger = values["ledger"]
+    ledger: Ledger = values["ledger"]
     return ledger
 
 
@@ -56,9 +57,7 @@ def first_savings(connection: Connection, spec: JobSpec) -> dict[str, Any]:
     return {**values, "ledger": with_stored_profile(connection, spec, values["ledger"])}
 
 
-def with_stored_profile(
-    connection: Connection, spec: JobSpec, ledger: books.Ledger
-) -> books.Ledger:
+def with_stored_profile(connection: Connection, spec: JobSpec, ledger: Ledger) -> Ledger:
     """The ledger with the default's power profile, if one is stored that can be read."""
     query = select(POWER_PROFILES.c.profile).where(
         POWER_PROFILES.c.job_id == spec.job_id,

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select,
 from zeus_service import counters, history
 from zeus_service import ledger as books
 from zeus_service.errors import BrokenJob, NotFound, unknown_job
+from zeus_service.expectation import Ledger, expectation
 from zeus_service.messages import JobSummary, PowerProfile
 from zeus_service.outcomes import Outcome
 from zeus_service.policies import policy_of
@@ -67,7 +68,7 @@ class StoredJob:
     trials: int
     events: int
     updated_at: float
-    ledger: books.Ledger
+    ledger: Ledger
     saved: books.Saved | None
     standing: Standing
     savings_are_damaged: bool
@@ -331,7 +332,7 @@ class LockedJob:
         }
         saved, expected = self.stored.saved, None
         if any(event.kind != "started" for event in self._events):
-            expected = books.expectation(self.spec, self.ledger, self.state)
+            expected = expectation(self.spec, self.ledger, self.state)
             saved = books.saved(self.ledger, expected)
         converged = sum(event.outcome == "converged" for event in self._events)
         added = savings_added(self.stored.saved, saved, expected) | {"recurrences": converged}

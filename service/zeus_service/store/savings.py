@@ -10,7 +10,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, Row, case, func, select
 
-from zeus_service.ledger import QUANTITIES, Amounts, Expectation, Saved, new_ledger
+from zeus_service.expectation import Amounts, Expectation
+from zeus_service.ledger import QUANTITIES, Saved, new_ledger
 from zeus_service.spec import JobSpec
 from zeus_service.store.models import JOBS, SAVED_ON_DAYS, TRIALS
 

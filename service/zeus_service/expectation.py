@@ -1,0 +1,189 @@
+"""What one run of a job's default batch size is expected to spend, by the job's ledger.
+
+**The expectation** is the mean of the job's own runs of the default that converged, and of those
+that were stopped early, each with what it would have spent in all: the mean of a log-normal
+distribution beyond where it was stopped. Without these the expectation would be too low. (One step
+of expectation maximization for each run: Dempster, Laird and Rubin, "Maximum likelihood from
+incomplete data via the EM algorithm", JRSS B 39, 1977.) Its error follows from Student's t
+distribution of the logarithm. A run that was stopped early counts there with the part of it that
+was seen: one, less the variance of the logarithm of what it would have spent in all, given where it
+was stopped, over that of all runs (the observed Fisher information of a censored value). The noise
+is the relative deviation between runs of one batch size, pooled over all batch sizes, since the
+default may have run once only; a weak prior, `PRIOR_DEGREES` deviations of size `PRIOR_NOISE`,
+stands in until runs have been repeated. Of a default that has not been tried, the policy's belief
+about its cost is the expectation; joules and seconds follow by their ratio to the cost in runs of
+the nearest batch size. A default that was tried and has never converged has no expectation, and the
+job's savings are unknown.
+
+**A new era.** When the job has changed (see `ledger.py`), and the default has not converged since,
+what was expected in the era before is carried over: times the change of the batch sizes that ran in
+both eras, the geometric mean weighted by the inverse of its variance (a link-relative estimate). To
+the error of before are added that of the change, from the noise, and `CHANGE_NOISE` for each octave
+between these batch sizes and the default, which may have changed by more or by less. If no batch
+size has run in both eras, or the power limit differs by more than 5 %, the band spans both
+the policy's belief and the era before.
+
+**Power limits.** Reports carry the limit in force and the GPU's default one. The default batch
+size's power profile says what a batch takes at each measured limit; between two of them, energy and
+time are interpolated, and beyond the last one they stay the same. A run of the default counts with
+what a batch takes at the default limit over what it takes at the run's mean limit over time. So a
+run at the default limit counts as it was, and so does one whose limits or profile are unknown: if
+its limit was lower, what it saved is not credited.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from zeus_service import lognormal
+from zeus_service import power_limits as limits
+from zeus_service.policies import policy_of
+from zeus_service.policies.base import State
+from zeus_service.spec import JobSpec
+
+Ledger = dict[str, Any]
+"""JSON value. It grows with the batch sizes, never with the number of trials."""
+
+Amounts = tuple[float, float, float]
+"""Joules, seconds and cost."""
+
+PRIOR_NOISE = 0.12
+PRIOR_DEGREES = 2.0
+RATIO_NOISE = 0.1
+"""Standard deviation, per octave of batch size, of the logarithm of a ratio to the cost."""
+CHANGE_NOISE = 0.03
+"""The same of the ratio between the changes of two batch sizes from one era to the next."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What one run of the default at the default power limit is expected to spend.
+
+    Args:
+        mean: Expected amounts.
+        error: Their errors.
+        basis: Whether they come from runs of the default, or from the policy's belief.
+        carried: Whether they are those of the era before, changed: its error is part of theirs.
+    """
+
+    mean: Amounts
+    error: Amounts
+    basis: Literal["runs", "belief"]
+    carried: bool = False
+
+
+def expectation(spec: JobSpec, ledger: Ledger, state: State) -> Expectation | None:
+    """What a run of the default is expected to spend in this era; None if nothing is known.
+
+    Args:
+        spec: The job.
+        ledger: Its ledger.
+        state: The policy's state, with the belief about the default.
+    """
+    if ledger["default"]["count"]:
+        return _of_runs(ledger)
+    carried = _carried(spec, ledger)
+    return carried or _with_era_before(ledger, _of_belief(spec, ledger, state))
+
+
+def power_ratio(ledger: Ledger) -> tuple[float, float] | None:
+    """Energy and time of a batch of the default at the default limit over those at `limits`."""
+    return limits.ratio(ledger["profile"], ledger["limits"])
+
+
+def noise(ledger: Ledger) -> tuple[Amounts, float]:
+    """Relative standard deviations between runs of one batch size, and degrees of freedom."""
+    degrees = ledger["degrees"] + PRIOR_DEGREES
+    prior = PRIOR_DEGREES * PRIOR_NOISE**2
+    deviations = [math.sqrt((squares + prior) / degrees) for squares in ledger["squares"]]
+    return as_amounts(deviations), degrees
+
+
+def _of_runs(ledger: Ledger) -> Expectation:
+    """From runs of the default that have converged, of which there is at least one."""
+    seen, mean = ledger["default"]["seen"], ledger["default"]["mean"]
+    deviations, degrees = noise(ledger)
+    relative = [lognormal.error(each / math.sqrt(seen), degrees) for each in deviations]
+    error = [each * part for each, part in zip(mean, relative, strict=True)]
+    return Expectation(as_amounts(mean), as_amounts(error), "runs")
+
+
+def _of_belief(spec: JobSpec, ledger: Ledger, state: State) -> Expectation | None:
+    """The policy's belief about the cost of the default, with joules and seconds by their ratio."""
+    arms = policy_of(spec).describe(spec, state)
+    arm = next((arm for arm in arms if arm.batch_size == spec.default_batch_size), None)
+    if not ledger["arms"] or arm is None or not arm.mean or arm.spread is None:
+        return None
+    if arm.pulls and not ledger["past"]:  # it has failed
+        return None
+    octaves = {size: _octaves(spec, size) for size in ledger["arms"]}
+    nearest = min(octaves, key=lambda size: octaves[size])
+    _, log_energy, log_time, log_cost = ledger["arms"][nearest]
+    energy = arm.mean * math.exp(log_energy - log_cost)
+    time = arm.mean * math.exp(log_time - log_cost)
+    energy, time, cost = at_default_limit(spec, ledger, (energy, time, arm.mean))
+    of_cost = lognormal.Z * arm.spread / arm.mean
+    of_ratio = math.hypot(of_cost, lognormal.Z * RATIO_NOISE * octaves[nearest])
+    return Expectation(
+        (energy, time, cost),
+        (energy * min(1.0, of_ratio), time * min(1.0, of_ratio), cost * min(1.0, of_cost)),
+        "belief",
+    )
+
+
+def _carried(spec: JobSpec, ledger: Ledger) -> Expectation | None:
+    """The expectation of the era before, times the change since; None if that is unknown."""
+    before, arms = ledger["before"], ledger["arms"]
+    weights = {size: 1 / (1 / before[size][0] + 1 / arms[size][0]) for size in before.keys() & arms}
+    if not weights:
+        return None
+    total = sum(weights.values())
+    octaves = sum(w * _octaves(spec, size) for size, w in weights.items()) / total
+    deviations, degrees = noise(ledger)
+    era, mean, error = ledger["past"][-1], [], []
+    for i, deviation in enumerate(deviations):
+        change = sum(w * (arms[b][i + 1] - before[b][i + 1]) for b, w in weights.items()) / total
+        of_change = math.hypot(deviation / math.sqrt(total), CHANGE_NOISE * octaves)
+        factor = math.exp(change)
+        mean.append(era["expected"][i] * factor)
+        own = mean[-1] * lognormal.error(of_change, degrees)
+        error.append(math.hypot(era["error"][i] * factor, own))
+    return Expectation(as_amounts(mean), as_amounts(error), "runs", carried=True)
+
+
+def _octaves(spec: JobSpec, batch_size: str) -> float:
+    """The distance of a batch size to the default."""
+    return abs(math.log2(int(batch_size) / spec.default_batch_size))
+
+
+def _with_era_before(ledger: Ledger, believed: Expectation | None) -> Expectation | None:
+    """The belief, with a band that spans the expectation of the era before, too."""
+    if believed is None or not ledger["past"]:
+        return believed
+    era = ledger["past"][-1]
+    before = zip(era["expected"], era["error"], strict=True)
+    pairs = zip(before, zip(believed.mean, believed.error, strict=True), strict=True)
+    bands = [(min(m - e for m, e in both), max(m + e for m, e in both)) for both in pairs]
+    return Expectation(
+        as_amounts([(low + high) / 2 for low, high in bands]),
+        as_amounts([(high - low) / 2 for low, high in bands]),
+        "belief",
+    )
+
+
+def at_default_limit(spec: JobSpec, ledger: Ledger, amounts: Amounts) -> Amounts:
+    """What a run of the default would have spent at the default limit, not at `limits`."""
+    of_energy, of_time = power_ratio(ledger) or (1.0, 1.0)
+    if of_energy == of_time == 1.0:
+        return amounts
+    energy, time = amounts[0] * of_energy, amounts[1] * of_time
+    return energy, time, spec.cost(energy, time)
+
+
+def as_amounts(values: Iterable[float]) -> Amounts:
+    """Three values as `Amounts`."""
+    energy, time, cost = values
+    return energy, time, cost
