@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import pytest
 from service.test_ledger import Job
 from zeus_service import ledger
@@ -53,33 +51,27 @@ def saved_truly(
 
 
 @pytest.mark.parametrize(
-    ("kind", "policy", "jobs", "asked_after"),
+    ("kind", "policy", "jobs", "asked_after", "least"),
     [
-        ("ordinary", "information_directed", 30, EARLY),
-        ("ordinary", "zeus", 60, EARLY),
-        ("noisy", "zeus", 60, EARLY),
-        ("cheaper", "zeus", 40, LATE),
-        ("to_and_fro", "zeus", 40, LATE),
+        ("ordinary", "information_directed", 40, EARLY, 0.90),
+        ("ordinary", "zeus", 40, EARLY, 0.90),
+        ("noisy", "information_directed", 40, EARLY, 0.90),
+        ("noisy", "zeus", 60, EARLY, 0.85),  # too rarely; see docs/service.md
+        ("cheaper", "zeus", 40, LATE, 0.90),
+        ("to_and_fro", "zeus", 40, LATE, 0.90),
     ],
 )
-def test_the_band_holds_the_truth_nine_times_in_ten_and_not_always(
-    kind: str, policy: str, jobs: int, asked_after: Sequence[int]
+def test_the_band_holds_the_truth_90_to_98_times_in_100(
+    kind: str, policy: str, jobs: int, asked_after: Sequence[int], least: float
 ) -> None:
     held = [
-        [
-            abs(mean - true) <= error
-            for job, truth in saved_truly(
-                family.case(kind, seed).workload, policy, seed, asked_after
-            )
-            for mean, error, true in zip(job.saved.mean, job.saved.error, truth, strict=True)
-        ]
+        abs(mean - true) <= error
         for seed in SEEDS[:jobs]
+        for job, truth in saved_truly(family.case(kind, seed).workload, policy, seed, asked_after)
+        for mean, error, true in zip(job.saved.mean, job.saved.error, truth, strict=True)
     ]
-    assert all(len(each) == 3 * len(asked_after) for each in held)
-    # Jobs are independent: the share may fall short by two standard errors of as many jobs. A band
-    # that is too wide always holds the truth.
-    share = float(np.mean(held))
-    assert 0.90 - 2 * math.sqrt(0.90 * 0.10 / jobs) <= share < 1
+    assert len(held) == 3 * len(asked_after) * jobs
+    assert least <= sum(held) / len(held) <= 0.98
 
 
 def test_a_job_that_always_takes_its_default_has_saved_nothing_within_its_band() -> None:
