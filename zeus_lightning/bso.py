@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_warn
+from torch.multiprocessing.spawn import ProcessExitedException
 from typing_extensions import override
 
 from zeus_lightning.client import BSOClient, connect, plain_token
@@ -340,11 +341,10 @@ class ZeusBSOCallback(Callback):
             self._end_fit(outcome, reason)
         else:
             self._end_trial_of_started_processes(outcome, reason)
-        if (
-            self._on_failure == "exit"
-            and self.outcome in FAILED
-            and isinstance(exception, Exception)
-        ):
+        # Otherwise a batch size that had failed before the exception did not cause it.
+        failed = self.outcome in FAILED and isinstance(exception, ProcessExitedException)
+        out_of_memory = self.outcome == "out_of_memory" and isinstance(exception, Exception)
+        if self._on_failure == "exit" and (failed or out_of_memory):
             traceback.print_exception(exception)
             exit_after_teardown(trainer, SystemExit(EXIT_TRY_AGAIN))
 

@@ -245,8 +245,8 @@ class Recurrence:
     ) -> None:
         if error is not None:
             self._end_at_once(error)
-            failed = self.outcome in FAILED and isinstance(error, Exception)
-            if failed and self._on_failure == "exit":
+            out_of_memory = self.outcome == "out_of_memory" and isinstance(error, Exception)
+            if out_of_memory and self._on_failure == "exit":
                 traceback.print_exception(error)
                 raise SystemExit(EXIT_TRY_AGAIN)
             return

@@ -9,8 +9,10 @@ import pytest
 import requests
 from fake_nvml import FakeGpu
 from gpu_programs import DriversClock, GpuNet, fit, power
+from lightning.pytorch import Callback, LightningModule, Trainer
 from programs import Data, Net, StepMeter, new_job, trainer
 from service_process import ServiceProcess
+from typing_extensions import override
 from waiting import LIMIT_S
 
 from zeus_lightning import (
@@ -99,6 +101,38 @@ def test_one_says_what_a_failed_batch_size_does_unless_an_argument_does(
     monkeypatch.setenv("ZEUS_ON_FAILURE", "retry")
     with pytest.raises(ZeusConfigError, match=r"\$ZEUS_ON_FAILURE is 'retry'; it must be 'raise'"):
         fail()
+
+
+def _break_after_the_last_report(loop: Recurrence) -> None:
+    with loop as run:
+        assert run.report(0.1).stop
+        raise ZeroDivisionError
+
+
+def test_an_error_after_a_failed_batch_size_is_raised_also_with_exit(
+    service: ServiceProcess,
+) -> None:
+    class Broken(Callback):
+        @override
+        def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            raise ZeroDivisionError
+
+    arguments: dict[str, Any] = {
+        "target_metric": 0.9,
+        "max_epochs": 1,
+        "batch_sizes": [8, 16],
+        "default_batch_size": 8,
+        "meter": StepMeter(),
+        "on_failure": "exit",
+    }
+    zeus = ZeusBSOCallback(service.url, job_id=new_job(), **arguments)
+    with pytest.raises(ZeroDivisionError):
+        trainer(zeus, Broken()).fit(Net((0.1,)), datamodule=Data(batch_size=8))
+    assert zeus.outcome == "not_converged"
+    loop = Recurrence(service.url, job_id=new_job(), **arguments)
+    with pytest.raises(ZeroDivisionError):
+        _break_after_the_last_report(loop)
+    assert loop.outcome == "not_converged"
 
 
 @both

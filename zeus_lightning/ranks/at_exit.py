@@ -12,13 +12,14 @@ import torch
 
 @functools.cache
 def leave_at_exit() -> None:
-    """Destroy the process group at exit, if it is gloo's and still there; Lightning does NCCL's.
+    """Destroy the process group at exit, if it is gloo's and no model uses it.
 
-    After a collective has returned, a thread of gloo takes Python's lock to free a tensor. If the
-    interpreter ends first, that thread aborts the process, whose exit status is lost. If the
-    group is destroyed while a DistributedDataParallel still refers to it, as in a `finally`, where
-    the exception keeps the model alive, freeing the model joins the thread without releasing the
-    lock: both wait for ever. At exit the exception is gone.
+    Lightning does the same with NCCL's. After a collective has returned, a thread of gloo takes
+    Python's lock to free a tensor. If the interpreter ends first, that thread aborts the process,
+    whose exit status is lost. If the group is destroyed while a DistributedDataParallel still
+    refers to it, as in a `finally`, where the exception keeps the model alive, freeing the model
+    joins the thread without releasing the lock: both wait for ever. At exit the exception is gone;
+    a model of the program's globals is not, and then the group is left alone.
     """
     if torch.distributed.is_available():
         atexit.register(_leave)
@@ -30,4 +31,6 @@ def _leave() -> None:
     for name in ("last_exc", "last_value", "last_traceback"):  # an error's frames refer to models
         vars(sys).pop(name, None)
     gc.collect()  # of DistributedDataParallel, which is in reference cycles
-    torch.distributed.destroy_process_group()
+    model = torch.nn.parallel.DistributedDataParallel
+    if not any(issubclass(type(each), model) for each in gc.get_objects()):
+        torch.distributed.destroy_process_group()
