@@ -20,8 +20,9 @@ what was expected in the era before is carried over: times the change of the bat
 both eras, the geometric mean weighted by the inverse of its variance (a link-relative estimate). To
 the error of before are added that of the change, from the noise, and `CHANGE_NOISE` for each octave
 between these batch sizes and the default, which may have changed by more or by less. If no batch
-size has run in both eras, or the power limit differs by more than 5 %, the band spans both
-the policy's belief and the era before.
+size has run in both eras, or the mean power limits of their runs differ by more than 5 % or only
+one is known, the band spans both the policy's belief and the era before. (The mean, since a change
+of the limit may begin an era some runs later: the era before has then runs at both limits.)
 
 **Power limits.** Reports carry the limit in force and the GPU's default one. The default batch
 size's power profile says what a batch takes at each measured limit; between two of them, energy and
@@ -56,6 +57,8 @@ RATIO_NOISE = 0.1
 """Standard deviation, per octave of batch size, of the logarithm of a ratio to the cost."""
 CHANGE_NOISE = 0.03
 """The same of the ratio between the changes of two batch sizes from one era to the next."""
+SAME_LIMIT = 0.05
+"""Relative difference of mean power limits between eras whose amounts are still compared."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,7 @@ def _carried(spec: JobSpec, ledger: Ledger) -> Expectation | None:
     """The expectation of the era before, times the change since; None if that is unknown."""
     before, arms = ledger["before"], ledger["arms"]
     weights = {size: 1 / (1 / before[size][0] + 1 / arms[size][0]) for size in before.keys() & arms}
-    if not weights:
+    if not weights or not _same_limit(ledger["past"][-1].get("limit_w"), ledger["limit_w"]):
         return None
     total = sum(weights.values())
     octaves = sum(w * _octaves(spec, size) for size, w in weights.items()) / total
@@ -152,6 +155,12 @@ def _carried(spec: JobSpec, ledger: Ledger) -> Expectation | None:
         own = mean[-1] * lognormal.error(of_change, degrees)
         error.append(math.hypot(era["error"][i] * factor, own))
     return Expectation(as_amounts(mean), as_amounts(error), "runs", carried=True)
+
+
+def _same_limit(before_w: float | None, now_w: float | None) -> bool:
+    if before_w is None or now_w is None:
+        return before_w is now_w
+    return math.isclose(before_w, now_w, rel_tol=SAME_LIMIT)
 
 
 def _octaves(spec: JobSpec, batch_size: str) -> float:

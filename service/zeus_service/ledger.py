@@ -53,8 +53,6 @@ DRIFT_ALLOWANCE = 0.25
 DRIFT_THRESHOLD = 8.0
 LARGEST_SURPRISE = 4.0
 """Surprises are clipped here, so that one alone does not exceed the threshold."""
-SAME_LIMIT = 0.05
-"""Relative difference of power limits between eras whose amounts are still compared."""
 MAX_ERAS = 16
 """Earlier eras are merged."""
 
@@ -66,7 +64,7 @@ _Arm = tuple[Annotated[int, Field(gt=0)], _Number, _Number, _Number]
 
 class _Default(BaseModel):
     count: int
-    seen: _Number
+    seen: Annotated[_Number, Field(ge=0)]
     mean: _Numbers
 
 
@@ -77,6 +75,7 @@ class _Era(BaseModel):
     expected: _Numbers
     error: _Numbers
     carried: bool = False
+    limit_w: _Positive | None = None
 
 
 class _Stored(BaseModel):
@@ -87,7 +86,7 @@ class _Stored(BaseModel):
     default: _Default
     arms: dict[str, _Arm]
     before: dict[str, _Arm]
-    began: tuple[_Positive, _Positive] | None
+    limit_w: _Positive | None
     squares: _Numbers
     degrees: int
     cusum: tuple[_Number, _Number]
@@ -111,8 +110,8 @@ def new_ledger() -> Ledger:
         "spent": [0.0] * 3,
         "default": {"count": 0, "seen": 0.0, "mean": [0.0] * 3},  # its runs, at the default limit
         "arms": {},  # {batch size: [runs, *means of their log amounts]}; see the module
-        "before": {},  # the arms of the era before, if the power limit was the same
-        "began": None,  # `limits` of the era's first run
+        "before": {},  # the arms of the era before
+        "limit_w": None,  # the mean power limit of the runs in `arms`; None if one's is unknown
         "squares": [0.0] * 3,  # of deviations from these means; of all eras
         "degrees": 0,  # of freedom of these squares
         "cusum": [0.0, 0.0],  # cumulative sums of surprises: [dearer, cheaper]
@@ -133,14 +132,15 @@ def checked(stored: object) -> Ledger:
         del stored["power"]
     if isinstance(stored, dict) and isinstance(default := stored.get("default"), dict):
         default = {"seen": default.get("count"), **default}
-        stored = {"before": {}, "began": None, **stored, "default": default}
+        stored = {"before": {}, "limit_w": None, **stored, "default": default}
     found = _Stored.model_validate(stored)
-    runs = found.default
-    if runs.count and runs.seen < 1:
-        raise ValueError(f"the default's first run has converged, but {runs.seen} was seen")
     if found.before and not found.past:
         raise ValueError("there are batch sizes of an era before, but no such era")
     assert isinstance(stored, dict)
+    if found.default.count and found.default.seen < 1:
+        # In an earlier version, an era could begin with a run that was stopped early. The job keeps
+        # its savings; the error would be infinite where nothing was seen.
+        stored = {**stored, "default": {**stored["default"], "seen": 1.0}}
     return stored
 
 
@@ -166,8 +166,7 @@ def applied(spec: JobSpec, ledger: Ledger, state: State, event: Event) -> Ledger
     whole = (1.0, 0.0) if event.outcome == "converged" else _to_the_end(ledger, event)
     if min(amounts) > 0 and whole is not None:
         factor, unseen = whole
-        now = _limits(event)
-        ledger = {**ledger, "limits": now, "began": ledger["began"] if ledger["arms"] else now}
+        ledger = {**ledger, "limits": _limits(event)}
         expected = as_amounts(factor * amount for amount in amounts)
         ledger = _with_run(spec, ledger, state, event, expected, unseen)
     return {
@@ -271,7 +270,8 @@ def _with_run(
             "degrees": ledger["degrees"] + 1,
         }
     means = [mean + each / (count + 1) for mean, each in zip(means, deviations, strict=True)]
-    ledger = {**ledger, "arms": {**ledger["arms"], key: [count + 1, *means]}}
+    arms = {**ledger["arms"], key: [count + 1, *means]}
+    ledger = {**ledger, "limit_w": _mean_limit(ledger), "arms": arms}
     if batch_size == spec.default_batch_size:
         default = ledger["default"]
         number = default["count"] + 1
@@ -286,6 +286,16 @@ def _limits(event: Event) -> list[float] | None:
     if event.power_limit_w is None or event.default_power_limit_w is None:
         return None
     return [event.power_limit_w, event.default_power_limit_w]
+
+
+def _mean_limit(ledger: Ledger) -> float | None:
+    """The mean power limit of the runs in `arms` and of one at `limits`, in watts."""
+    runs = sum(arm[0] for arm in ledger["arms"].values())
+    mean: float | None = ledger["limit_w"]
+    if ledger["limits"] is None or (runs and mean is None):
+        return None
+    now: float = ledger["limits"][0]
+    return now if mean is None else mean + (now - mean) / (runs + 1)
 
 
 def _cusum(ledger: Ledger, count: int, mean: float, log_cost: float) -> list[float]:
@@ -311,14 +321,7 @@ def _next_era(spec: JobSpec, ledger: Ledger, state: State, trial_number: int) ->
     while len(past) > MAX_ERAS:
         past[:2] = [_merged(*past[:2])]
     kept = {name: ledger[name] for name in ("squares", "degrees", "profile", "limits")}
-    before = ledger["arms"] if _same_limit(ledger["began"], ledger["limits"]) else {}
-    return {**new_ledger(), **kept, "past": past, "before": before, "began": ledger["limits"]}
-
-
-def _same_limit(began: Sequence[float] | None, now: Sequence[float] | None) -> bool:
-    if began is None or now is None:
-        return began is now
-    return math.isclose(began[0], now[0], rel_tol=SAME_LIMIT)
+    return {**new_ledger(), **kept, "past": past, "before": ledger["arms"]}
 
 
 def _era(ledger: Ledger, last_trial: int, expected: Expectation) -> dict[str, Any]:
@@ -329,6 +332,7 @@ def _era(ledger: Ledger, last_trial: int, expected: Expectation) -> dict[str, An
         "expected": list(expected.mean),
         "error": list(expected.error),
         "carried": expected.carried,
+        "limit_w": ledger["limit_w"],
     }
 
 

@@ -271,12 +271,19 @@ def test_in_a_ledger_from_before_parts_of_runs_were_counted_each_is_whole() -> N
     assert ledger.checked({**job.ledger, "default": default}) == job.ledger
 
 
-@pytest.mark.parametrize("seen", [-1.0, 0.0, 0.9])
-def test_a_ledger_whose_first_run_of_the_default_was_not_seen_whole_is_damaged(seen: float) -> None:
+@pytest.mark.parametrize("seen", [0.0, 0.9])
+def test_an_era_that_began_with_a_run_stopped_early_keeps_its_sums(seen: float) -> None:
     job = Job()
     job.run(32, 90.0, 10.0)
-    with pytest.raises(ValueError, match="was seen"):
-        ledger.checked({**job.ledger, "default": {**job.ledger["default"], "seen": seen}})
+    default = {**job.ledger["default"], "seen": seen}
+    assert ledger.checked({**job.ledger, "default": default}) == job.ledger
+
+
+def test_a_ledger_that_saw_less_than_nothing_of_the_default_is_damaged() -> None:
+    job = Job()
+    job.run(32, 90.0, 10.0)
+    with pytest.raises(ValueError, match="seen"):
+        ledger.checked({**job.ledger, "default": {**job.ledger["default"], "seen": -1.0}})
 
 
 def test_a_job_that_has_become_dearer_is_compared_with_what_its_default_cost_before() -> None:
@@ -302,14 +309,15 @@ def test_a_job_that_has_become_dearer_is_compared_with_what_its_default_cost_bef
     assert was.mean == pytest.approx((100.0, 10.0, 100.0))
 
 
-def in_a_second_era(limit_w: float = 300.0) -> Job:
-    """A job whose cost has halved, and whose default has not run since."""
+def in_a_second_era(limit_w: float = 300.0, first_limit_w: float = 300.0, runs: int = 40) -> Job:
+    """A job whose cost has halved, `runs` runs ago, and whose default has not run since."""
     job = Job(spec(eta_knob=1.0, policy="zeus"))
-    for energy_j in (95.0, 105.0) * 3:
+    job.run(32, 95.0, 10.0, limits_w=(first_limit_w, 300.0))
+    for energy_j in (105.0, 95.0, 105.0, 95.0, 105.0, 100.0):
         job.run(32, energy_j, 10.0, limits_w=(300.0, 300.0))
         job.run(64, energy_j * 0.8, 8.0, limits_w=(300.0, 300.0))
-    for energy_j in (39.0, 41.0) * 20:
-        job.run(64, energy_j, 4.0, limits_w=(limit_w, 300.0))
+    for number in range(runs):
+        job.run(64, 41.0 if number % 2 else 39.0, 4.0, limits_w=(limit_w, 300.0))
     assert len(job.ledger["past"]) == 1
     assert job.ledger["default"]["count"] == 0
     return job
@@ -330,16 +338,42 @@ def test_what_a_lower_power_limit_saved_is_no_change_of_the_default() -> None:
     assert job.expected.mean[0] + job.expected.error[0] > 100
 
 
+def test_one_run_at_another_power_limit_does_not_keep_an_era_from_being_carried_over() -> None:
+    job = in_a_second_era(first_limit_w=240.0)  # a run that searched for the limit
+    assert job.expected.carried
+    assert job.expected.mean[0] == pytest.approx(50.0, rel=0.2)
+
+
+def test_what_a_lower_power_limit_saves_later_in_an_era_is_no_change_of_the_default() -> None:
+    job = in_a_second_era(runs=6)
+    assert job.expected.carried
+    for _ in range(12):
+        job.run(64, 36.0, 4.0, limits_w=(200.0, 300.0))
+    assert len(job.ledger["past"]) == 1
+    assert job.expected.basis == "belief"
+
+
+def test_a_run_without_a_power_limit_leaves_that_of_its_era_unknown() -> None:
+    job = in_a_second_era()
+    job.run(64, 40.0, 4.0)
+    job.run(64, 40.0, 4.0, limits_w=(300.0, 300.0))
+    assert job.expected.basis == "belief"
+
+
 def test_a_ledger_without_the_batch_sizes_of_the_era_before_expects_what_it_did() -> None:
     job = in_a_second_era()
-    was = {name: part for name, part in job.ledger.items() if name not in ("before", "began")}
-    was["past"] = [{n: v for n, v in era.items() if n != "carried"} for era in was["past"]]
+    was = {name: part for name, part in job.ledger.items() if name not in ("before", "limit_w")}
+    later = ("carried", "limit_w")
+    was["past"] = [{n: v for n, v in era.items() if n not in later} for era in was["past"]]
     job.ledger = ledger.checked(was)
     assert job.expected.basis == "belief"
     assert job.expected.mean[0] + job.expected.error[0] > 100
     for _ in range(60):
         job.run(64, 80.0, 8.0, limits_w=(300.0, 300.0))
-    assert job.saved.error[0] > 0
+    assert len(job.ledger["past"]) == 2
+    errors = [era["recurrences"] * era["error"][0] for era in job.ledger["past"]]
+    errors.append(job.ledger["recurrences"] * job.expected.error[0])
+    assert job.saved.error[0] == pytest.approx(math.hypot(*errors))
 
 
 def test_a_ledger_with_batch_sizes_of_an_era_before_has_that_era() -> None:
