@@ -84,7 +84,9 @@ def line(each: Try, ending: Ending) -> str:
         text += f"batch size {run.trial.batch_size} ({run.trial.why}): "
     text += ending.outcome
     if ending.outcome == "no trial":
-        text += ": the command has to use ZeusBSOCallback or Recurrence"
+        text += (
+            ": the run wrote no outcome file; does the command use ZeusBSOCallback or Recurrence?"
+        )
     if run is not None and run.report is not None and run.cost is not None:
         report = run.report
         text += (

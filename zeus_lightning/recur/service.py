@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -81,6 +82,7 @@ class OwnService(Service):
         self._database_url = database_url
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
+        self._has_answered = False  # since its start
 
     def __enter__(self) -> Self:
         try:
@@ -88,11 +90,16 @@ class OwnService(Service):
             self._wait_until_it_answers()
             return super().__enter__()
         except BaseException as error:
-            self._stop(signal.SIGTERM)  # before it handles others
-            if isinstance(error, ZeusServiceError) and Path(".env").exists():
-                raise ZeusServiceError(
+            self._stop()
+            if (
+                isinstance(error, ZeusServiceError)
+                and error.fields.get("status") == 401
+                and _has_token(Path(".env"))
+            ):
+                raise type(error)(
                     f"{error.message}. The service was started here, and reads this folder's .env "
-                    "file; the runs do not: export the ZEUS_BSO_TOKEN that is in it"
+                    "file; the runs do not: export the ZEUS_BSO_TOKEN that is in it",
+                    error.fields,
                 ) from error
             raise
 
@@ -102,13 +109,15 @@ class OwnService(Service):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stop(signal.SIGQUIT)  # SIGTERM would wait for idle connections, such as a browser's
+        self._stop()
 
     def answers(self) -> bool:
         """Whether a run could start now; a service that has died is started again."""
         if self._process is not None and self._process.poll() is not None:
             self._start()
-        return super().answers()
+        answers = super().answers()
+        self._has_answered |= answers
+        return answers
 
     def _wait_until_it_answers(self) -> None:
         deadline_s = time.monotonic() + _START_S
@@ -118,8 +127,10 @@ class OwnService(Service):
                 lines = self._log.read_text(errors="replace").splitlines()[-5:]
                 raise ZeusError("the service did not start:\n" + "\n".join(lines))
             time.sleep(0.05)
+        self._has_answered = True
 
     def _start(self) -> None:
+        self._has_answered = False
         with self._log.open("ab") as log, signals_deferred():
             self._process = subprocess.Popen(
                 [
@@ -137,7 +148,15 @@ class OwnService(Service):
                 start_new_session=True,  # Ctrl-C ends the runs first
             )
 
-    def _stop(self, number: signal.Signals) -> None:
+    def _stop(self) -> None:
         if self._process is not None:
-            self._process.send_signal(number)
+            # SIGTERM waits for idle connections, such as a browser's; SIGQUIT dumps core until
+            # the service handles it, which it does before it answers
+            self._process.send_signal(signal.SIGQUIT if self._has_answered else signal.SIGTERM)
             self._process.wait()
+
+
+def _has_token(env_file: Path) -> bool:
+    return env_file.is_file() and bool(
+        re.search(r"(?m)^\s*(export\s+)?ZEUS_BSO_TOKEN\s*=", env_file.read_text(errors="replace"))
+    )

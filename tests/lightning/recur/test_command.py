@@ -29,7 +29,7 @@ def test_the_baseline_is_compared_with_what_is_chosen(tmp_path: Path) -> None:
         "--recurrences=2",
         f"--folder={tmp_path / 'recur'}",
         f"--service=sqlite:///{tmp_path / 'learned.sqlite3'}",
-        f"--json={tmp_path / 'tries.json'}",
+        f"--json={tmp_path / 'recur' / 'tries.json'}",  # the driver makes this folder
         f"--env=PYTHONPATH={os.pathsep.join(sys.path)}",
         "--",
         sys.executable,
@@ -38,7 +38,7 @@ def test_the_baseline_is_compared_with_what_is_chosen(tmp_path: Path) -> None:
     )
     logs = "".join(log.read_text() for log in tmp_path.glob("recur/run-0001/*.log"))
     assert result.exit_code == 0, result.output + logs
-    value = json.loads((tmp_path / "tries.json").read_text())
+    value = json.loads((tmp_path / "recur" / "tries.json").read_text())
     tries = [
         (each["job_id"], each["outcome"], each["exit_code"], each["batch_size"] == 8)
         for each in value["tries"]
@@ -105,6 +105,7 @@ def test_a_terminal_that_closes_while_the_service_starts_leaves_none_behind(
         (("--cron=nightly", "--", "true"), "'nightly' is no cron expression"),
         (("--env=A", "--", "true"), "'A' is not NAME=VALUE"),
         (("--csv=/no/where/a.csv", "--", "true"), "make the folder /no/where first"),
+        (("--folder=/no/folder", "--csv=/no/other/a.csv", "--", "true"), "the folder /no/other"),
         ((), "Missing argument 'COMMAND...'"),
     ],
 )

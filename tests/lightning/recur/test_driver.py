@@ -254,9 +254,9 @@ def test_a_command_that_does_not_exist_is_an_error(service: ServiceProcess, tmp_
     assert "no-such-program cannot be run" in result.output
 
 
-def test_a_command_without_a_trial_is_told_what_it_lacks(
+def test_a_command_that_starts_no_trial_gets_advice(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
     result = recur(tmp_path, service.url, "--recurrences=1", "--", "true")
     assert result.exit_code == 0, result.output
-    assert "no trial: the command has to use ZeusBSOCallback or Recurrence" in result.output
+    assert "no trial: the run wrote no outcome file; does the command use ZeusBSO" in result.output

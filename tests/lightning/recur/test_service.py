@@ -2,47 +2,61 @@
 
 from __future__ import annotations
 
-import socket
+import signal
 import subprocess
-import time
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psutil
 import pytest
 from waiting import wait_until
 
-from zeus_lightning import ZeusError, ZeusServiceError
+from zeus_lightning import ZeusError, ZeusServiceError, ZeusServiceUnavailable
 from zeus_lightning.client import BSOClient
 from zeus_lightning.recur.service import OwnService, Service
 
 
+def kill(service: OwnService) -> int:
+    """Kill it and its worker; its process id."""
+    process = service._process
+    assert isinstance(process, subprocess.Popen)
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children()]
+    for each in family:
+        each.kill()
+    psutil.wait_procs(family)
+    return process.pid
+
+
 def test_it_is_started_again_if_it_dies_and_ends_with_the_driver(tmp_path: Path) -> None:
     with OwnService(f"sqlite:///{tmp_path / 'db'}", tmp_path / "log") as service:
-        process = service._process
-        assert isinstance(process, subprocess.Popen)
-        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children()]
-        for each in family:
-            each.kill()
-        psutil.wait_procs(family)
+        killed = kill(service)
         wait_until(service.answers)
         again = service._process
         assert again is not None
-        assert again.pid != process.pid
+        assert again.pid != killed
         BSOClient(service.url).check_access()
     assert again.poll() is not None
 
 
-def test_it_ends_without_waiting_for_connections_that_are_open(tmp_path: Path) -> None:
+def test_one_that_was_just_started_again_ends_before_it_handles_signals(tmp_path: Path) -> None:
     with OwnService(f"sqlite:///{tmp_path / 'db'}", tmp_path / "log") as service:
-        parts = urlsplit(service.url)
-        client = socket.create_connection((parts.hostname, parts.port))
-        client.sendall(b"GET /healthz HTTP/1.1\r\n")
-        began_s = time.monotonic()
-    ended_s = time.monotonic()
-    with client:
-        assert client.recv(1) == b""
-    assert ended_s - began_s < 10  # waiting would take 30 s
+        kill(service)
+        assert not service.answers()
+        again = service._process
+    assert again is not None
+    assert again.returncode in (0, -signal.SIGTERM)  # SIGQUIT would leave a core dump
+
+
+def test_it_ends_without_waiting_for_connections_that_are_open(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with OwnService(f"sqlite:///{tmp_path / 'db'}", log) as service:
+        client = HTTPConnection(service.url.removeprefix("http://"))
+        client.request("GET", "/healthz")
+        assert client.getresponse().read()
+        assert client.sock is not None  # it is kept alive
+    with closing(client):
+        assert "Handling signal: quit" in log.read_text()  # `term` would wait
 
 
 def test_a_token_in_the_folders_env_file_that_the_runs_lack_is_named(
@@ -51,10 +65,35 @@ def test_a_token_in_the_folders_env_file_that_the_runs_lack_is_named(
     (tmp_path / ".env").write_text("ZEUS_BSO_TOKEN=the-token-of-another-service\n")
     monkeypatch.chdir(tmp_path)
     with (
-        pytest.raises(ZeusServiceError, match=r"401(?s:.*)export the ZEUS_BSO_TOKEN"),
+        pytest.raises(ZeusServiceError, match=r"401(?s:.*)export the ZEUS_BSO_TOKEN") as raised,
         OwnService(f"sqlite:///{tmp_path / 'db'}", tmp_path / "log"),
     ):
         pass
+    assert raised.value.fields["status"] == 401
+    assert "Handling signal: quit" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("ZEUS_BSO_LEASE_S=60\n# ZEUS_BSO_TOKEN=\n", ZeusServiceError("401", {"status": 401})),
+        ("ZEUS_BSO_TOKEN=a-token\n", ZeusServiceUnavailable("503", {"status": 503})),
+    ],
+)
+def test_another_error_of_the_service_is_raised_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, error: ZeusServiceError
+) -> None:
+    def refuse(_: BSOClient) -> None:
+        raise error
+
+    (tmp_path / ".env").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(BSOClient, "check_access", refuse)
+    monkeypatch.setattr(OwnService, "_start", lambda _: None)
+    monkeypatch.setattr(BSOClient, "server_version", lambda _: "1")
+    with pytest.raises(ZeusServiceError) as raised:
+        OwnService(f"sqlite:///{tmp_path / 'db'}", tmp_path / "log").__enter__()
+    assert raised.value is error
 
 
 def test_one_that_refuses_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
