@@ -102,7 +102,7 @@ def train(url: str, folder: Path, resume: Path | None = None) -> Recurrence:
     ranks = PartialState(cpu=cpu)  # sets up torch.distributed, under torchrun
     with Recurrence(
         url,
-        job_id=os.environ.get("ZEUS_JOB_ID", f"huggingface-{ranks.num_processes}"),
+        job_id=os.environ.get("ZEUS_JOB_ID") or f"huggingface-{ranks.num_processes}",
         target_metric=0.95,
         batch_sizes=[32, 64, 128],
         default_batch_size=64,
