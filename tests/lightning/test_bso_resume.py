@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from service_process import ServiceProcess
 from waiting import LIMIT_S
 
 from zeus_lightning import ZeusBSOCallback, ZeusConfigError
+from zeus_lightning.trial import reporter
 
 PER_EPOCH = 64 // 4  # steps, of a trial that trains with batch size 4
 
@@ -154,15 +156,22 @@ def test_a_metric_of_training_is_reported_by_the_resumed_run_too(job: Job) -> No
     assert (resumed.report.sequence, resumed.report.epoch) == (3, 3)
 
 
-def test_the_trial_that_setup_had_started_leaves_no_trace_in_the_beliefs(job: Job) -> None:
+def test_the_trial_that_setup_had_started_leaves_no_trace_in_the_beliefs_or_for_the_launcher(
+    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     class Look(Callback):
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             self.beliefs = job.beliefs()
 
     job.fit((0.1,), After(1, crash))
-    before, look = job.beliefs(), Look()
-    job.fit((0.9,), look, ckpt_path=job.after(1))
+    before, look, written = job.beliefs(), Look(), []
+    monkeypatch.setattr(reporter, "write_outcome", lambda record: written.append(record.outcome))
+    with caplog.at_level(logging.INFO):
+        job.fit((0.9,), look, ckpt_path=job.after(1))
     assert look.beliefs == before
+    assert "resuming trial 2" in caplog.text
+    assert "withdrawn" not in caplog.text
+    assert written == []
     assert job.outcomes()[2] == "withdrawn"
 
 

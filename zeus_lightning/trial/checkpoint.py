@@ -92,7 +92,7 @@ def resume_trial(
     if instead_of is None:
         client.register_job(job)
     else:
-        instead_of.end_at_once("withdrawn", f"the run resumes {saved}")
+        instead_of.end_quietly("withdrawn", f"the run resumes {saved}")
     status = client.trial_status(job.job_id, saved.record.trial.trial_number)
     saved.check_resumable(job, status)
     return 0 if status is None else status.reports

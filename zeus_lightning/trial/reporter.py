@@ -118,10 +118,18 @@ class TrialReporter:
         return Answer(outcome="lost", reason=f"{reason}, {answered or unreached}")
 
     def end_at_once(self, outcome: Outcome, reason: str) -> None:
+        """End the trial as `end_quietly` does, write the outcome file and log how it ended."""
+        self.end_quietly(outcome, reason)
+        write_outcome(self.record)
+        if outcome == "out_of_memory":
+            _log.warning("zeus: %s", self.record.failure())  # on the rank that had it
+        else:
+            rank_zero_info(f"zeus: {self.record.summary()}")
+
+    def end_quietly(self, outcome: Outcome, reason: str) -> None:
         """End the trial from any rank, in one call of a second at most; never raises.
 
-        The record and the outcome file get the outcome that stands: another rank's, if that rank
-        was faster. It is logged.
+        The record gets the outcome that stands: another rank's, if that rank was faster.
         """
         stands = outcome
         try:
@@ -135,11 +143,6 @@ class TrialReporter:
         if stands != outcome:
             reason = f"another rank reported this outcome first; on this rank: {reason}"
         self.record.outcome, self.record.reason = stands, reason
-        write_outcome(self.record)
-        if outcome == "out_of_memory":
-            _log.warning("zeus: %s", self.record.failure())  # on the rank that had it
-        else:
-            rank_zero_info(f"zeus: {self.record.summary()}")
 
     def send_heartbeat(self) -> None:
         """Extend the trial's lease, in one call of five seconds at most."""
