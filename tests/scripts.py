@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import runpy
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -54,9 +56,16 @@ class ScriptProcess:
         self.pid = self._process.pid
 
     def wait(self, timeout: float = LIMIT_S) -> int:
-        """Wait for its exit status; a signal's is negative, as `subprocess` has it."""
+        """Wait for its exit status; a signal's is negative, as `subprocess` has it.
+
+        After the timeout, its group is killed: pytest would wait for it as it ends.
+        """
         self._process.join(timeout)
         if self._process.exitcode is None:
+            with suppress(ProcessLookupError):  # it does not lead a group yet
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.kill()
+            self._process.join()
             raise subprocess.TimeoutExpired(self._arguments, timeout)
         return self._process.exitcode
 

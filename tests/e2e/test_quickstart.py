@@ -208,14 +208,18 @@ def test_so_it_can_until_another_key_ends_it(folder: Path, key: str) -> None:
     arguments = (os.ttyname(its), folder, at_a_terminal())
     process = CONTEXT.Process(target=sum_up, args=arguments)
     process.start()
-    terminal = fdspawn(ours, timeout=LIMIT_S, encoding="utf-8")
-    terminal.expect(PROMPT)
-    url = terminal.match[1]
-    assert requests.get(url, timeout=LIMIT_S).ok
-    terminal.send(key)
-    process.join(LIMIT_S)
-    assert process.exitcode == 0
-    with pytest.raises(requests.ConnectionError):
-        requests.get(url, timeout=LIMIT_S)
-    terminal.close()
-    os.close(its)
+    try:
+        terminal = fdspawn(ours, timeout=LIMIT_S, encoding="utf-8")
+        terminal.expect(PROMPT)
+        url = terminal.match[1]
+        assert requests.get(url, timeout=LIMIT_S).ok
+        terminal.send(key)
+        process.join(LIMIT_S)
+        assert process.exitcode == 0
+        with pytest.raises(requests.ConnectionError):
+            requests.get(url, timeout=LIMIT_S)
+    finally:
+        process.kill()
+        process.join()
+        os.close(ours)
+        os.close(its)
