@@ -36,6 +36,7 @@ SERVERS = {"postgresql", "mysql"}
 
 STARTERS = {
     *("subprocess", "Popen", "multiprocessing", "joblib", "fork"),
+    "CONTEXT",  # of `forked.py`, which starts a fork server
     "run_all",  # the simulator's, in several processes
     # the command `recur`, which starts runs, and what in it does so
     *("recur", "Driver", "launch", "OwnService"),
