@@ -5,6 +5,7 @@ The page needs no network: it contains plotly's JavaScript.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,5 @@ def _line(name: str, colour: str, values: Floats, *, legend: bool) -> list[Any]:
 
 def require_plotly() -> None:
     """Raise a `SimulationError` if plotly is not installed."""
-    try:
-        import plotly  # noqa: F401 - from the extra `analysis`
-    except ImportError:
-        raise SimulationError("figures need plotly: pip install plotly") from None
+    if find_spec("plotly") is None:  # it is in the extra `analysis`
+        raise SimulationError("figures need plotly: pip install plotly")
