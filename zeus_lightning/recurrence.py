@@ -32,6 +32,7 @@ from zeus_lightning.ranks.torch_ranks import TorchRanks
 from zeus_lightning.sigterm import exit_on_sigterm
 from zeus_lightning.trial.checkpoint import SavedTrial, resume_trial
 from zeus_lightning.trial.heartbeat import start_heartbeat
+from zeus_lightning.trial.history import earlier_failures, warn_of_target
 from zeus_lightning.trial.outcome import outcome_of, reason_of
 from zeus_lightning.trial.outcome_file import write_outcome
 from zeus_lightning.trial.record import TrialRecord
@@ -225,7 +226,10 @@ class Recurrence:
             self._ranks,
             lambda: reporter.report(epochs, spent, float(metric), self._meter.power_limits_w()),
         )
+        is_first = record.report is None
         self._apply(answer, record)
+        if is_first and self._ranks.is_global_zero:
+            warn_of_target(reporter.client, record)
         stop = record.outcome in ("converged", *FAILED)
         # also while the service is unavailable, which will decide later
         return Reply(stop or record.target_reached, record.outcome, record.cost)
@@ -323,7 +327,9 @@ class Recurrence:
         record.outcome, record.reason = answer.outcome, answer.reason
         self._publish(record)
         if answer.outcome in FAILED:
-            self._failure = ZeusTrialFailed(record.failure())
+            client = cast("BSOClient", self.client)
+            earlier = on_rank_zero(self._ranks, lambda: earlier_failures(client, record))
+            self._failure = ZeusTrialFailed(record.failure(earlier))
         rank_zero_info(f"zeus: {record.summary()}")
 
     def _publish(self, record: TrialRecord) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,53 @@ def test_what_is_wrong_with_the_arguments_is_said_before_anything_starts(
         recurrence(service, job, meter="perpetual"),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "metric", "warning"),
+    [
+        ({"mode": "min"}, 0.5, "the first validation already reaches the target"),
+        ({"monitor": "val_acc"}, 95.0, "pass target_metric=90"),
+        ({"target_metric": 95}, 0.5, "target_metric is 95, but every value"),
+    ],
+)
+def test_a_likely_mistake_in_the_target_is_a_warning_with_the_first_report_only(
+    service: ServiceProcess,
+    recwarn: pytest.WarningsRecorder,
+    arguments: dict[str, Any],
+    metric: float,
+    warning: str,
+) -> None:
+    with recurrence(service, new_job(), on_failure="stop", **arguments) as run:
+        train(run, metric, metric)
+    assert [warning in str(each.message) for each in recwarn].count(True) == 1 + (
+        run.outcome == "not_converged"
+    )
+
+
+def test_a_target_is_not_doubted_once_the_job_has_converged(
+    service: ServiceProcess, recwarn: pytest.WarningsRecorder
+) -> None:
+    job = new_job()
+    warnings.simplefilter("always")  # also a text that has been warned of already
+    for warned in (True, False):
+        recwarn.clear()
+        with recurrence(service, job, mode="min") as run:
+            assert train(run, 0.5) == 1
+        assert any("already reaches" in str(each.message) for each in recwarn) == warned
+
+
+def test_from_the_second_failure_on_the_error_shows_the_best_metric_so_far(
+    service: ServiceProcess,
+) -> None:
+    job, texts = new_job(), []
+    for metric in (0.5, 0.2):
+        with pytest.raises(ZeusTrialFailed) as error, recurrence(service, job) as run:
+            train(run, metric)
+        texts.append(str(error.value))
+    assert "None of the job's" not in texts[0]
+    assert "None of the job's 2 runs so far has reached the target of 0.9" in texts[1]
+    assert "the best metric that one ended with is 0.5" in texts[1]
 
 
 def on_one_rank(rank: int, folder: Path, url: str, job: str) -> None:

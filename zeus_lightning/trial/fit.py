@@ -14,11 +14,10 @@ from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import (
     ZeusConfigError,
     ZeusError,
-    ZeusServiceError,
     ZeusServiceUnavailable,
     ZeusTrialFailed,
 )
-from zeus_lightning.messages import FAILED, Outcome, TrialStatus
+from zeus_lightning.messages import FAILED, Outcome
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program import loader_checks
@@ -27,19 +26,18 @@ from zeus_lightning.program.injection import Injection
 from zeus_lightning.program.job import JobArguments
 from zeus_lightning.program.lr_scaling import lr_factor
 from zeus_lightning.program.monitor import look_after_sanity_check, monitored
-from zeus_lightning.program.target import out_of_reach, reached_at_once
 from zeus_lightning.ranks.at_exit import leave_at_exit
 from zeus_lightning.ranks.distributed import gather, on_every_rank, on_rank_zero
 from zeus_lightning.ranks.run_meter import RunMeter
 from zeus_lightning.trial.checkpoint import RESUMABLE, SavedTrial, resume_trial
 from zeus_lightning.trial.heartbeat import start_heartbeat
+from zeus_lightning.trial.history import earlier_failures, warn_of_target
 from zeus_lightning.trial.outcome import outcome_at_train_end
 from zeus_lightning.trial.outcome_file import write_outcome
 from zeus_lightning.trial.record import TrialRecord
 from zeus_lightning.trial.reporter import Answer, TrialReporter, start_trial
 from zeus_lightning.trial.shared_record import SharedRecord
 
-_HISTORY_TIMEOUT_S = 2.0
 _log = logging.getLogger(__name__)
 
 
@@ -304,8 +302,8 @@ class Fit:
             return
         self._has_reported = True
         self._apply(answer, reporter.record)
-        if is_first:
-            self._check_target(reporter.record)
+        if is_first and self.trainer.is_global_zero:
+            warn_of_target(self.client, reporter.record)
         metrics = reporter.record.metrics()
         if metrics:
             metrics |= self._meter.apart(spent)
@@ -313,24 +311,6 @@ class Fit:
         step = self.trainer.fit_loop.epoch_loop._batches_that_stepped
         for logger in self.trainer.loggers if metrics else ():
             logger.log_metrics(metrics, step=step)
-
-    def _check_target(self, record: TrialRecord) -> None:
-        """Warn if the first report shows that the target is likely a mistake.
-
-        Once a trial of the job has converged, this warns no more.
-        """
-        if record.report is None:
-            return
-        monitor, metric = self.job.monitor, record.report.metric
-        target = self.job.target_metric
-        if record.target_reached:
-            mistake = reached_at_once(monitor, record.mode, target, metric)
-        else:
-            mistake = out_of_reach(monitor, record.mode, target, metric, metric)
-        if not mistake or not self.trainer.is_global_zero:
-            return
-        if all(each.outcome != "converged" for each in self._earlier_trials(record)):
-            rank_zero_warn(f"zeus: {mistake}")
 
     def _monitored(self) -> float:
         return monitored(self.trainer, self.arguments.monitor, self.job.target_metric)
@@ -347,30 +327,13 @@ class Fit:
             record.outcome, record.reason = answer.outcome, answer.reason
             self.trainer.should_stop |= answer.outcome in ("converged", *FAILED)
             if answer.outcome in FAILED:
-                earlier = on_rank_zero(self._strategy, lambda: self._earlier_failures(record))
+                earlier = on_rank_zero(
+                    self._strategy, lambda: earlier_failures(self.client, record)
+                )
                 self.error = ZeusTrialFailed(record.failure(earlier))
             log = rank_zero_warn if answer.outcome in ("interrupted", "lost") else rank_zero_info
             log(f"zeus: {record.summary()}")
         self._publish(record)
-
-    def _earlier_failures(self, record: TrialRecord) -> list[float]:
-        """The last metrics of earlier trials that failed; none if one converged."""
-        trials = self._earlier_trials(record)
-        if any(each.outcome == "converged" for each in trials):
-            return []
-        failed = [each.metric for each in trials if each.outcome in FAILED]
-        return [metric for metric in failed if metric is not None]
-
-    def _earlier_trials(self, record: TrialRecord) -> list[TrialStatus]:
-        """The job's earlier trials; none if the service does not answer."""
-        number = record.trial.trial_number
-        if number == 1:
-            return []
-        try:
-            client = self.client.without_retries(_HISTORY_TIMEOUT_S)
-            return client.earlier_trials(record.trial.job_id, number)
-        except ZeusServiceError:
-            return []
 
     def end(self) -> None:
         """End a trial that is still open when training ends."""
