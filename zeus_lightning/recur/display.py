@@ -12,6 +12,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from zeus_lightning.recur import progress as model
 from zeus_lightning.recur.progress import Ending, Try
+from zeus_lightning.recur.summary import short
+
+HEADER = (
+    f"{'try':>5}   {'batch size, why':<17} {'outcome':<13} {'epochs':>6} {'s':>8} {'J':>11} "
+    f"{'cost (J)':>11}"
+)
+"""Above the lines of the tries; like them, it fits into 80 columns."""
 
 
 class Display:
@@ -33,6 +40,7 @@ class Display:
         )
         self._task = self._bar.add_task("", total=recurrences)
         self._is_waiting = False
+        self._has_header = False
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -55,6 +63,9 @@ class Display:
 
     def ended(self, each: Try, ending: Ending) -> None:
         """Print the line of a try that has ended."""
+        if not self._has_header:
+            self._bar.console.print(HEADER, highlight=False, soft_wrap=True)
+        self._has_header = True
         style = "" if ending.verdict == "done" else "dim" if ending.verdict == "again" else "bold"
         self._bar.console.print(
             escape(line(each, ending)), style=style, highlight=False, soft_wrap=True
@@ -77,20 +88,15 @@ class Display:
 
 
 def line(each: Try, ending: Ending) -> str:
-    """What a try was, and how it ended, in one line."""
-    text = f"{each.recurrence:>4}.{each.attempt:<2} {'baseline ' * each.baseline}"
-    run = ending.run
-    if run is not None:
-        text += f"batch size {run.trial.batch_size} ({run.trial.why}): "
-    text += ending.outcome
+    """What a try was, and how it ended, in the columns of `HEADER`."""
+    run, number = ending.run, f"{each.recurrence:>4}.{each.attempt:<2}"
     if ending.outcome == "no trial":
-        text += (
-            ": the run wrote no outcome file; does the command use ZeusBSOCallback or Recurrence?"
-        )
+        return f"{number} no trial: no outcome file; does it use ZeusBSOCallback or Recurrence?"
+    size = "" if run is None else run.trial.batch_size
+    why = "baseline" if each.baseline else "" if run is None else run.trial.why
+    text = f"{number} {size:>6} {why:<10} {ending.outcome:<13}"
     if run is not None and run.report is not None and run.cost is not None:
-        report = run.report
-        text += (
-            f", {report.epoch} epochs, {report.time_s:.1f} s, {report.energy_j:.1f} J"
-            f"{' (estimated)' * run.estimated}, cost {run.cost:.1f} J"
-        )
-    return text
+        about = "~" if run.estimated else ""
+        energy_j, cost_j = (f"{about}{short(each)}" for each in (run.report.energy_j, run.cost))
+        text += f" {run.report.epoch:>6} {short(run.report.time_s):>8} {energy_j:>11} {cost_j:>11}"
+    return text.rstrip()

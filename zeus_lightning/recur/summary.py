@@ -180,10 +180,10 @@ def table(found: Sequence[Recurrence]) -> Table:
                 name,
                 f"{sum(each.converged for each in group)} of {len(group)}",
                 str(sum(each.tries for each in group)),
-                _short(mean(each.energy_j for each in group)),
-                _short(mean(each.time_s for each in group)),
-                _short(mean(each.cost_j for each in group)),
-                _short(sum(each.cost_j for each in group)),
+                short(mean(each.energy_j for each in group)),
+                short(mean(each.time_s for each in group)),
+                short(mean(each.cost_j for each in group)),
+                short(sum(each.cost_j for each in group)),
             )
     unmeasured = sum(each.unmeasured for each in found)
     notes = ["joules are estimates"] * any(each.estimated for each in found)
@@ -192,7 +192,8 @@ def table(found: Sequence[Recurrence]) -> Table:
     return shown
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
+    """A number in few digits: tenths if it is small."""
     return f"{value:.1f}" if value < 1e5 else f"{value:.0f}"
 
 
