@@ -33,9 +33,10 @@ from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, ZeusCost
 FOLDER = Path(__file__).parent / "figures"
 COLOURS = {"zeus": "#4c78a8", "information_directed": "#e45756"}
 POLICIES = tuple(COLOURS)
-SEEDS = range(20)
 EXAMPLE = synthetic_workload(20)
 """The workload of the first figures."""
+EXAMPLE_SEEDS, SEEDS, KNOB_SEEDS = range(20), range(4), range(2)
+"""Seeds with which the example, many workloads, and each value of a knob are replayed."""
 MANY = [synthetic_workload(seed) for seed in range(2000, 2012)]
 DRIFTING = [drifting_workload(seed) for seed in range(2000, 2006)]
 
@@ -84,16 +85,18 @@ def valley() -> Figure:
 def regret() -> Figure:
     """Plot the cumulative regret on the example and on many workloads."""
     figure = Figure(figsize=(7, 2.8), layout="constrained")
-    for axes, title, workloads in zip(
-        figure.subplots(1, 2),
+    panels = figure.subplots(1, 2)
+    for axes, title, workloads, seeds in zip(
+        panels,
         ("the workload above", f"{len(MANY)} other ones"),
         ([EXAMPLE], MANY),
+        (EXAMPLE_SEEDS, SEEDS),
         strict=True,
     ):
-        for policy, values in by_policy(workloads, recurrences=100).items():
+        for policy, values in by_policy(workloads, seeds, recurrences=100).items():
             band(axes, policy, np.cumsum(values - 1, axis=1))
         axes.set(title=title, xlabel="recurrence", ylabel="regret (runs of the best)")
-    handles, labels = axes.get_legend_handles_labels()
+    handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2)
     return figure
 
@@ -101,7 +104,7 @@ def regret() -> Figure:
 def choices() -> Figure:
     """Plot which batch size is tried first at each recurrence."""
     figure = Figure(figsize=(7, 1.0 + 1.8 * len(POLICIES)), layout="constrained")
-    every = curves(replays([EXAMPLE], recurrences=100))
+    every = curves(replays([EXAMPLE], EXAMPLE_SEEDS, recurrences=100))
     for axes, one in zip(np.atleast_1d(figure.subplots(len(every), 1)), every, strict=True):
         image = axes.imshow(one.chosen, aspect="auto", origin="lower", cmap="Blues", vmin=0, vmax=1)
         axes.set_yticks(range(len(one.batch_sizes)), [str(size) for size in one.batch_sizes])
@@ -114,7 +117,7 @@ def drift() -> Figure:
     """Plot the cost of each recurrence while the best batch size moves."""
     figure = Figure(figsize=(7, 2.8), layout="constrained")
     for axes, window_size in zip(figure.subplots(1, 2, sharey=True), (0, 10), strict=True):
-        for policy, values in by_policy(DRIFTING, window_size=window_size).items():
+        for policy, values in by_policy(DRIFTING, SEEDS, window_size=window_size).items():
             # The median over replays, and then the mean over twenty recurrences.
             middle = np.convolve(np.median(values, axis=0), np.ones(20) / 20, mode="valid")
             axes.plot(np.arange(10, 10 + len(middle)), middle, color=COLOURS[policy], label=policy)
@@ -129,15 +132,15 @@ def knobs() -> Figure:
     """Plot the excess, energy and time over the values of a job's knobs."""
     figure = Figure(figsize=(7, 5.4), layout="constrained")
     (beta, rounds), (window, eta) = figure.subplots(2, 2)
-    sweep(beta, MANY, "beta_knob", [1.25, 1.5, 2.0, 3.0, 5.0, 10.0])
+    values = (1.2, 1.5, 2.0, 4.0, 8.0)
+    sweep(beta, MANY, "beta_knob", values)
     beta.set_xscale("log")
-    ticks = [1.25, 2, 3, 5, 10]
-    beta.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    beta.set_xticks(values, [f"{value:g}" for value in values])
     beta.minorticks_off()
-    sweep(rounds, MANY, "num_pruning_rounds", [0, 1, 2, 3, 4])
-    sweep(window, DRIFTING, "window_size", [3, 5, 10, 20, 40])
+    sweep(rounds, MANY, "num_pruning_rounds", (0, 1, 2, 3, 4), ["zeus"])
+    sweep(window, DRIFTING, "window_size", (5, 10, 20, 40))
     window.set_title("window_size, under drift")
-    values = [0.0, 0.25, 0.5, 0.75, 1.0]
+    values = (0.0, 0.25, 0.5, 0.75, 1.0)
     for policy in POLICIES:
         spent = [tallies(MANY, policy, eta_knob=value) for value in values]
         for name, style in (("energy_j", "-"), ("time_s", "--")):
@@ -145,29 +148,28 @@ def knobs() -> Figure:
                 ratio((getattr(each, name), getattr(each, f"default_{name}")) for each in group)
                 for group in spent
             ]
-            eta.plot(
-                values,
-                [each.value for each in ratios],
-                style,
-                marker="o",
-                markersize=3,
-                color=COLOURS[policy],
-                label=f"{policy}, {'energy' if style == '-' else 'time'}",
-            )
-    eta.set(title="eta_knob", ylabel="over the default's")
-    eta.legend()
+            heights = [each.value for each in ratios]
+            eta.plot(values, heights, style, marker="o", markersize=3, color=COLOURS[policy])
+    eta.set(title="eta_knob: energy (-), time (--)", ylabel="over the default's")
+    handles, labels = beta.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=2)
     return figure
 
 
-def sweep(axes: Axes, workloads: Sequence[Workload], knob: str, values: list[Any]) -> None:
-    """Plot the mean excess of every policy over the values of a knob."""
-    for policy in POLICIES:
+def sweep(
+    axes: Axes,
+    workloads: Sequence[Workload],
+    knob: str,
+    values: Sequence[float],
+    policies: Sequence[str] = POLICIES,
+) -> None:
+    """Plot the mean excess of policies over the values of a knob."""
+    for policy in policies:
         excess = [mean_excess(tallies(workloads, policy, **{knob: value})) for value in values]
         axes.plot(values, excess, marker="o", markersize=3, color=COLOURS[policy], label=policy)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, 0))
     axes.set(title=knob, ylabel="excess over the best")
     axes.set_ylim(bottom=0)
-    axes.legend()
 
 
 def power() -> Figure:
@@ -221,9 +223,9 @@ def mean_excess(group: Sequence[Tally]) -> float:
 
 def replays(
     workloads: Sequence[Workload],
+    seeds: Sequence[int],
     policies: Sequence[str] = POLICIES,
     recurrences: int | None = None,
-    seeds: Sequence[int] = SEEDS,
     **job_knobs: Any,
 ) -> list[tuple[Experiment, Any]]:
     """Replay every workload with every policy and seed."""
@@ -241,18 +243,19 @@ def replays(
 
 
 def tallies(workloads: Sequence[Workload], policy: str, **job_knobs: Any) -> list[Tally]:
-    """The sums of replays with four seeds."""
-    return [tally(*replay) for replay in replays(workloads, [policy], seeds=SEEDS[:4], **job_knobs)]
+    """The sums of the replays of a policy with some knobs."""
+    return [tally(*replay) for replay in replays(workloads, KNOB_SEEDS, [policy], **job_knobs)]
 
 
 def by_policy(
     workloads: Sequence[Workload],
+    seeds: Sequence[int],
     recurrences: int | None = None,
     **job_knobs: Any,
 ) -> dict[str, Floats]:
     """For every policy, (replays, recurrences), costs over that of the best batch size."""
     costs: dict[str, list[Floats]] = {}
-    for one in curves(replays(workloads, recurrences=recurrences, **job_knobs)):
+    for one in curves(replays(workloads, seeds, recurrences=recurrences, **job_knobs)):
         costs.setdefault(one.policy, []).append(one.cost)
     return {policy: np.concatenate(each) for policy, each in costs.items()}
 
