@@ -50,9 +50,9 @@ def sign_in() -> ResponseReturnValue:
     if session.sign_in(request.form.get("token", "").strip(), response):
         return response
     counters.sign_ins_failed.inc()
-    logger.warning("a sign-in failed: no token of this service")
+    logger.warning("a sign-in failed: the token is not valid for this service")
     time.sleep(FAILURE_S)
-    return _form("This is no token of this service."), 401
+    return _form("This token is not valid for this service."), 401
 
 
 def sign_out() -> ResponseReturnValue:

@@ -23,14 +23,16 @@ from zeus_service.pages.plotting import (
     Figure,
     batch_size_colours,
     dots,
+    explain_batch_sizes,
     figure_of,
+    fit_y_axis,
     grouped,
-    is_wide,
     marker,
     new_layout,
     only_integers,
     plain,
     rounded,
+    shortened,
     unit_of,
     what_is_left_out,
     what_is_summed,
@@ -89,8 +91,9 @@ def valley(job: Job, trials: BatchSizeTrials) -> Figure:
             | {"line": {"color": BOUND, "dash": "dash", "width": 1.5}}
             | {"hovertemplate": f"a run is stopped at {joules(job.cost_bound)}<extra></extra>"}
         )
-    layout = new_layout("batch size", f"cost of a run ({unit})", log=is_wide(values))
-    if values and not is_wide(values):  # the band may reach far beyond all that was seen
+    layout = new_layout("batch size", f"cost of a run ({unit})")
+    fit_y_axis(layout, values)
+    if values and "type" not in layout["yaxis"]:  # the band may reach far beyond all that was seen
         layout["yaxis"]["range"] = [0, float(f"{1.15 * max(values) / factor:.4g}")]
     layout["xaxis"] |= {
         "type": "log",
@@ -120,12 +123,13 @@ def costs(spec: JobSpec, trials: Thinned) -> Figure:
            | {"symbol": [OUTCOMES.get(row.outcome, ("", "circle"))[1] for row in rows]}}
         for batch_size, rows in grouped(trials.rows, lambda row: row.batch_size)
     ]  # fmt: skip
-    values = [row.cost for row in trials.rows]
-    layout = new_layout("run", f"cost ({unit})", log=is_wide(values))
-    layout["legend"]["title"] = {"text": "batch size"}
+    layout = new_layout("run", f"cost ({unit})")
+    fit_y_axis(layout, [row.cost for row in trials.rows])
+    note = what_is_thinned(trials, "No run has ended yet.")
+    note = f"{note} {explain_batch_sizes(layout, len(data))}".strip()
     only_integers(layout, [row.trial_number for row in trials.rows])
     summary = f"{runs(trials.total)}."
-    return figure_of(data, layout, what_is_thinned(trials, "No run has ended yet."), summary)
+    return figure_of(data, layout, note, summary)
 
 
 def regret(job: Job, savings: JobSavings) -> Figure:
@@ -188,9 +192,10 @@ def power(spec: JobSpec, found: PowerProfileList) -> Figure:
         "xaxis2": {**second["xaxis"], "anchor": "y2"},
         "yaxis2": {**second["yaxis"], "anchor": "x2"},
     }
-    layout["legend"]["title"] = {"text": "batch size"}
+    note = (
+        f"The star is the limit that was chosen. {explain_batch_sizes(layout, len(shown))}".rstrip()
+    )
     chosen = "; ".join(f"{each.batch_size} at {each.chosen_w} W" for each in shown[:8])
-    note = "The star is the limit that was chosen."
     if found.broken:
         sizes = ", ".join(map(str, sorted(set(found.broken))))
         note += f" Damaged profiles are left out: of batch size {sizes}."
@@ -214,7 +219,7 @@ def run(spec: JobSpec, reports: Thinned) -> Figure:
         powers.append(significant_or_none((row.energy_j - before[1]) / span_s if span_s else None))
         before = row.time_s, row.energy_j
     series: list[tuple[str, str, list[Any]]] = [
-        (plain(spec.monitor), BELIEF, rounded(row.metric for row in rows)),
+        (spec.monitor, BELIEF, rounded(row.metric for row in rows)),
         ("power (W)", "#e58a13", powers),
         (f"cost ({cost_unit})", "#2b9a66", rounded(row.cost / cost_factor for row in rows)),
     ]
@@ -225,14 +230,14 @@ def run(spec: JobSpec, reports: Thinned) -> Figure:
         axis = "" if index == 1 else str(index)
         top = 1 - (index - 1) * 0.35
         layout[f"yaxis{axis}"] = {
-            **new_layout("", name)["yaxis"],
+            **new_layout("", shortened(name))["yaxis"],
             "domain": [max(0.0, top - 0.29), top],
         }
         data.append(
-            {"x": epochs, "y": values, "yaxis": f"y{axis}", "name": name}
+            {"x": epochs, "y": values, "yaxis": f"y{axis}", "name": plain(name)}
             | {"mode": "lines+markers" if len(rows) < 200 else "lines"}
             | {"line": {"color": colour, "width": 2}, "marker": {"size": 5}}
-            | {"hovertemplate": f"epoch %{{x}}: %{{y}}<extra>{name}</extra>"}
+            | {"hovertemplate": f"epoch %{{x}}: %{{y}}<extra>{plain(name)}</extra>"}
         )
     if rows:
         across = [epochs[0], max(epochs[-1], epochs[0] + 1)]
@@ -279,9 +284,12 @@ def _label_at(x: float, text: str, *, to_the_left: bool) -> Figure:
 
 
 def _ticks(batch_sizes: Sequence[int]) -> Figure:
-    """Ticks at batch sizes, as many as do not overlap."""
-    step = -(-len(batch_sizes) // 10)
-    shown = list(batch_sizes)[::step]
+    """Ticks at batch sizes, as many as do not overlap on a logarithmic axis."""
+    apart = (batch_sizes[-1] / batch_sizes[0]) ** (1 / 10)
+    shown: list[int] = []
+    for size in batch_sizes:
+        if not shown or size >= apart * shown[-1]:
+            shown.append(size)
     return {"tickvals": shown, "ticktext": [f"{size}" for size in shown]}
 
 

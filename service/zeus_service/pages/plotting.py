@@ -35,6 +35,11 @@ BAND = 2.0
 """Standard deviations on each side of the mean: about 95 % of a normal distribution."""
 _LOG_RATIO = 15.0
 """Costs that differ by more than this are drawn on a logarithmic axis."""
+_DECADES = 3
+"""Up to this many powers of ten, a logarithmic axis has ticks at 2 and 5 times each, too."""
+_SMALLEST_TICK, _LARGEST_TICK = 1e-12, 1e12
+_LEGEND_ITEMS = 16
+"""A legend of more batch sizes than these takes the place of the figure."""
 
 
 def batch_size_colours(spec: JobSpec) -> dict[int, str]:
@@ -48,7 +53,15 @@ def batch_size_colours(spec: JobSpec) -> dict[int, str]:
 
 
 def figure_of(data: list[Figure], layout: Figure, note: str, summary: str) -> Figure:
-    """A figure, as the page's script takes it."""
+    """A figure, as the page's script takes it.
+
+    Plotly has prefixes from f to T and writes other powers of ten as superscripts, which need the
+    inline styles that the page forbids: such an axis has exponents.
+    """
+    for trace in data:
+        sizes = [abs(value) for value in trace["y"] if value]
+        if sizes and not _SMALLEST_TICK < min(sizes) <= max(sizes) < _LARGEST_TICK:
+            layout["yaxis" + trace.get("yaxis", "y")[1:]]["exponentformat"] = "e"
     return {"data": data, "layout": layout, "note": note, "summary": summary}
 
 
@@ -57,8 +70,13 @@ def plain(name: str) -> str:
     return html.escape(name, quote=False)
 
 
-def new_layout(x_title: str, y_title: str, *, log: bool = False) -> Figure:
-    """A layout with two axes; the y axis begins at 0, or is logarithmic."""
+def shortened(name: str) -> str:
+    """A name that fits the title of an axis."""
+    return plain(name if len(name) <= 24 else f"{name[:23]}\N{HORIZONTAL ELLIPSIS}")
+
+
+def new_layout(x_title: str, y_title: str) -> Figure:
+    """A layout with two axes; the y axis begins at 0."""
     axis = {"automargin": True, "zeroline": False, "fixedrange": False}
     return {
         "margin": {"l": 56, "r": 12, "t": 12, "b": 44},
@@ -68,9 +86,26 @@ def new_layout(x_title: str, y_title: str, *, log: bool = False) -> Figure:
         "yaxis": {
             **axis,
             "title": {"text": y_title, "standoff": 8},
-            **({"type": "log", "dtick": "D2"} if log else {"rangemode": "tozero"}),
+            "rangemode": "tozero",
         },
     }
+
+
+def fit_y_axis(layout: Figure, values: Sequence[float]) -> None:
+    """Make the y axis logarithmic if these values differ much."""
+    positive = [value for value in values if value > 0]
+    if positive and max(positive) > _LOG_RATIO * min(positive):
+        few = max(positive) < 10**_DECADES * min(positive)
+        layout["yaxis"] |= {"type": "log"} | ({"dtick": "D2"} if few else {})
+
+
+def explain_batch_sizes(layout: Figure, count: int) -> str:
+    """Add a legend of so many batch sizes; what the figure says in place of a very long one."""
+    layout["legend"]["title"] = {"text": "batch size"}
+    layout["showlegend"] = count <= _LEGEND_ITEMS
+    if layout["showlegend"]:
+        return ""
+    return "From violet for the smallest batch size to red for the largest."
 
 
 def dots(name: str, rows: Sequence[Row[Any]], factor: float) -> Figure:
@@ -122,12 +157,6 @@ def grouped(
 def unit_of(values: Sequence[float]) -> tuple[float, str]:
     """The unit for an axis of these joules."""
     return joule_unit(max(map(abs, values), default=1.0) / 2)
-
-
-def is_wide(values: Sequence[float]) -> bool:
-    """Whether values are read better on a logarithmic axis."""
-    positive = [value for value in values if value > 0]
-    return bool(positive) and max(positive) > _LOG_RATIO * min(positive)
 
 
 def rounded(values: Iterable[float]) -> list[float]:

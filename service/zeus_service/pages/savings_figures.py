@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date, timedelta
 from itertools import accumulate
 
 from zeus_service.messages import Estimate, JobSavings, Savings
@@ -18,6 +19,7 @@ from zeus_service.pages.units import saved_energy
 from zeus_service.savings_text import energy_unit
 
 SAVED = "#2b9a66"
+_FEW_DAYS = timedelta(days=7)
 
 
 def by_day(savings: Savings) -> Figure:
@@ -28,6 +30,16 @@ def by_day(savings: Savings) -> Figure:
     data, unit = _sums(days, estimates, before, _error(total), "%{x|%b %d}")
     axes = _axes("", unit)
     axes["xaxis"] |= {"type": "date"}
+    if days:
+        first, last = (date.fromisoformat(days[end]) for end in (0, -1))
+        if last - first < _FEW_DAYS:  # plotly would have ticks within them
+            day = timedelta(days=1)
+            ends = [f"{each}" for each in (first - day, last + day)]
+            axes["xaxis"] |= {
+                "dtick": 1000 * day.total_seconds(),
+                "tickformat": "%b %d",
+                "range": ends,
+            }
     note = "" if days else "No run has converged yet."
     if savings.estimated and days:
         note = "In part estimated: some meters estimate energy."

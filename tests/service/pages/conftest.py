@@ -16,7 +16,7 @@ ARGUMENTS = (
     *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"),
     *("--disable-component-update", "--no-first-run"),
 )
-PHONE = {"width": 360, "height": 740}
+PHONE = {"width": 320, "height": 740}
 DRAWN = """() => [...document.querySelectorAll("[data-figure]")].every((place) =>
     place.classList.contains("js-plotly-plot") || place.closest(".figure").matches(".empty"))"""
 

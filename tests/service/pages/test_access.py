@@ -216,7 +216,7 @@ def test_a_failed_sign_in_is_slow_counted_and_logged_without_the_token(
     answer = sign_in(client, "a-wrong-one-of-many", form={"next": "/job/job"})
     assert time.monotonic() - began >= 0.2
     assert answer.status_code == 401
-    assert "no token of this service" in answer.text
+    assert "This token is not valid for this service." in answer.text
     assert 'value="/job/job"' in answer.text
     assert "Set-Cookie" not in answer.headers
     assert failed() == before + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,6 +79,40 @@ def test_costs_that_differ_much_have_a_logarithmic_axis() -> None:
         assert layout["yaxis"].get("type") == kind
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [(2e3, 3e5, {"dtick": "D2"}), (2e3, 3e9, {}), (2e-9, 3e12, {"exponentformat": "e"})],
+)
+def test_ticks_of_a_logarithmic_axis_do_not_overlap(
+    low: float, high: float, ticks: dict[str, str]
+) -> None:
+    rows = [row(cost=low), row(trial_number=2, cost=high)]
+    axis = figures.costs(spec(), Thinned(rows, 2))["layout"]["yaxis"]
+    assert {name: axis[name] for name in ("dtick", "exponentformat") if name in axis} == ticks
+
+
+def test_a_power_of_ten_without_a_prefix_is_no_superscript() -> None:
+    values = {"time_s": 1.0, "energy_j": 1.0, "cost_bound": None}
+    rows = [row(epoch=1, metric=-1e30, **values), row(epoch=2, metric=0.0, **values)]
+    layout = figures.run(spec(), Thinned(rows, 2))["layout"]
+    assert layout["yaxis"]["exponentformat"] == "e"
+    assert "exponentformat" not in layout["yaxis2"]
+
+
+def test_many_batch_sizes_leave_room_for_the_figure() -> None:
+    sizes = range(1, 129)
+    of_many = spec(batch_sizes=list(sizes), default_batch_size=1)
+    rows = [row(batch_size=size, trial_number=size) for size in sizes]
+    many = figures.costs(of_many, Thinned(rows, 128))
+    assert not many["layout"]["showlegend"]
+    assert "violet for the smallest" in many["note"]
+    assert figures.costs(of_many, Thinned(rows[:5], 5))["layout"]["showlegend"]
+    valley = figures.valley(job(spec=of_many), BatchSizeTrials([], rows))
+    ticks = valley["layout"]["xaxis"]["tickvals"]
+    assert len(ticks) <= 11
+    assert all(high / low > 1.6 for low, high in pairwise(ticks))
+
+
 @pytest.mark.parametrize("converged", [1, 0])
 def test_regret_is_what_runs_cost_beyond_the_best(converged: int) -> None:
     spent = Spent(energy_j=1.0, time_s=1.0, cost=10_000.0)
@@ -114,6 +149,8 @@ def test_what_was_saved_has_a_unit_that_suits_it(
     assert line["y"] == [drawn]
     assert figure["layout"]["yaxis"]["title"]["text"] == f"{unit} saved"
     assert text in figure["summary"]
+    axis = figure["layout"]["xaxis"]
+    assert (axis["range"], axis["dtick"]) == (["2026-11-22", "2026-11-24"], 86_400_000)
 
 
 def test_a_run_has_its_power_between_reports() -> None:
@@ -133,3 +170,10 @@ def test_names_are_no_markup() -> None:
     rows = [row(epoch=1, time_s=1.0, energy_j=1.0, metric=0.5, cost_bound=None)]
     figure = figures.run(spec(monitor="<a href='x'>acc"), Thinned(rows, 1))
     assert "<a" not in json.dumps(figure)
+
+
+def test_a_long_name_fits_its_axis() -> None:
+    rows = [row(epoch=1, time_s=1.0, energy_j=1.0, metric=0.5, cost_bound=None)]
+    figure = figures.run(spec(monitor="m" * 255), Thinned(rows, 1))
+    assert len(figure["layout"]["yaxis"]["title"]["text"]) == 24
+    assert figure["data"][0]["name"] == "m" * 255

@@ -50,8 +50,13 @@ def fill(api: Api) -> None:
         start(api, "exhausted")
         assert end(api, f"/jobs/exhausted/trials/{number}", "diverged")
     run(api, "long", 1, converges=True)
+    for number, energy_j in ((1, 1e-9), (2, 1e12), (3, 1.0)):
+        start(api, ODD)
+        body = report(1, metric=-1e30 if number == 3 else 0.95, energy_j=energy_j, time_s=1e-9)
+        assert api("POST", f"/jobs/{ODD}/trials/{number}/reports", body).ok
 
 
+ODD = 200 * "a"
 JOBS: dict[str, dict[str, Any]] = {
     "no-run": {},
     "some-runs": {"monitor": "val_<b>acc"},
@@ -59,6 +64,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "estimated": {"meter": "cpu-estimate"},
     "exhausted": {"batch_sizes": [32]},
     "long": {},
+    ODD: {name: 255 * name[0] for name in ("monitor", "device_model", "meter")},
 }
 
 
@@ -89,6 +95,8 @@ VIEWS = {
     "/job/some-runs/trial/1": "the target of 0.9 is reached",
     "/job/in-flight/trial/2": "Progress",
     "/job/some-runs/delete": "Delete this job?",
+    f"/job/{ODD}": "500 GJ",
+    f"/job/{ODD}/trial/3": "-1e+30",
     "/job/nobody": "Not Found",
 }
 
@@ -271,7 +279,9 @@ def test_signing_in_and_out(tmp_path: Path, open_page: Open) -> None:
         expect(page).to_have_url(re.compile(r"/sign-in\?next=%2Fjob%2Fjob"))
         page.get_by_label("Token").fill("not-a-token-of-this")
         page.get_by_role("button", name="Sign in").click()
-        expect(page.get_by_role("alert")).to_contain_text("no token of this service")
+        expect(page.get_by_role("alert")).to_contain_text(
+            "This token is not valid for this service."
+        )
         page.get_by_label("Token").fill(TOKENS["ZEUS_BSO_READ_TOKEN"])
         page.get_by_role("button", name="Sign in").click()
         expect(page).to_have_url(re.compile("/job/job$"))
