@@ -49,7 +49,7 @@ def default_sizes(default: int, share: int) -> list[int]:
 
 def check_shares(batch_sizes: list[int], share: int) -> None:
     """Raise a `ZeusConfigError` that lists the global batch sizes without equal shares."""
-    uneven = [size for size in batch_sizes if size % share]
+    uneven = sorted({size for size in batch_sizes if size % share})
     if uneven:
         raise ZeusConfigError(
             f"batch sizes {uneven} are not divisible by {share} (devices times "

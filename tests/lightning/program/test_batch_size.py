@@ -45,4 +45,4 @@ def test_sizes_that_are_not_positive_integers_are_refused(sizes: object) -> None
 def test_sizes_that_do_not_divide_are_named_all_at_once() -> None:
     check_shares([4, 8], 4)
     with pytest.raises(ZeusConfigError, match=r"\[6, 9\] are not divisible by 4.*multiples of 4"):
-        check_shares([4, 6, 8, 9], 4)
+        check_shares([4, 6, 8, 9, 6], 4)  # the default batch size may be one of them
