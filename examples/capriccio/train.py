@@ -139,6 +139,8 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--save", type=Path, help="where to store the trained weights")
     options = parser.parse_args()
+    if not options.data.is_dir():
+        parser.error(f"there is no folder {options.data}; README.md says what it must contain")
     L.seed_everything(workers=True, verbose=False)  # with PL_GLOBAL_SEED, if it is set
     model = Pretrained(options.model) if options.model else BagOfWords()
     zeus = ZeusBSOCallback(

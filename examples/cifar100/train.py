@@ -108,6 +108,8 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=1, help="processes on each node")
     parser.add_argument("--nodes", type=int, default=1)
     options = parser.parse_args()
+    if not options.data.is_dir():
+        parser.error(f"there is no folder {options.data}; README.md says what it must contain")
     L.seed_everything(workers=True, verbose=False)  # with PL_GLOBAL_SEED, if it is set
     zeus = ZeusBSOCallback(
         target_metric=options.target,

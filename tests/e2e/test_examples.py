@@ -21,7 +21,7 @@ import pytest
 import yaml
 from programs import trials
 from proxy import Proxy, Request
-from scripts import ScriptProcess
+from scripts import ScriptProcess, run_here
 from service_process import ServiceProcess, free_port
 from waiting import LIMIT_S
 
@@ -206,3 +206,14 @@ def test_the_extra_for_the_examples_has_what_they_import() -> None:
     imported -= {path.stem for path in (ROOT / "examples").rglob("*.py")}
     for module in imported - sys.stdlib_module_names:
         assert {each.lower() for each in distributions[module]} & needed, module
+
+
+@pytest.mark.parametrize("name", ["capriccio", "cifar100", "imagenet", "mnist"])
+def test_a_folder_of_data_that_is_missing_is_one_line_and_no_traceback(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / name))
+    with pytest.raises(SystemExit) as ended:
+        run_here(ROOT / "examples" / name / "train.py", "--data", tmp_path / "none")
+    assert ended.value.code == 2
+    assert f"there is no folder {tmp_path / 'none'}; README.md says" in capsys.readouterr().err
