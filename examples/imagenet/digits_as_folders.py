@@ -26,4 +26,6 @@ def write(folder: Path, count: int = 1500, validation: int = 297) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     write(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -217,3 +217,23 @@ def test_a_folder_of_data_that_is_missing_is_one_line_and_no_traceback(
         run_here(ROOT / "examples" / name / "train.py", "--data", tmp_path / "none")
     assert ended.value.code == 2
     assert f"there is no folder {tmp_path / 'none'}; README.md says" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "capriccio/made_up_slices.py",
+        "cifar100/digits_as_cifar.py",
+        "imagenet/digits_as_folders.py",
+        "mnist/digits_as_idx.py",
+        "trace_driven/made_up_cluster.py",
+    ],
+)
+def test_a_script_that_writes_data_shows_its_arguments_if_there_are_none(
+    script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run_here(ROOT / "examples" / script)
+    shown = f"{ended.value.code}{capsys.readouterr().err}"
+    assert Path(script).name in shown
+    assert re.search("FILE|FOLDER|folder", shown)
