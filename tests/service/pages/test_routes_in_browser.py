@@ -230,6 +230,20 @@ def test_the_theme_is_chosen_and_kept(filled: ServiceProcess, open_page: Open) -
     assert page.evaluate(ground) == dark[0]
 
 
+def test_what_is_printed_of_a_dark_page_is_dark_on_white(
+    filled: ServiceProcess, open_page: Open
+) -> None:
+    page = open_page(f"{filled.url}/job/some-runs", color_scheme="light")
+    colour = "name => getComputedStyle(document.querySelector(name))"
+    of_text, of_figure = f"({colour})('main').color", f"({colour})('.plot text').fill"
+    light = page.evaluate(of_text)
+    page.get_by_role("button", name="Use the dark theme").click()
+    assert page.evaluate(of_text) != light
+    page.emulate_media(media="print")
+    assert [page.evaluate(of_text), page.evaluate(of_figure)] == [light, light]
+    expect(page.get_by_role("button", name="theme")).to_be_hidden()
+
+
 def test_100_000_runs_are_thinned_and_said_to_be(filled: ServiceProcess, open_page: Open) -> None:
     engine = create_engine(
         Config(database_url=filled.database_url).database_url, poolclass=NullPool
