@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 HTTP_ERRORS = {
     400: ("malformed", "The body is not a JSON object."),
-    401: ("unauthorized", "No token of this service."),
+    401: ("unauthorized", "No valid token was sent."),
     403: ("forbidden", "This token may only read."),
     404: ("not_found", "No such job or trial, or the id is malformed."),
     405: ("method_not_allowed", "A number in the path is out of range."),
