@@ -31,7 +31,7 @@ from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusServiceUnavailable
 from zeus_lightning.messages import Report
 
-CLIENTS, TRIALS_EACH, REPORTS_EACH, WORKERS, KILLS = 64, 2, 2, 4, 8
+CLIENTS, TRIALS_EACH, REPORTS_EACH, WORKERS, KILLS = 32, 2, 2, 4, 8
 
 
 @dataclass

@@ -148,7 +148,7 @@ def read(connection: Connection, query: JobQuery, *, now: float) -> JobPage:
     state = _state(now)
     matching = JOBS.c.job_id.icontains(query.search, autoescape=True) if query.search else sa.true()
     by_state = select(state, func.count()).select_from(_JOBS).where(matching).group_by(state)
-    counts: dict[JobState, int] = dict(connection.execute(by_state).tuples().all())
+    counts: dict[JobState, int] = dict(connection.execute(by_state).all())
     running = select(func.coalesce(func.sum(_RUNNING.c.running), 0))
     totals = connection.execute(
         select(select(func.count()).select_from(JOBS).scalar_subquery(), running.scalar_subquery())
