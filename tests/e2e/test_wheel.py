@@ -6,11 +6,13 @@ import subprocess
 import sys
 import venv
 import zipfile
+from configparser import ConfigParser
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from service_process import ServiceProcess
 
 ROOT = Path(__file__).parents[2]
@@ -117,3 +119,16 @@ def test_the_service_answers_without_torch(wheels: dict[str, Path], tmp_path: Pa
     assert not is_importable(programs, "torch", tmp_path)
     with ServiceProcess(tmp_path, program=programs / "zeus-service"):
         pass  # it has answered /healthz
+
+
+def test_every_pinned_version_installs_on_the_oldest_python_that_is_promised() -> None:
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    oldest = setup["options"]["python_requires"].removeprefix(">=")
+    needed = {each.name: each.metadata["Requires-Python"] for each in metadata.distributions()}
+    assert len(needed) > 100
+    assert not {
+        name: versions
+        for name, versions in needed.items()
+        if versions and f"{oldest}.0" not in SpecifierSet(versions)
+    }
