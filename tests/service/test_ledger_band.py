@@ -61,7 +61,7 @@ def saved_truly(
         ("to_and_fro", "zeus", 40, LATE, 0.90),
     ],
 )
-def test_the_band_holds_the_truth_90_to_98_times_in_100(
+def test_the_band_holds_the_truth_90_to_98_times_in_100_or_85_with_zeus_and_noise(
     kind: str, policy: str, jobs: int, asked_after: Sequence[int], least: float
 ) -> None:
     held = [
