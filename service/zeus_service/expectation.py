@@ -19,10 +19,10 @@ job's savings are unknown.
 what was expected in the era before is carried over: times the change of the batch sizes that ran in
 both eras, the geometric mean weighted by the inverse of its variance (a link-relative estimate). To
 the error of before are added that of the change, from the noise, and `CHANGE_NOISE` for each octave
-between these batch sizes and the default, which may have changed by more or by less. If no batch
-size has run in both eras, or the mean power limits of their runs differ by more than 5 % or only
-one is known, the band spans both the policy's belief and the era before. (The mean, since a change
-of the limit may begin an era some runs later: the era before has then runs at both limits.)
+between these batch sizes and the default, which may have changed by more or by less. A batch size
+is left out if its mean power limits in the two eras differ by more than 5 %, or only one is known.
+(The mean, since a change of the limit may begin an era some runs later: the era before has then
+runs at both limits.) If none is left, the band spans both the policy's belief and the era before.
 
 **Power limits.** Reports carry the limit in force and the GPU's default one. The default batch
 size's power profile says what a batch takes at each measured limit; between two of them, energy and
@@ -58,7 +58,7 @@ RATIO_NOISE = 0.1
 CHANGE_NOISE = 0.03
 """The same of the ratio between the changes of two batch sizes from one era to the next."""
 SAME_LIMIT = 0.05
-"""Relative difference of mean power limits between eras whose amounts are still compared."""
+"""Relative difference of a batch size's mean power limits between eras that are compared."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _of_belief(spec: JobSpec, ledger: Ledger, state: State) -> Expectation | Non
         return None
     octaves = {size: _octaves(spec, size) for size in ledger["arms"]}
     nearest = min(octaves, key=lambda size: octaves[size])
-    _, log_energy, log_time, log_cost = ledger["arms"][nearest]
+    _, log_energy, log_time, log_cost, _ = ledger["arms"][nearest]
     energy = arm.mean * math.exp(log_energy - log_cost)
     time = arm.mean * math.exp(log_time - log_cost)
     energy, time, cost = at_default_limit(spec, ledger, (energy, time, arm.mean))
@@ -140,8 +140,12 @@ def _of_belief(spec: JobSpec, ledger: Ledger, state: State) -> Expectation | Non
 def _carried(spec: JobSpec, ledger: Ledger) -> Expectation | None:
     """The expectation of the era before, times the change since; None if that is unknown."""
     before, arms = ledger["before"], ledger["arms"]
-    weights = {size: 1 / (1 / before[size][0] + 1 / arms[size][0]) for size in before.keys() & arms}
-    if not weights or not _same_limit(ledger["past"][-1].get("limit_w"), ledger["limit_w"]):
+    weights = {
+        size: 1 / (1 / before[size][0] + 1 / arms[size][0])
+        for size in before.keys() & arms
+        if math.isclose(before[size][4] or 0.0, arms[size][4] or 0.0, rel_tol=SAME_LIMIT)
+    }
+    if not weights:
         return None
     total = sum(weights.values())
     octaves = sum(w * _octaves(spec, size) for size, w in weights.items()) / total
@@ -155,12 +159,6 @@ def _carried(spec: JobSpec, ledger: Ledger) -> Expectation | None:
         own = mean[-1] * lognormal.error(of_change, degrees)
         error.append(math.hypot(era["error"][i] * factor, own))
     return Expectation(as_amounts(mean), as_amounts(error), "runs", carried=True)
-
-
-def _same_limit(before_w: float | None, now_w: float | None) -> bool:
-    if before_w is None or now_w is None:
-        return before_w is now_w
-    return math.isclose(before_w, now_w, rel_tol=SAME_LIMIT)
 
 
 def _octaves(spec: JobSpec, batch_size: str) -> float:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeGuard
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, Field
 
@@ -55,16 +55,25 @@ LARGEST_SURPRISE = 4.0
 """Surprises are clipped here, so that one alone does not exceed the threshold."""
 MAX_ERAS = 16
 """Earlier eras are merged."""
+_NO_RUNS = (0, 0.0, 0.0, 0.0, None)
+"""What `arms` of `new_ledger` would have of a batch size that has not run."""
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Numbers = tuple[_Number, _Number, _Number]
-_Arm = tuple[Annotated[int, Field(gt=0)], _Number, _Number, _Number]
+
+
+class _Arm(NamedTuple):
+    runs: Annotated[int, Field(gt=0)]
+    log_energy: _Number
+    log_time: _Number
+    log_cost: _Number
+    limit_w: _Positive | None = None
 
 
 class _Default(BaseModel):
     count: int
-    seen: Annotated[_Number, Field(ge=0)]
+    seen: Annotated[_Number, Field(ge=0, default_factory=lambda data: data.get("count"))]
     mean: _Numbers
 
 
@@ -75,24 +84,22 @@ class _Era(BaseModel):
     expected: _Numbers
     error: _Numbers
     carried: bool = False
-    limit_w: _Positive | None = None
 
 
 class _Stored(BaseModel):
-    """What a ledger consists of; see `new_ledger`."""
+    """What a ledger consists of; see `new_ledger`. Earlier versions lack what has a default."""
 
     recurrences: int
     spent: _Numbers
     default: _Default
     arms: dict[str, _Arm]
-    before: dict[str, _Arm]
-    limit_w: _Positive | None
+    before: dict[str, _Arm] = {}
     squares: _Numbers
     degrees: int
     cusum: tuple[_Number, _Number]
     past: list[_Era]
-    profile: list[tuple[_Positive, _Positive, _Positive]]
-    limits: tuple[_Positive, _Positive] | None
+    profile: list[tuple[_Positive, _Positive, _Positive]] = []
+    limits: tuple[_Positive, _Positive] | None = None
 
 
 @dataclass(frozen=True)
@@ -109,9 +116,8 @@ def new_ledger() -> Ledger:
         "recurrences": 0,  # of this era, as all but `squares` and what follows
         "spent": [0.0] * 3,
         "default": {"count": 0, "seen": 0.0, "mean": [0.0] * 3},  # its runs, at the default limit
-        "arms": {},  # {batch size: [runs, *means of their log amounts]}; see the module
+        "arms": {},  # {batch size: [runs, *means of their log amounts, mean power limit or None]}
         "before": {},  # the arms of the era before
-        "limit_w": None,  # the mean power limit of the runs in `arms`; None if one's is unknown
         "squares": [0.0] * 3,  # of deviations from these means; of all eras
         "degrees": 0,  # of freedom of these squares
         "cusum": [0.0, 0.0],  # cumulative sums of surprises: [dearer, cheaper]
@@ -124,27 +130,20 @@ def new_ledger() -> Ledger:
 def checked(stored: object) -> Ledger:
     """Return a ledger that was stored; raise ValueError if it is none.
 
-    In one of an earlier version, each run counts as seen whole, and nothing is carried over from
-    the era before; for what else it lacks, see `lacks_profile`.
+    In one of an earlier version, each run counts as seen whole, and power limits as unknown if it
+    lacks those of each batch size; see `lacks_profile`, too.
     """
-    if lacks_profile(stored):
-        stored = {**new_ledger(), **stored}
-        del stored["power"]
-    if isinstance(stored, dict) and isinstance(default := stored.get("default"), dict):
-        default = {"seen": default.get("count"), **default}
-        stored = {"before": {}, "limit_w": None, **stored, "default": default}
     found = _Stored.model_validate(stored)
     if found.before and not found.past:
         raise ValueError("there are batch sizes of an era before, but no such era")
-    assert isinstance(stored, dict)
-    if found.default.count and found.default.seen < 1:
+    if found.default.count:
         # In an earlier version, an era could begin with a run that was stopped early. The job keeps
         # its savings; the error would be infinite where nothing was seen.
-        stored = {**stored, "default": {**stored["default"], "seen": 1.0}}
-    return stored
+        found.default.seen = max(found.default.seen, 1.0)
+    return found.model_dump(mode="json")
 
 
-def lacks_profile(stored: object) -> TypeGuard[Ledger]:
+def lacks_profile(stored: object) -> bool:
     """Whether a ledger was stored before reports carried power limits, without the profile."""
     return isinstance(stored, dict) and "power" in stored
 
@@ -229,7 +228,7 @@ def _to_the_end(ledger: Ledger, event: Event) -> tuple[float, float] | None:
 
     None if the run was not stopped early, or if none of its batch size has converged.
     """
-    count, *means = ledger["arms"].get(str(event.choice.batch_size), [0, 0.0, 0.0, 0.0])
+    count, *means = ledger["arms"].get(str(event.choice.batch_size), _NO_RUNS)
     if event.outcome != "early_stopped" or not count or event.cost <= 0:
         return None
     deviation = noise(ledger)[0][2]
@@ -251,11 +250,11 @@ def _with_run(
     """
     batch_size = event.choice.batch_size
     key, logs = str(batch_size), [math.log(amount) for amount in amounts]
-    count, *means = ledger["arms"].get(key, [0, 0.0, 0.0, 0.0])
+    count, *means, limit_w = ledger["arms"].get(key, _NO_RUNS)
     ledger = {**ledger, "cusum": _cusum(ledger, count, means[2], logs[2])}
     if max(ledger["cusum"]) > DRIFT_THRESHOLD and not unseen:
         ledger = _next_era(spec, ledger, state, event.trial_number)
-        count, *means = 0, 0.0, 0.0, 0.0
+        count, *means, limit_w = _NO_RUNS
     deviations = [log - mean for log, mean in zip(logs, means, strict=True)]
     if count:
         weight = count / (count + 1)
@@ -270,8 +269,10 @@ def _with_run(
             "degrees": ledger["degrees"] + 1,
         }
     means = [mean + each / (count + 1) for mean, each in zip(means, deviations, strict=True)]
-    arms = {**ledger["arms"], key: [count + 1, *means]}
-    ledger = {**ledger, "limit_w": _mean_limit(ledger), "arms": arms}
+    if ledger["limits"] is not None:  # a run without one counts with the mean of the others
+        now_w = ledger["limits"][0]
+        limit_w = now_w if limit_w is None else limit_w + (now_w - limit_w) / (count + 1)
+    ledger = {**ledger, "arms": {**ledger["arms"], key: [count + 1, *means, limit_w]}}
     if batch_size == spec.default_batch_size:
         default = ledger["default"]
         number = default["count"] + 1
@@ -286,16 +287,6 @@ def _limits(event: Event) -> list[float] | None:
     if event.power_limit_w is None or event.default_power_limit_w is None:
         return None
     return [event.power_limit_w, event.default_power_limit_w]
-
-
-def _mean_limit(ledger: Ledger) -> float | None:
-    """The mean power limit of the runs in `arms` and of one at `limits`, in watts."""
-    runs = sum(arm[0] for arm in ledger["arms"].values())
-    mean: float | None = ledger["limit_w"]
-    if ledger["limits"] is None or (runs and mean is None):
-        return None
-    now: float = ledger["limits"][0]
-    return now if mean is None else mean + (now - mean) / (runs + 1)
 
 
 def _cusum(ledger: Ledger, count: int, mean: float, log_cost: float) -> list[float]:
@@ -332,7 +323,6 @@ def _era(ledger: Ledger, last_trial: int, expected: Expectation) -> dict[str, An
         "expected": list(expected.mean),
         "error": list(expected.error),
         "carried": expected.carried,
-        "limit_w": ledger["limit_w"],
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ class Job:
         energy_j: float,
         time_s: float,
         outcome: Outcome = "converged",
-        limits_w: tuple[float, float] | tuple[None, None] = (None, None),
+        limits_w: tuple[float | None, float | None] = (None, None),
     ) -> int:
         """A trial from its start to its end, with the limit in force; its number."""
         self.trials += 1
@@ -309,10 +310,13 @@ def test_a_job_that_has_become_dearer_is_compared_with_what_its_default_cost_bef
     assert was.mean == pytest.approx((100.0, 10.0, 100.0))
 
 
-def in_a_second_era(limit_w: float = 300.0, first_limit_w: float = 300.0, runs: int = 40) -> Job:
+def in_a_second_era(
+    limit_w: float = 300.0, first_limit_w: float | None = 300.0, runs: int = 40
+) -> Job:
     """A job whose cost has halved, `runs` runs ago, and whose default has not run since."""
     job = Job(spec(eta_knob=1.0, policy="zeus"))
-    job.run(32, 95.0, 10.0, limits_w=(first_limit_w, 300.0))
+    job.run(32, 95.0, 10.0, limits_w=(300.0, 300.0))
+    job.run(64, 76.0, 8.0, limits_w=(first_limit_w, 300.0))
     for energy_j in (105.0, 95.0, 105.0, 95.0, 105.0, 100.0):
         job.run(32, energy_j, 10.0, limits_w=(300.0, 300.0))
         job.run(64, energy_j * 0.8, 8.0, limits_w=(300.0, 300.0))
@@ -353,27 +357,69 @@ def test_what_a_lower_power_limit_saves_later_in_an_era_is_no_change_of_the_defa
     assert job.expected.basis == "belief"
 
 
-def test_a_run_without_a_power_limit_leaves_that_of_its_era_unknown() -> None:
+def test_a_run_without_a_power_limit_leaves_the_mean_of_the_others() -> None:
     job = in_a_second_era()
     job.run(64, 40.0, 4.0)
-    job.run(64, 40.0, 4.0, limits_w=(300.0, 300.0))
+    assert job.expected.carried
+
+
+def test_eras_with_a_run_without_a_power_limit_each_are_compared_by_the_others() -> None:
+    job = in_a_second_era(limit_w=200.0, first_limit_w=None)
+    job.run(64, 40.0, 4.0)
     assert job.expected.basis == "belief"
+
+
+def over_two_eras(
+    before: Sequence[tuple[int, int, float]], since: Sequence[tuple[int, int, float]]
+) -> Job:
+    """A job that has become twice as dear, with so many runs of batch sizes at power limits."""
+    job = Job(spec(eta_knob=1.0, policy="zeus"))
+    for energy_j in (95.0, 105.0, 100.0):
+        job.run(32, energy_j, 10.0, limits_w=(300.0, 300.0))
+    for energy_j, settings in ((80.0, before), (160.0, since)):
+        for batch_size, runs, limit_w in settings:
+            for number in range(runs):
+                noise = 1.02 if number % 2 else 0.98
+                job.run(batch_size, noise * energy_j, 8.0, limits_w=(limit_w, 300.0))
+    assert len(job.ledger["past"]) == 1
+    return job
+
+
+def test_a_limit_for_each_batch_size_that_stays_carries_the_era_before_over() -> None:
+    job = over_two_eras([(16, 20, 250.0), (64, 30, 175.0)], [(64, 60, 175.0)])
+    assert job.expected.carried
+    assert job.expected.mean[0] == pytest.approx(200.0, rel=0.2)
+
+
+def test_power_limits_that_batch_sizes_exchange_are_no_change_of_the_default() -> None:
+    settings = [(16, 40, 200.0), (64, 40, 300.0)]
+    job = over_two_eras([(16, 20, 300.0), (64, 20, 200.0)], settings)
+    assert job.expected.basis == "belief"
+
+
+def test_a_batch_size_whose_power_limit_has_changed_has_no_part_in_the_change() -> None:
+    before, settings = [(16, 20, 300.0), (64, 20, 175.0)], [(64, 60, 175.0)]
+    of_one = over_two_eras(before, settings)
+    for _ in range(10):
+        of_one.run(16, 500.0, 8.0, limits_w=(200.0, 300.0))
+    assert of_one.expected.carried
+    assert of_one.expected.mean[0] == pytest.approx(200.0, rel=0.2)
 
 
 def test_a_ledger_without_the_batch_sizes_of_the_era_before_expects_what_it_did() -> None:
     job = in_a_second_era()
-    was = {name: part for name, part in job.ledger.items() if name not in ("before", "limit_w")}
-    later = ("carried", "limit_w")
-    was["past"] = [{n: v for n, v in era.items() if n not in later} for era in was["past"]]
+    was = {name: part for name, part in job.ledger.items() if name != "before"}
+    was["arms"] = {size: arm[:4] for size, arm in was["arms"].items()}
+    was["past"] = [{n: v for n, v in era.items() if n != "carried"} for era in was["past"]]
     job.ledger = ledger.checked(was)
     assert job.expected.basis == "belief"
     assert job.expected.mean[0] + job.expected.error[0] > 100
     for _ in range(60):
         job.run(64, 80.0, 8.0, limits_w=(300.0, 300.0))
     assert len(job.ledger["past"]) == 2
-    errors = [era["recurrences"] * era["error"][0] for era in job.ledger["past"]]
-    errors.append(job.ledger["recurrences"] * job.expected.error[0])
-    assert job.saved.error[0] == pytest.approx(math.hypot(*errors))
+    first, second = (era["recurrences"] * era["error"][0] for era in job.ledger["past"])
+    now = job.ledger["recurrences"] * job.expected.error[0]
+    assert job.saved.error[0] == pytest.approx(math.hypot(first, second + now))
 
 
 def test_a_ledger_with_batch_sizes_of_an_era_before_has_that_era() -> None:
