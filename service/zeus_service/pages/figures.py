@@ -192,9 +192,8 @@ def power(spec: JobSpec, found: PowerProfileList) -> Figure:
         "xaxis2": {**second["xaxis"], "anchor": "y2"},
         "yaxis2": {**second["yaxis"], "anchor": "x2"},
     }
-    note = (
-        f"The star is the limit that was chosen. {explain_batch_sizes(layout, len(shown))}".rstrip()
-    )
+    count = len({profile.batch_size for profile in shown})
+    note = f"The star is the limit that was chosen. {explain_batch_sizes(layout, count)}".rstrip()
     chosen = "; ".join(f"{each.batch_size} at {each.chosen_w} W" for each in shown[:8])
     if found.broken:
         sizes = ", ".join(map(str, sorted(set(found.broken))))

@@ -100,7 +100,7 @@ def fit_y_axis(layout: Figure, values: Sequence[float]) -> None:
 
 
 def explain_batch_sizes(layout: Figure, count: int) -> str:
-    """Add a legend of so many batch sizes; what the figure says in place of a very long one."""
+    """Show a legend of batch sizes, or return a note that replaces it if there are too many."""
     layout["legend"]["title"] = {"text": "batch size"}
     layout["showlegend"] = count <= _LEGEND_ITEMS
     if layout["showlegend"]:

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from service.jobs import spec
+from service.test_ledger import profile
 from zeus_service.messages import (
     Estimate,
     Job,
     JobSavings,
+    PowerProfileList,
     SavedAmounts,
     SavedOnDay,
     Savings,
@@ -111,6 +113,15 @@ def test_many_batch_sizes_leave_room_for_the_figure() -> None:
     ticks = valley["layout"]["xaxis"]["tickvals"]
     assert len(ticks) <= 11
     assert all(high / low > 1.6 for low, high in pairwise(ticks))
+
+
+def test_a_legend_names_the_gpu_models_of_few_batch_sizes() -> None:
+    profiles = [
+        profile(batch_size=size, device_model=model) for size in range(1, 7) for model in "ABC"
+    ]
+    figure = figures.power(spec(), PowerProfileList(profiles=profiles))
+    assert figure["layout"]["showlegend"]
+    assert "6 on C" in {trace["name"] for trace in figure["data"] if trace["showlegend"]}
 
 
 @pytest.mark.parametrize("converged", [1, 0])
