@@ -341,8 +341,12 @@ class ZeusBSOCallback(Callback):
             self._end_fit(outcome, reason)
         else:
             self._end_trial_of_started_processes(outcome, reason)
-        # Otherwise a batch size that had failed before the exception did not cause it.
-        failed = self.outcome in FAILED and isinstance(exception, ProcessExitedException)
+        # A rank in a process of its own whose batch size has failed exits with this status.
+        failed = (
+            self.outcome in FAILED
+            and isinstance(exception, ProcessExitedException)
+            and exception.exit_code == EXIT_TRY_AGAIN
+        )
         out_of_memory = self.outcome == "out_of_memory" and isinstance(exception, Exception)
         if self._on_failure == "exit" and (failed or out_of_memory):
             traceback.print_exception(exception)

@@ -220,9 +220,12 @@ class FakeDriver:
             self._state.gone = True
 
     def freeze(self) -> None:
-        """Stop the driver's clock, which then moves by `advance` alone."""
+        """Stop the driver's clock, which then moves by `advance` alone.
+
+        It stops between two refreshes of the counters, at the same distance from them each time.
+        """
         with self.locked() as now_s:
-            self._state.clock_s = now_s
+            self._state.clock_s = math.ceil(now_s) + 0.05
             self._state.frozen = True
 
     @property

@@ -10,6 +10,7 @@ from lightning.pytorch import Callback
 from programs import Data, Net, Raise, new_job, outcomes, trainer, zeus
 from ranks import run_ranks
 from service_process import ServiceProcess
+from torch.multiprocessing import ProcessExitedException
 
 
 class Ending(Callback):
@@ -62,6 +63,26 @@ def test_any_other_end_is_what_it_was(service: ServiceProcess) -> None:
         with pytest.raises(type(error)) as ended:
             trainer(zeus(service.url, on_failure="exit"), Raise(error)).fit(Net(), Data())
         assert ended.value is error
+
+
+class RankDies(Callback):
+    """Raises at the end what Lightning raises in the process that started a rank that died."""
+
+    def __init__(self, status: int) -> None:
+        self.error = ProcessExitedException("died", error_index=1, error_pid=1, exit_code=status)
+
+    def on_train_end(self, *args: object) -> None:
+        raise self.error
+
+
+def test_a_rank_that_dies_of_something_else_after_its_batch_size_failed_is_no_try_again(
+    service: ServiceProcess,
+) -> None:
+    for status, expected in ((75, SystemExit), (-11, ProcessExitedException)):
+        callback = zeus(service.url, on_failure="exit")
+        with pytest.raises(expected):
+            trainer(callback, RankDies(status)).fit(Net((0.1,)), Data())
+        assert callback.outcome == "not_converged"
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_fork"])

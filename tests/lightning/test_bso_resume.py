@@ -356,6 +356,28 @@ def test_without_strict_and_without_the_service_it_trains_on_with_its_batch_size
     assert resumed.trial is None
 
 
+def test_a_service_that_goes_away_as_the_run_resumes_learns_nothing_from_it(
+    own_service: ServiceProcess, tmp_path: Path
+) -> None:
+    """The trial that the run began with is not reported to when the service is back."""
+
+    class GoesAway(Callback):
+        def setup(self, *args: Any, **kwargs: Any) -> None:
+            own_service.kill()
+
+        def on_train_start(self, *args: Any, **kwargs: Any) -> None:
+            own_service.start()
+
+    job = Job(own_service.url, tmp_path)
+    job.fit((0.1,), After(1, crash))
+    with pytest.warns(UserWarning, match="without the service; trial 2 .* is not continued"):
+        resumed, _ = job.fit((0.95,), GoesAway(), ckpt_path=job.after(1), strict=False)
+    assert resumed.trial is None
+    # The job's first trial, the one that is not continued, and the one that the run began with.
+    reports = [trial["reports"] for trial in trials(own_service.url, job.id)]
+    assert reports[1:] == [1, 0]
+
+
 def test_a_finder_of_lightnings_beside_it_resumes_nothing(job: Job, tmp_path: Path) -> None:
     net = Net()
     net.lr = 0.01

@@ -258,6 +258,9 @@ class Fit:
             if self.strict or saved is self._previous:
                 raise
             away = True
+            self._stop_reporting()
+            self.record = None
+            self.shared.clear()
         if away:
             rank_zero_warn(
                 f"zeus: resuming from the checkpoint without the service; {saved} is not continued"

@@ -1,5 +1,6 @@
 """The service under gunicorn, started by `zeus-service serve` or by `service/gunicorn.conf.py`."""
 
+import resource
 import signal
 import sys
 from itertools import count
@@ -17,6 +18,9 @@ from zeus_service.serving.logs import LOGGERS
 CONNECTIONS = 5000
 """Client connections per worker, idle ones included, at about 20 kB of memory each. A worker that
 has this many accepts no other, and health checks wait."""
+
+OTHER_FILES = 200
+"""Files that a worker opens beside: listeners, connections to the database, metrics, logs."""
 
 KEEPALIVE_S = 10
 """How long a connection may be idle, and a request's head may take to arrive. A worker that ends
@@ -46,7 +50,7 @@ def settings(config: Config) -> dict[str, Any]:
 
     return {
         "worker_class": "gevent",
-        "worker_connections": CONNECTIONS,
+        "worker_connections": allow_connections(),
         "keepalive": KEEPALIVE_S,
         "graceful_timeout": 30,
         "timeout": 60,
@@ -61,6 +65,21 @@ def settings(config: Config) -> dict[str, Any]:
         "post_fork": begin_worker,
         "post_worker_init": check_worker,
     }
+
+
+def allow_connections() -> int:
+    """Raise this process's limit of open files, which workers inherit, for `CONNECTIONS`.
+
+    Returns:
+        As many connections as the hard limit allows: a worker without a file left could accept
+        none, but would try to without end.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = CONNECTIONS + OTHER_FILES
+    allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return max(allowed - OTHER_FILES, 1)
 
 
 class Server(BaseApplication):

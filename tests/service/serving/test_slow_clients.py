@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import resource
 import socket
 import sqlite3
 import threading
@@ -29,12 +30,24 @@ STOPS = {
 }
 
 
+@contextlib.contextmanager
+def files(soft: int) -> Iterator[None]:
+    """Let this process, and those that it starts, open so many files, as `ulimit -Sn` does."""
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
+
+
 @pytest.fixture(scope="module", params=[False, True], ids=["serve", "gunicorn"])
 def two_workers(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServiceProcess]:
+    """Started under the limit of open files that most Linux systems have."""
     folder = tmp_path_factory.mktemp("service")
-    with ServiceProcess(folder, workers=2, gunicorn=request.param) as service:
+    with files(1024), ServiceProcess(folder, workers=2, gunicorn=request.param) as service:
         yield service
 
 
@@ -96,7 +109,7 @@ def test_bodies_that_trickle_do_not_keep_others_out(
 
 
 def test_idle_connections_do_not_keep_others_out(two_workers: ServiceProcess) -> None:
-    with clients(two_workers, 2500, b""):
+    with files(4000), clients(two_workers, 2500, b""):
         check_that_it_answers(two_workers)
 
 
