@@ -80,9 +80,10 @@ class Ending:
             return "timed out"
         if self.cut_short == "signal":
             return "interrupted"
-        if self.exit_code is None or self.exit_code < 0:
-            return "killed"
-        return "no trial" if self.exit_code == 0 else "errored"
+        if self.exit_code == 0 and self.run is None:
+            return "no trial"
+        # A status of 0 is then that of another process, such as of a pipeline's last command.
+        return "killed" if self.exit_code is None or self.exit_code <= 0 else "errored"
 
     @property
     def verdict(self) -> Verdict:

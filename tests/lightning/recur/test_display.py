@@ -18,6 +18,7 @@ from typing import get_args
 
 from records import report, trial_start
 from service_process import BIN, ServiceProcess
+from waiting import LIMIT_S
 
 from zeus_lightning.messages import Outcome, Why
 from zeus_lightning.recur.display import HEADER, line
@@ -45,12 +46,16 @@ def lines_on_a_terminal(*command: str) -> list[str]:
     )
     os.close(theirs)
     shown = b""
-    with suppress(OSError):  # Linux: the other side is closed
-        while part := os.read(ours, 65536):
-            shown += part
-    os.close(ours)
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
-    assert process.wait() == 0, text
+    try:
+        with suppress(OSError):  # Linux: the other side is closed
+            while part := os.read(ours, 65536):
+                shown += part
+        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+        assert process.wait(timeout=LIMIT_S) == 0, text
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
     return re.split(r"[\r\n]+", text)
 
 
@@ -67,8 +72,9 @@ def test_a_terminal_of_80_columns_wraps_no_line_of_a_try_and_not_the_bar(
     )
     tries = [each for each in shown if re.match(r" +\d\.\d ", each)]
     assert len(tries) == 8, shown
-    assert "   1.1   16384 baseline   out_of_memory    100  1234568" in tries[0]
-    assert "~1234567890 ~2345678901" in tries[0]
+    (first,) = [each for each in tries if each.startswith("   1.1 ")]
+    assert first.startswith("   1.1   16384 baseline   out_of_memory    100  1234568")
+    assert first.endswith("~1234567890 ~2345678901")
     assert shown.count(HEADER) == 1
     bars = [each for each in shown if each.startswith("recurrences")]
     assert bars
@@ -78,7 +84,7 @@ def test_a_terminal_of_80_columns_wraps_no_line_of_a_try_and_not_the_bar(
 
 def test_no_outcome_makes_a_line_longer_than_80_columns() -> None:
     for why, outcome, estimated, baseline in itertools.product(
-        get_args(Why), get_args(Outcome), (True, False), (True, False)
+        get_args(Why), (*get_args(Outcome), None), (True, False), (True, False)
     ):
         run = RunOutcome(
             trial=trial_start(batch_size=16384, why=why),
@@ -92,3 +98,18 @@ def test_no_outcome_makes_a_line_longer_than_80_columns() -> None:
             each = Try(recurrence=1000, attempt=12, baseline=baseline, seed=None)
             shown = line(each, Ending(exit_code=code, run=recorded))
             assert len(shown) <= 80, shown
+
+
+def test_a_trial_that_was_killed_has_its_size_and_joules_though_a_pipeline_ended_with_0() -> None:
+    run = RunOutcome(
+        trial=trial_start(batch_size=64, why="explore"),
+        outcome=None,
+        reason="",
+        report=report(epoch=2, time_s=3.0, energy_j=40.0),
+        cost=50.0,
+        estimated=False,
+    )
+    shown = line(
+        Try(recurrence=1, attempt=1, baseline=False, seed=None), Ending(exit_code=0, run=run)
+    )
+    assert shown.split() == ["1.1", "64", "explore", "killed", "2", "3.0", "40.0", "50.0"]

@@ -48,6 +48,7 @@ INTERRUPTED, BROKEN = ending(143, None, cut_short="signal"), ending(1, "errored"
         (ending(0, "diverged"), "again", "diverged"),  # on_failure="stop"
         (Ending(exit_code=75, run=None), "again", "errored"),  # on_failure="exit", no file
         (Ending(exit_code=0, run=None), "done", "no trial"),  # strict=False, no service
+        (ending(0, None), "done", "killed"),  # and the shell around it ended with 0
         (ending(0, "lost"), "done", "lost"),  # the service went away; training ended in order
         (BROKEN, "stop", "errored"),
         (ending(1, "converged"), "stop", "converged"),  # as when its model cannot be saved
