@@ -32,5 +32,6 @@ def _leave() -> None:
         vars(sys).pop(name, None)
     gc.collect()  # of DistributedDataParallel, which is in reference cycles
     model = torch.nn.parallel.DistributedDataParallel
+    # isinstance() reads __class__, too: a proxy may run code for it; a dead weakref.proxy raises.
     if not any(issubclass(type(each), model) for each in gc.get_objects()):
         torch.distributed.destroy_process_group()

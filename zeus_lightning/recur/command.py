@@ -159,9 +159,10 @@ def recur(
     ):
         if given:
             raise click.UsageError(f"pass {one} or {other}, not both")
-    to_be_made = [folder.resolve(), *folder.resolve().parents]
     for path in (csv_path, json_path, plot_path):
-        if path and not path.parent.is_dir() and path.parent.resolve() not in to_be_made:
+        if path is None or path.parent.is_dir():
+            continue
+        if not folder.resolve().is_relative_to(path.parent.resolve()):  # it will be made
             raise click.UsageError(f"{path} cannot be written: make the folder {path.parent} first")
     _check_installed("scipy", "--compare", compare)
     _check_installed("plotly", "--plot", plot_path is not None)
