@@ -227,9 +227,9 @@ class Recurrence:
             lambda: reporter.report(epochs, spent, float(metric), self._meter.power_limits_w()),
         )
         is_first = record.report is None
-        self._apply(answer, record)
-        if is_first and self._ranks.is_global_zero:
-            warn_of_target(reporter.client, record)
+        self._apply(answer, reporter)
+        if is_first:
+            warn_of_target(self._ranks, reporter.client, record)
         stop = record.outcome in ("converged", *FAILED)
         # also while the service is unavailable, which will decide later
         return Reply(stop or record.target_reached, record.outcome, record.cost)
@@ -315,8 +315,9 @@ class Recurrence:
             f"{trial.batch_size} ({trial.why}): {trial.reason}"
         )
 
-    def _apply(self, answer: Answer, record: TrialRecord) -> None:
+    def _apply(self, answer: Answer, reporter: TrialReporter) -> None:
         """Record an answer, and close the trial if it has ended."""
+        record = reporter.record
         if answer.report is not None:
             record.reported(answer.report)
         if answer.outcome is None:
@@ -327,8 +328,7 @@ class Recurrence:
         record.outcome, record.reason = answer.outcome, answer.reason
         self._publish(record)
         if answer.outcome in FAILED:
-            client = cast("BSOClient", self.client)
-            earlier = on_rank_zero(self._ranks, lambda: earlier_failures(client, record))
+            earlier = on_rank_zero(self._ranks, lambda: earlier_failures(reporter.client, record))
             self._failure = ZeusTrialFailed(record.failure(earlier))
         rank_zero_info(f"zeus: {record.summary()}")
 
@@ -346,7 +346,7 @@ class Recurrence:
         reason = "the loop ended, short of the target"
         if record.report is None:
             outcome, reason = "errored", "the loop ended without a report"
-        self._apply(on_rank_zero(self._ranks, lambda: reporter.end(outcome, reason)), record)
+        self._apply(on_rank_zero(self._ranks, lambda: reporter.end(outcome, reason)), reporter)
 
     def _end_at_once(self, error: BaseException) -> None:
         """End a trial from this rank alone, in about a second, after an exception."""

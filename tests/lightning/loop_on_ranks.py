@@ -167,6 +167,10 @@ def scenario(name: str, url: str) -> dict[str, Any]:
             case "diverges":
                 run = recurrence(url, name, on_failure="stop")
                 seen["reports"] = loop(run, float("nan"), 0.2)
+            case "percent":
+                warnings.filterwarnings("error", "zeus: target_metric is 95")
+                run = recurrence(url, name, target_metric=95)
+                loop(run, 0.5)
             case "exits":
                 exits(recurrence(url, name, on_failure="exit"))
             case "resumes":

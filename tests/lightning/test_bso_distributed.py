@@ -55,6 +55,7 @@ AT_THE_SERVICE = (
     "meter-odd",
     "out-of-time",
     "per-device",
+    "percent",
     "resumes",
     "scheduled",
     "shards",
@@ -287,6 +288,12 @@ def test_a_validation_end_is_one_reduction_and_one_broadcast(decided: Run) -> No
     for scenario, validations in {"converges@slow": 3, "fails@dying": 5, "per-device": 3}.items():
         for rank in decided.seen(scenario):
             assert rank["strategy_calls"] == [["reduce", "broadcast"]] * validations, scenario
+
+
+def test_a_warning_of_the_target_that_is_an_error_is_one_on_all_ranks(decided: Run) -> None:
+    for rank in decided.seen("percent"):
+        assert rank["error"][0] == "ZeusError"
+        assert "UserWarning: zeus: target_metric is 95" in rank["error"][1]
 
 
 def test_no_rank_is_warned_of_what_the_callback_itself_does(decided: Run) -> None:

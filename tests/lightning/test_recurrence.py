@@ -269,6 +269,7 @@ def test_a_likely_mistake_in_the_target_is_a_warning_with_the_first_report_only(
     metric: float,
     warning: str,
 ) -> None:
+    warnings.simplefilter("always")  # also a text that has been warned of already
     with recurrence(service, new_job(), on_failure="stop", **arguments) as run:
         train(run, metric, metric)
     assert [warning in str(each.message) for each in recwarn].count(True) == 1 + (

@@ -17,7 +17,7 @@ from service_process import ServiceProcess, free_port
 from waiting import wait_until
 
 SCRIPT = Path(__file__).with_name("loop_on_ranks.py")
-SCENARIOS = ("converges", "misses", "diverges", "resumes", "odd", "power", "observes")
+SCENARIOS = ("converges", "misses", "diverges", "resumes", "odd", "percent", "power", "observes")
 Ranks = list[dict[str, Any]]
 
 
@@ -81,6 +81,13 @@ def test_what_is_wrong_is_the_same_error_on_both(run: Run) -> None:
         assert "7" in rank["error"][1]
     for rank in run.seen("gone"):
         assert rank["error"][0] == "ZeusServiceUnavailable"
+
+
+def test_a_warning_of_the_target_that_is_an_error_is_one_on_both(run: Run) -> None:
+    for rank in run.seen("percent"):
+        assert rank["error"][0] == "ZeusError"
+        assert "UserWarning: zeus: target_metric is 95" in rank["error"][1]
+    assert outcomes(run.url, "percent") == ["withdrawn"]
 
 
 def test_both_set_the_same_limit_before_the_same_batch_and_restore_it(run: Run) -> None:

@@ -205,6 +205,13 @@ class RaiseOnce(Callback):
             raise ZeroDivisionError("mine")
 
 
+class RaisesWarningOfTarget(Callback):
+    """Lets the warning of a likely mistake in the target be an error."""
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        warnings.filterwarnings("error", "zeus: target_metric is 95")
+
+
 class RaiseInSecondEpoch(Callback):
     """Raises an error on all ranks, and forgets the calls of the service made before."""
 
@@ -300,6 +307,7 @@ SCENARIOS: dict[str, Any] = {
         n, url, Scheduled(), batch_sizes=[16, 32], default_batch_size=32, lr_scaling="linear"
     ),
     "fails": lambda n, url: fit(n, url, Net((0.1,))),
+    "percent": lambda n, url: fit(n, url, Net((0.1,)), RaisesWarningOfTarget(), target_metric=95),
     "fails-quietly": lambda n, url: fit(n, url, Net((0.1,)), on_failure="stop"),
     "exits": lambda n, url: fit(n, url, Net((0.1,)), EndsLast(), on_failure="exit"),
     "without": lambda n, url: fit(n, url, Net(), strict=False),

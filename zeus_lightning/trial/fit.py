@@ -305,8 +305,8 @@ class Fit:
             return
         self._has_reported = True
         self._apply(answer, reporter.record)
-        if is_first and self.trainer.is_global_zero:
-            warn_of_target(self.client, reporter.record)
+        if is_first:
+            warn_of_target(self._strategy, self.client, reporter.record)
         metrics = reporter.record.metrics()
         if metrics:
             metrics |= self._meter.apart(spent)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities import rank_zero_warn
 
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusServiceError
 from zeus_lightning.messages import FAILED, TrialStatus
 from zeus_lightning.program.target import out_of_reach, reached_at_once
+from zeus_lightning.ranks.distributed import on_rank_zero
 from zeus_lightning.trial.record import TrialRecord
 
 _TIMEOUT_S = 2.0
 
 
-def warn_of_target(client: BSOClient, record: TrialRecord) -> None:
-    """Warn if a trial's first report shows that the target is likely a mistake.
+def warn_of_target(strategy: Strategy, client: BSOClient, record: TrialRecord) -> None:
+    """Warn if a trial's first report, the same on all ranks, shows a likely mistake in the target.
 
-    Once a trial of the job has converged, this warns no more.
+    Once a trial of the job has converged, this warns no more. If warnings are errors, all ranks
+    raise it.
     """
     if record.report is None:
         return
@@ -27,8 +30,12 @@ def warn_of_target(client: BSOClient, record: TrialRecord) -> None:
         mistake = out_of_reach(monitor, record.mode, target, metric, metric)
     if mistake is None:
         return
-    if all(each.outcome != "converged" for each in _earlier_trials(client, record)):
-        rank_zero_warn(f"zeus: {mistake}")
+
+    def warn() -> None:
+        if all(each.outcome != "converged" for each in _earlier_trials(client, record)):
+            rank_zero_warn(f"zeus: {mistake}")
+
+    on_rank_zero(strategy, warn)
 
 
 def earlier_failures(client: BSOClient, record: TrialRecord) -> list[float]:
