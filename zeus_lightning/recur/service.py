@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -91,14 +90,11 @@ class OwnService(Service):
             return super().__enter__()
         except BaseException as error:
             self._stop()
-            if (
-                isinstance(error, ZeusServiceError)
-                and error.fields.get("status") == 401
-                and _has_token(Path(".env"))
-            ):
+            if isinstance(error, ZeusServiceError) and error.fields.get("status") == 401:
                 raise type(error)(
-                    f"{error.message}. The service was started here, and reads this folder's .env "
-                    "file; the runs do not: export the ZEUS_BSO_TOKEN that is in it",
+                    f"{error.message}. The service was started here and has a token, from "
+                    "$ZEUS_BSO_TOKEN_FILE or this folder's .env file, which the runs do not read: "
+                    "export it as ZEUS_BSO_TOKEN",
                     error.fields,
                 ) from error
             raise
@@ -154,9 +150,3 @@ class OwnService(Service):
             # the service handles it, which it does before it answers
             self._process.send_signal(signal.SIGQUIT if self._has_answered else signal.SIGTERM)
             self._process.wait()
-
-
-def _has_token(env_file: Path) -> bool:
-    return env_file.is_file() and bool(
-        re.search(r"(?m)^\s*(export\s+)?ZEUS_BSO_TOKEN\s*=", env_file.read_text(errors="replace"))
-    )

@@ -59,13 +59,16 @@ def test_it_ends_without_waiting_for_connections_that_are_open(tmp_path: Path) -
         assert "Handling signal: quit" in log.read_text()  # `term` would wait
 
 
-def test_a_token_in_the_folders_env_file_that_the_runs_lack_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["ZEUS_BSO_TOKEN", "ZEUS_BSO_TOKEN_FILE"])
+def test_a_token_that_the_service_has_read_and_the_runs_lack_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    (tmp_path / ".env").write_text("ZEUS_BSO_TOKEN=the-token-of-another-service\n")
+    (tmp_path / "token").write_text("the-token-of-another-service\n")
+    value = "token" if name.endswith("_FILE") else "the-token-of-another-service"
+    (tmp_path / ".env").write_text(f"{name}={value}\n")
     monkeypatch.chdir(tmp_path)
     with (
-        pytest.raises(ZeusServiceError, match=r"401(?s:.*)export the ZEUS_BSO_TOKEN") as raised,
+        pytest.raises(ZeusServiceError, match=r"401(?s:.*)export it as ZEUS_BSO_TOKEN") as raised,
         OwnService(f"sqlite:///{tmp_path / 'db'}", tmp_path / "log"),
     ):
         pass
@@ -73,21 +76,14 @@ def test_a_token_in_the_folders_env_file_that_the_runs_lack_is_named(
     assert "Handling signal: quit" in (tmp_path / "log").read_text()
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("ZEUS_BSO_LEASE_S=60\n# ZEUS_BSO_TOKEN=\n", ZeusServiceError("401", {"status": 401})),
-        ("ZEUS_BSO_TOKEN=a-token\n", ZeusServiceUnavailable("503", {"status": 503})),
-    ],
-)
 def test_another_error_of_the_service_is_raised_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, error: ZeusServiceError
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    error = ZeusServiceUnavailable("503", {"status": 503})
+
     def refuse(_: BSOClient) -> None:
         raise error
 
-    (tmp_path / ".env").write_text(text)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(BSOClient, "check_access", refuse)
     monkeypatch.setattr(OwnService, "_start", lambda _: None)
     monkeypatch.setattr(BSOClient, "server_version", lambda _: "1")
