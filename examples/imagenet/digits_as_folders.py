@@ -29,3 +29,7 @@ if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     write(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    print(
+        "Written. ImageNet itself has 1.3 million images, and needs, by estimates, 22 GB of a "
+        "GPU's memory for 256 of them, and a core for each 100 a second. See README.md."
+    )

@@ -237,3 +237,21 @@ def test_a_script_that_writes_data_shows_its_arguments_if_there_are_none(
     shown = f"{ended.value.code}{capsys.readouterr().err}"
     assert Path(script).name in shown
     assert re.search("FILE|FOLDER|folder", shown)
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [
+        ("capriccio/made_up_slices.py", ["--slices=1", "--size=100"]),
+        ("cifar100/digits_as_cifar.py", [10, 10]),
+        ("imagenet/digits_as_folders.py", [10, 10]),
+        ("mnist/digits_as_idx.py", []),
+    ],
+)
+def test_a_script_that_writes_data_says_what_the_real_data_need(
+    script: str, arguments: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_here(ROOT / "examples" / script, tmp_path, *arguments)
+    printed = capsys.readouterr().out
+    assert re.search(r"itself has [\d,.]+ .*GPU", printed)
+    assert "See README.md." in printed

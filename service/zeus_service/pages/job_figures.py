@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from zeus_service import messages, optimizer, savings
 from zeus_service.pages import figures, savings_figures
-from zeus_service.pages.plotting import Figure
+from zeus_service.pages.plotting import CURVE_POINTS, Figure
 from zeus_service.store import power_profiles, series
 
 FIGURES: dict[str, tuple[str, str]] = {
@@ -40,7 +40,7 @@ _DRAW: dict[str, Callable[[messages.Job], Figure]] = {
 
 
 def _savings(job: messages.Job) -> messages.JobSavings:
-    return savings.of_job(job.job_id, savings.Rates(), points=series.BUCKETS)
+    return savings.of_job(job.job_id, savings.Rates(), points=CURVE_POINTS)
 
 
 def draw(job_id: str, name: str) -> Figure:

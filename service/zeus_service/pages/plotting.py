@@ -12,7 +12,7 @@ from sqlalchemy import Row
 from zeus_service.messages import JobSavings
 from zeus_service.pages.units import joule_unit, joules, words
 from zeus_service.spec import JobSpec
-from zeus_service.store.series import BUCKETS, Thinned
+from zeus_service.store.series import Thinned
 
 Figure = dict[str, Any]
 """`data` and `layout` of Plotly, `note`: what was left out or is missing, `summary`: in words."""
@@ -38,6 +38,8 @@ _LOG_RATIO = 15.0
 _DECADES = 3
 """Up to this many powers of ten, a logarithmic axis has ticks at 2 and 5 times each, too."""
 _SMALLEST_TICK, _LARGEST_TICK = 1e-12, 1e12
+CURVE_POINTS = 400
+"""Of a curve of sums over runs, at most: to compute one takes 5 kB of memory."""
 _LEGEND_ITEMS = 16
 """A legend of more batch sizes than these takes the place of the figure."""
 
@@ -181,7 +183,7 @@ def what_is_left_out(shown: int, total: int, text: str, kept: str = "extremes ke
 def what_is_summed(savings: JobSavings) -> str:
     """What a figure of sums over runs says of those that have no point of their own."""
     points, notes = savings.points, []
-    if points[-1].trial_number > BUCKETS:  # a point has several trials then
+    if points[-1].trial_number > CURVE_POINTS:  # a point has several trials then
         last = f"{points[-1].trial_number:,}"
         notes.append(f"Thinned: sums after {len(points):,} of {last} runs.")
     if savings.spent.energy_j > 1.000001 * sum(point.spent.energy_j for point in points):
