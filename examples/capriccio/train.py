@@ -66,6 +66,10 @@ class Pretrained(nn.Module):
         return logits
 
 
+def _file(folder: Path, number: int, part: str) -> Path:
+    return folder / f"{number}_{part}.json"
+
+
 class Slice(L.LightningDataModule):
     """`{number}_train.json` and `{number}_val.json`: a JSON object a line, with `text`, `label`."""
 
@@ -79,7 +83,7 @@ class Slice(L.LightningDataModule):
         self.train_posts, self.val_posts = self._read("train"), self._read("val")
 
     def _read(self, part: str) -> list[tuple[str, int]]:
-        posts = pd.read_json(self.folder / f"{self.number}_{part}.json", lines=True)
+        posts = pd.read_json(_file(self.folder, self.number, part), lines=True)
         return list(zip(posts["text"], (posts["label"] > 0).astype(int), strict=True))
 
     def _collate(self, posts: Sequence[tuple[str, int]]) -> tuple[Inputs, Tensor]:
@@ -141,6 +145,8 @@ def main() -> None:
     options = parser.parse_args()
     if not options.data.is_dir():
         parser.error(f"there is no folder {options.data}; README.md says what it must contain")
+    if not _file(options.data, options.slice, "train").is_file():
+        parser.error(f"there is no slice {options.slice} in {options.data}")
     L.seed_everything(workers=True, verbose=False)  # with PL_GLOBAL_SEED, if it is set
     model = Pretrained(options.model) if options.model else BagOfWords()
     zeus = ZeusBSOCallback(

@@ -219,6 +219,15 @@ def test_a_folder_of_data_that_is_missing_is_one_line_and_no_traceback(
     assert f"there is no folder {tmp_path / 'none'}; README.md says" in capsys.readouterr().err
 
 
+def test_a_slice_that_is_missing_is_one_line_and_no_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run_here(ROOT / "examples/capriccio/train.py", "--data", tmp_path, "--slice", 39)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(f"error: there is no slice 39 in {tmp_path}\n")
+
+
 @pytest.mark.parametrize(
     "script",
     [
