@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import requests
 from running import Running
+from service_fork import ServiceFork
 from waiting import LIMIT_S, wait_until
 
 BIN = Path(sys.executable).parent
@@ -43,9 +44,9 @@ class ServiceProcess(Running):
     """`zeus-service serve` on a free port.
 
     `database_url` names its database, by default a SQLite file in `folder`. `program` is the
-    `zeus-service` to run, by default this environment's; `gunicorn` runs gunicorn with
-    `service/gunicorn.conf.py` instead, for `application`. Its output goes to `folder/service.log`.
-    It runs within a `with`, at whose end it need not wait for its clients.
+    `zeus-service` to run, by default a fork of one that is imported already; `gunicorn` runs
+    gunicorn with `service/gunicorn.conf.py` instead, for `application`. Its output goes to
+    `folder/service.log`. It runs within a `with`, at whose end it need not wait for its clients.
     """
 
     def __init__(
@@ -63,14 +64,14 @@ class ServiceProcess(Running):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / "service.log"
-        own = (str(program or BIN / "zeus-service"), "serve")
+        self._forked = not (gunicorn or program)
         self._command = [
-            *((*GUNICORN, application) if gunicorn else own),
+            *((*GUNICORN, application) if gunicorn else (str(program), "serve")),
             f"--bind=127.0.0.1:{self.port}",
             f"--workers={workers}",
         ]
         self._env = {**os.environ, "ZEUS_BSO_DATABASE_URL": self.database_url, **env}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ServiceFork | None = None
 
     def bind_to(self, host: str) -> None:
         """Listen there, from the next start on."""
@@ -83,8 +84,19 @@ class ServiceProcess(Running):
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
+        self._process = self._forked_process() if self._forked else self._new_process()
+        try:
+            wait_until(self._answers)
+        except AssertionError:
+            self.kill()
+            raise RuntimeError(f"the service did not start:\n{self.log.read_text()}") from None
+
+    def _forked_process(self) -> ServiceFork:
+        return ServiceFork(self._command[1:], self._env, self.log)
+
+    def _new_process(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 self._command,
                 env=self._env,
                 stdout=log,
@@ -92,11 +104,6 @@ class ServiceProcess(Running):
                 cwd=self.log.parent,
                 start_new_session=True,
             )
-        try:
-            wait_until(self._answers)
-        except AssertionError:
-            self.kill()
-            raise RuntimeError(f"the service did not start:\n{self.log.read_text()}") from None
 
     def _answers(self) -> bool:
         assert self._process is not None
@@ -132,6 +139,7 @@ class ServiceProcess(Running):
         else:
             self._process.send_signal(signal_number)
         status = self._process.wait(timeout=LIMIT_S)
+        assert status is not None  # a fork's `wait` raises nothing at its limit
         self._process = None
         return status
 

@@ -13,7 +13,7 @@ import pytest
 import requests
 from service.jobs import spec_json
 from service.test_cli import one_error
-from service_process import ServiceProcess
+from service_process import BIN, ServiceProcess
 from waiting import LIMIT_S
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_policy"
@@ -37,7 +37,8 @@ def installed(tmp_path: Path) -> Path:
 
 
 def test_the_service_chooses_by_it(tmp_path: Path, installed: Path) -> None:
-    with ServiceProcess(tmp_path, PYTHONPATH=str(installed)) as service:
+    program = BIN / "zeus-service"  # whose paths are those of the variable
+    with ServiceProcess(tmp_path, program=program, PYTHONPATH=str(installed)) as service:
         api = f"{service.url}/api/v1/jobs"
         job = spec_json(batch_sizes=[16, 32], policy="round_robin")
         assert requests.post(api, json=job, timeout=LIMIT_S).status_code == 201
