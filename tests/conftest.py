@@ -21,6 +21,9 @@ pytest_plugins = [
 # each other in circles take ten times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Of what tests install they import a part: Python compiles that alone, and pip would compile all.
+os.environ.setdefault("PIP_NO_COMPILE", "1")
+
 # Importing Lightning takes seconds. This server does so once; processes that train are its forks.
 multiprocessing.set_forkserver_preload(["lightning.pytorch"])
 
