@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
+import subprocess
 import sys
+from collections.abc import Sequence
 from multiprocessing import forkserver, get_context
 from multiprocessing.popen_forkserver import Popen
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 from unittest import mock
 
 from forked import set_environment
+from waiting import LIMIT_S
 
 CONTEXT = get_context("forkserver")
 
@@ -26,11 +31,14 @@ class ServiceFork(Popen):
     Args:
         arguments: Those of the command, without its name.
         env: All its variables.
-        log: The file to which its output is appended, in the folder where it runs.
+        folder: Where it runs.
+        log: The file to which its output is appended.
     """
 
-    def __init__(self, arguments: list[str], env: dict[str, str], log: Path) -> None:
-        super().__init__(CONTEXT.Process(target=_main, args=(arguments, env, log)))
+    def __init__(
+        self, arguments: Sequence[str], env: dict[str, str], folder: Path, log: Path
+    ) -> None:
+        super().__init__(CONTEXT.Process(target=_main, args=(arguments, env, folder, log)))
 
     def _launch(self, process: Any) -> None:
         with mock.patch.object(
@@ -44,11 +52,23 @@ class ServiceFork(Popen):
             os.kill(self.pid, signal_number)
 
 
-def _main(arguments: list[str], env: dict[str, str], log: Path) -> None:
+def run_to_its_end(*arguments: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder; all its output is in `stderr`."""
+    with NamedTemporaryFile() as log:
+        process = ServiceFork(arguments, os.environ | env, folder, Path(log.name))
+        try:
+            status = process.wait(timeout=LIMIT_S)
+        finally:
+            process.send_signal(signal.SIGKILL)  # if it still runs
+        assert status is not None
+        return subprocess.CompletedProcess(arguments, status, "", log.read().decode())
+
+
+def _main(arguments: Sequence[str], env: dict[str, str], folder: Path, log: Path) -> None:
     from zeus_service.cli import main
 
     os.setsid()
-    os.chdir(log.parent)
+    os.chdir(folder)
     set_environment(env)
     with log.open("ab") as output:
         os.dup2(output.fileno(), sys.stdout.fileno())

@@ -92,7 +92,7 @@ class ServiceProcess(Running):
             raise RuntimeError(f"the service did not start:\n{self.log.read_text()}") from None
 
     def _forked_process(self) -> ServiceFork:
-        return ServiceFork(self._command[1:], self._env, self.log)
+        return ServiceFork(self._command[1:], self._env, self.log.parent, self.log)
 
     def _new_process(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sqlite3
 import subprocess
@@ -15,6 +14,7 @@ import requests
 from click.testing import CliRunner
 from databases import POSTGRESQL, migrated_database, server_url
 from service.jobs import spec_json
+from service_fork import run_to_its_end
 from service_process import ServiceProcess, free_port
 from sqlalchemy import make_url, update
 from waiting import LIMIT_S
@@ -35,14 +35,7 @@ def zeus_service(
     """Run a command to its end: `serve` in a process of its own, the others in this one."""
     env = {"COLUMNS": "150", "ZEUS_BSO_DATABASE_URL": database_url, **env}
     if "serve" in arguments:
-        return subprocess.run(
-            [COMMAND, *arguments],
-            env=os.environ | env,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
+        return run_to_its_end(*arguments, folder=Path.cwd(), **env)
     result = CliRunner().invoke(main, arguments, env=env)
     if not isinstance(result.exception, SystemExit | None):
         raise result.exception

@@ -17,6 +17,7 @@ from databases import DATABASES, new_database
 from pydantic import ValidationError
 from service.jobs import spec_json
 from service.test_cli import one_error, zeus_service
+from service_fork import run_to_its_end
 from service_process import APPLICATION, BIN, GUNICORN, ServiceProcess, free_port
 from sqlalchemy import make_url
 from waiting import LIMIT_S, wait_until
@@ -145,15 +146,19 @@ def test_no_token_is_ever_logged(guarded: ServiceProcess) -> None:
 
 def refusal(command: tuple[str, ...], folder: Path, **env: str) -> str:
     """What a service that does not start says; no traceback."""
-    result = subprocess.run(
-        command,
-        env={**os.environ, "ZEUS_BSO_DATABASE_URL": f"sqlite:///{folder / 'x.sqlite3'}", **env},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    env = {"ZEUS_BSO_DATABASE_URL": f"sqlite:///{folder / 'x.sqlite3'}", **env}
+    if command[: len(SERVE)] == SERVE:
+        result = run_to_its_end(*command[1:], folder=folder, **env)
+    else:
+        result = subprocess.run(
+            command,
+            env=os.environ | env,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
     assert result.returncode != 0
     assert "Traceback" not in result.stderr
     (message,) = (line for line in result.stderr.splitlines() if line.startswith("Error: "))

@@ -6,8 +6,6 @@ import os
 import re
 import shutil
 import sqlite3
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +22,7 @@ from flask import Flask
 from forked import in_forked_child
 from service.jobs import spec_json
 from service.test_cli import one_error, zeus_service
+from service_fork import ServiceFork
 from service_process import ServiceProcess, free_port
 from sqlalchemy import Engine, create_engine, func, inspect, select
 from waiting import LIMIT_S
@@ -250,15 +249,12 @@ def test_a_new_file_is_made_with_its_folder_and_a_write_ahead_log(tmp_path: Path
 
 @pytest.mark.parametrize("kind", DATABASES)
 def test_several_processes_may_migrate_one_new_database_at_once(kind: str, tmp_path: Path) -> None:
-    command = [str(Path(sys.executable).parent / "zeus-service"), "db", "upgrade"]
+    log = tmp_path / "log"
     with new_database(kind, tmp_path) as url:
         env = {**os.environ, "ZEUS_BSO_DATABASE_URL": url}
-        processes = [
-            subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) for _ in range(3)
-        ]
-        for process in processes:
-            _, errors = process.communicate(timeout=120)
-            assert process.returncode == 0, errors
+        processes = [ServiceFork(["db", "upgrade"], env, tmp_path, log) for _ in range(3)]
+        statuses = [process.wait(timeout=LIMIT_S) for process in processes]
+        assert statuses == [0, 0, 0], log.read_text()
 
 
 def test_a_file_that_this_user_cannot_write_is_reported_by_name() -> None:
