@@ -252,9 +252,9 @@ def test_several_processes_may_migrate_one_new_database_at_once(kind: str, tmp_p
     log = tmp_path / "log"
     with new_database(kind, tmp_path) as url:
         env = {**os.environ, "ZEUS_BSO_DATABASE_URL": url}
-        processes = [ServiceFork(["db", "upgrade"], env, tmp_path, log) for _ in range(3)]
+        processes = [ServiceFork(["db", "upgrade"], env, tmp_path, log) for _ in range(6)]
         statuses = [process.wait(timeout=LIMIT_S) for process in processes]
-        assert statuses == [0, 0, 0], log.read_text()
+        assert set(statuses) == {0}, log.read_text()
 
 
 def test_a_file_that_this_user_cannot_write_is_reported_by_name() -> None:
