@@ -8,6 +8,7 @@ for 30 days, and with one job of 100,000 trials, and drops them. These are measu
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import time
@@ -49,7 +50,9 @@ def fill(connection: sa.Connection, jobs: int, days: int, trials: int) -> None:
     """Insert the jobs with their days, and the trials of the first one."""
     today = int(time.time() // 86400)
     state = InformationDirectedPolicy().initial_state(spec("job"))
-    book = new_ledger() | {"default": {"count": 3, "mean": [100.0, 10.0, 1300.0]}}
+    mean = [100.0, 10.0, 1300.0]
+    arm = [3, *map(math.log, mean)]
+    book = new_ledger() | {"default": {"count": 3, "mean": mean}, "arms": {"64": arm}}
     amounts = {"energy_j": 30.0, "time_s": 3.0, "cost": 390.0}
     errors = {f"{name}_error": value / 4 for name, value in amounts.items()}
     saved = {f"saved_{name}": value for name, value in (amounts | errors).items()}

@@ -2,18 +2,16 @@
 
 **The expectation** is the mean of the job's own runs of the default that converged, and of those
 that were stopped early, each with what it would have spent in all: the mean of a log-normal
-distribution beyond where it was stopped. Without these the expectation would be too low. (One step
-of expectation maximization for each run: Dempster, Laird and Rubin, "Maximum likelihood from
-incomplete data via the EM algorithm", JRSS B 39, 1977.) Its error follows from Student's t
-distribution of the logarithm. A run that was stopped early counts there with the part of it that
-was seen: one, less the variance of the logarithm of what it would have spent in all, given where it
-was stopped, over that of all runs (the observed Fisher information of a censored value). The noise
-is the relative deviation between runs of one batch size, pooled over all batch sizes, since the
-default may have run once only; a weak prior, `PRIOR_DEGREES` deviations of size `PRIOR_NOISE`,
-stands in until runs have been repeated. Of a default that has not been tried, the policy's belief
-about its cost is the expectation; joules and seconds follow by their ratio to the cost in runs of
-the nearest batch size. A default that was tried and has never converged has no expectation, and the
-job's savings are unknown.
+distribution beyond where it was stopped. Without these the expectation would be too low. Its error
+follows from Student's t distribution of the logarithm, and a run that was stopped early counts
+there with the part of it that was seen; see `lognormal.fit`. What a run would have spent is
+estimated after each further run, not once when it is stopped: the noise is little known then, and
+an estimate with too little noise is too low. The noise is the relative deviation between runs of
+one batch size, pooled over all batch sizes, since the default may have run once only; a weak prior,
+`PRIOR_DEGREES` deviations of size `PRIOR_NOISE`, stands in until runs have been repeated. Of a
+default that has not been tried, the policy's belief about its cost is the expectation; joules and
+seconds follow by their ratio to the cost in runs of the nearest batch size. A default that was
+tried and has never converged has no expectation, and the job's savings are unknown.
 
 **A new era.** When the job has changed (see `ledger.py`), and the default has not converged since,
 what was expected in the era before is carried over: times the change of the batch sizes that ran in
@@ -37,7 +35,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import Field
 
 from zeus_service import lognormal
 from zeus_service import power_limits as limits
@@ -51,6 +51,9 @@ Ledger = dict[str, Any]
 Amounts = tuple[float, float, float]
 """Joules, seconds and cost."""
 
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
 PRIOR_NOISE = 0.12
 PRIOR_DEGREES = 2.0
 RATIO_NOISE = 0.1
@@ -59,6 +62,33 @@ CHANGE_NOISE = 0.03
 """The same of the ratio between the changes of two batch sizes from one era to the next."""
 SAME_LIMIT = 0.05
 """Relative difference of a batch size's mean power limits between eras that are compared."""
+
+
+class Arm(NamedTuple):
+    """A batch size's runs, as its ledger has them; those of the era before as `fitted` says.
+
+    Args:
+        runs: Number of those that converged.
+        log_energy: Mean of their logarithms.
+        log_time: Likewise.
+        log_cost: Likewise.
+        limit_w: Mean power limit of all runs; None if it is unknown.
+        stopped: Number of runs that were stopped early.
+        log_stop: Mean logarithm of the cost at which they were stopped.
+    """
+
+    runs: _Positive
+    log_energy: _Number
+    log_time: _Number
+    log_cost: _Number
+    limit_w: _Positive | None = None
+    stopped: Annotated[int, Field(ge=0)] = 0
+    log_stop: _Number = 0.0
+
+    @property
+    def logs(self) -> Amounts:
+        """Means of the logarithms of the amounts."""
+        return self.log_energy, self.log_time, self.log_cost
 
 
 @dataclass(frozen=True)
@@ -86,8 +116,8 @@ def expectation(spec: JobSpec, ledger: Ledger, state: State) -> Expectation | No
         ledger: Its ledger.
         state: The policy's state, with the belief about the default.
     """
-    if ledger["default"]["count"]:
-        return _of_runs(ledger)
+    if (default := str(spec.default_batch_size)) in ledger["arms"]:
+        return _of_runs(ledger, default)
     carried = _carried(spec, ledger)
     return carried or _with_era_before(ledger, _of_belief(spec, ledger, state))
 
@@ -97,19 +127,41 @@ def power_ratio(ledger: Ledger) -> tuple[float, float] | None:
     return limits.ratio(ledger["profile"], ledger["limits"])
 
 
-def noise(ledger: Ledger) -> tuple[Amounts, float]:
-    """Relative standard deviations between runs of one batch size, and degrees of freedom."""
-    degrees = ledger["degrees"] + PRIOR_DEGREES
-    prior = PRIOR_DEGREES * PRIOR_NOISE**2
-    deviations = [math.sqrt((squares + prior) / degrees) for squares in ledger["squares"]]
-    return as_amounts(deviations), degrees
+def fitted(ledger: Ledger) -> tuple[lognormal.Fit, Amounts]:
+    """The log costs of each batch size, and the relative deviations between its runs."""
+    squares = [each + PRIOR_DEGREES * PRIOR_NOISE**2 for each in ledger["squares"]]
+    samples = {}
+    for batch_size, values in ledger["arms"].items():
+        arm = Arm(*values)
+        samples[batch_size] = lognormal.Sample(arm.runs, arm.log_cost, arm.stopped, arm.log_stop)
+    fit = lognormal.fit(samples, squares[2], ledger["degrees"] + PRIOR_DEGREES)
+    return fit, as_amounts(fit.deviation * math.sqrt(each / squares[2]) for each in squares)
 
 
-def _of_runs(ledger: Ledger) -> Expectation:
-    """From runs of the default that have converged, of which there is at least one."""
-    seen, mean = ledger["default"]["seen"], ledger["default"]["mean"]
-    deviations, degrees = noise(ledger)
-    relative = [lognormal.error(each / math.sqrt(seen), degrees) for each in deviations]
+def arms_fitted(ledger: Ledger) -> dict[str, Arm]:
+    """Each batch size with the runs that would say as much, had none been stopped early."""
+    fit, _ = fitted(ledger)
+    arms = {}
+    for batch_size, values in ledger["arms"].items():
+        arm = Arm(*values)
+        more = fit.means[batch_size] - arm.log_cost
+        logs = as_amounts(log + more for log in arm.logs)
+        arms[batch_size] = Arm(fit.sizes[batch_size], *logs, arm.limit_w)
+    return arms
+
+
+def _of_runs(ledger: Ledger, batch_size: str) -> Expectation:
+    """From runs of the default, of which at least one has converged."""
+    arm, default = Arm(*ledger["arms"][batch_size]), ledger["default"]
+    fit, deviations = fitted(ledger)
+    at = (arm.log_stop - fit.means[batch_size]) / fit.deviation
+    factor = lognormal.beyond(at, fit.deviation) if arm.stopped else 1.0
+    mean = [
+        (arm.runs * whole + arm.stopped * factor * stop) / (arm.runs + arm.stopped)
+        for whole, stop in zip(default["mean"], default["stop"], strict=True)
+    ]
+    root = math.sqrt(fit.sizes[batch_size])
+    relative = [lognormal.error(each / root, fit.degrees) for each in deviations]
     error = [each * part for each, part in zip(mean, relative, strict=True)]
     return Expectation(as_amounts(mean), as_amounts(error), "runs")
 
@@ -124,9 +176,9 @@ def _of_belief(spec: JobSpec, ledger: Ledger, state: State) -> Expectation | Non
         return None
     octaves = {size: _octaves(spec, size) for size in ledger["arms"]}
     nearest = min(octaves, key=lambda size: octaves[size])
-    _, log_energy, log_time, log_cost, _ = ledger["arms"][nearest]
-    energy = arm.mean * math.exp(log_energy - log_cost)
-    time = arm.mean * math.exp(log_time - log_cost)
+    near = Arm(*ledger["arms"][nearest])
+    energy = arm.mean * math.exp(near.log_energy - near.log_cost)
+    time = arm.mean * math.exp(near.log_time - near.log_cost)
     energy, time, cost = at_default_limit(spec, ledger, (energy, time, arm.mean))
     of_cost = lognormal.Z * arm.spread / arm.mean
     of_ratio = math.hypot(of_cost, lognormal.Z * RATIO_NOISE * octaves[nearest])
@@ -139,24 +191,25 @@ def _of_belief(spec: JobSpec, ledger: Ledger, state: State) -> Expectation | Non
 
 def _carried(spec: JobSpec, ledger: Ledger) -> Expectation | None:
     """The expectation of the era before, times the change since; None if that is unknown."""
-    before, arms = ledger["before"], ledger["arms"]
+    before = {batch_size: Arm(*values) for batch_size, values in ledger["before"].items()}
+    arms = arms_fitted(ledger)
     weights = {
-        size: 1 / (1 / before[size][0] + 1 / arms[size][0])
+        size: 1 / (1 / before[size].runs + 1 / arms[size].runs)
         for size in before.keys() & arms
-        if math.isclose(before[size][4] or 0.0, arms[size][4] or 0.0, rel_tol=SAME_LIMIT)
+        if math.isclose(before[size].limit_w or 0.0, arms[size].limit_w or 0.0, rel_tol=SAME_LIMIT)
     }
     if not weights:
         return None
     total = sum(weights.values())
     octaves = sum(w * _octaves(spec, size) for size, w in weights.items()) / total
-    deviations, degrees = noise(ledger)
+    fit, deviations = fitted(ledger)
     era, mean, error = ledger["past"][-1], [], []
     for i, deviation in enumerate(deviations):
-        change = sum(w * (arms[b][i + 1] - before[b][i + 1]) for b, w in weights.items()) / total
+        change = sum(w * (arms[b].logs[i] - before[b].logs[i]) for b, w in weights.items()) / total
         of_change = math.hypot(deviation / math.sqrt(total), CHANGE_NOISE * octaves)
         factor = math.exp(change)
         mean.append(era["expected"][i] * factor)
-        own = mean[-1] * lognormal.error(of_change, degrees)
+        own = mean[-1] * lognormal.error(of_change, fit.degrees)
         error.append(math.hypot(era["error"][i] * factor, own))
     return Expectation(as_amounts(mean), as_amounts(error), "runs", carried=True)
 

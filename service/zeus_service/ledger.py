@@ -25,22 +25,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
 from zeus_service import lognormal
 from zeus_service import power_limits as limits
 from zeus_service.expectation import (
+    PRIOR_DEGREES,
+    PRIOR_NOISE,
     Amounts,
+    Arm,
     Expectation,
     Ledger,
+    arms_fitted,
     as_amounts,
     at_default_limit,
     expectation,
-    noise,
+    fitted,
 )
 from zeus_service.history import Event
+from zeus_service.lognormal import Fit
 from zeus_service.messages import PowerProfile
 from zeus_service.policies.base import State
 from zeus_service.spec import JobSpec
@@ -55,26 +60,18 @@ LARGEST_SURPRISE = 4.0
 """Surprises are clipped here, so that one alone does not exceed the threshold."""
 MAX_ERAS = 16
 """Earlier eras are merged."""
-_NO_RUNS = (0, 0.0, 0.0, 0.0, None)
-"""What `arms` of `new_ledger` would have of a batch size that has not run."""
+_NO_RUNS = Arm(0, 0.0, 0.0, 0.0)
+"""Of a batch size that `arms` of `new_ledger` lacks."""
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Numbers = tuple[_Number, _Number, _Number]
 
 
-class _Arm(NamedTuple):
-    runs: Annotated[int, Field(gt=0)]
-    log_energy: _Number
-    log_time: _Number
-    log_cost: _Number
-    limit_w: _Positive | None = None
-
-
 class _Default(BaseModel):
     count: int
-    seen: Annotated[_Number, Field(ge=0, default_factory=lambda data: data.get("count"))]
     mean: _Numbers
+    stop: _Numbers = (0.0, 0.0, 0.0)
 
 
 class _Era(BaseModel):
@@ -92,10 +89,10 @@ class _Stored(BaseModel):
     recurrences: int
     spent: _Numbers
     default: _Default
-    arms: dict[str, _Arm]
-    before: dict[str, _Arm] = {}
+    arms: dict[str, Arm]
+    before: dict[str, Arm] = {}
     squares: _Numbers
-    degrees: int
+    degrees: Annotated[_Number, Field(ge=0)]
     cusum: tuple[_Number, _Number]
     past: list[_Era]
     profile: list[tuple[_Positive, _Positive, _Positive]] = []
@@ -115,8 +112,10 @@ def new_ledger() -> Ledger:
     return {
         "recurrences": 0,  # of this era, as all but `squares` and what follows
         "spent": [0.0] * 3,
-        "default": {"count": 0, "seen": 0.0, "mean": [0.0] * 3},  # its runs, at the default limit
-        "arms": {},  # {batch size: [runs, *means of their log amounts, mean power limit or None]}
+        # Its runs that converged, what these spent on average at the default limit, and likewise
+        # those that were stopped early.
+        "default": {"count": 0, "mean": [0.0] * 3, "stop": [0.0] * 3},
+        "arms": {},  # {batch size: what `Arm` has}
         "before": {},  # the arms of the era before
         "squares": [0.0] * 3,  # of deviations from these means; of all eras
         "degrees": 0,  # of freedom of these squares
@@ -130,16 +129,12 @@ def new_ledger() -> Ledger:
 def checked(stored: object) -> Ledger:
     """Return a ledger that was stored; raise ValueError if it is none.
 
-    In one of an earlier version, each run counts as seen whole, and power limits as unknown if it
-    lacks those of each batch size; see `lacks_profile`, too.
+    In one of an earlier version, each run counts as whole, and power limits as unknown if it lacks
+    those of each batch size; see `lacks_profile`, too.
     """
     found = _Stored.model_validate(stored)
     if found.before and not found.past:
         raise ValueError("there are batch sizes of an era before, but no such era")
-    if found.default.count:
-        # In an earlier version, an era could begin with a run that was stopped early. The job keeps
-        # its savings; the error would be infinite where nothing was seen.
-        found.default.seen = max(found.default.seen, 1.0)
     return found.model_dump(mode="json")
 
 
@@ -162,12 +157,11 @@ def applied(spec: JobSpec, ledger: Ledger, state: State, event: Event) -> Ledger
     amounts = (event.energy_j, event.time_s, event.cost)
     if event.kind == "revived":  # its next end counts all that the trial has spent
         return {**ledger, "spent": _plus(ledger["spent"], amounts, -1.0)}
-    whole = (1.0, 0.0) if event.outcome == "converged" else _to_the_end(ledger, event)
-    if min(amounts) > 0 and whole is not None:
-        factor, unseen = whole
-        ledger = {**ledger, "limits": _limits(event)}
-        expected = as_amounts(factor * amount for amount in amounts)
-        ledger = _with_run(spec, ledger, state, event, expected, unseen)
+    if min(amounts) > 0:
+        if event.outcome == "converged":
+            ledger = _with_run(spec, ledger, state, event)
+        elif event.outcome == "early_stopped":
+            ledger = _with_stopped_run(spec, ledger, event)
     return {
         **ledger,
         "spent": _plus(ledger["spent"], amounts),
@@ -223,64 +217,64 @@ def expected_at(ledger: Ledger, trial_number: int, expected: Expectation) -> Exp
     return expected
 
 
-def _to_the_end(ledger: Ledger, event: Event) -> tuple[float, float] | None:
-    """What a run that was stopped early would have cost, over what it has: see `lognormal.beyond`.
-
-    None if the run was not stopped early, or if none of its batch size has converged.
-    """
-    count, *means = ledger["arms"].get(str(event.choice.batch_size), _NO_RUNS)
-    if event.outcome != "early_stopped" or not count or event.cost <= 0:
-        return None
-    deviation = noise(ledger)[0][2]
-    return lognormal.beyond((math.log(event.cost) - means[2]) / deviation, deviation)
-
-
-def _with_run(
-    spec: JobSpec, ledger: Ledger, state: State, event: Event, amounts: Amounts, unseen: float
-) -> Ledger:
-    """Add a run that has converged, or was stopped early, to what is known of its batch size.
-
-    Args:
-        spec: The job.
-        ledger: Before.
-        state: The policy's state, before.
-        event: The run's end.
-        amounts: What it has spent, or would have.
-        unseen: The variance of the latter's logarithm, over that of all runs.
-    """
-    batch_size = event.choice.batch_size
-    key, logs = str(batch_size), [math.log(amount) for amount in amounts]
-    count, *means, limit_w = ledger["arms"].get(key, _NO_RUNS)
-    ledger = {**ledger, "cusum": _cusum(ledger, count, means[2], logs[2])}
-    if max(ledger["cusum"]) > DRIFT_THRESHOLD and not unseen:
+def _with_run(spec: JobSpec, ledger: Ledger, state: State, event: Event) -> Ledger:
+    """Add a run that has converged to what is known of its batch size."""
+    key = str(event.choice.batch_size)
+    amounts = (event.energy_j, event.time_s, event.cost)
+    logs = [math.log(amount) for amount in amounts]
+    cusum = _cusum(ledger, fitted(ledger)[0], key, logs[2])
+    ledger = {**ledger, "limits": _limits(event), "cusum": cusum}
+    if max(ledger["cusum"]) > DRIFT_THRESHOLD:
         ledger = _next_era(spec, ledger, state, event.trial_number)
-        count, *means, limit_w = _NO_RUNS
-    deviations = [log - mean for log, mean in zip(logs, means, strict=True)]
-    if count:
-        weight = count / (count + 1)
+    arm = Arm(*ledger["arms"].get(key, _NO_RUNS))
+    runs = arm.runs + 1
+    deviations = _plus(logs, arm.logs, -1.0)
+    if arm.runs:
+        squares = [each**2 * arm.runs / runs for each in deviations]
         ledger = {
             **ledger,
-            "squares": [
-                squares + weight * deviation**2 + unseen * each**2
-                for squares, deviation, each in zip(
-                    ledger["squares"], deviations, noise(ledger)[0], strict=True
-                )
-            ],
+            "squares": _plus(ledger["squares"], squares),
             "degrees": ledger["degrees"] + 1,
         }
-    means = [mean + each / (count + 1) for mean, each in zip(means, deviations, strict=True)]
-    if ledger["limits"] is not None:  # a run without one counts with the mean of the others
-        now_w = ledger["limits"][0]
-        limit_w = now_w if limit_w is None else limit_w + (now_w - limit_w) / (count + 1)
-    ledger = {**ledger, "arms": {**ledger["arms"], key: [count + 1, *means, limit_w]}}
-    if batch_size == spec.default_batch_size:
-        default = ledger["default"]
-        number = default["count"] + 1
-        step = _plus(at_default_limit(spec, ledger, amounts), default["mean"], -1.0)
-        mean = _plus(default["mean"], step, 1 / number)
-        seen = default["seen"] + 1 - unseen
-        ledger = {**ledger, "default": {"count": number, "seen": seen, "mean": mean}}
-    return ledger
+    means = as_amounts(_plus(arm.logs, deviations, 1 / runs))
+    arm = Arm(runs, *means, _mean_limit(arm, ledger), arm.stopped, arm.log_stop)
+    ledger = {**ledger, "arms": {**ledger["arms"], key: list(arm)}}
+    if event.choice.batch_size != spec.default_batch_size:
+        return ledger
+    default = ledger["default"]
+    step = _plus(at_default_limit(spec, ledger, amounts), default["mean"], -1.0)
+    mean = _plus(default["mean"], step, 1 / runs)
+    return {**ledger, "default": {**default, "count": default["count"] + 1, "mean": mean}}
+
+
+def _with_stopped_run(spec: JobSpec, ledger: Ledger, event: Event) -> Ledger:
+    """Add a run that was stopped early, if any of its batch size has converged."""
+    key = str(event.choice.batch_size)
+    if key not in ledger["arms"]:
+        return ledger
+    arm, log_cost = Arm(*ledger["arms"][key]), math.log(event.cost)
+    fit, _ = fitted(ledger)
+    factor = lognormal.beyond((log_cost - fit.means[key]) / fit.deviation, fit.deviation)
+    cusum = _cusum(ledger, fit, key, log_cost + math.log(factor))
+    ledger = {**ledger, "limits": _limits(event), "cusum": cusum}
+    stopped = arm.stopped + 1
+    log_stop = arm.log_stop + (log_cost - arm.log_stop) / stopped
+    arm = arm._replace(limit_w=_mean_limit(arm, ledger), stopped=stopped, log_stop=log_stop)
+    ledger = {**ledger, "arms": {**ledger["arms"], key: list(arm)}}
+    if event.choice.batch_size != spec.default_batch_size:
+        return ledger
+    default, amounts = ledger["default"], (event.energy_j, event.time_s, event.cost)
+    step = _plus(at_default_limit(spec, ledger, amounts), default["stop"], -1.0)
+    return {**ledger, "default": {**default, "stop": _plus(default["stop"], step, 1 / stopped)}}
+
+
+def _mean_limit(arm: Arm, ledger: Ledger) -> float | None:
+    """With one more run; a run without a limit counts with the mean of the others."""
+    if ledger["limits"] is None:
+        return arm.limit_w
+    now_w: float = ledger["limits"][0]
+    count = arm.runs + arm.stopped + 1
+    return now_w if arm.limit_w is None else arm.limit_w + (now_w - arm.limit_w) / count
 
 
 def _limits(event: Event) -> list[float] | None:
@@ -289,12 +283,12 @@ def _limits(event: Event) -> list[float] | None:
     return [event.power_limit_w, event.default_power_limit_w]
 
 
-def _cusum(ledger: Ledger, count: int, mean: float, log_cost: float) -> list[float]:
-    """Advance the cumulative sums by a run of a batch size that has had `count` runs."""
-    if not count:
+def _cusum(ledger: Ledger, fit: Fit, batch_size: str, log_cost: float) -> list[float]:
+    """Advance the cumulative sums by a run."""
+    if batch_size not in fit.means:
         return list(ledger["cusum"])
-    deviation = noise(ledger)[0][2] * math.sqrt(1 + 1 / count)
-    surprise = (log_cost - mean) / deviation
+    deviation = fit.deviation * math.sqrt(1 + 1 / fit.sizes[batch_size])
+    surprise = (log_cost - fit.means[batch_size]) / deviation
     surprise = min(max(surprise, -LARGEST_SURPRISE), LARGEST_SURPRISE)
     dearer, cheaper = ledger["cusum"]
     return [
@@ -311,8 +305,17 @@ def _next_era(spec: JobSpec, ledger: Ledger, state: State, trial_number: int) ->
     past = [*ledger["past"], _era(ledger, trial_number - 1, expected)]
     while len(past) > MAX_ERAS:
         past[:2] = [_merged(*past[:2])]
-    kept = {name: ledger[name] for name in ("squares", "degrees", "profile", "limits")}
-    return {**new_ledger(), **kept, "past": past, "before": ledger["arms"]}
+    fit, deviations = fitted(ledger)
+    prior = PRIOR_DEGREES * PRIOR_NOISE**2
+    return {
+        **new_ledger(),
+        "squares": [max(0.0, fit.degrees * each**2 - prior) for each in deviations],
+        "degrees": max(0.0, fit.degrees - PRIOR_DEGREES),
+        "past": past,
+        "before": {key: list(arm) for key, arm in arms_fitted(ledger).items()},
+        "profile": ledger["profile"],
+        "limits": ledger["limits"],
+    }
 
 
 def _era(ledger: Ledger, last_trial: int, expected: Expectation) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class Job:
         self.ledger: Ledger = ledger.new_ledger()
         self.state: State = history.fold(spec, [])
         self.trials = 0
+        self.events: list[Event] = []
 
     def run(
         self,
@@ -49,6 +50,7 @@ class Job:
     def apply(self, event: Event) -> None:
         self.ledger = ledger.applied(self.spec, self.ledger, self.state, event)
         self.state = history.apply(self.spec, self.state, event)
+        self.events.append(event)
 
     @property
     def expectation(self) -> Expectation | None:
@@ -157,26 +159,36 @@ def test_a_run_that_was_stopped_early_counts_with_what_it_would_have_spent_in_al
 
 def test_a_run_that_was_stopped_early_narrows_the_band_by_the_part_of_it_that_was_seen() -> None:
     job = Job()
-    for energy_j in (90.0, 110.0):
+    for energy_j in (90.0, 100.0, 110.0):
         job.run(32, energy_j, energy_j / 10)
-    logs = np.log([90.0, 110.0])
-    at = (math.log(80.0) - logs.mean()) / expectation.noise(job.ledger)[0][2]
-    _, unseen = lognormal.beyond(at, 1.0)
-    assert 0.5 < unseen < 1
-    job.run(32, 80.0, 8.0, "early_stopped")
-    (noise, _, _), degrees = expectation.noise(job.ledger)
-    wanted = math.expm1(lognormal.t_quantile(degrees) * noise / math.sqrt(3 - unseen))
+    job.run(32, 95.0, 9.5, "early_stopped")
+    fit, (deviation, _, _) = expectation.fitted(job.ledger)
+    assert 3 < fit.sizes["32"] < 4
+    wanted = math.expm1(lognormal.t_quantile(fit.degrees) * deviation / math.sqrt(fit.sizes["32"]))
     assert job.expected.error[0] == pytest.approx(wanted * job.expected.mean[0])
 
 
-def test_a_run_that_was_stopped_at_once_does_not_narrow_the_band() -> None:
+def test_a_run_that_was_stopped_at_once_changes_neither_the_expectation_nor_its_band() -> None:
     job = Job()
     for energy_j in (90.0, 110.0):
         job.run(32, energy_j, energy_j / 10)
     before = job.expected
     job.run(32, 1.0, 0.1, "early_stopped")
-    assert job.ledger["default"]["seen"] == pytest.approx(2.0)
+    assert job.expected.error == pytest.approx(before.error, rel=0.01)
     assert job.expected.mean == pytest.approx(before.mean, rel=0.01)
+
+
+def test_what_stopped_runs_would_have_spent_is_estimated_with_all_that_is_known_by_now() -> None:
+    """The noise was not known when they were stopped."""
+    first, stopped = (32, 100.0, 10.0), [(32, 120.0, 12.0, "early_stopped")] * 3
+    others = [(64, energy_j, 5.0) for energy_j in (40.0, 70.0, 50.0, 90.0, 45.0)]
+    early, late = Job(), Job()
+    for run in (first, *stopped, *others):
+        early.run(*run)
+    for run in (first, *others, *stopped):
+        late.run(*run)
+    assert early.expected.mean == pytest.approx(late.expected.mean)
+    assert early.expected.error == pytest.approx(late.expected.error)
 
 
 @pytest.mark.parametrize("policy", ["information_directed", "zeus"])
@@ -263,27 +275,21 @@ def test_a_ledger_from_before_limits_were_reported_keeps_its_sums() -> None:
     assert job.saved.mean[0] == pytest.approx(0.0)
 
 
-def test_in_a_ledger_from_before_parts_of_runs_were_counted_each_is_whole() -> None:
+def test_in_a_ledger_from_before_stopped_runs_were_counted_each_is_whole() -> None:
     job = Job()
     for energy_j in (90.0, 110.0):
         job.run(32, energy_j, 10.0)
-    default = {name: part for name, part in job.ledger["default"].items() if name != "seen"}
-    assert ledger.checked({**job.ledger, "default": default}) == job.ledger
+    default = {name: part for name, part in job.ledger["default"].items() if name != "stop"}
+    arms = {size: arm[:5] for size, arm in job.ledger["arms"].items()}
+    assert ledger.checked({**job.ledger, "default": default, "arms": arms}) == job.ledger
 
 
-@pytest.mark.parametrize("seen", [0.0, 0.9])
-def test_an_era_that_began_with_a_run_stopped_early_keeps_its_sums(seen: float) -> None:
+def test_a_ledger_with_less_than_no_stopped_runs_is_damaged() -> None:
     job = Job()
     job.run(32, 90.0, 10.0)
-    default = {**job.ledger["default"], "seen": seen}
-    assert ledger.checked({**job.ledger, "default": default}) == job.ledger
-
-
-def test_a_ledger_that_saw_less_than_nothing_of_the_default_is_damaged() -> None:
-    job = Job()
-    job.run(32, 90.0, 10.0)
-    with pytest.raises(ValueError, match="seen"):
-        ledger.checked({**job.ledger, "default": {**job.ledger["default"], "seen": -1.0}})
+    *arm, _, _ = job.ledger["arms"]["32"]
+    with pytest.raises(ValueError, match=r"arms\.32"):
+        ledger.checked({**job.ledger, "arms": {"32": [*arm, -1, 0.0]}})
 
 
 def test_a_meter_that_counts_nothing_gives_no_expectation() -> None:
@@ -313,8 +319,7 @@ def test_savings_are_recurrences_times_the_expectation_less_all_that_was_spent(
         job.run(*run)
     assert ledger.recurrences(job.ledger) == sum(run[3] == "converged" for run in runs)
     assert ledger.spent(job.ledger)[0] == pytest.approx(sum(run[1] for run in runs))
-    default = job.ledger["default"]
-    assert default["seen"] >= min(default["count"], 1)
+    assert ledger.checked(job.ledger) == job.ledger
     if job.expectation is not None and not job.ledger["past"]:
         n = ledger.recurrences(job.ledger)
         wanted = n * job.expectation.mean[1] - sum(run[2] for run in runs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from service.test_ledger import Job
@@ -51,18 +52,19 @@ def saved_truly(
 
 
 @pytest.mark.parametrize(
-    ("kind", "policy", "jobs", "asked_after", "least"),
+    ("kind", "policy", "jobs", "asked_after"),
     [
-        ("ordinary", "information_directed", 40, EARLY, 0.90),
-        ("ordinary", "zeus", 40, EARLY, 0.90),
-        ("noisy", "information_directed", 40, EARLY, 0.90),
-        ("noisy", "zeus", 60, EARLY, 0.85),  # too rarely; see docs/service.md
-        ("cheaper", "zeus", 40, LATE, 0.90),
-        ("to_and_fro", "zeus", 40, LATE, 0.90),
+        ("ordinary", "information_directed", 40, EARLY),
+        ("ordinary", "zeus", 40, EARLY),
+        ("noisy", "information_directed", 40, EARLY),
+        ("noisy", "zeus", 60, EARLY),
+        ("noisy", "zeus", 40, LATE),
+        ("cheaper", "zeus", 40, LATE),
+        ("to_and_fro", "zeus", 40, LATE),
     ],
 )
-def test_the_band_holds_the_truth_90_to_98_times_in_100_or_85_with_zeus_and_noise(
-    kind: str, policy: str, jobs: int, asked_after: Sequence[int], least: float
+def test_the_band_holds_the_truth_90_to_98_times_in_100(
+    kind: str, policy: str, jobs: int, asked_after: Sequence[int]
 ) -> None:
     held = [
         abs(mean - true) <= error
@@ -71,7 +73,7 @@ def test_the_band_holds_the_truth_90_to_98_times_in_100_or_85_with_zeus_and_nois
         for mean, error, true in zip(job.saved.mean, job.saved.error, truth, strict=True)
     ]
     assert len(held) == 3 * len(asked_after) * jobs
-    assert least <= sum(held) / len(held) <= 0.98
+    assert 0.90 <= sum(held) / len(held) <= 0.98
 
 
 def test_a_job_that_always_takes_its_default_has_saved_nothing_within_its_band() -> None:
@@ -81,3 +83,48 @@ def test_a_job_that_always_takes_its_default_has_saved_nothing_within_its_band()
             assert job.saved.mean[2] == pytest.approx(0, abs=1e-9 * ledger.spent(job.ledger)[2])
             held.append(abs(truth[2]) <= job.saved.error[2])
     assert sum(held) / len(held) >= 0.90
+
+
+def with_tail(workload: Workload, factor: float) -> Workload:
+    """A workload of `heavy_tail` whose dear runs cost so many times as much as the others."""
+    settings = {}
+    for batch_size, setting in workload.settings.items():
+        epochs = list(setting.target_epochs)
+        epochs[::10] = [each * factor / 5 for each in epochs[::10]]
+        settings[batch_size] = replace(setting, target_epochs=tuple(epochs))
+    return replace(workload, settings=settings, max_epochs=10**6)
+
+
+def runs_of_the_tail(workload: Workload, job: Job) -> int:
+    """How many of the dear runs have converged."""
+    found = 0
+    for event in job.events:
+        setting = workload.settings[event.choice.batch_size]
+        epoch_s = setting.price(job.spec.eta_knob, workload.max_power_w).epoch.time_s
+        dear = round(event.time_s / epoch_s) in setting.target_epochs[::10]
+        found += dear and event.outcome == "converged"
+    return found
+
+
+@pytest.mark.parametrize("policy", ["information_directed", "zeus"])
+def test_a_tail_of_five_and_of_twenty_times_give_the_same_records_where_each_of_its_runs_is_stopped(
+    policy: str,
+) -> None:
+    """What has been saved differs, so no band that follows from the records holds both."""
+    stopped = []
+    for seed in SEEDS[:40]:
+        workload = family.case("heavy_tail", seed).workload
+        five, twenty = with_tail(workload, 5), with_tail(workload, 20)
+        ((job, truth),) = saved_truly(five, policy, seed, [30])
+        ((other, other_truth),) = saved_truly(twenty, policy, seed, [30])
+        stopped.append(not runs_of_the_tail(five, job))
+        assert (job.events == other.events) == stopped[-1]
+        if stopped[-1]:
+            assert job.expectation == other.expectation
+            assert job.ledger == other.ledger
+            default, eta_knob = job.spec.default_batch_size, job.spec.eta_knob
+            of_five = five.expected_cost(default, eta_knob)
+            of_twenty = twenty.expected_cost(default, eta_knob)
+            assert of_twenty > 1.5 * of_five
+            assert other_truth[2] - truth[2] == pytest.approx(30 * (of_twenty - of_five))
+    assert 0 < sum(stopped) < len(stopped)

@@ -163,7 +163,7 @@ def test_an_era_begins_with_a_run_that_converged() -> None:
     job.run(32, 210.0, 21.0)
     assert len(job.ledger["past"]) == 1
     assert job.expected.mean[0] == pytest.approx(210.0)
-    assert job.ledger["default"]["seen"] == 1.0
+    assert job.ledger["default"]["count"] == 1
 
 
 def test_eras_are_merged_with_the_same_sums() -> None:
