@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies
 from numpy.typing import NDArray
 from zeus_service import lognormal
 from zeus_service.lognormal import Sample
@@ -81,3 +82,26 @@ def test_values_that_were_cut_off_at_once_change_nothing() -> None:
     fit = lognormal.fit({"a": known._replace(cut=1000, cut_at=-50.0)}, squares, 2.0)
     assert fit.deviation == pytest.approx(before.deviation, rel=1e-3)
     assert (fit.degrees, fit.sizes, fit.means) == (2.0, before.sizes, before.means)
+
+
+SAMPLES = strategies.builds(
+    Sample,
+    whole=strategies.integers(1, 10**6),
+    mean=strategies.floats(-50, 50),
+    cut=strategies.integers(0, 10**6),
+    cut_at=strategies.floats(-50, 50),
+)
+
+
+@given(
+    strategies.lists(SAMPLES, max_size=4), strategies.floats(1e-6, 1e6), strategies.floats(1, 1e6)
+)
+def test_whatever_was_cut_off_estimates_stay_finite_and_know_no_more_than_there_is(
+    samples: list[Sample], squares: float, degrees: float
+) -> None:
+    named = {str(number): each for number, each in enumerate(samples)}
+    fit = lognormal.fit(named, squares, degrees)
+    assert all(map(math.isfinite, (fit.deviation, *fit.means.values(), *fit.sizes.values())))
+    assert min(1.0, degrees) <= fit.degrees < math.inf
+    for key, each in named.items():
+        assert 0 < fit.sizes[key] <= each.whole + each.cut
