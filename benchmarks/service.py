@@ -292,6 +292,8 @@ def main() -> None:
     )
     parser.add_argument("--against", type=Path, help="another virtual environment, to compare with")
     given = parser.parse_args()
+    if any(given.distance or ()) and not given.server:
+        parser.error("--distance is that of a --server, or $ZEUS_TEST_POSTGRES_URL")
     console = Console(width=100)
     console.print(_machine(given.server), highlight=False)
     speeds: list[float] = []
