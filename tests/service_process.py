@@ -141,7 +141,12 @@ class ServiceProcess(Running):
         status = self._process.wait(timeout=LIMIT_S)
         assert status is not None  # a fork's `wait` raises nothing at its limit
         self._process = None
+        wait_until(self._is_free)  # workers that were killed may end later than their master
         return status
+
+    def _is_free(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) != 0
 
     def end(self) -> None:
         """SIGQUIT: without waiting for clients that keep their connections open."""
