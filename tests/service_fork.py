@@ -69,6 +69,8 @@ def _main(arguments: Sequence[str], env: dict[str, str], folder: Path, log: Path
 
     os.setsid()
     os.chdir(folder)
+    tests = Path(__file__).parent
+    sys.path = [each for each in sys.path if not Path(each).is_relative_to(tests)]
     set_environment(env)
     with log.open("ab") as output:
         os.dup2(output.fileno(), sys.stdout.fileno())

@@ -145,7 +145,7 @@ def main() -> None:
     options = parser.parse_args()
     if not options.data.is_dir():
         parser.error(f"there is no folder {options.data}; README.md says what it must contain")
-    if not _file(options.data, options.slice, "train").is_file():
+    if not all(_file(options.data, options.slice, part).is_file() for part in ("train", "val")):
         parser.error(f"there is no slice {options.slice} in {options.data}")
     L.seed_everything(workers=True, verbose=False)  # with PL_GLOBAL_SEED, if it is set
     model = Pretrained(options.model) if options.model else BagOfWords()

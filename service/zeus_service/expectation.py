@@ -2,9 +2,9 @@
 
 **The expectation** is the mean of the job's own runs of the default that converged, and of those
 that were stopped early, each with what it would have spent in all: the mean of a log-normal
-distribution beyond where it was stopped. Without these the expectation would be too low. Its error
-follows from Student's t distribution of the logarithm, and a run that was stopped early counts
-there with the part of it that was seen; see `lognormal.fit`. What a run would have spent is
+distribution above the cost at which it was stopped. Without these the expectation would be too low.
+Its error follows from Student's t distribution of the logarithm, and a run that was stopped early
+counts there with the part of it that was seen; see `lognormal.fit`. What a run would have spent is
 estimated after each further run, not once when it is stopped: the noise is little known then, and
 an estimate with too little noise is too low. The noise is the relative deviation between runs of
 one batch size, pooled over all batch sizes, since the default may have run once only; a weak prior,
@@ -65,16 +65,14 @@ SAME_LIMIT = 0.05
 
 
 class Arm(NamedTuple):
-    """A batch size's runs, as its ledger has them; those of the era before as `fitted` says.
+    """A batch size's runs, as its ledger has them; those of the era before as `arms_fitted` says.
 
     Args:
         runs: Number of those that converged.
-        log_energy: Mean of their logarithms.
-        log_time: Likewise.
-        log_cost: Likewise.
-        limit_w: Mean power limit of all runs; None if it is unknown.
-        stopped: Number of runs that were stopped early.
-        log_stop: Mean logarithm of the cost at which they were stopped.
+        log_energy: Mean of the logarithms of their joules.
+        log_time: The mean of those of their seconds.
+        log_cost: The mean of those of their costs.
+        limit_w: Mean power limit of all runs, stopped ones included; None if it is unknown.
     """
 
     runs: _Positive
@@ -82,8 +80,6 @@ class Arm(NamedTuple):
     log_time: _Number
     log_cost: _Number
     limit_w: _Positive | None = None
-    stopped: Annotated[int, Field(ge=0)] = 0
-    log_stop: _Number = 0.0
 
     @property
     def logs(self) -> Amounts:
@@ -132,8 +128,8 @@ def fitted(ledger: Ledger) -> tuple[lognormal.Fit, Amounts]:
     squares = [each + PRIOR_DEGREES * PRIOR_NOISE**2 for each in ledger["squares"]]
     samples = {}
     for batch_size, values in ledger["arms"].items():
-        arm = Arm(*values)
-        samples[batch_size] = lognormal.Sample(arm.runs, arm.log_cost, arm.stopped, arm.log_stop)
+        arm, stops = Arm(*values), ledger["stops"].get(batch_size, ())
+        samples[batch_size] = lognormal.Sample(arm.runs, arm.log_cost, stops)
     fit = lognormal.fit(samples, squares[2], ledger["degrees"] + PRIOR_DEGREES)
     return fit, as_amounts(fit.deviation * math.sqrt(each / squares[2]) for each in squares)
 
@@ -153,12 +149,16 @@ def arms_fitted(ledger: Ledger) -> dict[str, Arm]:
 def _of_runs(ledger: Ledger, batch_size: str) -> Expectation:
     """From runs of the default, of which at least one has converged."""
     arm, default = Arm(*ledger["arms"][batch_size]), ledger["default"]
+    stops = ledger["stops"].get(batch_size, ())
     fit, deviations = fitted(ledger)
-    at = (arm.log_stop - fit.means[batch_size]) / fit.deviation
-    factor = lognormal.beyond(at, fit.deviation) if arm.stopped else 1.0
+    cost_of_stopped = sum(
+        number * lognormal.mean_above(log_cost, fit.means[batch_size], fit.deviation)
+        for number, log_cost in stops
+    )
+    runs = arm.runs + sum(number for number, _ in stops)
     mean = [
-        (arm.runs * whole + arm.stopped * factor * stop) / (arm.runs + arm.stopped)
-        for whole, stop in zip(default["mean"], default["stop"], strict=True)
+        (arm.runs * whole + cost_of_stopped * per_cost) / runs
+        for whole, per_cost in zip(default["mean"], default["stopped_per_cost"], strict=True)
     ]
     root = math.sqrt(fit.sizes[batch_size])
     relative = [lognormal.error(each / root, fit.degrees) for each in deviations]
@@ -195,8 +195,9 @@ def _carried(spec: JobSpec, ledger: Ledger) -> Expectation | None:
     arms = arms_fitted(ledger)
     weights = {
         size: 1 / (1 / before[size].runs + 1 / arms[size].runs)
-        for size in before.keys() & arms
-        if math.isclose(before[size].limit_w or 0.0, arms[size].limit_w or 0.0, rel_tol=SAME_LIMIT)
+        for size in arms
+        if size in before
+        and math.isclose(before[size].limit_w or 0.0, arms[size].limit_w or 0.0, rel_tol=SAME_LIMIT)
     }
     if not weights:
         return None

@@ -25,6 +25,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import itemgetter
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
@@ -60,18 +62,21 @@ LARGEST_SURPRISE = 4.0
 """Surprises are clipped here, so that one alone does not exceed the threshold."""
 MAX_ERAS = 16
 """Earlier eras are merged."""
+MAX_STOPS = 8
+"""Groups, of a batch size's runs that were stopped early, by where."""
 _NO_RUNS = Arm(0, 0.0, 0.0, 0.0)
 """Of a batch size that `arms` of `new_ledger` lacks."""
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Numbers = tuple[_Number, _Number, _Number]
+_Count = Annotated[int, Field(ge=1)]
 
 
 class _Default(BaseModel):
     count: int
     mean: _Numbers
-    stop: _Numbers = (0.0, 0.0, 0.0)
+    stopped_per_cost: _Numbers = (0.0, 0.0, 0.0)
 
 
 class _Era(BaseModel):
@@ -90,6 +95,7 @@ class _Stored(BaseModel):
     spent: _Numbers
     default: _Default
     arms: dict[str, Arm]
+    stops: dict[str, list[tuple[_Count, _Number]]] = {}
     before: dict[str, Arm] = {}
     squares: _Numbers
     degrees: Annotated[_Number, Field(ge=0)]
@@ -112,10 +118,12 @@ def new_ledger() -> Ledger:
     return {
         "recurrences": 0,  # of this era, as all but `squares` and what follows
         "spent": [0.0] * 3,
-        # Its runs that converged, what these spent on average at the default limit, and likewise
-        # those that were stopped early.
-        "default": {"count": 0, "mean": [0.0] * 3, "stop": [0.0] * 3},
+        # Its runs that converged, and the mean of what each spent at the default limit; of those
+        # that were stopped early, the mean ratio of that to the cost.
+        "default": {"count": 0, "mean": [0.0] * 3, "stopped_per_cost": [0.0] * 3},
         "arms": {},  # {batch size: what `Arm` has}
+        # {batch size: [[number of runs, mean log cost at which they were stopped early], ...]}
+        "stops": {},
         "before": {},  # the arms of the era before
         "squares": [0.0] * 3,  # of deviations from these means; of all eras
         "degrees": 0,  # of freedom of these squares
@@ -237,7 +245,7 @@ def _with_run(spec: JobSpec, ledger: Ledger, state: State, event: Event) -> Ledg
             "degrees": ledger["degrees"] + 1,
         }
     means = as_amounts(_plus(arm.logs, deviations, 1 / runs))
-    arm = Arm(runs, *means, _mean_limit(arm, ledger), arm.stopped, arm.log_stop)
+    arm = Arm(runs, *means, _mean_limit(ledger, key, arm))
     ledger = {**ledger, "arms": {**ledger["arms"], key: list(arm)}}
     if event.choice.batch_size != spec.default_batch_size:
         return ledger
@@ -254,26 +262,50 @@ def _with_stopped_run(spec: JobSpec, ledger: Ledger, event: Event) -> Ledger:
         return ledger
     arm, log_cost = Arm(*ledger["arms"][key]), math.log(event.cost)
     fit, _ = fitted(ledger)
-    factor = lognormal.beyond((log_cost - fit.means[key]) / fit.deviation, fit.deviation)
-    cusum = _cusum(ledger, fit, key, log_cost + math.log(factor))
+    expected = lognormal.mean_above(log_cost, fit.means[key], fit.deviation)
+    cusum = _cusum(ledger, fit, key, math.log(expected))
     ledger = {**ledger, "limits": _limits(event), "cusum": cusum}
-    stopped = arm.stopped + 1
-    log_stop = arm.log_stop + (log_cost - arm.log_stop) / stopped
-    arm = arm._replace(limit_w=_mean_limit(arm, ledger), stopped=stopped, log_stop=log_stop)
-    ledger = {**ledger, "arms": {**ledger["arms"], key: list(arm)}}
+    arm = arm._replace(limit_w=_mean_limit(ledger, key, arm))
+    stops = ledger["stops"].get(key, [])
+    ledger = {
+        **ledger,
+        "arms": {**ledger["arms"], key: list(arm)},
+        "stops": {**ledger["stops"], key: _with_stop(stops, log_cost)},
+    }
     if event.choice.batch_size != spec.default_batch_size:
         return ledger
     default, amounts = ledger["default"], (event.energy_j, event.time_s, event.cost)
-    step = _plus(at_default_limit(spec, ledger, amounts), default["stop"], -1.0)
-    return {**ledger, "default": {**default, "stop": _plus(default["stop"], step, 1 / stopped)}}
+    per_cost = [each / event.cost for each in at_default_limit(spec, ledger, amounts)]
+    step = _plus(per_cost, default["stopped_per_cost"], -1.0)
+    mean = _plus(default["stopped_per_cost"], step, 1 / (_number(stops) + 1))
+    return {**ledger, "default": {**default, "stopped_per_cost": mean}}
 
 
-def _mean_limit(arm: Arm, ledger: Ledger) -> float | None:
+def _with_stop(stops: list[list[float]], log_cost: float) -> list[list[float]]:
+    """Add a run to groups of runs by where they were stopped; if there are many, merge the nearest.
+
+    Source: Ben-Haim and Tom-Tov, "A streaming parallel decision tree algorithm", JMLR 11, 2010.
+    """
+    stops = sorted([*stops, [1, log_cost]], key=itemgetter(1))
+    if len(stops) > MAX_STOPS:
+        gaps = [after[1] - before[1] for before, after in pairwise(stops)]
+        nearest = gaps.index(min(gaps))
+        (a, x), (b, y) = stops[nearest : nearest + 2]
+        stops[nearest : nearest + 2] = [[a + b, (a * x + b * y) / (a + b)]]
+    return stops
+
+
+def _number(stops: list[list[float]]) -> float:
+    """The number of runs in groups of them."""
+    return sum(number for number, _ in stops)
+
+
+def _mean_limit(ledger: Ledger, batch_size: str, arm: Arm) -> float | None:
     """With one more run; a run without a limit counts with the mean of the others."""
     if ledger["limits"] is None:
         return arm.limit_w
     now_w: float = ledger["limits"][0]
-    count = arm.runs + arm.stopped + 1
+    count = arm.runs + _number(ledger["stops"].get(batch_size, [])) + 1
     return now_w if arm.limit_w is None else arm.limit_w + (now_w - arm.limit_w) / count
 
 

@@ -1,9 +1,12 @@
-"""What few values of a log-normal distribution, some of them cut off, say about its mean."""
+"""What few values of a log-normal distribution, some of them censored, say about its mean.
+
+A value is censored, on the right, if it is known only that it lies above some threshold.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import NormalDist
@@ -13,12 +16,12 @@ Z = 1.959964
 """The normal distribution's 97.5 % quantile."""
 WIDEST = 1.5
 """Largest half width of an interval of a logarithm: an error is at most 3.5 times the mean."""
-LARGEST_CUT = 5.0
-"""In standard deviations: values that were cut off farther out are taken to be cut off there."""
+LARGEST_THRESHOLD = 5.0
+"""In standard deviations: values censored farther out are taken to be censored there."""
 LEAST_DEGREES = 2.0
-"""Of freedom, of an estimate from values of which many were cut off."""
-LARGEST_LOG_MEAN = 50.0
-"""Of a mean over the value: costs that differ by more than this are none of runs alike."""
+"""Of freedom, of an estimate from values of which many were censored."""
+LARGEST_LOG_RATIO = 50.0
+"""Of a mean to the threshold: costs that differ by more than this are none of runs alike."""
 _STEPS = 100
 """Largest number of steps of a search; fewer than ten are usual."""
 _PRECISION = 1e-5
@@ -36,14 +39,12 @@ class Sample(NamedTuple):
     Args:
         whole: Number of values that are known; at least 1.
         mean: Mean of their logarithms.
-        cut: Number of values that were cut off.
-        cut_at: Mean of the logarithms at which they were cut off.
+        censored: Groups of the others: their number, and the logarithm of their threshold.
     """
 
     whole: float
     mean: float
-    cut: int
-    cut_at: float
+    censored: Sequence[tuple[int, float]] = ()
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Fit:
         deviation: Standard deviation of the logarithm.
         degrees: Degrees of freedom of this estimate.
         means: Mean of the logarithm of each distribution.
-        sizes: So many whole values would say as much about the mean of each distribution.
+        sizes: Effective sample size of each mean: so many whole values would have its error.
     """
 
     deviation: float
@@ -75,30 +76,32 @@ def error(deviation: float, degrees: float) -> float:
     return math.expm1(min(t_quantile(degrees) * deviation, WIDEST))
 
 
-def beyond(at: float, deviation: float) -> float:
-    """The mean of a log-normal distribution beyond a value at which it was cut off, over the value.
+def mean_above(threshold: float, mean: float, deviation: float) -> float:
+    """The mean of those values of a log-normal distribution that lie above a threshold.
 
     Args:
-        at: The value's logarithm, in standard deviations above its mean.
+        threshold: Its logarithm.
+        mean: Mean of the logarithm of all values.
         deviation: Standard deviation of the logarithm.
     """
-    at = min(at, LARGEST_CUT)
-    log_mean = min(deviation**2 / 2 - at * deviation, LARGEST_LOG_MEAN)
-    return math.exp(log_mean) * _NORMAL.cdf(deviation - at) / _NORMAL.cdf(-at)
+    at = min((threshold - mean) / deviation, LARGEST_THRESHOLD)
+    log_ratio = min(deviation**2 / 2 - at * deviation, LARGEST_LOG_RATIO)
+    ratio = math.exp(log_ratio) * _NORMAL.cdf(deviation - at) / _NORMAL.cdf(-at)
+    return math.exp(threshold) * ratio
 
 
 def fit(samples: Mapping[str, Sample], squares: float, degrees: float) -> Fit:
-    """Fit distributions with one deviation to samples of which values were cut off.
+    """Fit distributions with one deviation to samples of which values were censored.
 
     These are the estimates of maximum likelihood, but that the deviation counts the means as
-    estimated, as the usual one of whole values does, which this is if none was cut off. The
+    estimated, as the usual one of whole values does, which this is if none was censored. The
     deviation is a fixed point of expectation maximization (Dempster, Laird and Rubin, "Maximum
     likelihood from incomplete data via the EM algorithm", JRSS B 39, 1977).
 
-    `degrees` and `sizes` follow from the observed Fisher information. A value that was cut off
-    counts with the part of it that was seen: one, less the variance of its logarithm given where it
-    was cut off, over that of all values. Where values were cut off, a mean depends on the
-    deviation, and is as uncertain, too.
+    `degrees` and `sizes` follow from the observed Fisher information. A value that was censored
+    counts with the part of it that was seen: one, less the variance of its logarithm above the
+    threshold, over that of all values. Where values were censored, a mean depends on the deviation,
+    and is as uncertain, too.
 
     Args:
         samples: Each of one distribution.
@@ -108,17 +111,19 @@ def fit(samples: Mapping[str, Sample], squares: float, degrees: float) -> Fit:
     """
     means = {key: sample.mean for key, sample in samples.items()}
     sizes = {key: float(sample.whole) for key, sample in samples.items()}
-    cut = {key: sample for key, sample in samples.items() if sample.cut}
+    censored = {key: sample for key, sample in samples.items() if sample.censored}
     log_deviation = math.log(squares / degrees) / 2
-    if cut:
-        step = partial(_maximized, cut, squares, degrees, means)
+    if censored:
+        step = partial(_maximized, censored, squares, degrees, means)
         log_deviation = _fixed_point(step, log_deviation)
     deviation, known, slopes = math.exp(log_deviation), degrees, {}
-    for key, (whole, _, number, cut_at) in cut.items():
-        at, hazard, seen = _tail((cut_at - means[key]) / deviation)
-        size = whole + number * seen
-        slope = number * (hazard - at * seen) / size  # of the mean, by the deviation
-        known += 1 - whole / size - slope * (at + slope) * size / 2
+    for key, sample in censored.items():
+        tails = _tails(sample, means[key], deviation)
+        size = sample.whole + sum(each.number * each.seen for each in tails)
+        changes = [each.number * (each.mean - each.at * each.seen) for each in tails]
+        slope = sum(changes) / size  # of the mean, by the deviation
+        of_tails = sum(each.at * change for each, change in zip(tails, changes, strict=True))
+        known += 1 - sample.whole / size - (of_tails + slope**2 * size) / 2
         sizes[key], slopes[key] = size, slope
     known = max(known, min(degrees, LEAST_DEGREES))
     for key, slope in slopes.items():
@@ -127,7 +132,7 @@ def fit(samples: Mapping[str, Sample], squares: float, degrees: float) -> Fit:
 
 
 def _maximized(
-    cut: Mapping[str, Sample],
+    censored: Mapping[str, Sample],
     squares: float,
     degrees: float,
     means: dict[str, float],
@@ -136,19 +141,20 @@ def _maximized(
     """One step of expectation maximization.
 
     Args:
-        cut: The samples of which values were cut off.
+        censored: The samples of which values were censored.
         squares: See `fit`.
         degrees: See `fit`.
         means: Where to begin; the most likely ones take their place.
         log_deviation: Of the step before.
     """
     deviation = math.exp(log_deviation)
-    for key, sample in cut.items():
+    for key, sample in censored.items():
         means[key], size = _mean(sample, means[key], deviation)
-        at, hazard, _ = _tail((sample.cut_at - means[key]) / deviation)
         squares += sample.whole * ((sample.mean - means[key]) ** 2 + deviation**2 / size)
-        squares += sample.cut * deviation**2 * (1 + at * hazard)
-        degrees += 1 + sample.cut
+        degrees += 1
+        for tail in _tails(sample, means[key], deviation):
+            squares += tail.number * deviation**2 * (1 + tail.at * tail.mean)
+            degrees += tail.number
     return math.log(squares / degrees) / 2
 
 
@@ -170,24 +176,39 @@ def _mean(sample: Sample, mean: float, deviation: float) -> tuple[float, float]:
     """The most likely mean by Newton's method, and the number of values that were seen."""
     size = sample.whole
     for _ in range(_STEPS):
-        _, hazard, seen = _tail((sample.cut_at - mean) / deviation)
-        size = sample.whole + sample.cut * seen
-        step = sample.whole * (sample.mean - mean) + sample.cut * deviation * hazard
+        tails = _tails(sample, mean, deviation)
+        size = sample.whole + sum(each.number * each.seen for each in tails)
+        step = sample.whole * (sample.mean - mean)
+        step += deviation * sum(each.number * each.mean for each in tails)
         mean += step / size
         if abs(step) < _PRECISION * size * deviation:
             break
     return mean, size
 
 
-def _tail(at: float) -> tuple[float, float, float]:
-    """Of a normal distribution beyond a value, which is cut at `LARGEST_CUT`.
+class _Tail(NamedTuple):
+    """A group of censored values, in standard deviations above the mean of all.
 
-    Returns:
-        The value, the mean beyond it, and one less the variance beyond it.
+    Args:
+        number: Of values.
+        at: Their threshold, at most `LARGEST_THRESHOLD`.
+        mean: Their mean.
+        seen: One, less their variance.
     """
-    at = min(at, LARGEST_CUT)
-    hazard = _NORMAL.pdf(at) / _NORMAL.cdf(-at)
-    return at, hazard, hazard * (hazard - at)
+
+    number: int
+    at: float
+    mean: float
+    seen: float
+
+
+def _tails(sample: Sample, mean: float, deviation: float) -> list[_Tail]:
+    tails = []
+    for number, threshold in sample.censored:
+        at = min((threshold - mean) / deviation, LARGEST_THRESHOLD)
+        mean_above = _NORMAL.pdf(at) / _NORMAL.cdf(-at)
+        tails.append(_Tail(number, at, mean_above, mean_above * (mean_above - at)))
+    return tails
 
 
 def t_quantile(degrees: float) -> float:

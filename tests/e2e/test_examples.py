@@ -219,9 +219,12 @@ def test_a_folder_of_data_that_is_missing_is_one_line_and_no_traceback(
     assert f"there is no folder {tmp_path / 'none'}; README.md says" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("written", [[], ["39_train.json"]])
 def test_a_slice_that_is_missing_is_one_line_and_no_traceback(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    written: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for name in written:
+        (tmp_path / name).touch()
     with pytest.raises(SystemExit) as ended:
         run_here(ROOT / "examples/capriccio/train.py", "--data", tmp_path, "--slice", 39)
     assert ended.value.code == 2

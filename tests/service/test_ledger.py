@@ -178,6 +178,78 @@ def test_a_run_that_was_stopped_at_once_changes_neither_the_expectation_nor_its_
     assert job.expected.mean == pytest.approx(before.mean, rel=0.01)
 
 
+def test_a_stopped_run_would_have_gone_on_at_its_rate_of_seconds_to_the_cost() -> None:
+    job = Job()
+    for energy_j in (99.0, 101.0):
+        job.run(32, energy_j, 10.0)
+    job.run(32, 100.0, 10.0, "early_stopped")
+    job.run(32, 100.0, 20.0, "early_stopped")
+    energy_j, time_s, _ = job.expected.mean
+    of_stopped = 4 * energy_j - 200
+    assert of_stopped > 200
+    assert 4 * time_s == pytest.approx(2 * 10 + of_stopped * (0.1 + 0.2) / 2)
+
+
+@pytest.mark.parametrize("at_once", [10.0, 0.001])
+def test_a_run_that_was_stopped_at_once_says_nothing_beside_one_that_was_stopped_late(
+    at_once: float,
+) -> None:
+    late, both = Job(), Job()
+    for job in (late, both):
+        for energy_j in (98.0, 100.0, 102.0):
+            job.run(32, energy_j, energy_j / 10)
+        job.run(32, 100.0, 10.0, "early_stopped")
+    both.run(32, at_once, at_once / 10, "early_stopped")
+    assert both.expected.mean == pytest.approx(late.expected.mean, rel=0.01)
+    assert both.expected.error == pytest.approx(late.expected.error, rel=0.01)
+
+
+@pytest.mark.parametrize("bounds", [(13.0, 130.0), (50.0, 130.0), (67.0, 134.0, 134.0)])
+def test_expectations_are_right_where_runs_are_stopped_at_different_costs(
+    bounds: tuple[float, ...],
+) -> None:
+    """The bound moves with the belief, and doubles after stops."""
+    means, held = [], []
+    for seed in range(100):
+        rng, job = np.random.default_rng(seed), Job()
+        job.run(32, 100.0, 10.0)
+        for number in range(24):
+            cost, bound = 100 * rng.lognormal(sigma=0.3), bounds[number % len(bounds)]
+            if cost > bound:
+                job.run(32, bound, bound / 10, "early_stopped")
+            else:
+                job.run(32, cost, cost / 10)
+        if not job.ledger["past"]:
+            truth = 100 * math.exp(0.3**2 / 2)
+            means.append(job.expected.mean[2] / truth)
+            held.append(abs(job.expected.mean[2] - truth) <= job.expected.error[2])
+    assert len(held) > 80
+    assert np.mean(means) == pytest.approx(1.0, abs=0.02)
+    assert 0.90 <= np.mean(held) <= 0.98
+
+
+def test_stopped_runs_take_bounded_space_and_say_as_much_as_each_by_itself() -> None:
+    job, costs = Job(), [90.0, 110.0] * 20
+    for cost in costs:
+        job.run(32, cost, cost / 10)
+    bounds = np.random.default_rng(0).uniform(60, 120, size=40).tolist()
+    for bound in bounds:
+        job.run(32, bound, bound / 10, "early_stopped")
+    assert not job.ledger["past"]
+    stops = job.ledger["stops"]["32"]
+    assert len(stops) == ledger.MAX_STOPS
+    assert sum(number for number, _ in stops) == 40
+    assert sum(number * log for number, log in stops) == pytest.approx(sum(map(math.log, bounds)))
+    logs = np.log(costs)
+    each = lognormal.Sample(40, logs.mean(), [(1, math.log(bound)) for bound in bounds])
+    squares = 40 * logs.var() + expectation.PRIOR_DEGREES * expectation.PRIOR_NOISE**2
+    exact = lognormal.fit({"32": each}, squares, 39 + expectation.PRIOR_DEGREES)
+    fit, _ = expectation.fitted(job.ledger)
+    assert fit.means["32"] == pytest.approx(exact.means["32"], abs=0.05 * exact.deviation)
+    assert fit.deviation == pytest.approx(exact.deviation, rel=0.02)
+    assert fit.sizes["32"] == pytest.approx(exact.sizes["32"], rel=0.02)
+
+
 def test_what_stopped_runs_would_have_spent_is_estimated_with_all_that_is_known_by_now() -> None:
     """The noise was not known when they were stopped."""
     first, stopped = (32, 100.0, 10.0), [(32, 120.0, 12.0, "early_stopped")] * 3
@@ -279,17 +351,16 @@ def test_in_a_ledger_from_before_stopped_runs_were_counted_each_is_whole() -> No
     job = Job()
     for energy_j in (90.0, 110.0):
         job.run(32, energy_j, 10.0)
-    default = {name: part for name, part in job.ledger["default"].items() if name != "stop"}
-    arms = {size: arm[:5] for size, arm in job.ledger["arms"].items()}
-    assert ledger.checked({**job.ledger, "default": default, "arms": arms}) == job.ledger
+    was = {name: part for name, part in job.ledger.items() if name != "stops"}
+    default = {name: was["default"][name] for name in ("count", "mean")}
+    assert ledger.checked({**was, "default": default}) == job.ledger
 
 
 def test_a_ledger_with_less_than_no_stopped_runs_is_damaged() -> None:
     job = Job()
     job.run(32, 90.0, 10.0)
-    *arm, _, _ = job.ledger["arms"]["32"]
-    with pytest.raises(ValueError, match=r"arms\.32"):
-        ledger.checked({**job.ledger, "arms": {"32": [*arm, -1, 0.0]}})
+    with pytest.raises(ValueError, match=r"stops\.32"):
+        ledger.checked({**job.ledger, "stops": {"32": [[-1, 0.0]]}})
 
 
 def test_a_meter_that_counts_nothing_gives_no_expectation() -> None:

@@ -1,4 +1,4 @@
-"""Intervals of a log-normal distribution's mean, and what lies beyond a value."""
+"""Intervals of a log-normal distribution's mean, and what censored values say about it."""
 
 from __future__ import annotations
 
@@ -22,20 +22,24 @@ def test_students_quantile_is_that_of_the_tables(degrees: float, wanted: float) 
 
 @pytest.mark.parametrize("at", [-8.0, -1.0, 0.0, 1.0, 2.5])
 @pytest.mark.parametrize("deviation", [0.05, 0.5])
-def test_what_lies_beyond_a_value_has_the_mean_of_a_sample(at: float, deviation: float) -> None:
-    logs = np.random.default_rng(0).normal(size=1_000_000)
-    logs = logs[logs > at]
-    mean = np.exp(deviation * (logs - at)).mean()
-    assert lognormal.beyond(at, deviation) == pytest.approx(mean, rel=5e-3)
+def test_the_mean_above_a_threshold_is_that_of_a_sample(at: float, deviation: float) -> None:
+    logs = np.random.default_rng(0).normal(2.0, deviation, size=1_000_000)
+    threshold = 2.0 + at * deviation
+    mean = np.exp(logs[logs > threshold]).mean()
+    assert lognormal.mean_above(threshold, 2.0, deviation) == pytest.approx(mean, rel=5e-3)
 
 
-def test_far_out_it_stays_finite_and_beyond_the_value() -> None:
-    assert 1 < lognormal.beyond(1e9, 0.2) < 1.2
+def test_far_out_it_stays_finite_and_above_the_threshold() -> None:
+    assert math.exp(300) < lognormal.mean_above(300.0, 2.0, 0.2) < 1.2 * math.exp(300)
 
 
-@pytest.mark.parametrize(("at", "deviation"), [(-5000.0, 0.2), (0.0, 400.0), (-2.0, 400.0)])
-def test_costs_that_have_nothing_in_common_stay_finite(at: float, deviation: float) -> None:
-    assert 1 < lognormal.beyond(at, deviation) < 1e23
+def test_the_mean_above_the_least_number_is_no_less() -> None:
+    assert lognormal.mean_above(math.log(5e-324), -1e3, 5.0) >= 5e-324
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(1000.0, 0.2), (0.0, 400.0), (800.0, 400.0)])
+def test_costs_that_have_nothing_in_common_stay_finite(mean: float, deviation: float) -> None:
+    assert 1 < lognormal.mean_above(0.0, mean, deviation) < 1e23
 
 
 def test_an_error_is_that_of_the_logarithm_above_and_bounded() -> None:
@@ -43,13 +47,21 @@ def test_an_error_is_that_of_the_logarithm_above_and_bounded() -> None:
     assert lognormal.error(9.0, 2) == math.expm1(lognormal.WIDEST)
 
 
-def sample(logs: Floats, cut_at: float = math.inf) -> tuple[Sample, float]:
-    """Values as a sample if those beyond one are cut off there, and the others' squares."""
-    whole = logs[logs <= cut_at]
-    cut = len(logs) - len(whole)
-    return Sample(len(whole), whole.mean(), cut, cut_at if cut else 0.0), float(
-        ((whole - whole.mean()) ** 2).sum()
-    )
+def sample(logs: Floats, *thresholds: float) -> tuple[Sample, float]:
+    """Values as a sample if those above a threshold are censored there, and the others' squares.
+
+    Each threshold is that of as many values as any other.
+    """
+    known, censored = [], []
+    for part, threshold in zip(
+        np.array_split(logs, max(len(thresholds), 1)), thresholds or [math.inf], strict=True
+    ):
+        known.append(part[part <= threshold])
+        if number := len(part) - len(known[-1]):
+            censored.append((number, threshold))
+    whole = np.concatenate(known)
+    squares = float(((whole - whole.mean()) ** 2).sum())
+    return Sample(len(whole), whole.mean(), censored), squares
 
 
 def test_whole_values_have_the_usual_estimates() -> None:
@@ -61,12 +73,14 @@ def test_whole_values_have_the_usual_estimates() -> None:
     assert (fit.degrees, fit.sizes) == (3.0, {"a": 3.0, "b": 2.0})
 
 
-@pytest.mark.parametrize("cut_at", [0.7, 0.0, -0.7])
-def test_values_that_were_cut_off_leave_estimates_as_uncertain_as_they_say(cut_at: float) -> None:
-    """Cut at 0.7, 0 and -0.7 standard deviations above the mean: 24 %, 50 % and 76 % of them."""
+@pytest.mark.parametrize("thresholds", [(0.7,), (0.0,), (-0.7,), (-2.0, 0.7), (-1.0, 0.5, 1.5)])
+def test_censored_values_leave_estimates_as_uncertain_as_they_say(
+    thresholds: tuple[float, ...],
+) -> None:
+    """24 %, 50 % and 76 % of values exceed the mean by 0.7, 0 and -0.7 standard deviations."""
     rng, found = np.random.default_rng(1), []
     for _ in range(1500):
-        known, squares = sample(rng.normal(size=400), cut_at)
+        known, squares = sample(rng.normal(size=400), *thresholds)
         fit = lognormal.fit({"a": known}, squares, known.whole - 1.0)
         found.append((fit.means["a"], math.log(fit.deviation), fit.sizes["a"], fit.degrees))
     means, deviations, sizes, degrees = np.array(found).T
@@ -76,10 +90,10 @@ def test_values_that_were_cut_off_leave_estimates_as_uncertain_as_they_say(cut_a
     assert deviations.std() == pytest.approx((1 / np.sqrt(2 * degrees)).mean(), rel=0.08)
 
 
-def test_values_that_were_cut_off_at_once_change_nothing() -> None:
+def test_values_that_were_censored_at_once_change_nothing() -> None:
     known, squares = sample(np.log([100.0, 104.0, 98.0]))
     before = lognormal.fit({"a": known}, squares, 2.0)
-    fit = lognormal.fit({"a": known._replace(cut=1000, cut_at=-50.0)}, squares, 2.0)
+    fit = lognormal.fit({"a": known._replace(censored=[(1000, -50.0)])}, squares, 2.0)
     assert fit.deviation == pytest.approx(before.deviation, rel=1e-3)
     assert (fit.degrees, fit.sizes, fit.means) == (2.0, before.sizes, before.means)
 
@@ -88,15 +102,16 @@ SAMPLES = strategies.builds(
     Sample,
     whole=strategies.integers(1, 10**6),
     mean=strategies.floats(-50, 50),
-    cut=strategies.integers(0, 10**6),
-    cut_at=strategies.floats(-50, 50),
+    censored=strategies.lists(
+        strategies.tuples(strategies.integers(1, 10**6), strategies.floats(-50, 50)), max_size=4
+    ),
 )
 
 
 @given(
     strategies.lists(SAMPLES, max_size=4), strategies.floats(1e-6, 1e6), strategies.floats(1, 1e6)
 )
-def test_whatever_was_cut_off_estimates_stay_finite_and_know_no_more_than_there_is(
+def test_whatever_is_censored_estimates_stay_finite_and_know_no_more_than_there_is(
     samples: list[Sample], squares: float, degrees: float
 ) -> None:
     named = {str(number): each for number, each in enumerate(samples)}
@@ -104,4 +119,5 @@ def test_whatever_was_cut_off_estimates_stay_finite_and_know_no_more_than_there_
     assert all(map(math.isfinite, (fit.deviation, *fit.means.values(), *fit.sizes.values())))
     assert min(1.0, degrees) <= fit.degrees < math.inf
     for key, each in named.items():
-        assert 0 < fit.sizes[key] <= each.whole + each.cut
+        most = each.whole + sum(number for number, _ in each.censored)
+        assert 0 < fit.sizes[key] <= most
