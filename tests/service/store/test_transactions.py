@@ -172,14 +172,11 @@ def test_many_that_register_start_report_and_delete_the_same_jobs_see_no_failure
 @on_servers
 def test_two_starts_at_once_with_one_key_are_one_trial(app: Flask, database_url: str) -> None:
     register("job")
-    starts = []
-
-    def start() -> None:
-        starts.append(optimizer.start_trial("job", "key"))
+    starts_there = []
 
     def start_on_another_server() -> None:
         with application(database_url):
-            start()
+            starts_there.append(optimizer.start_trial("job", "key"))
 
     other = threading.Thread(target=start_on_another_server)
 
@@ -188,9 +185,9 @@ def test_two_starts_at_once_with_one_key_are_one_trial(app: Flask, database_url:
         wait_until(lambda: waiting_sessions() == 1)
 
     with just_before("INTO trials", let_the_other_wait):
-        start()
+        one, new = optimizer.start_trial("job", "key")
     other.join()
-    (one, new), (same, again) = starts
+    ((same, again),) = starts_there
     assert (one, new, again) == (same, True, False)
     assert optimizer.get_job("job").trials == 1
 
