@@ -2,7 +2,9 @@
 
 **The expectation** is the mean of the job's own runs of the default that converged, and of those
 that were stopped early, each with what it would have spent in all: the mean of a log-normal
-distribution above the cost at which it was stopped. Without these the expectation would be too low.
+distribution above the cost at which it was stopped. Without the runs that were stopped the
+expectation would be too low. Joules and seconds follow from that cost by their ratio to the cost in
+the runs that converged: the ratio in a run that was stopped soon says nothing.
 Its error follows from Student's t distribution of the logarithm, and a run that was stopped early
 counts there with the part of it that was seen; see `lognormal.fit`. What a run would have spent is
 estimated after each further run, not once when it is stopped: the noise is little known then, and
@@ -51,7 +53,9 @@ Ledger = dict[str, Any]
 Amounts = tuple[float, float, float]
 """Joules, seconds and cost."""
 
-_Number = Annotated[float, Field(allow_inf_nan=False)]
+Log = Annotated[float, Field(ge=-300, le=300)]
+"""The logarithm of an amount. The ratio of two such amounts is finite."""
+
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 PRIOR_NOISE = 0.12
@@ -69,16 +73,16 @@ class Arm(NamedTuple):
 
     Args:
         runs: Number of those that converged.
-        log_energy: Mean of the logarithms of their joules.
-        log_time: The mean of those of their seconds.
-        log_cost: The mean of those of their costs.
+        log_energy: Mean of the logarithms of their energies in joules.
+        log_time: Mean of the logarithms of their times in seconds.
+        log_cost: Mean of the logarithms of their costs.
         limit_w: Mean power limit of all runs, stopped ones included; None if it is unknown.
     """
 
     runs: _Positive
-    log_energy: _Number
-    log_time: _Number
-    log_cost: _Number
+    log_energy: Log
+    log_time: Log
+    log_cost: Log
     limit_w: _Positive | None = None
 
     @property
@@ -113,7 +117,7 @@ def expectation(spec: JobSpec, ledger: Ledger, state: State) -> Expectation | No
         state: The policy's state, with the belief about the default.
     """
     if (default := str(spec.default_batch_size)) in ledger["arms"]:
-        return _of_runs(ledger, default)
+        return _of_runs(spec, ledger, default)
     carried = _carried(spec, ledger)
     return carried or _with_era_before(ledger, _of_belief(spec, ledger, state))
 
@@ -146,21 +150,21 @@ def arms_fitted(ledger: Ledger) -> dict[str, Arm]:
     return arms
 
 
-def _of_runs(ledger: Ledger, batch_size: str) -> Expectation:
+def _of_runs(spec: JobSpec, ledger: Ledger, default: str) -> Expectation:
     """From runs of the default, of which at least one has converged."""
-    arm, default = Arm(*ledger["arms"][batch_size]), ledger["default"]
-    stops = ledger["stops"].get(batch_size, ())
+    arm, stops = Arm(*ledger["arms"][default]), ledger["stops"].get(default, ())
     fit, deviations = fitted(ledger)
     cost_of_stopped = sum(
-        number * lognormal.mean_above(log_cost, fit.means[batch_size], fit.deviation)
+        number * lognormal.mean_above(log_cost, fit.means[default], fit.deviation)
         for number, log_cost in stops
     )
+    of_stopped = _with_ratios_of(arm, cost_of_stopped, spec, ledger)
     runs = arm.runs + sum(number for number, _ in stops)
     mean = [
-        (arm.runs * whole + cost_of_stopped * per_cost) / runs
-        for whole, per_cost in zip(default["mean"], default["stopped_per_cost"], strict=True)
+        (arm.runs * whole + stopped) / runs
+        for whole, stopped in zip(ledger["default"]["mean"], of_stopped, strict=True)
     ]
-    root = math.sqrt(fit.sizes[batch_size])
+    root = math.sqrt(fit.sizes[default])
     relative = [lognormal.error(each / root, fit.degrees) for each in deviations]
     error = [each * part for each, part in zip(mean, relative, strict=True)]
     return Expectation(as_amounts(mean), as_amounts(error), "runs")
@@ -175,11 +179,9 @@ def _of_belief(spec: JobSpec, ledger: Ledger, state: State) -> Expectation | Non
     if arm.pulls and not ledger["past"]:  # it has failed
         return None
     octaves = {size: _octaves(spec, size) for size in ledger["arms"]}
-    nearest = min(octaves, key=lambda size: octaves[size])
+    nearest = min(octaves, key=lambda size: (octaves[size], int(size)))
     near = Arm(*ledger["arms"][nearest])
-    energy = arm.mean * math.exp(near.log_energy - near.log_cost)
-    time = arm.mean * math.exp(near.log_time - near.log_cost)
-    energy, time, cost = at_default_limit(spec, ledger, (energy, time, arm.mean))
+    energy, time, cost = _with_ratios_of(near, arm.mean, spec, ledger)
     of_cost = lognormal.Z * arm.spread / arm.mean
     of_ratio = math.hypot(of_cost, lognormal.Z * RATIO_NOISE * octaves[nearest])
     return Expectation(
@@ -187,6 +189,16 @@ def _of_belief(spec: JobSpec, ledger: Ledger, state: State) -> Expectation | Non
         (energy * min(1.0, of_ratio), time * min(1.0, of_ratio), cost * min(1.0, of_cost)),
         "belief",
     )
+
+
+def _with_ratios_of(arm: Arm, cost: float, spec: JobSpec, ledger: Ledger) -> Amounts:
+    """A cost, and joules and seconds by their ratios to it in a batch size's runs that converged.
+
+    They are what would have been spent at the default limit.
+    """
+    energy = cost * math.exp(arm.log_energy - arm.log_cost)
+    time = cost * math.exp(arm.log_time - arm.log_cost)
+    return at_default_limit(spec, ledger, (energy, time, cost))
 
 
 def _carried(spec: JobSpec, ledger: Ledger) -> Expectation | None:

@@ -40,6 +40,7 @@ from zeus_service.expectation import (
     Arm,
     Expectation,
     Ledger,
+    Log,
     arms_fitted,
     as_amounts,
     at_default_limit,
@@ -49,8 +50,8 @@ from zeus_service.expectation import (
 from zeus_service.history import Event
 from zeus_service.lognormal import Fit
 from zeus_service.messages import PowerProfile
-from zeus_service.policies.base import State
-from zeus_service.spec import JobSpec
+from zeus_service.policies.base import State, reproducible
+from zeus_service.spec import JobSpec, PositiveCount
 
 QUANTITIES = ("energy_j", "time_s", "cost")
 """The names of `Amounts`."""
@@ -62,21 +63,23 @@ LARGEST_SURPRISE = 4.0
 """Surprises are clipped here, so that one alone does not exceed the threshold."""
 MAX_ERAS = 16
 """Earlier eras are merged."""
-MAX_STOPS = 8
-"""Groups, of a batch size's runs that were stopped early, by where."""
+MAX_STOP_GROUPS = 8
+"""Largest number of groups of a batch size's runs that were stopped early, by where."""
+SAME_STOP = 0.01
+"""Log costs that differ by less are of one group."""
+LEAST_AMOUNT = 1e-9
+"""In joules, seconds or cost. A meter that counts less in a run does not count."""
 _NO_RUNS = Arm(0, 0.0, 0.0, 0.0)
 """Of a batch size that `arms` of `new_ledger` lacks."""
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Numbers = tuple[_Number, _Number, _Number]
-_Count = Annotated[int, Field(ge=1)]
 
 
 class _Default(BaseModel):
     count: int
     mean: _Numbers
-    stopped_per_cost: _Numbers = (0.0, 0.0, 0.0)
 
 
 class _Era(BaseModel):
@@ -89,13 +92,13 @@ class _Era(BaseModel):
 
 
 class _Stored(BaseModel):
-    """What a ledger consists of; see `new_ledger`. Earlier versions lack what has a default."""
+    """What a ledger consists of; see `new_ledger`. Early versions lack what has a default."""
 
     recurrences: int
     spent: _Numbers
     default: _Default
     arms: dict[str, Arm]
-    stops: dict[str, list[tuple[_Count, _Number]]] = {}
+    stops: dict[str, list[tuple[PositiveCount, Log]]] = {}
     before: dict[str, Arm] = {}
     squares: _Numbers
     degrees: Annotated[_Number, Field(ge=0)]
@@ -118,9 +121,8 @@ def new_ledger() -> Ledger:
     return {
         "recurrences": 0,  # of this era, as all but `squares` and what follows
         "spent": [0.0] * 3,
-        # Its runs that converged, and the mean of what each spent at the default limit; of those
-        # that were stopped early, the mean ratio of that to the cost.
-        "default": {"count": 0, "mean": [0.0] * 3, "stopped_per_cost": [0.0] * 3},
+        # Its runs that converged, and the mean of what they would have spent at the default limit.
+        "default": {"count": 0, "mean": [0.0] * 3},
         "arms": {},  # {batch size: what `Arm` has}
         # {batch size: [[number of runs, mean log cost at which they were stopped early], ...]}
         "stops": {},
@@ -137,8 +139,8 @@ def new_ledger() -> Ledger:
 def checked(stored: object) -> Ledger:
     """Return a ledger that was stored; raise ValueError if it is none.
 
-    In one of an earlier version, each run counts as whole, and power limits as unknown if it lacks
-    those of each batch size; see `lacks_profile`, too.
+    One that lacks `stops` had no run that was stopped early, and power limits are unknown if it
+    lacks those of each batch size; see `lacks_profile`, too.
     """
     found = _Stored.model_validate(stored)
     if found.before and not found.past:
@@ -165,11 +167,11 @@ def applied(spec: JobSpec, ledger: Ledger, state: State, event: Event) -> Ledger
     amounts = (event.energy_j, event.time_s, event.cost)
     if event.kind == "revived":  # its next end counts all that the trial has spent
         return {**ledger, "spent": _plus(ledger["spent"], amounts, -1.0)}
-    if min(amounts) > 0:
+    if min(amounts) >= LEAST_AMOUNT:
         if event.outcome == "converged":
             ledger = _with_run(spec, ledger, state, event)
         elif event.outcome == "early_stopped":
-            ledger = _with_stopped_run(spec, ledger, event)
+            ledger = _with_stopped_run(ledger, event)
     return {
         **ledger,
         "spent": _plus(ledger["spent"], amounts),
@@ -252,47 +254,50 @@ def _with_run(spec: JobSpec, ledger: Ledger, state: State, event: Event) -> Ledg
     default = ledger["default"]
     step = _plus(at_default_limit(spec, ledger, amounts), default["mean"], -1.0)
     mean = _plus(default["mean"], step, 1 / runs)
-    return {**ledger, "default": {**default, "count": default["count"] + 1, "mean": mean}}
+    return {**ledger, "default": {"count": default["count"] + 1, "mean": mean}}
 
 
-def _with_stopped_run(spec: JobSpec, ledger: Ledger, event: Event) -> Ledger:
+def _with_stopped_run(ledger: Ledger, event: Event) -> Ledger:
     """Add a run that was stopped early, if any of its batch size has converged."""
     key = str(event.choice.batch_size)
     if key not in ledger["arms"]:
         return ledger
-    arm, log_cost = Arm(*ledger["arms"][key]), math.log(event.cost)
+    # Rounded, so that every processor finds the same groups.
+    arm, log_cost = Arm(*ledger["arms"][key]), reproducible(math.log(event.cost))
     fit, _ = fitted(ledger)
     expected = lognormal.mean_above(log_cost, fit.means[key], fit.deviation)
     cusum = _cusum(ledger, fit, key, math.log(expected))
     ledger = {**ledger, "limits": _limits(event), "cusum": cusum}
     arm = arm._replace(limit_w=_mean_limit(ledger, key, arm))
-    stops = ledger["stops"].get(key, [])
-    ledger = {
+    stops = _with_stop(ledger["stops"].get(key, []), log_cost)
+    return {
         **ledger,
         "arms": {**ledger["arms"], key: list(arm)},
-        "stops": {**ledger["stops"], key: _with_stop(stops, log_cost)},
+        "stops": {**ledger["stops"], key: stops},
     }
-    if event.choice.batch_size != spec.default_batch_size:
-        return ledger
-    default, amounts = ledger["default"], (event.energy_j, event.time_s, event.cost)
-    per_cost = [each / event.cost for each in at_default_limit(spec, ledger, amounts)]
-    step = _plus(per_cost, default["stopped_per_cost"], -1.0)
-    mean = _plus(default["stopped_per_cost"], step, 1 / (_number(stops) + 1))
-    return {**ledger, "default": {**default, "stopped_per_cost": mean}}
 
 
 def _with_stop(stops: list[list[float]], log_cost: float) -> list[list[float]]:
     """Add a run to groups of runs by where they were stopped; if there are many, merge the nearest.
 
+    Nearest by cost, not by its logarithm: a run that was stopped soon says little, wherever.
+
     Source: Ben-Haim and Tom-Tov, "A streaming parallel decision tree algorithm", JMLR 11, 2010.
     """
     stops = sorted([*stops, [1, log_cost]], key=itemgetter(1))
-    if len(stops) > MAX_STOPS:
-        gaps = [after[1] - before[1] for before, after in pairwise(stops)]
+    while len(stops) > 1:
+        gaps = [_gap(before, after) for (_, before), (_, after) in pairwise(stops)]
+        if len(stops) <= MAX_STOP_GROUPS and min(gaps) > 0:
+            break
         nearest = gaps.index(min(gaps))
         (a, x), (b, y) = stops[nearest : nearest + 2]
-        stops[nearest : nearest + 2] = [[a + b, (a * x + b * y) / (a + b)]]
+        stops[nearest : nearest + 2] = [[a + b, x + (y - x) * b / (a + b)]]
     return stops
+
+
+def _gap(before: float, after: float) -> float:
+    """By how much two costs differ, given their logarithms; zero if they count as one."""
+    return 0.0 if after - before < SAME_STOP else math.exp(after) - math.exp(before)
 
 
 def _number(stops: list[list[float]]) -> float:

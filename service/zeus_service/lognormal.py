@@ -20,8 +20,8 @@ LARGEST_THRESHOLD = 5.0
 """In standard deviations: values censored farther out are taken to be censored there."""
 LEAST_DEGREES = 2.0
 """Of freedom, of an estimate from values of which many were censored."""
-LARGEST_LOG_RATIO = 50.0
-"""Of a mean to the threshold: costs that differ by more than this are none of runs alike."""
+LARGEST_LOG_RATIO = 60.0
+"""Of `mean_above` to the threshold. Costs that differ by more have nothing in common."""
 _STEPS = 100
 """Largest number of steps of a search; fewer than ten are usual."""
 _PRECISION = 1e-5
@@ -93,10 +93,11 @@ def mean_above(threshold: float, mean: float, deviation: float) -> float:
 def fit(samples: Mapping[str, Sample], squares: float, degrees: float) -> Fit:
     """Fit distributions with one deviation to samples of which values were censored.
 
-    These are the estimates of maximum likelihood, but that the deviation counts the means as
-    estimated, as the usual one of whole values does, which this is if none was censored. The
-    deviation is a fixed point of expectation maximization (Dempster, Laird and Rubin, "Maximum
-    likelihood from incomplete data via the EM algorithm", JRSS B 39, 1977).
+    These are the estimates of maximum likelihood, except that the deviation loses a degree of
+    freedom for each mean; if no value was censored, it is the usual estimate. The deviation is a
+    fixed point of expectation maximization (Dempster, Laird and Rubin, "Maximum likelihood from
+    incomplete data via the EM algorithm", JRSS B 39, 1977). Where thousands of values were censored
+    for each whole one, the search for it may end before it is found.
 
     `degrees` and `sizes` follow from the observed Fisher information. A value that was censored
     counts with the part of it that was seen: one, less the variance of its logarithm above the
@@ -203,11 +204,12 @@ class _Tail(NamedTuple):
 
 
 def _tails(sample: Sample, mean: float, deviation: float) -> list[_Tail]:
+    """The groups of censored values of a sample, if all its values have this distribution."""
     tails = []
     for number, threshold in sample.censored:
         at = min((threshold - mean) / deviation, LARGEST_THRESHOLD)
-        mean_above = _NORMAL.pdf(at) / _NORMAL.cdf(-at)
-        tails.append(_Tail(number, at, mean_above, mean_above * (mean_above - at)))
+        mean_of_tail = _NORMAL.pdf(at) / _NORMAL.cdf(-at)
+        tails.append(_Tail(number, at, mean_of_tail, mean_of_tail * (mean_of_tail - at)))
     return tails
 
 
