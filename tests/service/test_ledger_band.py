@@ -58,8 +58,7 @@ def saved_truly(
         ("ordinary", "zeus", 40, EARLY, 0.98),
         ("noisy", "information_directed", 40, EARLY, 0.98),
         ("noisy", "zeus", 60, EARLY, 0.98),
-        # Too wide: `zeus` stops many of these runs early, whose mean is then less certain than the
-        # sum over all of them.
+        # It holds the truth each time: too wide.
         ("noisy", "zeus", 40, LATE, 1.0),
         ("cheaper", "zeus", 40, LATE, 0.98),
         ("to_and_fro", "zeus", 40, LATE, 0.98),
