@@ -10,7 +10,7 @@ mean 0 and variance 1. So the lowest mean is expected to fall by
 
 as a fraction of the cost of all windows that are left. Z has Student's distribution with 8 degrees
 of freedom rather than the normal one, because variances are estimates, too. One window may be too
-noisy to change the choice where several do, so `_REPEATS` windows at one limit are looked at, too.
+noisy to change the choice where several do, so `REPEATS` windows at one limit are looked at, too.
 
 A window costs what its limit is expected to cost more than the best one, warm-up included, and
 `OVERHEAD`. So there is no knob: the longer the run, the more is measured.
@@ -29,7 +29,7 @@ from zeus_lightning.power.belief import Belief, Floats, believe
 from zeus_lightning.power.proposal import Proposal, Search
 from zeus_lightning.power.selectors import PowerPoint
 
-_REPEATS = np.array([1, 2, 4, 8])
+REPEATS = np.array([1, 2, 4, 8, 16, 32, 64])
 """Numbers of windows at one limit whose value is considered."""
 
 MAX_WINDOWS = 200
@@ -72,8 +72,8 @@ class Information(Search):
             return None
         belief = self._belief(windows)
         best = int(np.argmin(belief.log_cost))
-        left = np.maximum(0, windows_left - _REPEATS)
-        saves = (gains(belief) * (left / _REPEATS)[:, None]).max(axis=0)
+        left = np.maximum(0, windows_left - REPEATS)
+        saves = (gains(belief) * (left / REPEATS)[:, None]).max(axis=0)
         costs = np.expm1(belief.log_cost - belief.log_cost[best]) + OVERHEAD
         if self._is_disputed(windows):
             place = self.limits_w.index(windows[-1].limit_w)
@@ -112,7 +112,7 @@ def gains(belief: Belief) -> Floats:
     found = []
     for place, noise in enumerate(belief.noise):
         row = belief.covariance[place]
-        move = np.outer(1 / np.sqrt(row[place] + noise / _REPEATS), row - row[best])
+        move = np.outer(1 / np.sqrt(row[place] + noise / REPEATS), row - row[best])
         lowest = (mean + move[:, :, None] * _Z).min(axis=1)
         found.append(-(lowest @ _DENSITY))
     return np.transpose(found)

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.power import made_up_loads, recorded_loads, search_load
-from zeus_lightning.power.belief import believe
-from zeus_lightning.power.information import MAX_WINDOWS, Information, gains
+from zeus_lightning.power import information
+from zeus_lightning.power.belief import Belief, believe
+from zeus_lightning.power.information import MAX_WINDOWS, REPEATS, Information, gains
 from zeus_lightning.power.search import power_limits
 from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, ZeusCost
 
@@ -88,6 +89,20 @@ def test_a_longer_run_measures_more_and_no_run_measures_for_ever() -> None:
     assert counts[0] <= 3
     assert counts[0] < counts[1] < counts[2]
     assert search().propose([load(250)] * MAX_WINDOWS, 1e9) is None
+
+
+def test_dozens_of_windows_can_be_worth_it_where_few_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two limits whose costs differ by less than a tenth of the noise."""
+    log_cost, covariance = np.array([0.0, 0.002]), np.diag([0.004**2, 0.004**2])
+    any_w, noise = np.full(2, 100.0), np.full(2, 0.05**2)
+    belief = Belief((100, 125), any_w, any_w, log_cost, covariance, noise)
+    monkeypatch.setattr(Information, "_belief", lambda *_: belief)
+    searching = Information((100, 125), COST)
+    assert searching.propose([PowerPoint(100, 100.0, 1.0)], 4000) is not None
+    monkeypatch.setattr(information, "REPEATS", REPEATS[REPEATS < 10])
+    assert searching.propose([PowerPoint(100, 100.0, 1.0)], 4000) is None
 
 
 def test_every_window_but_of_the_best_limit_is_expected_to_save_more_than_it_costs() -> None:
