@@ -4,7 +4,7 @@
 that were stopped early, each with what it would have spent in all: the mean of a log-normal
 distribution above the cost at which it was stopped. Without the runs that were stopped the
 expectation would be too low. Joules and seconds follow from that cost by their ratio to the cost in
-the runs that converged: the ratio in a run that was stopped soon says nothing.
+the runs that converged: the ratio in a run that was stopped early on says nothing.
 Its error follows from Student's t distribution of the logarithm, and a run that was stopped early
 counts there with the part of it that was seen; see `lognormal.fit`. What a run would have spent is
 estimated after each further run, not once when it is stopped: the noise is little known then, and
@@ -53,8 +53,9 @@ Ledger = dict[str, Any]
 Amounts = tuple[float, float, float]
 """Joules, seconds and cost."""
 
-Log = Annotated[float, Field(ge=-300, le=300)]
-"""The logarithm of an amount. The ratio of two such amounts is finite."""
+LARGEST_LOG = 300.0
+"""Of an amount, in either direction: the ratio of two such amounts is finite."""
+Log = Annotated[float, Field(ge=-LARGEST_LOG, le=LARGEST_LOG)]
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -117,7 +118,7 @@ def expectation(spec: JobSpec, ledger: Ledger, state: State) -> Expectation | No
         state: The policy's state, with the belief about the default.
     """
     if (default := str(spec.default_batch_size)) in ledger["arms"]:
-        return _of_runs(spec, ledger, default)
+        return _of_runs(ledger, default)
     carried = _carried(spec, ledger)
     return carried or _with_era_before(ledger, _of_belief(spec, ledger, state))
 
@@ -145,12 +146,12 @@ def arms_fitted(ledger: Ledger) -> dict[str, Arm]:
     for batch_size, values in ledger["arms"].items():
         arm = Arm(*values)
         more = fit.means[batch_size] - arm.log_cost
-        logs = as_amounts(log + more for log in arm.logs)
+        logs = as_amounts(min(log + more, LARGEST_LOG) for log in arm.logs)
         arms[batch_size] = Arm(fit.sizes[batch_size], *logs, arm.limit_w)
     return arms
 
 
-def _of_runs(spec: JobSpec, ledger: Ledger, default: str) -> Expectation:
+def _of_runs(ledger: Ledger, default: str) -> Expectation:
     """From runs of the default, of which at least one has converged."""
     arm, stops = Arm(*ledger["arms"][default]), ledger["stops"].get(default, ())
     fit, deviations = fitted(ledger)
@@ -158,12 +159,9 @@ def _of_runs(spec: JobSpec, ledger: Ledger, default: str) -> Expectation:
         number * lognormal.mean_above(log_cost, fit.means[default], fit.deviation)
         for number, log_cost in stops
     )
-    of_stopped = _with_ratios_of(arm, cost_of_stopped, spec, ledger)
+    worth = arm.runs + cost_of_stopped / ledger["default"]["cost"]  # in runs that converged
     runs = arm.runs + sum(number for number, _ in stops)
-    mean = [
-        (arm.runs * whole + stopped) / runs
-        for whole, stopped in zip(ledger["default"]["mean"], of_stopped, strict=True)
-    ]
+    mean = [worth / runs * each for each in ledger["default"]["mean"]]
     root = math.sqrt(fit.sizes[default])
     relative = [lognormal.error(each / root, fit.degrees) for each in deviations]
     error = [each * part for each, part in zip(mean, relative, strict=True)]
@@ -181,7 +179,9 @@ def _of_belief(spec: JobSpec, ledger: Ledger, state: State) -> Expectation | Non
     octaves = {size: _octaves(spec, size) for size in ledger["arms"]}
     nearest = min(octaves, key=lambda size: (octaves[size], int(size)))
     near = Arm(*ledger["arms"][nearest])
-    energy, time, cost = _with_ratios_of(near, arm.mean, spec, ledger)
+    energy = arm.mean * math.exp(near.log_energy - near.log_cost)
+    time = arm.mean * math.exp(near.log_time - near.log_cost)
+    energy, time, cost = at_default_limit(spec, ledger, (energy, time, arm.mean))
     of_cost = lognormal.Z * arm.spread / arm.mean
     of_ratio = math.hypot(of_cost, lognormal.Z * RATIO_NOISE * octaves[nearest])
     return Expectation(
@@ -189,16 +189,6 @@ def _of_belief(spec: JobSpec, ledger: Ledger, state: State) -> Expectation | Non
         (energy * min(1.0, of_ratio), time * min(1.0, of_ratio), cost * min(1.0, of_cost)),
         "belief",
     )
-
-
-def _with_ratios_of(arm: Arm, cost: float, spec: JobSpec, ledger: Ledger) -> Amounts:
-    """A cost, and joules and seconds by their ratios to it in a batch size's runs that converged.
-
-    They are what would have been spent at the default limit.
-    """
-    energy = cost * math.exp(arm.log_energy - arm.log_cost)
-    time = cost * math.exp(arm.log_time - arm.log_cost)
-    return at_default_limit(spec, ledger, (energy, time, cost))
 
 
 def _carried(spec: JobSpec, ledger: Ledger) -> Expectation | None:

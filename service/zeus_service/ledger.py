@@ -66,9 +66,9 @@ MAX_ERAS = 16
 MAX_STOP_GROUPS = 8
 """Largest number of groups of a batch size's runs that were stopped early, by where."""
 SAME_STOP = 0.01
-"""Log costs that differ by less are of one group."""
+"""Log costs that differ by less are merged."""
 LEAST_AMOUNT = 1e-9
-"""In joules, seconds or cost. A meter that counts less in a run does not count."""
+"""Of joules, seconds and cost: a run that spent less of one is left out of the expectation."""
 _NO_RUNS = Arm(0, 0.0, 0.0, 0.0)
 """Of a batch size that `arms` of `new_ledger` lacks."""
 
@@ -80,6 +80,7 @@ _Numbers = tuple[_Number, _Number, _Number]
 class _Default(BaseModel):
     count: int
     mean: _Numbers
+    cost: _Number | None = None
 
 
 class _Era(BaseModel):
@@ -121,8 +122,9 @@ def new_ledger() -> Ledger:
     return {
         "recurrences": 0,  # of this era, as all but `squares` and what follows
         "spent": [0.0] * 3,
-        # Its runs that converged, and the mean of what they would have spent at the default limit.
-        "default": {"count": 0, "mean": [0.0] * 3},
+        # Its runs that converged, the mean of what each would have spent at the default limit, and
+        # their mean cost as it was.
+        "default": {"count": 0, "mean": [0.0] * 3, "cost": 0.0},
         "arms": {},  # {batch size: what `Arm` has}
         # {batch size: [[number of runs, mean log cost at which they were stopped early], ...]}
         "stops": {},
@@ -139,12 +141,14 @@ def new_ledger() -> Ledger:
 def checked(stored: object) -> Ledger:
     """Return a ledger that was stored; raise ValueError if it is none.
 
-    One that lacks `stops` had no run that was stopped early, and power limits are unknown if it
-    lacks those of each batch size; see `lacks_profile`, too.
+    In one that lacks `stops`, runs that were stopped early do not count. Power limits are unknown
+    if it lacks those of each batch size; see `lacks_profile`, too.
     """
     found = _Stored.model_validate(stored)
     if found.before and not found.past:
         raise ValueError("there are batch sizes of an era before, but no such era")
+    if found.default.cost is None:
+        found.default.cost = found.default.mean[2]
     return found.model_dump(mode="json")
 
 
@@ -254,7 +258,8 @@ def _with_run(spec: JobSpec, ledger: Ledger, state: State, event: Event) -> Ledg
     default = ledger["default"]
     step = _plus(at_default_limit(spec, ledger, amounts), default["mean"], -1.0)
     mean = _plus(default["mean"], step, 1 / runs)
-    return {**ledger, "default": {"count": default["count"] + 1, "mean": mean}}
+    cost = default["cost"] + (event.cost - default["cost"]) / runs
+    return {**ledger, "default": {"count": default["count"] + 1, "mean": mean, "cost": cost}}
 
 
 def _with_stopped_run(ledger: Ledger, event: Event) -> Ledger:
@@ -280,7 +285,8 @@ def _with_stopped_run(ledger: Ledger, event: Event) -> Ledger:
 def _with_stop(stops: list[list[float]], log_cost: float) -> list[list[float]]:
     """Add a run to groups of runs by where they were stopped; if there are many, merge the nearest.
 
-    Nearest by cost, not by its logarithm: a run that was stopped soon says little, wherever.
+    Nearest by cost, not by its logarithm: where exactly a run was stopped matters little if that
+    was early on.
 
     Source: Ben-Haim and Tom-Tov, "A streaming parallel decision tree algorithm", JMLR 11, 2010.
     """

@@ -21,7 +21,7 @@ LARGEST_THRESHOLD = 5.0
 LEAST_DEGREES = 2.0
 """Of freedom, of an estimate from values of which many were censored."""
 LARGEST_LOG_RATIO = 60.0
-"""Of `mean_above` to the threshold. Costs that differ by more have nothing in common."""
+"""Bounds `mean_above` over the threshold: costs that differ by more have nothing in common."""
 _STEPS = 100
 """Largest number of steps of a search; fewer than ten are usual."""
 _PRECISION = 1e-5

@@ -9,6 +9,8 @@ import numpy as np
 from zeus_service.messages import PowerPoint, Report, Trial
 
 MAX_POINTS = 32
+LARGEST_RATIO = 1000.0
+"""Between two limits, of energy or time: a profile with a larger one is of no GPU."""
 
 
 def of_run(trial: Trial, report: Report) -> tuple[float | None, float | None]:
@@ -44,11 +46,14 @@ def ratio(
         limits_w: The limit in force and the default one.
 
     Returns:
-        None without points or limits.
+        None without points or limits, or if one of them is larger than `LARGEST_RATIO`, or its
+        inverse is.
     """
     if not points or limits_w is None:
         return None
     watts, *amounts = zip(*points, strict=True)
-    at = [np.interp(limits_w, watts, column) for column in amounts]
-    energy, time = (float(default / in_force) for in_force, default in at)
+    at = [np.interp(limits_w, watts, column).tolist() for column in amounts]
+    if any(max(both) > LARGEST_RATIO * min(both) for both in at):
+        return None
+    energy, time = (default / in_force for in_force, default in at)
     return energy, time

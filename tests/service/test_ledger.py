@@ -318,6 +318,48 @@ def test_a_run_below_the_default_power_limit_counts_with_what_it_would_have_spen
     assert expectation.power_ratio(job.ledger) == pytest.approx((30 / 25, 0.21 / 0.24))
 
 
+def with_stopped_runs(limit_w: float) -> Job:
+    """A job whose default has run at a power limit, and was stopped early there."""
+    job = Job(spec(eta_knob=0.5, max_power_w=300.0, policy="default"))
+    job.ledger = ledger.with_power_profile(job.spec, job.ledger, profile())
+    for energy_j in (1190.0, 1210.0):
+        job.run(32, energy_j, 8.4, limits_w=(limit_w, 300.0))
+    for _ in range(3):
+        job.run(32, 1200.0, 8.4, "early_stopped", limits_w=(limit_w, 300.0))
+    return job
+
+
+@pytest.mark.parametrize(("limit_w", "factors"), [(300.0, (1.0, 1.0)), (200.0, (1.2, 0.875))])
+def test_a_run_of_another_batch_size_does_not_change_the_limits_of_those_of_the_default(
+    limit_w: float, factors: tuple[float, float]
+) -> None:
+    job, (energy_j, time_s, _) = with_stopped_runs(limit_w), with_stopped_runs(300.0).expected.mean
+    before = job.expected
+    assert before.mean[:2] == pytest.approx((energy_j * factors[0], time_s * factors[1]))
+    assert before.mean[2] == pytest.approx(job.spec.cost(*before.mean[:2]))
+    job.run(64, 700.0, 6.0, limits_w=(100.0, 300.0))
+    assert job.expected.mean == before.mean
+
+
+def test_an_era_that_ends_at_another_limit_keeps_the_expected_joules_per_second() -> None:
+    job = with_stopped_runs(300.0)
+    energy_j, time_s, _ = job.expected.mean
+    for _ in range(4):
+        job.run(64, 700.0, 6.0, limits_w=(300.0, 300.0))
+    while not job.ledger["past"]:
+        job.run(64, 1400.0, 12.0, limits_w=(100.0, 300.0))
+    energy_then_j, time_then_s, _ = job.ledger["past"][0]["expected"]
+    assert energy_then_j / time_then_s == pytest.approx(energy_j / time_s)
+
+
+def test_a_profile_that_is_of_no_gpu_changes_nothing() -> None:
+    job = Job(spec(policy="default"))
+    points = [[100.0, 5e-324, 0.3], [300.0, 1e15, 0.2]]
+    job.ledger = {**job.ledger, "profile": points}
+    job.run(32, 1000.0, 10.0, limits_w=(100.0, 300.0))
+    assert job.expected.mean[:2] == (1000.0, 10.0)
+
+
 @pytest.mark.parametrize("limits_w", [(300.0, 300.0), (None, None)])
 def test_a_profile_credits_nothing_to_runs_at_the_default_limit_or_at_an_unknown_one(
     limits_w: tuple[float, float] | tuple[None, None],
@@ -364,7 +406,7 @@ def test_in_a_ledger_from_before_stopped_runs_were_counted_each_is_whole() -> No
     for energy_j in (90.0, 110.0):
         job.run(32, energy_j, 10.0)
     was = {name: part for name, part in job.ledger.items() if name != "stops"}
-    default = {name: was["default"][name] for name in ("count", "mean")}
+    default = {"count": 2, "mean": was["default"]["mean"], "stopped_per_cost": [1.0, 0.1, 1.0]}
     assert ledger.checked({**was, "default": default}) == job.ledger
 
 
@@ -374,6 +416,16 @@ def test_stopped_runs_that_no_reports_can_have_made_are_damage(stop: list[float]
     job.run(32, 90.0, 10.0)
     with pytest.raises(ValueError, match=r"stops\.32"):
         ledger.checked({**job.ledger, "stops": {"32": [stop]}})
+
+
+def test_the_ledger_of_runs_with_nothing_in_common_can_be_read_again() -> None:
+    job = Job()
+    job.run(32, 1e-9, MAX_AMOUNT)
+    for _ in range(1000):
+        job.run(32, MAX_AMOUNT, MAX_AMOUNT, "early_stopped")
+    job.run(64, 1.0, 1.0)
+    assert job.ledger["before"]
+    assert ledger.checked(job.ledger) == job.ledger
 
 
 def test_a_meter_that_counts_nothing_gives_no_expectation() -> None:

@@ -52,29 +52,36 @@ def saved_truly(
 
 
 @pytest.mark.parametrize(
-    ("kind", "policy", "jobs", "asked_after", "most"),
+    ("kind", "policy", "asked_after"),
     [
-        ("ordinary", "information_directed", 40, EARLY, 0.98),
-        ("ordinary", "zeus", 40, EARLY, 0.98),
-        ("noisy", "information_directed", 40, EARLY, 0.98),
-        ("noisy", "zeus", 60, EARLY, 0.98),
-        # It holds the truth each time: too wide.
-        ("noisy", "zeus", 40, LATE, 1.0),
-        ("cheaper", "zeus", 40, LATE, 0.98),
-        ("to_and_fro", "zeus", 40, LATE, 0.98),
+        ("ordinary", "information_directed", EARLY),
+        ("ordinary", "zeus", EARLY),
+        ("noisy", "information_directed", EARLY),
+        ("noisy", "zeus", EARLY),
+        ("cheaper", "zeus", LATE),
+        ("to_and_fro", "zeus", LATE),
     ],
 )
 def test_the_band_holds_the_truth_90_to_98_times_in_100(
-    kind: str, policy: str, jobs: int, asked_after: Sequence[int], most: float
+    kind: str, policy: str, asked_after: Sequence[int]
 ) -> None:
-    held = [
+    held = held_by_the_band(kind, policy, asked_after)
+    assert 0.90 <= sum(held) / len(held) <= 0.98
+
+
+def test_after_hundreds_of_noisy_runs_with_zeus_the_band_holds_the_truth_even_more_often() -> None:
+    held = held_by_the_band("noisy", "zeus", LATE)
+    assert sum(held) / len(held) >= 0.95
+
+
+def held_by_the_band(kind: str, policy: str, asked_after: Sequence[int]) -> list[bool]:
+    """Whether the band holds the truth, for each of 40 jobs, time and quantity."""
+    return [
         abs(mean - true) <= error
-        for seed in SEEDS[:jobs]
+        for seed in SEEDS[:40]
         for job, truth in saved_truly(family.case(kind, seed).workload, policy, seed, asked_after)
         for mean, error, true in zip(job.saved.mean, job.saved.error, truth, strict=True)
     ]
-    assert len(held) == 3 * len(asked_after) * jobs
-    assert 0.90 <= sum(held) / len(held) <= most
 
 
 def test_a_job_that_always_takes_its_default_has_saved_nothing_within_its_band() -> None:
