@@ -117,7 +117,8 @@ def expectation(spec: JobSpec, ledger: Ledger, state: State) -> Expectation | No
         ledger: Its ledger.
         state: The policy's state, with the belief about the default.
     """
-    if (default := str(spec.default_batch_size)) in ledger["arms"]:
+    default = str(spec.default_batch_size)
+    if ledger["default"]["count"] and default in ledger["arms"]:
         return _of_runs(ledger, default)
     carried = _carried(spec, ledger)
     return carried or _with_era_before(ledger, _of_belief(spec, ledger, state))

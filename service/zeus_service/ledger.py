@@ -141,14 +141,17 @@ def new_ledger() -> Ledger:
 def checked(stored: object) -> Ledger:
     """Return a ledger that was stored; raise ValueError if it is none.
 
-    In one that lacks `stops`, runs that were stopped early do not count. Power limits are unknown
-    if it lacks those of each batch size; see `lacks_profile`, too.
+    In one that lacks `stops`, a run that was stopped early counts as one that converged, with what
+    it was expected to spend when it was stopped. Power limits are unknown if it lacks those of each
+    batch size; see `lacks_profile`, too.
     """
     found = _Stored.model_validate(stored)
     if found.before and not found.past:
         raise ValueError("there are batch sizes of an era before, but no such era")
     if found.default.cost is None:
         found.default.cost = found.default.mean[2]
+    if found.default.count and found.default.cost < LEAST_AMOUNT:
+        raise ValueError("the default has converged without a cost")
     return found.model_dump(mode="json")
 
 
