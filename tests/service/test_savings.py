@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from service.jobs import spec_json
-from service.test_ledger import profile
+from service.test_ledger_power_limits import profile
 from sqlalchemy import select, update
 from zeus_service import maintenance, optimizer, savings
 from zeus_service.messages import Report, Savings, TrialEnd

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from service.jobs import spec
-from service.test_ledger import profile
+from service.test_ledger_power_limits import profile
 from zeus_service.messages import (
     Estimate,
     Job,
