@@ -228,7 +228,12 @@ def _fit(
     off = mean - curves[:, at]
     solved = off @ inverse
     log -= np.linalg.slogdet(covariance)[1] + (off * solved).sum(axis=1)
-    return _Fit(log / 2, curves + solved @ prior[at], prior - prior[:, at] @ inverse @ prior[at])
+    # In Joseph's form, which rounding cannot make negative: the prior of T0 is wide.
+    gain = prior[:, at] @ inverse
+    left = np.eye(limits)
+    left[:, at] -= gain
+    posterior = left @ prior @ left.T + gain / weight @ gain.T
+    return _Fit(log / 2, curves + solved @ prior[at], posterior)
 
 
 def _lower_side(off: Floats, weights: Floats, best: int) -> Floats:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.power import made_up_loads, recorded_loads, search_load
-from zeus_lightning.power import information
+from zeus_lightning.power import belief, information
 from zeus_lightning.power.belief import Belief, believe
 from zeus_lightning.power.information import MAX_WINDOWS, REPEATS, Information, gains
 from zeus_lightning.power.search import power_limits
@@ -236,3 +236,19 @@ def test_on_made_up_loads_a_run_costs_less_than_with_a_sweep(noise: float, eta: 
         for name in ("information", "sweep")
     }
     assert excess["information"] <= excess["sweep"]
+
+
+def test_rounding_takes_no_variance_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two limits that are equal, windows alternate; 90 of them leave little variance."""
+    limits_w = tuple(sorted(power_limits(200, 700, 25)))
+    order = [700, 550, 600, 475, 300, 225, *([675, 650] * 45)]
+    windows = [PowerPoint(limit_w, 265.0, 1.0) for limit_w in order]
+
+    def covariance() -> belief.Floats:
+        return believe(limits_w, windows, lambda point: point.time_s).covariance
+
+    expected = covariance()
+    assert np.linalg.eigvalsh(expected).min() > 0
+    # That nothing is known of the time of a batch is a prior ten times as wide, too.
+    monkeypatch.setattr(belief, "_FLAT", 100.0)
+    assert covariance() == pytest.approx(expected, rel=0.01, abs=1e-8)
