@@ -11,6 +11,8 @@ mean 0 and variance 1. So the lowest mean is expected to fall by
 as a fraction of the cost of all windows that are left. Z has Student's distribution with 8 degrees
 of freedom rather than the normal one, because variances are estimates, too. One window may be too
 noisy to change the choice where several do, so `REPEATS` windows at one limit are looked at, too.
+A limit that has not been measured may be cheaper than any curve says: its gain has `WRONG` times the
+one that it would have if it deviated from the belief by `SURPRISE`.
 
 A window costs what its limit is expected to cost more than the best one, warm-up included, and
 `OVERHEAD`. So there is no knob: the longer the run, the more is measured.
@@ -37,6 +39,12 @@ MAX_WINDOWS = 200
 
 DISPUTE = 3.0
 """How many standard deviations two windows of a limit may differ."""
+
+WRONG = 0.05
+"""Probability that the belief says nothing of a limit that has not been measured."""
+
+SURPRISE = 0.05
+"""Standard deviation of its log cost from the one expected, then."""
 
 OVERHEAD = 0.005
 """What every window costs besides: two synchronizations and the search, in windows."""
@@ -73,11 +81,16 @@ class Information(Search):
         belief = self._belief(windows)
         best = int(np.argmin(belief.log_cost))
         left = np.maximum(0, windows_left - REPEATS)
-        saves = (gains(belief) * (left / REPEATS)[:, None]).max(axis=0)
-        costs = np.expm1(belief.log_cost - belief.log_cost[best]) + OVERHEAD
+        measured = {window.limit_w for window in windows}
+        above = belief.log_cost - belief.log_cost[best]
+        gain = gains(belief)
+        known = measured | {point.limit_w for point in self.similar}
+        gain[0] += WRONG * surprises(above) * [limit_w not in known for limit_w in self.limits_w]
+        saves = (gain * (left / REPEATS)[:, None]).max(axis=0)
+        costs = np.expm1(above) + OVERHEAD
         if self._is_disputed(windows):
             place = self.limits_w.index(windows[-1].limit_w)
-        elif self.limits_w[best] in {window.limit_w for window in windows}:
+        elif self.limits_w[best] in measured:
             place = int(np.argmax(saves - costs))
             if saves[place] <= costs[place]:
                 return None
@@ -116,3 +129,13 @@ def gains(belief: Belief) -> Floats:
         lowest = (mean + move[:, :, None] * _Z).min(axis=1)
         found.append(-(lowest @ _DENSITY))
     return np.transpose(found)
+
+
+def surprises(above: Floats) -> Floats:
+    """Return by how much costs are expected to be lower than the best one's if they surprise.
+
+    Args:
+        above: (limits,), how much higher their logarithms are expected to be.
+    """
+    lower: Floats = np.maximum(0, SURPRISE * _Z - above[:, None]) @ _DENSITY
+    return lower
