@@ -26,9 +26,11 @@ def in_forked_child(function: Callable[[], object]) -> None:
         finally:
             os._exit(0)
     os.close(sender)
-    with os.fdopen(receiver, "rb") as pipe:
-        error: Exception | None = pickle.load(pipe)
-    os.waitpid(pid, 0)
+    try:
+        with os.fdopen(receiver, "rb") as pipe:
+            error: Exception | None = pickle.load(pipe)
+    finally:
+        os.waitpid(pid, 0)  # a child that is killed closes its pipe before it is gone
     if error is not None:
         raise error
 
