@@ -11,8 +11,9 @@ mean 0 and variance 1. So the lowest mean is expected to fall by
 as a fraction of the cost of all windows that are left. Z has Student's distribution with 8 degrees
 of freedom rather than the normal one, because variances are estimates, too. One window may be too
 noisy to change the choice where several do, so `REPEATS` windows at one limit are looked at, too.
-A limit that has not been measured may be cheaper than any curve says: its gain has `WRONG` times the
-one that it would have if it deviated from the belief by `SURPRISE`.
+The belief may be wrong about a single limit. So one that has been measured less than twice gains
+`WRONG` times what it would without the belief: by deviating from it by `SURPRISE` if it has not been
+measured, here or of a similar load, otherwise by what its window alone says.
 
 A window costs what its limit is expected to cost more than the best one, warm-up included, and
 `OVERHEAD`. So there is no knob: the longer the run, the more is measured.
@@ -24,6 +25,7 @@ them was disturbed: the limit is measured once more, whatever that is worth.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
@@ -41,10 +43,10 @@ DISPUTE = 3.0
 """How many standard deviations two windows of a limit may differ."""
 
 WRONG = 0.05
-"""Probability that the belief says nothing of a limit that has not been measured."""
+"""Probability that the belief says nothing of a limit."""
 
 SURPRISE = 0.05
-"""Standard deviation of its log cost from the one expected, then."""
+"""Standard deviation of the log cost from the one expected, then."""
 
 OVERHEAD = 0.005
 """What every window costs besides: two synchronizations and the search, in windows."""
@@ -81,16 +83,13 @@ class Information(Search):
         belief = self._belief(windows)
         best = int(np.argmin(belief.log_cost))
         left = np.maximum(0, windows_left - REPEATS)
-        measured = {window.limit_w for window in windows}
-        above = belief.log_cost - belief.log_cost[best]
         gain = gains(belief)
-        known = measured | {point.limit_w for point in self.similar}
-        gain[0] += WRONG * surprises(above) * [limit_w not in known for limit_w in self.limits_w]
+        gain[0] += WRONG * self._surprises(windows, belief)
         saves = (gain * (left / REPEATS)[:, None]).max(axis=0)
-        costs = np.expm1(above) + OVERHEAD
+        costs = np.expm1(belief.log_cost - belief.log_cost[best]) + OVERHEAD
         if self._is_disputed(windows):
             place = self.limits_w.index(windows[-1].limit_w)
-        elif self.limits_w[best] in measured:
+        elif self.limits_w[best] in {window.limit_w for window in windows}:
             place = int(np.argmax(saves - costs))
             if saves[place] <= costs[place]:
                 return None
@@ -103,6 +102,28 @@ class Information(Search):
         belief = self._belief(windows)
         measured = dict.fromkeys(window.limit_w for window in windows)
         return tuple(belief.point(limit_w) for limit_w in measured)
+
+    def _surprises(self, windows: Sequence[PowerPoint], belief: Belief) -> Floats:
+        """Return by how much each limit's cost is expected to be below the best one's: (limits,).
+
+        Without the belief: see the module's docstring.
+        """
+        measured: list[list[float]] = [[] for _ in self.limits_w]
+        for window in windows:
+            measured[self.limits_w.index(window.limit_w)].append(math.log(self.cost(window)))
+        similar = {point.limit_w for point in self.similar}
+        best = int(np.argmin(belief.log_cost))
+        below = np.zeros(len(self.limits_w))
+        for place, limit_w in enumerate(self.limits_w):
+            if not measured[place] and limit_w not in similar:
+                mean, spread = belief.log_cost[best] - belief.log_cost[place], SURPRISE
+            elif len(measured[place]) == 1 and measured[best] and place != best:
+                mean = fmean(measured[best]) - measured[place][0]
+                spread = math.sqrt(2 * belief.noise[place])
+            else:
+                continue
+            below[place] = np.maximum(0, mean + spread * _Z) @ _DENSITY
+        return below
 
     def _is_disputed(self, windows: Sequence[PowerPoint]) -> bool:
         """Whether the last window is its limit's second, and contradicts the first."""
@@ -129,13 +150,3 @@ def gains(belief: Belief) -> Floats:
         lowest = (mean + move[:, :, None] * _Z).min(axis=1)
         found.append(-(lowest @ _DENSITY))
     return np.transpose(found)
-
-
-def surprises(above: Floats) -> Floats:
-    """Return by how much costs are expected to be lower than the best one's if they surprise.
-
-    Args:
-        above: (limits,), how much higher their logarithms are expected to be.
-    """
-    lower: Floats = np.maximum(0, SURPRISE * _Z - above[:, None]) @ _DENSITY
-    return lower

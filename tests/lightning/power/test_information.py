@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -100,7 +101,7 @@ def test_dozens_of_windows_can_be_worth_it_where_few_are_not(
     belief = Belief((100, 125), any_w, any_w, log_cost, covariance, noise)
     monkeypatch.setattr(Information, "_belief", lambda *_: belief)
     searching = Information((100, 125), COST)
-    windows = [PowerPoint(limit_w, 100.0, 1.0) for limit_w in (100, 125)]
+    windows = [PowerPoint(limit_w, 100.0, 1.0) for limit_w in (100, 125)] * 2
     assert searching.propose(windows, 4000) is not None
     monkeypatch.setattr(information, "REPEATS", REPEATS[REPEATS < 10])
     assert searching.propose(windows, 4000) is None
@@ -197,7 +198,7 @@ def test_a_similar_load_spares_windows_and_one_that_misleads_does_not_bind() -> 
     wrong = [light(limit_w) for limit_w in LIMITS]
     counts = []
     for similar in ((), right, wrong):
-        windows = measure(search(similar), 200, lambda _, limit_w: load(limit_w))
+        windows = measure(search(similar), 100, lambda _, limit_w: load(limit_w))
         counts.append(sum(COST(window) / COST(load(150)) - 1 for window in windows))
         assert COST(load(choice(search(similar), windows))) <= 1.003 * COST(load(150))
     assert counts[1] < counts[0]
@@ -216,6 +217,15 @@ def test_a_long_run_finds_a_limit_that_is_cheaper_than_any_curve_says(odd_w: int
     searching = search()
     windows = measure(searching, 5000, takes)
     assert choice(searching, windows) == min(LIMITS, key=lambda limit_w: COST(takes(0, limit_w)))
+
+
+def test_limits_that_came_first_and_look_cheap_are_measured_again() -> None:
+    """The two cheapest ones of 21 are usually the first; a cold GPU would explain that, too."""
+    (cheap,) = made_up_loads((200, 700), 1)
+    for number in range(8):
+        again = replace(cheap, name=f"{cheap.name}, with noise {number}")
+        outcome = search_load(again, "information", 500, noise=0.005, eta=1.0)
+        assert outcome.regret < 0.01
 
 
 # What whole runs cost
