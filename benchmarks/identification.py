@@ -1,14 +1,14 @@
 """How many jobs any policy must leave stuck: `python benchmarks/identification.py`.
 
-A job of the wide family is stuck if its last 50 of 500 recurrences are more than 3 % dearer than the
-best batch size (`family_runs.py`). The 450 before them say which one that is. Here, runs of every
-batch size are free: no regret, no failures, no stops, and which batch sizes converge is known. Then
-the batch size of the lowest mean log cost is chosen, or that of the lowest expected cost by the
-policy's belief.
+A job of the wide family is stuck if its last 50 of 500 recurrences are more than 3 % dearer than
+the best batch size (`family_runs.py`). The 450 before them say which one that is. Here, runs of
+every batch size are free: no regret, no failures, no stops, and which batch sizes converge is
+known. Then the batch size of the lowest mean log cost is chosen, or that of the lowest expected
+cost by the policy's belief.
 
-A policy has 450 runs for all batch sizes together, so it compares two with at most 225 each. With as
-many of *every* batch size, it would be stuck in the share of jobs that this prints. Kinds that change
-are left out, and heavy tails, where the mean of the logarithms is not the best statistic.
+A policy has 450 runs for all batch sizes together, so it compares two with at most 225 each. With
+as many of *every* batch size, it would be stuck in the share of jobs that this prints. Kinds that
+change are left out, and heavy tails, where the mean of the logarithms is not the best statistic.
 """
 
 from __future__ import annotations

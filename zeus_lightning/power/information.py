@@ -12,8 +12,8 @@ as a fraction of the cost of all windows that are left. Z has Student's distribu
 of freedom rather than the normal one, because variances are estimates, too. One window may be too
 noisy to change the choice where several do, so `REPEATS` windows at one limit are looked at, too.
 The belief may be wrong about a single limit. So one that has been measured less than twice gains
-`WRONG` times what it would without the belief: by deviating from it by `SURPRISE` if it has not been
-measured, here or of a similar load, otherwise by what its window alone says.
+`WRONG` times what it would without the belief: by what its only window says, or, if neither this
+load nor a similar one was measured at it, by deviating from the belief by `SURPRISE`.
 
 A window costs what its limit is expected to cost more than the best one, warm-up included, and
 `OVERHEAD`. So there is no knob: the longer the run, the more is measured.
