@@ -11,9 +11,9 @@ mean 0 and variance 1. So the lowest mean is expected to fall by
 as a fraction of the cost of all windows that are left. Z has Student's distribution with 8 degrees
 of freedom rather than the normal one, because variances are estimates, too. One window may be too
 noisy to change the choice where several do, so `REPEATS` windows at one limit are looked at, too.
-The belief may be wrong about a single limit. So one that has been measured less than twice gains
-`WRONG` times what it would without the belief: by what its only window says, or, if neither this
-load nor a similar one was measured at it, by deviating from the belief by `SURPRISE`.
+The belief may be wrong about a single limit, with probability `WRONG`. Then the limit's cost is what
+its only window says; or, if no limit near it was measured, here or of a similar load, the cost
+deviates from the expected one by `SURPRISE`.
 
 A window costs what its limit is expected to cost more than the best one, warm-up included, and
 `OVERHEAD`. So there is no knob: the longer the run, the more is measured.
@@ -43,10 +43,13 @@ DISPUTE = 3.0
 """How many standard deviations two windows of a limit may differ."""
 
 WRONG = 0.05
-"""Probability that the belief says nothing of a limit."""
+"""Probability that the belief is wrong about a limit."""
 
 SURPRISE = 0.05
-"""Standard deviation of the log cost from the one expected, then."""
+"""Standard deviation of a limit's log cost around the expected one if the belief is wrong."""
+
+NEAR = 1 / 24
+"""Measured limits that are closer than this share of the range leave no room for a surprise."""
 
 OVERHEAD = 0.005
 """What every window costs besides: two synchronizations and the search, in windows."""
@@ -104,26 +107,29 @@ class Information(Search):
         return tuple(belief.point(limit_w) for limit_w in measured)
 
     def _surprises(self, windows: Sequence[PowerPoint], belief: Belief) -> Floats:
-        """Return by how much each limit's cost is expected to be below the best one's: (limits,).
+        """Return how much lower than the best cost each limit's is expected to be: (limits,).
 
-        Without the belief: see the module's docstring.
+        That is, if the belief is wrong about it; as a fraction.
         """
         measured: list[list[float]] = [[] for _ in self.limits_w]
         for window in windows:
             measured[self.limits_w.index(window.limit_w)].append(math.log(self.cost(window)))
-        similar = {point.limit_w for point in self.similar}
+        near_w = NEAR * (self.limits_w[-1] - self.limits_w[0])
+        known_w = {point.limit_w for point in (*windows, *self.similar)}
         best = int(np.argmin(belief.log_cost))
-        below = np.zeros(len(self.limits_w))
+        lower = np.zeros(len(self.limits_w))
         for place, limit_w in enumerate(self.limits_w):
-            if not measured[place] and limit_w not in similar:
-                mean, spread = belief.log_cost[best] - belief.log_cost[place], SURPRISE
-            elif len(measured[place]) == 1 and measured[best] and place != best:
+            if place == best:
+                continue
+            if len(measured[place]) == 1 and measured[best]:
                 mean = fmean(measured[best]) - measured[place][0]
                 spread = math.sqrt(2 * belief.noise[place])
+            elif all(abs(limit_w - other_w) >= max(near_w, 1) for other_w in known_w):
+                mean, spread = belief.log_cost[best] - belief.log_cost[place], SURPRISE
             else:
                 continue
-            below[place] = np.maximum(0, mean + spread * _Z) @ _DENSITY
-        return below
+            lower[place] = np.maximum(0, mean + spread * _Z) @ _DENSITY
+        return lower
 
     def _is_disputed(self, windows: Sequence[PowerPoint]) -> bool:
         """Whether the last window is its limit's second, and contradicts the first."""
@@ -146,7 +152,8 @@ def gains(belief: Belief) -> Floats:
     found = []
     for place, noise in enumerate(belief.noise):
         row = belief.covariance[place]
-        move = np.outer(1 / np.sqrt(row[place] + noise / REPEATS), row - row[best])
+        variance = row[place] + noise / REPEATS + 1e-30  # a cost may be the same for any window
+        move = np.outer(1 / np.sqrt(variance), row - row[best])
         lowest = (mean + move[:, :, None] * _Z).min(axis=1)
         found.append(-(lowest @ _DENSITY))
     return np.transpose(found)

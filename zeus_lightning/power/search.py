@@ -70,9 +70,14 @@ def make_search(
         start_w = min(limits_w, key=lambda limit: abs(limit - similar_w))
         return Bisection(limits_w, selector.factor, start_w)
     if isinstance(selector, CostSelector):
-        cost = partial(selector.cost, inputs=inputs)
+        cost = partial(_positive_cost, selector, inputs)
         return Information(limits_w, cost, inputs.max_power_w / limits_w[-1], tuple(similar))
     return Sweep(limits_w)
+
+
+def _positive_cost(selector: CostSelector, inputs: SelectorInputs, point: PowerPoint) -> float:
+    """Return a cost that has a logarithm."""
+    return max(selector.cost(point, inputs), 1e-100)
 
 
 @dataclass(frozen=True)

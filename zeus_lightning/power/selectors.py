@@ -59,7 +59,7 @@ class SelectorInputs:
 class Selector(Protocol):
     """Chooses one of the measured limits.
 
-    For a selector that also has a positive `cost(point, inputs)` whose minimum it selects, as many
+    For a selector that also has a `cost(point, inputs)` whose minimum it selects, as many
     limits are measured as is worth their cost; for others, all of them.
     """
 
@@ -76,7 +76,7 @@ class CostSelector(Selector, Protocol):
     """Selects the lowest cost; over the limits, the cost must have a single minimum."""
 
     def cost(self, point: PowerPoint, inputs: SelectorInputs) -> float:
-        """Return what the selector minimizes; never negative."""
+        """Return what the selector minimizes: positive; 0 and less count as 1e-100."""
 
     def select(self, points: Sequence[PowerPoint], inputs: SelectorInputs) -> int:
         """Return the limit of the lowest cost, the lowest limit among equal costs."""

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.power import made_up_loads, recorded_loads, search_load
-from zeus_lightning.power import belief, information
+from benchmarks.power import made_up_load, made_up_loads, recorded_loads, search_load
+from zeus_lightning.power import information
 from zeus_lightning.power.belief import Belief, believe
 from zeus_lightning.power.information import MAX_WINDOWS, REPEATS, Information, gains
 from zeus_lightning.power.search import power_limits
@@ -121,6 +121,12 @@ def test_every_window_but_of_the_best_limit_is_expected_to_save_more_than_it_cos
         assert proposal.saves > proposal.costs or proposal.limit_w == best_w
 
 
+def test_nothing_is_cheaper_than_the_best_limit_if_it_is_the_only_one() -> None:
+    only = Information((250,), COST).propose([], 5000)
+    assert only is not None
+    assert only.saves == pytest.approx(0, abs=1e-6)
+
+
 def test_the_gain_is_that_of_simulated_windows() -> None:
     """The formula against draws of what a window at each limit would do to the belief."""
     belief = believe(LIMITS, [load(250), load(100), load(175)], COST)
@@ -153,17 +159,14 @@ def test_windows_of_a_limit_that_disagree_show_the_noise_and_it_is_measured_once
     assert after_third is None or after_third.limit_w != 150
 
 
-def test_the_first_windows_of_a_cold_gpu_are_not_believed_alone() -> None:
-    """A cold GPU is 6 % faster: the limits that happen to come first must not win by that."""
+@pytest.mark.parametrize("warm_after", [1, 2, 4])
+def test_the_first_windows_of_a_cold_gpu_are_not_believed_alone(warm_after: int) -> None:
+    """A cold GPU is 8 % faster: the limits that happen to come first must not win by that."""
 
     def takes(number: int, limit_w: int) -> PowerPoint:
-        return slowed(load(limit_w), 1 - 0.06 * np.exp(-number / 2))
+        return slowed(load(limit_w), 1 - 0.08 * np.exp(-number / warm_after))
 
-    windows = measure(search(), 500, takes)
-    first_w = windows[0].limit_w
-    assert [window.limit_w for window in windows].count(first_w) > 1
-    best = min(map(COST, map(load, LIMITS)))
-    assert COST(load(choice(search(), windows))) <= 1.005 * best
+    assert choice(search(), measure(search(), 30, takes)) == 150
 
 
 def test_the_first_window_moves_the_belief_less_than_a_later_one() -> None:
@@ -214,13 +217,25 @@ def test_a_long_run_finds_a_limit_that_is_cheaper_than_any_curve_says(odd_w: int
     def takes(_: int, limit_w: int) -> PowerPoint:
         return slowed(load(limit_w), 0.93 if limit_w == odd_w else 1.0)
 
-    searching = search()
+    searching = search()  # without surprises, no window would be spent on the highest limit
     windows = measure(searching, 5000, takes)
     assert choice(searching, windows) == min(LIMITS, key=lambda limit_w: COST(takes(0, limit_w)))
 
 
-def test_limits_that_came_first_and_look_cheap_are_measured_again() -> None:
-    """The two cheapest ones of 21 are usually the first; a cold GPU would explain that, too."""
+def test_small_steps_leave_no_more_room_for_surprises_than_large_ones() -> None:
+    """Of 101 limits, a run of 100 windows would measure dozens if each might be 5 % cheaper."""
+    counts = []
+    for seed in (0, 4):
+        fine = made_up_load(power_limits(200, 700, 5), seed)
+        counts.append(len(search_load(fine, "information", 100, noise=0.005, eta=0.0).measured_w))
+    assert fmean(counts) <= 25
+
+
+def test_a_long_run_measures_again_what_one_window_says_against_the_belief() -> None:
+    """The best of 21 limits is measured first, but its price explained by a GPU that is cold.
+
+    Without surprises of measured limits, 3 of these 8 runs end with a limit that is 2.3 % dearer.
+    """
     (cheap,) = made_up_loads((200, 700), 1)
     for number in range(8):
         again = replace(cheap, name=f"{cheap.name}, with noise {number}")
@@ -257,19 +272,3 @@ def test_on_made_up_loads_a_run_costs_less_than_with_a_sweep(noise: float, eta: 
         for name in ("information", "sweep")
     }
     assert excess["information"] <= excess["sweep"]
-
-
-def test_rounding_takes_no_variance_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two limits that are equal, windows alternate; 90 of them leave little variance."""
-    limits_w = tuple(sorted(power_limits(200, 700, 25)))
-    order = [700, 550, 600, 475, 300, 225, *([675, 650] * 45)]
-    windows = [PowerPoint(limit_w, 265.0, 1.0) for limit_w in order]
-
-    def covariance() -> belief.Floats:
-        return believe(limits_w, windows, lambda point: point.time_s).covariance
-
-    expected = covariance()
-    assert np.linalg.eigvalsh(expected).min() > 0
-    # That nothing is known of the time of a batch is a prior ten times as wide, too.
-    monkeypatch.setattr(belief, "_FLAT", 100.0)
-    assert covariance() == pytest.approx(expected, rel=0.01, abs=1e-8)

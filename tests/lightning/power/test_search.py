@@ -14,6 +14,7 @@ from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.power.information import MAX_WINDOWS
 from zeus_lightning.power.search import SearchName, make_search, power_limits
 from zeus_lightning.power.selectors import (
+    CostSelector,
     PowerPoint,
     Selector,
     SelectorInputs,
@@ -124,6 +125,21 @@ def test_a_search_asks_for_limits_in_range_and_ends_whatever_is_measured(
 
     measured_w, chosen_w = run("information", allowed, selector, similar, measured, windows=20)
     assert chosen_w in measured_w
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_cost_that_is_zero_or_less_somewhere_ends_no_search() -> None:
+    """A selector of a user's own: joules beyond what a batch may take."""
+
+    class Excess(CostSelector):
+        name = "excess"
+
+        def cost(self, point: PowerPoint, inputs: SelectorInputs) -> float:
+            return point.energy_j - 0.9 * inputs.max_power_w
+
+    free = [limit_w for limit_w in NARROW if valley(limit_w).energy_j <= 0.9 * 250]
+    assert 0 < len(free) < len(NARROW)
+    assert run("information", NARROW, Excess())[1] in free
 
 
 @pytest.mark.parametrize("selector", SELECTORS)
