@@ -1,4 +1,4 @@
-"""How many jobs any policy must leave stuck: `python benchmarks/identification.py`.
+"""How often the best batch size is misidentified: `python benchmarks/identification.py`.
 
 A job of the wide family is stuck if its last 50 of 500 recurrences are more than 3 % dearer than
 the best batch size (`family_runs.py`). The 450 before them say which one that is. Here, runs of
@@ -6,9 +6,9 @@ every batch size are free: no regret, no failures, no stops, and which batch siz
 known. Then the batch size of the lowest mean log cost is chosen, or that of the lowest expected
 cost by the policy's belief.
 
-A policy has 450 runs for all batch sizes together, so it compares two with at most 225 each. With
-as many of *every* batch size, it would be stuck in the share of jobs that this prints. Kinds that
-change are left out, and heavy tails, where the mean of the logarithms is not the best statistic.
+A policy has 450 runs for all batch sizes together, so it compares two with at most 225 each. Kinds
+that change are left out, and heavy tails, where the mean of the logarithms is not the best
+statistic.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
     seeds = CHOSEN_ON[::2][: parser.parse_args().seeds]  # even ones are long
     kinds = [kind for kind in KINDS if kind not in (*CHANGING, "heavy_tail")]
     rng = np.random.default_rng(0)
-    table = Table(title=f"Stuck jobs, {len(seeds)} of each of {len(kinds)} kinds")
+    table = Table(title=f"Wrong choices in {len(seeds)} jobs of each of {len(kinds)} kinds")
     for heading in ("runs of each batch size", "by the lowest mean", "by the belief"):
         table.add_column(heading, justify="right")
     jobs = [log_costs(kind, seed) for kind in kinds for seed in seeds]

@@ -11,9 +11,9 @@ mean 0 and variance 1. So the lowest mean is expected to fall by
 as a fraction of the cost of all windows that are left. Z has Student's distribution with 8 degrees
 of freedom rather than the normal one, because variances are estimates, too. One window may be too
 noisy to change the choice where several do, so `REPEATS` windows at one limit are looked at, too.
-With probability `WRONG`, the belief is wrong about a single limit. Then the limit's cost is what its
-only window says; or, if no limit near it was measured, here or of a similar load, the cost deviates
-from the expected one by `SURPRISE`.
+With probability `WRONG`, the belief is wrong about a single limit. Then the limit's cost is what
+its only window says; or, if no limit near it was measured, here or of a similar load, the cost
+deviates from the expected one by `SURPRISE`.
 
 A window costs what its limit is expected to cost more than the best one, warm-up included, and
 `OVERHEAD`. So there is no knob: the longer the run, the more is measured.
