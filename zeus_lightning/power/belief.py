@@ -35,12 +35,12 @@ Floats = NDArray[np.float64]
 HYPOTHESES = 1000
 """Number of hypotheses about a GPU and its load."""
 
-NOISES = (0.003, 0.006, 0.012, 0.025, 0.05, 0.1)
-"""Relative standard deviations of a window's power and time, equally likely; near enough to each
-other that none between them is believed to be much smaller."""
+NOISES = {0.003: 0.3, 0.006: 0.2, 0.012: 0.2, 0.025: 0.15, 0.05: 0.1, 0.1: 0.05}
+"""Relative standard deviations of a window's power and time, and their probabilities; so near to
+each other that a noise between two of them is not believed to be much smaller."""
 
 MISFITS = {0.003: 0.3, 0.015: 0.5, 0.05: 0.2}
-"""The same of a load's power and time around the curve of its hypothesis, and probabilities."""
+"""The same of a load's power and time around the curve of its hypothesis."""
 
 REACH = 0.25
 """How far a half of its variance reaches, of the range; the other half is each limit's own."""
@@ -129,7 +129,7 @@ def believe(
         for noise, misfit in levels
     ]
     log = np.array([of_power.log_likelihood + of_time.log_likelihood for of_power, of_time in fits])
-    log += np.log([[MISFITS[misfit]] for _, misfit in levels])
+    log += np.log([[NOISES[noise] * MISFITS[misfit]] for noise, misfit in levels])
     log += _log_prior(limits_w, similar, num_gpus)
     weights = np.exp(log - log.max())
     weights /= weights.sum()
