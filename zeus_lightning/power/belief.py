@@ -36,8 +36,8 @@ HYPOTHESES = 1000
 """Number of hypotheses about a GPU and its load."""
 
 NOISES = {0.003: 0.3, 0.006: 0.2, 0.012: 0.2, 0.025: 0.15, 0.05: 0.1, 0.1: 0.05}
-"""Relative standard deviations of a window's power and time, and their probabilities; so near to
-each other that a noise between two of them is not believed to be much smaller."""
+"""Relative standard deviations of a window's power and time, and their probabilities. They are a
+factor of two apart: with wider gaps, a noise between two of them is underestimated."""
 
 MISFITS = {0.003: 0.3, 0.015: 0.5, 0.05: 0.2}
 """The same of a load's power and time around the curve of its hypothesis."""

@@ -107,15 +107,15 @@ class Information(Search):
         return tuple(belief.point(limit_w) for limit_w in measured)
 
     def _surprises(self, windows: Sequence[PowerPoint], belief: Belief) -> Floats:
-        """Return how much lower than the best cost each limit's is expected to be: (limits,).
+        """Return how far below the best limit's log cost each one is expected to be: (limits,).
 
-        That is, if the belief is wrong about it; as a fraction.
+        If the belief is wrong about it, see the module's docstring.
         """
         measured: list[list[float]] = [[] for _ in self.limits_w]
         for window in windows:
             measured[self.limits_w.index(window.limit_w)].append(math.log(self.cost(window)))
         near_w = NEAR * (self.limits_w[-1] - self.limits_w[0])
-        known_w = {point.limit_w for point in (*windows, *self.similar)}
+        known_w = {point.limit_w for point in (*windows, *self.similar)} & {*self.limits_w}
         best = int(np.argmin(belief.log_cost))
         lower = np.zeros(len(self.limits_w))
         for place, limit_w in enumerate(self.limits_w):
@@ -124,7 +124,7 @@ class Information(Search):
             if len(measured[place]) == 1 and measured[best]:
                 mean = fmean(measured[best]) - measured[place][0]
                 spread = math.sqrt(2 * belief.noise[place])
-            elif all(abs(limit_w - other_w) >= max(near_w, 1) for other_w in known_w):
+            elif all(abs(limit_w - other_w) >= near_w for other_w in known_w):
                 mean, spread = belief.log_cost[best] - belief.log_cost[place], SURPRISE
             else:
                 continue
@@ -152,7 +152,7 @@ def gains(belief: Belief) -> Floats:
     found = []
     for place, noise in enumerate(belief.noise):
         row = belief.covariance[place]
-        variance = row[place] + noise / REPEATS + 1e-30  # a cost may be the same for any window
+        variance = row[place] + noise / REPEATS + 1e-30  # a constant cost has neither
         move = np.outer(1 / np.sqrt(variance), row - row[best])
         lowest = (mean + move[:, :, None] * _Z).min(axis=1)
         found.append(-(lowest @ _DENSITY))

@@ -59,8 +59,8 @@ class SelectorInputs:
 class Selector(Protocol):
     """Chooses one of the measured limits.
 
-    For a selector that also has a `cost(point, inputs)` whose minimum it selects, as many
-    limits are measured as is worth their cost; for others, all of them.
+    For a selector that also has a `cost(point, inputs)` whose minimum it selects, as many limits
+    are measured as is worth their cost; for others, all of them.
     """
 
     @property
@@ -76,7 +76,7 @@ class CostSelector(Selector, Protocol):
     """Selects the lowest cost; over the limits, the cost must have a single minimum."""
 
     def cost(self, point: PowerPoint, inputs: SelectorInputs) -> float:
-        """Return what the selector minimizes: positive; 0 and less count as 1e-100."""
+        """Return what the selector minimizes; to the search, 0 and less are equally cheap."""
 
     def select(self, points: Sequence[PowerPoint], inputs: SelectorInputs) -> int:
         """Return the limit of the lowest cost, the lowest limit among equal costs."""
