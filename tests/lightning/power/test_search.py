@@ -128,18 +128,16 @@ def test_a_search_asks_for_limits_in_range_and_ends_whatever_is_measured(
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_cost_that_is_zero_or_less_somewhere_ends_no_search() -> None:
-    """A selector of a user's own: joules beyond what a batch may take."""
+def test_a_cost_that_is_zero_or_less_somewhere_is_searched_for() -> None:
+    """A selector of a user's own, which prefers any limit up to 150 W to all others."""
 
-    class Excess(CostSelector):
-        name = "excess"
+    class Capped(CostSelector):
+        name = "capped"
 
         def cost(self, point: PowerPoint, inputs: SelectorInputs) -> float:
-            return point.energy_j - 0.9 * inputs.max_power_w
+            return -1000 if point.limit_w <= 150 else point.energy_j
 
-    free = [limit_w for limit_w in NARROW if valley(limit_w).energy_j <= 0.9 * 250]
-    assert 0 < len(free) < len(NARROW)
-    assert run("information", NARROW, Excess())[1] in free
+    assert run("information", NARROW, Capped())[1] <= 150
 
 
 @pytest.mark.parametrize("selector", SELECTORS)
