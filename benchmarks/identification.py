@@ -1,4 +1,4 @@
-"""How often the best batch size is misidentified: `python benchmarks/identification.py`.
+"""How often the chosen batch size is more than 3 % dearer: `python benchmarks/identification.py`.
 
 A job of the wide family is stuck if its last 50 of 500 recurrences are more than 3 % dearer than
 the best batch size (`family_runs.py`). The 450 before them say which one that is. Here, runs of
@@ -61,11 +61,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=100, help="long jobs of each kind")
     seeds = CHOSEN_ON[::2][: parser.parse_args().seeds]  # even ones are long
     kinds = [kind for kind in KINDS if kind not in (*CHANGING, "heavy_tail")]
+    jobs = [log_costs(kind, seed) for kind in kinds for seed in seeds]
     rng = np.random.default_rng(0)
-    table = Table(title=f"Wrong choices in {len(seeds)} jobs of each of {len(kinds)} kinds")
+    title = "How often the chosen batch size is more than 3 % dearer than the best"
+    table = Table(title=f"{title}, of {len(jobs)} jobs of {len(kinds)} kinds")
     for heading in ("runs of each batch size", "by the lowest mean", "by the belief"):
         table.add_column(heading, justify="right")
-    jobs = [log_costs(kind, seed) for kind in kinds for seed in seeds]
     for free in (None, RUNS // 2, RUNS):
         stuck = []
         for job in jobs:
