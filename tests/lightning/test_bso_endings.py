@@ -348,6 +348,19 @@ def test_a_run_without_a_validation_is_an_error_and_teaches_nothing(
     assert outcomes(service.url, callback.job.job_id) == ["errored"]
 
 
+def test_a_batch_size_so_small_that_max_steps_end_before_a_validation_has_failed(
+    service: ServiceProcess,
+) -> None:
+    job, sizes = new_job(), {"batch_sizes": [4, 8], "default_batch_size": 8}
+    trainer(zeus(service.url, job_id=job, **sizes), max_steps=8).fit(Net((0.9,)), Data())
+    with pytest.raises(ZeusTrialFailed, match="max_steps=8 ended the training without a validat"):
+        trainer(zeus(service.url, job_id=job, **sizes), max_steps=8).fit(Net(), Data())
+    again = zeus(service.url, job_id=job, **sizes)
+    trainer(again, max_steps=8).fit(Net((0.9,)), Data())
+    assert again.trial.batch_size == 8
+    assert outcomes(service.url, job) == ["converged", "not_converged", "converged"]
+
+
 def test_a_finder_of_lightnings_beside_it_is_no_resumed_run(
     service: ServiceProcess, tmp_path: Path
 ) -> None:

@@ -346,9 +346,8 @@ class Fit:
         outcome, reason = outcome_at_train_end(self.trainer, record)
         if outcome == "errored":
             self.error = ZeusConfigError(
-                f"training ended after {self.trainer.current_epoch} epochs without a validation, "
-                f"so {self.arguments.monitor!r} was never seen and nothing was learned; let "
-                "validation run, or monitor a metric of training with limit_val_batches=0"
+                f"{reason}, so {self.arguments.monitor!r} was never seen and nothing was learned; "
+                "let validation run, or monitor a metric of training with limit_val_batches=0"
             )
         self._apply(on_rank_zero(self._strategy, lambda: reporter.end(outcome, reason)), record)
 

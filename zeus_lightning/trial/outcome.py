@@ -20,8 +20,13 @@ def outcome_at_train_end(trainer: Trainer, record: TrialRecord) -> tuple[Outcome
         return "interrupted", f"max_time was reached after {epochs} epochs"
     if record.report is None and trainer.should_stop:
         return "interrupted", "another callback stopped it before a validation"
+    if record.report is None and _out_of_steps(trainer):
+        # A smaller batch size needs more steps for an epoch, so the default may have a validation.
+        is_smaller = record.trial.batch_size < record.job.default_batch_size
+        reason = f"max_steps={trainer.max_steps} ended the training without a validation"
+        return "not_converged" if is_smaller else "errored", reason
     if record.report is None:
-        return "errored", f"no validation in {epochs} epochs"
+        return "errored", f"training ended after {epochs} epochs without a validation"
     if record.target_reached:  # the last report was not sent yet; the service decides on it
         return "not_converged", "training ended before the service had decided"
     stopped = "another callback stopped it" if trainer.should_stop else "training ended"
@@ -33,6 +38,10 @@ def _out_of_time(trainer: Trainer) -> bool:
     timers = [each for each in trainer.callbacks if hasattr(each, "time_remaining")]  # type: ignore[attr-defined]
     remaining_s = [timer.time_remaining() for timer in timers]
     return any(seconds is not None and seconds <= 0 for seconds in remaining_s)
+
+
+def _out_of_steps(trainer: Trainer) -> bool:
+    return trainer.max_steps != -1 and trainer.global_step >= trainer.max_steps
 
 
 def outcome_of(exception: BaseException) -> Outcome:
