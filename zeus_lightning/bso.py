@@ -168,6 +168,8 @@ class ZeusBSOCallback(Callback):
         self._on_failure = on_failure_of(on_failure)
         self.client: BSOClient | None = None
         """What calls the service, from `setup` on."""
+        self.failed_by: Exception | None = None
+        """The error that was a verdict against the batch size, such as out of memory."""
         self._fit: Fit | None = None  # from `setup` to `teardown` or an exception
         self._last: SavedTrial | None = None  # of the previous fit
         self._trained = (0, 0)  # Trainer and module of the previous fit
@@ -338,6 +340,8 @@ class ZeusBSOCallback(Callback):
             late_error.arrived(exception)
         outcome, reason = outcome_of(exception), reason_of(exception)
         if self._fit is not None:
+            if outcome == "errored" and (few := self._fit.too_few_batches()):
+                outcome, reason = "not_converged", few
             self._end_fit(outcome, reason)
         else:
             self._end_trial_of_started_processes(outcome, reason)
@@ -347,8 +351,9 @@ class ZeusBSOCallback(Callback):
             and isinstance(exception, ProcessExitedException)
             and exception.exit_code == EXIT_TRY_AGAIN
         )
-        out_of_memory = self.outcome == "out_of_memory" and isinstance(exception, Exception)
-        if self._on_failure == "exit" and (failed or out_of_memory):
+        if outcome in FAILED and self.outcome == outcome and isinstance(exception, Exception):
+            self.failed_by = exception
+        if self._on_failure == "exit" and (failed or self.failed_by is exception):
             traceback.print_exception(exception)
             exit_after_teardown(trainer, SystemExit(EXIT_TRY_AGAIN))
 

@@ -22,8 +22,9 @@ def fit(
 ) -> Trainer:
     """Train until a trial has not failed, each time with a new Trainer, module and datamodule.
 
-    A batch size has failed if `fit` raises `ZeusTrialFailed`, runs out of memory, or returns after
-    a failure with `on_failure="stop"`. Any other error is raised.
+    A batch size has failed if `fit` raises `ZeusTrialFailed`, runs out of memory, has too few
+    batches in an epoch, or returns after a failure with `on_failure="stop"`. Any other error is
+    raised.
 
     Args:
         make_trainer: Makes a Trainer with a new `ZeusBSOCallback`.
@@ -37,7 +38,7 @@ def fit(
         training that is no failure, such as `interrupted` by `max_time`.
 
     Raises:
-        ZeusTrialFailed: The last trial failed, too. If it ran out of memory, that is the cause.
+        ZeusTrialFailed: The last trial failed, too. If another error showed that, it is the cause.
         ZeusConfigError: A Trainer has no `ZeusBSOCallback`, or is not new.
     """
     for left in range(retries, -1, -1):
@@ -50,7 +51,7 @@ def fit(
             if not left:
                 raise
         except Exception as error:
-            if callback.outcome != "out_of_memory":
+            if callback.failed_by is not error:
                 raise
             if not left:
                 raise _none_is_left(retries) from error

@@ -9,11 +9,13 @@ import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import CombinedLoader
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from programs import Data, Net, Steps, new_job, outcomes, trainer, zeus
 from service_process import ServiceProcess
 from torch.utils.data import DataLoader, IterableDataset
 
-from zeus_lightning import ZeusConfigError, ZeusTrialFailed
+import zeus_lightning
+from zeus_lightning import ZeusBSOCallback, ZeusConfigError, ZeusTrialFailed
 
 
 class DropsLast(Data):
@@ -178,3 +180,52 @@ def test_without_training_batches_by_the_users_own_wish_nothing_is_an_error(
     callback = zeus(service.url)
     trainer(callback, limit_train_batches=0).fit(Net(), Data())
     assert callback.outcome == "withdrawn"
+
+
+REFUSED = [  # of 64 samples
+    ({"val_check_interval": 4}, "an epoch has 2 batches, fewer than val_check_interval=4"),
+    ({"limit_train_batches": 0.3}, "limit_train_batches=0.3 of the 2 batches of an epoch is less"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "why"), REFUSED)
+def test_a_batch_size_whose_epochs_are_too_short_for_lightning_has_failed(
+    service: ServiceProcess, arguments: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    job, sizes = new_job(), {"batch_sizes": [8, 32], "default_batch_size": 8}
+
+    def recur(**options: Any) -> ZeusBSOCallback:
+        callback = zeus(service.url, job_id=job, **sizes, **options)
+        trainer(callback, **arguments).fit(Net((0.9,)), Data())
+        return callback
+
+    recur()
+    with pytest.raises((ValueError, MisconfigurationException), match=r"val_check|limit_train"):
+        recur()
+    assert f"batch size 32 ended as not_converged: {why}" in caplog.text
+    assert recur().trial.batch_size == 8
+    assert outcomes(service.url, job) == ["converged", "not_converged", "converged"]
+
+
+@pytest.mark.parametrize(("arguments", "why"), REFUSED)
+def test_with_the_default_batch_size_that_is_an_error_of_the_program(
+    service: ServiceProcess, arguments: dict[str, Any], why: str
+) -> None:
+    callback = zeus(service.url, batch_sizes=[8, 32], default_batch_size=32)
+    with pytest.raises((ValueError, MisconfigurationException), match=r"val_check|limit_train"):
+        trainer(callback, **arguments).fit(Net(), Data())
+    assert callback.failed_by is None
+    assert outcomes(service.url, callback.job.job_id) == ["errored"]
+
+
+def test_fit_tries_again_after_such_a_batch_size(service: ServiceProcess) -> None:
+    job, sizes = new_job(), {"batch_sizes": [8, 32], "default_batch_size": 8}
+    callbacks: list[ZeusBSOCallback] = []
+
+    def make_trainer() -> Trainer:
+        callbacks.append(zeus(service.url, job_id=job, **sizes))
+        return trainer(callbacks[-1], val_check_interval=4)
+
+    for _ in range(2):
+        zeus_lightning.fit(make_trainer, lambda: Net((0.9,)), Data)
+    assert [each.trial.batch_size for each in callbacks] == [8, 32, 8]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.seed import isolate_rng
@@ -117,6 +118,20 @@ def too_few_samples(trainer: Trainer, batch_size: int) -> str | None:
             which = f"loader {index + 1} of {len(loaders)}: " if len(loaders) > 1 else ""
             shared = f" for its {workers} workers" if workers > 1 else ""
             return f"{which}a device gets {samples} samples{shared}, and a batch has {size}"
+    return None
+
+
+def too_few_batches(trainer: Trainer) -> str | None:
+    """Why Lightning trains no epoch with so few batches, if that is so; None if it is not."""
+    combined, part = trainer.fit_loop._combined_loader, trainer.limit_train_batches
+    for loader in combined.flattened if combined is not None else []:
+        batches = sized_len(loader)
+        if batches and isinstance(part, float) and part * batches < 1:
+            return f"limit_train_batches={part} of the {batches} batches of an epoch is less than 1"
+    in_epoch, interval = trainer.fit_loop.max_batches, trainer.val_check_interval
+    every_epoch = trainer.check_val_every_n_epoch is not None
+    if isinstance(interval, int) and every_epoch and 0 < in_epoch < interval:
+        return f"an epoch has {in_epoch} batches, fewer than val_check_interval={interval}"
     return None
 
 

@@ -375,6 +375,20 @@ class Fit:
         if few is None:
             raise ZeusConfigError(reason)
 
+    def too_few_batches(self) -> str | None:
+        """Why Lightning has refused epochs as short as this batch size makes them; None if not.
+
+        With the default batch size, that is an error of the program.
+        """
+        record, had_batches = self.record, self.trainer.fit_loop.epoch_loop.batch_progress.total
+        if record is None or had_batches.ready:
+            return None
+        if record.trial.batch_size == self.job.default_batch_size:
+            return None
+        with suppress(Exception):  # of the user's code: the error at hand must not be replaced
+            return loader_checks.too_few_batches(self.trainer)
+        return None
+
     def close(self, outcome: Outcome, reason: str) -> SavedTrial | None:
         """End a trial that is still open, from this rank alone, and restore the program.
 

@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusServiceError, ZeusServiceUnavailable
-from zeus_lightning.messages import MAX_METRIC, JobSpec, Outcome, Report, TrialStart
+from zeus_lightning.messages import FAILED, MAX_METRIC, JobSpec, Outcome, Report, TrialStart
 from zeus_lightning.meters import Reading
 from zeus_lightning.trial.outcome_file import write_outcome
 from zeus_lightning.trial.record import TrialRecord
@@ -121,8 +121,8 @@ class TrialReporter:
         """End the trial as `end_quietly` does, write the outcome file and log how it ended."""
         self.end_quietly(outcome, reason)
         write_outcome(self.record)
-        if outcome == "out_of_memory":
-            _log.warning("zeus: %s", self.record.failure())  # on the rank that had it
+        if outcome in FAILED:
+            _log.warning("zeus: %s", self.record.failure())  # on the rank that had the error
         else:
             rank_zero_info(f"zeus: {self.record.summary()}")
 
