@@ -21,6 +21,7 @@ from zeus_lightning.program.batch_size import Scope
 from zeus_lightning.program.concurrent_fits import IN_TWO_TRAINERS, is_running
 from zeus_lightning.program.job import JobArguments
 from zeus_lightning.program.lr_scaling import LRScaling
+from zeus_lightning.program.saved_model import warn_of_unsaved_model
 from zeus_lightning.program.target import contradiction
 from zeus_lightning.ranks.distributed import is_watched, on_every_rank
 from zeus_lightning.trial.checkpoint import SavedTrial
@@ -362,6 +363,8 @@ class ZeusBSOCallback(Callback):
         if stage == "fit" and self._fit is not None:
             error = self._fit.error
             self._end_fit("withdrawn", "fit ended before training began")
+            if self.outcome == "converged":
+                warn_of_unsaved_model(trainer)
             if isinstance(error, ZeusTrialFailed) and self._on_failure != "raise":
                 rank_zero_warn(f"zeus: {error.message}")
                 if self._on_failure == "exit":
