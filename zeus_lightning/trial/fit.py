@@ -196,8 +196,12 @@ class Fit:
         """Build the dataloaders with another batch size, while the job begins with the default one.
 
         So loaders of a constant size are found now, not in the first run with another batch size.
+        If they are reloaded during the run, each call may take further data: then none is built.
         """
-        if self._reporter is None or self.trainer.limit_train_batches == 0:
+        trainer = self.trainer
+        if trainer.limit_train_batches == 0 or trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]
+            return
+        if self._reporter is None:
             return
         trial = self._reporter.record.trial
         others = [size for size in self.job.batch_sizes if size != trial.batch_size]

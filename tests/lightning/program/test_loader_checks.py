@@ -53,6 +53,28 @@ def test_the_first_night_builds_the_loader_with_another_size_too(
     assert data.batch_size == 8
 
 
+class TakesShards(Data):
+    """Trains each epoch on the next shard."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shards = iter(range(0, 64, 16))
+        self.trained: list[int] = []
+
+    def train_dataloader(self) -> Any:
+        self.trained.append(next(self.shards))
+        shard = torch.utils.data.Subset(self.samples, range(self.trained[-1], 64))
+        return DataLoader(shard, batch_size=self.batch_size)
+
+
+def test_data_that_are_reloaded_are_left_to_the_training(service: ServiceProcess) -> None:
+    data, net = TakesShards(), Net((0.1, 0.1, 0.1, 0.9))
+    callback = zeus(service.url)
+    trainer(callback, reload_dataloaders_every_n_epochs=1).fit(net, data)
+    assert data.trained == [0, 16, 32, 48]
+    assert callback.outcome == "converged"
+
+
 class KeepsFirst(Data):
     """Builds its loader once."""
 
