@@ -246,7 +246,7 @@ class ZeusBSOCallback(Callback):
             self._pue,
             self._allow_mixed,
         )
-        if trainer.global_step == 0:
+        if trainer.global_step == 0 and not fit.has_trained_module():
             fit.start()
         else:
             if self._trained != (id(trainer), id(pl_module)):

@@ -232,3 +232,46 @@ def test_what_was_spent_is_saved_also_if_the_program_cannot_be_restored(
     run.fit()
     saved = torch.load(tmp_path / "saved.ckpt", weights_only=True)
     assert saved["callbacks"]["ZeusBSOCallback"]["energy_j"] == 9.0
+
+
+class TestOfATrainedModule:
+    """In a new Trainer: its weights go on, but its epochs begin anew."""
+
+    def test_it_trains_without_a_trial(self, service: ServiceProcess) -> None:
+        job, net, data = new_job(), Net((0.9,)), Data()
+        trainer(zeus(service.url, job_id=job)).fit(net, data)
+        callback = zeus(service.url, job_id=job)
+        with pytest.warns(UserWarning, match="continues an earlier one of its module.*of another"):
+            trainer(callback).fit(net, data)
+        assert callback.trial is None
+        assert outcomes(service.url, job) == ["converged"]
+
+    def test_with_new_weights_it_starts_a_trial(self, service: ServiceProcess) -> None:
+        job, net, data = new_job(), Net((0.9,)), Data()
+        before = {name: value.clone() for name, value in net.state_dict().items()}
+        for reset in (net.layer.reset_parameters, lambda: net.load_state_dict(before)):
+            trainer(zeus(service.url, job_id=job)).fit(net, data)
+            reset()
+        trainer(zeus(service.url, job_id=job)).fit(net, data)
+        assert outcomes(service.url, job) == 3 * ["converged"]
+
+    def test_for_another_job_it_starts_a_trial(self, service: ServiceProcess) -> None:
+        jobs, net, data = (new_job(), new_job()), Net((0.9,)), Data()
+        for job in jobs:  # such as the head first, and then the whole network
+            trainer(zeus(service.url, job_id=job)).fit(net, data)
+        assert [outcomes(service.url, job) for job in jobs] == [["converged"], ["converged"]]
+
+    def test_from_a_checkpoint_it_resumes_its_trial(
+        self, service: ServiceProcess, tmp_path: Path
+    ) -> None:
+        job, net, data = new_job(), Net((0.1, 0.1, 0.9)), Data()
+        saves = ModelCheckpoint(tmp_path, save_last=True)
+        interrupts = At(12, KeyboardInterrupt())
+        with suppress(SystemExit):
+            trainer(
+                zeus(service.url, job_id=job), saves, interrupts, enable_checkpointing=True
+            ).fit(net, data)
+        callback = zeus(service.url, job_id=job)
+        trainer(callback).fit(net, data, ckpt_path=tmp_path / "last.ckpt")
+        assert callback.trial.trial_number == 1
+        assert outcomes(service.url, job) == ["converged"]

@@ -26,6 +26,7 @@ from zeus_lightning.program.injection import Injection
 from zeus_lightning.program.job import JobArguments
 from zeus_lightning.program.lr_scaling import lr_factor
 from zeus_lightning.program.monitor import look_after_sanity_check, monitored
+from zeus_lightning.program.trained_modules import is_trained, remember
 from zeus_lightning.ranks.at_exit import leave_at_exit
 from zeus_lightning.ranks.distributed import gather, on_every_rank, on_rank_zero
 from zeus_lightning.ranks.run_meter import RunMeter
@@ -74,7 +75,7 @@ class Fit:
         self._strategy = self.trainer.strategy
         self._reporter: TrialReporter | None = None  # from the trial's start to its end
         self._away = False  # the service, at the start
-        self._continues = False  # the fit before it on the same Trainer, and no checkpoint
+        self._continues = False  # an earlier fit, and no checkpoint
         self._previous: SavedTrial | None = None  # of that fit
         self._stop_heartbeat: Callable[[], None] = lambda: None
         self.reports_after_epoch = False
@@ -95,6 +96,14 @@ class Fit:
         except BaseException:
             self._meter.close()
             raise
+
+    def has_trained_module(self) -> bool:
+        """Whether an earlier fit of this job has trained the module, which is still as it left it.
+
+        Its cost would be that of the rest of a training.
+        """
+        job_id = self.job.job_id
+        return on_rank_zero(self._strategy, lambda: is_trained(self.module, job_id))
 
     def start(self) -> None:
         """Start a trial and set its batch size; unless `strict`, the default one if that fails."""
@@ -121,10 +130,10 @@ class Fit:
         self._inject(batch_size)
 
     def start_again(self, previous: SavedTrial | None) -> None:
-        """Start no trial: the Trainer continues an earlier fit, unless it loads a checkpoint.
+        """Start no trial: this continues an earlier fit, unless the Trainer loads a checkpoint.
 
         Args:
-            previous: The trial of that fit, if it was of the same module.
+            previous: The trial of that fit, if it was of the same Trainer and module.
         """
         self._continues = True
         if previous is not None and previous.is_resumable:
@@ -140,10 +149,14 @@ class Fit:
             except ZeusError as error:
                 why = error.message
         if self._reporter is None:
+            earlier = "an earlier one of its Trainer, with its epochs"
+            if self.trainer.global_step == 0:
+                earlier = "an earlier one of its module, with its weights"
+                why = "it was of another Trainer"
             rank_zero_warn(
-                "zeus: this fit() continues an earlier one of its Trainer, with its epochs, so it "
-                f"cannot be measured from its start, and cannot resume its trial ({why}); it "
-                "trains without a trial. For a new one, make a new Trainer and module"
+                f"zeus: this fit() continues {earlier}, so it cannot be measured from its start, "
+                f"and cannot resume its trial ({why}); it trains without a trial. For a new one, "
+                "make a new Trainer and module"
             )
 
     def _open(self, reporter: TrialReporter) -> None:
@@ -403,6 +416,8 @@ class Fit:
         """
         reporter, record = self._reporter, self.record
         self._stop_reporting()
+        if self.trainer.global_step:
+            remember(self.module, self.job.job_id)
         try:
             if reporter is not None:
                 reporter.end_at_once(outcome, reason)
