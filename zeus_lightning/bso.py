@@ -296,6 +296,13 @@ class ZeusBSOCallback(Callback):
             self._fit.start_measuring()
 
     @override
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if self._fit is not None:
+            self._fit.check_first_batch(batch)
+
+    @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._fit is None:
             return

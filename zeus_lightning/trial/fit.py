@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -83,6 +84,7 @@ class Fit:
         self._batch_size: int | None = None  # set on the program; global
         self._lr_factor = 1.0
         self._probe: loader_checks.Probe | None = None
+        self._unread_size: int | None = None  # that the first batch shall have, of unread loaders
         self._attribute = self.arguments.batch_size_attribute
         leave_at_exit()
         self._meter = RunMeter(
@@ -98,12 +100,8 @@ class Fit:
             raise
 
     def has_trained_module(self) -> bool:
-        """Whether an earlier fit of this job has trained the module, which is still as it left it.
-
-        Its cost would be that of the rest of a training.
-        """
-        job_id = self.job.job_id
-        return on_rank_zero(self._strategy, lambda: is_trained(self.module, job_id))
+        """Whether an earlier fit of this job has trained the module, which is as it left it."""
+        return on_rank_zero(self._strategy, lambda: is_trained(self.module, self.job.job_id))
 
     def start(self) -> None:
         """Start a trial and set its batch size; unless `strict`, the default one if that fails."""
@@ -245,7 +243,17 @@ class Fit:
                 f"zeus: {sizes.data_owner(self.trainer, self.module)} has a train_dataloader() "
                 f"whose batch size cannot be read; make sure that it is {batch_size}"
             )
+            self._unread_size = batch_size
         self._meter.begin()
+
+    def check_first_batch(self, batch: Any) -> None:
+        """Check the first batch of dataloaders whose batch size cannot be read."""
+        if self._unread_size is not None:
+            size, self._unread_size = self._unread_size, None
+            others = {other // self._share() for other in self.job.batch_sizes} - {size}
+            loader_checks.check_batch(
+                self.trainer, self.module, self._attribute, size, others, batch
+            )
 
     def saved_trial(self) -> SavedTrial | None:
         """The trial as it is now, for a checkpoint; None if there is none."""
