@@ -19,6 +19,9 @@ FAILED: tuple[Outcome, ...] = get_args(Failure)
 MAX_METRIC = 1e30
 """Largest absolute value of a metric or target; a run with a larger metric has diverged."""
 
+MAX_INTEGER = 2**31 - 1
+"""The service stores no larger integer."""
+
 MAX_REASON = 1000
 """Largest length of the reason of an end, in characters."""
 

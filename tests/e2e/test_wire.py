@@ -97,6 +97,7 @@ def test_both_sides_take_the_same_ids() -> None:
     assert job._JOB_ID.pattern == spec.JOB_ID_PATTERN
     assert IDEMPOTENCY_KEY_PATTERN == "[!-~]{1,255}"  # the client sends a UUID
     assert client.MAX_METRIC == spec.MAX_METRIC
+    assert client.MAX_INTEGER == spec.MAX_INTEGER
 
 
 def job_arguments(**changes: Any) -> JobArguments:

@@ -113,6 +113,7 @@ def test_the_batch_size_may_live_on_the_module_or_in_hparams(
     again = zeus(service.url, batch_sizes=[8, 16], job_id=callback.job.job_id)
     net.batch_lengths.clear()
     net.validations = 0
+    net.layer.reset_parameters()
     trainer(again).fit(net, data)
     assert (callback.trial.batch_size, again.trial.batch_size) == (8, 16)
     assert net.batch_lengths == {16}
@@ -180,6 +181,7 @@ def test_the_learning_rate_is_scaled_from_the_default_batch_size(
         service.url, job_id=job, batch_sizes=[8, 32], lr_scaling=rule, default_batch_size=8
     )
     for batch_size, lr in [(8, 0.1), (32, 0.1 * factor)]:
+        net.layer.reset_parameters()
         trainer(callback).fit(net, data)
         assert callback.trial.batch_size == batch_size
         assert net.seen_lr == pytest.approx(lr)

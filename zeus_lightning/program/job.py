@@ -13,7 +13,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from zeus_lightning.environment import BASELINE_POLICY, BASELINE_SUFFIX, is_baseline
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.messages import MAX_METRIC, JobSpec
+from zeus_lightning.messages import MAX_INTEGER, MAX_METRIC, JobSpec
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program.lr_scaling import LRScaling, find_rates
 from zeus_lightning.ranks.run_meter import RunMeter
@@ -137,7 +137,7 @@ class JobArguments:
             target_metric=_float(self.target_metric),
             higher_is_better=self.mode == "max",
             monitor=self.monitor,
-            max_epochs=max_epochs,
+            max_epochs=min(max_epochs, MAX_INTEGER),
             max_power_w=meter.max_power_w,
             num_devices=num_devices,
             device_model=meter.device_model,

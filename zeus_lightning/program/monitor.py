@@ -51,7 +51,8 @@ def monitored(trainer: Trainer, monitor: str, target: float | None = None) -> fl
     if metric is None:
         message = (
             f"monitor is {monitor!r}, but the metrics logged so far are "
-            f"{sorted(trainer.callback_metrics)}; log it with self.log(), or monitor one of these"
+            f"{sorted(trainer.callback_metrics)}; log it in each validation with self.log(), and "
+            "on_epoch=True, or monitor one of these"
         )
         if mistake := _no_such_dataloader(trainer, monitor):
             message += f"; {mistake}"

@@ -76,8 +76,9 @@ class SavedTrial:
         else:
             return
         raise ZeusConfigError(
-            f"the checkpoint belongs to {self}, {problem}; to start a new trial from its weights, "
-            "load them into the module and call fit() without ckpt_path; to continue without the "
+            f"the checkpoint belongs to {self}, {problem}; for the job's next run, call fit() "
+            "without ckpt_path, and save each run's checkpoints in a folder of its own; to start a "
+            "new trial from these weights, load them into the module; to continue without the "
             "service, remove this callback"
         )
 

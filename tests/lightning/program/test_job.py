@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -96,6 +97,7 @@ def test_a_budget_in_steps_bounds_the_epochs() -> None:
     assert job_of(attached(max_epochs=None, max_steps=50)).max_epochs == 50
     assert job_of(attached(max_epochs=-1, max_steps=50), max_epochs=3).max_epochs == 3
     assert job_of(attached(max_epochs=7, max_steps=50)).max_epochs == 7
+    assert job_of(attached(max_epochs=None, max_steps=sys.maxsize)).max_epochs == 2**31 - 1
 
 
 def test_numbers_are_floats_whatever_was_given() -> None:

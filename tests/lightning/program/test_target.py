@@ -146,6 +146,7 @@ def test_a_target_reached_at_once_is_a_warning_until_the_job_has_converged(
     warnings.simplefilter("always")  # also a text that has been warned of already
     for interruption in ([Raise(KeyboardInterrupt())], [], []):
         recwarn.clear()
+        net.layer.reset_parameters()
         with suppress(SystemExit):
             trainer(zeus(service.url, job_id=job, **changes), *interruption).fit(net, Data())
         texts = [str(each.message) for each in recwarn]
