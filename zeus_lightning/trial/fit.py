@@ -140,7 +140,8 @@ class Fit:
 
     def _continue(self) -> None:
         """Resume the trial of the fit before this one, or train without a trial."""
-        self._continues, why = False, "its trial has ended, or it was of another module"
+        self._continues = False
+        why = "its trial has ended, or it was of another module or callback object"
         if self._previous is not None:
             try:
                 self.resume(self._previous)
