@@ -31,8 +31,8 @@ from zeus_lightning.ranks.run_meter import RunMeter
 from zeus_lightning.ranks.torch_ranks import TorchRanks
 from zeus_lightning.sigterm import exit_on_sigterm
 from zeus_lightning.trial.checkpoint import SavedTrial, resume_trial
+from zeus_lightning.trial.earlier_trials import earlier_failures, warn_of_target
 from zeus_lightning.trial.heartbeat import start_heartbeat
-from zeus_lightning.trial.history import earlier_failures, warn_of_target
 from zeus_lightning.trial.outcome import outcome_of, reason_of
 from zeus_lightning.trial.outcome_file import write_outcome
 from zeus_lightning.trial.record import TrialRecord

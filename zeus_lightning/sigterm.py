@@ -1,4 +1,7 @@
-"""End a program by SIGTERM as Ctrl-C does, so that its `with` blocks are left in order."""
+"""For loops without a Trainer: end a program by SIGTERM as Ctrl-C does, leaving its `with` blocks.
+
+In `Trainer.fit`, Lightning itself handles SIGTERM.
+"""
 
 from __future__ import annotations
 

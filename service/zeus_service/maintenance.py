@@ -106,8 +106,8 @@ def delete_job(job_id: str, *, force: bool = False) -> None:
 def rebuild(job_id: str) -> bool:
     """Fold a job's events again, and store the state if it differs; return whether it was the same.
 
-    So with the row's numbers, as far as they follow from the job's trials and events. What the job
-    has saved does not follow from them: if it cannot be read, savings begin anew.
+    The row's numbers are corrected, too, where the job's trials and events determine them. They do
+    not determine what the job has saved: if that cannot be read, savings begin anew.
 
     The fold starts from the job's checkpoint and needs no lock: events do not change. Under the
     lock, the result is stored only if no event was added meanwhile; otherwise the fold goes on.
@@ -141,7 +141,7 @@ def give_space_back() -> None:
         return
     try:
         shrink_sqlite_file(Path(db.engine.url.database or ""))
-    except sqlite3.Error as error:  # what was to be deleted is
+    except sqlite3.Error as error:  # the rows are deleted all the same
         logger.warning("the database's file was not shrunk: %s", error)
 
 

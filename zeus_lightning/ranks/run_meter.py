@@ -57,9 +57,9 @@ def counting_ranks(claims: Sequence[Claim]) -> list[int]:
 
 
 def check_models(claims: Sequence[Claim], *, allow_mixed: bool = False) -> None:
-    """Raise a `ZeusConfigError` unless all ranks measure by the same meter.
+    """Raise a `ZeusConfigError` if ranks use different meters.
 
-    So do different models, unless they are allowed.
+    Without `allow_mixed`, different models of devices raise it, too.
     """
     ranks: dict[str, list[str]] = {}
     for rank, claim in enumerate(claims):
@@ -175,7 +175,9 @@ class RunMeter:
         return metrics
 
     def power_limits_w(self) -> tuple[float, float] | None:
-        """Power limit in force and default one of this rank's GPUs; None if not GPUs alone count.
+        """This rank's GPU power limits in watts: the one in force and the default one.
+
+        None, unless the meter measures GPUs and nothing else.
 
         Without a collective: `ZeusPowerLimitCallback` sets the same limit on all ranks.
         """

@@ -32,8 +32,8 @@ from zeus_lightning.ranks.at_exit import leave_at_exit
 from zeus_lightning.ranks.distributed import gather, on_every_rank, on_rank_zero
 from zeus_lightning.ranks.run_meter import RunMeter
 from zeus_lightning.trial.checkpoint import RESUMABLE, SavedTrial, resume_trial
+from zeus_lightning.trial.earlier_trials import earlier_failures, warn_of_target
 from zeus_lightning.trial.heartbeat import start_heartbeat
-from zeus_lightning.trial.history import earlier_failures, warn_of_target
 from zeus_lightning.trial.outcome import outcome_at_train_end
 from zeus_lightning.trial.outcome_file import write_outcome
 from zeus_lightning.trial.record import TrialRecord

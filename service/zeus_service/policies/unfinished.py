@@ -10,8 +10,8 @@ until twice as many trials of others have had one, and so on.
 A trial that is withdrawn does not count: no run trained for it, such as when a run resumes an
 earlier trial instead.
 
-A wrong program fails with every batch size. Then all are passed over in the end, which is as if
-none was; and none of them gets a verdict by it.
+A wrong program fails with every batch size. When all are passed over, none is, and no batch size
+gets a verdict.
 
 `history` keeps the counts in a policy's state, if the initial state has an empty entry `unfinished`
 for them; such a policy takes no batch size that is passed over while there are others.

@@ -216,7 +216,11 @@ def _set_up_sqlite(engine: Engine) -> None:
 
 
 def _text(value: bytes) -> str | bytes:
-    """A text that SQLite has stored. Bytes that are none must not fail the rows beside theirs."""
+    """Decode a text that SQLite has stored.
+
+    Bytes that are not UTF-8 are returned as they are, so that one damaged value does not make the
+    other rows unreadable.
+    """
     try:
         return value.decode()
     except UnicodeDecodeError:

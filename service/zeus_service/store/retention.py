@@ -41,7 +41,7 @@ class Old:
 
 
 def old_trials(connection: Connection, job_id: str, old: Old, *, after: int) -> range:
-    """Read the numbers of the next trials that may be dropped, as far as none is between them."""
+    """Read the numbers of the next trials that may be dropped, up to the first gap in them."""
     query = select(TRIALS.c.trial_number).where(old.trials(job_id), TRIALS.c.trial_number > after)
     query = query.order_by(TRIALS.c.trial_number).limit(TRIALS_AT_ONCE)
     numbers = list(connection.execute(query).scalars())
