@@ -292,15 +292,11 @@ class ZeusBSOCallback(Callback):
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._fit is not None:
-            self._fit.start_measuring()
-
-    @override
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        if self._fit is not None:
-            self._fit.check_first_batch(batch)
+        if self._fit is None:
+            return
+        self._fit.start_measuring()
+        if self._fit.unread_size is not None:  # a hook of this object: it costs time at each batch
+            vars(self)["on_train_batch_start"] = self._check_first_batch
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -380,6 +376,13 @@ class ZeusBSOCallback(Callback):
             elif error is not None:
                 self._late_error = LateError(error, self, trainer)
 
+    def _check_first_batch(
+        self, _trainer: Trainer, _module: LightningModule, batch: Any, _index: int
+    ) -> None:
+        del vars(self)["on_train_batch_start"]
+        if self._fit is not None:
+            self._fit.check_first_batch(batch)
+
     def _train_without_trial(self) -> None:
         rank_zero_warn(
             "zeus: the checkpoint contains no trial saved by this callback, so the run cannot be "
@@ -389,6 +392,7 @@ class ZeusBSOCallback(Callback):
 
     def _end_fit(self, outcome: Outcome, reason: str) -> None:
         """End a trial that is still open, and restore the program for another fit."""
+        vars(self).pop("on_train_batch_start", None)
         fit, self._fit = self._fit, None
         if fit is not None:
             self._last = fit.close(outcome, reason)

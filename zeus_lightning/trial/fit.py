@@ -57,6 +57,7 @@ class Fit:
         record: The trial, also after its end; None if there is none.
         error: Raised by the callback as `fit` ends.
         reports_after_epoch: Whether the first validation has not logged the metric.
+        unread_size: What the first batch must have, if the dataloaders' batch size cannot be read.
     """
 
     trainer: Trainer
@@ -84,7 +85,7 @@ class Fit:
         self._batch_size: int | None = None  # set on the program; global
         self._lr_factor = 1.0
         self._probe: loader_checks.Probe | None = None
-        self._unread_size: int | None = None  # that the first batch shall have, of unread loaders
+        self.unread_size: int | None = None
         self._attribute = self.arguments.batch_size_attribute
         leave_at_exit()
         self._meter = RunMeter(
@@ -244,13 +245,12 @@ class Fit:
                 f"zeus: {sizes.data_owner(self.trainer, self.module)} has a train_dataloader() "
                 f"whose batch size cannot be read; make sure that it is {batch_size}"
             )
-            self._unread_size = batch_size
+            self.unread_size = batch_size
         self._meter.begin()
 
     def check_first_batch(self, batch: Any) -> None:
         """Check the first batch of dataloaders whose batch size cannot be read."""
-        if self._unread_size is not None:
-            size, self._unread_size = self._unread_size, None
+        if (size := self.unread_size) is not None:
             others = {other // self._share() for other in self.job.batch_sizes} - {size}
             loader_checks.check_batch(
                 self.trainer, self.module, self._attribute, size, others, batch
