@@ -177,6 +177,19 @@ class ZeusBSOCallback(Callback):
         self._late_error: LateError | None = None  # from `teardown` to its arrival
         self._shared = SharedRecord()  # here, before Lightning spawns or forks the ranks
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of a copy or pickle: that of the callback without its running fit."""
+        state = vars(self) | {"client": None, "failed_by": None, "_fit": None, "_late_error": None}
+        state.pop("on_train_batch_start", None)
+        if self._fit is not None:
+            del state["_shared"]  # a copy would take the running trial for its own
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if "_shared" not in state:
+            self._shared = SharedRecord()
+
     @property
     def job(self) -> JobSpec | None:
         """The job of the last `fit`; None after one that had no trial."""

@@ -125,6 +125,10 @@ class ZeusPowerLimitCallback(Callback):
         self._fit: PowerFit | None = None
         self._trainer: Trainer | None = None  # whose fit it is
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of a copy or pickle: that of the callback without its running fit."""
+        return vars(self) | {"_fit": None, "_trainer": None}
+
     @property
     def profiled(self) -> bool:
         """Whether the last `fit` measured limits."""

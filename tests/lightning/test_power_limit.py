@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pynvml
@@ -102,6 +106,30 @@ def test_a_second_fit_of_the_same_callback_measures_again(
     net = GpuNet(gpu)
     fit(callback, net)
     assert [limit for limit, _ in phases(net.limits_w)] == [250, 300, 200, 100, 200]
+    assert gpu.limit_mw == 250_000
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda callback: pickle.loads(pickle.dumps(callback))]
+)
+def test_a_copy_of_the_callback_has_no_part_in_its_fit(
+    gpu: FakeGpu, copied: Callable[[Any], Any]
+) -> None:
+    class EndsCopy(Callback):
+        def on_train_batch_end(self, trainer: Any, module: Any, *args: Any) -> None:
+            if trainer.global_step == 3:
+                before_mw, other = gpu.limit_mw, copied(callback)
+                other.on_train_batch_end(trainer, module, *args)
+                other.on_exception(trainer, module, ZeroDivisionError())
+                other.setup(trainer, module, "validate")
+                del other
+                gc.collect()
+                assert gpu.limit_mw == before_mw != 250_000
+
+    callback, net = power(), GpuNet(gpu)
+    fit(callback, net, EndsCopy())
+    assert callback.profiled
+    assert [limit for limit, _ in phases(net.limits_w)][:3] == [250, 300, 275]
     assert gpu.limit_mw == 250_000
 
 

@@ -1,0 +1,116 @@
+"""A copy of the callback, made while it trains, is configured alike and has no part in its fit."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import multiprocessing
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
+from programs import Data, Net, new_job, outcomes, trainer, zeus
+from service_process import ServiceProcess
+from torch.utils.data import DataLoader, default_collate
+
+from zeus_lightning import ZeusBSOCallback
+
+
+def unpickled(callback: ZeusBSOCallback) -> Any:
+    return pickle.loads(pickle.dumps(callback))
+
+
+class FailsInSetup(Data):
+    """Raises an error before any callback is set up."""
+
+    def setup(self, stage: str) -> None:
+        raise ZeroDivisionError("mine")
+
+
+class UsesCopy(Callback):
+    """Trains with a copy of a callback within its fit, after a first attempt that fails."""
+
+    def __init__(
+        self, callback: ZeusBSOCallback, copied: Callable[[ZeusBSOCallback], ZeusBSOCallback]
+    ) -> None:
+        self.callback = callback
+        self.copied = copied
+
+    def on_train_epoch_end(self, runner: Any, module: Any) -> None:
+        if runner.current_epoch != 0:
+            return
+        other = self.copied(self.callback)
+        assert (other.job, other.trial, other.outcome) == (None, None, None)
+        with pytest.raises(ZeroDivisionError):
+            trainer(other).fit(Net(), FailsInSetup())
+        net = Net((0.9,))
+        trainer(other).fit(net, Data(batch_size=8))
+        assert (other.trial.trial_number, other.outcome) == (2, "converged")
+        assert net.batch_lengths == {4}
+        del other
+        gc.collect()
+        assert (self.callback.trial.trial_number, self.callback.outcome) == (1, None)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, unpickled])
+def test_a_copy_trains_a_trial_of_its_own_and_leaves_the_running_one(
+    service: ServiceProcess, copied: Callable[[ZeusBSOCallback], ZeusBSOCallback]
+) -> None:
+    callback = zeus(service.url, batch_sizes=[4], default_batch_size=4, beta_knob=None)
+    net, data = Net(), Data(batch_size=8)
+    trainer(callback, UsesCopy(callback, copied)).fit(net, data)
+    assert outcomes(service.url, callback.job.job_id) == ["converged", "converged"]
+    assert callback.report.epoch == 3
+    assert net.batch_lengths == {4}
+    assert data.batch_size == 8
+
+
+class Collates(Data):
+    """Collates in worker processes, which therefore get it, its Trainer and the callbacks."""
+
+    def collate(self, samples: list[Any]) -> Any:
+        return default_collate(samples)
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(
+            self.samples,
+            batch_size=self.batch_size,
+            num_workers=1,
+            collate_fn=self.collate,
+            multiprocessing_context=multiprocessing.get_context("forkserver"),
+        )
+
+
+def test_the_dataloaders_workers_may_get_the_callback(service: ServiceProcess) -> None:
+    callback, net = zeus(service.url), Net((0.9,))
+    trainer(callback).fit(net, Collates())
+    assert callback.outcome == "converged"
+    assert net.batch_lengths == {8}
+
+
+class KeepsCallbacks(Net):
+    """Has callbacks among its hyperparameters."""
+
+    def __init__(self, callbacks: list[Callback]) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+
+
+def test_a_module_with_the_callback_among_its_hyperparameters_is_saved(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    job, saver = new_job(), ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
+    callback = zeus(service.url, job_id=job)
+    trainer(callback, saver, enable_checkpointing=True).fit(KeepsCallbacks([callback]), Data())
+    assert outcomes(service.url, job) == ["converged"]
+    saved = torch.load(tmp_path / "epoch=0.ckpt", weights_only=False)
+    (other,) = saved["hyper_parameters"]["callbacks"]
+    assert (other.trial, other.outcome) == (None, None)
+    again = trainer(other, saver, enable_checkpointing=True)
+    again.fit(KeepsCallbacks([other]), Data())
+    assert outcomes(service.url, job) == ["converged", "converged"]
