@@ -119,6 +119,28 @@ def test_the_batch_size_may_live_on_the_module_or_in_hparams(
     assert net.batch_lengths == {16}
 
 
+class Derived(Data):
+    """Trains with a quarter of its hyperparameter, such as four views of each sample."""
+
+    def __init__(self, batch_size: int = 32) -> None:
+        super().__init__(batch_size // 4)
+        self.save_hyperparameters()
+
+
+def test_the_default_batch_size_is_the_attribute_also_if_a_hyperparameter_has_another(
+    service: ServiceProcess, recwarn: pytest.WarningsRecorder
+) -> None:
+    net, callback = Net(), zeus(service.url)
+    message = "batch_size of datamodule Derived is 8, and 32 in the hparams: .*default_batch_size="
+    with pytest.warns(UserWarning, match=message):
+        trainer(callback).fit(net, Derived())
+    assert callback.job.default_batch_size == 8
+    assert net.batch_lengths == {8}  # as without the callback
+    recwarn.clear()
+    trainer(zeus(service.url, default_batch_size=8)).fit(Net(), Derived())
+    assert not [each for each in recwarn if "hparams" in str(each.message)]
+
+
 def test_batch_sizes_are_by_default_the_programs_own_times_an_eighth_to_eight(
     service: ServiceProcess,
 ) -> None:

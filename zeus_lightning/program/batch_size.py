@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from typing import Any, Literal, SupportsIndex
 
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.program.holders import get_from, holders
+from zeus_lightning.program.holders import get_from, holders_in
 
 FROM_DATASETS = (
     "LightningDataModule.from_datasets() fixes the batch size: write a class of its own for the "
@@ -81,8 +82,13 @@ def share(trainer: Trainer, scope: Scope = "global") -> int:
     return replicas * trainer.accumulate_grad_batches
 
 
-def find_batch_size(trainer: Trainer, module: LightningModule, attribute: str) -> int:
-    """The program's per-device batch size: on the datamodule, the module, or their hparams.
+def default_batch_size(
+    trainer: Trainer, module: LightningModule, attribute: str, share: int, given: int | None
+) -> int:
+    """The job's default batch size: the given one, or else the program's own times its share.
+
+    The program's own is that of the datamodule or, without one there, of the module; the attribute
+    itself comes before the hparams, from which it may be derived.
 
     Raises:
         ZeusConfigError: The program has none, or none that can be set.
@@ -93,7 +99,8 @@ def find_batch_size(trainer: Trainer, module: LightningModule, attribute: str) -
             f"the module {type(module).__name__} a train_dataloader(), that uses self.{attribute}"
         )
     owner = data_owner(trainer, module)
-    found = list(holders(module, attribute))
+    data = trainer.datamodule  # type: ignore[attr-defined]
+    found = [*holders_in(data, attribute)] or [*holders_in(module, attribute)]
     if not found and is_from_datasets(trainer):
         raise ZeusConfigError(f"{owner} has no attribute {attribute!r}; {FROM_DATASETS}")
     if not found:
@@ -101,10 +108,20 @@ def find_batch_size(trainer: Trainer, module: LightningModule, attribute: str) -
             f"{owner} has no attribute {attribute!r} (nor has its hparams); add one and use it in "
             "train_dataloader(), or name the one that it uses by batch_size_attribute=..."
         )
-    size: Any = get_from(found[-1], attribute.rpartition(".")[2])
-    if not is_size(size):
-        raise ZeusConfigError(f"{attribute} of {owner} is {size!r}; it must be a positive integer")
-    return operator.index(size)
+    values: list[Any] = [get_from(holder, attribute.rpartition(".")[2]) for holder in found]
+    own = [operator.index(value) for value in values if is_size(value)]
+    if not own:
+        raise ZeusConfigError(
+            f"{attribute} of {owner} is {values[0]!r}; it must be a positive integer"
+        )
+    if given is None and own[0] != own[-1]:
+        rank_zero_warn(
+            f"zeus: {attribute} of {owner} is {own[0]}, and {own[-1]} in the hparams: the default "
+            f"is taken to be {own[0]}, and each run sets both to the batch size that it gets; pass "
+            "default_batch_size=... if the default is another one, or name the attribute that "
+            "train_dataloader() uses by batch_size_attribute=..."
+        )
+    return operator.index(given or own[0] * share)
 
 
 def is_from_datasets(trainer: Trainer) -> bool:

@@ -12,15 +12,19 @@ def holders(module: LightningModule, name: str) -> Iterator[Any]:
     For a name with dots, such as `data.batch_size`, yield what has its last part. The module must
     be attached to its Trainer.
     """
-    datamodule = getattr(module.trainer, "datamodule", None)
+    for owner in (module, getattr(module.trainer, "datamodule", None)):
+        yield from holders_in(owner, name)
+
+
+def holders_in(owner: Any, name: str) -> Iterator[Any]:
+    """Yield what has a value of a name: a module or datamodule, and its hparams after it."""
     *path, last = name.split(".")
-    for owner in (module, datamodule):
-        for root in (owner, getattr(owner, "hparams", None)):
-            holder = root
-            for part in path:
-                holder = get_from(holder, part) if _has(holder, part) else None
-            if _has(holder, last):
-                yield holder
+    for root in (owner, getattr(owner, "hparams", None)):
+        holder = root
+        for part in path:
+            holder = get_from(holder, part) if _has(holder, part) else None
+        if _has(holder, last):
+            yield holder
 
 
 def get_from(holder: Any, name: str) -> Any:

@@ -1,7 +1,6 @@
 """`JobArguments`: a job's arguments, checked, and the job they make with a program."""
 
 import math
-import operator
 import os
 import re
 from collections.abc import Callable
@@ -92,8 +91,9 @@ class JobArguments:
         if self.lr_scaling is not None:
             find_rates(module)  # an invalid one is an error
         share = sizes.share(trainer, self.batch_size_scope)
-        found = sizes.find_batch_size(trainer, module, self.batch_size_attribute) * share
-        default = operator.index(self.default_batch_size or found)
+        default = sizes.default_batch_size(
+            trainer, module, self.batch_size_attribute, share, self.default_batch_size
+        )
         return self.spec(
             type(module).__name__, default, int(max_epochs), share, meter, trainer.world_size
         )
