@@ -331,9 +331,16 @@ class ZeusBSOCallback(Callback):
             self._fit.report(trainer.current_epoch + 1)
         cost = self.cost
         if cost is not None:
-            # rank_zero_only avoids a collective; with sync_dist Lightning does not recommend it
-            pl_module.log(
-                "zeus/cost", cost, prog_bar=True, logger=False, rank_zero_only=True, sync_dist=True
+            # Lightning's own `log`: the module's may take other arguments
+            LightningModule.log(
+                pl_module,
+                "zeus/cost",
+                cost,
+                prog_bar=True,
+                logger=False,
+                # this avoids a collective; with sync_dist Lightning does not recommend one
+                rank_zero_only=True,
+                sync_dist=True,
             )
 
     @override

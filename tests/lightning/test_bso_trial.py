@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -316,6 +317,18 @@ def test_figures_reach_the_loggers_and_the_progress_bar(
         "step": "23",
     }
     assert len(rows) == 3
+    assert fit.progress_bar_metrics["zeus/cost"] == pytest.approx(39.0)
+
+
+def test_a_module_may_override_log(service: ServiceProcess) -> None:
+    class Narrow(Net):
+        def log(self, name: str, value: Any, **arguments: Any) -> None:
+            super().log(name, value, sync_dist=True, **arguments)
+
+    callback = zeus(service.url)
+    fit = trainer(callback)
+    fit.fit(Narrow(), Data())
+    assert callback.outcome == "converged"
     assert fit.progress_bar_metrics["zeus/cost"] == pytest.approx(39.0)
 
 

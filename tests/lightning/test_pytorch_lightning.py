@@ -78,8 +78,10 @@ def sixteen(url: str, **arguments: Any) -> ZeusBSOCallback:
 
 def test_it_trains_with_the_batch_size_chosen_until_the_target(service: ServiceProcess) -> None:
     callback, net, data = sixteen(service.url), Net(), PlData()
-    trainer(callback).fit(net, data)
+    fit = trainer(callback)
+    fit.fit(net, data)
     assert (callback.outcome, callback.report.epoch) == ("converged", 3)
+    assert fit.progress_bar_metrics["zeus/cost"] == pytest.approx(callback.cost)
     assert net.batch_lengths == {16}
     assert data.batch_size == 8
 
