@@ -85,7 +85,8 @@ def check_loaders(
         tried, found = (batch_size, size) if size != batch_size else (probe.batch_size, other)
         remedy = (
             "build each DataLoader in train_dataloader(), not in setup() or __init__(), with "
-            f"batch_size=self.{attribute}"
+            f"batch_size=self.{attribute}; if train_dataloader() uses another attribute, such as "
+            "one that setup() sets, name that one by batch_size_attribute=..."
         )
         if is_from_datasets(trainer):
             remedy = FROM_DATASETS

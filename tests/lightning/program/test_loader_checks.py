@@ -180,6 +180,37 @@ def test_the_batch_size_may_have_another_name_and_be_nested(service: ServiceProc
     assert data.data.train_batch_size == 16
 
 
+class LikeHydraTemplate(Data):
+    """Its setup(), before any callback's, sets what its dataloaders use."""
+
+    def __init__(self, batch_size: int = 8) -> None:
+        super().__init__()
+        del self.batch_size
+        self.save_hyperparameters()
+        self.batch_size_per_device = batch_size
+
+    def setup(self, stage: str) -> None:
+        self.batch_size_per_device = self.hparams.batch_size // self.trainer.world_size
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.samples, batch_size=self.batch_size_per_device)
+
+
+def test_one_that_uses_what_setup_has_set_is_refused_with_the_argument_that_helps(
+    service: ServiceProcess,
+) -> None:
+    helps = r"train_dataloader\(\) uses another attribute.*name that one by batch_size_attribute="
+    with pytest.raises(ZeusConfigError, match=helps):
+        trainer(zeus(service.url)).fit(Net(), LikeHydraTemplate())
+    job, lengths = new_job(), []
+    for _ in range(2):
+        net = Net()
+        callback = zeus(service.url, job_id=job, batch_size_attribute="batch_size_per_device")
+        trainer(callback).fit(net, LikeHydraTemplate())
+        lengths.append(net.batch_lengths)
+    assert lengths == [{8}, {4}]
+
+
 def test_a_budget_in_steps_ends_as_not_converged_or_converged(service: ServiceProcess) -> None:
     for val_acc, outcome in ((0.1, "not_converged"), (0.9, "converged")):
         callback = zeus(service.url, on_failure="stop")
