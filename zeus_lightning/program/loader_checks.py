@@ -39,15 +39,15 @@ def build_probe(
     None: this run does not need them.
     """
     injection = Injection(module)
-    injection.set_batch_size(attribute, batch_size)
     source = trainer.fit_loop._data_source
     build, attributes = getattr(source.instance, source.name), dict(vars(source.instance))
     try:
+        injection.set_batch_size(attribute, batch_size)
         with isolate_rng(include_cuda=False):
             return Probe(batch_size, _sizes(source.dataloader()))
     except Exception as error:  # noqa: BLE001 - of the user's code
         warnings.warn(
-            f"zeus: the train_dataloader() of {data_owner(trainer, module)} fails with batch size "
+            f"zeus: building the dataloader of {data_owner(trainer, module)} fails with batch size "
             f"{batch_size} per device, which other runs may get: {type(error).__name__}: {error}",
             stacklevel=2,
         )

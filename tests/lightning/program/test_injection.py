@@ -89,3 +89,57 @@ def test_an_attribute_that_cannot_be_set_is_an_error_that_names_it() -> None:
 
     with pytest.raises(ZeusConfigError, match="batch_size cannot be set to 32 on Fixed"):
         Injection(Fixed()).set_batch_size("batch_size", 32)
+
+
+class ReadOnlyConfig(dict[str, Any]):
+    """Refuses changes as a read-only config of OmegaConf does."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        raise NotImplementedError(f"Cannot change read-only config\n    full_key: {name}")
+
+
+class FrozenModel:
+    """Refuses changes as a frozen model of pydantic does."""
+
+    batch_size = 8
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise ValueError(f"1 validation error\n{name}\n  Instance is frozen")
+
+
+@pytest.mark.parametrize(
+    ("config", "cause"),
+    [(ReadOnlyConfig(batch_size=8), NotImplementedError), (FrozenModel(), ValueError)],
+)
+def test_a_config_that_cannot_be_changed_is_an_error_of_one_line_with_its_cause(
+    config: Any, cause: type[Exception]
+) -> None:
+    class Configured(Net):
+        trainer = None
+
+    module = Configured()
+    module.config = config
+    message = f"config.batch_size cannot be set to 32 on {type(config).__name__} .*plain attribute"
+    with pytest.raises(ZeusConfigError, match=message) as error:
+        Injection(module).set_batch_size("config.batch_size", 32)
+    assert isinstance(error.value.__cause__, cause)
+    assert "\n" not in str(error.value)
+
+
+def test_a_value_that_is_refused_raises_the_programs_own_error() -> None:
+    class Picky(Net):
+        trainer = None
+        size = 8
+
+        @property
+        def batch_size(self) -> int:
+            return self.size
+
+        @batch_size.setter
+        def batch_size(self, size: int) -> None:
+            if size > 16:
+                raise ValueError("too large")
+            self.size = size
+
+    with pytest.raises(ValueError, match="too large"):
+        Injection(Picky()).set_batch_size("batch_size", 32)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from programs import Data, Net, new_job, trainer, zeus
+from programs import Data, Net, new_job, outcomes, trainer, zeus
 from service_process import ServiceProcess
 from torch.utils.data import DataLoader
 
@@ -223,3 +223,30 @@ def test_a_loader_that_another_size_breaks_is_a_warning(service: ServiceProcess)
     with pytest.warns(UserWarning, match="fails with batch size 4 per device.*four is too few"):
         trainer(callback).fit(Net(), FailsWithFour())
     assert callback.outcome == "converged"
+
+
+class RefusesFour(Data):
+    """Has a setter that takes no batch size below 8."""
+
+    @property
+    def batch_size(self) -> int:
+        return self.size
+
+    @batch_size.setter
+    def batch_size(self, size: int) -> None:
+        if size < 8:
+            raise ValueError(f"{size} is too few")
+        self.size = size
+
+
+def test_a_batch_size_that_the_program_refuses_ends_the_run_that_gets_it_and_no_other(
+    service: ServiceProcess,
+) -> None:
+    job, net = new_job(), Net()
+    with pytest.warns(UserWarning, match="fails with batch size 4 per device.*4 is too few"):
+        trainer(zeus(service.url, job_id=job)).fit(net, RefusesFour())
+    assert net.batch_lengths == {8}
+    with pytest.raises(ValueError, match="4 is too few"):
+        trainer(zeus(service.url, job_id=job)).fit(Net(), RefusesFour())
+    # the third such end in a row makes the service pass over this batch size
+    assert outcomes(service.url, job) == ["converged", "errored"]
