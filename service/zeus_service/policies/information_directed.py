@@ -358,7 +358,8 @@ def _exceeds_memory(spec: JobSpec, state: State) -> list[bool]:
 
 def _discounted(spec: JobSpec, state: State) -> State:
     """Copy the state; if the job has a window, earlier trials count less in the copy."""
-    kept = 1 - 1 / spec.window_size if spec.window_size else 1.0
+    # With a window of 1, the run itself would count for nothing.
+    kept = 1 - 1 / max(spec.window_size, 2) if spec.window_size else 1.0
     lists = {name: list(value) for name, value in state.items() if isinstance(value, list)}
     for name in ("weight", "stopped", "converged", "failed"):
         lists[name] = [kept * value for value in lists[name]]

@@ -74,5 +74,5 @@ def write_csv(path: Path, summaries: Sequence[Summary]) -> None:
 
 
 def _with_error(ratio: Ratio) -> str:
-    error = "" if math.isnan(ratio.error) else f"±{ratio.error:.3f}".replace("0.", ".", 1)
+    error = "" if math.isnan(ratio.error) else f"±{ratio.error:.3f}".replace("±0.", "±.")
     return f"{ratio.value:.3f}{error}"

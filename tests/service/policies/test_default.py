@@ -8,6 +8,7 @@ from statistics import mean, stdev
 import numpy as np
 import pytest
 from service.jobs import spec
+from zeus_service.choice_texts import exhausted
 from zeus_service.policies.base import Choice, NoBatchSizeLeft, Observation, State
 from zeus_service.policies.default import DefaultPolicy
 from zeus_service.simulation.replay import replay
@@ -40,6 +41,19 @@ def test_its_mean_cost_is_shown_with_its_standard_error() -> None:
     assert (default.batch_size, default.pulls, default.status) == (32, 3, "alive")
     assert default.mean == pytest.approx(mean(costs))
     assert default.spread == pytest.approx(stdev(costs) / math.sqrt(3))
+
+
+@pytest.mark.parametrize(
+    "ends", [["out_of_memory"], ["converged", *["diverged"] * 10], ["converged", "out_of_memory"]]
+)
+def test_its_trials_are_counted(ends: list[str]) -> None:
+    arms = POLICY.describe(JOB, after(*((verdict, 1.0) for verdict in ends)))
+    assert sum(arm.pulls for arm in arms) == len(ends)
+
+
+def test_once_it_is_given_up_the_error_names_it_alone() -> None:
+    error = exhausted(POLICY, JOB, after(("out_of_memory", 1.0)))
+    assert "to try: 32 (failed) failed, and the policy tries no other. Register" in error.message
 
 
 @pytest.mark.parametrize(

@@ -335,6 +335,11 @@ def test_one_outlier_is_no_change() -> None:
     assert sum(state["weight"]) == 31
 
 
+def test_with_a_window_of_one_the_run_before_counts_half() -> None:
+    state = after(spec(window_size=1), (32, 10.0), (64, 20.0))
+    assert dict(zip(spec().batch_sizes, state["weight"], strict=True))[32] == 0.5
+
+
 def test_with_a_window_older_costs_count_less() -> None:
     job = spec(window_size=10)
     state = after(job, *[(32, 100.0)] * 200)
