@@ -247,6 +247,18 @@ def test_a_batch_size_that_cannot_be_set_is_an_error(service: ServiceProcess) ->
     assert outcomes(service.url, job) == ["withdrawn"]
 
 
+def test_a_module_with_a_fixed_one_is_an_error_from_the_first_night_on(
+    service: ServiceProcess,
+) -> None:
+    class Fixed(Net):
+        batch_size = property(lambda self: 8)
+
+    job = new_job()
+    error = tried(job, service.url, Data(), module=Fixed())
+    assert "batch_size cannot be set to 4 on Fixed" in str(error)
+    assert outcomes(service.url, job) == ["withdrawn"]
+
+
 def test_a_loader_whose_batch_size_cannot_be_read_is_a_warning(service: ServiceProcess) -> None:
     class Stream(Data):
         def train_dataloader(self) -> Any:

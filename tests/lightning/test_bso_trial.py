@@ -142,6 +142,57 @@ def test_the_default_batch_size_is_the_attribute_also_if_a_hyperparameter_has_an
     assert not [each for each in recwarn if "hparams" in str(each.message)]
 
 
+class Undecided(Data):
+    """Has a batch size of its own only if it is given one."""
+
+    def __init__(self) -> None:
+        super().__init__(batch_size=None)
+
+    def train_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(self.samples, batch_size=self.batch_size or 8)
+
+
+def test_a_batch_size_of_none_is_set_where_the_callback_has_the_default(
+    service: ServiceProcess,
+) -> None:
+    job, lengths, data = new_job(), [], Undecided()
+    for _ in range(2):
+        net = Net()
+        trainer(zeus(service.url, job_id=job, default_batch_size=16)).fit(net, data)
+        lengths.append(net.batch_lengths)
+    assert lengths == [{16}, {8}]
+    assert data.batch_size is None
+
+
+class CountsSamples(Net):
+    """Has a method of the attribute's name."""
+
+    def batch_size(self, batch: list[torch.Tensor]) -> int:
+        return len(batch[0])
+
+    def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
+        assert self.batch_size(batch) == 4
+        return super().training_step(batch, index)
+
+
+class FollowsData(Net):
+    """Has a property of the attribute's name that cannot be set."""
+
+    @property
+    def batch_size(self) -> int:
+        return self.trainer.datamodule.batch_size
+
+
+@pytest.mark.parametrize("module", [CountsSamples, FollowsData])
+def test_a_module_may_have_a_method_or_a_property_of_that_name(
+    service: ServiceProcess, module: type[Net]
+) -> None:
+    callback, net = zeus(service.url, batch_sizes=[4], default_batch_size=4), module()
+    trainer(callback).fit(net, Data(batch_size=8))
+    assert callback.outcome == "converged"
+    assert net.batch_lengths == {4}
+
+
 def test_batch_sizes_are_by_default_the_programs_own_times_an_eighth_to_eight(
     service: ServiceProcess,
 ) -> None:

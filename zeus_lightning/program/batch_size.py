@@ -110,18 +110,21 @@ def default_batch_size(
         )
     values: list[Any] = [get_from(holder, attribute.rpartition(".")[2]) for holder in found]
     own = [operator.index(value) for value in values if is_size(value)]
+    if given is not None and (own or None in values):
+        return operator.index(given)
     if not own:
         raise ZeusConfigError(
-            f"{attribute} of {owner} is {values[0]!r}; it must be a positive integer"
+            f"{attribute} of {owner} is {values[0]!r}; it must be a positive integer, or None where "
+            "default_batch_size=... is passed"
         )
-    if given is None and own[0] != own[-1]:
+    if own[0] != own[-1]:
         rank_zero_warn(
             f"zeus: {attribute} of {owner} is {own[0]}, and {own[-1]} in the hparams: the default "
             f"is taken to be {own[0]}, and each run sets both to the batch size that it gets; pass "
             "default_batch_size=... if the default is another one, or name the attribute that "
             "train_dataloader() uses by batch_size_attribute=..."
         )
-    return operator.index(given or own[0] * share)
+    return own[0] * share
 
 
 def is_from_datasets(trainer: Trainer) -> bool:

@@ -11,6 +11,7 @@ from lightning.pytorch import LightningModule
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.program import lr_scaling
+from zeus_lightning.program.batch_size import is_size
 from zeus_lightning.program.holders import get_from, holders, set_on
 
 
@@ -34,9 +35,26 @@ class Injection:
         self._rates: list[_Change] = []  # of these, the learning rates
 
     def set_batch_size(self, name: str, batch_size: int) -> None:
-        """Set the per-device batch size, an attribute of this name."""
+        """Set the per-device batch size, an attribute of this name.
+
+        What is neither a batch size nor None stays: the module may have a method of this name.
+
+        Raises:
+            ZeusConfigError: It cannot be set, nor does it follow what is set, as a property may.
+        """
+        last = name.rpartition(".")[2]
+        refused, unchanged = [], len(self._changes)
         for holder in list(holders(self._module, name)):
-            self._set(holder, name, get_from(holder, name.rpartition(".")[2]), batch_size)
+            original = get_from(holder, last)
+            if original is not None and not is_size(original):
+                continue
+            try:
+                self._set(holder, name, original, batch_size)
+            except ZeusConfigError as error:
+                refused.append((holder, error))
+        for holder, refusal in refused:
+            if len(self._changes) == unchanged or get_from(holder, last) != batch_size:
+                raise refusal
 
     def scale_lr(self, factor: float) -> None:
         """Scale the module's learning rates, if it has any."""

@@ -37,6 +37,9 @@ def build_probe(
     The random number generators stay as they are, and so do the attributes of the program: it may
     keep the loader that it has built. If it cannot build them, that is a warning, and the result is
     None: this run does not need them.
+
+    Raises:
+        ZeusConfigError: The program has a batch size that cannot be set.
     """
     injection = Injection(module)
     source = trainer.fit_loop._data_source
@@ -45,6 +48,8 @@ def build_probe(
         injection.set_batch_size(attribute, batch_size)
         with isolate_rng(include_cuda=False):
             return Probe(batch_size, _sizes(source.dataloader()))
+    except ZeusConfigError:
+        raise  # no batch size can be set
     except Exception as error:  # noqa: BLE001 - of the user's code
         warnings.warn(
             f"zeus: building the dataloader of {data_owner(trainer, module)} fails with batch size "

@@ -126,6 +126,48 @@ def test_a_config_that_cannot_be_changed_is_an_error_of_one_line_with_its_cause(
     assert "\n" not in str(error.value)
 
 
+def test_a_method_of_the_name_stays_and_none_is_set_and_restored() -> None:
+    class Counts(Net):
+        trainer = None
+
+        def __init__(self, batch_size: int | None = None) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+
+        def batch_size(self, batch: list[Any]) -> int:
+            return len(batch)
+
+    module = Counts()
+    injection = Injection(module)
+    injection.set_batch_size("batch_size", 32)
+    assert module.batch_size([1, 2]) == 2
+    assert module.hparams.batch_size == 32
+    injection.undo()
+    assert module.hparams.batch_size is None
+
+
+def test_a_property_that_follows_what_is_set_need_not_be_set_and_another_one_must() -> None:
+    class Follows(Net):
+        trainer = None
+        batch_size = property(lambda self: self.hparams.batch_size)
+
+        def __init__(self, batch_size: int = 8) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+
+    class Doubles(Follows):
+        batch_size = property(lambda self: 2 * self.hparams.batch_size)
+
+    module = Follows()
+    injection = Injection(module)
+    injection.set_batch_size("batch_size", 32)
+    assert module.batch_size == 32
+    injection.undo()
+    assert module.batch_size == 8
+    with pytest.raises(ZeusConfigError, match="batch_size cannot be set to 32 on Doubles"):
+        Injection(Doubles()).set_batch_size("batch_size", 32)
+
+
 def test_a_value_that_is_refused_raises_the_programs_own_error() -> None:
     class Picky(Net):
         trainer = None
