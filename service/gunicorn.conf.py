@@ -1,4 +1,7 @@
-"""For starting gunicorn directly: `gunicorn -c gunicorn.conf.py zeus_service.wsgi:app`."""
+"""For starting gunicorn directly: `gunicorn -c gunicorn.conf.py zeus_service.wsgi:app`.
+
+Gunicorn executes this file at its start, and again on SIGHUP.
+"""
 
 import sys
 from typing import Any
@@ -7,12 +10,13 @@ from zeus_service.serving.gunicorn import make_ready, patch, settings
 
 patch()
 
-from zeus_service.config import UnusableConfig, load_config  # noqa: E402 - after the patch
+from zeus_service.config import UnusableConfig  # noqa: E402 - after the patch
 from zeus_service.errors import UnusablePolicy  # noqa: E402 - after the patch, too
+from zeus_service.serving import configuration  # noqa: E402 - after the patch, too
 from zeus_service.store.migrate import UnusableDatabase  # noqa: E402 - after the patch, too
 
 try:
-    _config = load_config()
+    _config = configuration.in_force()
 except UnusableConfig as error:
     sys.exit(f"Error: {error}")
 

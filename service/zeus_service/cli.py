@@ -81,10 +81,11 @@ def main() -> None:
 )
 def serve(bind: str, workers: int) -> None:
     """Run the service."""
+    from zeus_service.serving import configuration
     from zeus_service.serving.gunicorn import Server, make_ready, patch
 
     patch()
-    config = load_config()
+    config = configuration.in_force()
     check_bind(bind, config)
     make_ready(config)
     click.echo(
@@ -92,7 +93,7 @@ def serve(bind: str, workers: int) -> None:
     )
     # gunicorn reads the command line of the process it runs in; this one is click's.
     sys.argv = sys.argv[:1]
-    Server(config, bind=bind, workers=workers).run()
+    Server(bind=bind, workers=workers).run()
 
 
 _remote = click.option(

@@ -5,5 +5,6 @@ other servers do neither.
 """
 
 from zeus_service import create_app
+from zeus_service.serving.configuration import in_force
 
-app = create_app()
+app = create_app(in_force())

@@ -10,8 +10,8 @@ from flask import Flask
 from gevent import monkey
 from gunicorn.app.base import BaseApplication
 
-from zeus_service.config import Config, UnusableConfig, load_config
-from zeus_service.serving import worker_metrics
+from zeus_service.config import Config
+from zeus_service.serving import configuration, worker_metrics
 from zeus_service.serving.address import UnusableAddress, check_access
 from zeus_service.serving.logs import LOGGERS
 
@@ -61,6 +61,7 @@ def settings(config: Config) -> dict[str, Any]:
         "loglevel": config.log_level.lower(),
         "logger_class": LOGGERS[config.log_format],
         "when_ready": when_ready,
+        "on_reload": configuration.reload,
         "pre_fork": number_worker,
         "post_fork": begin_worker,
         "post_worker_init": check_worker,
@@ -85,36 +86,23 @@ def allow_connections() -> int:
 class Server(BaseApplication):
     """gunicorn with this service's settings, for `run()`.
 
-    Each worker creates its own application, so that no database connection crosses a fork. The
-    master reads the configuration, so that a worker that replaces another has the same one. SIGHUP
-    reloads it; an invalid one is logged and changes nothing.
+    Each worker creates its own application, so that no database connection crosses a fork.
     """
 
-    def __init__(self, config: Config, **more: Any) -> None:
-        self.config = config
-
-        def on_reload(arbiter: Any) -> None:  # on SIGHUP, before the workers are replaced
-            try:
-                read = load_config()
-                check_access(read, [listener.sock for listener in arbiter.LISTENERS])
-                self.config = read
-            except (UnusableConfig, UnusableAddress) as error:
-                message = "the configuration stays as it was: %s"
-                arbiter.log.error(message, error)  # noqa: TRY400 - a traceback adds nothing
-
-        self.settings = {**settings(config), "on_reload": on_reload, **more}
+    def __init__(self, **more: Any) -> None:
+        self.more = more
         super().__init__()
 
     def load_config(self) -> None:
-        """Called by gunicorn."""
-        for name, value in self.settings.items():
+        """Called by gunicorn, at the start and on SIGHUP."""
+        for name, value in {**settings(configuration.in_force()), **self.more}.items():
             self.cfg.set(name, value)
 
     def load(self) -> Flask:
         """Called by gunicorn in each worker."""
         from zeus_service import create_app
 
-        return create_app(self.config)
+        return create_app(configuration.in_force())
 
 
 def number_worker(server: Any, worker: Any) -> None:
@@ -137,7 +125,7 @@ def begin_worker(_server: object, worker: Any) -> None:
 
 
 def check_worker(worker: Any) -> None:
-    """Run `check_access` for a worker, whose application may have a new configuration."""
+    """Run `check_access` for a worker, whose application may have a configuration of its own."""
     check_access(worker.wsgi.extensions["zeus_config"], worker.sockets)
 
 

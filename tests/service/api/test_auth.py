@@ -337,10 +337,11 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
         yield url
 
 
-def test_a_token_is_rotated_by_a_hangup(tmp_path: Path) -> None:
+@pytest.mark.parametrize("gunicorn", [False, True], ids=["serve", "gunicorn"])
+def test_a_token_is_rotated_by_a_hangup(tmp_path: Path, gunicorn: bool) -> None:
     secret = tmp_path / "token"
     secret.write_text(OLD)
-    with ServiceProcess(tmp_path, ZEUS_BSO_TOKEN_FILE=str(secret)) as service:
+    with ServiceProcess(tmp_path, gunicorn=gunicorn, ZEUS_BSO_TOKEN_FILE=str(secret)) as service:
         assert ask(service, "GET", "/api/v1/jobs", f"Bearer {OLD}").status_code == 200
         secret.write_text(NEW)
         service.signal(signal.SIGHUP)
@@ -355,9 +356,12 @@ def test_a_token_is_rotated_by_a_hangup(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "ZEUS_BSO_TOKEN='two words'", "ZEUS_BSO_LOG_LEVEL=LOUD"])
-def test_a_hangup_or_a_crash_opens_nothing_and_ends_nothing(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize("gunicorn", [False, True], ids=["serve", "gunicorn"])
+def test_a_hangup_or_a_crash_opens_nothing_and_ends_nothing(
+    tmp_path: Path, gunicorn: bool, content: str
+) -> None:
     (tmp_path / ".env").write_text(f"ZEUS_BSO_TOKEN={OLD}\n")
-    service = ServiceProcess(tmp_path)
+    service = ServiceProcess(tmp_path, gunicorn=gunicorn)
     service.bind_to("0.0.0.0")
     with service:
         (tmp_path / ".env").write_text(content)
@@ -370,9 +374,12 @@ def test_a_hangup_or_a_crash_opens_nothing_and_ends_nothing(tmp_path: Path, cont
     assert "Traceback" not in service.log.read_text()
 
 
-def test_gunicorn_itself_ends_rather_than_let_everyone_in(tmp_path: Path) -> None:
+def test_gunicorn_ends_rather_than_let_an_application_of_ones_own_let_everyone_in(
+    tmp_path: Path,
+) -> None:
     (tmp_path / ".env").write_text(f"ZEUS_BSO_TOKEN={OLD}\n")
-    service = ServiceProcess(tmp_path, gunicorn=True)
+    (tmp_path / "own.py").write_text("from zeus_service import create_app\napp = create_app()\n")
+    service = ServiceProcess(tmp_path, gunicorn=True, application="own:app")
     service.bind_to("0.0.0.0")
     with service:
         (tmp_path / ".env").write_text("")
