@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from zeus_service.config import Config, UnusableConfig, load_config
+from zeus_service.errors import UnusablePolicy
 from zeus_service.serving.address import UnusableAddress, check_access
 
 _in_force: Config | None = None
@@ -27,10 +28,15 @@ def reload(arbiter: Any) -> None:
     One that the service could not have started with is logged and changes nothing.
     """
     global _in_force
+    # After gevent's patch: the application imports what it replaces.
+    from zeus_service import create_app
+    from zeus_service.store.migrate import UnusableDatabase, prepare
+
     try:
         read = load_config()
         check_access(read, [listener.sock for listener in arbiter.LISTENERS])
-    except (UnusableConfig, UnusableAddress) as error:
+        prepare(create_app(read))
+    except (UnusableConfig, UnusableAddress, UnusableDatabase, UnusablePolicy) as error:
         message = "the configuration stays as it was: %s"
         arbiter.log.error(message, error)  # noqa: TRY400 - a traceback adds nothing
         return

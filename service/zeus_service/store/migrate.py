@@ -35,16 +35,18 @@ class UnusableDatabase(Exception):
 
 
 def prepare(app: Flask) -> None:
-    """Prepare the database for the service; to be called once, before workers start.
+    """Prepare the database for the service; to be called by the master, before workers start.
 
     SQLite is migrated. A server's database must be at the right revision: an operator migrates it,
     with a backup, when no older version writes to it any more.
     """
     with app.app_context():
-        if _config().sqlite_path:
-            upgrade(app)
-        check_revision()
-        db.engine.dispose()  # no connection may cross a fork
+        try:
+            if _config().sqlite_path:
+                upgrade(app)
+            check_revision()
+        finally:
+            db.engine.dispose()  # no connection may cross a fork
 
 
 def upgrade(app: Flask, revision: str = "head", *, sql: TextIO | None = None) -> None:
