@@ -126,9 +126,6 @@ class ZeusPolicy:
 
         if observation.verdict == "out_of_memory":
             state = _give_up_from(state, batch_size)
-        elif converged and not state["candidates"]:
-            # This trial was still running when all others had failed.
-            state = {**state, "round": spec.num_pruning_rounds + 1, "candidates": [batch_size]}
         elif _sampling(spec, state):
             if arm["count"] >= _explorations_needed(spec) and not arm["ever_converged"]:
                 state = {**state, "candidates": [b for b in state["candidates"] if b != batch_size]}
@@ -139,6 +136,10 @@ class ZeusPolicy:
             state = {**state, "tried": {str(batch_size): converged, **state["tried"]}}
         while not _sampling(spec, state) and state["candidates"] and _pending(state) is None:
             state = _next_round(state)
+        if not state["candidates"]:
+            # Sample those that were given up, or converged only after all others had failed.
+            known = [b for b in spec.batch_sizes if _arm(state, b)["ever_converged"]]
+            state = {**state, "round": spec.num_pruning_rounds + 1, "candidates": known}
         return state
 
     def cost_bound(self, spec: JobSpec, state: State) -> float:
@@ -247,11 +248,14 @@ def _next_round(state: State) -> State:
 def _give_up_from(state: State, batch_size: int) -> State:
     """Give up a batch size that ran out of memory, and all larger ones.
 
-    If no smaller one is left, those that have ever converged stay: something else took the memory.
+    If no smaller one has converged, the larger ones that have stay: something else took the memory.
+    If no smaller one is left, so does the batch size itself if it has converged.
     """
     candidates = [b for b in state["candidates"] if b < batch_size]
-    if not candidates:
-        candidates = [b for b in state["candidates"] if _arm(state, b)["ever_converged"]]
+    if not any(_arm(state, b)["ever_converged"] for b in candidates):
+        least = batch_size + 1 if candidates else batch_size
+        larger = [b for b in state["candidates"] if b >= least]
+        candidates += [b for b in larger if _arm(state, b)["ever_converged"]]
     return {
         **state,
         "candidates": candidates,

@@ -232,6 +232,60 @@ def test_out_of_memory_of_the_last_ones_that_converged_does_not_end_the_job() ->
     assert state["candidates"] == [8, 16, 32, 64, 128]
 
 
+def test_out_of_memory_of_a_smaller_one_keeps_the_only_one_that_has_converged() -> None:
+    job = spec(default_batch_size=64)
+    state = observe(job, policy.initial_state(job), 64, 10.0, "converged")
+    state = observe(job, state, 32, 0.0, "out_of_memory")
+    assert policy.best_batch_size(job, state) == 64
+    assert policy.next_batch_size(job, state, RNG) == Choice(16, "explore")
+    state = observe(job, state, 16, 20.0, "early_stopped")
+    assert policy.next_batch_size(job, state, RNG).batch_size == 64
+
+
+def test_out_of_memory_gives_up_larger_ones_that_converged_if_a_smaller_one_has_too() -> None:
+    job = spec(default_batch_size=64)
+    state = policy.initial_state(job)
+    for batch_size in (64, 32, 16):
+        state = observe(job, state, batch_size, 10.0, "converged")
+    state = observe(job, state, 32, 0.0, "out_of_memory")
+    assert state["candidates"] == [8, 16]
+
+
+@given(
+    rounds=st.integers(0, 3),
+    window=st.sampled_from([0, 2, 4]),
+    ends=st.lists(
+        st.tuples(
+            st.integers(1, 3),  # how many trials run at once
+            st.integers(0, 2),  # which of them ends
+            st.sampled_from(
+                ["converged", "early_stopped", "not_converged", "diverged", "out_of_memory"]
+            ),
+            st.floats(0, 1e6),
+        ),
+        max_size=40,
+    ),
+)
+def test_a_job_in_which_a_batch_size_has_converged_is_never_exhausted(
+    rounds: int, window: int, ends: list[tuple[int, int, Verdict, float]]
+) -> None:
+    job = spec(default_batch_size=64, num_pruning_rounds=rounds, window_size=window)
+    state, running, has_converged = policy.initial_state(job), list[Choice](), False
+    for number, (at_once, which, verdict, cost) in enumerate(ends):
+        while len(running) < at_once and policy.stage(job, state) != "exhausted":
+            rng = np.random.default_rng(number)
+            running.append(policy.next_batch_size(job, state, rng))
+            state = policy.begin(job, state, running[-1])
+        if not running:
+            break
+        choice = running.pop(which % len(running))
+        state = policy.observe(job, state, Observation(choice, verdict, cost))
+        has_converged |= verdict == "converged"
+        if has_converged:
+            assert policy.next_batch_size(job, state, RNG).batch_size in job.batch_sizes
+            assert policy.stage(job, state) != "exhausted"
+
+
 def test_a_trial_that_converges_when_all_others_have_failed_saves_the_job() -> None:
     job, state = spec(), policy.initial_state(spec())
     for batch_size in (32, 64):
