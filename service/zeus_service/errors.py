@@ -87,6 +87,12 @@ class BrokenJob(OptimizerError):
     status, code = 500, "broken_job"
 
 
+class PolicyFailed(BrokenJob):
+    """An installed policy raised an error, or returned what cannot be used; the log has more."""
+
+    status, code = 500, "policy_failed"
+
+
 class UnknownPolicy(OptimizerError):
     """No policy has this name."""
 

@@ -22,6 +22,7 @@ from zeus_service.errors import (
     KeyConflict,
     NotFound,
     OtherGeneration,
+    PolicyFailed,
     ReportConflict,
     TrialFinished,
     UnknownPolicy,
@@ -382,7 +383,8 @@ def _summary_or_broken(connection: Connection, job_id: str) -> messages.JobSumma
     except NotFound:
         return None
     except BrokenJob as error:
-        logger.error("%s", error.message)  # noqa: TRY400 - the message says all
+        by_policy = error.__cause__ if isinstance(error, PolicyFailed) else None
+        logger.error("%s", error.message, exc_info=by_policy)  # noqa: TRY400 - or it says all
         return jobs.broken_summary(connection, job_id)
 
 

@@ -6,6 +6,7 @@ from zeus_service.errors import UnusablePolicy
 from zeus_service.policies.base import Policy
 from zeus_service.policies.default import DefaultPolicy
 from zeus_service.policies.information_directed import InformationDirectedPolicy
+from zeus_service.policies.installed import InstalledPolicy
 from zeus_service.policies.zeus import ZeusPolicy
 from zeus_service.spec import JobSpec
 
@@ -39,7 +40,7 @@ def _load(entry_point: EntryPoint) -> Policy:
         raise _unusable(entry_point, "it lacks attributes of zeus_service.policies.base.Policy")
     if policy.name != entry_point.name:
         raise _unusable(entry_point, f"its name is {policy.name!r}")
-    return policy
+    return InstalledPolicy(policy)
 
 
 def _unusable(entry_point: EntryPoint, reason: str) -> UnusablePolicy:
