@@ -114,8 +114,8 @@ def default_batch_size(
         return operator.index(given)
     if not own:
         raise ZeusConfigError(
-            f"{attribute} of {owner} is {values[0]!r}; it must be a positive integer, or None where "
-            "default_batch_size=... is passed"
+            f"{attribute} of {owner} is {values[0]!r}; it must be a positive integer, or None "
+            "where default_batch_size=... is passed"
         )
     if own[0] != own[-1]:
         rank_zero_warn(
