@@ -85,7 +85,7 @@ def test_the_other_jobs_are_listed_beside_that_of_a_policy_that_fails(
         ("next_batch_size", Choice(32, "guess"), ".*which is no Choice"),
         ("next_batch_size", 32, "32, which is no Choice"),
         ("begin", [], r"\[\], which is no dict"),
-        ("begin", {}, r"a state without \['converged', 'failed', 'm2', 'mean'\]"),
+        ("begin", {}, r"a state without \['converged', 'failed', 'm2', 'mean', 'out_of"),
         ("observe", {"mean": np.zeros(2)}, "a state that is no JSON: .*ndarray"),
         ("observe", {"mean": math.nan}, "a state that is no JSON"),
         ("cost_bound", math.nan, "nan, which is no cost"),
