@@ -132,6 +132,7 @@ def test_trials_and_joules_are_counted_once(own_service: ServiceProcess, api: Ap
     assert found["zeus_bso_job_last_cost_joules", "job"] == 0.5 * 7.0 + 0.5 * 100.0
 
     let_leases_expire(own_service.database_url)
+    assert metrics(own_service)["zeus_bso_trials_running",] == 0
     post(api, "/jobs/job/trials", {})  # the two others are lost
     found = metrics(own_service)
     assert found["zeus_bso_trials_ended_total", "lost"] == 2

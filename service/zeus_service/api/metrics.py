@@ -22,6 +22,7 @@ from zeus_service.counters import REGISTRY
 from zeus_service.errors import Contended
 from zeus_service.savings import Rates
 from zeus_service.store import savings
+from zeus_service.store.leases import IN_FORCE
 from zeus_service.store.models import JOBS, TRIALS
 from zeus_service.store.transactions import use_case
 
@@ -76,7 +77,8 @@ class _Database(Collector):
             return
         yield GaugeMetricFamily(*up, 1)
         yield GaugeMetricFamily("zeus_bso_jobs", "Jobs registered.", jobs)
-        yield GaugeMetricFamily("zeus_bso_trials_running", "Trials that have not ended.", running)
+        alive = "Trials that have not ended, and whose lease is in force."
+        yield GaugeMetricFamily("zeus_bso_trials_running", alive, running)
         yield from _of_latest_jobs(latest)
         yield from _saved(totals)
         rates = Rates.of(current_app.extensions["zeus_config"])
@@ -133,7 +135,7 @@ _RUNNING = select(
     func.count(),
     func.sum(
         select(func.count())
-        .where(TRIALS.c.job_id == JOBS.c.job_id, TRIALS.c.outcome.is_(None))
+        .where(TRIALS.c.job_id == JOBS.c.job_id, IN_FORCE)
         .correlate(JOBS)
         .scalar_subquery()
     ),

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, and_, case, func, or_, select
 
 from zeus_service.spec import MAX_JOB_ID
 from zeus_service.store.damage import is_id, is_sound
+from zeus_service.store.leases import IN_FORCE
 from zeus_service.store.models import JOBS, TRIALS
 from zeus_service.store.transactions import use_case
 
@@ -39,7 +40,7 @@ SPARKLINE = 24
 
 _RUNNING = (
     select(TRIALS.c.job_id, func.count().label("running"))
-    .where(TRIALS.c.outcome.is_(None))
+    .where(IN_FORCE)
     .group_by(TRIALS.c.job_id)
     .subquery("running_trials")
 )
@@ -113,7 +114,7 @@ class JobPage:
         query: What was asked for, with a page that exists.
         jobs: In order.
         counts: Jobs that match the search, by state.
-        running: Trials running, of all jobs.
+        running: Trials running whose lease is in force, of all jobs.
         total: All jobs.
     """
 

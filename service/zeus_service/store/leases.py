@@ -7,7 +7,7 @@ marks the trials whose lease has expired as lost.
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, select, update
 
 from zeus_service.history import EVENT, Event
 from zeus_service.messages import Trial
@@ -23,6 +23,9 @@ EXPIRED = select(*_OF_EVENT).where(
     TRIALS.c.lease_expires_at < unix_now(),
 )
 """Running trials of a job whose lease has expired; see `statements` for the parameters."""
+
+IN_FORCE = and_(TRIALS.c.outcome.is_(None), TRIALS.c.lease_expires_at >= unix_now())
+"""A running trial that has shown a sign of life; it reads no row of a trial that has ended."""
 
 _LOCKED_EXPIRED = EXPIRED.with_for_update()  # reports lock no job
 _EXTENDED = (

@@ -28,7 +28,7 @@ from zeus_service.pages.routes import PARTS
 from zeus_service.spec import JobSpec
 from zeus_service.store import power_profiles, trial_list
 from zeus_service.store.job_list import JOB_STATES, SORTS
-from zeus_service.store.models import JOBS
+from zeus_service.store.models import JOBS, TRIALS
 from zeus_service.store.series import MAX_POINTS
 from zeus_service.store.transactions import transaction
 from zeus_service.store.trial_list import OUTCOMES, RUNNING
@@ -361,3 +361,14 @@ def test_the_pages_are_not_part_of_the_described_interface(client: FlaskClient) 
     paths = client.get("/openapi.json").json["paths"]
     assert not [path for path in paths if path.startswith(("/job/", "/assets", "/sign"))]
     assert "/" not in paths
+
+
+def test_a_run_whose_lease_is_over_shows_no_sign_of_life(client: FlaskClient) -> None:
+    add_job()
+    assert "In flight" in client.get("/job/job").text
+    with transaction() as connection:
+        connection.execute(update(TRIALS).values(lease_expires_at=1.0))
+    text = client.get("/job/job").text
+    assert "In flight" not in text
+    assert "No sign of life" in text
+    assert "<span>runs in flight</span><strong>0</strong>" in client.get("/").text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from flask import Flask
-from service.jobs import spec_json
+from service.jobs import let_leases_expire, spec_json
 from sqlalchemy import update
 from zeus_service import optimizer
 from zeus_service.messages import Report, TrialEnd
@@ -103,6 +103,16 @@ def test_states(app: Flask) -> None:
     assert page.running == 1
     assert [job.job_id for job in read(now=now, state="stale").jobs] == ["daily-stale"]
     assert read(now=now, state="stale").found == 1
+
+
+def test_a_run_whose_lease_is_over_is_not_in_flight(app: Flask, database_url: str) -> None:
+    register("job", "killed")
+    optimizer.start_trial("killed", None)
+    let_leases_expire(database_url)
+    optimizer.start_trial("job", None)
+    page = read()
+    assert {job.job_id: job.running for job in page.jobs} == {"job": 1, "killed": 0}
+    assert page.running == 1
 
 
 def test_a_job_has_its_latest_costs_its_default_and_its_runs(app: Flask) -> None:
