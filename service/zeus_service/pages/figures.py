@@ -42,8 +42,12 @@ from zeus_service.pages.units import joules, runs, significant, words
 from zeus_service.spec import JobSpec
 from zeus_service.store.series import MAX_POINTS, BatchSizeTrials, Thinned
 
+NOT_ENDED = "No run has ended yet."
+PRUNED = "The runs that have ended were pruned."
+"""What a figure without runs says."""
 
-def valley(job: Job, trials: BatchSizeTrials) -> Figure:
+
+def valley(job: Job, trials: BatchSizeTrials, empty: str = NOT_ENDED) -> Figure:
     """Plot the belief about the cost of each batch size with its band, the runs, and the bound."""
     spec = job.spec
     known = [arm for arm in job.arms if arm.mean is not None]
@@ -109,10 +113,10 @@ def valley(job: Job, trials: BatchSizeTrials) -> Figure:
     latest = f"the latest {shown:,} of {trials.total:,} runs, and the "
     note = what_is_left_out(shown, trials.total, latest, "extremes of each batch size")
     summary = f"Best batch size so far: {job.best_batch_size or 'not known yet'}."
-    return figure_of(data, layout, note if trials.total else "No run has ended yet.", summary)
+    return figure_of(data, layout, note if trials.total else empty, summary)
 
 
-def costs(spec: JobSpec, trials: Thinned) -> Figure:
+def costs(spec: JobSpec, trials: Thinned, empty: str = NOT_ENDED) -> Figure:
     """Plot the cost of each run in order, coloured by batch size."""
     factor, unit = unit_of([row.cost for row in trials.rows])
     colours = batch_size_colours(spec)
@@ -125,7 +129,7 @@ def costs(spec: JobSpec, trials: Thinned) -> Figure:
     ]  # fmt: skip
     layout = new_layout("run", f"cost ({unit})")
     fit_y_axis(layout, [row.cost for row in trials.rows])
-    note = what_is_thinned(trials, "No run has ended yet.")
+    note = what_is_thinned(trials, empty)
     note = f"{note} {explain_batch_sizes(layout, len(data))}".strip()
     only_integers(layout, [row.trial_number for row in trials.rows])
     summary = f"{runs(trials.total)}."
@@ -137,8 +141,10 @@ def regret(job: Job, savings: JobSavings) -> Figure:
     best = next((a.mean for a in job.arms if a.batch_size == job.best_batch_size), None)
     layout = new_layout("run", "")
     points = savings.points
-    if best is None or not points:
+    if best is None:
         return figure_of([], layout, "The best batch size is not known yet.", "")
+    if not points:
+        return figure_of([], layout, PRUNED, "")
     excess = list(accumulate(point.spent.cost - point.recurrences * best for point in points))
     end = savings.spent.cost - savings.recurrences * best
     before = end - excess[-1]  # of runs that were pruned

@@ -30,9 +30,24 @@ FIGURES: dict[str, tuple[str, str]] = {
 }
 """Title and explanation of each figure, in the order in which they are shown."""
 
+
+def _valley(job: messages.Job, trials: series.BatchSizeTrials) -> Figure:
+    return figures.valley(job, trials, _empty(job) if not trials.total else "")
+
+
+def _costs(job: messages.Job, trials: series.Thinned) -> Figure:
+    return figures.costs(job.spec, trials, _empty(job) if not trials.total else "")
+
+
+def _empty(job: messages.Job) -> str:
+    """What a figure says of a job none of whose runs has ended, or is left."""
+    left = sum(optimizer.get_job(job.job_id).outcomes.values())
+    return figures.PRUNED if left < job.trials else figures.NOT_ENDED
+
+
 _DRAW: dict[str, Callable[[messages.Job], Figure]] = {
-    "valley": lambda job: figures.valley(job, series.by_batch_size(job.job_id)),
-    "costs": lambda job: figures.costs(job.spec, series.costs(job.job_id)),
+    "valley": lambda job: _valley(job, series.by_batch_size(job.job_id)),
+    "costs": lambda job: _costs(job, series.costs(job.job_id)),
     "regret": lambda job: figures.regret(job, _savings(job)),
     "saved": lambda job: savings_figures.over_runs(_savings(job)),
     "power": lambda job: figures.power(job.spec, power_profiles.all_of(job.job_id, None)),

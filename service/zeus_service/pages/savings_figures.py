@@ -7,6 +7,7 @@ from datetime import date, timedelta
 from itertools import accumulate
 
 from zeus_service.messages import Estimate, JobSavings, Savings
+from zeus_service.pages.figures import PRUNED
 from zeus_service.pages.plotting import (
     Figure,
     figure_of,
@@ -52,6 +53,8 @@ def over_runs(savings: JobSavings) -> Figure:
     points = [point for point in savings.points if point.saved is not None]
     if not points:
         note = "What a run of the default batch size takes is not known yet."
+        if savings.saved is not None:
+            note = f"{PRUNED} Saved by them: {saved_energy(savings.saved.energy_j.estimate)}."
         return figure_of([], new_layout("run", ""), note, "")
     estimates = [point.saved.energy_j for point in points if point.saved]
     total = sum(each.estimate for each in estimates)
