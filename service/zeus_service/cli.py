@@ -83,14 +83,17 @@ def serve(bind: str, workers: int) -> None:
     """Run the service."""
     from zeus_service.serving import configuration
     from zeus_service.serving.gunicorn import Server, make_ready, patch
+    from zeus_service.serving.logs import JSONFormatter
 
     patch()
     config = configuration.in_force()
     check_bind(bind, config)
     make_ready(config)
-    click.echo(
-        f"zeus-service {__version__} on http://{bind}, data in {config.shown_database}", err=True
-    )
+    line = f"zeus-service {__version__} on http://{bind}, data in {config.shown_database}"
+    if config.log_format == "json":
+        record = {"name": __name__, "levelname": "INFO", "msg": line}
+        line = JSONFormatter().format(logging.makeLogRecord(record))
+    click.echo(line, err=True)
     # gunicorn reads the command line of the process it runs in; this one is click's.
     sys.argv = sys.argv[:1]
     Server(bind=bind, workers=workers).run()

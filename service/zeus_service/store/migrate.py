@@ -125,8 +125,10 @@ def check_revision() -> None:
     found, (head, *older) = current_revision(), known_revisions()
     if found == head:
         return
+    if found is None:
+        raise UnusableDatabase(f"{_shown()} is empty: run `zeus-service db upgrade`")
     remedy = "use the newer version that migrated it, or its `zeus-service db downgrade`"
-    if found in (None, *older):
+    if found in older:
         remedy = "run `zeus-service db upgrade`"
     raise UnusableDatabase(
         f"{_shown()} is at revision {found}, this version of zeus-service works with {head}: "
@@ -161,7 +163,14 @@ def _naming_the_database(verb: str) -> Iterator[None]:
     try:
         yield
     except SQLAlchemyError as error:
-        raise UnusableDatabase(f"cannot {verb} {_shown()}: {cause(error)}") from error
+        remedy = ""
+        name = getattr(getattr(error, "orig", None), "sqlite_errorname", "")
+        if verb == "read" and name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
+            remedy = (
+                "; SQLite writes to the file and its folder even to read: use a user who may, "
+                "such as the service's, or ask the service with --url"
+            )
+        raise UnusableDatabase(f"cannot {verb} {_shown()}: {cause(error)}{remedy}") from error
     except (OSError, sqlite3.Error) as error:
         raise UnusableDatabase(
             f"cannot open {_shown()}: {error}; set ZEUS_BSO_DATABASE_URL to a file that this user "

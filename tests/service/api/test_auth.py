@@ -318,7 +318,7 @@ def test_whoever_asks_whether_it_is_ready_learns_no_host_user_or_path(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for where, log in (
-        (database_url, "is at revision None"),
+        (database_url, "is empty"),
         ("sqlite:////nowhere/x.sqlite3", "no database at /nowhere/x.sqlite3"),
         (f"postgresql://nobody@127.0.0.1:{free_port()}/nothing", "nobody@127.0.0.1"),
     ):

@@ -34,6 +34,7 @@ from zeus_service.store import migrate as database
 from zeus_service.store.migrate import (
     MIGRATIONS,
     UnusableDatabase,
+    check_revision,
     current_revision,
     downgrade,
     known_revisions,
@@ -229,7 +230,7 @@ def test_serving_is_refused_unless_a_servers_database_is_at_the_head_revision(
             return one_error(zeus_service("serve", bind, database_url=url))
 
         refused = error()
-        assert "at revision None" in refused
+        assert "is empty: run" in refused
         assert "run `zeus-service db upgrade`" in refused
         zeus_service("db", "upgrade", database_url=url)
         engine = create_engine(Config(database_url=url).database_url)
@@ -255,6 +256,27 @@ def test_several_processes_may_migrate_one_new_database_at_once(kind: str, tmp_p
         processes = [ServiceFork(["db", "upgrade"], env, tmp_path, log) for _ in range(6)]
         statuses = [process.wait(timeout=LIMIT_S) for process in processes]
         assert set(statuses) == {0}, log.read_text()
+
+
+@pytest.mark.parametrize("mode", [0o444, 0o400])
+def test_what_reading_a_file_needs_is_said_to_a_user_who_lacks_it(mode: int) -> None:
+    def try_to_read_as_nobody() -> None:
+        if os.getuid() == 0:  # who may write any file
+            os.setuid(65534)
+        with (
+            app.app_context(),
+            pytest.raises(UnusableDatabase, match=r"writes to the file.*ask the service with"),
+        ):
+            check_revision()
+
+    with tempfile.TemporaryDirectory() as folder:  # other users cannot enter pytest's
+        path = Path(folder) / "service.sqlite3"
+        url = f"sqlite:///{path}"
+        upgrade(create_app(Config(database_url=url)))
+        app = create_app(Config(database_url=url))
+        path.chmod(mode)
+        Path(folder).chmod(0o755)
+        in_forked_child(try_to_read_as_nobody)
 
 
 def test_a_file_that_this_user_cannot_write_is_reported_by_name() -> None:
