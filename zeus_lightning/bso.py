@@ -56,7 +56,8 @@ class ZeusBSOCallback(Callback):
         mode: `max` if the metric is to rise to the target, `min` if it is to fall to it.
         job_id: The same id makes the runs one recurring job: 1 to 255 letters, digits and `._:-`.
             Default: `$ZEUS_JOB_ID`, else the module's class name.
-        batch_sizes: Batch sizes to choose from. Default: `default_batch_size` times 2**-3 to 2**3.
+        batch_sizes: Batch sizes to choose from, at most 128. Default: `default_batch_size` times
+            2**-3 to 2**3.
         default_batch_size: Batch size to start from. Default: the `batch_size` of the datamodule or
             module (or their hparams), times devices and accumulated batches in the global scope.
         batch_size_scope: What a batch size of the job is. `global`: the samples of one optimizer

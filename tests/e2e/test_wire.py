@@ -127,6 +127,7 @@ def job_spec(**changes: Any) -> spec.JobSpec:
         ("window_size", [0, 1000, -1, 1001]),
         ("seed", [None, 0, 2**32 - 1, -1, 2**32]),
         ("batch_sizes", [[32, 64], [64], [], [0, 64], [64, 1.5]]),
+        ("batch_sizes", [[*range(1, 129)], [*range(1, 130)]]),
         ("default_batch_size", [64, 0, -1]),
     ],
 )

@@ -49,6 +49,7 @@ from zeus_lightning import (
         ({"batch_sizes": [8, 2.5]}, r"batch_sizes is \[8, 2.5\]"),
         ({"batch_sizes": [True, 8]}, r"batch_sizes is \[True, 8\]"),
         ({"batch_sizes": 8}, "batch_sizes is 8"),
+        ({"batch_sizes": range(1, 501)}, "batch_sizes has 500 batch sizes; it must have at most"),
         ({"default_batch_size": -1}, "default_batch_size is -1; it must be a positive integer"),
         ({"target_metric": "0.9"}, "target_metric is '0.9'; it must be a number"),
         ({"eta_knob": "0.5"}, "eta_knob is '0.5'; it must be a number"),

@@ -24,6 +24,9 @@ FROM_DATASETS = (
 
 Scope = Literal["global", "per_device"]
 
+MAX_SIZES = 128
+"""A job's batch sizes, as the service accepts them."""
+
 
 def positive_sizes(batch_sizes: Iterable[int]) -> list[int]:
     """Sort batch sizes without duplicates; raise `ZeusConfigError` if any is invalid."""
@@ -32,7 +35,12 @@ def positive_sizes(batch_sizes: Iterable[int]) -> list[int]:
         raise ZeusConfigError(
             f"batch_sizes is {batch_sizes!r}; it must contain positive integers, and at least one"
         )
-    return sorted({operator.index(size) for size in sizes})
+    distinct = sorted({operator.index(size) for size in sizes})
+    if len(distinct) > MAX_SIZES:
+        raise ZeusConfigError(
+            f"batch_sizes has {len(distinct)} batch sizes; it must have at most {MAX_SIZES}"
+        )
+    return distinct
 
 
 def is_size(value: object) -> bool:

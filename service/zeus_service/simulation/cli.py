@@ -235,7 +235,7 @@ def _spec(workload: Workload, policy: str, knobs: dict[str, Any]) -> JobSpec:
         wrong = error.errors()[0]
         name = ".".join(map(str, wrong["loc"]))
         raise SimulationError(
-            f"{workload.name} on {workload.gpu}: {name} is {wrong['input']!r}: {wrong['msg']}"
+            f"{workload.name} on {workload.gpu}: {name} is {wrong['input']!r:.60}: {wrong['msg']}"
         ) from error
 
 
