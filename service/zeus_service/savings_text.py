@@ -5,10 +5,10 @@ from zeus_service.messages import Estimate, JobSavings, SavedAmounts, SavedOnDay
 COLUMNS = ("recurrences", "energy saved", "95 % interval", "time saved", "95 % interval")
 
 INTERVALS = (
-    "An interval below is by what was known of the default batch size at that time, and mostly wider "
-    "than its share of the interval above, which is by what is known now."
+    "Each interval below follows from what was known about the default batch size at that time. It "
+    "is usually wider than its share of the interval above, which follows from what is known now."
 )
-"""What is said of a table of days or weeks."""
+"""Explains the intervals of a table of days or weeks."""
 
 _ENERGY = {"MWh": 3.6e9, "kWh": 3.6e6, "Wh": 3.6e3, "J": 0.0}
 _TIME = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 0.0}
