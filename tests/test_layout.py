@@ -20,6 +20,7 @@ CROSS_CUTTING = {
     "service/test_seen_from_outside.py",
     "service/api/test_zeus_server.py",
     "service/policies/test_own_policy.py",
+    "service/policies/test_quality.py",
     "service/serving/test_slow_clients.py",
     "service/simulation/test_fidelity.py",
     "service/store/test_backup.py",
