@@ -170,8 +170,8 @@ class ZeusBSOCallback(Callback):
         self._on_failure = on_failure_of(on_failure)
         self.client: BSOClient | None = None
         """What calls the service, from `setup` on."""
-        self.failed_by: Exception | None = None
-        """The error that was a verdict against the batch size, such as out of memory."""
+        self.failed_by_error = False
+        """Whether the last `fit` ended by an error that was a verdict against the batch size."""
         self._fit: Fit | None = None  # from `setup` to `teardown` or an exception
         self._last: SavedTrial | None = None  # of the previous fit
         self._trained = (0, 0)  # Trainer and module of the previous fit
@@ -180,8 +180,7 @@ class ZeusBSOCallback(Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy or pickle: that of the callback without its running fit."""
-        state = vars(self) | {"client": None, "failed_by": None, "_fit": None, "_late_error": None}
-        state.pop("on_train_batch_start", None)
+        state = vars(self) | {"client": None, "_fit": None, "_late_error": None}
         if self._fit is not None:
             del state["_shared"]  # a copy would take the running trial for its own
         return state
@@ -241,7 +240,7 @@ class ZeusBSOCallback(Callback):
             self._late_error = None
         if any(getattr(each, "_early_exit", False) for each in trainer.callbacks):  # type: ignore[attr-defined]
             return  # Lightning's Tuner ends this fit before training
-        previous, self._last = self._last, None
+        previous, self._last, self.failed_by_error = self._last, None, False
         if trainer.is_global_zero:  # other ranks may share the memory
             self._shared.clear()
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
@@ -263,7 +262,7 @@ class ZeusBSOCallback(Callback):
         if trainer.global_step == 0 and not fit.has_trained_module():
             fit.start()
         else:
-            if self._trained != (id(trainer), id(pl_module)):
+            if trainer.global_step == 0 or self._trained != (id(trainer), id(pl_module)):
                 previous = None
             fit.start_again(trainer.strategy.broadcast(previous))
         self._trained = (id(trainer), id(pl_module))
@@ -306,11 +305,8 @@ class ZeusBSOCallback(Callback):
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._fit is None:
-            return
-        self._fit.start_measuring()
-        if self._fit.unread_size is not None:  # a hook of this object: it costs time at each batch
-            vars(self)["on_train_batch_start"] = self._check_first_batch
+        if self._fit is not None:
+            self._fit.start_measuring()
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -376,9 +372,10 @@ class ZeusBSOCallback(Callback):
             and isinstance(exception, ProcessExitedException)
             and exception.exit_code == EXIT_TRY_AGAIN
         )
-        if outcome in FAILED and self.outcome == outcome and isinstance(exception, Exception):
-            self.failed_by = exception
-        if self._on_failure == "exit" and (failed or self.failed_by is exception):
+        # not if the batch size had failed before this error, or another rank reported its own
+        is_verdict = outcome in FAILED and self.outcome == outcome
+        self.failed_by_error = is_verdict and isinstance(exception, Exception)
+        if self._on_failure == "exit" and (failed or self.failed_by_error):
             traceback.print_exception(exception)
             exit_after_teardown(trainer, SystemExit(EXIT_TRY_AGAIN))
 
@@ -386,6 +383,7 @@ class ZeusBSOCallback(Callback):
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit" and self._fit is not None:
             error = self._fit.error
+            self._fit.remember_module()
             self._end_fit("withdrawn", "fit ended before training began")
             if self.outcome == "converged":
                 warn_of_unsaved_model(trainer)
@@ -397,13 +395,6 @@ class ZeusBSOCallback(Callback):
             elif error is not None:
                 self._late_error = LateError(error, self, trainer)
 
-    def _check_first_batch(
-        self, _trainer: Trainer, _module: LightningModule, batch: Any, _index: int
-    ) -> None:
-        del vars(self)["on_train_batch_start"]
-        if self._fit is not None:
-            self._fit.check_first_batch(batch)
-
     def _train_without_trial(self) -> None:
         rank_zero_warn(
             "zeus: the checkpoint contains no trial saved by this callback, so the run cannot be "
@@ -413,7 +404,6 @@ class ZeusBSOCallback(Callback):
 
     def _end_fit(self, outcome: Outcome, reason: str) -> None:
         """End a trial that is still open, and restore the program for another fit."""
-        vars(self).pop("on_train_batch_start", None)
         fit, self._fit = self._fit, None
         if fit is not None:
             self._last = fit.close(outcome, reason)

@@ -51,7 +51,7 @@ def fit(
             if not left:
                 raise
         except Exception as error:
-            if callback.failed_by is not error:
+            if not callback.failed_by_error:
                 raise
             if not left:
                 raise _none_is_left(retries) from error

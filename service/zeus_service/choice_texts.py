@@ -37,7 +37,7 @@ def exhausted(policy: Policy, spec: JobSpec, state: State) -> ExhaustedJob:
 
 def _failures(arms: list[ArmEstimate]) -> str:
     tried = [f"{arm.batch_size} ({arm.status})" for arm in arms if arm.pulls]
-    beyond = [str(arm.batch_size) for arm in arms if not arm.pulls and arm.status != "idle"]
+    beyond = [str(arm.batch_size) for arm in arms if not arm.pulls]
     text = f"{', '.join(tried)} failed"
     if any(arm.status == "idle" for arm in arms):
         return f"{text}, and the policy tries no other"

@@ -384,7 +384,7 @@ def _summary_or_broken(connection: Connection, job_id: str) -> messages.JobSumma
         return None
     except BrokenJob as error:
         by_policy = error.__cause__ if isinstance(error, PolicyFailed) else None
-        logger.error("%s", error.message, exc_info=by_policy)  # noqa: TRY400 - or it says all
+        logger.error("%s", error.message, exc_info=by_policy)  # noqa: TRY400 - others say all
         return jobs.broken_summary(connection, job_id)
 
 

@@ -271,40 +271,6 @@ def test_a_loader_whose_batch_size_cannot_be_read_is_a_warning(service: ServiceP
     assert callback.outcome == "converged"
 
 
-class MakesBatches(IterableDataset):
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __iter__(self) -> Any:
-        yield from ([torch.randn(self.size, 4)] for _ in range(4))
-
-
-class BatchedDataset(Data):
-    """A dataset makes the batches, in `train_dataloader()` or as it was set up before."""
-
-    def __init__(self, early: bool) -> None:
-        super().__init__()
-        self.early = early
-
-    def setup(self, stage: str) -> None:
-        self.dataset = MakesBatches(self.batch_size)
-
-    def train_dataloader(self) -> Any:
-        dataset = self.dataset if self.early else MakesBatches(self.batch_size)
-        return DataLoader(dataset, batch_size=None)
-
-
-def test_batches_that_a_dataset_makes_are_checked_by_the_first_one(service: ServiceProcess) -> None:
-    jobs = {early: new_job() for early in (True, False)}
-    for early, job in jobs.items():
-        trainer(zeus(service.url, job_id=job)).fit(Net((0.9,)), BatchedDataset(early))
-    with pytest.raises(ZeusConfigError, match="set to 4 per device, but the first batch of datam"):
-        trainer(zeus(service.url, job_id=jobs[True])).fit(Net((0.9,)), BatchedDataset(True))
-    assert outcomes(service.url, jobs[True]) == ["converged", "withdrawn"]
-    trainer(zeus(service.url, job_id=jobs[False])).fit(Net((0.9,)), BatchedDataset(False))
-    assert outcomes(service.url, jobs[False]) == ["converged", "converged"]
-
-
 def test_an_iterable_dataset_is_checked_too(service: ServiceProcess) -> None:
     class Endless(IterableDataset):
         def __iter__(self):

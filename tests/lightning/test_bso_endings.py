@@ -67,7 +67,6 @@ class Speechless(Exception):
         (torch.OutOfMemoryError("CUDA out of memory."), "out_of_memory"),
         (RuntimeError("CUDA error: out of memory"), "out_of_memory"),
         (RuntimeError("[...] DefaultCPUAllocator: can't allocate memory: ..."), "out_of_memory"),
-        (MemoryError("Unable to allocate 8 EiB"), "out_of_memory"),
         (SystemExit(3), "interrupted"),
         (RuntimeError(ValueError("wrapped")), "errored"),
         (RuntimeError("a NUL \0 and half a pair \ud800"), "errored"),

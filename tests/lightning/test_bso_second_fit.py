@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -249,11 +250,16 @@ class TestOfATrainedModule:
     def test_with_new_weights_it_starts_a_trial(self, service: ServiceProcess) -> None:
         job, net, data = new_job(), Net((0.9,)), Data()
         before = {name: value.clone() for name, value in net.state_dict().items()}
-        for reset in (net.layer.reset_parameters, lambda: net.load_state_dict(before)):
+        resets = (
+            net.layer.reset_parameters,
+            lambda: net.load_state_dict(before),
+            net.layer.weight.data.normal_,
+        )
+        for reset in resets:
             trainer(zeus(service.url, job_id=job)).fit(net, data)
             reset()
         trainer(zeus(service.url, job_id=job)).fit(net, data)
-        assert outcomes(service.url, job) == 3 * ["converged"]
+        assert outcomes(service.url, job) == 4 * ["converged"]
 
     def test_for_another_job_it_starts_a_trial(self, service: ServiceProcess) -> None:
         jobs, net, data = (new_job(), new_job()), Net((0.9,)), Data()
@@ -264,14 +270,25 @@ class TestOfATrainedModule:
     def test_from_a_checkpoint_it_resumes_its_trial(
         self, service: ServiceProcess, tmp_path: Path
     ) -> None:
-        job, net, data = new_job(), Net((0.1, 0.1, 0.9)), Data()
-        saves = ModelCheckpoint(tmp_path, save_last=True)
-        interrupts = At(12, KeyboardInterrupt())
-        with suppress(SystemExit):
-            trainer(
-                zeus(service.url, job_id=job), saves, interrupts, enable_checkpointing=True
-            ).fit(net, data)
+        job, net, data = new_job(), Net((0.1, 0.9)), Data()
+        saves = ModelCheckpoint(tmp_path, every_n_train_steps=1, save_last=True)
+        stops = {"max_time": timedelta(microseconds=1), "enable_checkpointing": True}
+        trainer(zeus(service.url, job_id=job), saves, **stops).fit(net, data)
+        assert outcomes(service.url, job) == ["interrupted"]
         callback = zeus(service.url, job_id=job)
         trainer(callback).fit(net, data, ckpt_path=tmp_path / "last.ckpt")
         assert callback.trial.trial_number == 1
+        assert outcomes(service.url, job) == ["converged"]
+
+    def test_weights_that_count_no_changes_end_no_run(self, service: ServiceProcess) -> None:
+        class Frozen(Net):
+            def __init__(self) -> None:
+                super().__init__((0.9,))
+                with torch.inference_mode():
+                    self.backbone = torch.nn.Linear(4, 4).requires_grad_(False)
+
+        job, net = new_job(), Frozen()
+        trainer(zeus(service.url, job_id=job)).fit(net, Data())
+        with pytest.warns(UserWarning, match="continues an earlier one of its module"):
+            trainer(zeus(service.url, job_id=job)).fit(net, Data())
         assert outcomes(service.url, job) == ["converged"]

@@ -214,7 +214,7 @@ def test_with_the_default_batch_size_that_is_an_error_of_the_program(
     callback = zeus(service.url, batch_sizes=[8, 32], default_batch_size=32)
     with pytest.raises((ValueError, MisconfigurationException), match=r"val_check|limit_train"):
         trainer(callback, **arguments).fit(Net(), Data())
-    assert callback.failed_by is None
+    assert not callback.failed_by_error
     assert outcomes(service.url, callback.job.job_id) == ["errored"]
 
 

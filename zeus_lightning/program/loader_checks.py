@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Container
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -12,7 +11,6 @@ from typing import Any
 from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader
-from lightning.pytorch.utilities.data import extract_batch_size
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import IterableDataset
 
@@ -106,31 +104,6 @@ def check_loaders(
             f"{data_owner(trainer, module)} has batches of {found}; {remedy}"
         )
     return None not in sizes
-
-
-def check_batch(
-    trainer: Trainer,
-    module: LightningModule,
-    attribute: str,
-    batch_size: int,
-    others: Container[int],
-    batch: Any,
-) -> None:
-    """Raise a `ZeusConfigError` if a batch has one of the `others` in place of the batch size.
-
-    Its size is that of its first tensor, if it has one.
-    """
-    found = None
-    with suppress(Exception), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its tensors may have different lengths
-        found = extract_batch_size(batch)
-    if found in others:
-        raise ZeusConfigError(
-            f"{attribute} was set to {batch_size} per device, but the first batch of "
-            f"{data_owner(trainer, module)} has {found} samples; make the batches in "
-            f"train_dataloader(), or in what it calls, from self.{attribute}: setup() and "
-            "__init__() come before it is set"
-        )
 
 
 def too_few_samples(trainer: Trainer, batch_size: int) -> str | None:

@@ -9,7 +9,7 @@ def warn_of_unsaved_model(trainer: Trainer) -> None:
     savers = [
         each
         for each in trainer.callbacks  # type: ignore[attr-defined]
-        if hasattr(each, "best_model_path") and (each.save_top_k or each.save_last)
+        if type(each).__name__ == "ModelCheckpoint" and (each.save_top_k or each.save_last)
     ]
     if savers and not any(each.best_model_path or each.last_model_path for each in savers):
         names = ", ".join(sorted({type(each).__name__ for each in savers}))

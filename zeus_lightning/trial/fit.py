@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -57,7 +56,6 @@ class Fit:
         record: The trial, also after its end; None if there is none.
         error: Raised by the callback as `fit` ends.
         reports_after_epoch: Whether the first validation has not logged the metric.
-        unread_size: What the first batch must have, if the dataloaders' batch size cannot be read.
     """
 
     trainer: Trainer
@@ -85,7 +83,6 @@ class Fit:
         self._batch_size: int | None = None  # set on the program; global
         self._lr_factor = 1.0
         self._probe: loader_checks.Probe | None = None
-        self.unread_size: int | None = None
         self._attribute = self.arguments.batch_size_attribute
         leave_at_exit()
         self._meter = RunMeter(
@@ -243,18 +240,10 @@ class Fit:
         ):
             rank_zero_warn(
                 f"zeus: {sizes.data_owner(self.trainer, self.module)} has a train_dataloader() "
-                f"whose batch size cannot be read; make sure that it is {batch_size}"
+                f"whose batch size cannot be read; make sure that it is {batch_size}: make batches "
+                f"there from {self._attribute}, which is set only after the datamodule's setup()"
             )
-            self.unread_size = batch_size
         self._meter.begin()
-
-    def check_first_batch(self, batch: Any) -> None:
-        """Check the first batch of dataloaders whose batch size cannot be read."""
-        if (size := self.unread_size) is not None:
-            others = {other // self._share() for other in self.job.batch_sizes} - {size}
-            loader_checks.check_batch(
-                self.trainer, self.module, self._attribute, size, others, batch
-            )
 
     def saved_trial(self) -> SavedTrial | None:
         """The trial as it is now, for a checkpoint; None if there is none."""
@@ -415,6 +404,12 @@ class Fit:
             return loader_checks.too_few_batches(self.trainer)
         return None
 
+    def remember_module(self) -> None:
+        """Remember that this fit has trained the module, if it ended in order."""
+        with suppress(Exception):
+            if self.trainer.global_step:
+                remember(self.module, self.job.job_id)
+
     def close(self, outcome: Outcome, reason: str) -> SavedTrial | None:
         """End a trial that is still open, from this rank alone, and restore the program.
 
@@ -425,8 +420,6 @@ class Fit:
         """
         reporter, record = self._reporter, self.record
         self._stop_reporting()
-        if self.trainer.global_step:
-            remember(self.module, self.job.job_id)
         try:
             if reporter is not None:
                 reporter.end_at_once(outcome, reason)

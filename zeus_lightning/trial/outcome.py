@@ -48,7 +48,7 @@ def outcome_of(exception: BaseException) -> Outcome:
     """The outcome of a trial whose run an exception ended."""
     if isinstance(exception, KeyboardInterrupt | SystemExit):  # SIGTERM is a SystemExit
         return "interrupted"
-    if isinstance(exception, torch.OutOfMemoryError | MemoryError):  # numpy's is a MemoryError
+    if isinstance(exception, torch.OutOfMemoryError):
         return "out_of_memory"
     if isinstance(exception, ProcessRaisedException):
         return _outcome_of_text(_last_error(exception.msg))
@@ -83,6 +83,6 @@ def _outcome_of_text(error: str) -> Outcome:
     """The outcome of an exception that is printed as `error`, beginning with its class."""
     if error.startswith(f"{ZeusError.__module__}."):
         return "withdrawn"
-    if re.match(r"(torch\.(cuda\.)?OutOf|numpy\.[\w.]*_Array)?MemoryError\b", error):
+    if re.match(r"torch\.(cuda\.)?OutOfMemoryError\b", error):
         return "out_of_memory"
     return outcome_of(RuntimeError(error))

@@ -15,8 +15,9 @@ from zeus_service.outcomes import Outcome
 from zeus_service.spec import JobSpec
 
 State = dict[str, Any]
-"""JSON value that belongs to one policy. It grows with the batch sizes and the window, never with
-the number of trials. It may have an entry for the counts of `policies/unfinished.py`."""
+"""JSON value that belongs to one policy. It keeps the keys of its initial value, and grows with the
+batch sizes and the window, never with the number of trials. It may have an entry for the counts of
+`policies/unfinished.py`."""
 
 Why = Literal["explore", "exploit", "concurrent", "fallback"]
 """`concurrent`: another trial is exploring meanwhile. `fallback` is the service's own choice: every

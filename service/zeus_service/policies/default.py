@@ -31,7 +31,7 @@ class DefaultPolicy:
 
     def initial_state(self, spec: JobSpec) -> State:
         """See `Policy`."""
-        return {"converged": 0, "mean": 0.0, "m2": 0.0, "failed": 0, "out_of_memory": 0}
+        return {"converged": 0, "mean": 0.0, "m2": 0.0, "failed": 0}
 
     def next_batch_size(self, spec: JobSpec, state: State, rng: np.random.Generator) -> Choice:
         """See `Policy`."""
@@ -50,7 +50,7 @@ class DefaultPolicy:
             return state
         if verdict != "converged":
             failure = "out_of_memory" if verdict == "out_of_memory" else "failed"
-            return {**state, failure: state[failure] + 1}
+            return {**state, failure: state.get(failure, 0) + 1}
         costs = Moments(state["converged"], state["mean"], state["m2"]).add(observation.cost)
         return {**state, "converged": costs.count, "mean": costs.mean, "m2": costs.m2}
 
@@ -72,7 +72,7 @@ class DefaultPolicy:
         spread = math.sqrt(state["m2"] / (count - 1) / count) if count > 1 else None
         default = ArmEstimate(
             spec.default_batch_size,
-            count + state["failed"] + state["out_of_memory"],
+            count + state["failed"] + state.get("out_of_memory", 0),
             state["mean"] if count else None,
             spread,
             "failed" if _is_given_up(state) else "alive",
@@ -84,5 +84,5 @@ class DefaultPolicy:
 
 
 def _is_given_up(state: State) -> bool:
-    failed = state["failed"] >= _FAILURES or state["out_of_memory"] > 0
+    failed = state["failed"] >= _FAILURES or "out_of_memory" in state
     return failed and not state["converged"]

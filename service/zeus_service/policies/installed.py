@@ -54,7 +54,7 @@ class InstalledPolicy:
         with self._calling("next_batch_size", spec):
             choice = self._policy.next_batch_size(spec, state, rng)
             if not isinstance(choice, Choice) or choice.why not in get_args(Why):
-                raise _WrongResult(f"{choice!r}, which is no Choice")
+                raise _WrongResult(f"{choice!r}, which is not a Choice")
             return Choice(_batch_size(spec, choice.batch_size), choice.why)
 
     def begin(self, spec: JobSpec, state: State, choice: Choice) -> State:
@@ -72,7 +72,7 @@ class InstalledPolicy:
         with self._calling("cost_bound", spec):
             bound = float(self._policy.cost_bound(spec, state))
             if not bound >= 0:  # also false for NaN
-                raise _WrongResult(f"{bound}, which is no cost")
+                raise _WrongResult(f"{bound}, which is not a cost")
             return bound
 
     def best_batch_size(self, spec: JobSpec, state: State) -> int | None:
@@ -86,7 +86,7 @@ class InstalledPolicy:
         with self._calling("stage", spec):
             stage = self._policy.stage(spec, state)
             if not isinstance(stage, str):
-                raise _WrongResult(f"{stage!r}, which is no text")
+                raise _WrongResult(f"{stage!r}, which is not a text")
             return stage
 
     def describe(self, spec: JobSpec, state: State) -> list[ArmEstimate]:
@@ -112,7 +112,7 @@ class InstalledPolicy:
             raise PolicyFailed(
                 f"policy {self.name!r}: its {function}() for job {spec.job_id!r} {did}; correct "
                 "the policy and restart the service. If the policy is correct, the job's state may "
-                "be damaged: `zeus-service rebuild` makes it anew"
+                "be damaged: `zeus-service rebuild` recomputes it"
             ) from error
 
 
@@ -120,7 +120,7 @@ def _batch_size(spec: JobSpec, value: Any) -> int:
     try:
         batch_size = operator.index(value)
     except TypeError:
-        raise _WrongResult(f"the batch size {value!r}, which is no integer") from None
+        raise _WrongResult(f"the batch size {value!r}, which is not an integer") from None
     if batch_size not in spec.batch_sizes:
         raise _WrongResult(f"the batch size {batch_size}, which the job does not have")
     return batch_size
@@ -128,11 +128,11 @@ def _batch_size(spec: JobSpec, value: Any) -> int:
 
 def _state(state: State, *, before: State | None = None) -> State:
     if not isinstance(state, dict):
-        raise _WrongResult(f"{state!r:.100}, which is no dict")
+        raise _WrongResult(f"{state!r:.100}, which is not a dict")
     try:
         json.dumps(state, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise _WrongResult(f"a state that is no JSON: {error}") from error
+        raise _WrongResult(f"a state that is not JSON: {error}") from error
     if before is not None and (missing := before.keys() - state.keys()):
         raise _WrongResult(f"a state without {sorted(missing)}")
     return state

@@ -25,7 +25,7 @@ EXPIRED = select(*_OF_EVENT).where(
 """Running trials of a job whose lease has expired; see `statements` for the parameters."""
 
 IN_FORCE = and_(TRIALS.c.outcome.is_(None), TRIALS.c.lease_expires_at >= unix_now())
-"""A running trial that has shown a sign of life; it reads no row of a trial that has ended."""
+"""Running trials whose lease has not expired; the index on `outcome` finds them."""
 
 _LOCKED_EXPIRED = EXPIRED.with_for_update()  # reports lock no job
 _EXTENDED = (

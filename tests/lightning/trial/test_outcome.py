@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 
-import numpy as np
 import pytest
 import torch
 from records import record
@@ -22,12 +21,6 @@ def fails(index: int, error: BaseException) -> None:
     except ValueError as cause:
         raise error from cause
     raise error
-
-
-def numpys_memory_error() -> MemoryError:
-    with pytest.raises(MemoryError) as error:
-        np.zeros(2**58)
-    return error.value
 
 
 def dies(index: int, number: int) -> None:
@@ -47,8 +40,6 @@ def dies(index: int, number: int) -> None:
         (torch.OutOfMemoryError("chained. Try\nless"), "out_of_memory", "chained. Try\nless"),
         (RuntimeError("CUDA error: out of memory"), "out_of_memory", "CUDA error"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "out_of_memory", "Default"),
-        (MemoryError(), "out_of_memory", "MemoryError (in process 0)"),
-        (numpys_memory_error(), "out_of_memory", "Unable to allocate"),
         (ZeusConfigError("no batch_size"), "withdrawn", "ZeusConfigError: no batch_size"),
     ],
 )
