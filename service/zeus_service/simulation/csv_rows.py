@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from zeus_service.simulation.errors import SimulationError
+from zeus_service.spec import MAX_AMOUNT
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,12 @@ class Row:
         raise self.error(column, wanted)
 
     def amount(self, column: str) -> float:
-        """A number above zero."""
-        return self.number(column, "a number above zero", 0.0)
+        """A number above zero, at most `MAX_AMOUNT`."""
+        wanted = f"a number above zero, at most {MAX_AMOUNT:g}"
+        value = self.number(column, wanted, 0.0)
+        if value > MAX_AMOUNT:
+            raise self.error(column, wanted)
+        return value
 
     def whole(self, column: str) -> int:
         """A whole number above zero."""

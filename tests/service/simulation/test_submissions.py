@@ -54,8 +54,9 @@ def test_a_missing_column_is_named(tmp_path: Path, column: str) -> None:
         ("start_time", "soon", "a number"),
         ("end_time", "nan", "a number"),
         ("end_time", "99", "at least start_time, 100"),
-        ("runtime_ratio", "0", "a number above zero"),
-        ("runtime_ratio", "inf", "a number above zero"),
+        ("runtime_ratio", "0", "a number above zero, at most 1e+15"),
+        ("runtime_ratio", "inf", "a number above zero, at most 1e+15"),
+        ("runtime_ratio", "1e200", "a number above zero, at most 1e+15"),
     ],
 )
 def test_a_wrong_value_is_told_with_its_row(
