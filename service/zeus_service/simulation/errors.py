@@ -1,4 +1,4 @@
-"""The error that ends a simulation."""
+"""The errors of a simulation."""
 
 import click
 
@@ -8,3 +8,7 @@ class SimulationError(click.ClickException):
 
     The command line prints the message of a `ClickException`, and nothing else.
     """
+
+
+class PolicyGaveUp(SimulationError):
+    """Raised at a start when the policy has no batch size left to try."""

@@ -38,7 +38,7 @@ class Experiment:
         return [submission.runtime_ratio for submission in self.submissions]
 
     def run(self) -> list[SimulatedTrial]:
-        """Replay the job; raise a `SimulationError` if every batch size has failed."""
+        """Replay the job."""
         return replay(self.workload, self.spec, self.submissions)
 
 
@@ -54,8 +54,7 @@ def run_all(
             on a cluster.
 
     Raises:
-        SimulationError: Every batch size of a job has failed, or joblib, which more than one
-            process needs, is not installed.
+        SimulationError: joblib, which more than one process needs, is not installed.
     """
     try:
         import joblib  # from the extra `analysis`

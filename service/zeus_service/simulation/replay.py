@@ -10,7 +10,7 @@ import numpy as np
 from zeus_service.outcomes import Verdict
 from zeus_service.policies import policy_of
 from zeus_service.policies.base import NoBatchSizeLeft, Observation
-from zeus_service.simulation.errors import SimulationError
+from zeus_service.simulation.errors import PolicyGaveUp
 from zeus_service.simulation.simulated_run import SimulatedTrial, StartedTrial, TrialRunner
 from zeus_service.simulation.submissions import Submission
 from zeus_service.simulation.workload import Workload
@@ -30,16 +30,16 @@ class SimulatedJob:
         self.state = self._policy.initial_state(spec)
 
     def start(self) -> StartedTrial:
-        """Start a trial; raise a `SimulationError` if every batch size has failed."""
+        """Start a trial; raise `PolicyGaveUp` if the policy has no batch size left."""
         number = self._trials + 1
         rng = np.random.default_rng([self._spec.random_seed(), number])
         try:
             choice = self._policy.next_batch_size(self._spec, self.state, rng)
         except NoBatchSizeLeft:
-            raise SimulationError(
-                f"{self._spec.job_id}: after {self._trials} trials every batch size of "
-                f"{self._spec.batch_sizes} has failed; allow more epochs or a larger beta, or take "
-                "a target that is reached"
+            raise PolicyGaveUp(
+                f"{self._spec.job_id}: policy {self._policy.name!r} has no batch size left to try "
+                f"after {self._trials} trials; allow more epochs or a larger beta, or take a "
+                "target that is reached"
             ) from None
         self._trials = number
         bound = self._policy.cost_bound(self._spec, self.state)
@@ -78,10 +78,8 @@ def replay(
             the one before has ended.
 
     Returns:
-        All trials, in the order in which they ended.
-
-    Raises:
-        SimulationError: Every batch size has failed.
+        All trials, in the order in which they ended. A recurrence that starts when the policy has
+        no batch size left has none.
 
     Source: `simulate_one_alibaba_group` of the simulator published with Zeus (NSDI 2023); there, a
     run that starts while any other is running gets the best batch size; here the policy chooses.
@@ -94,7 +92,10 @@ def replay(
     ended: list[SimulatedTrial] = []
 
     def start(recurrence: int, submission: Submission, start_s: float, tries: int) -> None:
-        started = job.start()
+        try:
+            started = job.start()
+        except PolicyGaveUp:
+            return  # a trial that is still running may save the job for later recurrences
         trial = runner.run(workload.at(recurrence), started, recurrence)
         end_s = start_s + submission.end_s - submission.start_s
         run = _Running(end_s, trial.number, tries, submission, started, trial)

@@ -30,7 +30,20 @@ def legend(summaries: Sequence[Summary]) -> str:
         for row in summaries
         if row.given_up
     ]
-    return "\n".join([_LEGEND, *given_up])
+    none_left = [
+        f"{row.workload} {row.gpu} with {row.policy}: gave up in {row.none_left} of {row.replays} "
+        "replays, which its figures leave out: every batch size that it tries had failed. Allow "
+        "more epochs or a larger --beta, or take a --target that is reached"
+        for row in summaries
+        if row.none_left
+    ]
+    unknown = dict.fromkeys(
+        f"{row.workload} {row.gpu}: no recorded run of the default batch size reaches the target, "
+        "so there is no energy and time to compare with"
+        for row in summaries
+        if math.isnan(row.energy.value) and row.none_left < row.replays
+    )
+    return "\n".join([_LEGEND, *given_up, *none_left, *unknown])
 
 
 def table(summaries: Sequence[Summary]) -> Table:
@@ -44,10 +57,10 @@ def table(summaries: Sequence[Summary]) -> Table:
         for row in rows:
             result.add_row(
                 f"  {row.policy}",
-                _with_error(row.cost),
-                f"{row.early_cost.value:.3f}",
-                f"{row.energy.value:.2f}",
-                f"{row.time.value:.2f}",
+                _with_error(row.cost) if row.none_left < row.replays else "gave up",
+                _or_dash(row.early_cost.value, 3),
+                _or_dash(row.energy.value, 2),
+                _or_dash(row.time.value, 2),
                 f"{row.tries_wasted:.1f}",
                 "-" if row.final is None else f"{row.final} {row.final_share:.0%}",
             )
@@ -71,6 +84,10 @@ def write_csv(path: Path, summaries: Sequence[Summary]) -> None:
             writer.writerows(rows)
     except OSError as error:
         raise SimulationError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _or_dash(value: float, decimals: int) -> str:
+    return "-" if math.isnan(value) else f"{value:.{decimals}f}"
 
 
 def _with_error(ratio: Ratio) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from zeus_service.simulation.experiment import Experiment, Key
+from zeus_service.simulation.replay import MAX_TRIES
 from zeus_service.simulation.simulated_run import SimulatedTrial
 from zeus_service.simulation.workload import Epoch
 
@@ -26,6 +27,7 @@ class Tally:
         tries_wasted: Trials that failed.
         cost_wasted: Their cost.
         given_up: Recurrences that never reached the target.
+        none_left: Whether the policy had no batch size left for one of these.
         final: Batch sizes of the last ten recurrences.
     """
 
@@ -42,6 +44,7 @@ class Tally:
     tries_wasted: int
     cost_wasted: float
     given_up: int
+    none_left: bool
     final: tuple[int, ...]
 
 
@@ -49,6 +52,7 @@ def tally(experiment: Experiment, trials: Sequence[SimulatedTrial]) -> Tally:
     """Add up the trials of a replay."""
     oracle, default = zip(*expectations(experiment), strict=True)
     failed = [trial for trial in trials if trial.verdict != "converged"]
+    tries = Counter(trial.recurrence for trial in trials)
     reached = {t.recurrence: t.batch_size for t in trials if t.verdict == "converged"}
     return Tally(
         key=experiment.key,
@@ -64,6 +68,11 @@ def tally(experiment: Experiment, trials: Sequence[SimulatedTrial]) -> Tally:
         tries_wasted=len(failed),
         cost_wasted=math.fsum(trial.cost for trial in failed),
         given_up=len(oracle) - len(reached),
+        none_left=any(
+            tries[recurrence] < MAX_TRIES
+            for recurrence in range(len(oracle))
+            if recurrence not in reached
+        ),
         final=tuple(reached[recurrence] for recurrence in sorted(reached)[-10:]),
     )
 
@@ -123,7 +132,9 @@ class Summary:
     """All replays of one workload with one policy.
 
     Args:
-        cost: Over the oracle's.
+        none_left: The number of replays in which the policy had no batch size left to try. The
+            ratios and `given_up` are those of the others.
+        cost: Over the oracle's; nan without any other replay.
         early_cost: The same for the first `EARLY` recurrences.
         energy: Over that of the default batch size at the largest power limit; so is `time`.
         tries_wasted: Mean number of failed trials in a replay.
@@ -137,6 +148,7 @@ class Summary:
     gpu: str
     policy: str
     replays: int
+    none_left: int
     recurrences: int
     cost: Ratio
     early_cost: Ratio
@@ -158,20 +170,22 @@ def summarize(tallies: Sequence[Tally]) -> list[Summary]:
 
 
 def _summary(workload: str, gpu: str, policy: str, tallies: list[Tally]) -> Summary:
+    whole = [each for each in tallies if not each.none_left]
     final = Counter(size for each in tallies for size in each.final).most_common(1)
     return Summary(
         workload=workload,
         gpu=gpu,
         policy=policy,
         replays=len(tallies),
+        none_left=len(tallies) - len(whole),
         recurrences=sum(each.recurrences for each in tallies),
-        cost=ratio((each.cost, each.oracle) for each in tallies),
-        early_cost=ratio((each.early_cost, each.early_oracle) for each in tallies),
-        energy=ratio((each.energy_j, each.default_energy_j) for each in tallies),
-        time=ratio((each.time_s, each.default_time_s) for each in tallies),
+        cost=ratio((each.cost, each.oracle) for each in whole),
+        early_cost=ratio((each.early_cost, each.early_oracle) for each in whole),
+        energy=ratio((each.energy_j, each.default_energy_j) for each in whole),
+        time=ratio((each.time_s, each.default_time_s) for each in whole),
         tries_wasted=fmean(each.tries_wasted for each in tallies),
         cost_wasted=sum(each.cost_wasted for each in tallies) / sum(each.cost for each in tallies),
-        given_up=fmean(each.given_up for each in tallies),
+        given_up=fmean(each.given_up for each in whole) if whole else 0.0,
         final=final[0][0] if final else None,
         final_share=final[0][1] / sum(len(each.final) for each in tallies) if final else 0.0,
     )

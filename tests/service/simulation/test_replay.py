@@ -15,7 +15,7 @@ from service.simulation import recorded
 from zeus_service import history
 from zeus_service.policies import POLICIES
 from zeus_service.policies.base import Choice
-from zeus_service.simulation.errors import SimulationError
+from zeus_service.simulation.errors import PolicyGaveUp
 from zeus_service.simulation.replay import MAX_TRIES, SimulatedJob, replay
 from zeus_service.simulation.simulated_run import TrialRunner
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
@@ -95,12 +95,18 @@ def test_a_recurrence_is_given_up_after_its_last_try() -> None:
     assert tries[30:] == [MAX_TRIES] * 3
 
 
-def test_a_job_whose_batch_sizes_all_fail_says_so() -> None:
+def test_a_recurrence_without_a_batch_size_left_has_no_trial() -> None:
     works = recorded.workload()
     never = {size: Setting((math.inf,), each.epochs) for size, each in works.settings.items()}
     workload = replace(works, settings=never)
-    with pytest.raises(SimulationError, match=r"after \d trials every batch size of \[8, 16, 32\]"):
-        replay(workload, workload.spec(policy="zeus", seed=1), 5)
+    spec = workload.spec(policy="zeus", seed=1)
+    trials = replay(workload, spec, 5)
+    assert [(trial.recurrence, trial.batch_size) for trial in trials] == [(0, 16), (0, 32)]
+    job = SimulatedJob(spec)
+    for trial in trials:
+        job.end(job.start(), trial.verdict, trial.cost)
+    with pytest.raises(PolicyGaveUp, match="policy 'zeus' has no batch size left to try after 2"):
+        job.start()
 
 
 def test_a_drifting_workload_changes_with_the_recurrence() -> None:

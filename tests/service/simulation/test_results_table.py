@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ SUMMARY = Summary(
     gpu="rtx6000",
     policy="zeus",
     replays=2,
+    none_left=0,
     recurrences=40,
     cost=Ratio(1.25, 0.0125),
     early_cost=Ratio(1.5, 0.1),
@@ -54,6 +56,26 @@ def test_a_large_error_is_shown_whole() -> None:
 
 def test_one_replay_has_no_error() -> None:
     assert "±" not in shown(replace(SUMMARY, cost=Ratio(1.25, float("nan"))))
+
+
+@pytest.mark.parametrize(
+    ("error", "text"), [(0.25, "±.250"), (1.0, "±1.000"), (10.234, "±10.234"), (200.5, "±200.500")]
+)
+def test_only_the_zero_before_the_point_is_left_out(error: float, text: str) -> None:
+    assert f"1.250{text} " in shown(replace(SUMMARY, cost=Ratio(1.25, error)))
+
+
+def test_a_policy_that_gave_up_has_no_figures_and_an_unknown_default_is_explained() -> None:
+    nan = Ratio(math.nan, math.nan)
+    gone = replace(SUMMARY, none_left=2, cost=nan, early_cost=nan, energy=nan, time=nan, final=None)
+    other = replace(SUMMARY, policy="other", energy=nan, time=nan)
+    zeus, another = (line.split() for line in shown(gone, other).splitlines()[4:6])
+    assert zeus == ["zeus", "gave", "up", "-", "-", "-", "2.5", "-"]
+    assert another[1:5] == ["1.250±.013", "1.500", "-", "-"]
+    text = legend([gone, other])
+    assert "sentiment140 rtx6000 with zeus: gave up in 2 of 2 replays" in text
+    assert "with other" not in text
+    assert text.count("no recorded run of the default batch size reaches the target") == 1
 
 
 def test_what_never_reached_its_target_is_told() -> None:
