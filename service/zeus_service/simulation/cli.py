@@ -34,6 +34,13 @@ _COUNT = click.IntRange(1, 1_000_000)
 _POLICY = click.Choice(list(POLICIES))
 
 
+class _Beta(click.FloatRange):
+    """A number above zero, or `none` for None."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return None if value == "none" else super().convert(value, param, ctx)
+
+
 @click.command(context_settings={"show_default": True})
 @click.option(
     "--traces",
@@ -81,8 +88,8 @@ _POLICY = click.Choice(list(POLICIES))
     "--beta",
     "beta_knob",
     default=2.0,
-    type=click.FloatRange(0, min_open=True),
-    help="A run that would cost more than this times the best cost is stopped.",
+    type=_Beta(0, min_open=True),
+    help="A run that would cost more than this times the best cost is stopped; none: no run is.",
 )
 @click.option(
     "--window-size",
@@ -124,7 +131,7 @@ def simulate(
     plot_path: Path | None,
     jobs: int,
     service: str | None,
-    **knobs: float,
+    **knobs: float | None,
 ) -> None:
     """Replay recurring jobs, and print what each policy spends.
 
@@ -134,13 +141,16 @@ def simulate(
         raise SimulationError(
             "name recorded runs with --traces DIR, or take --synthetic, with --drift if you like"
         )
+    _check_recorded_only(
+        directory, gpu=gpus, target=target, max_epochs=max_epochs, default_batch_size=default
+    )
     if jobs == 0:
         raise SimulationError("--jobs must be at least 1, or -1 for all cores")
     if plot_path is not None:
         plots.require_plotly()
     for path in (csv_path, plot_path):  # before the replays, not after them
-        if path is not None and not path.parent.is_dir():
-            raise SimulationError(f"{path} cannot be written: there is no folder {path.parent}")
+        if path is not None:
+            _check_writable(path)
     groups = _groups(cluster, names)
     if groups and not names:
         names = tuple(dict.fromkeys(group.dataset for group in groups))
@@ -169,7 +179,7 @@ def simulate(
     kept: list[plots.Replay] = []
     for replay in _replays(experiments, jobs):
         tallies.append(tally(*replay))
-        if plot_path is not None:
+        if plot_path is not None and not tallies[-1].none_left:
             kept.append(replay)
     summaries = summarize(tallies)
     console = Console()
@@ -181,6 +191,27 @@ def simulate(
         plots.write_page(plot_path, plots.curves(kept))
     if service is not None:
         _compare(service, specs, recurrences)
+
+
+def _check_recorded_only(directory: Path | None, **options: object) -> None:
+    """Raise an error for an option of recorded runs that synthetic ones would ignore."""
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
+    if directory is None and given:
+        raise SimulationError(
+            f"{', '.join(given)}: only for recorded runs; leave it out with --synthetic"
+        )
+
+
+def _check_writable(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise SimulationError(f"{path} cannot be written: there is no folder {path.parent}")
+    is_new = not path.exists()
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise SimulationError(f"{path}: cannot be written: {error.strerror}") from error
+    if is_new:
+        path.unlink()
 
 
 def _groups(cluster: str | None, names: Sequence[str]) -> list[submissions.Group]:
@@ -208,9 +239,13 @@ def _recorded(
                 f"{directory}: no workload of the Zeus paper in it; name one with --workload "
                 "DATASET/NETWORK/OPTIMIZER, --target, --max-epochs and --default-batch-size"
             )
-        workloads += [
-            recorded_runs.read(directory, gpu, recorded_runs.recipe(name, **own)) for name in chosen
-        ]
+        for recipe in [recorded_runs.recipe(name, **own) for name in chosen]:
+            workloads.append(recorded_runs.read(directory, gpu, recipe))
+            if workloads[-1].default_batch_size != recipe.default_batch_size:
+                text = f"{recipe.dataset} {gpu}: no power data of the default batch size "
+                text += f"{recipe.default_batch_size} or larger ones: the largest measured, "
+                text += f"{workloads[-1].default_batch_size}, takes its place"
+                click.echo(text, err=True)
     for each in workloads:
         if each.left_out:
             sizes = ", ".join(map(str, each.left_out))

@@ -15,6 +15,9 @@ from service.simulation import recorded
 from service_process import ServiceProcess, free_port
 from zeus_service.cli import main
 from zeus_service.policies import POLICIES
+from zeus_service.policies.base import State
+from zeus_service.policies.default import DefaultPolicy
+from zeus_service.policies.installed import InstalledPolicy
 
 LETTERS = ["--workload=letters/net/sgd", "--target=0.5", "--max-epochs=20"]
 LETTERS += ["--default-batch-size=16"]
@@ -140,6 +143,48 @@ def test_drift_is_replayed_with_a_window() -> None:
     assert cost("--window-size=10") < cost("--window-size=0")
 
 
+def test_a_policy_that_gives_up_leaves_the_others_their_results(traces: Path) -> None:
+    letters = [*LETTERS[:3], "--default-batch-size=32", "--max-epochs=18", "--seeds=2"]
+    result = simulate(f"--traces={traces}", *letters)
+    assert result.exit_code == 0
+    assert row_of("default", result)[:2] == ["gave", "up"]
+    assert float(row_of("information_directed", result)[0].split("±")[0]) > 1
+    assert "with default: gave up in 2 of 2 replays" in " ".join(result.stdout.split())
+
+
+def test_a_policy_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(DefaultPolicy):
+        name = "zeus"  # in place of which it is found
+
+        def observe(self, *_: object) -> State:
+            raise ZeroDivisionError("oops")
+
+    monkeypatch.setitem(POLICIES, "zeus", InstalledPolicy(Own()))
+    error = the_error("--synthetic", "--policy=zeus", "--seeds=1")
+    assert "policy 'zeus': its observe() for job 'simulated-" in error
+    assert "ZeroDivisionError: oops (test_cli.py, line " in error
+
+
+def test_without_beta_no_run_is_stopped(traces: Path) -> None:
+    arguments = (f"--traces={traces}", *LETTERS, "--policy=zeus", "--seeds=4")
+    stopped, never = (simulate(*arguments, f"--beta={beta}") for beta in (1.1, "none"))
+    assert row_of("zeus", never) != row_of("zeus", stopped)
+
+
+def test_a_default_that_was_not_measured_is_replaced_with_a_printed_line(traces: Path) -> None:
+    letters = [*LETTERS[:3], "--default-batch-size=64", "--seeds=1"]
+    text = "letters tiny: no power data of the default batch size 64 or larger ones: the largest "
+    assert simulate(f"--traces={traces}", *letters).stderr.startswith(text)
+
+
+def test_a_file_that_cannot_be_written_is_told_before_the_long_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr("zeus_service.simulation.cli.run_all")
+    for option in ("--csv", "--plot"):
+        assert "/proc/table: cannot be written" in the_error("--synthetic", f"{option}=/proc/table")
+
+
 def test_a_live_service_is_compared(service: ServiceProcess) -> None:
     result = simulate(
         "--synthetic", "--workload=synthetic-4", "--seeds=1", "--recurrences=6", "--policy=zeus",
@@ -179,6 +224,9 @@ def test_batch_sizes_that_are_left_out_are_named(traces: Path) -> None:
         (["--synthetic", "--jobs=0"], "--jobs must be at least 1"),
         (["--synthetic", "--policy=best"], "'--policy': 'best' is not one of"),
         (["--synthetic", "--workload=squad"], "'squad' is not synthetic"),
+        (["--synthetic", "--gpu=v100", "--target=0.5"], "--gpu, --target: only for recorded runs"),
+        (["--synthetic", "--max-epochs=5"], "--max-epochs: only for recorded runs"),
+        (["--synthetic", "--default-batch-size=8"], "--default-batch-size: only for recorded"),
         (["--synthetic", "--cluster=nowhere.csv"], "nowhere.csv: cannot be read"),
         (["--traces=nowhere"], "nowhere: no file summary_power_GPU.csv here"),
     ],
