@@ -50,10 +50,6 @@ def test_policies_stand_under_their_workload_within_eighty_columns() -> None:
     assert another.split()[-1] == "-"
 
 
-def test_a_large_error_is_shown_whole() -> None:
-    assert "55.100±10.234" in shown(replace(SUMMARY, cost=Ratio(55.1, 10.234)))
-
-
 def test_one_replay_has_no_error() -> None:
     assert "±" not in shown(replace(SUMMARY, cost=Ratio(1.25, float("nan"))))
 
