@@ -26,8 +26,9 @@ import statistics
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import joblib
 import numpy as np
@@ -42,6 +43,7 @@ from family_runs import (
 from reference import CHANGING
 from rich import box
 from rich.console import Console
+from rich.progress import track
 from rich.table import Column, Table
 from zeus_service.policies import POLICIES, policy_of
 from zeus_service.simulation import recorded_runs
@@ -64,10 +66,15 @@ RECURRENCES_PER_SECOND = {"zeus": 5000.0}
 DECISION_MS = {20: 2.0, 128: 5.0}
 """The upper limit by the number of batch sizes."""
 CONSOLE = Console()
+T = TypeVar("T")
 
 
 def main() -> int:
-    parser = ArgumentParser(description=__doc__.splitlines()[0])
+    parser = ArgumentParser(
+        description=__doc__.splitlines()[0],
+        epilog="A terminal shows the progress, and the time that is left. Fewer --seeds, or one "
+        "--policy, take less.",
+    )
     parser.add_argument("--traces", type=Path, default=os.environ.get("ZEUS_TRACES"))
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--policy", action="append", choices=list(POLICIES), help="default: all")
@@ -97,7 +104,7 @@ def main() -> int:
     )
 
     def compare(title: str, experiments: list[Experiment], *, each: bool = False) -> list[Summary]:
-        results = run_all(experiments, arguments.jobs)
+        results = shown(run_all(experiments, arguments.jobs), title, len(experiments))
         summaries = summarize(list(map(tally, experiments, results)))
         CONSOLE.print(excess_table(title, summaries, policies, each=each))
         return summaries
@@ -140,8 +147,9 @@ def family(arguments: Namespace) -> bool:
         still = [kind for kind in KINDS if kind not in CHANGING]
         runs += [(kind, seed, REFERENCE) for kind in still for seed in seeds]
         policies = [*policies, REFERENCE]
-    parallel = joblib.Parallel(n_jobs=arguments.jobs)
-    results = parallel(joblib.delayed(replayed)(*run) for run in runs)
+    parallel = joblib.Parallel(n_jobs=arguments.jobs, return_as="generator")
+    replays = parallel(joblib.delayed(replayed)(*run) for run in runs)
+    results = list(shown(replays, "The wide family", len(runs)))
     CONSOLE.print(f"The wide family, part {arguments.part}: {len(seeds)} workloads of each kind")
     CONSOLE.print(family_table(results, policies))
     if arguments.reference:
@@ -156,6 +164,13 @@ def family(arguments: Namespace) -> bool:
             if "zeus" in policies:
                 passed &= checked(*worst_kind(results, policy, "zeus"))
     return passed
+
+
+def shown(results: Iterable[T], title: str, total: int) -> Iterable[T]:
+    """Pass results on, with a progress bar in a terminal."""
+    console = Console(stderr=True)
+    hidden = not console.is_terminal
+    return track(results, title, total=total, console=console, transient=True, disable=hidden)
 
 
 def recurring(

@@ -27,6 +27,7 @@ from pathlib import Path
 from statistics import fmean
 
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 from zeus_lightning.power.proposal import Search
@@ -250,7 +251,16 @@ def table(
         for name, eta, noise, search, warm in rows
         for length in LENGTHS
     ]
-    found = iter(runs(cells))
+    progress = Console(stderr=True)
+    outcomes_of_cells = track(
+        runs(cells),
+        "searching",
+        total=len(cells),
+        console=progress,
+        transient=True,
+        disable=not progress.is_terminal,
+    )
+    found = iter(outcomes_of_cells)
     for name, eta, noise, search, warm in rows:
         figures = []
         for _ in LENGTHS:
@@ -270,17 +280,26 @@ def table(
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__.splitlines()[0])
+    parser = ArgumentParser(
+        description=__doc__.splitlines()[0],
+        epilog="With --loads 1 it takes 12 minutes of CPU time, with all loads about 20 hours, "
+        "shared by the processes. A terminal shows the progress.",
+    )
     parser.add_argument("--traces", type=Path, default=os.environ.get("ZEUS_TRACES"))
-    parser.add_argument("--loads", type=int, default=100, help="made-up loads of each range")
+    parser.add_argument(
+        "--loads",
+        type=int,
+        help="at most as many recorded loads, and made-up ones of each range; default: all and 100",
+    )
     parser.add_argument("--chosen-on", action="store_true", help="the loads of even seeds instead")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     sets: dict[str, tuple[Sequence[Load], Sequence[float]]] = {}
     if arguments.traces:
-        sets["recorded"] = recorded_loads(Path(arguments.traces)), (0.0,)
+        sets["recorded"] = recorded_loads(Path(arguments.traces))[: arguments.loads], (0.0,)
     for low, high in RANGES:
-        loads = list(made_up_loads((low, high), arguments.loads, reported=not arguments.chosen_on))
+        count = 100 if arguments.loads is None else arguments.loads
+        loads = list(made_up_loads((low, high), count, reported=not arguments.chosen_on))
         sets[f"{low} to {high} W"] = loads, NOISES
     console = Console(width=160)
     with ProcessPoolExecutor(arguments.jobs) as pool:
