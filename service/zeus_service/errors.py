@@ -1,5 +1,6 @@
 """Errors of the use cases, each with its HTTP status."""
 
+from logging import Logger
 from typing import Any, ClassVar
 
 
@@ -20,6 +21,10 @@ class OptimizerError(Exception):
         super().__init__(message)
         self.message = message
         self.fields = fields
+
+    def log(self, logger: Logger) -> None:
+        """Log the message, which says all."""
+        logger.error("%s", self.message)
 
 
 class NotFound(OptimizerError):
@@ -91,6 +96,10 @@ class PolicyFailed(BrokenJob):
     """An installed policy raised an error, or returned what cannot be used; the log has more."""
 
     status, code = 500, "policy_failed"
+
+    def log(self, logger: Logger) -> None:
+        """Log the message, and the traceback of what the policy raised."""
+        logger.error("%s", self.message, exc_info=self.__cause__)
 
 
 class UnknownPolicy(OptimizerError):

@@ -22,7 +22,6 @@ from zeus_service.errors import (
     KeyConflict,
     NotFound,
     OtherGeneration,
-    PolicyFailed,
     ReportConflict,
     TrialFinished,
     UnknownPolicy,
@@ -383,8 +382,7 @@ def _summary_or_broken(connection: Connection, job_id: str) -> messages.JobSumma
     except NotFound:
         return None
     except BrokenJob as error:
-        by_policy = error.__cause__ if isinstance(error, PolicyFailed) else None
-        logger.error("%s", error.message, exc_info=by_policy)  # noqa: TRY400 - others say all
+        error.log(logger)
         return jobs.broken_summary(connection, job_id)
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import exc
 from werkzeug.exceptions import HTTPException
 
 from zeus_service.api.body import MAX_BODY_BYTES
-from zeus_service.errors import OptimizerError, PolicyFailed
+from zeus_service.errors import OptimizerError
 from zeus_service.store.engine import cause
 
 logger = logging.getLogger(__name__)
@@ -106,8 +106,7 @@ def set_up_errors(app: APIFlask) -> None:
 def log_broken(error: OptimizerError) -> None:
     """Log an error that the client cannot have caused, such as a row that cannot be read."""
     if error.status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        by_policy = error.__cause__ if isinstance(error, PolicyFailed) else None
-        logger.error("%s", error.message, exc_info=by_policy)
+        error.log(logger)
 
 
 def log_database_error(error: exc.DBAPIError | exc.TimeoutError) -> None:
