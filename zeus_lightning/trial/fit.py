@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -38,8 +37,6 @@ from zeus_lightning.trial.outcome_file import write_outcome
 from zeus_lightning.trial.record import TrialRecord
 from zeus_lightning.trial.reporter import Answer, TrialReporter, start_trial
 from zeus_lightning.trial.shared_record import SharedRecord
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -312,7 +309,8 @@ class Fit:
         def send() -> Answer | None:
             if may_wait and not self._has_reported and monitor not in self.trainer.callback_metrics:
                 return None
-            return reporter.report(epoch, spent, self._monitored(), limits_w)
+            metric = monitored(self.trainer, monitor, self.job.target_metric)
+            return reporter.report(epoch, spent, metric, limits_w)
 
         answer = on_rank_zero(self._strategy, send)
         if answer is None:
@@ -329,9 +327,6 @@ class Fit:
         step = self.trainer.fit_loop.epoch_loop._batches_that_stepped
         for logger in self.trainer.loggers if metrics else ():
             logger.log_metrics(metrics, step=step)
-
-    def _monitored(self) -> float:
-        return monitored(self.trainer, self.arguments.monitor, self.job.target_metric)
 
     def _apply(self, answer: Answer, record: TrialRecord) -> None:
         """Record an answer, and stop training if the trial has converged or failed."""
