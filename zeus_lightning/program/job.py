@@ -14,7 +14,7 @@ from zeus_lightning.environment import BASELINE_POLICY, BASELINE_SUFFIX, is_base
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import MAX_INTEGER, MAX_METRIC, JobSpec
 from zeus_lightning.program import batch_size as sizes
-from zeus_lightning.program.lr_scaling import LRScaling, find_rates
+from zeus_lightning.program.lr_scaling import LRScaling, as_printed, find_rates
 from zeus_lightning.ranks.run_meter import RunMeter
 
 _OPTIONAL = ("job_id", "default_batch_size", "max_epochs", "beta_knob", "seed", "lr_scaling")
@@ -134,7 +134,7 @@ class JobArguments:
             job_id=job_id,
             batch_sizes=chosen,
             default_batch_size=default,
-            target_metric=_float(self.target_metric),
+            target_metric=as_printed(self.target_metric),
             higher_is_better=self.mode == "max",
             monitor=self.monitor,
             max_epochs=min(max_epochs, MAX_INTEGER),
@@ -142,18 +142,13 @@ class JobArguments:
             num_devices=num_devices,
             device_model=meter.device_model,
             meter=meter.name,
-            eta_knob=_float(self.eta_knob),
-            beta_knob=None if self.beta_knob is None else _float(self.beta_knob),
+            eta_knob=as_printed(self.eta_knob),
+            beta_knob=None if self.beta_knob is None else as_printed(self.beta_knob),
             num_pruning_rounds=int(self.num_pruning_rounds),
             window_size=int(self.window_size),
             policy=BASELINE_POLICY if is_baseline() else self.policy,
             seed=None if self.seed is None else int(self.seed),
         )
-
-
-def _float(number: float) -> float:
-    """A number as it is printed: numpy's 0.95 in single precision is 0.95, not 0.94999999."""
-    return float(str(number))
 
 
 def _is_attribute(name: object) -> bool:
