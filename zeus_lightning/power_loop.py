@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import torch
@@ -142,12 +141,7 @@ class PowerLimit:
         """Return the profile in plain values for a checkpoint; empty if there is none."""
         return self._result.state_dict()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._fit = None
         self._entered.close()
 

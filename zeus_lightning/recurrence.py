@@ -7,7 +7,6 @@ import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
@@ -241,12 +240,7 @@ class Recurrence:
         unsent = () if self._reporter is None else tuple(self._reporter.unsent)
         return SavedTrial(self._record, self._meter.spent_by_now(), unsent).to_json()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
             self._end_at_once(error)
             out_of_memory = self.outcome == "out_of_memory" and isinstance(error, Exception)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -46,12 +45,7 @@ class Display:
         self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     def show(self, progress: model.Progress) -> None:

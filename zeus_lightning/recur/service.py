@@ -11,7 +11,6 @@ import time
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from zeus_lightning.client import BSOClient
@@ -38,12 +37,7 @@ class Service:
         BSOClient(self.url).check_access()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def answers(self) -> bool:
@@ -99,12 +93,7 @@ class OwnService(Service):
                 ) from error
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop()
 
     def answers(self) -> bool:
