@@ -12,8 +12,7 @@ def warn_of_unsaved_model(trainer: Trainer) -> None:
         if type(each).__name__ == "ModelCheckpoint" and (each.save_top_k or each.save_last)
     ]
     if savers and not any(each.best_model_path or each.last_model_path for each in savers):
-        names = ", ".join(sorted({type(each).__name__ for each in savers}))
         rank_zero_warn(
-            f"zeus: the run has reached its target before {names} saved a checkpoint, so its model "
-            "is lost with this process; pass save_last=True, or save after each epoch"
+            "zeus: the run has reached its target before ModelCheckpoint saved a checkpoint, so "
+            "its model is lost with this process; pass save_last=True, or save after each epoch"
         )
