@@ -4,7 +4,7 @@
 """
 
 import os
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from zeus_lightning.errors import ZeusConfigError
 
@@ -45,9 +45,7 @@ def on_failure_of(argument: str | None) -> OnFailure:
         ZeusConfigError: It is none of the three.
     """
     value = (os.environ.get(ON_FAILURE) or "raise") if argument is None else argument
-    choices: tuple[OnFailure, ...] = get_args(OnFailure)
-    for each in choices:
-        if value == each:
-            return each
-    source = f"${ON_FAILURE}" if argument is None else "on_failure"
-    raise ZeusConfigError(f"{source} is {value!r}; it must be 'raise', 'stop' or 'exit'")
+    if value not in get_args(OnFailure):
+        source = f"${ON_FAILURE}" if argument is None else "on_failure"
+        raise ZeusConfigError(f"{source} is {value!r}; it must be 'raise', 'stop' or 'exit'")
+    return cast("OnFailure", value)
