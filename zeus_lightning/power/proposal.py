@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Protocol
 
 from zeus_lightning.power.selectors import PowerPoint
@@ -35,4 +36,16 @@ class Search(Protocol):
         """
 
     def estimates(self, windows: Sequence[PowerPoint]) -> tuple[PowerPoint, ...]:
-        """Return the best estimate for each limit that was measured, of which there is one."""
+        """Return the best estimate for each limit that was measured, of which there is one.
+
+        By default, that is the mean of the limit's windows; limits are in the order of their first.
+        """
+        of_limit: dict[int, list[PowerPoint]] = {}
+        for window in windows:
+            of_limit.setdefault(window.limit_w, []).append(window)
+        return tuple(
+            PowerPoint(
+                limit_w, fmean(one.energy_j for one in group), fmean(one.time_s for one in group)
+            )
+            for limit_w, group in of_limit.items()
+        )

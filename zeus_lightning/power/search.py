@@ -14,7 +14,6 @@ depending on the selector:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import fmean
 from typing import Literal
 
 from zeus_lightning.errors import ZeusConfigError
@@ -92,10 +91,6 @@ class Sweep(Search):
         left = [limit for limit in self.limits_w if limit not in measured]
         return Proposal(max(left)) if left else None
 
-    def estimates(self, windows: Sequence[PowerPoint]) -> tuple[PowerPoint, ...]:
-        """Return the mean of each limit's windows."""
-        return means(windows)
-
 
 @dataclass(frozen=True)
 class Bisection(Search):
@@ -111,12 +106,8 @@ class Bisection(Search):
 
     def propose(self, windows: Sequence[PowerPoint], windows_left: float) -> Proposal | None:  # noqa: ARG002
         """Return the limit that narrows down the search."""
-        limit_w = self._next({point.limit_w: point.time_s for point in means(windows)})
+        limit_w = self._next({point.limit_w: point.time_s for point in self.estimates(windows)})
         return None if limit_w is None else Proposal(limit_w)
-
-    def estimates(self, windows: Sequence[PowerPoint]) -> tuple[PowerPoint, ...]:
-        """Return the mean of each limit's windows."""
-        return means(windows)
 
     def _next(self, time_s: dict[int, float]) -> int | None:
         highest = self.limits_w[-1]
@@ -132,16 +123,3 @@ class Bisection(Search):
         if self.start_w in (slow, fast) and len(time_s) == 2:
             return left[0] if self.start_w == slow else left[-1]
         return left[len(left) // 2]
-
-
-def means(windows: Sequence[PowerPoint]) -> tuple[PowerPoint, ...]:
-    """Return the mean energy and time of each limit's windows, in the order of their first."""
-    of_limit: dict[int, list[PowerPoint]] = {}
-    for window in windows:
-        of_limit.setdefault(window.limit_w, []).append(window)
-    return tuple(
-        PowerPoint(
-            limit_w, fmean(one.energy_j for one in group), fmean(one.time_s for one in group)
-        )
-        for limit_w, group in of_limit.items()
-    )
