@@ -9,6 +9,7 @@ If the load has changed, the search goes on; what was measured before is that of
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import pvariance
 
 from zeus_lightning.power.proposal import Proposal, Search
 from zeus_lightning.power.selectors import PowerPoint
@@ -116,6 +117,5 @@ def time_noise(windows: Sequence[PowerPoint]) -> float:
     for window in windows:
         logs.setdefault(window.limit_w, []).append(math.log(window.time_s))
     freedom = sum(len(each) - 1 for each in logs.values())
-    means = {limit_w: math.fsum(each) / len(each) for limit_w, each in logs.items()}
-    squares = math.fsum((x - means[limit_w]) ** 2 for limit_w, each in logs.items() for x in each)
+    squares = math.fsum(len(each) * pvariance(each) for each in logs.values())
     return math.sqrt(squares / freedom) if freedom else 0.0
