@@ -14,11 +14,11 @@ from typing_extensions import override
 
 from zeus_lightning.client import BSOClient, connect, plain_token
 from zeus_lightning.environment import EXIT_TRY_AGAIN, OnFailure, on_failure_of
-from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusTrialFailed
+from zeus_lightning.errors import ZeusError, ZeusTrialFailed
 from zeus_lightning.messages import FAILED, JobSpec, Outcome, Report, TrialStart
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program.batch_size import Scope
-from zeus_lightning.program.concurrent_fits import IN_TWO_TRAINERS, is_running
+from zeus_lightning.program.concurrent_fits import check_alone
 from zeus_lightning.program.job import JobArguments
 from zeus_lightning.program.lr_scaling import LRScaling
 from zeus_lightning.program.saved_model import warn_of_unsaved_model
@@ -231,8 +231,8 @@ class ZeusBSOCallback(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
             return
-        if self._fit is not None and is_running(self._fit.trainer, other_than=trainer):
-            raise ZeusConfigError(IN_TWO_TRAINERS)
+        if self._fit is not None:
+            check_alone(trainer, earlier=self._fit.trainer)
         # the previous fit, if another callback's error kept `on_exception` from being called
         self._end_fit("errored", "the fit was aborted")
         if self._late_error is not None:

@@ -9,7 +9,6 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
 
-from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.power.fit import PowerFit, open_fit
 from zeus_lightning.power.options import PowerArguments, PowerResult, read_arguments
@@ -17,7 +16,7 @@ from zeus_lightning.power.profile import PowerProfile
 from zeus_lightning.power.search import SearchName
 from zeus_lightning.power.selectors import Selector
 from zeus_lightning.power.trainer_loop import TrainerLoop
-from zeus_lightning.program.concurrent_fits import IN_TWO_TRAINERS, is_running
+from zeus_lightning.program.concurrent_fits import check_alone
 from zeus_lightning.ranks.at_exit import leave_at_exit
 
 if TYPE_CHECKING:  # LightningCLI masks values of this type in the configs that it saves
@@ -147,9 +146,8 @@ class ZeusPowerLimitCallback(Callback):
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
-            earlier = self._trainer
-            if self._fit and earlier and is_running(earlier, other_than=trainer):
-                raise ZeusConfigError(IN_TWO_TRAINERS)
+            if self._fit is not None and self._trainer is not None:
+                check_alone(trainer, earlier=self._trainer)
             self._end()  # a previous fit that never ended because another callback raised
             self._result, self._trainer = PowerResult(), trainer
             leave_at_exit()

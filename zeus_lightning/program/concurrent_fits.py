@@ -2,12 +2,13 @@
 
 from lightning.pytorch import Trainer
 
-IN_TWO_TRAINERS = (
-    "this callback object is at work in another Trainer that is training: give each Trainer a "
-    "callback of its own"
-)
+from zeus_lightning.errors import ZeusConfigError
 
 
-def is_running(trainer: Trainer, *, other_than: Trainer) -> bool:
-    """Whether a Trainer is another one than the given, and is training."""
-    return trainer is not other_than and trainer.state.status == "running"
+def check_alone(trainer: Trainer, *, earlier: Trainer) -> None:
+    """Raise a `ZeusConfigError` if another Trainer, which had the callback earlier, is training."""
+    if trainer is not earlier and earlier.state.status == "running":
+        raise ZeusConfigError(
+            "this callback object is at work in another Trainer that is training: give each "
+            "Trainer a callback of its own"
+        )
