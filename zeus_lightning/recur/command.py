@@ -152,10 +152,11 @@ def recur(
     error stops the driver. Ctrl-C ends the runs in order; the same command with --resume goes on.
     For example: zeus-lightning recur --recurrences 30 -- python train.py --max-epochs 50
     """
+    passes_url = context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE
     for one, other, given in (
         ("--observe", "--compare", observe and compare),
         ("--every", "--cron", interval_s is not None and cron_schedule is not None),
-        ("--url", "--service", database_url is not None and _is_given(context, "url")),
+        ("--url", "--service", database_url is not None and passes_url),
     ):
         if given:
             raise click.UsageError(f"pass {one} or {other}, not both")
@@ -228,7 +229,3 @@ def recur(
 def _check_installed(package: str, option: str, needed: bool) -> None:
     if needed and find_spec(package) is None:
         raise click.UsageError(f"{option} needs {package}: pip install 'zeus-lightning[analysis]'")
-
-
-def _is_given(context: click.Context, name: str) -> bool:
-    return context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
