@@ -145,9 +145,7 @@ def _difference(measure: str, pairs: Sequence[tuple[Recurrence, Recurrence]]) ->
     field = MEASURES[measure]
     baseline = [getattr(one, field) for one, _ in pairs]
     chosen = [getattr(other, field) for _, other in pairs]
-    low = high = None
-    if len(pairs) > 1:
-        low, high = _interval(chosen, baseline)
+    low, high = _interval([one - other for one, other in zip(chosen, baseline, strict=True)])
     return Difference(
         measure=measure,
         pairs=len(pairs),
@@ -158,12 +156,13 @@ def _difference(measure: str, pairs: Sequence[tuple[Recurrence, Recurrence]]) ->
     )
 
 
-def _interval(chosen: Sequence[float], baseline: Sequence[float]) -> tuple[float, float]:
-    from scipy.stats import ttest_1samp  # takes a second to import
-
-    distances = [one - other for one, other in zip(chosen, baseline, strict=True)]
+def _interval(distances: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
+    if len(distances) == 1:
+        return None, None
     if len(set(distances)) == 1:
         return distances[0], distances[0]
+    from scipy.stats import ttest_1samp  # takes a second to import
+
     interval = ttest_1samp(distances, 0.0).confidence_interval(CONFIDENCE)
     return float(interval.low), float(interval.high)
 
