@@ -42,7 +42,7 @@ def _no_such_dataloader(trainer: Trainer, monitor: str) -> str:
     )
 
 
-def monitored(trainer: Trainer, monitor: str, target: float | None = None) -> float:
+def monitored(trainer: Trainer, monitor: str, target: float) -> float:
     """The latest value of a metric, rounded to its shortest float32 representation.
 
     In half precision, the value nearest to the target counts as the target.
@@ -59,9 +59,8 @@ def monitored(trainer: Trainer, monitor: str, target: float | None = None) -> fl
         raise ZeusConfigError(message)
     for name, half in (("bf16", torch.bfloat16), ("16", torch.float16)):
         # Lightning converts it to float32: 0.95 in bfloat16 becomes 0.94921875
-        if target is None or not str(trainer.precision).startswith(name):
-            continue
-        if metric.item() == torch.tensor(target, dtype=half).item():
+        in_half = str(trainer.precision).startswith(name)
+        if in_half and metric.item() == torch.tensor(target, dtype=half).item():
             return target
     # 0.95 in single precision is 0.94999999, which would miss a target of 0.95
     single = metric.dtype == torch.float32

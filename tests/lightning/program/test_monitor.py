@@ -29,13 +29,13 @@ def logged(**metrics: torch.Tensor) -> Any:
     ],
 )
 def test_it_is_the_number_that_is_printed(metric: torch.Tensor, value: float) -> None:
-    assert monitored(logged(val_acc=metric), "val_acc") == value
+    assert monitored(logged(val_acc=metric), "val_acc", target=0.8) == value
 
 
 def test_a_metric_that_is_not_logged_is_an_error_that_lists_those_that_are() -> None:
     trainer = logged(val_loss=torch.tensor(1.0))
     with pytest.raises(ZeusConfigError, match=r"monitor is 'val_acc'.*\['val_loss'\]"):
-        monitored(trainer, "val_acc")
+        monitored(trainer, "val_acc", target=0.8)
 
 
 @pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed", "16-true"])
