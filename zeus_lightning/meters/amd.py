@@ -84,6 +84,12 @@ def uuid_of(handle: Any) -> str:
         return AMD_PREFIX + str(load().amdsmi_get_gpu_device_uuid(handle))
 
 
+def energy_mj(handle: Any) -> int:
+    """Return a GPU's energy counter in millijoules; AMD SMI's own errors are raised as they are."""
+    found = load().amdsmi_get_energy_count(handle)
+    return int(found["energy_accumulator"] * found["counter_resolution"] / 1e3)  # from uJ
+
+
 @contextmanager
 def explained(doing: str) -> Iterator[None]:
     """Raise AMD SMI's errors with what failed and a remedy."""
@@ -124,15 +130,12 @@ class _AmdGpu(Gpu):
     def counter_mj(self) -> int | None:
         with explained(f"read the energy of {self}"):
             try:
-                found = self._amdsmi.amdsmi_get_energy_count(self._handle)
+                return energy_mj(self._handle)
             except self._amdsmi.AmdSmiLibraryException as error:
-                if (
-                    error.get_error_code()
-                    == self._amdsmi.amdsmi_wrapper.AMDSMI_STATUS_NOT_SUPPORTED
-                ):
+                not_supported = self._amdsmi.amdsmi_wrapper.AMDSMI_STATUS_NOT_SUPPORTED
+                if error.get_error_code() == not_supported:
                     return None
                 raise
-        return int(found["energy_accumulator"] * found["counter_resolution"] / 1e3)  # from uJ
 
     def power_w(self) -> float:
         with explained(f"read the power of {self}"):
@@ -148,14 +151,16 @@ class _AmdGpu(Gpu):
         return True
 
     def max_power_w(self) -> float:
-        with explained(f"read the power limit of {self}"):
-            found = self._amdsmi.amdsmi_get_power_cap_info(self._handle)
+        found = self._power_cap_info()
         return float(found["max_power_cap"] or found["power_cap"]) / 1e6
 
     def power_limits_w(self) -> tuple[float, float] | None:
-        with explained(f"read the power limit of {self}"):
-            found = self._amdsmi.amdsmi_get_power_cap_info(self._handle)
+        found = self._power_cap_info()
         return float(found["power_cap"]) / 1e6, float(found["default_power_cap"]) / 1e6
+
+    def _power_cap_info(self) -> Any:
+        with explained(f"read the power limit of {self}"):
+            return self._amdsmi.amdsmi_get_power_cap_info(self._handle)
 
 
 def _uuids(handle: Any) -> set[str]:

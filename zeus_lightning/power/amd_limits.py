@@ -37,8 +37,7 @@ class AmdLimit(GpuLimit):
         self._amdsmi.amdsmi_set_power_cap(self._handle, 0, limit_mw * 1000)
 
     def _energy_mj(self) -> int:
-        found = self._amdsmi.amdsmi_get_energy_count(self._handle)
-        return int(found["energy_accumulator"] * found["counter_resolution"] / 1e3)
+        return amd.energy_mj(self._handle)
 
     def _explain(self, error: Exception) -> tuple[str, str, str] | None:
         works = "see whether `amd-smi monitor` works here"
