@@ -123,7 +123,7 @@ class Report(_Message):
         energy_j: Joules since training began, over all devices.
         metric: The monitored metric at this validation, at most `MAX_METRIC` in size.
         power_limit_w: The GPUs' power limit in force at this validation; None if none is known.
-        default_power_limit_w: Their default power limit; None likewise.
+        default_power_limit_w: Their default power limit; None if none is known.
     """
 
     sequence: int

@@ -8,13 +8,11 @@ from zeus_lightning.meters.protocol import EnergyMeter, Reading
 class CombinedMeter:
     """Adds up a meter of GPUs and one of CPU packages and memory; an `EnergyMeter`.
 
+    Both arguments are attributes, too.
+
     Args:
         gpus: The meter of the GPUs.
         cpus: The meter of the packages. Ranks on one host share them, while each has its own GPUs.
-
-    Attributes:
-        gpus: The same.
-        cpus: The same.
     """
 
     def __init__(self, gpus: EnergyMeter, cpus: EnergyMeter) -> None:

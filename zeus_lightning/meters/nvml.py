@@ -82,10 +82,8 @@ class _NvidiaGpu(Gpu):
     def __init__(self, gpu: int | str) -> None:
         with _explained(f"find GPU {gpu}"):
             self._handle = find_gpu(gpu)
-            uuid, model = (
-                pynvml.nvmlDeviceGetUUID(self._handle),
-                pynvml.nvmlDeviceGetName(self._handle),
-            )
+            uuid = pynvml.nvmlDeviceGetUUID(self._handle)
+            model = pynvml.nvmlDeviceGetName(self._handle)
         super().__init__(uuid, model)
 
     def counter_mj(self) -> int | None:
