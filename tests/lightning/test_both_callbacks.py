@@ -14,7 +14,7 @@ import requests
 from fake_nvml import FakeDriver, FakeGpu
 from gpu_programs import DriversClock, GpuNet, ManyBatches, power, zeus_warnings
 from lightning.pytorch.cli import LightningCLI
-from programs import Data, Net, new_job, trainer, zeus
+from programs import Data, Net, new_job, trainer, trials, zeus
 from records import job_spec
 from service.jobs import spec_json
 from service_process import ServiceProcess, free_port
@@ -37,12 +37,6 @@ def profiles(url: str, job_id: str) -> list[dict[str, Any]]:
     answer = requests.get(f"{url}/api/v1/jobs/{job_id}/power-profiles", timeout=LIMIT_S)
     assert answer.status_code == 200
     return answer.json()["profiles"]
-
-
-def trials(url: str, job_id: str) -> list[dict[str, Any]]:
-    answer = requests.get(f"{url}/api/v1/jobs/{job_id}/trials", timeout=LIMIT_S)
-    assert answer.status_code == 200
-    return answer.json()["trials"]
 
 
 @pytest.mark.parametrize("power_first", [True, False])
