@@ -88,7 +88,7 @@ class PowerFit:
             self._use(nearest.choose_again(options.selector, inputs))
             return
         if options.apply:
-            limits_w = power_limits(gpus.min_w, gpus.max_w, options.profiler.step_w)
+            limits_w = power_limits(gpus.min_w, gpus.max_w, options.step_w)
             if nearest is not None:
                 rank_zero_info(
                     "zeus: the search for the power limit knows the power profile of batch size "
@@ -107,7 +107,7 @@ class PowerFit:
         to_target = on_rank_zero(strategy, partial(batches_to_target, self.loop))
         batches = min(self.loop.batches_left(), to_target)
         later = RECURRENCES * batches if store is not None and store.is_shared else 0.0
-        self._profiler = Profiler(search, select, options.profiler, batches, later)
+        self._profiler = Profiler(search, select, options, batches, later)
 
     def batch_started(self) -> None:
         """Pass the start of a training batch to the profiler."""
@@ -171,7 +171,7 @@ class PowerFit:
     def _check(self, tolerance: float) -> None:
         """Measure the limit in force again, and search on if the load under it has changed."""
         options, gpus, selector = self.options, self.gpus, self.options.selector
-        limits_w = power_limits(gpus.min_w, gpus.max_w, options.profiler.step_w)
+        limits_w = power_limits(gpus.min_w, gpus.max_w, options.step_w)
         chosen = next(each for each in self._applied if each.limit_w == self.result.limit_w)
         # A stored profile may have been measured with another step_w.
         limits_w = tuple(sorted({*limits_w, chosen.limit_w}, reverse=True))
@@ -184,7 +184,7 @@ class PowerFit:
         self._profiler = Profiler(
             Check(chosen, tolerance, search),
             partial(selector.select, inputs=self._inputs),
-            replace(options.profiler, wait_steps=0),
+            replace(options, wait_steps=0),
             self.loop.batches_left(),
         )
 
@@ -204,7 +204,7 @@ class PowerFit:
             (self.gpus.min_w, self.gpus.max_w),
             options.profile_path,
             service,
-            options.profiler.profile_steps,
+            options.profile_steps,
         )
 
     def _use(self, profile: PowerProfile) -> None:
@@ -362,7 +362,7 @@ def _open_gpus(options: PowerOptions, strategy: Strategy) -> Gpus:
         check_own(gather(strategy, gpus.uuids))
         ranges = gather(strategy, (gpus.min_w, gpus.max_w))
         check_ranges({f"rank {rank}": (low, high) for rank, (low, high) in enumerate(ranges)})
-        power_limits(gpus.min_w, gpus.max_w, options.profiler.step_w)  # raises for a wrong step_w
+        power_limits(gpus.min_w, gpus.max_w, options.step_w)  # raises for a wrong step_w
         if options.apply:
             on_every_rank(strategy, gpus.take_control)
             if zeusd is not None:

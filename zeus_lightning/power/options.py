@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerOptions:
+class PowerOptions(ProfilerSettings):
     """The arguments of `ZeusPowerLimitCallback`, which describes them."""
 
     selector: Selector = field(default_factory=ZeusCost)
     search: SearchName = "information"
-    profiler: ProfilerSettings = field(default_factory=ProfilerSettings)
     profile_path: Path | None = None
     url: str | None = None
     job_id: str | None = None
@@ -37,6 +36,7 @@ class PowerOptions:
     zeusd: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         choices = {
             "search": ("information", "sweep"),
             "on_no_gpu": ("warn", "error"),
@@ -78,8 +78,6 @@ def read_arguments(arguments: PowerArguments) -> PowerOptions:
     options: dict[str, Any] = dict(arguments)
     if unknown := sorted(options.keys() - PowerArguments.__annotations__.keys()):
         raise TypeError(f"PowerLimit has no argument {unknown[0]!r}")
-    of_profiler = {each.name for each in fields(ProfilerSettings)} & set(options)
-    options["profiler"] = ProfilerSettings(**{name: options.pop(name) for name in of_profiler})
     if "selector" in options:
         options["selector"] = parse_selector(options["selector"])
     if options.get("profile_path") is not None:
