@@ -42,11 +42,11 @@ def train(fabric: Fabric, url: str) -> Recurrence:
         for _ in range(EPOCHS):
             for image, label in batches:
                 optimizer.zero_grad()
-                loss = torch.nn.functional.cross_entropy(model(image.unflatten(1, (8, 8))), label)
+                loss = torch.nn.functional.cross_entropy(model(image), label)
                 fabric.backward(loss)
                 optimizer.step()
             with torch.no_grad():
-                right = model(images.unflatten(1, (8, 8))).argmax(1) == labels
+                right = model(images).argmax(1) == labels
             if run.report(float(right.float().mean())).stop:
                 break
     return run

@@ -72,7 +72,7 @@ class DigitsNet(L.LightningModule):
         super().__init__()
         self.lr = lr
         self.net = nn.Sequential(
-            nn.Unflatten(1, (1, 8)),
+            nn.Unflatten(1, (1, 8, 8)),
             nn.Conv2d(1, 32, 3, padding=1),
             nn.ReLU(),
             nn.Conv2d(32, 32, 3, padding=1),
@@ -87,12 +87,12 @@ class DigitsNet(L.LightningModule):
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """The loss of one batch."""
         images, labels = batch
-        return nn.functional.cross_entropy(self.net(images.unflatten(1, (8, 8))), labels)
+        return nn.functional.cross_entropy(self.net(images), labels)
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Log the share of digits that are read right."""
         images, labels = batch
-        right = self.net(images.unflatten(1, (8, 8))).argmax(1) == labels
+        right = self.net(images).argmax(1) == labels
         self.log("val_acc", right.float().mean(), sync_dist=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
