@@ -11,14 +11,9 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import signal
-import socket
-import subprocess
 import sys
-import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -34,7 +29,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
-from zeus_lightning import ZeusBSOCallback, ZeusTrialFailed
+from zeus_lightning import ZeusBSOCallback, ZeusError, ZeusTrialFailed
+from zeus_lightning.recur.service import OwnService
 
 JOB_ID = "quickstart-digits"
 BASELINE_ID = f"{JOB_ID}-default"
@@ -138,11 +134,16 @@ def main() -> None:
             raise
         console.print("\nStopped. Run it again: the job continues with what it has learned.")
         raise SystemExit(130) from None
+    except ZeusError as error:
+        raise SystemExit(error.message) from None
 
 
 def run_job(runs: int, default_runs: int, folder: Path, console: Console) -> None:
     """Start the service, run the job's recurrences, and print the table."""
-    with service(folder) as url:
+    folder.mkdir(parents=True, exist_ok=True)
+    database = f"sqlite:///{folder.absolute() / 'quickstart.sqlite3'}"
+    with OwnService(database, folder / "service.log") as service:
+        url = service.url
         console.print(f"The service is at {url}, its database and log in {folder}.")
         console.print("This takes a minute or two, or more where others use the machine.")
         known, measured = known_trials(url, JOB_ID), known_trials(url, BASELINE_ID)
@@ -241,48 +242,6 @@ def known_trials(url: str, job_id: str) -> int:
     """How many trials a job has had before."""
     response = requests.get(f"{url}/api/v1/jobs/{job_id}", timeout=10)
     return 0 if response.status_code == 404 else int(response.json()["trials"])
-
-
-@contextmanager
-def service(folder: Path) -> Iterator[str]:
-    """`zeus-service serve` on a free port, until the context is left; yields its URL."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        bind = f"127.0.0.1:{probe.getsockname()[1]}"
-    database = f"sqlite:///{folder.absolute() / 'quickstart.sqlite3'}"
-    log_path = folder / "service.log"
-    with log_path.open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "zeus_service", "serve", f"--bind={bind}", "--workers=1"],
-            env={**os.environ, "ZEUS_BSO_DATABASE_URL": database},
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # Ctrl-C ends the run first, which reports that to the service
-        )
-    end_with = signal.SIGTERM
-    try:
-        wait_for(f"http://{bind}/healthz", process, log_path)
-        # From here on, SIGTERM would wait for this process's idle connections.
-        end_with = signal.SIGQUIT
-        yield f"http://{bind}"
-    finally:
-        process.send_signal(end_with)
-        process.wait()
-
-
-def wait_for(url: str, process: subprocess.Popen[bytes], log_path: Path) -> None:
-    """Wait until the service answers."""
-    for _ in range(300):
-        try:
-            if requests.get(url, timeout=5).ok:
-                return
-        except requests.ConnectionError:
-            pass
-        if process.poll() is not None:
-            break
-        time.sleep(0.1)
-    raise SystemExit(f"the service did not start:\n{log_path.read_text()}")
 
 
 if __name__ == "__main__":
