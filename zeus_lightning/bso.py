@@ -322,7 +322,7 @@ class ZeusBSOCallback(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._fit is None:
             return
-        if not _has_had_batches(trainer) and not trainer.should_stop:
+        if not self._fit.has_had_batches and not trainer.should_stop:
             self._fit.end_without_batches()
         if self._fit.reports_after_epoch or not trainer.enable_validation:
             self._fit.report(trainer.current_epoch + 1)
@@ -416,8 +416,3 @@ class ZeusBSOCallback(Callback):
                 reporter = TrialReporter(connect(self._url, self._token), record)
                 reporter.end_at_once(outcome, reason)
                 self._shared.write(record)
-
-
-def _has_had_batches(trainer: Trainer) -> bool:
-    """Whether training has had a batch, also before the checkpoint that it resumes."""
-    return trainer.fit_loop.epoch_loop.batch_progress.total.ready > 0

@@ -361,6 +361,11 @@ class Fit:
             )
         self._apply(on_rank_zero(self._strategy, lambda: reporter.end(outcome, reason)), record)
 
+    @property
+    def has_had_batches(self) -> bool:
+        """Whether training has had a batch, also before the checkpoint that it resumes."""
+        return self.trainer.fit_loop.epoch_loop.batch_progress.total.ready > 0
+
     def end_without_batches(self) -> None:
         """End a trial whose dataloaders had no batch, for which Lightning just trains nothing.
 
@@ -390,10 +395,9 @@ class Fit:
 
         With the default batch size, that is an error of the program.
         """
-        record, had_batches = self.record, self.trainer.fit_loop.epoch_loop.batch_progress.total
-        if record is None or had_batches.ready:
+        if self.record is None or self.has_had_batches:
             return None
-        if record.trial.batch_size == self.job.default_batch_size:
+        if self.record.trial.batch_size == self.job.default_batch_size:
             return None
         with suppress(Exception):  # of the user's code: the error at hand must not be replaced
             return loader_checks.too_few_batches(self.trainer)
