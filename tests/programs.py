@@ -52,6 +52,30 @@ class Net(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=getattr(self, "lr", 0.01))
 
 
+class TrainAcc(Net):
+    """Logs the values of `val_acc` as `train_acc`, too: one in each training epoch."""
+
+    def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
+        value = self.val_acc[min(self.trainer.current_epoch, len(self.val_acc) - 1)]
+        self.log("train_acc", value, on_step=False, on_epoch=True)
+        return super().training_step(batch, index)
+
+
+class Scheduled(Net):
+    """Reads the number of steps, which builds the dataloader, before training."""
+
+    lr = 0.1
+
+    def configure_optimizers(self) -> Any:
+        self.seen_lr = self.lr
+        self.seen_steps = int(self.trainer.estimated_stepping_batches)
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.lr)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, max_lr=self.lr, total_steps=self.seen_steps
+        )
+        return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
+
+
 class Data(LightningDataModule):
     """64 samples, trained in batches of `batch_size`."""
 

@@ -15,6 +15,7 @@ from programs import (
     Net,
     Raise,
     Steps,
+    TrainAcc,
     new_job,
     outcomes,
     trainer,
@@ -118,15 +119,6 @@ def test_the_sanity_check_reports_nothing(service: ServiceProcess, sanity_steps:
     runner.fit(Net((0.9,)), Data())  # also a metric that reaches the target there
     (trial,) = trials(service.url, callback.job.job_id)
     assert (trial["outcome"], trial["reports"]) == ("converged", 1)
-
-
-class TrainAcc(Net):
-    """Logs `train_acc` in training, one value per epoch."""
-
-    def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
-        value = self.val_acc[min(self.trainer.current_epoch, len(self.val_acc) - 1)]
-        self.log("train_acc", value, on_step=False, on_epoch=True)
-        return super().training_step(batch, index)
 
 
 class NoValidation(Data):

@@ -15,7 +15,19 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import LearningRateFinder, ModelCheckpoint
 from lightning.pytorch.strategies import SingleDeviceStrategy
-from programs import Data, Net, Steps, WorkMeter, new_job, outcomes, trainer, trials, zeus
+from programs import (
+    Data,
+    Net,
+    Scheduled,
+    Steps,
+    TrainAcc,
+    WorkMeter,
+    new_job,
+    outcomes,
+    trainer,
+    trials,
+    zeus,
+)
 from service_process import ServiceProcess
 from waiting import LIMIT_S
 
@@ -23,21 +35,6 @@ from zeus_lightning import ZeusBSOCallback, ZeusConfigError
 from zeus_lightning.trial import reporter
 
 PER_EPOCH = 64 // 4  # steps, of a trial that trains with batch size 4
-
-
-class Scaled(Net):
-    """Says what its optimizer is built from."""
-
-    lr = 0.1
-
-    def configure_optimizers(self) -> Any:
-        self.seen_lr = self.lr
-        self.seen_steps = self.trainer.estimated_stepping_batches
-        optimizer = torch.optim.SGD(self.parameters(), lr=self.lr)
-        scheduler = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, max_lr=self.lr, total_steps=int(self.seen_steps)
-        )
-        return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
 
 class After(Callback):
@@ -139,15 +136,6 @@ def test_it_resumes_the_trial_with_its_batch_size_energy_and_time(
     assert trial["cost"] == resumed.cost == 0.5 * 3.0 * 48 + 0.5 * 10 * 48
 
 
-class TrainAcc(Net):
-    """Logs the metric as training epochs end."""
-
-    def training_step(self, batch: Any, index: int) -> torch.Tensor:
-        value = self.val_acc[self.trainer.current_epoch]
-        self.log("train_acc", value, on_step=False, on_epoch=True)
-        return super().training_step(batch, index)
-
-
 def test_a_metric_of_training_is_reported_by_the_resumed_run_too(job: Job) -> None:
     job.id, metrics, monitor = new_job(), (0.1, 0.2, 0.9), {"monitor": "train_acc"}
     job.fit(metrics, After(2, crash), net=TrainAcc(), **monitor)
@@ -225,9 +213,9 @@ def test_what_is_saved_are_plain_values(job: Job) -> None:
 
 def test_the_learning_rate_and_its_schedule_are_scaled_once(job: Job) -> None:
     arguments = {"lr_scaling": "linear", "default_batch_size": 8}
-    _, net = job.fit((0.1,), After(1, crash), net=Scaled(), **arguments)
+    _, net = job.fit((0.1,), After(1, crash), net=Scheduled(), **arguments)
     assert net.seen_lr == pytest.approx(0.05)
-    resumed, net = job.fit((0.9,), ckpt_path=job.after(1), net=Scaled(), **arguments)
+    resumed, net = job.fit((0.9,), ckpt_path=job.after(1), net=Scheduled(), **arguments)
     assert net.seen_lr == pytest.approx(0.05)
     assert net.seen_steps == 9 * PER_EPOCH
     assert net.lr == 0.1
@@ -245,7 +233,7 @@ class RestoresLate(SingleDeviceStrategy):
 def test_a_strategy_that_loads_late_trains_with_the_trials_batch_size_too(job: Job) -> None:
     def fit(*args: Any, **arguments: Any) -> tuple[ZeusBSOCallback, Net]:
         strategy = {"strategy": RestoresLate(torch.device("cpu"))}
-        return job.fit(*args, net=Scaled(), trainer_arguments=strategy, **arguments)
+        return job.fit(*args, net=Scheduled(), trainer_arguments=strategy, **arguments)
 
     fit((0.1,), After(1, crash))
     trainer(job.callback(WorkMeter())).fit(Net((0.9,)), Data())  # so that another size is next

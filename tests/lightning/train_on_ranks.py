@@ -24,7 +24,7 @@ import torch
 from calls import Calls, recorded_calls
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint, Timer
-from programs import Data, Net, StepMeter, Steps, WorkMeter, trainer, zeus
+from programs import Data, Net, Scheduled, StepMeter, Steps, WorkMeter, trainer, zeus
 from torch.utils.data import DataLoader, Subset
 
 from zeus_lightning import ZeusBSOCallback, ZeusMeterError
@@ -59,20 +59,6 @@ class Shards(Data):
         rank = self.trainer.global_rank  # type: ignore[union-attr]
         own = Subset(self.samples, range(6 * rank))
         return DataLoader(own, batch_size=self.batch_size, drop_last=True)
-
-
-class Scheduled(Net):
-    """Reads the number of steps, which builds the dataloader, before training."""
-
-    def configure_optimizers(self) -> Any:
-        self.steps = self.trainer.estimated_stepping_batches
-        optimizer = torch.optim.SGD(self.parameters(), lr=self.lr)
-        scheduler = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, max_lr=self.lr, total_steps=self.steps
-        )
-        return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
-
-    lr = 0.1
 
 
 class RaiseOnRank(Callback):
@@ -258,7 +244,7 @@ def fit(
         "warnings": [str(warning.message) for warning in warned],
         "strategy_calls": callback.strategy_calls,
         "steps": steps.count,
-        "expected_steps": getattr(net, "steps", None),
+        "expected_steps": getattr(net, "seen_steps", None),
         "batch_lengths": sorted(net.batch_lengths),
         "trial": callback.trial and callback.trial.to_json(),
         "job": callback.job and callback.job.to_json(),

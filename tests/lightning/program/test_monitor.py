@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from programs import Data, Net, trainer, zeus
+from programs import Data, Net, TrainAcc, trainer, zeus
 from service_process import ServiceProcess
 
 from zeus_lightning.errors import ZeusConfigError
@@ -60,19 +60,6 @@ def test_in_single_precision_a_metric_just_below_the_target_has_not_reached_it(
     callback = zeus(service.url, target_metric=0.95, on_failure="stop")
     trainer(callback, max_epochs=1).fit(Net((243 / 256,)), Data())
     assert callback.outcome == "not_converged"
-
-
-class TrainAcc(Net):
-    """Logs `train_acc` as training epochs end, beside `val_acc`."""
-
-    def __init__(self, train_acc: tuple[float, ...]) -> None:
-        super().__init__((0.1,))
-        self.train_acc = train_acc
-
-    def training_step(self, batch: Any, index: int) -> torch.Tensor:
-        value = self.train_acc[self.trainer.current_epoch]
-        self.log("train_acc", value, on_step=False, on_epoch=True)
-        return super().training_step(batch, index)
 
 
 @pytest.mark.parametrize("val_check_interval", [1.0, 0.5])
