@@ -19,7 +19,7 @@ class SharedRecord:
     """
 
     def __init__(self) -> None:
-        self._bytes = torch.zeros(_CAPACITY, dtype=torch.uint8)
+        self._bytes = torch.zeros(_CAPACITY, dtype=torch.uint8, device="cpu")
         with suppress(RuntimeError):  # without shared memory the record stays in its own process
             self._bytes.share_memory_()  # type: ignore[no-untyped-call]
 

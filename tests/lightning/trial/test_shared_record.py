@@ -60,3 +60,10 @@ def test_a_copy_shares_nothing() -> None:
     for other in (copy.deepcopy(shared), pickle.loads(pickle.dumps(shared))):
         other.write(RECORD)
         assert shared.read() is None
+
+
+def test_a_program_with_another_default_device_has_its_record_in_memory() -> None:
+    with torch.device("meta"):  # stands in for cuda, which set_default_device() may name
+        shared = SharedRecord()
+        shared.write(RECORD)
+        assert shared.read() == RECORD
