@@ -193,6 +193,8 @@ class Recurrence:
         return None if self._record is None else self._record.cost
 
     def __enter__(self) -> Self:
+        if self.job is not None:
+            raise ZeusConfigError("this Recurrence has been entered before; make a new one per run")
         self._share = self._ranks.world_size  # type: ignore[attr-defined]
         self._meter = RunMeter(
             self._meter_choice, self._ranks, self._pue, allow_mixed=self._allow_mixed
@@ -215,6 +217,8 @@ class Recurrence:
             metric: The metric, the same on all ranks.
             epoch: Epochs completed. Default: the number of reports, this one included.
         """
+        if self.job is None:
+            raise ZeusConfigError("report() has no run; call it in `with Recurrence(...) as run:`")
         self._reports = self._reports + 1 if epoch is None else epoch
         reporter, record, epochs = self._reporter, self._record, self._reports
         if reporter is None or record is None:

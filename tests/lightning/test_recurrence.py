@@ -254,6 +254,18 @@ def test_what_is_wrong_with_the_arguments_is_said_before_anything_starts(
         pass
 
 
+def test_it_is_one_run_and_reports_are_made_within_its_block(service: ServiceProcess) -> None:
+    job = new_job()
+    run = recurrence(service, job)
+    with pytest.raises(ZeusConfigError, match="with Recurrence"):
+        run.report(0.95)
+    with run:
+        train(run, 0.5, 0.6, 0.7, 0.95)
+    with pytest.raises(ZeusConfigError, match="make a new one"), run:
+        train(run, 0.5, 0.95)
+    assert outcomes(service.url, job) == ["converged"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "metric", "warning"),
     [
