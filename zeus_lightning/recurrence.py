@@ -24,6 +24,7 @@ from zeus_lightning.messages import FAILED, JobSpec, Outcome, TrialStart
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program.job import JobArguments
+from zeus_lightning.program.monitor import as_printed
 from zeus_lightning.program.target import contradiction
 from zeus_lightning.ranks.distributed import is_watched, on_every_rank, on_rank_zero
 from zeus_lightning.ranks.run_meter import RunMeter
@@ -219,7 +220,7 @@ class Recurrence:
         """
         if self.job is None:
             raise ZeusConfigError("report() has no run; call it in `with Recurrence(...) as run:`")
-        self._reports = self._reports + 1 if epoch is None else epoch
+        self._reports = self._reports + 1 if epoch is None else int(epoch)
         reporter, record, epochs = self._reporter, self._record, self._reports
         if reporter is None or record is None:
             stop = record is not None and record.outcome in ("converged", *FAILED)
@@ -227,7 +228,9 @@ class Recurrence:
         spent = self._meter.spent()
         answer = on_rank_zero(
             self._ranks,
-            lambda: reporter.report(epochs, spent, float(metric), self._meter.power_limits_w()),
+            lambda: reporter.report(
+                epochs, spent, as_printed(metric), self._meter.power_limits_w()
+            ),
         )
         is_first = record.report is None
         self._apply(answer, reporter)

@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from lightning.fabric import Fabric
@@ -119,6 +120,16 @@ def test_after_the_last_epoch_the_service_stops_the_loop(service: ServiceProcess
     with recurrence(service, new_job(), on_failure="stop") as run:
         assert train(run, *[0.1] * 10) == 4
     assert run.outcome == "not_converged"
+
+
+@pytest.mark.parametrize("metric", [torch.tensor(0.9), np.float32(0.9)])
+def test_numbers_of_torch_and_numpy_are_taken_as_they_are_printed(
+    service: ServiceProcess, metric: Any
+) -> None:
+    sizes = {"batch_sizes": np.array([8, 16]), "default_batch_size": np.int64(16)}
+    with recurrence(service, new_job(), **sizes, max_epochs=np.int64(4)) as run:
+        assert run.report(0.5, epoch=np.int64(1)).outcome is None
+        assert run.report(metric, epoch=1.5).outcome == "converged"  # type: ignore[arg-type]
 
 
 def test_a_metric_that_is_not_finite_has_diverged(service: ServiceProcess) -> None:

@@ -1,6 +1,7 @@
 """`JobArguments`: a job's arguments, checked, and the job they make with a program."""
 
 import math
+import operator
 import os
 import re
 from collections.abc import Callable
@@ -95,7 +96,7 @@ class JobArguments:
             trainer, module, self.batch_size_attribute, share, self.default_batch_size
         )
         return self.spec(
-            type(module).__name__, default, int(max_epochs), share, meter, trainer.world_size
+            type(module).__name__, default, max_epochs, share, meter, trainer.world_size
         )
 
     def spec(
@@ -128,6 +129,7 @@ class JobArguments:
         chosen = sizes.default_sizes(default, share)
         if self.batch_sizes is not None:
             chosen = sizes.positive_sizes(self.batch_sizes)
+        default = operator.index(default)
         sizes.check_shares([*chosen, default], share)
         _check_default(default, chosen)
         return JobSpec(
@@ -137,7 +139,7 @@ class JobArguments:
             target_metric=as_printed(self.target_metric),
             higher_is_better=self.mode == "max",
             monitor=self.monitor,
-            max_epochs=min(max_epochs, MAX_INTEGER),
+            max_epochs=min(int(max_epochs), MAX_INTEGER),
             max_power_w=meter.max_power_w,
             num_devices=num_devices,
             device_model=meter.device_model,

@@ -1,6 +1,7 @@
 """Read the metric that a job monitors."""
 
 import re
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,6 +63,13 @@ def monitored(trainer: Trainer, monitor: str, target: float) -> float:
         in_half = str(trainer.precision).startswith(name)
         if in_half and metric.item() == torch.tensor(target, dtype=half).item():
             return target
-    # 0.95 in single precision is 0.94999999, which would miss a target of 0.95
-    single = metric.dtype == torch.float32
+    return as_printed(metric)
+
+
+def as_printed(metric: Any) -> float:
+    """A metric as a float; a single of torch or numpy by its shortest representation.
+
+    0.95 in single precision is 0.94999999, which would miss a target of 0.95.
+    """
+    single = str(getattr(metric, "dtype", "")).endswith("float32")
     return float(str(np.float32(metric.item()))) if single else float(metric)
