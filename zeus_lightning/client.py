@@ -162,13 +162,13 @@ class BSOClient:
         except TimeoutError:
             self.__dict__.pop("_session", None)  # that thread still uses it
             raise ZeusServiceUnavailable(
-                f"{self.url} did not answer within {total_s:g} s"
+                f"{self._place()} did not answer within {total_s:g} s"
             ) from None
         except (requests.exceptions.InvalidURL, LocationValueError) as error:
             raise ZeusConfigError(f"url is {self.url!r}: {error}") from None
         except requests.RequestException as error:
             raise ZeusServiceUnavailable(
-                f"no batch size service answers at {self.url} ({_cause(error)})"
+                f"no batch size service answers at {self._place()} ({_cause(error)})"
             ) from None
         try:
             data = response.json()
@@ -177,6 +177,13 @@ class BSOClient:
         if isinstance(data, dict) and response.status_code < 300:
             return data
         raise self._error(response, data if isinstance(data, dict) else {})
+
+    def _place(self) -> str:
+        """The URL, with the proxy of the environment that requests to it go through."""
+        from requests.utils import get_environ_proxies, select_proxy
+
+        proxy = None if self._proxies else select_proxy(self.url, get_environ_proxies(self.url))
+        return f"{self.url} through the proxy {without_user(proxy)}" if proxy else self.url
 
     @cached_property
     def _session(self) -> requests.Session:
@@ -212,14 +219,14 @@ class BSOClient:
         fields = {k: v for k, v in problem.items() if k not in described} | {"status": status}
         if status in _UNAVAILABLE:
             return ZeusServiceUnavailable(
-                f"the batch size service at {self.url} is not available (HTTP {status}"
+                f"the batch size service at {self._place()} is not available (HTTP {status}"
                 f"{f': {detail}' if problem else ''})",
                 fields,
             )
         if "code" not in problem:
             location = response.headers.get("Location")
             return ZeusServiceError(
-                f"{self.url} answers, but not as a zeus service does (HTTP {status}, "
+                f"{self._place()} answers, but not as a zeus service does (HTTP {status}, "
                 f"{response.headers.get('Content-Type', 'no content type')}"
                 f"{f', redirecting to {location}' if location else ''}); check the URL",
                 fields,

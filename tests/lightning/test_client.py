@@ -307,6 +307,20 @@ def test_a_proxy_in_the_environment_is_used_for_other_hosts(
     assert server.seen[0]["path"] == "http://zeus.example/api/v1/jobs"
 
 
+@pytest.mark.parametrize("answers", [(), ((403, {}, "denied"),), ((503, {}, "no such host"),)])
+def test_an_error_names_the_proxy_that_the_request_went_through(
+    monkeypatch: pytest.MonkeyPatch, waits: list[float], answers: tuple[Any, ...]
+) -> None:
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with Server(*answers).running() as url:
+        proxy = url if answers else f"http://127.0.0.1:{free_port()}"
+        monkeypatch.setenv("http_proxy", proxy.replace("//", "//user:secret@"))
+        with pytest.raises(ZeusServiceError, match=f"http://zeus.example.*{proxy}") as error:
+            BSOClient("http://zeus.example").register_job(job())
+    assert "secret" not in str(error.value)
+
+
 def profile(batch_size: int, **fields: Any) -> PowerProfile:
     defaults: dict[str, Any] = {
         "device_model": "NVIDIA H100 80GB & more",
