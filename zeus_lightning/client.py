@@ -37,6 +37,7 @@ T = TypeVar("T")
 Json = dict[str, Any]
 
 _UNAVAILABLE = (502, 503, 504)
+_UNKNOWN_AUTHORITY = (18, 19, 20)  # OpenSSL's X509_V_ERR_*: self-signed, in the chain, no issuer
 _ERRORS = {"job_conflict": ZeusJobConflict, "no_batch_size_left": ZeusNoBatchSizeLeft}
 
 
@@ -343,4 +344,7 @@ def _cause(error: BaseException) -> str:
     for part in (getattr(error, "reason", None), *error.args):
         if isinstance(part, BaseException):
             return _cause(part)
-    return str(error).rpartition(": ")[2] or type(error).__name__
+    cause = str(error).rpartition(": ")[2] or type(error).__name__
+    if getattr(error, "verify_code", None) in _UNKNOWN_AUTHORITY:
+        cause += "; set $REQUESTS_CA_BUNDLE to a file with the certificate of its authority"
+    return cause

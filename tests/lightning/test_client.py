@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import struct
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -52,7 +54,7 @@ class Server:
         self.seen: list[dict[str, Any]] = []
 
     @contextmanager
-    def running(self) -> Iterator[str]:
+    def running(self, tls: ssl.SSLContext | None = None) -> Iterator[str]:
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -74,9 +76,11 @@ class Server:
                 pass
 
         with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+            if tls is not None:
+                server.socket = tls.wrap_socket(server.socket, server_side=True)
             thread = threading.Thread(target=server.serve_forever, daemon=True)
             thread.start()
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield f"http{'' if tls is None else 's'}://127.0.0.1:{server.server_port}"
             server.shutdown()
 
 
@@ -319,6 +323,20 @@ def test_an_error_names_the_proxy_that_the_request_went_through(
         with pytest.raises(ZeusServiceError, match=f"http://zeus.example.*{proxy}") as error:
             BSOClient("http://zeus.example").register_job(job())
     assert "secret" not in str(error.value)
+
+
+def test_a_certificate_that_is_not_trusted_is_named_with_the_remedy(tmp_path: Path) -> None:
+    certificate, key = str(tmp_path / "certificate.pem"), str(tmp_path / "key.pem")
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    new = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate]
+    subprocess.run(["openssl", *new, *subject], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server = Server((200, JSON, "{}"))
+    with server.running(context) as url:
+        client = BSOClient(url.replace("127.0.0.1", "localhost"))
+        with pytest.raises(ZeusServiceUnavailable, match=r"self-signed.*\$REQUESTS_CA_BUNDLE"):
+            client.register_job(job())
 
 
 def profile(batch_size: int, **fields: Any) -> PowerProfile:
