@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from forked import in_forked_child
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from programs import Data, Net, new_job, outcomes, trainer, zeus
@@ -114,3 +115,11 @@ def test_a_module_with_the_callback_among_its_hyperparameters_is_saved(
     again = trainer(other, saver, enable_checkpointing=True)
     again.fit(KeepsCallbacks([other]), Data())
     assert outcomes(service.url, job) == ["converged", "converged"]
+
+
+def test_a_copy_in_a_forked_process_keeps_its_trial_to_itself(service: ServiceProcess) -> None:
+    job = new_job()
+    callback = zeus(service.url, job_id=job)
+    in_forked_child(lambda: trainer(callback).fit(Net(), Data()))
+    assert outcomes(service.url, job) == ["converged"]
+    assert (callback.trial, callback.outcome) == (None, None)

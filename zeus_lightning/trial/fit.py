@@ -437,5 +437,6 @@ class Fit:
     def _publish(self, record: TrialRecord) -> None:
         """Share the record with the process that started this one, and the run's launcher."""
         if self.trainer.is_global_zero:
-            self.shared.write(record)
+            if hasattr(self._strategy.launcher, "_start_method"):  # of ddp_spawn and ddp_fork
+                self.shared.write(record)
             write_outcome(record)
