@@ -24,7 +24,7 @@ from zeus_lightning.messages import FAILED, JobSpec, Outcome, TrialStart
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program.job import JobArguments
-from zeus_lightning.program.monitor import as_printed
+from zeus_lightning.program.printed_number import as_printed
 from zeus_lightning.program.target import contradiction
 from zeus_lightning.ranks.distributed import is_watched, on_every_rank, on_rank_zero
 from zeus_lightning.ranks.run_meter import RunMeter

@@ -13,6 +13,7 @@ from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.program import lr_scaling
 from zeus_lightning.program.batch_size import is_size
 from zeus_lightning.program.holders import get_from, holders, set_on
+from zeus_lightning.program.printed_number import as_printed
 
 
 class _Change(NamedTuple):
@@ -62,7 +63,7 @@ class Injection:
             return
         for holder, name, lr in lr_scaling.find_rates(self._module):
             # one float above, so that no other rate equals it by chance
-            scaled = math.nextafter(lr_scaling.as_printed(lr) * factor, math.inf)
+            scaled = math.nextafter(as_printed(lr) * factor, math.inf)
             # a property without a setter follows another rate, or its groups are scaled later
             with suppress(ZeusConfigError):
                 self._set(holder, name, lr, scaled)

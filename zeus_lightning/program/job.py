@@ -15,7 +15,8 @@ from zeus_lightning.environment import BASELINE_POLICY, BASELINE_SUFFIX, is_base
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import MAX_INTEGER, MAX_METRIC, JobSpec
 from zeus_lightning.program import batch_size as sizes
-from zeus_lightning.program.lr_scaling import LRScaling, as_printed, find_rates
+from zeus_lightning.program.lr_scaling import LRScaling, find_rates
+from zeus_lightning.program.printed_number import as_printed
 from zeus_lightning.ranks.run_meter import RunMeter
 
 _OPTIONAL = ("job_id", "default_batch_size", "max_epochs", "beta_knob", "seed", "lr_scaling")

@@ -48,11 +48,6 @@ def _is_rate(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and float(value) > 0
 
 
-def as_printed(number: Any) -> float:
-    """A number as it is printed: numpy's 0.1 in single precision is 0.1, not 0.10000000149."""
-    return float(str(number))
-
-
 def base_rates(optimizers: Iterable[Optimizer]) -> list[float]:
     """The rate that each parameter group's schedule starts from, or rises to."""
     return [

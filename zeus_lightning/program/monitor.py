@@ -1,14 +1,13 @@
 """Read the metric that a job monitors."""
 
 import re
-from typing import Any
 
-import numpy as np
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from zeus_lightning.errors import ZeusConfigError
+from zeus_lightning.program.printed_number import as_printed
 
 _SUFFIX = re.compile(r"/dataloader_idx_(\d+)$")
 
@@ -64,12 +63,3 @@ def monitored(trainer: Trainer, monitor: str, target: float) -> float:
         if in_half and metric.item() == torch.tensor(target, dtype=half).item():
             return target
     return as_printed(metric)
-
-
-def as_printed(metric: Any) -> float:
-    """A metric as a float; a single of torch or numpy by its shortest representation.
-
-    0.95 in single precision is 0.94999999, which would miss a target of 0.95.
-    """
-    single = str(getattr(metric, "dtype", "")).endswith("float32")
-    return float(str(np.float32(metric.item()))) if single else float(metric)
