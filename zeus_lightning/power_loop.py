@@ -77,7 +77,7 @@ class PowerLimit:
         self._is_paused = False
         self._result = PowerResult()
         self._fit: PowerFit | None = None
-        self._entered = ExitStack()
+        self._entered: ExitStack | None = None
 
     @property
     def profiled(self) -> bool:
@@ -121,6 +121,8 @@ class PowerLimit:
         Batches are measured as they are from one call to the next; the first one after a pause is
         not.
         """
+        if self._entered is None:
+            raise ZeusConfigError("step() has no run; call it in `with PowerLimit(...) as power:`")
         self._loop.done += 1
         if (fit := self._fit) is None:
             return
@@ -143,7 +145,8 @@ class PowerLimit:
 
     def __exit__(self, *_: object) -> None:
         self._fit = None
-        self._entered.close()
+        if self._entered is not None:
+            self._entered.close()
 
 
 @dataclass

@@ -78,6 +78,11 @@ def test_every_limit_is_measured_as_in_a_trainer_and_the_best_one_set(
     assert_restored(gpu)
 
 
+def test_a_batch_without_a_with_is_an_error(gpu: FakeGpu) -> None:
+    with pytest.raises(ZeusConfigError, match="with PowerLimit"):
+        PowerLimit(batch_size=8).step()
+
+
 def test_what_comes_after_a_pause_is_in_no_measurement(
     gpu: FakeGpu, gpu_meter: DriversClock
 ) -> None:
