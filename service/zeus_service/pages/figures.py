@@ -105,10 +105,8 @@ def valley(job: Job, trials: BatchSizeTrials, empty: str = NOT_ENDED) -> Figure:
         **_ticks(spec.batch_sizes),
     }
     layout["shapes"] = [_line_at(spec.default_batch_size)]
-    layout["annotations"] = [
-        _label_at(at, "default", to_the_left=2 * at > low_x + high_x)
-        for at in (math.log10(spec.default_batch_size),)
-    ]
+    at = math.log10(spec.default_batch_size)
+    layout["annotations"] = [_label_at(at, "default", to_the_left=2 * at > low_x + high_x)]
     shown = len(trials.latest)
     latest = f"the latest {shown:,} of {trials.total:,} runs, and the "
     note = what_is_left_out(shown, trials.total, latest, "extremes of each batch size")
@@ -221,7 +219,7 @@ def run(spec: JobSpec, reports: Thinned) -> Figure:
     powers, before = [], (0.0, 0.0)
     for row in rows:
         span_s = row.time_s - before[0]
-        powers.append(significant_or_none((row.energy_j - before[1]) / span_s if span_s else None))
+        powers.append(float(f"{(row.energy_j - before[1]) / span_s:.6g}") if span_s else None)
         before = row.time_s, row.energy_j
     series: list[tuple[str, str, list[Any]]] = [
         (spec.monitor, BELIEF, rounded(row.metric for row in rows)),
@@ -244,39 +242,29 @@ def run(spec: JobSpec, reports: Thinned) -> Figure:
             | {"line": {"color": colour, "width": 2}, "marker": {"size": 5}}
             | {"hovertemplate": f"epoch %{{x}}: %{{y}}<extra>{plain(name)}</extra>"}
         )
-    if rows:
-        across = [epochs[0], max(epochs[-1], epochs[0] + 1)]
-        data.append(_across("target", across, spec.target_metric, "y", "#2b9a66"))
-        bounds = [row.cost_bound / cost_factor if row.cost_bound else None for row in rows]
-        if any(bounds):
-            data.append(
-                {"x": epochs, "y": bounds, "yaxis": "y3", "mode": "lines", "name": "bound"}
-                | {"line": {"color": BOUND, "dash": "dash", "width": 1.5}}
-                | {"hovertemplate": "stopped past %{y:.4g}<extra></extra>"}
-            )
+    across = [epochs[0], max(epochs[-1], epochs[0] + 1)]
+    data.append(
+        {"x": across, "y": [spec.target_metric] * 2, "yaxis": "y", "mode": "lines"}
+        | {"line": {"color": "#2b9a66", "dash": "dot", "width": 1.5}, "name": "target"}
+        | {"hovertemplate": "target %{y:.5g}<extra></extra>"}
+    )
+    bounds = [row.cost_bound / cost_factor if row.cost_bound else None for row in rows]
+    if any(bounds):
+        data.append(
+            {"x": epochs, "y": bounds, "yaxis": "y3", "mode": "lines", "name": "bound"}
+            | {"line": {"color": BOUND, "dash": "dash", "width": 1.5}}
+            | {"hovertemplate": "stopped past %{y:.4g}<extra></extra>"}
+        )
     only_integers(layout, epochs)
     layout["xaxis"]["anchor"] = "y3"
-    last = f"{plain(spec.monitor)} {significant(rows[-1].metric)}" if rows else ""
+    last = f"{plain(spec.monitor)} {significant(rows[-1].metric)}"
     return figure_of(data, layout, what_is_thinned(reports, ""), last)
 
 
-def significant_or_none(value: float | None) -> float | None:
-    """Six significant digits, as JSON."""
-    return None if value is None else float(f"{value:.6g}")
-
-
-def _across(name: str, x: Sequence[float], y: float, axis: str, colour: str) -> Figure:
-    return {"x": list(x), "y": [y, y], "yaxis": axis, "mode": "lines", "name": name} | {
-        "line": {"color": colour, "dash": "dot", "width": 1.5},
-        "hovertemplate": f"{name} %{{y:.5g}}<extra></extra>",
-    }
-
-
 def _line_at(batch_size: int) -> Figure:
-    line = {"color": GREY, "dash": "dot", "width": 1.5}
     return {"type": "line", "x0": batch_size, "x1": batch_size, "y0": 0, "y1": 1} | {
         "yref": "paper",
-        "line": line,
+        "line": {"color": GREY, "dash": "dot", "width": 1.5},
         "layer": "below",
     }
 
@@ -295,7 +283,7 @@ def _ticks(batch_sizes: Sequence[int]) -> Figure:
     for size in batch_sizes:
         if not shown or size >= apart * shown[-1]:
             shown.append(size)
-    return {"tickvals": shown, "ticktext": [f"{size}" for size in shown]}
+    return {"tickvals": shown, "ticktext": list(map(str, shown))}
 
 
 def _jittered(row: Row[Any]) -> float:
