@@ -43,11 +43,6 @@ def row(day: SavedOnDay) -> tuple[str, int, str, str, str, str]:
     return day.day, day.recurrences, *energy, *time
 
 
-def energy(joules: float) -> str:
-    """Joules in the unit that suits them."""
-    return _amount(joules, _ENERGY)
-
-
 def energy_unit(joules: float) -> tuple[float, str]:
     """The unit that suits these joules: its size in joules, and its name."""
     return _unit(joules, _ENERGY)
