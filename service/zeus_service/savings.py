@@ -11,7 +11,14 @@ from sqlalchemy import Connection, select
 
 from zeus_service import ledger, messages
 from zeus_service.config import Config
-from zeus_service.expectation import Amounts, Expectation, Ledger, expectation, power_ratio
+from zeus_service.expectation import (
+    Amounts,
+    Expectation,
+    Ledger,
+    as_amounts,
+    expectation,
+    power_ratio,
+)
 from zeus_service.ledger import Saved
 from zeus_service.store import jobs, savings
 from zeus_service.store.clock import DAY_S, unix_day
@@ -115,10 +122,9 @@ def of_all_jobs(connection: Connection, rates: Rates, *, days: int = 30) -> mess
 def _power_ratio(book: Ledger) -> messages.PowerRatio | None:
     if (ratio := power_ratio(book)) is None:
         return None
-    limit_w, default_w = book["limits"]
-    energy, time_s = ratio
+    (limit_w, default_limit_w), (energy, time) = book["limits"], ratio
     return messages.PowerRatio(
-        limit_w=limit_w, default_limit_w=default_w, energy=energy, time=time_s
+        limit_w=limit_w, default_limit_w=default_limit_w, energy=energy, time=time
     )
 
 
@@ -143,13 +149,10 @@ def _weeks(by_day: list[Day], rates: Rates) -> list[messages.SavedOnDay]:
     """Sums over weeks. Errors of days add up: they come from the same expectations."""
     weeks = []
     for monday, group in groupby(by_day, key=lambda each: each[0] - (each[0] - _MONDAY) % 7):
-        days = list(group)
-        means, errors = (
-            [sum(column) for column in zip(*rows, strict=True)]
-            for rows in ([day[2].mean for day in days], [day[2].error for day in days])
-        )
-        saved = Saved((means[0], means[1], means[2]), (errors[0], errors[1], errors[2]))
-        weeks.append((monday, sum(day[1] for day in days), saved))
+        _, recurrences, saved = zip(*group, strict=True)
+        mean = as_amounts(map(sum, zip(*(day.mean for day in saved), strict=True)))
+        error = as_amounts(map(sum, zip(*(day.error for day in saved), strict=True)))
+        weeks.append((monday, sum(recurrences), Saved(mean, error)))
     return _days(weeks, rates)
 
 
@@ -159,20 +162,16 @@ def _independent(parts: Iterable[Saved]) -> Saved:
     for part in parts:
         mean = [total + each for total, each in zip(mean, part.mean, strict=True)]
         square = [total + each**2 for total, each in zip(square, part.error, strict=True)]
-    return Saved(
-        (mean[0], mean[1], mean[2]), (square[0] ** 0.5, square[1] ** 0.5, square[2] ** 0.5)
-    )
+    return Saved(as_amounts(mean), as_amounts(each**0.5 for each in square))
 
 
 def _saved_in(book: Ledger, portion: savings.Portion, expected: Expectation) -> messages.Amounts:
     """What the trials of a portion have saved."""
     then = ledger.expected_at(book, portion.last_trial, expected)
     count = portion.recurrences
-    energy, time_s, cost = (
-        count * mean - spent for mean, spent in zip(then.mean, portion.spent, strict=True)
-    )
-    energy_error, time_error, cost_error = (count * error for error in then.error)
-    return _amounts((energy, time_s, cost), (energy_error, time_error, cost_error))
+    pairs = zip(then.mean, portion.spent, strict=True)
+    saved = as_amounts(count * mean - spent for mean, spent in pairs)
+    return _amounts(saved, as_amounts(count * error for error in then.error))
 
 
 def _spent(amounts: Amounts) -> messages.Spent:

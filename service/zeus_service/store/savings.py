@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, Row, case, func, select
 
-from zeus_service.expectation import Amounts, Expectation
+from zeus_service.expectation import Amounts, Expectation, as_amounts
 from zeus_service.ledger import QUANTITIES, Saved, new_ledger
 from zeus_service.spec import JobSpec
 from zeus_service.store.models import JOBS, SAVED_ON_DAYS, TRIALS
@@ -89,14 +89,10 @@ def days(
     squares = [func.sum(error * error) for error in errors]
     query = select(table.c.day, func.sum(table.c.recurrences), *means, *squares)
     amounts = [table.c[f"{name}{end}"] for name in QUANTITIES for end in ("", "_error")]
-    query = (
-        query.where(table.c.day >= since, _are_numbers(*amounts))
-        .group_by(table.c.day)
-        .order_by(table.c.day)
-    )
+    query = query.where(table.c.day >= since, _are_numbers(*amounts))
     if job_id is not None:
         query = query.where(table.c.job_id == job_id)
-    rows = connection.execute(query).all()
+    rows = connection.execute(query.group_by(table.c.day).order_by(table.c.day)).all()
     return [(row[0], int(row[1]), _saved(row[2:5], row[5:])) for row in rows]
 
 
@@ -128,7 +124,7 @@ def portions(connection: Connection, job_id: str, *, trials: int, limit: int) ->
         .order_by(func.max(TRIALS.c.trial_number))
     )
     rows = connection.execute(query).all()
-    return [Portion(row[0], row[1], int(row[2]), (row[3], row[4], row[5])) for row in rows]
+    return [Portion(row[0], row[1], int(row[2]), as_amounts(row[3:])) for row in rows]
 
 
 def _are_numbers(*columns: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
@@ -143,8 +139,7 @@ def savings_of(row: Row[Any]) -> Saved | None:
         return None
     if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
         raise ValueError("what it has saved is no number")
-    energy, energy_error, time, time_error, cost, cost_error = values
-    return Saved((energy, time, cost), (energy_error, time_error, cost_error))
+    return Saved(as_amounts(values[::2]), as_amounts(values[1::2]))
 
 
 def savings_values(saved: Saved | None) -> dict[str, float | None]:
@@ -173,6 +168,4 @@ def savings_added(
 
 
 def _saved(means: tuple[float, ...], squares: tuple[float, ...]) -> Saved:
-    energy, time, cost = means
-    energy_error, time_error, cost_error = (square**0.5 for square in squares)
-    return Saved((energy, time, cost), (energy_error, time_error, cost_error))
+    return Saved(as_amounts(means), as_amounts(square**0.5 for square in squares))
