@@ -223,9 +223,9 @@ def savings(job_id: str | None, days: int, by: str, url: str | None, as_json: bo
         if url is not None:
             found = reader.savings(job_id, days=days)
         elif job_id is not None:
-            found = use_cases.of_job(job_id, use_cases.Rates.of(load_config()), days=days)
+            found = use_cases.of_job(job_id, use_cases.Rates.configured(), days=days)
         else:
-            found = use_cases.of_all_jobs(use_cases.Rates.of(load_config()), days=days)
+            found = use_cases.of_all_jobs(use_cases.Rates.configured(), days=days)
     if as_json:
         _print_json(found.model_dump(mode="json"))
         return

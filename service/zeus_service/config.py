@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from dotenv import dotenv_values
+from flask import current_app
 from platformdirs import user_data_path
 from pydantic import (
     AfterValidator,
@@ -316,6 +317,12 @@ def load_config() -> Config:
         raise UnusableConfig(f"the .env file is not UTF-8: {error}") from error
     except OSError as error:
         raise UnusableConfig(f"cannot read the .env file: {error.strerror}") from error
+
+
+def current_config() -> Config:
+    """The configuration of the application in whose context this is called."""
+    config: Config = current_app.extensions["zeus_config"]
+    return config
 
 
 def _check_names(given: Mapping[str, str | None]) -> None:

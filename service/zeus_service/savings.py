@@ -10,7 +10,7 @@ from itertools import groupby
 from sqlalchemy import Connection, select
 
 from zeus_service import ledger, messages
-from zeus_service.config import Config
+from zeus_service.config import current_config
 from zeus_service.expectation import (
     Amounts,
     Expectation,
@@ -45,8 +45,9 @@ class Rates:
     carbon_intensity: float | None = None
 
     @classmethod
-    def of(cls, config: Config) -> Rates:
-        """The rates that the service is configured with."""
+    def configured(cls) -> Rates:
+        """The rates in the configuration; to be called within the application's context."""
+        config = current_config()
         return cls(config.price_per_kwh, config.carbon_intensity)
 
 

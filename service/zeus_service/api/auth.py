@@ -8,11 +8,11 @@ on their wire alone, since browsers send passwords by themselves.
 import hmac
 from collections.abc import Iterable
 
-from flask import current_app, request
+from flask import request
 from werkzeug.datastructures import WWWAuthenticate
 from werkzeug.exceptions import Forbidden, Unauthorized
 
-from zeus_service.config import Config
+from zeus_service.config import current_config
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -39,7 +39,7 @@ def require_access_by_password() -> None:
 
 
 def _check(given: bytes, how: str, scheme: str, *, writes: bool) -> None:
-    config: Config = current_app.extensions["zeus_config"]
+    config = current_config()
     if not config.has_tokens:
         return
     may_write = is_one_of(given, config.tokens)

@@ -7,10 +7,10 @@ as its own origin, but with its own name in `Host`. With tokens that is harmless
 import ipaddress
 from urllib.parse import urlsplit
 
-from flask import Flask, current_app, request
+from flask import Flask, request
 from werkzeug.exceptions import Forbidden
 
-from zeus_service.config import Config
+from zeus_service.config import current_config
 
 
 def set_up_hosts(app: Flask) -> None:
@@ -20,7 +20,7 @@ def set_up_hosts(app: Flask) -> None:
 
 
 def _check_host() -> None:
-    config: Config = current_app.extensions["zeus_config"]
+    config = current_config()
     if not config.hosts and (config.has_tokens or config.insecure):
         return  # it may have any name
     name = _hostname(request.host)

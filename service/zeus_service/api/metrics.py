@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from os import environ
 from typing import Any
 
-from flask import current_app
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -81,7 +80,7 @@ class _Database(Collector):
         yield GaugeMetricFamily("zeus_bso_trials_running", alive, running)
         yield from _of_latest_jobs(latest)
         yield from _saved(totals)
-        rates = Rates.of(current_app.extensions["zeus_config"])
+        rates = Rates.configured()
         if rates.price_per_kwh is not None:
             yield GaugeMetricFamily("zeus_bso_price_per_kwh", "As configured.", rates.price_per_kwh)
         if rates.carbon_intensity is not None:

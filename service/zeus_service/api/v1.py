@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Any
 
 from apiflask import APIBlueprint
-from flask import current_app, g, request
+from flask import g, request
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 from werkzeug.exceptions import UnprocessableEntity, UnsupportedMediaType
@@ -271,7 +271,8 @@ def list_power_profiles(job_id: str, query_data: OnAnyGpuModel) -> messages.Powe
 @v1.output(messages.JobSavings)
 def job_savings(job_id: str, query_data: Points) -> messages.JobSavings:
     """Show what a job has saved against its default batch size."""
-    return savings.of_job(job_id, _rates(), days=query_data.days, points=query_data.points)
+    rates, days, points = savings.Rates.configured(), query_data.days, query_data.points
+    return savings.of_job(job_id, rates, days=days, points=points)
 
 
 @v1.get("/savings")
@@ -279,8 +280,4 @@ def job_savings(job_id: str, query_data: Points) -> messages.JobSavings:
 @v1.output(messages.Savings)
 def all_savings(query_data: Span) -> messages.Savings:
     """Show what all jobs have saved together, by day and by week."""
-    return savings.of_all_jobs(_rates(), days=query_data.days)
-
-
-def _rates() -> savings.Rates:
-    return savings.Rates.of(current_app.extensions["zeus_config"])
+    return savings.of_all_jobs(savings.Rates.configured(), days=query_data.days)

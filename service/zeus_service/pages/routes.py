@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from apiflask import APIBlueprint
-from flask import Response, current_app, redirect, request, stream_with_context
+from flask import Response, redirect, request, stream_with_context
 from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import NotFound
 
@@ -26,6 +26,7 @@ from zeus_service.pages.errors import set_up_errors
 from zeus_service.pages.plotting import Figure
 from zeus_service.pages.sparkline import sparkline
 from zeus_service.pages.templating import render
+from zeus_service.savings import Rates
 from zeus_service.spec import MAX_INTEGER
 from zeus_service.store import (
     clock,
@@ -76,14 +77,14 @@ def jobs_page() -> ResponseReturnValue:
         found=found,
         states=job_list.JOB_STATES,
         sparkline=sparkline,
-        savings=lambda: savings.of_all_jobs(_rates(), days=DAYS),
+        savings=lambda: savings.of_all_jobs(Rates.configured(), days=DAYS),
     )
 
 
 @pages.get("/figures/saved")
 def saved_figure() -> ResponseReturnValue:
     """The figure of what all jobs have saved, as Plotly's JSON."""
-    figure = savings_figures.by_day(savings.of_all_jobs(_rates(), days=DAYS))
+    figure = savings_figures.by_day(savings.of_all_jobs(Rates.configured(), days=DAYS))
     response = Response(_json(figure), mimetype="application/json")
     response.add_etag()
     response.make_conditional(request)
@@ -101,8 +102,8 @@ def job_page(job_id: str) -> ResponseReturnValue:
         spec=job.spec,
         query=query,
         now=now,
-        savings=lambda: savings.of_job(job_id, _rates(), points=1),
-        price_per_kwh=_rates().price_per_kwh,
+        savings=lambda: savings.of_job(job_id, Rates.configured(), points=1),
+        price_per_kwh=Rates.configured().price_per_kwh,
         arms={arm.batch_size: arm for arm in job.arms},
         colours=plotting.batch_size_colours(job.spec),
         titles=job_figures.FIGURES,
@@ -220,10 +221,6 @@ def _figure(version: tuple[object, ...], draw: Callable[[], Figure]) -> Response
 
 def _json(figure: Figure) -> str:
     return json.dumps(figure, separators=(",", ":"), allow_nan=False)
-
-
-def _rates() -> savings.Rates:
-    return savings.Rates.of(current_app.extensions["zeus_config"])
 
 
 def _trial(job_id: str, trial_number: int) -> Any:

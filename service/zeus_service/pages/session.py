@@ -19,7 +19,7 @@ from itsdangerous import BadData, SignatureExpired, URLSafeTimedSerializer
 from werkzeug.exceptions import Forbidden
 
 from zeus_service.api.auth import bearer, is_one_of
-from zeus_service.config import Config
+from zeus_service.config import current_config
 from zeus_service.store import secret_key
 
 MAX_AGE_S = 12 * 3600
@@ -47,7 +47,7 @@ class Session:
 
 def current() -> Session | None:
     """The session of this request, or None."""
-    config = _config()
+    config = current_config()
     if not config.has_tokens:
         return Session("", may_write=True)
     given = bearer(request.headers.get("Authorization", ""))
@@ -106,7 +106,7 @@ def check_form(session: Session | None) -> None:
 
 
 def _session_of(token: bytes, session_id: str) -> Session | None:
-    config = _config()
+    config = current_config()
     for tokens, may_write in ((config.tokens, True), (config.read_tokens, False)):
         if is_one_of(token, tokens):
             return Session(session_id, may_write)
@@ -143,14 +143,9 @@ def _loads(purpose: str, value: str) -> Any:
 
 
 def _key() -> str:
-    key = _config().secret_key
+    key = current_config().secret_key
     if key is not None:
         return key.get_secret_value()
     if _KEY not in current_app.extensions:
         current_app.extensions[_KEY] = secret_key.read_or_make()
     return str(current_app.extensions[_KEY])
-
-
-def _config() -> Config:
-    config: Config = current_app.extensions["zeus_config"]
-    return config

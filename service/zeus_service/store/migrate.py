@@ -16,11 +16,11 @@ from alembic.config import Config as AlembicConfig
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from flask import Flask, current_app
+from flask import Flask
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from zeus_service.config import Config
+from zeus_service.config import current_config
 from zeus_service.errors import Contended
 from zeus_service.store.engine import cause, create_sqlite_file
 from zeus_service.store.models import db
@@ -42,7 +42,7 @@ def prepare(app: Flask) -> None:
     """
     with app.app_context():
         try:
-            if _config().sqlite_path:
+            if current_config().sqlite_path:
                 upgrade(app)
             check_revision()
         finally:
@@ -56,7 +56,7 @@ def upgrade(app: Flask, revision: str = "head", *, sql: TextIO | None = None) ->
     revision lies between them. Without it, a SQLite file that does not exist is created.
     """
     with app.app_context(), _naming_the_database("migrate"):
-        path = _config().sqlite_path
+        path = current_config().sqlite_path
         if path and sql is None:
             create_sqlite_file(path)
         elif sql is None:
@@ -112,7 +112,7 @@ def known_revisions() -> tuple[str, ...]:
 
 def _check_exists() -> None:
     """Check that a SQLite file exists: opening it would create it."""
-    path = _config().sqlite_path
+    path = current_config().sqlite_path
     if path and not path.exists():
         raise UnusableDatabase(
             f"no database at {path}; `zeus-service serve` creates it, or ZEUS_BSO_DATABASE_URL "
@@ -148,13 +148,8 @@ def _alembic(sql: TextIO | None = None) -> AlembicConfig:
     return alembic
 
 
-def _config() -> Config:
-    config: Config = current_app.extensions["zeus_config"]
-    return config
-
-
 def _shown() -> str:
-    return f"the database {_config().shown_database}"
+    return f"the database {current_config().shown_database}"
 
 
 @contextlib.contextmanager
