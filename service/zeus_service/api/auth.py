@@ -6,7 +6,7 @@ on their wire alone, since browsers send passwords by themselves.
 """
 
 import hmac
-from collections.abc import Iterable
+from collections.abc import Callable
 
 from flask import request
 from werkzeug.datastructures import WWWAuthenticate
@@ -39,15 +39,13 @@ def require_access_by_password() -> None:
 
 
 def _check(given: bytes, how: str, scheme: str, *, writes: bool) -> None:
-    config = current_config()
-    if not config.has_tokens:
+    if not current_config().has_tokens:
         return
-    may_write = is_one_of(given, config.tokens)
-    may_read = is_one_of(given, config.read_tokens)
-    if not (may_write or may_read):
+    allowed = may_write(given)
+    if allowed is None:
         challenge = WWWAuthenticate(scheme, {"realm": "zeus-service"})
         raise Unauthorized(how, www_authenticate=challenge)
-    if writes and not may_write:
+    if writes and not allowed:
         raise Forbidden("this token may only read")
 
 
@@ -57,6 +55,17 @@ def bearer(header: str) -> bytes:
     return token.strip().encode("latin-1", "replace") if scheme.lower() == "bearer" else b""
 
 
-def is_one_of(given: bytes, tokens: Iterable[str]) -> bool:
-    """Compare with every token in constant time, so that the duration leaks nothing."""
-    return sum(hmac.compare_digest(given, token.encode()) for token in tokens) > 0
+def may_write(given: bytes, form: Callable[[str], str] = str) -> bool | None:
+    """Whether a token may write, or only read; None if it is none of the service's.
+
+    Tokens are compared in constant time, so that the duration leaks nothing of them.
+
+    Args:
+        given: The token, or another form of it.
+        form: Converts a token to that form.
+    """
+    config = current_config()
+    for tokens, writes in ((config.tokens, True), (config.read_tokens, False)):
+        if sum(hmac.compare_digest(given, form(token).encode()) for token in tokens):
+            return writes
+    return None

@@ -18,7 +18,7 @@ from flask import Response, current_app, request
 from itsdangerous import BadData, SignatureExpired, URLSafeTimedSerializer
 from werkzeug.exceptions import Forbidden
 
-from zeus_service.api.auth import bearer, is_one_of
+from zeus_service.api.auth import bearer, may_write
 from zeus_service.config import current_config
 from zeus_service.store import secret_key
 
@@ -47,12 +47,12 @@ class Session:
 
 def current() -> Session | None:
     """The session of this request, or None."""
-    config = current_config()
-    if not config.has_tokens:
+    if not current_config().has_tokens:
         return Session("", may_write=True)
     given = bearer(request.headers.get("Authorization", ""))
     if given:
-        return _session_of(given, "")
+        writes = may_write(given)
+        return None if writes is None else Session("", writes)
     cookie = request.cookies.get(_SECURE_COOKIE) or request.cookies.get(_COOKIE)
     if not cookie:
         return None
@@ -60,15 +60,13 @@ def current() -> Session | None:
         session_id, fingerprint = _loads("session", cookie)
     except (BadData, TypeError, ValueError):
         return None
-    for tokens, may_write in ((config.tokens, True), (config.read_tokens, False)):
-        if is_one_of(fingerprint.encode(), map(_fingerprint, tokens)):
-            return Session(session_id, may_write, is_signed_in=True)
-    return None
+    writes = may_write(fingerprint.encode(), _fingerprint)
+    return None if writes is None else Session(session_id, writes, is_signed_in=True)
 
 
 def sign_in(token: str, response: Response) -> bool:
     """Put a cookie into the response if this is a token of the service."""
-    if _session_of(token.encode(), "") is None:
+    if may_write(token.encode()) is None:
         return False
     cookie = _signer("session").dumps([secrets.token_hex(16), _fingerprint(token)])
     secure = _is_secure()
@@ -103,14 +101,6 @@ def check_form(session: Session | None) -> None:
         made_for = None
     if made_for != (session.id if session else ""):
         raise Forbidden("This form is too old, or of another sign-in: go back and try again.")
-
-
-def _session_of(token: bytes, session_id: str) -> Session | None:
-    config = current_config()
-    for tokens, may_write in ((config.tokens, True), (config.read_tokens, False)):
-        if is_one_of(token, tokens):
-            return Session(session_id, may_write)
-    return None
 
 
 def _is_secure() -> bool:
