@@ -10,14 +10,12 @@ from zeus_service.serving.gunicorn import make_ready, patch, settings
 
 patch()
 
-from zeus_service.config import UnusableConfig  # noqa: E402 - after the patch
-from zeus_service.errors import UnusablePolicy  # noqa: E402 - after the patch, too
+from zeus_service.errors import Unusable  # noqa: E402 - after the patch
 from zeus_service.serving import configuration  # noqa: E402 - after the patch, too
-from zeus_service.store.migrate import UnusableDatabase  # noqa: E402 - after the patch, too
 
 try:
     _config = configuration.in_force()
-except UnusableConfig as error:
+except Unusable as error:
     sys.exit(f"Error: {error}")
 
 globals().update(settings(_config))
@@ -29,5 +27,5 @@ def on_starting(server: Any) -> None:
         sys.exit("Error: preload_app and reuse_port are not supported: remove them")
     try:
         make_ready(_config)
-    except (UnusableDatabase, UnusablePolicy) as error:
+    except Unusable as error:
         sys.exit(f"Error: {error}")

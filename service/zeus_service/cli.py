@@ -20,24 +20,15 @@ from flask import Flask
 from sqlalchemy.exc import SQLAlchemyError
 
 from zeus_service import __version__, create_app
-from zeus_service.config import UnusableConfig, load_config
-from zeus_service.errors import OptimizerError, UnusablePolicy, UnusableService
-from zeus_service.serving.address import UnusableAddress, check_bind
+from zeus_service.config import load_config
+from zeus_service.errors import OptimizerError, Unusable
+from zeus_service.serving.address import check_bind
 from zeus_service.store import migrate as database
 from zeus_service.store.engine import cause
-from zeus_service.store.migrate import UnusableDatabase
 
 if TYPE_CHECKING:
     from zeus_service.messages import JobSummary
     from zeus_service.remote import RemoteService
-
-_UNUSABLE = (
-    UnusableConfig,
-    UnusableAddress,
-    UnusableDatabase,
-    UnusablePolicy,
-    UnusableService,
-)
 
 
 class _Commands(click.Group):
@@ -56,7 +47,7 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except (*_UNUSABLE, OptimizerError) as error:
+        except (Unusable, OptimizerError) as error:
             raise click.ClickException(str(error)) from error
         except SQLAlchemyError as error:
             raise click.ClickException(f"the database cannot be used: {cause(error)}") from error

@@ -23,6 +23,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from zeus_service.errors import Unusable
+
 _DRIVERS = {
     "sqlite": "sqlite",
     "postgresql": "postgresql+psycopg",
@@ -85,10 +87,6 @@ def _host_names(names: str) -> str:
 
 def _default_database_url() -> str:
     return f"sqlite:///{user_data_path('zeus-service') / 'zeus.sqlite3'}"
-
-
-class UnusableConfig(Exception):
-    """Raised when the configuration is invalid; the message has a line per problem, no secrets."""
 
 
 class Config(BaseSettings):
@@ -307,16 +305,20 @@ def _split(tokens: SecretStr | None) -> list[str]:
 
 
 def load_config() -> Config:
-    """The configuration, from the environment and `.env`; raise `UnusableConfig` if invalid."""
+    """The configuration, from the environment and `.env`.
+
+    Raises:
+        Unusable: It is invalid; the message has a line for each problem.
+    """
     try:
         _check_names({**dotenv_values(".env", encoding="utf-8"), **os.environ})
         return Config()
     except ValidationError as error:
-        raise UnusableConfig(problems(error)) from error
+        raise Unusable(problems(error)) from error
     except UnicodeDecodeError as error:
-        raise UnusableConfig(f"the .env file is not UTF-8: {error}") from error
+        raise Unusable(f"the .env file is not UTF-8: {error}") from error
     except OSError as error:
-        raise UnusableConfig(f"cannot read the .env file: {error.strerror}") from error
+        raise Unusable(f"cannot read the .env file: {error.strerror}") from error
 
 
 def current_config() -> Config:
@@ -337,7 +339,7 @@ def _check_names(given: Mapping[str, str | None]) -> None:
             (nearest,) = difflib.get_close_matches(name, known, n=1, cutoff=0)
             unknown.append(f"{name} is no setting; is {nearest} meant? Otherwise remove it")
     if unknown:
-        raise UnusableConfig("\n".join(unknown))
+        raise Unusable("\n".join(unknown))
 
 
 def problems(error: ValidationError) -> str:

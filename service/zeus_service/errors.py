@@ -114,9 +114,8 @@ class Contended(OptimizerError):
     status, code = 503, "unavailable"
 
 
-class UnusablePolicy(Exception):
-    """Raised when an installed policy cannot be loaded; the message names its distribution."""
+class Unusable(Exception):
+    """Raised when the configuration, an address, the database, a policy or a service is unusable.
 
-
-class UnusableService(Exception):
-    """Raised when the service on another machine cannot be asked; the message says why."""
+    The message names it, says why, and what to do; it contains no secrets.
+    """

@@ -11,7 +11,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from zeus_service.errors import UnusableService
+from zeus_service.errors import Unusable
 from zeus_service.messages import Job, JobList, JobSavings, Savings, TrialList
 
 T = TypeVar("T")
@@ -30,17 +30,17 @@ class RemoteService:
         tokens: Bearer tokens, by the setting that each is from. They are tried in turn until one
             may read: the others may be old, or of another service.
 
-    The methods raise `UnusableService` if the service cannot be reached, or refuses.
+    The methods raise `Unusable` if the service cannot be reached, or refuses.
     """
 
     def __init__(self, url: str, tokens: Iterable[tuple[str, str]] = ()) -> None:
         if "@" in url:  # what is before it may be secret
-            raise UnusableService(
+            raise Unusable(
                 "the address of the service has a user or a password; use http://HOST:PORT, and "
                 "set ZEUS_BSO_READ_TOKEN or ZEUS_BSO_TOKEN"
             )
         if not re.fullmatch(r"https?://[^/?#]+/?", url):
-            raise UnusableService(f"{url!r} is no address of a service; use http://HOST:PORT")
+            raise Unusable(f"{url!r} is no address of a service; use http://HOST:PORT")
         self._url = url.rstrip("/")
         self._tokens = [*tokens]
         self._opener = build_opener(_NoRedirects)
@@ -79,9 +79,9 @@ class RemoteService:
             raise self._refused(error) from error
         except (URLError, OSError, HTTPException) as error:
             reason = getattr(error, "reason", error)
-            raise UnusableService(f"no answer from {self._url}: {reason}") from error
+            raise Unusable(f"no answer from {self._url}: {reason}") from error
         except ValidationError as error:
-            raise UnusableService(f"{self._url} is no zeus-service of this version") from error
+            raise Unusable(f"{self._url} is no zeus-service of this version") from error
 
     def _read(self, address: str) -> bytes:
         for number, (_, token) in enumerate(self._tokens):
@@ -100,16 +100,16 @@ class RemoteService:
             content: bytes = answer.read()
             return content
 
-    def _refused(self, error: HTTPError) -> UnusableService:
+    def _refused(self, error: HTTPError) -> Unusable:
         try:
             detail = json.loads(error.read())["detail"]
         except (ValueError, KeyError, TypeError):
-            return UnusableService(f"{self._url} is no zeus-service: it answered {error.code}")
+            return Unusable(f"{self._url} is no zeus-service: it answered {error.code}")
         if error.code not in _NO_ACCESS:
-            return UnusableService(f"{self._url}: {detail}")
+            return Unusable(f"{self._url}: {detail}")
         names = " and ".join(dict.fromkeys(name for name, _ in self._tokens))
         reason = f"it refused {names}" if names else detail
-        return UnusableService(
+        return Unusable(
             f"{self._url}: {reason}; set ZEUS_BSO_READ_TOKEN or ZEUS_BSO_TOKEN to one of its tokens"
         )
 

@@ -20,7 +20,8 @@ from sqlalchemy import make_url, update
 from waiting import LIMIT_S
 from zeus_service import optimizer
 from zeus_service.cli import main
-from zeus_service.config import _NOT_SET_BY_URL, Config, UnusableConfig, load_config
+from zeus_service.config import _NOT_SET_BY_URL, Config, load_config
+from zeus_service.errors import Unusable
 from zeus_service.messages import TrialEnd
 from zeus_service.spec import JobSpec
 from zeus_service.store.models import EVENTS, TRIALS
@@ -126,7 +127,7 @@ def test_a_misspelt_setting_is_an_error_that_names_the_nearest(
         Path(".env").write_text(f"ZEUS_PUBLISH=127.0.0.1:1\n{misspelt}=a-very-secret-value\n")
     else:
         monkeypatch.setenv(misspelt, "a-very-secret-value")
-    with pytest.raises(UnusableConfig) as error:
+    with pytest.raises(Unusable) as error:
         load_config()
     assert (
         str(error.value)

@@ -11,8 +11,9 @@ from werkzeug.exceptions import ServiceUnavailable
 from zeus_service import __version__
 from zeus_service.api import metrics
 from zeus_service.api.auth import require_access
+from zeus_service.errors import Unusable
 from zeus_service.messages import Health
-from zeus_service.store.migrate import UnusableDatabase, check_revision, check_writable
+from zeus_service.store.migrate import check_revision, check_writable
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ def readyz() -> Health:
     try:
         check_revision()
         check_writable()
-    except UnusableDatabase as error:
+    except Unusable as error:
         logger.error("not ready: %s", error)  # noqa: TRY400 - the message says all
         # The answer needs no token, so it must not name hosts, users and paths.
         raise ServiceUnavailable("the database cannot be used; the log says why") from error

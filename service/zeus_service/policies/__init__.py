@@ -2,7 +2,7 @@
 
 from importlib.metadata import EntryPoint, entry_points
 
-from zeus_service.errors import UnusablePolicy
+from zeus_service.errors import Unusable
 from zeus_service.policies.base import Policy
 from zeus_service.policies.default import DefaultPolicy
 from zeus_service.policies.information_directed import InformationDirectedPolicy
@@ -43,9 +43,9 @@ def _load(entry_point: EntryPoint) -> Policy:
     return InstalledPolicy(policy)
 
 
-def _unusable(entry_point: EntryPoint, reason: str) -> UnusablePolicy:
+def _unusable(entry_point: EntryPoint, reason: str) -> Unusable:
     distribution = entry_point.dist.name if entry_point.dist else "an unknown distribution"
-    return UnusablePolicy(
+    return Unusable(
         f"policy {entry_point.name!r} ({entry_point.value} of {distribution}): {reason}; mend or "
         "uninstall it"
     )

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from zeus_service.config import Config, UnusableConfig, load_config
-from zeus_service.errors import UnusablePolicy
-from zeus_service.serving.address import UnusableAddress, check_access
+from zeus_service.config import Config, load_config
+from zeus_service.errors import Unusable
+from zeus_service.serving.address import check_access
 
 _in_force: Config | None = None
 
 
 def in_force() -> Config:
-    """The configuration, which the first call reads; raise `UnusableConfig` if it is invalid."""
+    """The configuration, which the first call reads; raise `Unusable` if it is invalid."""
     global _in_force
     if _in_force is None:
         _in_force = load_config()
@@ -30,13 +30,13 @@ def reload(arbiter: Any) -> None:
     global _in_force
     # After gevent's patch: the application imports what it replaces.
     from zeus_service import create_app
-    from zeus_service.store.migrate import UnusableDatabase, prepare
+    from zeus_service.store.migrate import prepare
 
     try:
         read = load_config()
         check_access(read, [listener.sock for listener in arbiter.LISTENERS])
         prepare(create_app(read))
-    except (UnusableConfig, UnusableAddress, UnusableDatabase, UnusablePolicy) as error:
+    except Unusable as error:
         message = "the configuration stays as it was: %s"
         arbiter.log.error(message, error)  # noqa: TRY400 - a traceback adds nothing
         return

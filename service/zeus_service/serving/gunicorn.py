@@ -11,8 +11,9 @@ from gevent import monkey
 from gunicorn.app.base import BaseApplication
 
 from zeus_service.config import Config
+from zeus_service.errors import Unusable
 from zeus_service.serving import configuration, worker_metrics
-from zeus_service.serving.address import UnusableAddress, check_access
+from zeus_service.serving.address import check_access
 from zeus_service.serving.logs import LOGGERS
 
 CONNECTIONS = 5000
@@ -44,7 +45,7 @@ def settings(config: Config) -> dict[str, Any]:
     def when_ready(server: Any) -> None:  # it listens, and has no workers yet
         try:
             check_access(config, [listener.sock for listener in server.LISTENERS])
-        except UnusableAddress as error:
+        except Unusable as error:
             raise SystemExit(f"Error: {error}") from error
         worker_metrics.give_to(server.cfg.uid, server.cfg.gid)
 
@@ -132,7 +133,7 @@ def check_worker(worker: Any) -> None:
 def make_ready(config: Config) -> None:
     """Prepare the database and the workers' metrics; once, in the process that starts the workers.
 
-    Raise `UnusableDatabase` if the database cannot be created, opened, migrated or written.
+    Raise `Unusable` if the database cannot be created, opened, migrated or written.
     """
     worker_metrics.set_up()
     from zeus_service import create_app

@@ -1,6 +1,6 @@
 """Migrate the database to the revision that this version works with, and check it.
 
-The functions raise `UnusableDatabase` if the database cannot be reached, read, migrated or written,
+The functions raise `Unusable` if the database cannot be reached, read, migrated or written,
 or has a revision that they cannot work with.
 """
 
@@ -21,17 +21,13 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from zeus_service.config import current_config
-from zeus_service.errors import Contended
+from zeus_service.errors import Contended, Unusable
 from zeus_service.store.engine import cause, create_sqlite_file
 from zeus_service.store.models import db
 from zeus_service.store.probe import write_and_roll_back
 from zeus_service.store.transactions import use_case
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-
-
-class UnusableDatabase(Exception):
-    """Raised when the database cannot be used; the message names it and the remedy."""
 
 
 def prepare(app: Flask) -> None:
@@ -91,7 +87,7 @@ def current_revision() -> str | None:
             raise
         except Exception as error:  # drivers raise any for a URL that they cannot use
             text = f"{type(error).__name__}: {error}"
-            raise UnusableDatabase(f"cannot read {_shown()}: {text}") from error
+            raise Unusable(f"cannot read {_shown()}: {text}") from error
 
 
 @use_case(read_only=True)
@@ -114,7 +110,7 @@ def _check_exists() -> None:
     """Check that a SQLite file exists: opening it would create it."""
     path = current_config().sqlite_path
     if path and not path.exists():
-        raise UnusableDatabase(
+        raise Unusable(
             f"no database at {path}; `zeus-service serve` creates it, or ZEUS_BSO_DATABASE_URL "
             "names another"
         )
@@ -126,11 +122,11 @@ def check_revision() -> None:
     if found == head:
         return
     if found is None:
-        raise UnusableDatabase(f"{_shown()} is empty: run `zeus-service db upgrade`")
+        raise Unusable(f"{_shown()} is empty: run `zeus-service db upgrade`")
     remedy = "use the newer version that migrated it, or its `zeus-service db downgrade`"
     if found in older:
         remedy = "run `zeus-service db upgrade`"
-    raise UnusableDatabase(
+    raise Unusable(
         f"{_shown()} is at revision {found}, this version of zeus-service works with {head}: "
         f"{remedy}"
     )
@@ -154,7 +150,7 @@ def _shown() -> str:
 
 @contextlib.contextmanager
 def _naming_the_database(verb: str) -> Iterator[None]:
-    """Raise errors of the database and of Alembic as `UnusableDatabase`."""
+    """Raise errors of the database and of Alembic as `Unusable`."""
     try:
         yield
     except SQLAlchemyError as error:
@@ -165,16 +161,16 @@ def _naming_the_database(verb: str) -> Iterator[None]:
                 "; SQLite writes to the file and its folder even to read: use a user who may, "
                 "such as the service's, or ask the service with --url"
             )
-        raise UnusableDatabase(f"cannot {verb} {_shown()}: {cause(error)}{remedy}") from error
+        raise Unusable(f"cannot {verb} {_shown()}: {cause(error)}{remedy}") from error
     except (OSError, sqlite3.Error) as error:
-        raise UnusableDatabase(
+        raise Unusable(
             f"cannot open {_shown()}: {error}; set ZEUS_BSO_DATABASE_URL to a file that this user "
             "can write, such as sqlite:////var/lib/zeus/zeus.sqlite3"
         ) from error
     except Contended as error:
-        raise UnusableDatabase(f"cannot {verb} {_shown()}: it is locked") from error
+        raise Unusable(f"cannot {verb} {_shown()}: it is locked") from error
     except CommandError as error:
-        raise UnusableDatabase(
+        raise Unusable(
             f"cannot {verb} {_shown()}: {error}. A database of a newer version of zeus-service can "
             "be migrated by that version only"
         ) from error

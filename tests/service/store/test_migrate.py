@@ -29,11 +29,11 @@ from waiting import LIMIT_S
 from zeus_service import create_app, messages, optimizer
 from zeus_service.cli import main
 from zeus_service.config import Config
+from zeus_service.errors import Unusable
 from zeus_service.spec import JobSpec
 from zeus_service.store import migrate as database
 from zeus_service.store.migrate import (
     MIGRATIONS,
-    UnusableDatabase,
     check_revision,
     current_revision,
     downgrade,
@@ -265,7 +265,7 @@ def test_what_reading_a_file_needs_is_said_to_a_user_who_lacks_it(mode: int) -> 
             os.setuid(65534)
         with (
             app.app_context(),
-            pytest.raises(UnusableDatabase, match=r"writes to the file.*ask the service with"),
+            pytest.raises(Unusable, match=r"writes to the file.*ask the service with"),
         ):
             check_revision()
 
@@ -283,7 +283,7 @@ def test_a_file_that_this_user_cannot_write_is_reported_by_name() -> None:
     def try_to_serve_as_nobody() -> None:
         if os.getuid() == 0:  # who may write any file
             os.setuid(65534)
-        with pytest.raises(UnusableDatabase, match=r"service\.sqlite3.*readonly"):
+        with pytest.raises(Unusable, match=r"service\.sqlite3.*readonly"):
             upgrade(app)
 
     with tempfile.TemporaryDirectory() as folder:  # other users cannot enter pytest's
@@ -310,5 +310,5 @@ def test_a_file_damaged_while_serving_is_reported_as_unavailable(
 def test_a_file_that_is_no_database_is_reported_by_name(tmp_path: Path) -> None:
     path = tmp_path / "text.sqlite3"
     path.write_text("this is not a database, however long it may be " * 100)
-    with pytest.raises(UnusableDatabase, match=r"text\.sqlite3.*not a database"):
+    with pytest.raises(Unusable, match=r"text\.sqlite3.*not a database"):
         upgrade(create_app(Config(database_url=f"sqlite:///{path}")))
