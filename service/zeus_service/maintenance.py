@@ -57,7 +57,7 @@ def prune(*, older_than_s: float, keep: int = 0) -> Dropped:
     place. Jobs, their states and power profiles stay, and numbers of trials are not used again.
     """
     dropped, now, after = Dropped(), clock.now(), ""
-    while page := _job_ids(after=after):
+    while page := _job_ids(after=after, limit=PORTION):
         for job_id in page:
             try:
                 with reading(f"job {job_id!r}", REBUILD):
@@ -99,7 +99,7 @@ def delete_job(job_id: str, *, force: bool = False) -> None:
     dropped = Dropped()
     _drop_trials(job, Old(now=_EVER, ended_before=_EVER, last=MAX_INTEGER), dropped)
     _sweep_events(job, dropped)
-    _finish_to_delete(job_id, job, force)
+    _finish_to_delete(job, force)
     give_space_back()
 
 
@@ -123,7 +123,7 @@ def rebuild(job_id: str) -> bool:
     """
     if _replace_checkpoint_with_too_high_a_number(job_id):
         return False
-    corrected = _needs_correction(job_id) and _correct(job_id)
+    corrected = bool(_corrections(job_id)) and _correct(job_id)
     corrected |= _savings_are_damaged(job_id) and _begin_savings_anew(job_id)
     try:
         return _fold_anew(job_id) and not corrected
@@ -150,10 +150,10 @@ def give_space_back() -> None:
 
 def _drop_trials(job: JobHead, old: Old, dropped: Dropped) -> None:
     after = 0
-    while numbers := _old_trials(job.job_id, old, after):
+    while numbers := _old_trials(job.job_id, old, after=after):
         more = True
         while more:
-            trials, reports, more = _paced(_drop_some, job.job_id, job, old, numbers)
+            trials, reports, more = _paced(_drop_some, job, old, numbers)
             dropped.trials += trials
             dropped.reports += reports
         after = numbers[-1]
@@ -174,39 +174,29 @@ def _drop_old_events(job: JobHead, old: Old, dropped: Dropped) -> None:
 
 
 def _sweep_events(job: JobHead, dropped: Dropped) -> None:
-    while count := _paced(_drop_some_events, job.job_id, job):
+    while count := _paced(_drop_some_events, job):
         dropped.events += count
 
 
-@use_case(read_only=True)
-def _job_ids(connection: Connection, *, after: str) -> list[str]:
-    return jobs.ids(connection, after=after, limit=PORTION)
-
-
-@use_case(read_only=True)
-def _head(connection: Connection, job_id: str) -> JobHead:
-    return jobs.head(connection, job_id)
-
-
-@use_case(read_only=True)
-def _old_trials(connection: Connection, job_id: str, old: Old, after: int) -> range:
-    return retention.old_trials(connection, job_id, old, after=after)
+_job_ids = use_case(read_only=True)(jobs.ids)
+_head = use_case(read_only=True)(jobs.head)
+_old_trials = use_case(read_only=True)(retention.old_trials)
 
 
 @use_case()
 def _drop_some(
-    connection: Connection, job_id: str, job: JobHead, old: Old, numbers: range
+    connection: Connection, job: JobHead, old: Old, numbers: range
 ) -> tuple[int, int, bool]:
-    if not jobs.head(connection, job_id, lock=True).is_same_job(job):
+    if not jobs.head(connection, job.job_id, lock=True).is_same_job(job):
         return 0, 0, False
-    return retention.drop_trials(connection, job_id, old, numbers)
+    return retention.drop_trials(connection, job.job_id, old, numbers)
 
 
 @use_case()
-def _drop_some_events(connection: Connection, job_id: str, job: JobHead) -> int:
-    if not jobs.head(connection, job_id, lock=True).is_same_job(job):
+def _drop_some_events(connection: Connection, job: JobHead) -> int:
+    if not jobs.head(connection, job.job_id, lock=True).is_same_job(job):
         return 0
-    return retention.drop_events(connection, job_id)
+    return retention.drop_events(connection, job.job_id)
 
 
 @use_case()
@@ -232,10 +222,10 @@ def _begin_to_delete(connection: Connection, job_id: str, force: bool) -> JobHea
 
 
 @use_case()
-def _finish_to_delete(connection: Connection, job_id: str, job: JobHead, force: bool) -> None:
-    if jobs.head(connection, job_id, lock=True).is_same_job(job):
-        _check_deletable(connection, job_id, force)
-        jobs.delete(connection, job_id)
+def _finish_to_delete(connection: Connection, job: JobHead, force: bool) -> None:
+    if jobs.head(connection, job.job_id, lock=True).is_same_job(job):
+        _check_deletable(connection, job.job_id, force)
+        jobs.delete(connection, job.job_id)
 
 
 def _check_deletable(connection: Connection, job_id: str, force: bool) -> None:
@@ -269,7 +259,7 @@ def _replace_checkpoint_with_too_high_a_number(job_id: str) -> bool:
     """
     with suppress(BrokenJob):
         spec, point = _checkpoint(job_id)
-        left = _events_after(job_id, 0) if point.sequence else []
+        left = _events_after(job_id, 0, limit=1) if point.sequence else []
         if left and left[0].sequence <= point.sequence:
             return _close_gap(job_id, spec, replace(point, sequence=0))
     return False
@@ -288,7 +278,7 @@ def _close_gap(job_id: str, spec: JobSpec, point: Checkpoint) -> bool:
     """
     closed = None
     while closed is None:
-        while events := _events_after(job_id, point.sequence):
+        while events := _events_after(job_id, point.sequence, limit=PORTION):
             point = point.after(spec, events, gaps=True)
         closed = _set_checkpoint_to_state(job_id, point)
     return closed
@@ -349,9 +339,7 @@ def _checkpoint(connection: Connection, job_id: str) -> tuple[JobSpec, Checkpoin
     return spec, checkpoints.latest(connection, spec, jobs.head(connection, job_id))
 
 
-@use_case(read_only=True)
-def _events_after(connection: Connection, job_id: str, sequence: int) -> list[StoredEvent]:
-    return checkpoints.events_after(connection, job_id, sequence, limit=PORTION)
+_events_after = use_case(read_only=True)(checkpoints.events_after)
 
 
 @use_case()
@@ -372,20 +360,14 @@ def _set_checkpoint_to_state(connection: Connection, job_id: str, point: Checkpo
     return True
 
 
-@use_case(read_only=True)
-def _needs_correction(connection: Connection, job_id: str) -> bool:
-    return bool(job_numbers.corrections(connection, job_id))
+_corrections = use_case(read_only=True)(job_numbers.corrections)
+_savings_are_damaged = use_case(read_only=True)(job_savings.savings_are_damaged)
 
 
 @use_case()
 def _correct(connection: Connection, job_id: str) -> bool:
     jobs.head(connection, job_id, lock=True)
     return job_numbers.correct(connection, job_id)
-
-
-@use_case(read_only=True)
-def _savings_are_damaged(connection: Connection, job_id: str) -> bool:
-    return job_savings.savings_are_damaged(connection, job_id)
 
 
 @use_case()
