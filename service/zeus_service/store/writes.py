@@ -68,9 +68,7 @@ class Writes:
     """A write, and others that are executed only if the first one has changed a row."""
 
     def __init__(self, first: Update | Table, *then: Write) -> None:
-        self._first = statement(first)
-        self._then = then
-        self._built: dict[str, list[Insert | Update]] = {}
+        self._first, self._then = first, then
 
     def execute(self, connection: Connection, values: Mapping[str, Any]) -> bool:
         """Execute them in a transaction; on PostgreSQL they need none.
@@ -81,18 +79,16 @@ class Writes:
         dialect = connection.dialect.name
         if dialect == "postgresql":
             return bool(connection.execute(self._together, values).scalar_one())
-        if not connection.execute(self._first, values).rowcount:
+        if not connection.execute(statement(self._first), values).rowcount:
             return False
-        if dialect not in self._built:
-            self._built[dialect] = [statement(write, dialect) for write in self._then]
-        for write in self._built[dialect]:
-            connection.execute(write, values)
+        for write in self._then:
+            connection.execute(statement(write, dialect), values)
         return True
 
     @cached_property
     def _together(self) -> sa.Select[int]:
         one: sa.ColumnElement[int] = sa.literal_column("1")
-        first = self._first.returning(one).cte("first")
+        first = statement(self._first).returning(one).cte("first")
         changed = sa.select(one).select_from(first)
 
         def if_changed(write: Write) -> Insert | Update:
@@ -109,6 +105,7 @@ class Writes:
         return sa.select(sa.func.count()).select_from(first).add_cte(*others)
 
 
+@cache
 def statement(write: Write, dialect: str = "") -> Insert | Update:
     """The statement of a write, with `parameters` for an insertion."""
     if isinstance(write, Addition):
