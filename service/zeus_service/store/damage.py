@@ -2,17 +2,19 @@
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import JSON, Column, String, Table
+from sqlalchemy import JSON, Column, Row, String, Table
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from zeus_service.errors import BrokenJob, OptimizerError
 from zeus_service.spec import MAX_JOB_ID, AnyJobId, JobSpec
 from zeus_service.store.engine import cause
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +103,24 @@ def reading(row: str, remedy: str = RESTORE_OR_DELETE) -> Iterator[None]:
         if not isinstance(error, ValueError | IntegrityError):
             logger.warning("%s cannot be read", row, exc_info=True)  # it may be a defect of ours
         raise BrokenJob(f"{row} cannot be read: {_reason(error)}; {remedy}") from error
+
+
+def read_each(
+    rows: Iterable[Row[Any]], read: Callable[[Row[Any]], T], number: str
+) -> tuple[list[T], list[int]]:
+    """Read rows, and log why one of them cannot be read.
+
+    Returns:
+        What was read; and of the other rows the column `number`, where it has a number.
+    """
+    found, broken = [], []
+    for row in rows:
+        try:
+            found.append(read(row))
+        except BrokenJob as error:
+            error.log(logger)
+            broken.append(getattr(row, number))
+    return found, [each for each in broken if isinstance(each, int)]
 
 
 def _reason(error: Exception) -> str:

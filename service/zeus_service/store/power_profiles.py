@@ -1,20 +1,17 @@
 """Power profiles of a job's batch sizes. An unknown job or profile raises `NotFound`."""
 
-import logging
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Row, Select, delete, func, insert, select
 
-from zeus_service.errors import BrokenJob, NotFound
+from zeus_service.errors import NotFound
 from zeus_service.messages import PowerProfile, PowerProfileList
 from zeus_service.store import jobs
 from zeus_service.store.clock import unix_now
-from zeus_service.store.damage import reading
+from zeus_service.store.damage import read_each, reading
 from zeus_service.store.models import POWER_PROFILES
 from zeus_service.store.transactions import use_case
-
-logger = logging.getLogger(__name__)
 
 
 @use_case()
@@ -58,16 +55,8 @@ def all_of(connection: Connection, job_id: str, device_model: str | None) -> Pow
     if device_model is not None:
         query = query.where(POWER_PROFILES.c.device_model == device_model)
     query = query.order_by(POWER_PROFILES.c.batch_size, POWER_PROFILES.c.device_model).limit(1000)
-    profiles, broken = [], []
-    for row in connection.execute(query):
-        try:
-            profiles.append(_profile(row))
-        except BrokenJob as error:
-            logger.error("%s", error.message)  # noqa: TRY400 - the message says all
-            broken.append(row.batch_size)
-    return PowerProfileList(
-        profiles=profiles, broken=[each for each in broken if isinstance(each, int)]
-    )
+    profiles, broken = read_each(connection.execute(query), _profile, "batch_size")
+    return PowerProfileList(profiles=profiles, broken=broken)
 
 
 @use_case(read_only=True)

@@ -1,23 +1,20 @@
 """Trials and their reports as they are stored. An unknown trial raises `NotFound`."""
 
-import logging
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 from sqlalchemy import Connection, Row, Select, select
 
 from zeus_service import power_limits
-from zeus_service.errors import BrokenJob, NotFound
+from zeus_service.errors import NotFound
 from zeus_service.messages import Decision, Report, Trial, TrialEnd, TrialList, TrialStart
 from zeus_service.spec import JobSpec
 from zeus_service.store import statements
 from zeus_service.store.clock import unix_now
-from zeus_service.store.damage import REBUILD, reading
+from zeus_service.store.damage import REBUILD, read_each, reading
 from zeus_service.store.jobs import read_spec
 from zeus_service.store.models import REPORTS, TRIALS
 from zeus_service.store.writes import bind_values
-
-logger = logging.getLogger(__name__)
 
 
 def get_with_job(
@@ -45,14 +42,8 @@ def page(connection: Connection, job_id: str, *, after: int, limit: int) -> Tria
         .order_by(TRIALS.c.trial_number)
         .limit(limit)
     )
-    trials, broken = [], []
-    for row in rows:
-        try:
-            trials.append(_trial(row))
-        except BrokenJob as error:
-            logger.error("%s", error.message)  # noqa: TRY400 - the message says all
-            broken.append(row.trial_number)
-    return TrialList(trials=trials, broken=[each for each in broken if isinstance(each, int)])
+    trials, broken = read_each(rows, _trial, "trial_number")
+    return TrialList(trials=trials, broken=broken)
 
 
 def running_batch_size(connection: Connection, job_id: str) -> int | None:
