@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, Table, select
+from sqlalchemy import Connection, Row, Select, Table, select
 
 from zeus_service.store.damage import is_sound
 from zeus_service.store.models import EVENTS, REPORTS
@@ -35,10 +35,7 @@ def events(connection: Connection, job_id: str, upto: int | None = None) -> LogP
         "sequence", "kind", "trial_number", "batch_size", "why", "outcome", "cost", "happened_at"
     ]
     query = select(*columns).where(EVENTS.c.job_id == job_id)
-    if upto is not None:
-        query = query.where(EVENTS.c.sequence <= upto)
-    query = query.order_by(EVENTS.c.sequence.desc())
-    return _page(connection.execute(query.limit(SIZE + 1)).all(), upto, EVENTS)
+    return _page(connection, query, EVENTS, upto)
 
 
 @use_case(read_only=True)
@@ -50,13 +47,14 @@ def reports(
     query = select(*columns).where(
         REPORTS.c.job_id == job_id, REPORTS.c.trial_number == trial_number
     )
+    return _page(connection, query, REPORTS, upto)
+
+
+def _page(connection: Connection, query: Select[Any], table: Table, upto: int | None) -> LogPage:
     if upto is not None:
-        query = query.where(REPORTS.c.sequence <= upto)
-    query = query.order_by(REPORTS.c.sequence.desc())
-    return _page(connection.execute(query.limit(SIZE + 1)).all(), upto, REPORTS)
-
-
-def _page(rows: Sequence[Row[Any]], upto: int | None, table: Table) -> LogPage:
+        query = query.where(table.c.sequence <= upto)
+    query = query.order_by(table.c.sequence.desc()).limit(SIZE + 1)
+    rows = connection.execute(query).all()
     older = rows[SIZE].sequence if len(rows) > SIZE else None
     broken = [place for place, row in enumerate(rows) if not is_sound(row, table)]
     return LogPage(rows[:SIZE], upto, older, frozenset(broken))
