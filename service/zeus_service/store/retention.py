@@ -98,10 +98,8 @@ def drop_events(connection: Connection, job_id: str) -> int:
 
 def is_small(connection: Connection, job_id: str) -> bool:
     """Whether a job and all its rows can be deleted in one transaction."""
-    for table in (EVENTS, REPORTS):
-        rows = select(table.c.sequence).where(table.c.job_id == job_id).limit(PORTION + 1)
-        if connection.execute(select(func.count()).select_from(rows.subquery())).scalar_one() > (
-            PORTION
-        ):
-            return False
-    return True
+    queries = (
+        select(table.c.sequence).where(table.c.job_id == job_id).offset(PORTION).limit(1)
+        for table in (EVENTS, REPORTS)
+    )
+    return all(connection.execute(query).one_or_none() is None for query in queries)

@@ -6,7 +6,7 @@ with the lowest and the highest value: extremes are kept, and a series has at mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ LATEST = 1000
 
 _ENDED = and_(TRIALS.c.outcome.is_not(None), TRIALS.c.outcome != "withdrawn")
 """Withdrawn trials have trained nothing."""
-_DRAWN = [TRIALS.c[name] for name in ("trial_number", "batch_size", "outcome", "cost")]
+_DRAWN = TRIALS.c["trial_number", "batch_size", "outcome", "cost"]
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,6 @@ class Thinned:
 
     rows: Sequence[Row[Any]]
     total: int
-
-    @property
-    def is_thinned(self) -> bool:
-        """Whether some rows are missing."""
-        return len(self.rows) < self.total
 
 
 @dataclass(frozen=True)
@@ -73,10 +68,8 @@ def version(connection: Connection, job_id: str) -> tuple[float, ...]:
 @use_case(read_only=True)
 def costs(connection: Connection, job_id: str) -> Thinned:
     """Read the costs of a job's trials that ended, ordered by number."""
-    return _thinned(
-        connection, TRIALS.c.trial_number, TRIALS.c.cost, [TRIALS.c.job_id == job_id, _ENDED],
-        _DRAWN,
-    )  # fmt: skip
+    where = [TRIALS.c.job_id == job_id, _ENDED]
+    return _thinned(connection, TRIALS.c.trial_number, TRIALS.c.cost, where, _DRAWN)
 
 
 @use_case(read_only=True)
@@ -84,9 +77,9 @@ def by_batch_size(connection: Connection, job_id: str) -> BatchSizeTrials:
     """Read what the trials of each batch size came to, and the latest of them one by one."""
     keys = TRIALS.c["batch_size", "outcome"]
     cost = TRIALS.c.cost
-    aggregates = func.count().label("trials"), func.min(cost).label("lowest"), func.max(cost)
+    extremes = func.min(cost).label("lowest"), func.max(cost).label("highest")
     found = connection.execute(
-        select(*keys, *aggregates[:2], aggregates[2].label("highest"))
+        select(*keys, func.count().label("trials"), *extremes)
         .where(TRIALS.c.job_id == job_id)
         .group_by(*keys)
         .order_by(TRIALS.c.batch_size)
@@ -97,8 +90,8 @@ def by_batch_size(connection: Connection, job_id: str) -> BatchSizeTrials:
         .order_by(TRIALS.c.trial_number.desc())
         .limit(LATEST)
     ).all()
-    groups = [row for row in found if is_sound(row, TRIALS) and _has_sound_costs(row)]
-    return BatchSizeTrials(groups, [row for row in latest if is_sound(row, TRIALS)])
+    groups = [row for row in _sound(found, TRIALS) if _has_sound_costs(row)]
+    return BatchSizeTrials(groups, _sound(latest, TRIALS))
 
 
 def _has_sound_costs(row: Any) -> bool:
@@ -109,8 +102,7 @@ def _has_sound_costs(row: Any) -> bool:
 def reports(connection: Connection, job_id: str, trial_number: int) -> Thinned:
     """Read a trial's reports, ordered by sequence; the extremes kept are those of the metric."""
     where = [REPORTS.c.job_id == job_id, REPORTS.c.trial_number == trial_number]
-    names = ("sequence", "epoch", "time_s", "energy_j", "metric", "cost", "cost_bound")
-    columns = [REPORTS.c[name] for name in names]
+    columns = REPORTS.c["sequence", "epoch", "time_s", "energy_j", "metric", "cost", "cost_bound"]
     return _thinned(connection, REPORTS.c.sequence, REPORTS.c.metric, where, columns)
 
 
@@ -119,7 +111,7 @@ def _thinned(
     number: sa.Column[int],
     value: sa.Column[float],
     where: Sequence[sa.ColumnElement[bool]],
-    columns: Sequence[sa.ColumnElement[Any]],
+    columns: Iterable[sa.ColumnElement[Any]],
 ) -> Thinned:
     where = [*where, number.between(0, MAX_INTEGER)]  # a row may be damaged
     query = select(*columns).where(*where).order_by(number)
@@ -140,7 +132,7 @@ def _thinned(
     return Thinned(rows, sum(row.size for row in rows if row.place == 1))
 
 
-def _sound(rows: Sequence[Row[Any]], table: Any) -> list[Row[Any]]:
+def _sound(rows: Iterable[Any], table: Any) -> list[Row[Any]]:
     return [row for row in rows if is_sound(row, table)]
 
 

@@ -37,7 +37,7 @@ class TrialQuery:
         size: Trials on a page.
     """
 
-    outcome: Outcome | str | None = None
+    outcome: str | None = None
     batch_size: int | None = None
     upto: int | None = None
     size: int = 50
@@ -63,8 +63,7 @@ def read(connection: Connection, job_id: str, query: TrialQuery) -> TrialPage:
     number = TRIALS.c.trial_number
     where = [TRIALS.c.job_id == job_id]
     if query.outcome is not None:
-        outcome = None if query.outcome == RUNNING else query.outcome
-        where.append(TRIALS.c.outcome.is_(None) if outcome is None else TRIALS.c.outcome == outcome)
+        where.append(TRIALS.c.outcome == (None if query.outcome == RUNNING else query.outcome))
     if query.batch_size is not None:
         where.append(TRIALS.c.batch_size == query.batch_size)
     page = select(*TRIALS.c[COLUMNS]).where(*where).order_by(number.desc())

@@ -45,13 +45,12 @@ def test_few_trials_are_all_there(job: str) -> None:
     values = add_trials(50)
     found = series.costs(job)
     assert [row.cost for row in found.rows] == values
-    assert (found.total, found.is_thinned) == (50, False)
+    assert found.total == 50
 
 
 def test_many_trials_are_thinned_and_each_buckets_extremes_are_kept(job: str) -> None:
     values = add_trials(MANY)
     found = series.costs(job)
-    assert found.is_thinned
     assert found.total == MANY
     assert MAX_POINTS / 3 < len(found.rows) <= MAX_POINTS
     assert [row.trial_number for row in found.rows] == sorted({r.trial_number for r in found.rows})
