@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from zeus_service.errors import ExhaustedJob
-from zeus_service.policies.base import ArmEstimate, Choice, Policy, State
+from zeus_service.policies import policy_of
+from zeus_service.policies.base import ArmEstimate, Choice, State
 from zeus_service.policies.unfinished import IN_A_ROW, passed_over
 from zeus_service.spec import JobSpec
 
 
-def reason(policy: Policy, spec: JobSpec, state: State, choice: Choice) -> str:
-    """Why a policy, in this state, has made this choice."""
+def reason(spec: JobSpec, state: State, choice: Choice) -> str:
+    """Why the job's policy, in this state, has made this choice."""
     text = {
-        "explore": f"to learn what it costs (stage: {policy.stage(spec, state)})",
+        "explore": f"to learn what it costs (stage: {policy_of(spec).stage(spec, state)})",
         "exploit": "it looks cheapest after the runs so far",
         "concurrent": "another trial is exploring, so this run uses the best batch size known, or "
         "the default",
@@ -26,12 +27,12 @@ def reason(policy: Policy, spec: JobSpec, state: State, choice: Choice) -> str:
     return f"{text}; {ends}"
 
 
-def exhausted(policy: Policy, spec: JobSpec, state: State) -> ExhaustedJob:
+def exhausted(spec: JobSpec, state: State) -> ExhaustedJob:
     """The error for a start of a job that has no batch size left."""
+    failures = _failures(policy_of(spec).describe(spec, state))
     return ExhaustedJob(
-        f"job {spec.job_id!r} has no batch size left to try: "
-        f"{_failures(policy.describe(spec, state))}. Register it under another job_id, with a "
-        "target that can be reached, more epochs, or other batch sizes."
+        f"job {spec.job_id!r} has no batch size left to try: {failures}. Register it under another "
+        "job_id, with a target that can be reached, more epochs, or other batch sizes."
     )
 
 

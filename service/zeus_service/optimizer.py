@@ -114,7 +114,6 @@ def start_trial(
         for event in leases.mark_expired_lost(connection, job_id):
             job.append(event)
     number = job.stored.trials + 1
-    policy = policy_of(job.spec)
     try:
         choice = _choose(connection, job.spec, job.state, number)
     except ExhaustedJob:
@@ -126,7 +125,7 @@ def start_trial(
         generation=secrets.token_hex(8),
         batch_size=choice.batch_size,
         why=choice.why,
-        reason=choice_texts.reason(policy, job.spec, job.state, choice),
+        reason=choice_texts.reason(job.spec, job.state, choice),
         cost_bound=job.cost_bound,
         lease_s=job.spec.lease_s,
     )
@@ -302,7 +301,7 @@ def next_choice(connection: Connection, job_id: str) -> tuple[Choice, str]:
     """
     job = jobs.get(connection, job_id)
     choice = _choose(connection, job.spec, job.state, job.trials + 1)
-    return choice, choice_texts.reason(policy_of(job.spec), job.spec, job.state, choice)
+    return choice, choice_texts.reason(job.spec, job.state, choice)
 
 
 @use_case(read_only=True)
@@ -337,13 +336,12 @@ def list_trials(
 
 
 def _choose(connection: Connection, spec: JobSpec, state: State, trial_number: int) -> Choice:
-    policy = policy_of(spec)
     try:
-        return policy.next_batch_size(spec, state, _random(spec, trial_number))
+        return policy_of(spec).next_batch_size(spec, state, _random(spec, trial_number))
     except NoBatchSizeLeft:
         running = trials.running_batch_size(connection, spec.job_id)
         if running is None:
-            raise choice_texts.exhausted(policy, spec, state) from None
+            raise choice_texts.exhausted(spec, state) from None
         return Choice(running, "fallback")
 
 
