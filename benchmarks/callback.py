@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import socket
 import statistics
 import subprocess
 import sys
@@ -18,8 +17,6 @@ import tempfile
 import time
 import timeit
 from argparse import ArgumentParser
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,7 +28,8 @@ from lightning.pytorch import Callback
 from rich.console import Console
 from rich.table import Table
 
-from zeus_lightning import ZeusBSOCallback, ZeusPowerLimitCallback, ZeusServiceUnavailable
+from service import HERE, service
+from zeus_lightning import ZeusBSOCallback, ZeusPowerLimitCallback
 from zeus_lightning.client import BSOClient
 from zeus_lightning.messages import JobSpec, Report
 from zeus_lightning.meters.cpu_estimate import cpu_model
@@ -134,39 +132,6 @@ def machine() -> str:
     )
 
 
-@contextmanager
-def local_service() -> Iterator[str]:
-    """`zeus-service serve` on a free port, with SQLite in a temporary folder."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    with tempfile.TemporaryDirectory() as folder:
-        command = [str(Path(sys.executable).with_name("zeus-service")), "serve", "--bind", address]
-        database = f"sqlite:///{folder}/benchmark.sqlite3"
-        env = {**os.environ, "ZEUS_BSO_DATABASE_URL": database, "ZEUS_BSO_LOG_LEVEL": "WARNING"}
-        process = subprocess.Popen(command, env=env, cwd=folder, stdout=subprocess.DEVNULL)
-        try:
-            _wait_for(f"http://{address}")
-            yield f"http://{address}"
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def _wait_for(url: str) -> None:
-    host, _, port = url.removeprefix("http://").partition(":")
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            socket.create_connection((host, int(port)), timeout=1).close()
-        except OSError:
-            if time.monotonic() > deadline:
-                raise ZeusServiceUnavailable(f"the service did not start at {url}") from None
-            time.sleep(0.05)
-        else:
-            return
-
-
 def main() -> None:
     """Measure it all, and print it."""
     parser = ArgumentParser(description=__doc__.splitlines()[0])
@@ -187,7 +152,11 @@ def main() -> None:
     power = ZeusPowerLimitCallback()  # as it is when profiling is over
     add("ZeusBSOCallback's hooks for one training batch", "us", "5 us", per_batch_us(batch_size))
     add("ZeusPowerLimitCallback's hooks for one training batch", "us", "5 us", per_batch_us(power))
-    with local_service() as url:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        service(HERE, None, 0.0, Path(folder), 2) as local,
+    ):
+        url = f"http://127.0.0.1:{local.port}"
         add("one report to a local service", "ms", "10 ms", report_ms(url))
         for devices, where, limit in ((1, "alone", "10 ms"), (2, "on 2 ranks of ddp", "15 ms")):
             ends = run("ends", url, str(devices))

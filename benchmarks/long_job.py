@@ -47,16 +47,14 @@ def add_history(connection: sa.Connection, job_id: str, trials: int, reports: in
         for number in range(1, min(PORTION, trials - last) + 1)
     ]
     connection.execute(sa.insert(TRIALS), batch)
-    names = [column.name for column in TRIALS.columns]
+    names = [column.name for column in TRIALS.columns if column.name != "trial_number"]
     done = last + len(batch)
     while done < trials:  # as many again
         moved = done - last
-        columns = [TRIALS.c[name] for name in names if name != "trial_number"]
-        copies = sa.select(TRIALS.c.trial_number + moved, *columns).where(
+        copies = sa.select(TRIALS.c.trial_number + moved, *TRIALS.c[tuple(names)]).where(
             of_job, TRIALS.c.trial_number > last, TRIALS.c.trial_number <= trials - moved
         )
-        into = ["trial_number", *(name for name in names if name != "trial_number")]
-        connection.execute(sa.insert(TRIALS).from_select(into, copies))
+        connection.execute(sa.insert(TRIALS).from_select(["trial_number", *names], copies))
         done = min(2 * done - last, trials)
     added = sa.and_(of_job, TRIALS.c.trial_number > last)
     _add_reports(connection, added, reports)

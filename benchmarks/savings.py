@@ -14,7 +14,6 @@ import tempfile
 import time
 from argparse import ArgumentParser
 from pathlib import Path
-from uuid import uuid4
 
 import sqlalchemy as sa
 from rich.console import Console
@@ -25,6 +24,8 @@ from zeus_service.policies.information_directed import InformationDirectedPolicy
 from zeus_service.spec import JobSpec
 from zeus_service.store.migrate import upgrade
 from zeus_service.store.models import JOBS, SAVED_ON_DAYS, TRIALS, db
+
+from service import database
 
 PORTION = 20_000
 
@@ -123,19 +124,11 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=100_000)
     options = vars(parser.parse_args())
     console = Console()
+    servers = dict.fromkeys([None, os.environ.get("ZEUS_TEST_POSTGRES_URL")])
     with tempfile.TemporaryDirectory() as folder:
-        measure(f"sqlite:///{Path(folder) / 'savings.sqlite3'}", options, console)
-    if server := os.environ.get("ZEUS_TEST_POSTGRES_URL"):
-        name = f"zeus_bench_{uuid4().hex[:12]}"
-        url = sa.make_url(Config(database_url=server).database_url)
-        engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
-            connection.execute(sa.text(f"CREATE DATABASE {name}"))
-            try:
-                own = url.set(database=name).render_as_string(hide_password=False)
-                measure(own, options, console)
-            finally:
-                connection.execute(sa.text(f"DROP DATABASE {name} WITH (FORCE)"))
+        for server in servers:
+            with database(server, Path(folder)) as url:
+                measure(url.render_as_string(hide_password=False), options, console)
 
 
 if __name__ == "__main__":
