@@ -148,7 +148,6 @@ class InformationDirectedPolicy:
 
     def begin(self, spec: JobSpec, state: State, choice: Choice) -> State:
         """Count a running trial."""
-        del spec
         return {**state, "running": counted(state["running"], choice.batch_size, 1)}
 
     def observe(self, spec: JobSpec, state: State, observation: Observation) -> State:

@@ -106,7 +106,6 @@ class ZeusPolicy:
 
     def begin(self, spec: JobSpec, state: State, choice: Choice) -> State:
         """Count a running exploration; other choices leave the state as it is."""
-        del spec
         return _count_exploring(state, choice, 1)
 
     def observe(self, spec: JobSpec, state: State, observation: Observation) -> State:
@@ -162,7 +161,6 @@ class ZeusPolicy:
 
     def best_batch_size(self, spec: JobSpec, state: State) -> int | None:
         """The lowest mean cost among the candidates that converged."""
-        del spec
         known = [b for b in state["candidates"] if _alive(state, b) and _arm(state, b)["converged"]]
         return min(known, key=lambda b: _arm(state, b)["mean"], default=None)
 

@@ -192,7 +192,6 @@ def _noisy(draft: Draft, rng: np.random.Generator) -> None:
 
 def _heavy_tail(draft: Draft, rng: np.random.Generator) -> None:
     """One run in ten costs five times as much."""
-    del rng
     draft.heavy_tail = True
 
 
@@ -212,7 +211,6 @@ def _cliff(draft: Draft, rng: np.random.Generator) -> None:
 
 def _far(draft: Draft, rng: np.random.Generator) -> None:
     """The default is four octaves from the bottom, or at the edge farthest from it."""
-    del rng
     distance = np.abs(draft.octaves - draft.bottom)
     draft.default = int(np.argmin(np.abs(distance - min(4.0, distance.max()))))
 
