@@ -39,7 +39,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, FiniteFloat
 
 from zeus_service import lognormal
 from zeus_service import power_limits as limits
@@ -57,7 +57,7 @@ LARGEST_LOG = 300.0
 """Of an amount, in either direction: the ratio of two such amounts is finite."""
 Log = Annotated[float, Field(ge=-LARGEST_LOG, le=LARGEST_LOG)]
 
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Positive = Annotated[FiniteFloat, Field(gt=0)]
 
 PRIOR_NOISE = 0.12
 PRIOR_DEGREES = 2.0
@@ -80,11 +80,11 @@ class Arm(NamedTuple):
         limit_w: Mean power limit of all runs, stopped ones included; None if it is unknown.
     """
 
-    runs: _Positive
+    runs: Positive
     log_energy: Log
     log_time: Log
     log_cost: Log
-    limit_w: _Positive | None = None
+    limit_w: Positive | None = None
 
     @property
     def logs(self) -> Amounts:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import FiniteFloat, TypeAdapter
 
 from zeus_service.outcomes import NO_VERDICT, Outcome
 from zeus_service.policies import policy_of, unfinished
@@ -33,11 +33,11 @@ class Event:
     trial_number: int
     choice: Choice
     outcome: Outcome | None = None
-    cost: Annotated[float, Field(allow_inf_nan=False)] = 0.0
-    energy_j: Annotated[float, Field(allow_inf_nan=False)] = 0.0
-    time_s: Annotated[float, Field(allow_inf_nan=False)] = 0.0
-    power_limit_w: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    default_power_limit_w: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    cost: FiniteFloat = 0.0
+    energy_j: FiniteFloat = 0.0
+    time_s: FiniteFloat = 0.0
+    power_limit_w: FiniteFloat | None = None
+    default_power_limit_w: FiniteFloat | None = None
 
 
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)

@@ -29,7 +29,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, FiniteFloat
 
 from zeus_service import lognormal
 from zeus_service import power_limits as limits
@@ -41,6 +41,7 @@ from zeus_service.expectation import (
     Expectation,
     Ledger,
     Log,
+    Positive,
     arms_fitted,
     as_amounts,
     at_default_limit,
@@ -72,15 +73,13 @@ LEAST_AMOUNT = 1e-9
 _NO_RUNS = Arm(0, 0.0, 0.0, 0.0)
 """Of a batch size that `arms` of `new_ledger` lacks."""
 
-_Number = Annotated[float, Field(allow_inf_nan=False)]
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_Numbers = tuple[_Number, _Number, _Number]
+_Numbers = tuple[FiniteFloat, FiniteFloat, FiniteFloat]
 
 
 class _Default(BaseModel):
     count: int
     mean: _Numbers
-    cost: _Number | None = None
+    cost: FiniteFloat | None = None
 
 
 class _Era(BaseModel):
@@ -102,11 +101,11 @@ class _Stored(BaseModel):
     stops: dict[str, list[tuple[PositiveCount, Log]]] = {}
     before: dict[str, Arm] = {}
     squares: _Numbers
-    degrees: Annotated[_Number, Field(ge=0)]
-    cusum: tuple[_Number, _Number]
+    degrees: Annotated[FiniteFloat, Field(ge=0)]
+    cusum: tuple[FiniteFloat, FiniteFloat]
     past: list[_Era]
-    profile: list[tuple[_Positive, _Positive, _Positive]] = []
-    limits: tuple[_Positive, _Positive] | None = None
+    profile: list[tuple[Positive, Positive, Positive]] = []
+    limits: tuple[Positive, Positive] | None = None
 
 
 @dataclass(frozen=True)
@@ -309,17 +308,13 @@ def _gap(before: float, after: float) -> float:
     return 0.0 if after - before < SAME_STOP else math.exp(after) - math.exp(before)
 
 
-def _number(stops: list[list[float]]) -> float:
-    """The number of runs in groups of them."""
-    return sum(number for number, _ in stops)
-
-
 def _mean_limit(ledger: Ledger, batch_size: str, arm: Arm) -> float | None:
     """With one more run; a run without a limit counts with the mean of the others."""
     if ledger["limits"] is None:
         return arm.limit_w
     now_w: float = ledger["limits"][0]
-    count = arm.runs + _number(ledger["stops"].get(batch_size, [])) + 1
+    stopped = sum(number for number, _ in ledger["stops"].get(batch_size, []))
+    count = arm.runs + stopped + 1
     return now_w if arm.limit_w is None else arm.limit_w + (now_w - arm.limit_w) / count
 
 

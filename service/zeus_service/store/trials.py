@@ -1,8 +1,8 @@
 """Trials and their reports as they are stored. An unknown trial raises `NotFound`."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import FiniteFloat, TypeAdapter
 from sqlalchemy import Connection, Row, Select, select
 
 from zeus_service import power_limits
@@ -144,8 +144,7 @@ def end_values(trial_number: int, end: TrialEnd) -> dict[str, Any]:
     return {"this_trial": trial_number, **bind_values(TRIALS, end.model_dump())}
 
 
-_Finite = Annotated[float, Field(allow_inf_nan=False)]
-_COST_BOUND: TypeAdapter[float | None] = TypeAdapter(_Finite | None)
+_COST_BOUND: TypeAdapter[float | None] = TypeAdapter(FiniteFloat | None)
 
 
 def _trial(row: Row[Any]) -> Trial:
