@@ -45,7 +45,7 @@ def row(day: SavedOnDay) -> tuple[str, int, str, str, str, str]:
 
 def energy_unit(joules: float) -> tuple[float, str]:
     """The unit that suits these joules: its size in joules, and its name."""
-    return _unit(joules, _ENERGY)
+    return unit_of(joules, _ENERGY)
 
 
 def _saved(saved: SavedAmounts | None, who: str) -> str:
@@ -70,9 +70,10 @@ def _interval(value: Estimate, units: dict[str, float] | None = None) -> str:
 def _amount(value: float, units: dict[str, float] | None = None) -> str:
     if units is None:
         return f"{value:.3g}"
-    size, unit = _unit(value, units)
+    size, unit = unit_of(value, units)
     return f"{value / size:.3g} {unit}"
 
 
-def _unit(value: float, units: dict[str, float]) -> tuple[float, str]:
+def unit_of(value: float, units: dict[str, float]) -> tuple[float, str]:
+    """The first of these units that is not larger than a value: its size, and its name."""
     return next((size or 1.0, unit) for unit, size in units.items() if abs(value) >= size)

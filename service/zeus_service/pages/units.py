@@ -7,9 +7,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from urllib.parse import quote
 
-from zeus_service.savings_text import energy_unit
+from zeus_service.savings_text import energy_unit, unit_of
 
-_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+_JOULES = {"TJ": 1e12, "GJ": 1e9, "MJ": 1e6, "kJ": 1e3, "J": 0.0}
 _SPANS = ((86400, "d"), (3600, "h"), (60, "min"))
 NONE = "\N{EN DASH}"
 _MINUS = "\N{MINUS SIGN}"
@@ -32,16 +32,13 @@ def saved_energy(value: float | None) -> str:
 
 def joule_unit(value: float) -> tuple[float, str]:
     """The unit in which a value of this size is read best: its joules, and its name."""
-    return next(
-        ((factor, f"{prefix}J") for factor, prefix in _PREFIXES if abs(value) >= factor),
-        (1.0, "J"),
-    )
+    return unit_of(value, _JOULES)
 
 
-def _with_unit(value: float | None, unit_of: Callable[[float], tuple[float, str]]) -> str:
+def _with_unit(value: float | None, unit_for: Callable[[float], tuple[float, str]]) -> str:
     if value is None or not math.isfinite(value):
         return NONE
-    factor, unit = unit_of(value)
+    factor, unit = unit_for(value)
     return f"{significant(value / factor)} {unit}".replace("-", _MINUS)
 
 
