@@ -84,12 +84,6 @@ def test_failures_never_end_a_batch_size_that_has_converged() -> None:
     assert choices(job, state, 1)[0].batch_size == 32
 
 
-def test_one_divergence_does_not_ban_the_best_batch_size() -> None:
-    job = spec()
-    state = observe(job, after(job, *costs(64)), 64, 20.0, "diverged")
-    assert Choice(64, "exploit") in choices(job, state)
-
-
 def test_a_batch_size_that_often_fails_is_worth_less_than_its_cost() -> None:
     job = spec(batch_sizes=[32, 64])
     pairs = [(32, 1000.0), (64, 900.0), (64, 900.0, "diverged")]

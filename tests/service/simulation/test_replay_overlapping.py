@@ -9,7 +9,7 @@ import pytest
 from service.simulation import recorded
 from zeus_service.policies import POLICIES
 from zeus_service.simulation import submissions
-from zeus_service.simulation.replay import MAX_TRIES, replay
+from zeus_service.simulation.replay import replay
 from zeus_service.simulation.simulated_run import SimulatedTrial
 from zeus_service.simulation.submissions import Submission
 from zeus_service.simulation.synthetic_workloads import synthetic_workload
@@ -81,24 +81,6 @@ def test_a_failed_run_is_retried_when_it_fails_and_takes_as_long_again() -> None
         (4, 1),
     ]
     assert trials[1].verdict == "early_stopped"
-
-
-def test_a_recurrence_is_given_up_after_its_last_try() -> None:
-    works = recorded.workload()
-    workload = replace(
-        works,
-        settings={
-            size: Setting((10.0, *[math.inf] * 99), setting.epochs)
-            for size, setting in works.settings.items()
-        },
-    )
-    # With no exploration, a batch size has been tried a hundred times before it is given up.
-    spec = workload.spec(
-        policy="zeus", seed=2, beta_knob=None, num_pruning_rounds=0, mab_num_explorations=100
-    )
-    trials = replay(workload, spec, at((0, 10)))
-    assert len(trials) == MAX_TRIES
-    assert {trial.verdict for trial in trials} == {"not_converged"}
 
 
 def test_a_submission_that_takes_longer_costs_more_and_teaches_the_same() -> None:

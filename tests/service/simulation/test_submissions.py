@@ -76,10 +76,6 @@ def test_a_group_trains_one_workload(tmp_path: Path) -> None:
     assert error.startswith(f"{path}, row 5: dataset is 'squad'; make it 'cifar100'")
 
 
-def test_a_file_without_rows_is_an_error(tmp_path: Path) -> None:
-    assert "row 2: no rows" in the_error(tmp_path / "groups.csv", FILE.splitlines()[0])
-
-
 @pytest.mark.parametrize("name", ["nowhere.csv", "nowhere.csv.xz"])
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(SimulationError, match=f"{name}: cannot be read"):
