@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import NullPool, create_engine, update
+from zeus_service import optimizer
 from zeus_service.config import Config
+from zeus_service.messages import Job
 from zeus_service.policies import POLICIES
 from zeus_service.policies.default import DefaultPolicy
 from zeus_service.spec import JobSpec
@@ -35,6 +37,11 @@ def spec_json(**changes: Any) -> dict[str, Any]:
 def spec(**changes: Any) -> JobSpec:
     """A valid specification, resolved as the service stores it."""
     return JobSpec.model_validate(spec_json(**{"policy": "zeus", "seed": 1, **changes}))
+
+
+def register(**changes: Any) -> tuple[Job, bool]:
+    """Register a job with a valid specification, with changes, in the application's context."""
+    return optimizer.register_job(JobSpec.model_validate(spec_json(**changes)))
 
 
 def let_leases_expire(database_url: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 import requests
 from click.testing import CliRunner
 from databases import POSTGRESQL, migrated_database, server_url
-from service.jobs import spec_json
+from service.jobs import register, spec_json
 from service_fork import run_to_its_end
 from service_process import ServiceProcess, free_port
 from sqlalchemy import make_url, update
@@ -23,7 +23,6 @@ from zeus_service.cli import main
 from zeus_service.config import _NOT_SET_BY_URL, Config, load_config
 from zeus_service.errors import Unusable
 from zeus_service.messages import TrialEnd
-from zeus_service.spec import JobSpec
 from zeus_service.store.models import EVENTS, TRIALS
 from zeus_service.store.transactions import transaction
 
@@ -327,7 +326,7 @@ def test_jobs_and_their_beliefs_are_printed(tmp_path: Path) -> None:
 
 
 def test_a_job_with_running_trials_is_deleted_only_by_force(app: object, url: str) -> None:
-    optimizer.register_job(JobSpec.model_validate(spec_json()))
+    register()
     optimizer.start_trial("job", None)
     for more in ([], ["--yes"]):
         error = one_error(zeus_service("delete", *more, "job", database_url=url))
@@ -338,7 +337,7 @@ def test_a_job_with_running_trials_is_deleted_only_by_force(app: object, url: st
 
 
 def test_old_trials_are_pruned(app: object, url: str) -> None:
-    optimizer.register_job(JobSpec.model_validate(spec_json(lease_s=1)))
+    register(lease_s=1)
     optimizer.start_trial("job", None)
     optimizer.end_trial("job", 1, TrialEnd(outcome="errored"))
     with transaction() as connection:
@@ -402,7 +401,7 @@ def test_a_database_that_fails_is_reported_with_its_own_message(app: object, url
 
 
 def test_a_name_with_brackets_is_printed_as_it_is(app: object, url: str) -> None:
-    optimizer.register_job(JobSpec.model_validate(spec_json(job_id="a[/b]", monitor="val[/acc]")))
+    register(job_id="a[/b]", monitor="val[/acc]")
     assert "a[/b]" in zeus_service("jobs", database_url=url).stdout
     assert "val[/acc]" in zeus_service("show", "a[/b]", database_url=url).stdout
 

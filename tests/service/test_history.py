@@ -10,7 +10,7 @@ import pytest
 from flask import Flask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from service.jobs import spec_json
+from service.jobs import register, spec_json
 from sqlalchemy import select, update
 from zeus_service import history, maintenance, optimizer
 from zeus_service.errors import ExhaustedJob, TrialFinished
@@ -102,7 +102,7 @@ def test_folding_the_event_log_gives_the_stored_state(
 def test_every_choice_can_be_replayed_from_the_seed_and_the_trial_number(
     app: Flask, name: str
 ) -> None:
-    optimizer.register_job(JobSpec.model_validate(spec_json(seed=7, policy=name)))
+    register(seed=7, policy=name)
     for number in range(1, 30):
         optimizer.start_trial("job", None)
         figures = {"epoch": 1, "time_s": 1.0, "metric": 1.0}
@@ -118,7 +118,7 @@ def test_every_choice_can_be_replayed_from_the_seed_and_the_trial_number(
 
 
 def test_rebuilding_repairs_a_state_that_was_damaged(app: Flask) -> None:
-    optimizer.register_job(JobSpec.model_validate(spec_json()))
+    register()
     play("job", [("start", 0, 0.0, 0.0, ""), ("report", 0, 10.0, 1.0, "")])
     _, right, _ = stored("job")
     with transaction() as connection:

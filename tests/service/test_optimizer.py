@@ -8,7 +8,7 @@ import pytest
 from databases import POSTGRESQL
 from flask import Flask
 from service.conftest import application
-from service.jobs import LEARNING, let_leases_expire, spec_json
+from service.jobs import LEARNING, let_leases_expire, register, spec_json
 from service.store.races import just_before, on_servers
 from sqlalchemy import select
 from zeus_service import counters, maintenance, messages, optimizer, stopping
@@ -21,7 +21,7 @@ from zeus_service.store.transactions import transaction
 
 
 def start(**changes: Any) -> messages.TrialStart:
-    optimizer.register_job(JobSpec.model_validate(spec_json(**changes)))
+    register(**changes)
     return optimizer.start_trial("job", None)[0]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from flask import Flask
-from service.jobs import spec_json
+from service.jobs import register, spec_json
 from service.store.test_power_profiles import profile
 from sqlalchemy import delete, insert, select, text, update
 from zeus_service import maintenance, optimizer
@@ -18,7 +18,6 @@ from zeus_service.cli import main
 from zeus_service.errors import BrokenJob, IncompleteHistory
 from zeus_service.ledger import new_ledger
 from zeus_service.messages import Report, TrialEnd
-from zeus_service.spec import JobSpec
 from zeus_service.store import jobs
 from zeus_service.store.models import EVENTS, JOBS, SAVED_ON_DAYS, db
 from zeus_service.store.transactions import transaction
@@ -35,7 +34,7 @@ SPECS = [NO_JSON, "7", "{}", json.dumps(spec_json(job_id="b", policy="of another
 def break_job(column: str, value: str) -> None:
     """Of three jobs with a trial each, break the second one."""
     for job_id in "abc":
-        optimizer.register_job(JobSpec.model_validate(spec_json(job_id=job_id, policy="zeus")))
+        register(job_id=job_id, policy="zeus")
         optimizer.start_trial(job_id, None)
     if value == NO_JSON and db.engine.name != "sqlite":
         value = "[]"

@@ -6,7 +6,7 @@ import pytest
 from flask import Flask
 from service.api.wires import zeus_job
 from service.conftest import application
-from service.jobs import spec_json
+from service.jobs import register
 from service.store.races import just_before, on_servers
 from service.store.test_power_profiles import profile
 from sqlalchemy import delete, select, update
@@ -14,14 +14,9 @@ from zeus_service import maintenance, messages, optimizer
 from zeus_service.errors import JobConflict, OtherGeneration
 from zeus_service.outcomes import NO_VERDICT, Verdict
 from zeus_service.policies import POLICIES
-from zeus_service.spec import JobSpec
 from zeus_service.store import jobs, power_profiles
 from zeus_service.store.models import EVENTS, JOBS, TRIALS
 from zeus_service.store.transactions import transaction
-
-
-def register(**changes: Any) -> tuple[messages.Job, bool]:
-    return optimizer.register_job(JobSpec.model_validate(spec_json(**changes)))
 
 
 def start() -> messages.TrialStart:

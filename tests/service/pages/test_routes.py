@@ -17,7 +17,7 @@ from flask.testing import FlaskClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from service.conftest import application
-from service.jobs import spec_json
+from service.jobs import register
 from sqlalchemy import update
 from werkzeug.datastructures import MultiDict
 from zeus_service import create_app, optimizer
@@ -25,7 +25,6 @@ from zeus_service.config import Config
 from zeus_service.messages import Report, TrialEnd
 from zeus_service.pages import assets, job_figures
 from zeus_service.pages.routes import PARTS
-from zeus_service.spec import JobSpec
 from zeus_service.store import power_profiles, trial_list
 from zeus_service.store.job_list import JOB_STATES, SORTS
 from zeus_service.store.models import JOBS, TRIALS
@@ -38,7 +37,7 @@ FIGURES = tuple(job_figures.FIGURES)
 
 def add_job(job_id: str = "job", *, runs: int = 2, **changes: Any) -> None:
     """A job with some runs that converged, one that failed, and one in flight, if it has any."""
-    optimizer.register_job(JobSpec.model_validate(spec_json(job_id=job_id, **changes)))
+    register(job_id=job_id, **changes)
     for number in range(1, runs + 1):
         optimizer.start_trial(job_id, None)
         for epoch in (1, 2):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flask import Flask
-from service.jobs import spec_json
+from service.jobs import register
 from zeus_service import maintenance, optimizer
 from zeus_service.errors import PolicyFailed
 from zeus_service.messages import Report
@@ -17,7 +17,6 @@ from zeus_service.policies import POLICIES
 from zeus_service.policies.base import ArmEstimate, Choice
 from zeus_service.policies.default import DefaultPolicy
 from zeus_service.policies.installed import InstalledPolicy
-from zeus_service.spec import JobSpec
 
 
 class OwnPolicy(DefaultPolicy):
@@ -32,7 +31,7 @@ def returns(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[..., Any
 
     def install(function: str, replacement: Callable[..., Any]) -> None:
         monkeypatch.setitem(POLICIES, "own", InstalledPolicy(OwnPolicy()))
-        optimizer.register_job(JobSpec.model_validate(spec_json(policy="own")))
+        register(policy="own")
         optimizer.start_trial("job", None)
         monkeypatch.setattr(OwnPolicy, function, replacement)
 
@@ -70,7 +69,7 @@ def test_the_other_jobs_are_listed_beside_that_of_a_policy_that_fails(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     returns("stage", fail)
-    optimizer.register_job(JobSpec.model_validate(spec_json(job_id="other", policy="zeus")))
+    register(job_id="other", policy="zeus")
     answer = app.test_client().get("/api/v1/jobs").get_json()
     assert [job["stage"] for job in answer["jobs"]] == ["broken", "pruning 1/2"]
     assert "policy 'own': its stage() for job 'job' raised ZeroDivisionError" in caplog.text

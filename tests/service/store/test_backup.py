@@ -11,12 +11,11 @@ import pytest
 from databases import POSTGRESQL, migrated_database, new_database
 from postgres_cluster import binaries
 from service.conftest import application
-from service.jobs import spec_json
+from service.jobs import register
 from sqlalchemy import make_url
 from waiting import LIMIT_S
 from zeus_service import maintenance, optimizer
 from zeus_service.messages import Report
-from zeus_service.spec import JobSpec
 
 MANUAL = Path(__file__).parents[3] / "docs" / "service.md"
 
@@ -56,7 +55,7 @@ def test_a_dump_is_restored_onto_an_empty_server_and_over_what_is_there(
 ) -> None:
     with migrated_database(kind, tmp_path) as url, new_database(kind, tmp_path) as empty:
         with application(url):
-            optimizer.register_job(JobSpec.model_validate(spec_json()))
+            register()
             run_trial(report_it=True)
             run_trial(report_it=False)
             before = optimizer.get_job("job")

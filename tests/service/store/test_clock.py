@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from flask import Flask
-from service.jobs import let_leases_expire, spec_json
+from service.jobs import let_leases_expire, register, spec_json
 from service.store.test_power_profiles import profile
 from sqlalchemy import select
 from zeus_service import maintenance, optimizer
@@ -34,7 +34,7 @@ def test_a_replica_whose_clock_is_wrong_loses_no_trial_and_keeps_none(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease_s = 1000.0
-    optimizer.register_job(JobSpec.model_validate(spec_json(lease_s=lease_s)))
+    register(lease_s=lease_s)
     for number, skew_s in enumerate((-1e5, 1e5, 0.0), 1):
         at(skew_s, monkeypatch)
         optimizer.start_trial("job", None)
@@ -73,7 +73,7 @@ def test_what_is_shown_is_as_old_as_the_databases_clock_says(
 ) -> None:
     """Stale jobs, leases that are over, and the days of what was saved."""
     real_time, client = time.time, app.test_client()
-    optimizer.register_job(JobSpec.model_validate(spec_json(beta_knob=None, lease_s=1000.0)))
+    register(beta_knob=None, lease_s=1000.0)
     optimizer.start_trial("job", None)
     optimizer.report("job", 1, Report(sequence=1, **{**FIGURES, "metric": 1.0}))
     optimizer.start_trial("job", None)

@@ -10,11 +10,10 @@ import pytest
 from databases import POSTGRESQL
 from flask import Flask
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH, MAX_CACHED_STATEMENT_PARAMS
-from service.jobs import spec_json
+from service.jobs import register, spec_json
 from sqlalchemy import Connection, event, insert, select, text, update
 from zeus_service import optimizer
 from zeus_service.messages import Report, TrialEnd
-from zeus_service.spec import JobSpec
 from zeus_service.store.models import EVENTS, JOBS, REPORTS, TRIALS, db
 from zeus_service.store.transactions import transaction
 
@@ -85,7 +84,7 @@ def test_a_request_takes_few_statements_and_psycopg_parses_none_anew(app: Flask)
 @pytest.fixture
 def long_history(app: Flask) -> None:
     """A job with thousands of finished trials, and one that is running."""
-    optimizer.register_job(JobSpec.model_validate(spec_json()))
+    register()
     add_history()
 
 
@@ -176,10 +175,10 @@ def test_nothing_in_a_trials_life_costs_more_on_a_job_with_a_long_history(
 
 @pytest.mark.parametrize("database_url", POSTGRESQL, indirect=True)  # the others keep no plans
 def test_a_start_that_was_planned_when_all_was_new_costs_no_more_either(app: Flask) -> None:
-    optimizer.register_job(JobSpec.model_validate(spec_json(job_id="other")))
+    register(job_id="other")
     for number in range(20):
         optimizer.start_trial("other", str(number))
-    optimizer.register_job(JobSpec.model_validate(spec_json()))
+    register()
     add_history()
     with transaction() as connection:
         connection.execute(text("SELECT pg_stat_force_next_flush()"))  # counts start from 0

@@ -13,21 +13,17 @@ import requests
 from flask import Flask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from service.jobs import spec_json
+from service.jobs import register, spec_json
 from service_process import ServiceProcess
 from sqlalchemy import select, update
 from waiting import LIMIT_S
 from zeus_service import optimizer
 from zeus_service.messages import Report, TrialEnd
-from zeus_service.spec import MAX_AMOUNT, MAX_METRIC, JobSpec
+from zeus_service.spec import MAX_AMOUNT, MAX_METRIC
 from zeus_service.store.models import JOBS
 from zeus_service.store.transactions import transaction
 
 _numbers = itertools.count()
-
-
-def register(**changes: Any) -> None:
-    optimizer.register_job(JobSpec.model_validate(spec_json(**changes)))
 
 
 def test_ids_and_keys_differ_by_case(app: Flask) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from flask import Flask
-from service.jobs import spec_json
+from service.jobs import register
 from zeus_service import optimizer
 from zeus_service.messages import Report
-from zeus_service.spec import JobSpec
 from zeus_service.store import logs
 
 
 def test_pages_of_events_and_reports(app: Flask) -> None:
-    optimizer.register_job(JobSpec.model_validate(spec_json(max_epochs=1000, beta_knob=None)))
+    register(max_epochs=1000, beta_knob=None)
     assert logs.events("job").rows == []
     optimizer.start_trial("job", None)
     for sequence in range(1, logs.SIZE + 4):

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from databases import DATABASES, new_database
 from flask import Flask
 from forked import in_forked_child
-from service.jobs import spec_json
+from service.jobs import register
 from service.test_cli import one_error, zeus_service
 from service_fork import ServiceFork
 from service_process import ServiceProcess, free_port
@@ -30,7 +30,6 @@ from zeus_service import create_app, messages, optimizer
 from zeus_service.cli import main
 from zeus_service.config import Config
 from zeus_service.errors import Unusable
-from zeus_service.spec import JobSpec
 from zeus_service.store import migrate as database
 from zeus_service.store.migrate import (
     MIGRATIONS,
@@ -105,7 +104,7 @@ def test_a_change_of_the_models_without_a_revision_is_found(
 
 def fill() -> None:
     """Put rows into every table."""
-    optimizer.register_job(JobSpec.model_validate(spec_json()))
+    register()
     optimizer.start_trial("job", None)
     figures = {"epoch": 1, "time_s": 1.0, "energy_j": 1.0, "metric": 0.1}
     optimizer.report("job", 1, messages.Report(sequence=1, **figures))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from flask import Flask
-from service.jobs import spec_json
+from service.jobs import register
 from zeus_service import optimizer
 from zeus_service.messages import Report, TrialEnd
-from zeus_service.spec import JobSpec
 from zeus_service.store import running_trials
 
 
 def test_a_running_trial_has_its_first_metric_and_its_latest_report(app: Flask) -> None:
-    optimizer.register_job(JobSpec.model_validate(spec_json()))
+    register()
     for _ in range(3):
         optimizer.start_trial("job", None)
     optimizer.end_trial("job", 2, TrialEnd(outcome="errored"))

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 from flask import Flask
-from service.jobs import spec_json
+from service.jobs import register
 from sqlalchemy import insert, select
 from zeus_service import optimizer
 from zeus_service.messages import Report, TrialEnd
-from zeus_service.spec import JobSpec
 from zeus_service.store import series
 from zeus_service.store.models import REPORTS, TRIALS
 from zeus_service.store.series import BUCKETS, MAX_POINTS
@@ -21,7 +20,7 @@ MANY = 2 * MAX_POINTS + 123
 
 @pytest.fixture
 def job(app: Flask) -> Iterator[str]:
-    optimizer.register_job(JobSpec.model_validate(spec_json()))
+    register()
     return "job"
 
 

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 from flask import Flask
-from service.jobs import LEARNING, spec, spec_json
+from service.jobs import LEARNING, register, spec
 from sqlalchemy import select
 from zeus_service import history, maintenance, optimizer
 from zeus_service.messages import Report, TrialEnd
 from zeus_service.outcomes import Outcome
 from zeus_service.policies import policy_of
 from zeus_service.policies.base import Choice
-from zeus_service.spec import JobSpec
 from zeus_service.store.models import JOBS
 from zeus_service.store.standing import COLUMNS, Standing
 from zeus_service.store.transactions import transaction
@@ -46,7 +45,7 @@ def test_choices_for_the_best_in_a_row_end_with_an_exploration() -> None:
 
 @pytest.mark.parametrize("policy", sorted(LEARNING))
 def test_what_is_stored_is_what_the_policy_says(app: Flask, policy: str) -> None:
-    optimizer.register_job(JobSpec.model_validate(spec_json(policy=policy)))
+    register(policy=policy)
 
     def check() -> None:
         job = optimizer.get_job("job")
@@ -70,7 +69,7 @@ def test_what_is_stored_is_what_the_policy_says(app: Flask, policy: str) -> None
 
 
 def test_a_job_whose_batch_sizes_have_all_failed_is_stored_as_exhausted(app: Flask) -> None:
-    optimizer.register_job(JobSpec.model_validate(spec_json(batch_sizes=[32])))
+    register(batch_sizes=[32])
     for number in range(1, 3):
         optimizer.start_trial("job", None)
         optimizer.end_trial("job", number, TrialEnd(outcome="diverged"))

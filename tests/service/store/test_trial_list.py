@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 from flask import Flask
-from service.jobs import spec_json
+from service.jobs import register
 from sqlalchemy import insert, select
 from zeus_service import optimizer
 from zeus_service.messages import TrialEnd
-from zeus_service.spec import JobSpec
 from zeus_service.store import trial_list
 from zeus_service.store.models import TRIALS
 from zeus_service.store.transactions import transaction
@@ -18,7 +17,7 @@ from zeus_service.store.trial_list import PORTION, TrialPage, TrialQuery
 @pytest.fixture
 def job(app: Flask) -> str:
     """Two portions of trials: every third diverged, every fifth has another batch size."""
-    optimizer.register_job(JobSpec.model_validate(spec_json()))
+    register()
     optimizer.start_trial("job", None)
     optimizer.end_trial("job", 1, TrialEnd(outcome="errored"))
     with transaction() as connection:
