@@ -19,13 +19,13 @@ from rich.table import Column, Table
 from zeus_service.policies import POLICIES, policy_of
 from zeus_service.policies.base import Choice, Observation
 from zeus_service.simulation.errors import SimulationError
+from zeus_service.simulation.experiment import Experiment
 from zeus_service.simulation.family import case
-from zeus_service.simulation.replay import replay
 from zeus_service.simulation.simulated_run import SimulatedTrial, TrialRunner
+from zeus_service.simulation.summary import EARLY
 from zeus_service.simulation.workload import Workload
 from zeus_service.spec import JobSpec
 
-EARLY = 30
 LAST = 50
 STUCK = 0.03
 """A job is stuck if its last runs are expected to cost so much more than the best."""
@@ -103,15 +103,12 @@ def replayed(kind: str, seed: int, policy: str) -> Replayed:
     if policy == REFERENCE:
         assert isinstance(made.recurrences, int), "the reference knows no overlapping trials"
         POLICIES[REFERENCE] = ReferencePolicy(made.recurrences)
+    experiment = Experiment(workload, spec, made.recurrences)
     try:
-        trials = replay(workload, spec, made.recurrences)
+        trials = experiment.run()
     except SimulationError:
         return Replayed(kind, policy, None, None, None, ())
-    ratios = (
-        np.ones(made.recurrences)
-        if isinstance(made.recurrences, int)
-        else np.array([each.runtime_ratio for each in made.recurrences])
-    )
+    ratios = np.array(experiment.ratios)
     phases = {id(phase): Outlays(phase, spec) for phase in workload.phases or (workload,)}
     phase_of = [phases[id(workload.at(recurrence))] for recurrence in range(len(ratios))]
     oracle = np.array([min(phase.totals.values()) for phase in phase_of]) * ratios
