@@ -26,7 +26,7 @@ from zeus_service.errors import (
     TrialFinished,
     UnknownPolicy,
 )
-from zeus_service.outcomes import RESUMABLE
+from zeus_service.outcomes import FINAL
 from zeus_service.policies import DEFAULT_POLICY, POLICIES, policy_of
 from zeus_service.policies.base import Choice, NoBatchSizeLeft, State
 from zeus_service.spec import JobSpec
@@ -178,7 +178,7 @@ def _report_to_trial(
     _check_generation(trial, generation)
     if given.sequence <= trial.reports:
         return _same_answer(connection, trial, given), None
-    if trial.outcome is not None and trial.outcome not in RESUMABLE:
+    if trial.outcome in FINAL:
         raise _finished(trial)
     decision = stopping.decide(spec, given, previous_cost=trial.cost, cost_bound=cost_bound)
     if decision.outcome is not None or trial.outcome is not None:
@@ -249,7 +249,7 @@ def end_trial(
     _check_generation(trial, generation)
     if trial.outcome == end.outcome:
         return trial
-    if trial.outcome is not None and trial.outcome not in RESUMABLE:
+    if trial.outcome in FINAL:
         raise _finished(trial)
     if before_report is not None and before_report <= trial.reports:
         raise ReportConflict(f"report {before_report} of trial {trial_number} was sent before")

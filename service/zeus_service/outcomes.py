@@ -1,6 +1,6 @@
 """How a trial can end: which outcomes are verdicts, and which can be resumed."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 Verdict = Literal["converged", "early_stopped", "not_converged", "diverged", "out_of_memory"]
 """Outcomes that the policy observes."""
@@ -12,3 +12,6 @@ NO_VERDICT: frozenset[Outcome] = frozenset({"interrupted", "errored", "withdrawn
 
 RESUMABLE: frozenset[Outcome] = frozenset({"interrupted", "errored", "lost"})
 """Outcomes that a later report revokes: the run is alive after all, or was resumed."""
+
+FINAL: frozenset[Outcome] = frozenset(get_args(Outcome)) - RESUMABLE
+"""The others: later reports are refused."""

@@ -50,7 +50,7 @@ from werkzeug.exceptions import (
 from zeus_service import errors, maintenance, messages, optimizer
 from zeus_service.api.auth import require_access_by_password
 from zeus_service.api.body import check_body, check_keys
-from zeus_service.outcomes import RESUMABLE, Outcome
+from zeus_service.outcomes import FINAL, Outcome
 from zeus_service.spec import (
     MAX_JOB_ID,
     MAX_METRIC,
@@ -200,7 +200,7 @@ def report() -> ResponseReturnValue:
     """Store what a run has measured, and decide whether it continues."""
     result = _body(ZeusReport)
     trial = _find_trial(result)
-    if trial.outcome is not None and trial.outcome not in RESUMABLE:
+    if trial.outcome in FINAL:
         return _finished(result.trial_number, trial.outcome)
     sequence = result.current_epoch + 1
     try:
@@ -225,7 +225,7 @@ def report() -> ResponseReturnValue:
         return _finished(result.trial_number, error.fields["outcome"])
     except errors.ReportConflict:  # another rank has reported this epoch
         trial = _find_trial(result)
-        if trial.outcome is not None and trial.outcome not in RESUMABLE:
+        if trial.outcome in FINAL:
             return _finished(result.trial_number, trial.outcome)
         return _answer(None, "this epoch is reported already, keep training")
     return _answer(decision.outcome, _reason_text(result.batch_size, decision))
