@@ -18,11 +18,10 @@ from rich import box
 from rich.table import Column, Table
 from zeus_service.policies import POLICIES, policy_of
 from zeus_service.policies.base import Choice, Observation
-from zeus_service.simulation.errors import SimulationError
 from zeus_service.simulation.experiment import Experiment
 from zeus_service.simulation.family import case
 from zeus_service.simulation.simulated_run import SimulatedTrial, TrialRunner
-from zeus_service.simulation.summary import EARLY
+from zeus_service.simulation.summary import EARLY, tally
 from zeus_service.simulation.workload import Workload
 from zeus_service.spec import JobSpec
 
@@ -104,9 +103,8 @@ def replayed(kind: str, seed: int, policy: str) -> Replayed:
         assert isinstance(made.recurrences, int), "the reference knows no overlapping trials"
         POLICIES[REFERENCE] = ReferencePolicy(made.recurrences)
     experiment = Experiment(workload, spec, made.recurrences)
-    try:
-        trials = experiment.run()
-    except SimulationError:
+    trials = experiment.run()
+    if tally(experiment, trials).none_left:
         return Replayed(kind, policy, None, None, None, ())
     ratios = np.array(experiment.ratios)
     phases = {id(phase): Outlays(phase, spec) for phase in workload.phases or (workload,)}
