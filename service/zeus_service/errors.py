@@ -1,4 +1,4 @@
-"""Errors of the use cases, each with its HTTP status."""
+"""Errors of the use cases, each with its HTTP status, and that of what cannot be used."""
 
 from logging import Logger
 from typing import Any, ClassVar
