@@ -161,27 +161,6 @@ def test_a_batch_size_whose_loader_has_no_batch_and_an_unknown_length_does_not_h
     assert (again.trial.batch_size, again.outcome) == (64, "converged")
 
 
-class DropsTheLastOfValidation(Data):
-    def val_dataloader(self) -> Any:
-        return DataLoader(self.samples, batch_size=self.batch_size, drop_last=True)
-
-
-def test_a_batch_size_larger_than_the_data_of_a_validation_that_drops_the_last_batch_has_failed(
-    service: ServiceProcess,
-) -> None:
-    sizes = {"job_id": new_job(), "batch_sizes": [8, 128], "default_batch_size": 8}
-
-    def train() -> ZeusBSOCallback:
-        callback = zeus(service.url, **sizes)
-        trainer(callback).fit(Net((0.9,)), DropsTheLastOfValidation())
-        return callback
-
-    train()
-    with pytest.raises(ZeusTrialFailed, match="validation has no batch"):
-        train()
-    assert train().trial.batch_size == 8
-
-
 class Stops(Callback):
     def on_train_start(self, trainer: Trainer, module: Any) -> None:
         trainer.should_stop = True

@@ -25,11 +25,6 @@ def outcome_at_train_end(trainer: Trainer, record: TrialRecord) -> tuple[Outcome
         is_smaller = record.trial.batch_size < record.job.default_batch_size
         reason = f"max_steps={trainer.max_steps} ended the training without a validation"
         return "not_converged" if is_smaller else "errored", reason
-    if record.report is None and trainer.num_val_batches and not any(trainer.num_val_batches):
-        # A larger batch size needs more samples for a batch, so the default may have one.
-        is_larger = record.trial.batch_size > record.job.default_batch_size
-        reason = "validation has no batch (drop_last=True drops one that is not full)"
-        return "not_converged" if is_larger else "errored", reason
     if record.report is None:
         return "errored", f"training ended after {epochs} epochs without a validation"
     if record.target_reached:  # the last report was not sent yet; the service decides on it
