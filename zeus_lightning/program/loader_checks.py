@@ -128,14 +128,12 @@ def too_few_samples(trainer: Trainer, batch_size: int) -> str | None:
 
 
 def too_few_batches(trainer: Trainer) -> str | None:
-    """Why Lightning refuses epochs or validations this short, if that is so; None if it is not."""
-    loops: dict[str, Any] = {"train": trainer.fit_loop, "val": trainer.fit_loop.epoch_loop.val_loop}
-    for stage, loop in loops.items():
-        combined, part = loop._combined_loader, getattr(trainer, f"limit_{stage}_batches")
-        for loader in combined.flattened if combined is not None else []:
-            batches = sized_len(loader)
-            if batches and isinstance(part, float) and part * batches < 1:
-                return f"limit_{stage}_batches={part} of the {batches} batches there are is below 1"
+    """Why Lightning trains no epoch with so few batches, if that is so; None if it is not."""
+    combined, part = trainer.fit_loop._combined_loader, trainer.limit_train_batches
+    for loader in combined.flattened if combined is not None else []:
+        batches = sized_len(loader)
+        if batches and isinstance(part, float) and part * batches < 1:
+            return f"limit_train_batches={part} of the {batches} batches of an epoch is less than 1"
     in_epoch, interval = trainer.fit_loop.max_batches, trainer.val_check_interval
     every_epoch = trainer.check_val_every_n_epoch is not None
     if isinstance(interval, int) and every_epoch and 0 < in_epoch < interval:
