@@ -165,12 +165,18 @@ class BSOClient:
             raise ZeusServiceUnavailable(
                 f"{self._place()} did not answer within {total_s:g} s"
             ) from None
+        except requests.exceptions.InvalidProxyURL:
+            raise ZeusConfigError(
+                "$http_proxy, $https_proxy or $all_proxy is no URL of a proxy"
+            ) from None
         except (requests.exceptions.InvalidURL, LocationValueError) as error:
             raise ZeusConfigError(f"url is {self.url!r}: {error}") from None
         except requests.RequestException as error:
             raise ZeusServiceUnavailable(
                 f"no batch size service answers at {self._place()} ({_cause(error)})"
             ) from None
+        except OSError as error:  # $REQUESTS_CA_BUNDLE names no file
+            raise ZeusServiceUnavailable(f"{self._place()} cannot be asked: {error}") from None
         try:
             data = response.json()
         except ValueError:
@@ -346,5 +352,7 @@ def _cause(error: BaseException) -> str:
             return _cause(part)
     cause = str(error).rpartition(": ")[2] or type(error).__name__
     if getattr(error, "verify_code", None) in _UNKNOWN_AUTHORITY:
-        cause += "; set $REQUESTS_CA_BUNDLE to a file with the certificate of its authority"
+        cause += (
+            "; set $REQUESTS_CA_BUNDLE to a file with it, or that of the authority that signed it"
+        )
     return cause

@@ -122,7 +122,7 @@ class PowerLimit:
         not.
         """
         if self._entered is None:
-            raise ZeusConfigError("step() has no run; call it in `with PowerLimit(...) as power:`")
+            raise ZeusConfigError("step() was called before `with PowerLimit(...) as power:`")
         self._loop.done += 1
         if (fit := self._fit) is None:
             return

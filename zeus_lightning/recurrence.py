@@ -208,6 +208,7 @@ class Recurrence:
             on_every_rank(self._ranks, self._meter.begin)
         except BaseException as error:
             self._end_at_once(error)
+            self.job = None
             raise
         return self
 
@@ -219,7 +220,7 @@ class Recurrence:
             epoch: Epochs completed. Default: the number of reports, this one included.
         """
         if self.job is None:
-            raise ZeusConfigError("report() has no run; call it in `with Recurrence(...) as run:`")
+            raise ZeusConfigError("report() was called before `with Recurrence(...) as run:`")
         self._reports = self._reports + 1 if epoch is None else int(epoch)
         reporter, record, epochs = self._reporter, self._record, self._reports
         if reporter is None or record is None:

@@ -339,6 +339,21 @@ def test_a_certificate_that_is_not_trusted_is_named_with_the_remedy(tmp_path: Pa
             client.register_job(job())
 
 
+def test_certificates_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nowhere.pem")
+    with pytest.raises(ZeusServiceUnavailable, match=r"cannot be asked: .*/nowhere\.pem"):
+        BSOClient("https://zeus.example").register_job(job())
+
+
+def test_a_proxy_without_an_address_is_not_taken_for_the_services(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("http_proxy", "user:secret@127.0.0.1:1")
+    with pytest.raises(ZeusConfigError, match=r"\$http_proxy") as error:
+        BSOClient("http://zeus.example").register_job(job())
+    assert "secret" not in str(error.value)
+
+
 def profile(batch_size: int, **fields: Any) -> PowerProfile:
     defaults: dict[str, Any] = {
         "device_model": "NVIDIA H100 80GB & more",

@@ -193,6 +193,13 @@ def test_a_handler_of_sigterm_that_the_program_sets_in_the_block_stays(
         signal.signal(signal.SIGTERM, before)
 
 
+def test_one_that_found_no_service_can_be_entered_again(service: ServiceProcess) -> None:
+    run = recurrence(service, new_job(), url=f"http://127.0.0.1:{free_port()}")
+    for _ in range(2):
+        with pytest.raises(ZeusServiceUnavailable), run:
+            pass
+
+
 def test_a_loop_without_a_report_teaches_nothing(service: ServiceProcess) -> None:
     job = new_job()
     with recurrence(service, job) as run:

@@ -1,14 +1,16 @@
-"""Numbers of any library as floats."""
+"""Numbers of numpy and torch as floats."""
 
 from typing import Any
 
 import numpy as np
+import torch
 
 
 def as_printed(number: Any) -> float:
-    """A number as it is printed: 0.1 in single precision is 0.1, not 0.10000000149.
+    """A number as it is printed, such as 0.95 for a single that is exactly 0.949999988.
 
-    So a metric of 0.95, which is 0.94999999 there, does not miss a target of 0.95.
+    So a metric of 0.95 in single precision does not miss a target of 0.95.
     """
-    is_single = str(getattr(number, "dtype", "")).endswith("float32")  # of numpy or torch
-    return float(str(np.float32(number.item()))) if is_single else float(number)
+    if isinstance(number, torch.Tensor) and number.dtype == torch.float32:
+        number = np.float32(number.item())
+    return float(str(number)) if isinstance(number, np.floating) else float(number)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from programs import Net
 
@@ -34,6 +36,12 @@ def test_every_holder_of_a_value_is_set_and_restored() -> None:
     injection.undo()
     assert (module.batch_size, module.hparams.batch_size) == (8, 8)
     assert (module.lr, module.hparams.lr) == (0.1, 0.1)
+
+
+def test_a_rate_of_numpys_is_scaled_as_it_is_printed() -> None:
+    module = Program(lr=np.float32(0.1))  # type: ignore[arg-type]
+    Injection(module).scale_lr(2.0)
+    assert module.lr == math.nextafter(0.2, math.inf)
 
 
 def test_a_value_that_somebody_else_has_set_since_is_left() -> None:
