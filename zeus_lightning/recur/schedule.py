@@ -23,12 +23,13 @@ def every(interval_s: float) -> Schedule:
 
 
 def cron(expression: str) -> Schedule:
-    """Begin at the local times of a cron expression; a ValueError if it is none.
+    """Begin at the local times of a cron expression; a ValueError if it is none, or names no time.
 
     Of a time that comes twice, as summer time ends, only the first counts, unless it is to begin in
     every hour.
     """
     hourly = croniter.expand(expression)[0][1] == ["*"]
+    croniter(expression).get_next()  # an error for February 30
 
     def next_s(last_s: float | None, started_s: float) -> float:
         # `astimezone()` would give a fixed offset, which is wrong after a change to summer time

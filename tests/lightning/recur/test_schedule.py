@@ -61,6 +61,10 @@ def test_a_time_that_comes_twice_counts_once_unless_it_is_in_every_hour(
     assert found == hours
 
 
-def test_what_is_no_cron_expression_is_refused() -> None:
-    with pytest.raises(ValueError, match="columns"):
-        cron("every night")
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [("every night", "columns"), ("0 0 30 2 *", "failed to find next date")],
+)
+def test_an_expression_that_names_no_time_is_refused(expression: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cron(expression)
