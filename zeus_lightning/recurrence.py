@@ -76,7 +76,7 @@ class Recurrence:
         fabric: Fabric, after `launch()`; its device is this rank's.
         device: Without Fabric, the device on which this rank trains. Default: the CPU.
         state: `state_dict()` of an earlier run's checkpoint: its trial is resumed, with the energy
-            and time that it had spent.
+            and time that it had spent. If it had none, a trial is started.
         meter: As for `ZeusBSOCallback`, as are the others: `pue`, `allow_mixed_devices`,
             `eta_knob`, `beta_knob`, `num_pruning_rounds`, `window_size`, `policy`, `seed`, `token`,
             `strict`.
@@ -156,7 +156,7 @@ class Recurrence:
         self._url, self._token, self._strict = url, plain_token(token), strict
         self._meter_choice, self._pue = meter, pue
         self._allow_mixed = allow_mixed_devices
-        self._saved = None if state is None else SavedTrial.from_json(state)
+        self._saved = SavedTrial.from_json(state) if state else None
         ranks = TorchRanks(fabric.device if fabric is not None else torch.device(device))
         self._ranks = cast("Strategy", ranks)  # the part of one that is used
         self._share = 1

@@ -74,7 +74,7 @@ def test_a_loop_that_reaches_the_target_is_stopped_and_its_cost_known(
     assert run.cost == pytest.approx(0.5 * 12 + 0.5 * 10 * 4)
     with recurrence(service, job) as run:
         assert run.batch_size == 8
-        train(run, 0.95)
+        train(run, 0.5, 0.95)
 
 
 def test_a_loop_that_ends_short_of_the_target_raises_as_the_block_is_left(
@@ -247,6 +247,12 @@ def test_without_the_service_it_raises_or_trains_without_a_trial() -> None:
     assert run.state_dict() == {}
     run.__exit__(None, None, None)
     assert (run.trial, run.outcome, run.cost) == (None, None, None)
+
+
+def test_a_checkpoint_of_a_run_without_a_trial_starts_one(service: ServiceProcess) -> None:
+    with recurrence(service, new_job(), state={}) as run:
+        train(run, 0.5, 0.95)
+    assert run.outcome == "converged"
 
 
 def test_what_is_wrong_with_the_arguments_is_said_before_anything_starts(
