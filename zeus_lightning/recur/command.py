@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -24,6 +25,7 @@ from zeus_lightning.recur.service import OwnService, Service
 from zeus_lightning.recur.signals import end_signals
 
 _LAST_LINES = 20
+_LAST_BYTES = 10_000
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -221,9 +223,19 @@ def recur(
         sys.exit(128 + driver.signal)
     if driver.progress.stopped_by is not None:
         log = driver.log(driver.progress.stopped_by)
-        lines = log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
-        text = "\n".join(lines)
-        raise click.ClickException(f"{driver.progress.stop}. The last lines of {log}:\n{text}")
+        lines = _last_lines(log)
+        raise click.ClickException(f"{driver.progress.stop}. The last lines of {log}:\n{lines}")
+
+
+def _last_lines(log: Path) -> str:
+    """The end of a run's output; a line may be megabytes long, and the run may delete the file."""
+    try:
+        with log.open("rb") as file:
+            file.seek(-min(_LAST_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
+            text = file.read().decode(errors="replace")
+    except OSError as error:
+        return str(error)
+    return "\n".join(text.splitlines()[-_LAST_LINES:])
 
 
 def _check_installed(package: str, option: str, needed: bool) -> None:

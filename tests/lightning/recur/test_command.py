@@ -68,6 +68,24 @@ def test_a_command_that_fails_without_a_trial_has_no_table_before_its_last_lines
     assert "with all its tries" not in result.output
 
 
+def test_of_a_long_last_line_only_the_end_is_shown(tmp_path: Path) -> None:
+    code = "print('x' * 100_000, 'mine', end='', flush=True); raise SystemExit(3)"
+    result = recur(f"--folder={tmp_path / 'recur'}", "--", sys.executable, "-c", code)
+    assert "ended with exit status 3" in result.output
+    assert result.output.endswith("x mine\n")
+    assert len(result.output) < 20_000
+
+
+def test_a_run_that_has_deleted_its_output_is_still_reported(tmp_path: Path) -> None:
+    code = "import shutil, sys; shutil.rmtree(sys.argv[1]); raise SystemExit(3)"
+    folder = tmp_path / "recur"
+    run = str(folder.joinpath("run-0001"))
+    result = recur(f"--folder={folder}", "--", sys.executable, "-c", code, run)
+    assert result.exit_code == 1
+    assert "recurrence 1, try 1 ended with exit status 3" in result.output
+    assert "No such file or directory" in result.output
+
+
 def services_of(driver: psutil.Popen) -> list[psutil.Process]:
     """The processes of the service that a driver has started."""
     found = []
