@@ -77,9 +77,9 @@ class SavedTrial:
             return
         raise ZeusConfigError(
             f"the checkpoint belongs to {self}, {problem}; for the job's next run, call fit() "
-            "without ckpt_path, and save each run's checkpoints in a folder of its own; to start a "
-            "new trial from these weights, load them into the module; to continue without the "
-            "service, remove this callback"
+            "without ckpt_path, or pass no state= to Recurrence, and save each run's checkpoints "
+            "in a folder of its own; to start a new trial from these weights, load them into the "
+            "module; to continue without the service, remove this callback, or Recurrence"
         )
 
 
