@@ -74,7 +74,7 @@ def test_a_loop_that_reaches_the_target_is_stopped_and_its_cost_known(
     assert run.cost == pytest.approx(0.5 * 12 + 0.5 * 10 * 4)
     with recurrence(service, job) as run:
         assert run.batch_size == 8
-        train(run, 0.5, 0.95)
+        train(run, 0.95)
 
 
 def test_a_loop_that_ends_short_of_the_target_raises_as_the_block_is_left(
