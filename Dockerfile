@@ -14,11 +14,14 @@ ARG PYTHON_IMAGE=python:3.11-slim-trixie
 FROM ${PYTHON_IMAGE} AS build
 WORKDIR /build
 COPY service/requirements.lock service/requirements.lock
+# The lock names every package. Without --no-deps, some releases of pip would want a newer pydantic for
+# apiflask's pydantic[email], and find no hash for it.
 RUN python -m venv /opt/zeus \
-    && /opt/zeus/bin/pip install --no-cache-dir --require-hashes -r service/requirements.lock
+    && /opt/zeus/bin/pip install --no-cache-dir --no-deps --require-hashes -r service/requirements.lock
 COPY LICENSE ./
 COPY service service
-RUN /opt/zeus/bin/pip install --no-cache-dir --no-index --no-deps --no-build-isolation ./service
+RUN /opt/zeus/bin/pip install --no-cache-dir --no-index --no-deps --no-build-isolation ./service \
+    && /opt/zeus/bin/pip check
 
 FROM ${PYTHON_IMAGE}
 RUN useradd --system --uid 10001 --home-dir /var/lib/zeus-service --create-home zeus

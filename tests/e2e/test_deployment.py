@@ -154,6 +154,7 @@ def test_the_image_installs_nothing_without_a_hash() -> None:
     assert len(installs) == 2
     for command in installs:
         assert "--require-hashes" in command or "--no-index" in command
+        assert "--no-deps" in command
 
 
 def test_every_base_image_can_be_named_by_its_digest() -> None:
