@@ -224,7 +224,7 @@ class ZeusBSOCallback(Callback):
     def _record(self) -> TrialRecord | None:
         """The trial of the current fit or the last one, whichever process trained it."""
         if self._fit is not None:
-            return self._fit.record
+            return self._fit.trial.record
         return self._shared.read() or (self._last.record if self._last else None)
 
     @override

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
@@ -15,28 +14,20 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from zeus_lightning.client import BSOClient, connect, plain_token
 from zeus_lightning.environment import EXIT_TRY_AGAIN, OnFailure, on_failure_of
-from zeus_lightning.errors import (
-    ZeusConfigError,
-    ZeusServiceUnavailable,
-    ZeusTrialFailed,
-)
-from zeus_lightning.messages import FAILED, JobSpec, Outcome, TrialStart
+from zeus_lightning.errors import ZeusConfigError, ZeusServiceUnavailable
+from zeus_lightning.messages import JobSpec, Outcome, TrialStart
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program.job import JobArguments
 from zeus_lightning.program.printed_number import as_printed
 from zeus_lightning.program.target import contradiction
-from zeus_lightning.ranks.distributed import is_watched, on_every_rank, on_rank_zero
+from zeus_lightning.ranks.distributed import is_watched, on_every_rank
 from zeus_lightning.ranks.run_meter import RunMeter
 from zeus_lightning.ranks.torch_ranks import TorchRanks
 from zeus_lightning.sigterm import exit_on_sigterm
-from zeus_lightning.trial.checkpoint import SavedTrial, resume_trial
-from zeus_lightning.trial.earlier_trials import earlier_failures, warn_of_target
-from zeus_lightning.trial.heartbeat import start_heartbeat
+from zeus_lightning.trial.checkpoint import SavedTrial
+from zeus_lightning.trial.open_trial import OpenTrial
 from zeus_lightning.trial.outcome import outcome_of, reason_of
-from zeus_lightning.trial.outcome_file import write_outcome
-from zeus_lightning.trial.record import TrialRecord
-from zeus_lightning.trial.reporter import Answer, TrialReporter, start_trial
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -160,12 +151,9 @@ class Recurrence:
         ranks = TorchRanks(fabric.device if fabric is not None else torch.device(device))
         self._ranks = cast("Strategy", ranks)  # the part of one that is used
         self._share = 1
-        self._reporter: TrialReporter | None = None
-        self._record: TrialRecord | None = None
-        self._stop_heartbeat: Callable[[], None] = lambda: None
+        self._trial = OpenTrial(self._ranks)
         self._entered = ExitStack()
         self._reports = 0
-        self._failure: ZeusTrialFailed | None = None
         self.batch_size = default_batch_size
         """The batch size of all ranks together; until the block is entered, the default."""
         self.job: JobSpec | None = None
@@ -181,17 +169,17 @@ class Recurrence:
     @property
     def trial(self) -> TrialStart | None:
         """The trial; None before the block is entered, and if the service was away then."""
-        return None if self._record is None else self._record.trial
+        return None if self._trial.record is None else self._trial.record.trial
 
     @property
     def outcome(self) -> Outcome | None:
         """How the trial ended; None while it runs."""
-        return None if self._record is None else self._record.outcome
+        return None if self._trial.record is None else self._trial.record.outcome
 
     @property
     def cost(self) -> float | None:
         """The cost at the last report, in joules."""
-        return None if self._record is None else self._record.cost
+        return None if self._trial.record is None else self._trial.record.cost
 
     def __enter__(self) -> Self:
         if self.job is not None:
@@ -222,31 +210,21 @@ class Recurrence:
         if self.job is None:
             raise ZeusConfigError("report() was called before `with Recurrence(...) as run:`")
         self._reports = self._reports + 1 if epoch is None else int(epoch)
-        reporter, record, epochs = self._reporter, self._record, self._reports
-        if reporter is None or record is None:
-            stop = record is not None and record.outcome in ("converged", *FAILED)
-            return Reply(stop, self.outcome, self.cost)
-        spent = self._meter.spent()
-        answer = on_rank_zero(
-            self._ranks,
-            lambda: reporter.report(
-                epochs, spent, as_printed(metric), self._meter.power_limits_w()
-            ),
-        )
-        is_first = record.report is None
-        self._apply(answer, reporter)
-        if is_first:
-            warn_of_target(self._ranks, reporter.client, record)
-        stop = record.outcome in ("converged", *FAILED)
-        # also while the service is unavailable, which will decide later
-        return Reply(stop or record.target_reached, record.outcome, record.cost)
+        epochs = self._reports
+        if self._trial.reporter is not None:
+            spent = self._meter.spent()
+            self._trial.report(
+                lambda reporter: reporter.report(
+                    epochs, spent, as_printed(metric), self._meter.power_limits_w()
+                )
+            )
+        return Reply(self._trial.should_stop, self.outcome, self.cost)
 
     def state_dict(self) -> dict[str, Any]:
         """The trial as it is now, in plain values for a checkpoint; empty if there is none."""
-        if self._record is None:
+        if self._trial.record is None:
             return {}
-        unsent = () if self._reporter is None else tuple(self._reporter.unsent)
-        return SavedTrial(self._record, self._meter.spent_by_now(), unsent).to_json()
+        return self._trial.saved(self._meter.spent_by_now()).to_json()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
@@ -258,12 +236,14 @@ class Recurrence:
             return
         try:
             self._end()
-        finally:
-            self._close()
-        if self._failure is not None:
+        except BaseException as interruption:
+            self._end_at_once(interruption)
+            raise
+        self._close()
+        if (failure := self._trial.failure) is not None:
             if self._on_failure == "raise":
-                raise self._failure
-            rank_zero_warn(f"zeus: {self._failure.message}")
+                raise failure
+            rank_zero_warn(f"zeus: {failure.message}")
             if self._on_failure == "exit":
                 raise SystemExit(0 if self._is_watched else EXIT_TRY_AGAIN)
 
@@ -284,81 +264,33 @@ class Recurrence:
         )
         try:
             if saved is None:
-                trial = on_rank_zero(self._ranks, lambda: start_trial(client, job))
-                record = TrialRecord(job=job, trial=trial, estimated=self._meter.is_estimate)
-                self._reporter = TrialReporter(client, record)
+                self.batch_size = self._trial.start(client, job, self._meter)
             else:
-                trial = saved.record.trial
-                received = on_rank_zero(
-                    self._ranks, lambda: resume_trial(client, job, saved, instead_of=None)
-                )
-                self._meter.resume_from(saved.spent)
-                self._reporter = saved.reopen(client, job, received)
+                self.batch_size = saved.record.trial.batch_size
+                sizes.check_shares([self.batch_size], self._share)
+                self._trial.resume(client, job, self._meter, saved)
                 self._reports = saved.record.report.epoch if saved.record.report else 0
         except ZeusServiceUnavailable as error:
             if self._strict:
                 raise
-            if saved is not None:
-                self.batch_size = saved.record.trial.batch_size
             rank_zero_warn(
                 f"zeus: {error.message}; training without it on batch size {self.batch_size}"
             )
-            return
-        self._record, self.batch_size = self._reporter.record, trial.batch_size
-        self._publish(self._record)
-        sizes.check_shares([self.batch_size], self._share)
-        if self._ranks.is_global_zero:
-            self._stop_heartbeat = start_heartbeat(
-                self._reporter.send_heartbeat, lambda: True, trial.lease_s
-            )
-        what = "resuming" if saved else "starting"
-        rank_zero_info(
-            f"zeus: {what} trial {trial.trial_number} of job {trial.job_id!r} with batch size "
-            f"{trial.batch_size} ({trial.why}): {trial.reason}"
-        )
-
-    def _apply(self, answer: Answer, reporter: TrialReporter) -> None:
-        """Record an answer, and close the trial if it has ended."""
-        record = reporter.record
-        if answer.report is not None:
-            record.reported(answer.report)
-        if answer.outcome is None:
-            self._publish(record)
-            return
-        self._stop_heartbeat()
-        self._reporter = None
-        record.outcome, record.reason = answer.outcome, answer.reason
-        self._publish(record)
-        if answer.outcome in FAILED:
-            earlier = on_rank_zero(self._ranks, lambda: earlier_failures(reporter.client, record))
-            self._failure = ZeusTrialFailed(record.failure(earlier))
-        rank_zero_info(f"zeus: {record.summary()}")
-
-    def _publish(self, record: TrialRecord) -> None:
-        """Write the outcome file, for the program that launched the run."""
-        if self._ranks.is_global_zero:
-            write_outcome(record)
 
     def _end(self) -> None:
         """End a trial that is still open as the block is left."""
-        reporter, record = self._reporter, self._record
-        if reporter is None or record is None:
-            return
-        outcome: Outcome = "not_converged"
-        reason = "the loop ended, short of the target"
-        if record.report is None:
-            outcome, reason = "errored", "the loop ended without a report"
-        self._apply(on_rank_zero(self._ranks, lambda: reporter.end(outcome, reason)), reporter)
+        record = self._trial.record
+        if record is not None and record.report is None:
+            self._trial.end("errored", "the loop ended without a report")
+        else:
+            self._trial.end("not_converged", "the loop ended, short of the target")
 
     def _end_at_once(self, error: BaseException) -> None:
         """End a trial from this rank alone, in about a second, after an exception."""
-        reporter, self._reporter = self._reporter, None
-        if reporter is not None:
-            reporter.end_at_once(outcome_of(error), reason_of(error))
+        self._trial.close(outcome_of(error), reason_of(error))
         self._close()
 
     def _close(self) -> None:
         self._entered.close()
-        self._stop_heartbeat()
         with suppress(Exception):
             self._meter.close()

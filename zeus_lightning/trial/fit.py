@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -16,7 +15,7 @@ from zeus_lightning.errors import (
     ZeusServiceUnavailable,
     ZeusTrialFailed,
 )
-from zeus_lightning.messages import FAILED, Outcome
+from zeus_lightning.messages import Outcome
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program import loader_checks
@@ -29,13 +28,10 @@ from zeus_lightning.program.trained_modules import is_trained, remember
 from zeus_lightning.ranks.at_exit import leave_at_exit
 from zeus_lightning.ranks.distributed import gather, on_every_rank, on_rank_zero
 from zeus_lightning.ranks.run_meter import RunMeter
-from zeus_lightning.trial.checkpoint import RESUMABLE, SavedTrial, resume_trial
-from zeus_lightning.trial.earlier_trials import earlier_failures, warn_of_target
-from zeus_lightning.trial.heartbeat import start_heartbeat
+from zeus_lightning.trial.checkpoint import RESUMABLE, SavedTrial
+from zeus_lightning.trial.open_trial import OpenTrial
 from zeus_lightning.trial.outcome import outcome_at_train_end
-from zeus_lightning.trial.outcome_file import write_outcome
-from zeus_lightning.trial.record import TrialRecord
-from zeus_lightning.trial.reporter import Answer, TrialReporter, start_trial
+from zeus_lightning.trial.reporter import Answer, TrialReporter
 from zeus_lightning.trial.shared_record import SharedRecord
 
 
@@ -50,8 +46,7 @@ class Fit:
         shared: Where the process that started this one reads the trial's record.
         job: The job that the arguments and the program make.
         injection: What is set on the program.
-        record: The trial, also after its end; None if there is none.
-        error: Raised by the callback as `fit` ends.
+        trial: The trial, if there is one.
         reports_after_epoch: Whether the first validation has not logged the metric.
     """
 
@@ -67,14 +62,15 @@ class Fit:
 
     def __post_init__(self) -> None:
         self.injection = Injection(self.module)
-        self.record: TrialRecord | None = None
-        self.error: ZeusConfigError | ZeusTrialFailed | None = None
+        self._mistake: ZeusConfigError | None = None  # of the program, found as training ended
         self._strategy = self.trainer.strategy
-        self._reporter: TrialReporter | None = None  # from the trial's start to its end
+        state = self.trainer.state  # a thread must not keep the Trainer, and so the module
+        self.trial = OpenTrial(self._strategy, is_running=lambda: state.status == "running")
+        if hasattr(self._strategy.launcher, "_start_method"):  # of ddp_spawn and ddp_fork
+            self.trial.share = self.shared.write
         self._away = False  # the service, at the start
         self._continues = False  # an earlier fit, and no checkpoint
         self._previous: SavedTrial | None = None  # of that fit
-        self._stop_heartbeat: Callable[[], None] = lambda: None
         self.reports_after_epoch = False
         self._has_reported = False  # this fit, not only an earlier one of its trial
         self._batch_size: int | None = None  # set on the program; global
@@ -101,7 +97,7 @@ class Fit:
     def start(self) -> None:
         """Start a trial and set its batch size; unless `strict`, the default one if that fails."""
         try:
-            trial = on_rank_zero(self._strategy, lambda: start_trial(self.client, self.job))
+            batch_size = self.trial.start(self.client, self.job, self._meter)
         except ZeusServiceUnavailable as error:
             if self.strict:
                 raise ZeusServiceUnavailable(
@@ -112,14 +108,6 @@ class Fit:
             self._away = True
             batch_size = self.job.default_batch_size
             rank_zero_warn(f"zeus: {error.message}; training without it on batch size {batch_size}")
-        else:
-            batch_size = trial.batch_size
-            record = TrialRecord(job=self.job, trial=trial, estimated=self._meter.is_estimate)
-            self._open(TrialReporter(self.client, record))
-            rank_zero_info(
-                f"zeus: trial {trial.trial_number} of job {trial.job_id!r} trains with batch size "
-                f"{batch_size} ({trial.why}): {trial.reason}"
-            )
         self._inject(batch_size)
 
     def start_again(self, previous: SavedTrial | None) -> None:
@@ -142,7 +130,7 @@ class Fit:
                 self.resume(self._previous)
             except ZeusError as error:
                 why = error.message
-        if self._reporter is None:
+        if self.trial.reporter is None:
             earlier = "an earlier one of its Trainer, with its epochs"
             if self.trainer.global_step == 0:
                 earlier = "an earlier one of its module, with its weights"
@@ -152,23 +140,6 @@ class Fit:
                 f"and cannot resume its trial ({why}); it trains without a trial. For a new one, "
                 "make a new Trainer and module"
             )
-
-    def _open(self, reporter: TrialReporter) -> None:
-        """Switch reporting to this trial and start its heartbeats."""
-        self._stop_reporting()
-        self._reporter, self.record = reporter, reporter.record
-        if self.trainer.is_global_zero:
-            state = self.trainer.state  # its thread must not keep the Trainer, and so the module
-            self._stop_heartbeat = start_heartbeat(
-                reporter.send_heartbeat,
-                lambda: state.status == "running",
-                self.record.trial.lease_s,
-            )
-        self._publish(self.record)
-
-    def _stop_reporting(self) -> None:
-        self._stop_heartbeat()
-        self._reporter = None
 
     def _inject(self, batch_size: int) -> None:
         self.injection.undo()
@@ -208,9 +179,9 @@ class Fit:
         trainer = self.trainer
         if trainer.limit_train_batches == 0 or trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]
             return
-        if self._reporter is None:
+        if self.trial.reporter is None:
             return
-        trial = self._reporter.record.trial
+        trial = self.trial.reporter.record.trial
         others = [size for size in self.job.batch_sizes if size != trial.batch_size]
         if others and trial.why == "explore" and trial.batch_size == self.job.default_batch_size:
             other = min(others, key=lambda size: abs(size - trial.batch_size)) // self._share()
@@ -227,8 +198,8 @@ class Fit:
         """Check that the dataloaders have the batch size, and start the meter."""
         if self._continues:
             self._continue()
-        if self._reporter is not None:
-            batch_size = self._reporter.record.trial.batch_size // self._share()
+        if (reporter := self.trial.reporter) is not None:
+            batch_size = reporter.record.trial.batch_size // self._share()
             on_every_rank(self._strategy, lambda: self._start_measuring(batch_size))
 
     def _start_measuring(self, batch_size: int) -> None:
@@ -244,14 +215,13 @@ class Fit:
 
     def saved_trial(self) -> SavedTrial | None:
         """The trial as it is now, for a checkpoint; None if there is none."""
-        if self.record is None:
+        if self.trial.record is None:
             return self._previous if self._continues else None
-        unsent = () if self._reporter is None else tuple(self._reporter.unsent)
-        return SavedTrial(self.record, self._meter.spent_by_now(), unsent)
+        return self.trial.saved(self._meter.spent_by_now())
 
     def resume(self, saved: SavedTrial) -> None:
         """Resume a checkpoint's trial, in place of one that `start` has started."""
-        record, started = self.record, self._reporter
+        record = self.trial.record
         if record is not None and saved.record.trial == record.trial:
             return  # Lightning's tuners restore what they have saved at their start
         away = self._away
@@ -259,19 +229,12 @@ class Fit:
         sizes.check_shares([batch_size], self._share())
         try:
             if not away:
-                received = on_rank_zero(
-                    self._strategy,
-                    lambda: resume_trial(self.client, self.job, saved, instead_of=started),
-                )
-                self._meter.resume_from(saved.spent)
-                self._open(saved.reopen(self.client, self.job, received))
-                rank_zero_info(f"zeus: resuming {saved} with batch size {batch_size}")
+                self.trial.resume(self.client, self.job, self._meter, saved)
         except ZeusServiceUnavailable:
             if self.strict or saved is self._previous:
                 raise
             away = True
-            self._stop_reporting()
-            self.record = None
+            self.trial.leave()
             self.shared.clear()
         if away:
             rank_zero_warn(
@@ -284,7 +247,7 @@ class Fit:
 
     def look_for_monitor(self) -> None:
         """Log a line if the sanity check has not logged the monitored metric."""
-        if self._reporter is not None:
+        if self.trial.reporter is not None:
             look_after_sanity_check(self.trainer, self.arguments.monitor)
 
     def report_validation(self, epoch: int) -> None:
@@ -297,30 +260,26 @@ class Fit:
 
         With `may_wait`, a metric that this fit has not logged is waited for until the epoch's end.
         """
-        reporter = self._reporter
-        if reporter is None:
+        if self.trial.reporter is None:
             return
         spent, limits_w = self._meter.spent(), self._meter.power_limits_w()
+        record, monitor = self.trial.reporter.record, self.arguments.monitor
         # ZeusPowerLimitCallback, by its attribute: its module imports that of ZeusBSOCallback
         callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
-        reporter.record.profiled |= any(getattr(each, "profiled", False) for each in callbacks)
-        is_first, monitor = reporter.record.report is None, self.arguments.monitor
+        record.profiled |= any(getattr(each, "profiled", False) for each in callbacks)
 
-        def send() -> Answer | None:
+        def send(reporter: TrialReporter) -> Answer | None:
             if may_wait and not self._has_reported and monitor not in self.trainer.callback_metrics:
                 return None
             metric = monitored(self.trainer, monitor, self.job.target_metric)
             return reporter.report(epoch, spent, metric, limits_w)
 
-        answer = on_rank_zero(self._strategy, send)
-        if answer is None:
+        if not self.trial.report(send):
             self.reports_after_epoch = True
             return
         self._has_reported = True
-        self._apply(answer, reporter.record)
-        if is_first:
-            warn_of_target(self._strategy, self.client, reporter.record)
-        metrics = reporter.record.metrics()
+        self.trainer.should_stop |= self.trial.should_stop
+        metrics = record.metrics()
         if metrics:
             metrics |= self._meter.apart(spent)
         # the step under which Lightning logs the metrics of this validation
@@ -328,38 +287,22 @@ class Fit:
         for logger in self.trainer.loggers if metrics else ():
             logger.log_metrics(metrics, step=step)
 
-    def _apply(self, answer: Answer, record: TrialRecord) -> None:
-        """Record an answer, and stop training if the trial has converged or failed."""
-        if answer.report is not None:
-            record.reported(answer.report)
-        if answer.outcome is None:
-            # also while the service is unavailable, which will decide later
-            self.trainer.should_stop |= answer.report is not None and record.target_reached
-        else:
-            self._stop_reporting()
-            record.outcome, record.reason = answer.outcome, answer.reason
-            self.trainer.should_stop |= answer.outcome in ("converged", *FAILED)
-            if answer.outcome in FAILED:
-                earlier = on_rank_zero(
-                    self._strategy, lambda: earlier_failures(self.client, record)
-                )
-                self.error = ZeusTrialFailed(record.failure(earlier))
-            log = rank_zero_warn if answer.outcome in ("interrupted", "lost") else rank_zero_info
-            log(f"zeus: {record.summary()}")
-        self._publish(record)
-
     def end(self) -> None:
         """End a trial that is still open when training ends."""
-        if (reporter := self._reporter) is None:
+        if (reporter := self.trial.reporter) is None:
             return
-        record = reporter.record
-        outcome, reason = outcome_at_train_end(self.trainer, record)
+        outcome, reason = outcome_at_train_end(self.trainer, reporter.record)
         if outcome == "errored":
-            self.error = ZeusConfigError(
+            self._mistake = ZeusConfigError(
                 f"{reason}, so {self.arguments.monitor!r} was never seen and nothing was learned; "
                 "let validation run, or monitor a metric of training with limit_val_batches=0"
             )
-        self._apply(on_rank_zero(self._strategy, lambda: reporter.end(outcome, reason)), record)
+        self.trial.end(outcome, reason)
+
+    @property
+    def error(self) -> ZeusConfigError | ZeusTrialFailed | None:
+        """What the callback raises as `fit` ends."""
+        return self.trial.failure or self._mistake
 
     @property
     def has_had_batches(self) -> bool:
@@ -374,7 +317,7 @@ class Fit:
         Raises:
             ZeusConfigError: There are none, or it is unknown how many: it may be the batch size.
         """
-        if (reporter := self._reporter) is None:
+        if (reporter := self.trial.reporter) is None:
             return
         size = reporter.record.trial.batch_size // self._share()
         found = gather(self._strategy, loader_checks.too_few_samples(self.trainer, size))
@@ -385,8 +328,8 @@ class Fit:
             + (few or f"there is no data, or less than a batch of {size}")
         )
         outcome: Outcome = "not_converged" if few else "errored"
-        answer = on_rank_zero(self._strategy, lambda: reporter.end(outcome, reason))
-        self._apply(answer, reporter.record)
+        self.trial.end(outcome, reason)
+        self.trainer.should_stop |= self.trial.should_stop
         if few is None:
             raise ZeusConfigError(reason)
 
@@ -395,9 +338,10 @@ class Fit:
 
         With the default batch size, that is an error of the program.
         """
-        if self.record is None or self.has_had_batches:
+        record = self.trial.record
+        if record is None or self.has_had_batches:
             return None
-        if self.record.trial.batch_size == self.job.default_batch_size:
+        if record.trial.batch_size == self.job.default_batch_size:
             return None
         with suppress(Exception):  # of the user's code: the error at hand must not be replaced
             return loader_checks.too_few_batches(self.trainer)
@@ -417,26 +361,12 @@ class Fit:
         Returns:
             The trial as it ended, for checkpoints that are saved after this; None if there is none.
         """
-        reporter, record = self._reporter, self.record
-        self._stop_reporting()
+        saved = None if self.trial.record is None else self.trial.saved(self.trial.record.spent)
         try:
-            if reporter is not None:
-                reporter.end_at_once(outcome, reason)
-                self._publish(reporter.record)
+            self.trial.close(outcome, reason)
         finally:
-            spent = None
             with suppress(Exception), closing(self._meter):
-                if record is not None and record.outcome in RESUMABLE:
-                    spent = self._meter.spent_at_end()
+                if saved is not None and saved.record.outcome in RESUMABLE:
+                    saved = replace(saved, spent=self._meter.spent_at_end())
                 self.injection.undo()
-        if record is None:
-            return None
-        unsent = () if reporter is None else tuple(reporter.unsent)
-        return SavedTrial(record, spent or record.spent, unsent)
-
-    def _publish(self, record: TrialRecord) -> None:
-        """Share the record with the process that started this one, and the run's launcher."""
-        if self.trainer.is_global_zero:
-            if hasattr(self._strategy.launcher, "_start_method"):  # of ddp_spawn and ddp_fork
-                self.shared.write(record)
-            write_outcome(record)
+        return saved
