@@ -165,11 +165,12 @@ class BSOClient:
             raise ZeusServiceUnavailable(
                 f"{self._place()} did not answer within {total_s:g} s"
             ) from None
-        except requests.exceptions.InvalidProxyURL:
-            raise ZeusConfigError(
-                "$http_proxy, $https_proxy or $all_proxy is no URL of a proxy"
-            ) from None
         except (requests.exceptions.InvalidURL, LocationValueError) as error:
+            if self._proxy():  # the error may have a part of the proxy's password
+                raise ZeusConfigError(
+                    "$http_proxy, $https_proxy or $all_proxy is no URL of a proxy; in a password, "
+                    "write / ? # @ as %2F %3F %23 %40"
+                ) from None
             raise ZeusConfigError(f"url is {self.url!r}: {error}") from None
         except requests.RequestException as error:
             raise ZeusServiceUnavailable(
@@ -187,10 +188,13 @@ class BSOClient:
 
     def _place(self) -> str:
         """The URL, with the proxy of the environment that requests to it go through."""
+        proxy = self._proxy()
+        return f"{self.url} through the proxy {without_user(proxy)}" if proxy else self.url
+
+    def _proxy(self) -> str | None:
         from requests.utils import get_environ_proxies, select_proxy
 
-        proxy = None if self._proxies else select_proxy(self.url, get_environ_proxies(self.url))
-        return f"{self.url} through the proxy {without_user(proxy)}" if proxy else self.url
+        return None if self._proxies else select_proxy(self.url, get_environ_proxies(self.url))
 
     @cached_property
     def _session(self) -> requests.Session:

@@ -345,13 +345,14 @@ def test_certificates_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPat
         BSOClient("https://zeus.example").register_job(job())
 
 
-def test_a_proxy_without_an_address_is_not_taken_for_the_services(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("proxy", ["user:secret@127.0.0.1:1", "http://user:sec/ret@127.0.0.1:1"])
+def test_a_proxys_mistaken_address_is_not_taken_for_the_services(
+    proxy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("http_proxy", "user:secret@127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", proxy)
     with pytest.raises(ZeusConfigError, match=r"\$http_proxy") as error:
         BSOClient("http://zeus.example").register_job(job())
-    assert "secret" not in str(error.value)
+    assert "sec" not in str(error.value)
 
 
 def profile(batch_size: int, **fields: Any) -> PowerProfile:

@@ -46,7 +46,7 @@ def _out_of_steps(trainer: Trainer) -> bool:
 
 def outcome_of(exception: BaseException) -> Outcome:
     """The outcome of a trial whose run an exception ended."""
-    if isinstance(exception, KeyboardInterrupt | SystemExit):  # SIGTERM is a SystemExit
+    if not isinstance(exception, Exception):  # Ctrl-C; SIGTERM, a SystemExit; a cancelled task
         return "interrupted"
     if isinstance(exception, torch.OutOfMemoryError):
         return "out_of_memory"

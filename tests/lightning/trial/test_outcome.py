@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 
@@ -50,6 +51,13 @@ def test_an_error_in_a_started_process_has_its_own_outcome(
         torch.multiprocessing.start_processes(fails, (error,), nprocs=1, start_method="fork")
     assert outcome_of(raised.value) == outcome
     assert text in reason_of(raised.value)
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), SystemExit(143), asyncio.CancelledError(), GeneratorExit()]
+)
+def test_what_ends_a_run_from_outside_is_no_error_of_it(error: BaseException) -> None:
+    assert outcome_of(error) == "interrupted"
 
 
 @pytest.mark.parametrize(
