@@ -141,7 +141,8 @@ def main() -> None:
 def run_job(runs: int, default_runs: int, folder: Path, console: Console) -> None:
     """Start the service, run the job's recurrences, and print the table."""
     folder.mkdir(parents=True, exist_ok=True)
-    os.environ.pop("ZEUS_BSO_TOKEN", None)  # of another service: this one listens on loopback
+    for name in [each for each in os.environ if each.startswith("ZEUS_BSO_")]:
+        del os.environ[name]  # of another service: this one listens on loopback, without a token
     database = f"sqlite:///{folder.absolute() / 'quickstart.sqlite3'}"
     with OwnService(database, folder / "service.log") as service:
         url = service.url

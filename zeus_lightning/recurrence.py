@@ -6,6 +6,7 @@ import os
 import traceback
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
@@ -154,7 +155,7 @@ class Recurrence:
         self._trial = OpenTrial(self._ranks)
         self._entered = ExitStack()
         self._reports = 0
-        self.batch_size = default_batch_size
+        self.batch_size = index(default_batch_size)  # numpy's integers are none to a DataLoader
         """The batch size of all ranks together; until the block is entered, the default."""
         self.job: JobSpec | None = None
         """The job as it is registered; None until the block is entered."""

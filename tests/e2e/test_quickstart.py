@@ -35,7 +35,8 @@ def command(folder: Path, runs: int) -> list[str]:
 
 def quickstart(folder: Path, runs: int) -> str:
     """Run the example to its end; what it prints."""
-    env = {**os.environ, "COLUMNS": "120"}
+    of_another_service = {"ZEUS_BSO_TOKEN": "t" * 32, "ZEUS_BSO_READ_TOKEN": "r" * 32}
+    env = {**os.environ, **of_another_service, "COLUMNS": "120"}
     result = subprocess.run(
         command(folder, runs),
         env=env,

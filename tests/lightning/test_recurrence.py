@@ -16,6 +16,7 @@ import torch
 from lightning.fabric import Fabric
 from programs import StepMeter, new_job, outcomes, trials
 from service_process import ServiceProcess, free_port
+from torch.utils.data import DataLoader
 from waiting import LIMIT_S
 
 from zeus_lightning import (
@@ -232,7 +233,7 @@ def test_without_the_service_it_raises_or_trains_without_a_trial() -> None:
     arguments: dict[str, Any] = {
         "target_metric": 0.9,
         "batch_sizes": [8, 16],
-        "default_batch_size": 16,
+        "default_batch_size": np.int64(16),
         "max_epochs": 4,
         "job_id": "a",
         "meter": StepMeter(),
@@ -245,6 +246,7 @@ def test_without_the_service_it_raises_or_trains_without_a_trial() -> None:
         run.__enter__()
     assert train(run, 0.1, 0.99) == 2
     assert run.state_dict() == {}
+    DataLoader([1.0], batch_size=run.local_batch_size)
     run.__exit__(None, None, None)
     assert (run.trial, run.outcome, run.cost) == (None, None, None)
 

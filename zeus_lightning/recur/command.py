@@ -55,7 +55,7 @@ class _Cron(click.ParamType[Schedule]):
         try:
             return cron(value)
         except ValueError as error:
-            self.fail(f"{value!r} is no cron expression: {error}", param, ctx)
+            self.fail(f"{value!r} is no cron expression, or names no time: {error}", param, ctx)
 
 
 class _Variable(click.ParamType[tuple[str, str]]):
