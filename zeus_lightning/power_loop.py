@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import ExitStack
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import torch
@@ -14,6 +15,7 @@ from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.power.fit import PowerFit, open_fit
 from zeus_lightning.power.options import PowerArguments, PowerResult, read_arguments
 from zeus_lightning.power.profile import PowerProfile
+from zeus_lightning.program.batch_size import is_size
 from zeus_lightning.ranks.torch_ranks import TorchRanks
 from zeus_lightning.sigterm import exit_on_sigterm
 
@@ -70,8 +72,11 @@ class PowerLimit:
             raise ZeusConfigError(
                 "no batch size given; pass batch_size=..., that of all ranks together, or run=..."
             )
+        if batch_size is not None and not is_size(batch_size):
+            raise ZeusConfigError(f"batch_size is {batch_size!r}; it must be a positive integer")
+        size = None if batch_size is None else index(batch_size)  # it may be one of numpy's
         ranks = TorchRanks(fabric.device if fabric is not None else torch.device(device))
-        self._loop = _OwnLoop(ranks, run, batch_size, steps, fabric)
+        self._loop = _OwnLoop(ranks, run, size, steps, fabric)
         self._options = read_arguments(options)
         self._state = state or {}
         self._is_paused = False
@@ -95,6 +100,9 @@ class PowerLimit:
         return self._result.limit_w
 
     def __enter__(self) -> Self:
+        if self._fit is not None:
+            raise ZeusConfigError("this PowerLimit is entered already; make another one")
+        self._loop.ranks.check_set_up()
         run = self._loop.recurring
         if run is not None and run.job is None:
             raise ZeusConfigError(

@@ -22,7 +22,7 @@ from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program.job import JobArguments
 from zeus_lightning.program.printed_number import as_printed
 from zeus_lightning.program.target import contradiction
-from zeus_lightning.ranks.distributed import is_watched, on_every_rank
+from zeus_lightning.ranks.distributed import gather, is_watched, on_every_rank
 from zeus_lightning.ranks.run_meter import RunMeter
 from zeus_lightning.ranks.torch_ranks import TorchRanks
 from zeus_lightning.sigterm import exit_on_sigterm
@@ -68,7 +68,7 @@ class Recurrence:
         fabric: Fabric, after `launch()`; its device is this rank's.
         device: Without Fabric, the device on which this rank trains. Default: the CPU.
         state: `state_dict()` of an earlier run's checkpoint: its trial is resumed, with the energy
-            and time that it had spent. If it had none, a trial is started.
+            and time that it had spent. If it had none, a trial is started. Rank zero's counts.
         meter: As for `ZeusBSOCallback`, as are the others: `pue`, `allow_mixed_devices`,
             `eta_knob`, `beta_knob`, `num_pruning_rounds`, `window_size`, `policy`, `seed`, `token`,
             `strict`.
@@ -149,10 +149,10 @@ class Recurrence:
         self._meter_choice, self._pue = meter, pue
         self._allow_mixed = allow_mixed_devices
         self._saved = SavedTrial.from_json(state) if state else None
-        ranks = TorchRanks(fabric.device if fabric is not None else torch.device(device))
-        self._ranks = cast("Strategy", ranks)  # the part of one that is used
+        self._ranks = TorchRanks(fabric.device if fabric is not None else torch.device(device))
+        self._strategy = cast("Strategy", self._ranks)  # it has the part of one that is used
         self._share = 1
-        self._trial = OpenTrial(self._ranks)
+        self._trial = OpenTrial(self._strategy)
         self._entered = ExitStack()
         self._reports = 0
         self.batch_size = index(default_batch_size)  # numpy's integers are none to a DataLoader
@@ -185,16 +185,17 @@ class Recurrence:
     def __enter__(self) -> Self:
         if self.job is not None:
             raise ZeusConfigError("this Recurrence has been entered before; make a new one per run")
-        self._share = self._ranks.world_size  # type: ignore[attr-defined]
+        self._ranks.check_set_up()
+        self._share = self._ranks.world_size
         self._meter = RunMeter(
-            self._meter_choice, self._ranks, self._pue, allow_mixed=self._allow_mixed
+            self._meter_choice, self._strategy, self._pue, allow_mixed=self._allow_mixed
         )
         rank_zero_info(f"zeus: {self._meter.scope()}")
         try:
             if self._share == 1:
                 self._entered.enter_context(exit_on_sigterm())
             self._start()
-            on_every_rank(self._ranks, self._meter.begin)
+            on_every_rank(self._strategy, self._meter.begin)
         except BaseException as error:
             self._end_at_once(error)
             self.job = None
@@ -213,6 +214,7 @@ class Recurrence:
         self._reports = self._reports + 1 if epoch is None else int(epoch)
         epochs = self._reports
         if self._trial.reporter is not None:
+            self._check_ranks("reports")
             spent = self._meter.spent()
             self._trial.report(
                 lambda reporter: reporter.report(
@@ -250,10 +252,12 @@ class Recurrence:
 
     def _start(self) -> None:
         """Start a trial or resume one; without the service, unless `strict`, train without."""
-        arguments, saved = self._arguments, self._saved
-        self.client = client = on_every_rank(self._ranks, lambda: connect(self._url, self._token))
+        arguments, saved = self._arguments, self._ranks.broadcast(self._saved)
+        self.client = client = on_every_rank(
+            self._strategy, lambda: connect(self._url, self._token)
+        )
         self.job = job = on_every_rank(
-            self._ranks,
+            self._strategy,
             lambda: arguments.spec(
                 "",
                 cast("int", arguments.default_batch_size),
@@ -278,8 +282,30 @@ class Recurrence:
                 f"zeus: {error.message}; training without it on batch size {self.batch_size}"
             )
 
+    def _check_ranks(self, step: str) -> None:
+        """Raise a `ZeusConfigError` on all ranks unless they are as many as they were, and in step.
+
+        Args:
+            step: What this rank does now, in a word or two.
+        """
+        if self._ranks.world_size != self._share:
+            raise ZeusConfigError(
+                f"the number of ranks is {self._ranks.world_size} now, and was {self._share} as "
+                "the block was entered; enter it after init_process_group(), and leave it before "
+                "destroy_process_group()"
+            )
+        steps = gather(self._strategy, step)
+        if len(set(steps)) > 1:
+            each = ", ".join(f"rank {rank} {what}" for rank, what in enumerate(steps))
+            raise ZeusConfigError(
+                f"the ranks are out of step: {each}; all of them report, and all leave the block "
+                "together: let them stop for a reason that all know, such as report(...).stop"
+            )
+
     def _end(self) -> None:
         """End a trial that is still open as the block is left."""
+        if self._trial.reporter is not None and self._ranks.world_size == self._share:
+            self._check_ranks("leaves the block")
         record = self._trial.record
         if record is not None and record.report is None:
             self._trial.end("errored", "the loop ended without a report")

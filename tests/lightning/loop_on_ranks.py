@@ -76,9 +76,19 @@ def resumes(url: str, job_id: str) -> Recurrence:
             raise KeyboardInterrupt
     except KeyboardInterrupt:
         fabric.barrier()  # or one rank resumes a trial that the other is still ending
-    run = recurrence(url, job_id, state=state)
+    # as a checkpoint is on the first node's disk only
+    run = recurrence(url, job_id, state=state if fabric.is_global_zero else None)
     loop(run, 0.95)
     return run
+
+
+def leaves_early(run: Recurrence) -> None:
+    """Rank 1 stops by its own metric, while rank 0 reports again."""
+    with run:
+        for count in range(1, 5):
+            run.report(0.1)
+            if fabric.global_rank == 1 and count == 2:
+                break
 
 
 def runs_out_of_memory_on_one(url: str, job_id: str) -> None:
@@ -173,6 +183,8 @@ def scenario(name: str, url: str) -> dict[str, Any]:
                 loop(run, 0.5)
             case "exits":
                 exits(recurrence(url, name, on_failure="exit"))
+            case "early":
+                leaves_early(run)
             case "resumes":
                 run = resumes(url, name)
             case "odd":

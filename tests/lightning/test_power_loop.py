@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pynvml
 import pytest
 import torch
@@ -81,6 +82,30 @@ def test_every_limit_is_measured_as_in_a_trainer_and_the_best_one_set(
 def test_a_batch_without_a_with_is_an_error(gpu: FakeGpu) -> None:
     with pytest.raises(ZeusConfigError, match="with PowerLimit"):
         PowerLimit(batch_size=8).step()
+
+
+def test_a_batch_size_of_numpy_is_stored_as_an_integer(
+    gpu: FakeGpu, gpu_meter: DriversClock
+) -> None:
+    power = PowerLimit(**(SHORT | {"batch_size": np.int64(8)}), step_w=100, meter=gpu_meter)
+    train(power, gpu)
+    assert power.profile is not None
+    assert power.profile.batch_size == 8
+    assert json.dumps(power.state_dict())
+
+
+def test_entered_within_itself_it_is_an_error_and_goes_on(
+    gpu: FakeGpu, gpu_meter: DriversClock
+) -> None:
+    power = PowerLimit(**SHORT, step_w=100, meter=gpu_meter)
+
+    def enter_again(_: int) -> None:
+        with pytest.raises(ZeusConfigError, match="entered already"), power:
+            pass
+
+    train(power, gpu, then=enter_again)
+    assert power.limit_w is not None
+    assert_restored(gpu)
 
 
 def test_what_comes_after_a_pause_is_in_no_measurement(
@@ -212,6 +237,9 @@ def test_what_fails_as_the_block_is_entered_leaves_nothing_behind(
 ) -> None:
     with pytest.raises(ZeusConfigError, match="no batch size given"):
         PowerLimit(meter=gpu_meter)
+    for size in (0, 8.5, "8", True):
+        with pytest.raises(ZeusConfigError, match=f"batch_size is {size!r}"):
+            PowerLimit(batch_size=size)  # type: ignore[arg-type]
     with pytest.raises(ZeusConfigError, match="selector is 'cheapest'"):
         PowerLimit(batch_size=8, selector="cheapest")
     with pytest.raises(TypeError, match="PowerLimit has no argument 'profile_step'"):

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch.utils.data import DataLoader
 from waiting import LIMIT_S
 
 from zeus_lightning import (
+    PowerLimit,
     Recurrence,
     ZeusConfigError,
     ZeusMeterError,
@@ -375,6 +377,54 @@ def test_on_two_ranks_rank_zero_speaks_and_both_stop(
     first, second = trials(service.url, job)
     assert first["outcome"] == second["outcome"] == "converged"
     assert first["energy_j"] == pytest.approx(2 * 12)
+
+
+def test_a_rank_whose_process_group_is_not_set_up_is_no_run_of_its_own(
+    service: ServiceProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    job = new_job()
+    for block in (recurrence(service, job), PowerLimit(batch_size=8)):
+        with pytest.raises(ZeusConfigError, match=r"rank 1 of 2 .*, but torch.distributed"), block:
+            pass
+
+
+def with_another_group(rank: int, folder: Path, url: str, job: str) -> None:
+    """Set the process group up within a block, then end it within the next one."""
+    arguments: dict[str, Any] = {
+        "target_metric": 0.9,
+        "batch_sizes": [8, 16],
+        "default_batch_size": 16,
+        "max_epochs": 4,
+        "meter": StepMeter(),
+    }
+
+    def set_up() -> None:
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=2
+        )
+
+    def report_after(change: Callable[[], None], job_id: str) -> None:
+        with Recurrence(url, job_id=job_id, **arguments) as run:
+            change()
+            run.report(0.95)
+
+    with pytest.raises(ZeusConfigError, match="is 2 now, and was 1 as"):
+        report_after(set_up, f"{job}-{rank}")
+    with pytest.raises(ZeusConfigError, match="is 1 now, and was 2 as"):
+        report_after(torch.distributed.destroy_process_group, job)
+
+
+def test_a_process_group_that_comes_or_goes_within_the_block_is_an_error(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    job = new_job()
+    torch.multiprocessing.start_processes(
+        with_another_group, (tmp_path, service.url, job), nprocs=2, start_method="forkserver"
+    )
+    for each in (job, f"{job}-0", f"{job}-1"):
+        assert outcomes(service.url, each) == ["withdrawn"]
 
 
 def test_fabrics_device_is_that_of_the_run(service: ServiceProcess) -> None:

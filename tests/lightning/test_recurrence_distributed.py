@@ -17,7 +17,17 @@ from service_process import ServiceProcess, free_port
 from waiting import wait_until
 
 SCRIPT = Path(__file__).with_name("loop_on_ranks.py")
-SCENARIOS = ("converges", "misses", "diverges", "resumes", "odd", "percent", "power", "observes")
+SCENARIOS = (
+    "converges",
+    "misses",
+    "diverges",
+    "resumes",
+    "early",
+    "odd",
+    "percent",
+    "power",
+    "observes",
+)
 Ranks = list[dict[str, Any]]
 
 
@@ -67,7 +77,14 @@ def test_a_failed_batch_size_raises_on_both_or_on_neither(run: Run) -> None:
         assert (rank["outcome"], rank["reports"], rank["error"]) == ("diverged", 1, None)
 
 
-def test_a_checkpoints_trial_is_resumed_on_both(run: Run) -> None:
+def test_a_rank_that_leaves_before_the_other_is_an_error_on_both(run: Run) -> None:
+    for rank in run.seen("early"):
+        assert rank["error"][0] == "ZeusConfigError"
+        assert "out of step: rank 0 reports, rank 1 leaves the block" in rank["error"][1]
+    assert outcomes(run.url, "early") == ["withdrawn"]
+
+
+def test_a_checkpoints_trial_is_resumed_on_both_if_only_rank_zero_has_it(run: Run) -> None:
     (trial,) = trials(run.url, "resumes")
     assert trial["outcome"] == "converged"
     assert trial["epoch"] == 2

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 
+from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.ranks.at_exit import leave_at_exit
 
 
@@ -22,6 +24,17 @@ class TorchRanks:
     def __init__(self, device: torch.device) -> None:
         self.root_device = device
         leave_at_exit()
+
+    def check_set_up(self) -> None:
+        """Raise a `ZeusConfigError` if torchrun or another launcher has more ranks than torch."""
+        ranks = os.environ.get("WORLD_SIZE", "")
+        if "RANK" in os.environ and ranks.isdecimal() and int(ranks) > 1 and not _is_set_up():
+            raise ZeusConfigError(
+                f"this process is rank {os.environ['RANK']} of {ranks} ($RANK, $WORLD_SIZE), but "
+                "torch.distributed is not set up, so each rank would be a run of its own; enter "
+                "the block after init_process_group(), Fabric's launch() or accelerate's "
+                "PartialState(), and leave it before destroy_process_group()"
+            )
 
     @property
     def world_size(self) -> int:
