@@ -38,8 +38,11 @@ from zeus_service.store.transactions import ATTEMPTS, Raced, after_commit, use_c
 logger = logging.getLogger(__name__)
 
 _HARDWARE = {"max_power_w", "num_devices", "device_model", "meter"}
+_OTHER_ARGUMENTS = (
+    ". Pass what it is there, to keep what the job has learned, or use another job_id."
+)
 _OTHER_HARDWARE = (
-    " Costs on different hardware, or by different meters, cannot be compared: a job belongs to one"
+    ". Use another job_id. Costs on different hardware, or by different meters, cannot be compared: a job belongs to one"
     " kind of machine, its number of GPUs or CPU cores included."
 )
 
@@ -80,8 +83,7 @@ def register_job(connection: Connection, given: JobSpec) -> tuple[messages.Job, 
                 f"{name} is {values['known']!r} there and {values['given']!r} here"
                 for name, values in differences.items()
             )
-            + ". Use another job_id, or delete the job first."
-            + (_OTHER_HARDWARE if _HARDWARE & differences.keys() else ""),
+            + (_OTHER_HARDWARE if _HARDWARE & differences.keys() else _OTHER_ARGUMENTS),
             differences=differences,
         )
     return _with_beliefs(connection, known), False
