@@ -8,6 +8,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -342,11 +343,16 @@ def test_from_the_second_failure_on_the_error_shows_the_best_metric_so_far(
     assert "the best metric that one ended with is 0.5" in texts[1]
 
 
-def on_one_rank(rank: int, folder: Path, url: str, job: str) -> None:
-    """Train on both ranks with bare torch.distributed, then with Fabric over it."""
+def set_up(rank: int, folder: Path) -> None:
+    """Set up the process group of two ranks."""
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=2
     )
+
+
+def on_one_rank(rank: int, folder: Path, url: str, job: str) -> None:
+    """Train on both ranks with bare torch.distributed, then with Fabric over it."""
+    set_up(rank, folder)
     arguments: dict[str, Any] = {
         "job_id": job,
         "target_metric": 0.9,
@@ -400,18 +406,13 @@ def with_another_group(rank: int, folder: Path, url: str, job: str) -> None:
         "meter": StepMeter(),
     }
 
-    def set_up() -> None:
-        torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=2
-        )
-
     def report_after(change: Callable[[], None], job_id: str) -> None:
         with Recurrence(url, job_id=job_id, **arguments) as run:
             change()
             run.report(0.95)
 
     with pytest.raises(ZeusConfigError, match="is 2 now, and was 1 as"):
-        report_after(set_up, f"{job}-{rank}")
+        report_after(partial(set_up, rank, folder), f"{job}-{rank}")
     with pytest.raises(ZeusConfigError, match="is 1 now, and was 2 as"):
         report_after(torch.distributed.destroy_process_group, job)
 
