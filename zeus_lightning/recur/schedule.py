@@ -1,9 +1,8 @@
 """When recurrences begin: at once, at an interval, or by a cron expression."""
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime, timedelta, tzinfo
 
-import dateutil.tz
 from croniter import croniter
 
 Schedule = Callable[[float | None, float], float]
@@ -32,9 +31,7 @@ def cron(expression: str) -> Schedule:
     croniter(expression).get_next()  # an error for February 30
 
     def next_s(last_s: float | None, started_s: float) -> float:
-        # `astimezone()` would give a fixed offset, which is wrong after a change to summer time
-        zone = dateutil.tz.tzlocal()
-        after = datetime.fromtimestamp(started_s if last_s is None else last_s, tz=zone)
+        after = datetime.fromtimestamp(started_s if last_s is None else last_s, tz=_LocalTime())
         times = croniter(expression, after)
         due: datetime = times.get_next(datetime)
         while due.fold and not hourly:
@@ -42,3 +39,25 @@ def cron(expression: str) -> Schedule:
         return due.timestamp()
 
     return next_s
+
+
+class _LocalTime(tzinfo):
+    """Local time by the C library's rules, which a naive `datetime` has at any date.
+
+    `dateutil.tz.tzlocal()` is wrong where winter, not summer, has the flag of daylight saving time,
+    as in Dublin; `dateutil.tz.gettz()` is wrong for `TZ=UTC+3`, and for an empty `TZ`.
+    """
+
+    def utcoffset(self, dt: datetime | None) -> timedelta | None:
+        """Return the offset at a local time, with regard to its `fold`."""
+        return None if dt is None else dt.replace(tzinfo=None).astimezone().utcoffset()
+
+    def fromutc(self, dt: datetime) -> datetime:
+        """Convert from UTC."""
+        return datetime.fromtimestamp(dt.replace(tzinfo=UTC).timestamp()).replace(tzinfo=self)
+
+    def dst(self, _: datetime | None) -> None:
+        """Return None: not needed."""
+
+    def tzname(self, _: datetime | None) -> None:
+        """Return None: not needed."""
