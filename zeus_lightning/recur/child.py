@@ -62,11 +62,7 @@ class Child:
     @classmethod
     def adopt(cls, pid: int, created: float, timeout_s: float | None) -> Child:
         """Take over the process of a driver that has died; its exit status is not to be had."""
-        with suppress(psutil.NoSuchProcess):
-            process = psutil.Process(pid)
-            if _created(process) == created:
-                return cls(process, timeout_s)
-        return cls(None)
+        return cls(find_process(pid, created), timeout_s)
 
     @property
     def identity(self) -> tuple[int, float]:
@@ -132,6 +128,15 @@ class Child:
         assert self._process is not None
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def find_process(pid: int, created: float) -> psutil.Process | None:
+    """Return the process of a `Child.identity`; None if it has ended."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        if _created(process) == created and _is_alive(process):
+            return process
+    return None
 
 
 def _created(process: psutil.Process) -> float:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from zeus_lightning.errors import ZeusConfigError, ZeusError
+from zeus_lightning.recur.child import find_process
 
 _FILE = "ledger.jsonl"
 
@@ -21,6 +22,10 @@ class Ledger:
     Args:
         folder: Holds `run-0001`, `run-0002` and so on.
         resume: Whether to continue the last one, or else begin a new one.
+
+    Raises:
+        ZeusConfigError: There is no run to continue, or processes of the last one still train and
+            are not to be continued.
     """
 
     def __init__(self, folder: Path, *, resume: bool) -> None:
@@ -33,14 +38,13 @@ class Ledger:
         number = 1 + int(runs[-1].name.removeprefix("run-")) if runs else 1
         self.folder = begun[-1] if resume else folder / f"run-{number:04}"
         self._path = self.folder / _FILE
-        self.events = self._read() if resume else []
-
-    def _read(self) -> list[dict[str, Any]]:
-        text = self._path.read_text()
-        whole, _, rest = text.rpartition("\n")
-        if rest:  # the driver was killed as it wrote this line
-            self._path.write_text(whole + "\n" * bool(whole))
-        return [json.loads(line) for line in whole.splitlines()]
+        events = _read(begun[-1] / _FILE) if begun else []
+        if not resume and (living := _living(events)):
+            raise ZeusConfigError(
+                f"runs of an earlier driver still train, as process {', '.join(map(str, living))}; "
+                "pass --resume to take them over, or end them first"
+            )
+        self.events = events if resume else []
 
     def append(self, **event: Any) -> None:
         """Append an event; it is on disk when this returns. The first one makes the folder."""
@@ -49,6 +53,26 @@ class Ledger:
             file.write(json.dumps(event) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    text = path.read_text()
+    whole, _, rest = text.rpartition("\n")
+    if rest:  # the driver was killed as it wrote this line
+        path.write_text(whole + "\n" * bool(whole))
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def _living(events: Sequence[dict[str, Any]]) -> list[int]:
+    """The ids of processes that have started, and not ended since."""
+    ended = [each["try"] for each in events if each["event"] == "ended"]
+    return [
+        each["pid"]
+        for each in events
+        if each["event"] == "started"
+        and each["try"] not in ended
+        and find_process(each["pid"], each["created"])
+    ]
 
 
 @contextmanager

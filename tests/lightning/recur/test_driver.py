@@ -199,6 +199,27 @@ def test_a_driver_that_was_killed_takes_its_run_over_when_it_is_resumed(
     assert outcomes(service.url, job) == ["converged"] * 2
 
 
+def test_a_new_run_does_not_begin_while_one_that_a_killed_driver_has_left_still_trains(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    job = new_job()
+    command = ("--recurrences=1", *run(job, "wait"))
+    with driver(tmp_path, service.url, *command) as killed:
+        killed.kill()
+        killed.wait()
+        (pid,) = [event["pid"] for event in ledger(tmp_path) if event["event"] == "started"]
+        result = recur(tmp_path, service.url, *run(job, "converge"))
+        assert result.exit_code == 1
+        assert f"still train, as process {pid}; pass --resume to take them over" in result.output
+        assert psutil.pid_exists(pid)
+        (tmp_path / "go").touch()
+        wait_until(lambda: child.find_process(pid, ledger(tmp_path)[-1]["created"]) is None)
+    result = recur(tmp_path, service.url, "--recurrences=1", *run(job, "converge"))
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "recur" / "run-0002").exists()
+    assert outcomes(service.url, job) == ["converged"] * 2
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_in_order_and_resume_goes_on(
     service: ServiceProcess, tmp_path: Path, number: signal.Signals

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from zeus_lightning import ZeusConfigError, ZeusError
+from zeus_lightning.recur.child import Child
 from zeus_lightning.recur.ledger import Ledger, only_driver
 
 
@@ -30,6 +33,20 @@ def test_a_start_that_recorded_nothing_is_not_resumed(tmp_path: Path) -> None:
     resumed = Ledger(tmp_path, resume=True)
     assert (resumed.folder.name, resumed.events) == ("run-0001", [{"event": "one"}])
     assert Ledger(tmp_path, resume=False).folder.name == "run-0003"
+
+
+@pytest.mark.parametrize(
+    ("then", "age"), [([{"event": "ended", "try": 1}], 0), ([], 1)], ids=["ended", "another"]
+)
+def test_a_new_run_begins_beside_processes_that_are_none_of_the_last_ones_runs(
+    tmp_path: Path, then: list[dict[str, Any]], age: int
+) -> None:
+    pid, created = Child(psutil.Process()).identity
+    events = [{"event": "started", "try": 1, "pid": pid, "created": created - age}, *then]
+    ledger = Ledger(tmp_path, resume=False)
+    for event in events:
+        ledger.append(**event)
+    assert Ledger(tmp_path, resume=False).folder.name == "run-0002"
 
 
 def test_there_must_be_something_to_resume(tmp_path: Path) -> None:
