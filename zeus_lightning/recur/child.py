@@ -22,7 +22,7 @@ class Child:
 
     Args:
         process: The process; `launch` starts one.
-        timeout_s: Seconds after which it is ended; None: never.
+        timeout_s: Seconds from now after which it is ended; None: never.
     """
 
     def __init__(self, process: psutil.Process | None, timeout_s: float | None = None) -> None:

@@ -107,7 +107,10 @@ class Driver:
             if event["event"] == "started":
                 self.progress.started(each)
                 self._last_s = event["at_s"] if each.attempt == 1 else self._last_s
-                children[each] = Child.adopt(event["pid"], event["created"], self.timeout_s)
+                left_s = self.timeout_s
+                if left_s is not None:
+                    left_s -= max(0.0, time.time() - event["at_s"])  # clocks may be set back
+                children[each] = Child.adopt(event["pid"], event["created"], left_s)
             else:
                 run = read_outcome(self._outcome_file(each))
                 self.progress.ended(each, Ending(**event["ending"], run=run))

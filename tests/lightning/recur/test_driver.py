@@ -220,6 +220,25 @@ def test_a_new_run_does_not_begin_while_one_that_a_killed_driver_has_left_still_
     assert outcomes(service.url, job) == ["converged"] * 2
 
 
+@pytest.mark.parametrize(
+    ("earlier_s", "timeout"), [(3600, "1h"), (-3600, "1s")], ids=["an hour ago", "clock set back"]
+)
+def test_the_time_that_a_run_has_taken_counts_when_it_is_taken_over(
+    service: ServiceProcess, tmp_path: Path, earlier_s: float, timeout: str
+) -> None:
+    command = run(new_job(), "wait")
+    with driver(tmp_path, service.url, *command) as killed:
+        killed.kill()
+        killed.wait()
+        events = ledger(tmp_path)
+        events[-1]["at_s"] -= earlier_s
+        lines = [json.dumps(event) + "\n" for event in events]
+        tmp_path.joinpath("recur", "run-0001", "ledger.jsonl").write_text("".join(lines))
+        with driver(tmp_path, service.url, "--resume", f"--timeout={timeout}", *command):
+            wait_until(lambda: ledger(tmp_path)[-1]["event"] == "ended")
+    assert ledger(tmp_path)[-1]["ending"]["cut_short"] == "timeout"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_in_order_and_resume_goes_on(
     service: ServiceProcess, tmp_path: Path, number: signal.Signals
