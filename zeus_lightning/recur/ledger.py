@@ -47,20 +47,32 @@ class Ledger:
         self.events = events if resume else []
 
     def append(self, **event: Any) -> None:
-        """Append an event; it is on disk when this returns. The first one makes the folder."""
-        self.folder.mkdir(exist_ok=True)
-        with self._path.open("a") as file:
-            file.write(json.dumps(event) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        """Append an event; it is on disk when this returns. The first one makes the folder.
+
+        Raises:
+            OSError: The folder or the file cannot be made; there is nothing to resume.
+            ZeusError: The file cannot be written, such as on a full disk.
+        """
+        try:
+            self.folder.mkdir(exist_ok=True)
+            with self._path.open("a") as file:
+                file.write(json.dumps(event) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            raise ZeusError(
+                f"{self._path} cannot be written: {error.strerror}; once its disk has space, the "
+                "same command with --resume goes on"
+            ) from error
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    text = path.read_text()
-    whole, _, rest = text.rpartition("\n")
+    *whole, rest = path.read_bytes().split(b"\n")
     if rest:  # the driver was killed as it wrote this line
-        path.write_text(whole + "\n" * bool(whole))
-    return [json.loads(line) for line in whole.splitlines()]
+        os.truncate(path, sum(len(line) + 1 for line in whole))  # needs no space on a full disk
+    return [json.loads(line) for line in whole]
 
 
 def _living(events: Sequence[dict[str, Any]]) -> list[int]:

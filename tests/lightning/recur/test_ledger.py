@@ -7,6 +7,7 @@ from typing import Any
 
 import psutil
 import pytest
+from full_disk import full_disk
 
 from zeus_lightning import ZeusConfigError, ZeusError
 from zeus_lightning.recur.child import Child
@@ -24,6 +25,33 @@ def test_a_resumed_run_has_the_events_of_the_last_one_but_for_a_torn_line(tmp_pa
     resumed.append(event="three")
     events = [{"event": "one"}, {"event": "three"}]
     assert Ledger(tmp_path, resume=True).events == events
+
+
+def test_a_torn_line_on_a_full_disk_costs_no_other_line(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, resume=False)
+    ledger.append(event="one")
+    with (ledger.folder / "ledger.jsonl").open("a") as file:
+        file.write('{"event": "tw')
+    with full_disk():
+        assert Ledger(tmp_path, resume=True).events == [{"event": "one"}]
+    assert Ledger(tmp_path, resume=True).events == [{"event": "one"}]
+
+
+def test_an_event_that_a_full_disk_does_not_take_is_an_error_that_names_the_ledger(
+    tmp_path: Path,
+) -> None:
+    ledger = Ledger(tmp_path, resume=False)
+    ledger.append(event="one")
+    message = r"run-0001/ledger\.jsonl cannot be written: File too large; .* --resume goes on"
+    with full_disk(), pytest.raises(ZeusError, match=message):
+        ledger.append(event="two")
+    assert Ledger(tmp_path, resume=True).events == [{"event": "one"}]
+
+
+def test_a_run_whose_folder_cannot_be_made_is_not_to_be_resumed(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "missing", resume=False)
+    with pytest.raises(FileNotFoundError, match="missing/run-0001"):
+        ledger.append(event="one")
 
 
 def test_a_start_that_recorded_nothing_is_not_resumed(tmp_path: Path) -> None:
