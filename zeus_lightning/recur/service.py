@@ -74,6 +74,7 @@ class OwnService(Service):
         super().__init__(f"http://{self._bind}")
         self._database_url = database_url
         self._log = log
+        self._log_start = 0  # where this service's output begins
         self._process: subprocess.Popen[bytes] | None = None
         self._has_answered = False  # since its start
 
@@ -109,14 +110,21 @@ class OwnService(Service):
         while not super().answers():
             assert self._process is not None
             if self._process.poll() is not None or time.monotonic() > deadline_s:
-                lines = self._log.read_text(errors="replace").splitlines()[-5:]
-                raise ZeusError("the service did not start:\n" + "\n".join(lines))
+                raise ZeusError(f"the service did not start, and {self._log_end()}")
             time.sleep(0.05)
         self._has_answered = True
+
+    def _log_end(self) -> str:
+        """The last lines of the log, since the service was started."""
+        text = self._log.read_bytes()[self._log_start :].decode(errors="replace")
+        if not text:
+            return f"wrote nothing to {self._log}; its disk may be full"
+        return f"{self._log} ends:\n" + "\n".join(text.splitlines()[-5:])
 
     def _start(self) -> None:
         self._has_answered = False
         with self._log.open("ab") as log, signals_deferred():
+            self._log_start = log.tell()
             self._process = subprocess.Popen(
                 [
                     sys.executable,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from full_disk import full_disk
 from waiting import wait_until
 
 from zeus_lightning import ZeusError, ZeusServiceError, ZeusServiceUnavailable
@@ -102,7 +103,22 @@ def test_one_that_refuses_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_one_that_cannot_start_says_why(tmp_path: Path) -> None:
     with (
-        pytest.raises(ZeusError, match=r"(?s)did not start.*cannot open the database"),
+        pytest.raises(
+            ZeusError,
+            match=rf"(?s)did not start, and {tmp_path}/log ends:\n.*cannot open the database",
+        ),
         OwnService(f"sqlite:///{tmp_path}", tmp_path / "log"),
+    ):
+        pass
+
+
+def test_one_that_cannot_start_on_a_full_disk_names_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    message = f"did not start, and wrote nothing to {log}; its disk may be full"
+    log.write_text("of an older start\n")
+    with (
+        full_disk(),
+        pytest.raises(ZeusError, match=message),
+        OwnService(f"sqlite:///{tmp_path / 'db'}", log),
     ):
         pass
