@@ -68,7 +68,7 @@ class Child:
     def identity(self) -> tuple[int, float]:
         """Process id, and when the process was created: ids are used again."""
         assert self._process is not None
-        return self._process.pid, _created(self._process)
+        return identity(self._process)
 
     def poll(self) -> bool:
         """Whether it has ended; one that takes too long is sent SIGTERM, then killed."""
@@ -131,12 +131,24 @@ class Child:
 
 
 def find_process(pid: int, created: float) -> psutil.Process | None:
-    """Return the process of a `Child.identity`; None if it has ended."""
+    """Return the process of an `identity`; None if it has ended."""
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         if _created(process) == created and _is_alive(process):
             return process
     return None
+
+
+def identity(process: psutil.Process) -> tuple[int, float]:
+    """Process id, and when the process was created: ids are used again."""
+    return process.pid, _created(process)
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Whether a process has ended; this reaps one that this process has started."""
+    if isinstance(process, psutil.Popen):
+        return process.poll() is not None
+    return not _is_alive(process)
 
 
 def _created(process: psutil.Process) -> float:

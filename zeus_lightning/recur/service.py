@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -13,8 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
+import psutil
+
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusServiceError
+from zeus_lightning.recur.child import find_process, has_ended, identity
 from zeus_lightning.recur.outcome_file import RunOutcome
 from zeus_lightning.recur.signals import signals_deferred
 
@@ -57,9 +61,11 @@ class Service:
 class OwnService(Service):
     """`zeus-service serve` on a free loopback port, until the block is left.
 
+    One that an earlier driver has left, for the same database and log, is taken over.
+
     Args:
         database_url: Such as `sqlite:///FILE`.
-        log: File for its output.
+        log: File for its output; a JSON file beside it names the process.
     """
 
     def __init__(self, database_url: str, log: Path) -> None:
@@ -70,17 +76,19 @@ class OwnService(Service):
             )
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            self._bind = f"127.0.0.1:{probe.getsockname()[1]}"
-        super().__init__(f"http://{self._bind}")
+            super().__init__(f"http://127.0.0.1:{probe.getsockname()[1]}")
         self._database_url = database_url
         self._log = log
+        self._record = log.with_suffix(".json")
         self._log_start = 0  # where this service's output begins
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: psutil.Process | None = None
         self._has_answered = False  # since its start
 
     def __enter__(self) -> Self:
         try:
-            self._start()
+            self._adopt()
+            if self._process is None:
+                self._start()
             self._wait_until_it_answers()
             return super().__enter__()
         except BaseException as error:
@@ -99,17 +107,31 @@ class OwnService(Service):
 
     def answers(self) -> bool:
         """Whether a run could start now; a service that has died is started again."""
-        if self._process is not None and self._process.poll() is not None:
+        if self._process is not None and has_ended(self._process):
             self._start()
         answers = super().answers()
         self._has_answered |= answers
         return answers
 
+    def _adopt(self) -> None:
+        """Take over the service that an earlier driver has left, if it still answers."""
+        with suppress(OSError, ValueError, KeyError, TypeError):  # none is recorded
+            record = json.loads(self._record.read_bytes())
+            process = find_process(record["pid"], record["created"])
+            left = Service(record["url"])
+            if process and record["of"] == self._of and left.answers():
+                self.url, self._client, self._process = left.url, left._client, process
+
+    @property
+    def _of(self) -> list[str]:
+        """What two services for the same database share: a path may be relative."""
+        return [self._database_url, str(Path.cwd())]
+
     def _wait_until_it_answers(self) -> None:
         deadline_s = time.monotonic() + _START_S
         while not super().answers():
             assert self._process is not None
-            if self._process.poll() is not None or time.monotonic() > deadline_s:
+            if has_ended(self._process) or time.monotonic() > deadline_s:
                 raise ZeusError(f"the service did not start, and {self._log_end()}")
             time.sleep(0.05)
         self._has_answered = True
@@ -125,13 +147,13 @@ class OwnService(Service):
         self._has_answered = False
         with self._log.open("ab") as log, signals_deferred():
             self._log_start = log.tell()
-            self._process = subprocess.Popen(
+            self._process = psutil.Popen(
                 [
                     sys.executable,
                     "-m",
                     "zeus_service",
                     "serve",
-                    f"--bind={self._bind}",
+                    f"--bind={self.url.removeprefix('http://')}",
                     "--workers=1",
                 ],
                 env={**os.environ, "ZEUS_BSO_DATABASE_URL": self._database_url},
@@ -141,9 +163,18 @@ class OwnService(Service):
                 start_new_session=True,  # Ctrl-C ends the runs first
             )
 
+        pid, created = identity(self._process)
+        record = {"pid": pid, "created": created, "url": self.url, "of": self._of}
+        with suppress(OSError):  # without the record, no driver will take it over
+            self._record.touch(mode=0o600)  # a database's URL may have a password
+            self._record.write_text(json.dumps(record))
+
     def _stop(self) -> None:
         if self._process is not None:
             # SIGTERM waits for idle connections, such as a browser's; SIGQUIT dumps core until
             # the service handles it, which it does before it answers
-            self._process.send_signal(signal.SIGQUIT if self._has_answered else signal.SIGTERM)
-            self._process.wait()
+            with suppress(psutil.NoSuchProcess):
+                self._process.send_signal(signal.SIGQUIT if self._has_answered else signal.SIGTERM)
+            while not has_ended(self._process):
+                time.sleep(0.05)
+            self._record.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from waiting import LIMIT_S, wait_until
 
 from zeus_lightning.cli import main
+from zeus_lightning.recur.child import has_ended
 
 
 def recur(*arguments: str) -> Result:
@@ -111,6 +112,25 @@ def test_a_terminal_that_closes_while_the_service_starts_leaves_none_behind(
     psutil.wait_procs(services, timeout=LIMIT_S)
     assert [each for each in services if each.is_running()] == []
     assert not list(tmp_path.glob("recur/run-*"))
+
+
+def test_the_service_of_a_driver_that_was_killed_is_taken_over_and_ended(tmp_path: Path) -> None:
+    ledger = tmp_path / "run-0001" / "ledger.jsonl"
+    script = "import sys; from zeus_lightning.cli import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", script, "recur", f"--folder={tmp_path}"]
+    env = {name: value for name, value in os.environ.items() if name != "ZEUS_SERVER_URL"}
+    with psutil.Popen([*command, "--", "sleep", "1000"], env=env) as killed:
+        wait_until(lambda: ledger.exists() and "started" in ledger.read_text())
+        services = services_of(killed)
+        killed.kill()
+    assert services
+    with psutil.Popen([*command, "--resume", "--", "sleep", "1000"], env=env) as driver:
+        wait_until(lambda: ledger.read_text().count('"driver"') == 2)
+        own = services_of(driver)
+        driver.terminate()
+        assert driver.wait(LIMIT_S) == 128 + signal.SIGTERM
+    assert own == []
+    wait_until(lambda: all(map(has_ended, services)))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-import subprocess
+from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
@@ -21,12 +21,49 @@ from zeus_lightning.recur.service import OwnService, Service
 def kill(service: OwnService) -> int:
     """Kill it and its worker; its process id."""
     process = service._process
-    assert isinstance(process, subprocess.Popen)
-    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children()]
+    assert process is not None
+    family = [process, *process.children()]
     for each in family:
         each.kill()
     psutil.wait_procs(family)
-    return process.pid
+    return int(process.pid)
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Iterator[OwnService]:
+    """The service of a driver that was killed."""
+    service = OwnService(f"sqlite:///{tmp_path / 'db'}", tmp_path / "log").__enter__()
+    yield service
+    service.__exit__()
+
+
+def test_one_that_a_driver_has_left_is_taken_over_with_its_workers(
+    left: OwnService, tmp_path: Path
+) -> None:
+    assert (tmp_path / "log.json").stat().st_mode & 0o777 == 0o600
+    with OwnService(f"sqlite:///{tmp_path / 'db'}", tmp_path / "log") as service:
+        assert service.url == left.url
+        kill(service)
+        wait_until(service.answers)  # it is started again
+        assert service.url == left.url
+    with OwnService(f"sqlite:///{tmp_path / 'db'}", tmp_path / "log") as service:
+        assert service.url != left.url  # none was left
+
+
+def test_one_that_a_driver_has_left_for_another_database_stays(
+    left: OwnService, tmp_path: Path
+) -> None:
+    with OwnService(f"sqlite:///{tmp_path / 'other'}", tmp_path / "log") as service:
+        assert service.url != left.url
+    assert left.answers()
+
+
+@pytest.mark.parametrize("record", ["", "[]", "{}"])
+def test_a_torn_record_of_one_that_a_driver_has_left_is_none(tmp_path: Path, record: str) -> None:
+    (tmp_path / "log.json").write_text(record)
+    with OwnService(f"sqlite:///{tmp_path / 'db'}", tmp_path / "log") as service:
+        assert service.answers()
+    assert not (tmp_path / "log.json").exists()
 
 
 def test_it_is_started_again_if_it_dies_and_ends_with_the_driver(tmp_path: Path) -> None:
