@@ -180,6 +180,7 @@ def recur(
                 stack.callback(signal.signal, number, before)
             stack.enter_context(only_driver(folder))
             ledger = Ledger(folder, resume=resume)
+            ledger.check_mode(mode)
             if url and database_url is None:
                 service = Service(url)
             else:

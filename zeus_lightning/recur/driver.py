@@ -95,11 +95,6 @@ class Driver:
         """Take over from an earlier driver, if the ledger is one's, with runs that it has left."""
         children: dict[Try, Child] = {}
         for event in self.ledger.events:
-            if event["event"] == "driver" and event["mode"] != self.plan.mode:
-                raise ZeusConfigError(
-                    f"the run in {self.ledger.folder} was begun in mode {event['mode']!r}, not "
-                    f"{self.plan.mode!r}; resume it in its mode, or begin a new one"
-                )
             if event["event"] == "driver":
                 self.progress.resumed()
                 continue
