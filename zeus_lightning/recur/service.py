@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
@@ -61,7 +62,7 @@ class Service:
 class OwnService(Service):
     """`zeus-service serve` on a free loopback port, until the block is left.
 
-    One that an earlier driver has left, for the same database and log, is taken over.
+    One that a killed process has left, for the same database and log, is taken over.
 
     Args:
         database_url: Such as `sqlite:///FILE`.
@@ -114,18 +115,19 @@ class OwnService(Service):
         return answers
 
     def _adopt(self) -> None:
-        """Take over the service that an earlier driver has left, if it still answers."""
+        """Take over the service that a killed process has left, if it still answers."""
         with suppress(OSError, ValueError, KeyError, TypeError):  # none is recorded
             record = json.loads(self._record.read_bytes())
-            process = find_process(record["pid"], record["created"])
-            left = Service(record["url"])
-            if process and record["of"] == self._of and left.answers():
+            process, left = find_process(*record["service"]), Service(record["url"])
+            is_left = process and not find_process(*record["kept_by"])
+            if is_left and record["database"] == self._database and left.answers():
                 self.url, self._client, self._process = left.url, left._client, process
+                self._keep(process)
 
     @property
-    def _of(self) -> list[str]:
-        """What two services for the same database share: a path may be relative."""
-        return [self._database_url, str(Path.cwd())]
+    def _database(self) -> str:
+        """What two services of the same database share: a path may be relative, a URL is secret."""
+        return sha256(f"{self._database_url} in {Path.cwd()}".encode()).hexdigest()
 
     def _wait_until_it_answers(self) -> None:
         deadline_s = time.monotonic() + _START_S
@@ -163,10 +165,17 @@ class OwnService(Service):
                 start_new_session=True,  # Ctrl-C ends the runs first
             )
 
-        pid, created = identity(self._process)
-        record = {"pid": pid, "created": created, "url": self.url, "of": self._of}
-        with suppress(OSError):  # without the record, no driver will take it over
-            self._record.touch(mode=0o600)  # a database's URL may have a password
+        self._keep(self._process)
+
+    def _keep(self, process: psutil.Process) -> None:
+        """Record that this process ends the service."""
+        record = {
+            "service": identity(process),
+            "kept_by": identity(psutil.Process()),
+            "url": self.url,
+            "database": self._database,
+        }
+        with suppress(OSError):  # without the record, nothing will take it over
             self._record.write_text(json.dumps(record))
 
     def _stop(self) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -17,10 +20,17 @@ from zeus_lightning import ZeusError, ZeusServiceError, ZeusServiceUnavailable
 from zeus_lightning.client import BSOClient
 from zeus_lightning.recur.service import OwnService, Service
 
+LEAVES_ONE = """
+import os, signal, sys
+from pathlib import Path
+from zeus_lightning.recur.service import OwnService
+OwnService(sys.argv[1], Path(sys.argv[2])).__enter__()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
-def kill(service: OwnService) -> int:
-    """Kill it and its worker; its process id."""
-    process = service._process
+
+def kill(process: psutil.Process | None) -> int:
+    """Kill a service and its worker; its process id."""
     assert process is not None
     family = [process, *process.children()]
     for each in family:
@@ -29,46 +39,60 @@ def kill(service: OwnService) -> int:
     return int(process.pid)
 
 
+def own(folder: Path, database: str = "db") -> OwnService:
+    return OwnService(f"sqlite:///{folder / database}", folder / "log")
+
+
 @pytest.fixture
-def left(tmp_path: Path) -> Iterator[OwnService]:
+def left(tmp_path: Path) -> Iterator[Service]:
     """The service of a driver that was killed."""
-    service = OwnService(f"sqlite:///{tmp_path / 'db'}", tmp_path / "log").__enter__()
-    yield service
-    service.__exit__()
+    database, log = f"sqlite:///{tmp_path / 'db'}", str(tmp_path / "log")
+    killed = subprocess.run([sys.executable, "-c", LEAVES_ONE, database, log], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    record = json.loads((tmp_path / "log.json").read_text())
+    yield Service(record["url"])
+    with suppress(psutil.NoSuchProcess):
+        kill(psutil.Process(record["service"][0]))
 
 
 def test_one_that_a_driver_has_left_is_taken_over_with_its_workers(
-    left: OwnService, tmp_path: Path
+    left: Service, tmp_path: Path
 ) -> None:
-    assert (tmp_path / "log.json").stat().st_mode & 0o777 == 0o600
-    with OwnService(f"sqlite:///{tmp_path / 'db'}", tmp_path / "log") as service:
+    with own(tmp_path) as service:
         assert service.url == left.url
-        kill(service)
+        kill(service._process)
         wait_until(service.answers)  # it is started again
         assert service.url == left.url
-    with OwnService(f"sqlite:///{tmp_path / 'db'}", tmp_path / "log") as service:
+    with own(tmp_path) as service:
         assert service.url != left.url  # none was left
 
 
 def test_one_that_a_driver_has_left_for_another_database_stays(
-    left: OwnService, tmp_path: Path
+    left: Service, tmp_path: Path
 ) -> None:
-    with OwnService(f"sqlite:///{tmp_path / 'other'}", tmp_path / "log") as service:
+    with own(tmp_path, "other") as service:
         assert service.url != left.url
     assert left.answers()
+
+
+def test_one_of_a_process_that_lives_is_not_taken_over(tmp_path: Path) -> None:
+    with own(tmp_path) as first:
+        with own(tmp_path) as second:
+            assert second.url != first.url
+        assert first.answers()
 
 
 @pytest.mark.parametrize("record", ["", "[]", "{}"])
 def test_a_torn_record_of_one_that_a_driver_has_left_is_none(tmp_path: Path, record: str) -> None:
     (tmp_path / "log.json").write_text(record)
-    with OwnService(f"sqlite:///{tmp_path / 'db'}", tmp_path / "log") as service:
+    with own(tmp_path) as service:
         assert service.answers()
     assert not (tmp_path / "log.json").exists()
 
 
 def test_it_is_started_again_if_it_dies_and_ends_with_the_driver(tmp_path: Path) -> None:
-    with OwnService(f"sqlite:///{tmp_path / 'db'}", tmp_path / "log") as service:
-        killed = kill(service)
+    with own(tmp_path) as service:
+        killed = kill(service._process)
         wait_until(service.answers)
         again = service._process
         assert again is not None
@@ -78,8 +102,8 @@ def test_it_is_started_again_if_it_dies_and_ends_with_the_driver(tmp_path: Path)
 
 
 def test_one_that_was_just_started_again_ends_before_it_handles_signals(tmp_path: Path) -> None:
-    with OwnService(f"sqlite:///{tmp_path / 'db'}", tmp_path / "log") as service:
-        kill(service)
+    with own(tmp_path) as service:
+        kill(service._process)
         assert not service.answers()
         again = service._process
     assert again is not None
@@ -88,7 +112,7 @@ def test_one_that_was_just_started_again_ends_before_it_handles_signals(tmp_path
 
 def test_it_ends_without_waiting_for_connections_that_are_open(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with OwnService(f"sqlite:///{tmp_path / 'db'}", log) as service:
+    with own(tmp_path) as service:
         client = HTTPConnection(service.url.removeprefix("http://"))
         client.request("GET", "/healthz")
         assert client.getresponse().read()
@@ -107,7 +131,7 @@ def test_a_token_that_the_service_has_read_and_the_runs_lack_is_told(
     monkeypatch.chdir(tmp_path)
     with (
         pytest.raises(ZeusServiceError, match=r"401(?s:.*)export it as ZEUS_BSO_TOKEN") as raised,
-        OwnService(f"sqlite:///{tmp_path / 'db'}", tmp_path / "log"),
+        own(tmp_path),
     ):
         pass
     assert raised.value.fields["status"] == 401
@@ -126,7 +150,7 @@ def test_another_error_of_the_service_is_raised_as_it_is(
     monkeypatch.setattr(OwnService, "_start", lambda _: None)
     monkeypatch.setattr(BSOClient, "server_version", lambda _: "1")
     with pytest.raises(ZeusServiceError) as raised:
-        OwnService(f"sqlite:///{tmp_path / 'db'}", tmp_path / "log").__enter__()
+        own(tmp_path).__enter__()
     assert raised.value is error
 
 
@@ -156,6 +180,6 @@ def test_one_that_cannot_start_on_a_full_disk_names_its_log(tmp_path: Path) -> N
     with (
         full_disk(),
         pytest.raises(ZeusError, match=message),
-        OwnService(f"sqlite:///{tmp_path / 'db'}", log),
+        own(tmp_path),
     ):
         pass
