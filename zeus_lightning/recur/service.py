@@ -119,8 +119,9 @@ class OwnService(Service):
         with suppress(OSError, ValueError, KeyError, TypeError):  # none is recorded
             record = json.loads(self._record.read_bytes())
             process, left = find_process(*record["service"]), Service(record["url"])
-            is_left = process and not find_process(*record["kept_by"])
-            if is_left and record["database"] == self._database and left.answers():
+            if process is None or find_process(*record["kept_by"]) is not None:
+                return
+            if record["database"] == self._database and left.answers():
                 self.url, self._client, self._process = left.url, left._client, process
                 self._keep(process)
 
