@@ -6,9 +6,12 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 from running import Running
 from service_process import free_port
 from waiting import LIMIT_S
@@ -63,6 +66,21 @@ class PostgresCluster(Running):
     def stop(self, mode: str) -> None:
         """Stop it: `fast` ends its connections first, `immediate` is a crash."""
         self._run("pg_ctl", "stop", "-w", "-t", "120", "-m", mode)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Let its processes hang for a while; their connections stay open."""
+        pid = int((self._folder / "data" / "postmaster.pid").read_text().split()[0])
+        server = psutil.Process(pid)
+        server.suspend()  # it starts no further processes
+        processes = [server, *server.children()]
+        for each in processes:
+            each.suspend()
+        try:
+            yield
+        finally:
+            for each in processes:
+                each.resume()
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [self._programs / program, *arguments, "-D", self._folder / "data"]

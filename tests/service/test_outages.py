@@ -261,6 +261,25 @@ def test_a_file_that_becomes_read_only_is_told_and_passes() -> None:
 
 
 @needs_server
+def test_a_server_that_hangs_holds_no_request_for_long(
+    cluster: PostgresCluster, tmp_path: Path
+) -> None:
+    """Its host goes on to acknowledge what it is sent, so TCP's timeouts never come."""
+    with ServiceProcess(tmp_path, database_url=cluster.url) as service:
+        jobs = f"{service.url}/api/v1/jobs"
+        assert requests.post(jobs, json=spec_json(), timeout=LIMIT_S).status_code == 201
+        with cluster.stopped():  # within a request on the connection that is open
+            metrics = requests.get(f"{service.url}/metrics", timeout=LIMIT_S).text
+            assert "zeus_bso_database_up 0.0" in metrics
+        wait_until(lambda: requests.get(f"{jobs}/job", timeout=LIMIT_S).status_code == 200)
+        with cluster.stopped():
+            check_unavailable(requests.get(f"{jobs}/job", timeout=LIMIT_S))
+            check_unavailable(requests.get(f"{service.url}/readyz", timeout=LIMIT_S))
+        wait_until(lambda: requests.get(f"{jobs}/job", timeout=LIMIT_S).status_code == 200)
+        assert "the database has not answered within 12 s" in service.log.read_text()
+
+
+@needs_server
 def test_a_server_that_only_reads_is_told_and_passes(
     cluster: PostgresCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -21,12 +21,16 @@ from zeus_service.counters import REGISTRY
 from zeus_service.errors import Contended
 from zeus_service.savings import Rates
 from zeus_service.store import savings
+from zeus_service.store.deadline import deadline
 from zeus_service.store.leases import IN_FORCE
 from zeus_service.store.models import JOBS, TRIALS
 from zeus_service.store.transactions import use_case
 
 MAX_JOBS = 100
 """Jobs with metrics of their own: those that changed last."""
+
+_SCRAPE_S = 5.0
+"""Prometheus gives a scrape up after 10 s, unless it is set otherwise."""
 
 METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 
@@ -70,7 +74,8 @@ class _Database(Collector):
         """Called by the registry."""
         up = ("zeus_bso_database_up", "Whether the database answers.")
         try:
-            jobs, running, latest, totals = _read()
+            with deadline(_SCRAPE_S):
+                jobs, running, latest, totals = _read()
         except (SQLAlchemyError, Contended):
             yield GaugeMetricFamily(*up, 0)
             return

@@ -14,8 +14,12 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection, Engine, QueuePool
 from sqlalchemy.exc import DBAPIError
 
+from zeus_service.store.deadline import deadline
 from zeus_service.store.engine import POOL_SIZE, has_too_many_connections
 from zeus_service.store.queue import turn
+
+TRANSACTION_S = 12.0
+"""Seconds for a worker's transaction; the database ends a wait for a lock after 10."""
 
 ONE_MORE_AFTER_S = 2.0
 """After a refusal, another connection is tried each time so many seconds have passed."""
@@ -46,9 +50,13 @@ def connection_of(engine: Engine, *, timeout_s: float) -> Iterator[Connection]:
     Raises:
         Contended: Others have used all that there may be for so long.
         sqlalchemy.exc.DBAPIError: None could be opened.
+        sqlalchemy.exc.TimeoutError: The database takes longer than `TRANSACTION_S`.
     """
     allowance = _allowances.setdefault(engine, _Allowance())
-    with turn((engine, "connections"), at_once=allowance, timeout_s=timeout_s):
+    with (
+        turn((engine, "connections"), at_once=allowance, timeout_s=timeout_s),
+        deadline(TRANSACTION_S),
+    ):
         try:
             connection = engine.connect()
         except DBAPIError as error:
