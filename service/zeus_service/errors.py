@@ -113,6 +113,11 @@ class Contended(OptimizerError):
 
     status, code = 503, "unavailable"
 
+    def log(self, logger: Logger) -> None:
+        """Log the message, and what the database says, if it was asked."""
+        reason = getattr(self.__cause__, "orig", None)
+        logger.warning("%s", f"{self.message} ({reason})" if reason else self.message)
+
 
 class Unusable(Exception):
     """Raised when the configuration, an address, the database, a policy or a service is unusable.

@@ -104,8 +104,8 @@ def set_up_errors(app: APIFlask) -> None:
 
 
 def log_broken(error: OptimizerError) -> None:
-    """Log an error that the client cannot have caused, such as a row that cannot be read."""
-    if error.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+    """Log an error that the client cannot have caused, such as a row that is damaged or locked."""
+    if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         error.log(logger)
 
 

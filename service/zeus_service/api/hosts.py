@@ -33,8 +33,15 @@ def _check_host() -> None:
 
 def _check_origin() -> None:
     origin = request.headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != request.host.lower():
-        raise Forbidden(f"a page of another origin ({origin}) may not use this service")
+    if origin is None:
+        return
+    parts = urlsplit(origin)
+    port = {"http": ":80", "https": ":443"}.get(parts.scheme, "")  # browsers leave it out
+    if parts.netloc.lower().removesuffix(port) != request.host.lower().removesuffix(port):
+        raise Forbidden(
+            f"a page of another origin ({origin}) may not use this service, which was asked as "
+            f"{request.host!r}; a proxy in front must pass the browser's Host on"
+        )
 
 
 def _hostname(host: str) -> str:

@@ -12,6 +12,7 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import quote
 
 from apiflask import APIBlueprint
 from flask import Response, redirect, request, stream_with_context
@@ -152,7 +153,8 @@ def trials_csv(job_id: str) -> Response:
     """All trials of a job, as they are read."""
     series.version(job_id)  # 404 for an unknown job
     response = Response(stream_with_context(_csv(job_id)), mimetype="text/csv")
-    response.headers.set("Content-Disposition", "attachment", filename=f"{job_id}-trials.csv")
+    name = quote(f"{job_id}-trials.csv", safe="")  # headers have Latin-1 only (RFC 6266)
+    response.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{name}"
     return response
 
 

@@ -36,7 +36,7 @@ _CONFLICTS = frozenset({1205, 1213, "40001", "40P01", "55P03", SQLITE_BUSY})
 """Lock timeouts, deadlocks and serialization failures: the database has rolled back."""
 
 
-_CONTENDED = "too many requests change this at once; send this one again"
+_CONTENDED = "this is locked, or too many requests change it at once; send this one again"
 
 
 class Raced(Exception):

@@ -77,6 +77,13 @@ def test_a_page_of_another_origin_is_refused(
     assert status(app, "/api/v1/jobs", Origin="http://localhost") == 200
 
 
+def test_a_port_that_browsers_leave_out_makes_no_other_origin(make_app: Any) -> None:
+    app = make_app(insecure=True)
+    behind_a_proxy = {"Host": "zeus.example:443", "Origin": "https://zeus.example"}
+    assert status(app, "/api/v1/jobs", **behind_a_proxy) == 200
+    assert status(app, "/api/v1/jobs", **behind_a_proxy | {"Host": "zeus.example:8443"}) == 403
+
+
 @pytest.mark.parametrize("gunicorn", [False, True], ids=["serve", "gunicorn"])
 def test_headers_of_a_proxy_are_not_believed(tmp_path: Path, gunicorn: bool) -> None:
     with ServiceProcess(tmp_path, gunicorn=gunicorn) as service:

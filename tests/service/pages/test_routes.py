@@ -187,11 +187,19 @@ def test_a_part_is_only_that_part(client: FlaskClient) -> None:
     assert "<html" not in part
 
 
+def test_the_file_of_a_job_with_any_letters_can_be_fetched(client: FlaskClient) -> None:
+    add_job("ü 😀")
+    answer = client.get(f"/job/{quote('ü 😀')}/trials.csv")
+    assert len(answer.text.splitlines()) == 5
+    name = answer.headers["Content-Disposition"]
+    assert name == "attachment; filename*=UTF-8''%C3%BC%20%F0%9F%98%80-trials.csv"
+
+
 def test_the_file_of_trials_has_a_line_for_each(client: FlaskClient) -> None:
     add_job()
     answer = client.get("/job/job/trials.csv")
     assert answer.mimetype == "text/csv"
-    assert "attachment" in answer.headers["Content-Disposition"]
+    assert answer.headers["Content-Disposition"] == "attachment; filename*=UTF-8''job-trials.csv"
     rows = list(csv.DictReader(answer.text.splitlines()))
     assert list(rows[0]) == list(trial_list.COLUMNS)
     assert [row["outcome"] for row in rows] == ["converged", "converged", "diverged", ""]
