@@ -168,8 +168,9 @@ class BSOClient:
         except (requests.exceptions.InvalidURL, LocationValueError) as error:
             if self._proxy():  # the error may have a part of the proxy's password
                 raise ZeusConfigError(
-                    "$http_proxy, $https_proxy or $all_proxy is no URL of a proxy; in a password, "
-                    "write / ? # @ as %2F %3F %23 %40"
+                    f"url is {self.url!r}, and $http_proxy, $https_proxy or $all_proxy names a "
+                    "proxy to it: one of the two is no URL; in a password, write / ? # @ as "
+                    "%2F %3F %23 %40"
                 ) from None
             raise ZeusConfigError(f"url is {self.url!r}: {error}") from None
         except requests.RequestException as error:

@@ -79,7 +79,7 @@ class PowerLimit:
         self._loop = _OwnLoop(ranks, run, size, steps, fabric)
         self._options = read_arguments(options)
         self._state = state or {}
-        self._is_paused = False
+        self._is_entered = self._is_paused = False
         self._result = PowerResult()
         self._fit: PowerFit | None = None
         self._entered: ExitStack | None = None
@@ -100,7 +100,7 @@ class PowerLimit:
         return self._result.limit_w
 
     def __enter__(self) -> Self:
-        if self._fit is not None:
+        if self._is_entered:
             raise ZeusConfigError("this PowerLimit is entered already; make another one")
         self._loop.ranks.check_set_up()
         run = self._loop.recurring
@@ -121,6 +121,7 @@ class PowerLimit:
                 fit.epoch_started()
                 fit.batch_started()
             self._entered = entered.pop_all()
+        self._is_entered = True
         return self
 
     def step(self) -> None:
@@ -152,7 +153,7 @@ class PowerLimit:
         return self._result.state_dict()
 
     def __exit__(self, *_: object) -> None:
-        self._fit = None
+        self._fit, self._is_entered = None, False
         if self._entered is not None:
             self._entered.close()
 

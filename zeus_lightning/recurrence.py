@@ -304,7 +304,7 @@ class Recurrence:
 
     def _end(self) -> None:
         """End a trial that is still open as the block is left."""
-        if self._trial.reporter is not None and self._ranks.world_size == self._share:
+        if self._trial.reporter is not None and self._ranks.world_size >= self._share:
             self._check_ranks("leaves the block")
         record = self._trial.record
         if record is not None and record.report is None:

@@ -38,7 +38,7 @@ from zeus_service.store.transactions import ATTEMPTS, Raced, after_commit, use_c
 logger = logging.getLogger(__name__)
 
 _HARDWARE = {"max_power_w", "num_devices", "device_model", "meter"}
-_OTHER_ARGUMENTS = ". Pass what it is there, to keep what was learned, or use another job_id."
+_OTHER_ARGUMENTS = ". Pass the registered values, to keep what was learned, or use another job_id."
 _OTHER_HARDWARE = (
     ". Use another job_id. Costs on different hardware, or by different meters, cannot be compared:"
     " a job belongs to one kind of machine, its number of GPUs or CPU cores included."

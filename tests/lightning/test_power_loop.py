@@ -108,6 +108,21 @@ def test_entered_within_itself_it_is_an_error_and_goes_on(
     assert_restored(gpu)
 
 
+def test_without_a_gpu_it_cannot_be_entered_within_itself_either(
+    fake_gpus: FakeDriver, gpu: FakeGpu
+) -> None:
+    fake_gpus.unload()
+    power = PowerLimit(**SHORT, meter="nvml:0")
+
+    def enter_again(_: int) -> None:
+        with pytest.raises(ZeusConfigError, match="entered already"):
+            power.__enter__()
+
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="no NVIDIA GPU"):
+            train(power, gpu, 2, then=enter_again)
+
+
 def test_what_comes_after_a_pause_is_in_no_measurement(
     gpu: FakeGpu, gpu_meter: DriversClock
 ) -> None:

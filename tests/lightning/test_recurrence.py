@@ -345,6 +345,7 @@ def test_from_the_second_failure_on_the_error_shows_the_best_metric_so_far(
 
 def set_up(rank: int, folder: Path) -> None:
     """Set up the process group of two ranks."""
+    folder.mkdir(exist_ok=True)
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=2
     )
@@ -411,6 +412,14 @@ def with_another_group(rank: int, folder: Path, url: str, job: str) -> None:
             change()
             run.report(0.95)
 
+    def leave_after(change: Callable[[], None], job_id: str) -> None:
+        with Recurrence(url, job_id=job_id, **arguments) as run:
+            run.report(0.1)
+            change()
+
+    with pytest.raises(ZeusConfigError, match="is 2 now, and was 1 as"):
+        leave_after(partial(set_up, rank, folder / "first"), f"{job}-{rank}-left")
+    torch.distributed.destroy_process_group()
     with pytest.raises(ZeusConfigError, match="is 2 now, and was 1 as"):
         report_after(partial(set_up, rank, folder), f"{job}-{rank}")
     with pytest.raises(ZeusConfigError, match="is 1 now, and was 2 as"):
@@ -424,7 +433,7 @@ def test_a_process_group_that_comes_or_goes_within_the_block_is_an_error(
     torch.multiprocessing.start_processes(
         with_another_group, (tmp_path, service.url, job), nprocs=2, start_method="forkserver"
     )
-    for each in (job, f"{job}-0", f"{job}-1"):
+    for each in (job, f"{job}-0", f"{job}-1", f"{job}-0-left", f"{job}-1-left"):
         assert outcomes(service.url, each) == ["withdrawn"]
 
 

@@ -16,5 +16,5 @@ def as_printed(number: Any) -> float:
     if isinstance(number, torch.Tensor) and number.dtype in _NUMPY:
         number = _NUMPY[number.dtype](number.item())
     elif isinstance(number, np.ndarray):
-        number = number[()]
+        number = number.reshape(())[()]
     return float(str(number)) if isinstance(number, np.floating) else float(number)

@@ -33,7 +33,8 @@ class TorchRanks:
                 f"this process is rank {os.environ['RANK']} of {ranks} ($RANK, $WORLD_SIZE), but "
                 "torch.distributed is not set up, so each rank would be a run of its own; enter "
                 "the block after init_process_group(), Fabric's launch() or accelerate's "
-                "PartialState(), and leave it before destroy_process_group()"
+                "PartialState(), and leave it before destroy_process_group(); or unset $RANK, if "
+                "each shall be a run of its own"
             )
 
     @property

@@ -74,9 +74,9 @@ class Driver:
 
     def run(self) -> None:
         """Run until all is done, a run has failed for good, or a signal has come."""
-        self._resume()
         with self._handled_signals():
             try:
+                self._resume()
                 while not self.progress.is_over and not (self.signal and not self._children):
                     if not self.signal:
                         self._launch_due()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,13 +38,23 @@ class Ledger:
         number = 1 + int(runs[-1].name.removeprefix("run-")) if runs else 1
         self.folder = begun[-1] if resume else folder / f"run-{number:04}"
         self._path = self.folder / _FILE
-        events = _read(begun[-1] / _FILE) if begun else []
-        if not resume and (living := _living(events)):
+        self.events = self._resumed() if resume else []
+        if not resume and begun and (living := _living(begun[-1] / _FILE)):
             raise ZeusConfigError(
                 f"runs of an earlier driver still train, as process {', '.join(map(str, living))}; "
                 "pass --resume to take them over, or end them first"
             )
-        self.events = events if resume else []
+
+    def _resumed(self) -> list[dict[str, Any]]:
+        """The events so far; a line that was torn as the driver was killed is cut off."""
+        size = self._path.read_bytes().rfind(b"\n") + 1
+        os.truncate(self._path, size)  # needs no space on a full disk
+        try:
+            return _read(self._path)
+        except ValueError as error:
+            raise ZeusConfigError(
+                f"{self._path} is damaged ({error}); begin a new run, without --resume"
+            ) from error
 
     def check_mode(self, mode: str) -> None:
         """Raise a ZeusConfigError if this run was begun in another mode."""
@@ -78,14 +88,16 @@ class Ledger:
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    *whole, rest = path.read_bytes().split(b"\n")
-    if rest:  # the driver was killed as it wrote this line
-        os.truncate(path, sum(len(line) + 1 for line in whole))  # needs no space on a full disk
+    *whole, _torn = path.read_bytes().split(b"\n")
     return [json.loads(line) for line in whole]
 
 
-def _living(events: Sequence[dict[str, Any]]) -> list[int]:
-    """The ids of processes that have started, and not ended since."""
+def _living(path: Path) -> list[int]:
+    """The ids of a ledger's processes that have started, and not ended since."""
+    try:
+        events = _read(path)
+    except ValueError:  # damaged
+        return []
     ended = [each["try"] for each in events if each["event"] == "ended"]
     return [
         each["pid"]

@@ -80,7 +80,7 @@ class OwnService(Service):
             super().__init__(f"http://127.0.0.1:{probe.getsockname()[1]}")
         self._database_url = database_url
         self._log = log
-        self._record = log.with_suffix(".json")
+        self._record_file = log.with_suffix(".json")
         self._log_start = 0  # where this service's output begins
         self._process: psutil.Process | None = None
         self._has_answered = False  # since its start
@@ -93,7 +93,8 @@ class OwnService(Service):
             self._wait_until_it_answers()
             return super().__enter__()
         except BaseException as error:
-            self._stop()
+            if isinstance(self._process, psutil.Popen):  # runs may use one that was taken over
+                self._stop()
             if isinstance(error, ZeusServiceError) and error.fields.get("status") == 401:
                 raise type(error)(
                     f"{error.message}. The service was started here and has a token, from "
@@ -117,18 +118,20 @@ class OwnService(Service):
     def _adopt(self) -> None:
         """Take over the service that a killed process has left, if it still answers."""
         with suppress(OSError, ValueError, KeyError, TypeError):  # none is recorded
-            record = json.loads(self._record.read_bytes())
+            record = json.loads(self._record_file.read_bytes())
             process, left = find_process(*record["service"]), Service(record["url"])
-            if process is None or find_process(*record["kept_by"]) is not None:
+            if process is None or find_process(*record["owner"]) is not None:
                 return
             if record["database"] == self._database and left.answers():
                 self.url, self._client, self._process = left.url, left._client, process
-                self._keep(process)
+                self._record_owner(process)
 
     @property
     def _database(self) -> str:
-        """What two services of the same database share: a path may be relative, a URL is secret."""
-        return sha256(f"{self._database_url} in {Path.cwd()}".encode()).hexdigest()
+        """What two services of the same database share; a URL may have a password."""
+        url = self._database_url
+        is_relative = url.startswith("sqlite:///") and not url.startswith("sqlite:////")
+        return sha256(f"{url} in {Path.cwd() if is_relative else '/'}".encode()).hexdigest()
 
     def _wait_until_it_answers(self) -> None:
         deadline_s = time.monotonic() + _START_S
@@ -165,19 +168,18 @@ class OwnService(Service):
                 stderr=log,
                 start_new_session=True,  # Ctrl-C ends the runs first
             )
+        self._record_owner(self._process)
 
-        self._keep(self._process)
-
-    def _keep(self, process: psutil.Process) -> None:
+    def _record_owner(self, process: psutil.Process) -> None:
         """Record that this process ends the service."""
         record = {
             "service": identity(process),
-            "kept_by": identity(psutil.Process()),
+            "owner": identity(psutil.Process()),
             "url": self.url,
             "database": self._database,
         }
         with suppress(OSError):  # without the record, nothing will take it over
-            self._record.write_text(json.dumps(record))
+            self._record_file.write_text(json.dumps(record))
 
     def _stop(self) -> None:
         if self._process is not None:
@@ -187,4 +189,4 @@ class OwnService(Service):
                 self._process.send_signal(signal.SIGQUIT if self._has_answered else signal.SIGTERM)
             while not has_ended(self._process):
                 time.sleep(0.05)
-            self._record.unlink(missing_ok=True)
+            self._record_file.unlink(missing_ok=True)

@@ -67,7 +67,7 @@ class Fit:
         state = self.trainer.state  # a thread must not keep the Trainer, and so the module
         self.trial = OpenTrial(self._strategy, is_running=lambda: state.status == "running")
         if hasattr(self._strategy.launcher, "_start_method"):  # of ddp_spawn and ddp_fork
-            self.trial.share = self.shared.write
+            self.trial.on_change = self.shared.write
         self._away = False  # the service, at the start
         self._continues = False  # an earlier fit, and no checkpoint
         self._previous: SavedTrial | None = None  # of that fit
@@ -234,7 +234,7 @@ class Fit:
             if self.strict or saved is self._previous:
                 raise
             away = True
-            self.trial.leave()
+            self.trial.forget()
             self.shared.clear()
         if away:
             rank_zero_warn(

@@ -24,14 +24,14 @@ from zeus_lightning.trial.reporter import Answer, TrialReporter, start_trial
 class OpenTrial:
     """The trial of a run, which a Trainer's fit and an author's own loop keep alike.
 
-    All ranks call each method together, except `saved`, `leave` and `close`.
+    All ranks call each method together, except `saved`, `forget` and `close`.
 
     Args:
         ranks: The run's ranks.
         is_running: Whether the run continues; when it does not, heartbeats end. A thread keeps it.
 
     Attributes:
-        share: Called on rank zero with the record, each time that it has changed.
+        on_change: Called on rank zero with the record, each time that it has changed.
         record: The trial, also after its end; None if there is none.
         reporter: Reports to the service, from the trial's start to its end; else None.
         failure: The error to end the run with, once the batch size has failed.
@@ -40,7 +40,7 @@ class OpenTrial:
     def __init__(self, ranks: Strategy, is_running: Callable[[], bool] = lambda: True) -> None:
         self._ranks = ranks
         self._is_running = is_running
-        self.share: Callable[[TrialRecord], None] = lambda _: None
+        self.on_change: Callable[[TrialRecord], None] = lambda _: None
         self._stop_heartbeat: Callable[[], None] = lambda: None
         self.record: TrialRecord | None = None
         self.reporter: TrialReporter | None = None
@@ -131,7 +131,7 @@ class OpenTrial:
         unsent = () if self.reporter is None else tuple(self.reporter.unsent)
         return SavedTrial(self.record, spent, unsent)
 
-    def leave(self) -> None:
+    def forget(self) -> None:
         """Have no trial any more, without ending the one that was open."""
         self._stop_reporting()
         self.record = None
@@ -154,5 +154,5 @@ class OpenTrial:
     def _publish(self, record: TrialRecord) -> None:
         """Write the record for the program that launched the run, and share it."""
         if self._ranks.is_global_zero:
-            self.share(record)
+            self.on_change(record)
             write_outcome(record)

@@ -1,5 +1,6 @@
 """The outcome of a trial, derived from how its run ended: an exception, or the end of training."""
 
+import asyncio
 import re
 from contextlib import suppress
 
@@ -11,6 +12,9 @@ from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedExc
 from zeus_lightning.errors import ZeusError
 from zeus_lightning.messages import MAX_REASON, Outcome
 from zeus_lightning.trial.record import TrialRecord
+
+_FROM_OUTSIDE = (KeyboardInterrupt, SystemExit, asyncio.CancelledError, GeneratorExit)
+"""What ends a run that is in order; SIGTERM is a SystemExit."""
 
 
 def outcome_at_train_end(trainer: Trainer, record: TrialRecord) -> tuple[Outcome, str]:
@@ -46,7 +50,7 @@ def _out_of_steps(trainer: Trainer) -> bool:
 
 def outcome_of(exception: BaseException) -> Outcome:
     """The outcome of a trial whose run an exception ended."""
-    if not isinstance(exception, Exception):  # Ctrl-C; SIGTERM, a SystemExit; a cancelled task
+    if isinstance(exception, _FROM_OUTSIDE):
         return "interrupted"
     if isinstance(exception, torch.OutOfMemoryError):
         return "out_of_memory"

@@ -21,6 +21,7 @@ from zeus_lightning.program.printed_number import as_printed
         (np.float64(0.1), 0.1),
         (np.float16(0.1), 0.1),
         (np.array(0.1, np.float32), 0.1),
+        (np.array([0.1], np.float32), 0.1),
         (torch.tensor(0.95), 0.95),
         (torch.tensor(0.95, dtype=torch.float16), 0.95),
         (torch.tensor(0.95, dtype=torch.bfloat16), 0.94921875),

@@ -17,6 +17,7 @@ import psutil
 import pytest
 import recurring_run
 from click.testing import CliRunner, Result
+from full_disk import full_disk
 from programs import new_job, outcomes
 from service_process import BIN, ServiceProcess
 from waiting import LIMIT_S, wait_until
@@ -237,6 +238,21 @@ def test_the_time_that_a_run_has_taken_counts_when_it_is_taken_over(
         with driver(tmp_path, service.url, "--resume", f"--timeout={timeout}", *command):
             wait_until(lambda: ledger(tmp_path)[-1]["event"] == "ended")
     assert ledger(tmp_path)[-1]["ending"]["cut_short"] == "timeout"
+
+
+def test_runs_that_were_taken_over_end_in_order_if_the_ledger_cannot_be_written(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    job = new_job()
+    with driver(tmp_path, service.url, *run(job, "wait")) as killed:
+        killed.kill()
+        killed.wait()
+        (started,) = [event for event in ledger(tmp_path) if event["event"] == "started"]
+        with full_disk():
+            result = recur(tmp_path, service.url, "--resume", *run(job, "wait"))
+        assert "cannot be written" in result.output
+        assert child.find_process(started["pid"], started["created"]) is None
+    assert outcomes(service.url, job) == ["interrupted"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -77,6 +77,22 @@ def test_a_new_run_begins_beside_processes_that_are_none_of_the_last_ones_runs(
     assert Ledger(tmp_path, resume=False).folder.name == "run-0002"
 
 
+@pytest.mark.parametrize("damage", ["\0\0\0", '{"event": "one"}{"event": "two"}'])
+def test_a_damaged_ledger_cannot_be_resumed_and_stops_no_new_run(
+    tmp_path: Path, damage: str
+) -> None:
+    ledger = Ledger(tmp_path, resume=False)
+    ledger.append(event="one")
+    file = ledger.folder / "ledger.jsonl"
+    file.write_text(f"{damage}\n")
+    with pytest.raises(ZeusConfigError, match=r"ledger\.jsonl is damaged .* without --resume"):
+        Ledger(tmp_path, resume=True)
+    torn = f"{damage}\ntorn"
+    file.write_text(torn)
+    assert Ledger(tmp_path, resume=False).folder.name == "run-0002"
+    assert file.read_text() == torn
+
+
 def test_there_must_be_something_to_resume(tmp_path: Path) -> None:
     with pytest.raises(ZeusConfigError, match="nothing to resume"):
         Ledger(tmp_path, resume=True)

@@ -75,6 +75,28 @@ def test_one_that_a_driver_has_left_for_another_database_stays(
     assert left.answers()
 
 
+def test_one_that_was_taken_over_stays_if_it_refuses(
+    left: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: BSOClient) -> None:
+        raise ZeusServiceError("401", {"status": 401})
+
+    monkeypatch.setattr(BSOClient, "check_access", refuse)
+    with pytest.raises(ZeusServiceError):
+        own(tmp_path).__enter__()
+    assert left.answers()
+
+
+def test_one_is_taken_over_from_another_folder_unless_its_path_is_relative(
+    left: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = OwnService("sqlite:///relative", tmp_path / "log")._database
+    monkeypatch.chdir(tmp_path)
+    assert OwnService("sqlite:///relative", tmp_path / "log")._database != here
+    with own(tmp_path) as service:
+        assert service.url == left.url
+
+
 def test_one_of_a_process_that_lives_is_not_taken_over(tmp_path: Path) -> None:
     with own(tmp_path) as first:
         with own(tmp_path) as second:
