@@ -93,8 +93,9 @@ class OwnService(Service):
             self._wait_until_it_answers()
             return super().__enter__()
         except BaseException as error:
-            if isinstance(self._process, psutil.Popen):  # runs may use one that was taken over
-                self._stop()
+            if not isinstance(self._process, psutil.Popen):  # runs may use one that was taken over
+                raise
+            self._stop()
             if isinstance(error, ZeusServiceError) and error.fields.get("status") == 401:
                 raise type(error)(
                     f"{error.message}. The service was started here and has a token, from "
