@@ -1,4 +1,4 @@
-"""`Recurrence`: a trial around a loop that its author owns, alone and on two ranks."""
+"""`Recurrence`: a trial around a loop that its author owns, on one rank."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from torch.utils.data import DataLoader
 from waiting import LIMIT_S
 
 from zeus_lightning import (
-    PowerLimit,
     Recurrence,
     ZeusConfigError,
     ZeusMeterError,
@@ -341,100 +338,6 @@ def test_from_the_second_failure_on_the_error_shows_the_best_metric_so_far(
     assert "None of the job's" not in texts[0]
     assert "None of the job's 2 runs so far has reached the target of 0.9" in texts[1]
     assert "the best metric that one ended with is 0.5" in texts[1]
-
-
-def set_up(rank: int, folder: Path) -> None:
-    """Set up the process group of two ranks."""
-    folder.mkdir(exist_ok=True)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=2
-    )
-
-
-def on_one_rank(rank: int, folder: Path, url: str, job: str) -> None:
-    """Train on both ranks with bare torch.distributed, then with Fabric over it."""
-    set_up(rank, folder)
-    arguments: dict[str, Any] = {
-        "job_id": job,
-        "target_metric": 0.9,
-        "batch_sizes": [8, 16],
-        "default_batch_size": 16,
-        "max_epochs": 4,
-    }
-    seen = []
-    for _ in range(2):
-        with Recurrence(url, meter=StepMeter(), **arguments) as run:
-            seen.append(run.local_batch_size)
-            assert train(run, 0.1, 0.95 if rank == 0 else 0.2, 0.2) == 2
-        assert run.outcome == "converged"
-    assert seen == [8, 4]
-    url = "http://127.0.0.1:9" if rank == 0 else url
-    with pytest.raises(ZeusServiceUnavailable), Recurrence(url, meter=StepMeter(), **arguments):
-        pass  # rank zero's error is raised on both
-    torch.distributed.destroy_process_group()
-
-
-def test_on_two_ranks_rank_zero_speaks_and_both_stop(
-    service: ServiceProcess, tmp_path: Path
-) -> None:
-    job = new_job()
-    torch.multiprocessing.start_processes(
-        on_one_rank, (tmp_path, service.url, job), nprocs=2, start_method="forkserver"
-    )
-    first, second = trials(service.url, job)
-    assert first["outcome"] == second["outcome"] == "converged"
-    assert first["energy_j"] == pytest.approx(2 * 12)
-
-
-def test_a_rank_whose_process_group_is_not_set_up_is_no_run_of_its_own(
-    service: ServiceProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    job = new_job()
-    for block in (recurrence(service, job), PowerLimit(batch_size=8)):
-        with pytest.raises(ZeusConfigError, match=r"rank 1 of 2 .*, but torch.distributed"), block:
-            pass
-
-
-def with_another_group(rank: int, folder: Path, url: str, job: str) -> None:
-    """Set the process group up within a block, then end it within the next one."""
-    arguments: dict[str, Any] = {
-        "target_metric": 0.9,
-        "batch_sizes": [8, 16],
-        "default_batch_size": 16,
-        "max_epochs": 4,
-        "meter": StepMeter(),
-    }
-
-    def report_after(change: Callable[[], None], job_id: str) -> None:
-        with Recurrence(url, job_id=job_id, **arguments) as run:
-            change()
-            run.report(0.95)
-
-    def leave_after(change: Callable[[], None], job_id: str) -> None:
-        with Recurrence(url, job_id=job_id, **arguments) as run:
-            run.report(0.1)
-            change()
-
-    with pytest.raises(ZeusConfigError, match="is 2 now, and was 1 as"):
-        leave_after(partial(set_up, rank, folder / "first"), f"{job}-{rank}-left")
-    torch.distributed.destroy_process_group()
-    with pytest.raises(ZeusConfigError, match="is 2 now, and was 1 as"):
-        report_after(partial(set_up, rank, folder), f"{job}-{rank}")
-    with pytest.raises(ZeusConfigError, match="is 1 now, and was 2 as"):
-        report_after(torch.distributed.destroy_process_group, job)
-
-
-def test_a_process_group_that_comes_or_goes_within_the_block_is_an_error(
-    service: ServiceProcess, tmp_path: Path
-) -> None:
-    job = new_job()
-    torch.multiprocessing.start_processes(
-        with_another_group, (tmp_path, service.url, job), nprocs=2, start_method="forkserver"
-    )
-    for each in (job, f"{job}-0", f"{job}-1", f"{job}-0-left", f"{job}-1-left"):
-        assert outcomes(service.url, each) == ["withdrawn"]
 
 
 def test_fabrics_device_is_that_of_the_run(service: ServiceProcess) -> None:
