@@ -16,14 +16,14 @@ import numpy as np
 from reference import CHANGING, ReferencePolicy
 from rich import box
 from rich.table import Column, Table
-from zeus_service.policies import POLICIES, policy_of
-from zeus_service.policies.base import Choice, Observation
+from zeus_service.bandit.policy import Choice, Observation
+from zeus_service.bandit.registry import POLICIES, policy_of
+from zeus_service.bandit.spec import JobSpec
 from zeus_service.simulation.experiment import Experiment
 from zeus_service.simulation.family import case
 from zeus_service.simulation.simulated_run import SimulatedTrial, TrialRunner
 from zeus_service.simulation.summary import EARLY, tally
 from zeus_service.simulation.workload import Workload
-from zeus_service.spec import JobSpec
 
 LAST = 50
 STUCK = 0.03

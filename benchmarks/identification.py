@@ -25,7 +25,7 @@ from family_runs import LAST, LONG, STUCK, Outlays
 from reference import CHANGING
 from rich.console import Console
 from rich.table import Table
-from zeus_service.policies.cost_model import Evidence, Floats, believe
+from zeus_service.bandit.cost_model import Evidence, Floats, believe
 from zeus_service.simulation.family import CHOSEN_ON, KINDS, case
 
 RUNS = LONG - LAST

@@ -6,7 +6,7 @@ import random
 import time
 
 import sqlalchemy as sa
-from zeus_service.store.models import EVENTS, JOBS, REPORTS, TRIALS
+from zeus_service.db.tables import EVENTS, JOBS, REPORTS, TRIALS
 
 PORTION = 1000
 

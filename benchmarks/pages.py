@@ -24,7 +24,7 @@ from long_job import add_history
 from rich.console import Console
 from rich.table import Table
 from zeus_service.config import Config
-from zeus_service.store.models import JOBS, TRIALS
+from zeus_service.db.tables import JOBS, TRIALS
 
 from service import HERE, JOB, Service, register, report_on, service
 

@@ -45,7 +45,7 @@ from rich import box
 from rich.console import Console
 from rich.progress import track
 from rich.table import Column, Table
-from zeus_service.policies import POLICIES, policy_of
+from zeus_service.bandit.registry import POLICIES, policy_of
 from zeus_service.simulation import recorded_runs
 from zeus_service.simulation.errors import SimulationError
 from zeus_service.simulation.experiment import Experiment, run_all

@@ -31,16 +31,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from zeus_service.policies.base import (
+from zeus_service.bandit.cost_model import normal_cdf
+from zeus_service.bandit.policy import (
     ArmEstimate,
     Choice,
     NoBatchSizeLeft,
     Observation,
     State,
 )
-from zeus_service.policies.cost_model import normal_cdf
+from zeus_service.bandit.spec import JobSpec
 from zeus_service.simulation import family
-from zeus_service.spec import JobSpec
 
 Floats = NDArray[np.float64]
 WORKLOADS = 4000

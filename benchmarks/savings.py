@@ -18,12 +18,12 @@ from pathlib import Path
 import sqlalchemy as sa
 from rich.console import Console
 from zeus_service import create_app
+from zeus_service.bandit.information_directed import InformationDirectedPolicy
+from zeus_service.bandit.spec import JobSpec
 from zeus_service.config import Config
-from zeus_service.ledger import new_ledger
-from zeus_service.policies.information_directed import InformationDirectedPolicy
-from zeus_service.spec import JobSpec
-from zeus_service.store.migrate import upgrade
-from zeus_service.store.models import JOBS, SAVED_ON_DAYS, TRIALS, db
+from zeus_service.db.migrate import upgrade
+from zeus_service.db.tables import JOBS, SAVED_ON_DAYS, TRIALS, db
+from zeus_service.savings.ledger import new_ledger
 
 from service import database
 

@@ -28,7 +28,7 @@ LINKED = (
     "deploy/**/*.json",
     "deploy/**/*.sbatch",
     "examples/Dockerfile",
-    "service/zeus_service/policies/*.py",
+    "service/zeus_service/bandit/*.py",
     "service/zeus_service/simulation/family.py",
 )
 """What pages link to and show, and what is no page."""

@@ -21,7 +21,7 @@ from playwright.sync_api import Page, sync_playwright
 from sample_jobs import fill
 from zeus_service import create_app
 from zeus_service.config import Config
-from zeus_service.store.migrate import upgrade
+from zeus_service.db.migrate import upgrade
 
 FOLDER = Path(__file__).parent / "figures"
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")

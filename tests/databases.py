@@ -20,9 +20,9 @@ from sqlalchemy import URL, Connection, NullPool, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 from zeus_service import create_app
 from zeus_service.config import Config
-from zeus_service.store.migrate import upgrade
-from zeus_service.store.models import db
-from zeus_service.store.transactions import transaction
+from zeus_service.db.migrate import upgrade
+from zeus_service.db.tables import db
+from zeus_service.db.transactions import transaction
 
 SERVERS = {"postgresql": "ZEUS_TEST_POSTGRES_URL", "mysql": "ZEUS_TEST_MYSQL_URL"}
 """Variables that name a server to use in place of one of the tests' own."""

@@ -19,12 +19,12 @@ CROSS_CUTTING = {
     "service/test_outages.py",
     "service/test_seen_from_outside.py",
     "service/api/test_zeus_server.py",
-    "service/policies/test_own_policy.py",
-    "service/policies/test_quality.py",
+    "service/bandit/test_own_policy.py",
+    "service/bandit/test_quality.py",
     "service/serving/test_slow_clients.py",
     "service/simulation/test_fidelity.py",
-    "service/store/test_backup.py",
-    "service/store/test_cost.py",
+    "service/db/test_backup.py",
+    "service/db/test_cost.py",
 }
 """Files whose claims belong to no single file of code."""
 

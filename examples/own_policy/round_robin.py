@@ -14,8 +14,8 @@ import math
 from typing import Any
 
 import numpy as np
-from zeus_service.policies.base import ArmEstimate, Choice, NoBatchSizeLeft, Observation, State
-from zeus_service.spec import JobSpec
+from zeus_service.bandit.policy import ArmEstimate, Choice, NoBatchSizeLeft, Observation, State
+from zeus_service.bandit.spec import JobSpec
 
 TRIES = 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from pathlib import Path
 
-from zeus_service.policies import DEFAULT_POLICY, POLICIES
+from zeus_service.bandit.registry import DEFAULT_POLICY, POLICIES
 from zeus_service.simulation import recorded_runs
 from zeus_service.simulation.errors import SimulationError
 from zeus_service.simulation.replay import replay

@@ -18,7 +18,7 @@ def create_app(config: Config | None = None) -> APIFlask:
     Raises:
         pydantic.ValidationError: An environment variable has an invalid value.
     """
-    from zeus_service.application import make_app
+    from zeus_service.app import make_app
 
     return make_app(config)
 

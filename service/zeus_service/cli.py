@@ -21,10 +21,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from zeus_service import __version__, create_app
 from zeus_service.config import load_config
+from zeus_service.db import migrate as database
+from zeus_service.db.engine import cause
 from zeus_service.errors import OptimizerError, Unusable
 from zeus_service.serving.address import check_bind
-from zeus_service.store import migrate as database
-from zeus_service.store.engine import cause
 
 if TYPE_CHECKING:
     from zeus_service.messages import JobSummary
@@ -74,7 +74,7 @@ def serve(bind: str, workers: int) -> None:
     """Run the service."""
     from zeus_service.serving import configuration
     from zeus_service.serving.gunicorn import Server, make_ready, patch
-    from zeus_service.serving.logs import JSONFormatter
+    from zeus_service.serving.logging import JSONFormatter
 
     patch()
     config = configuration.in_force()
@@ -207,8 +207,8 @@ def _plot(path: Path, job_id: str, remote: "RemoteService | None") -> None:
 @_as_json
 def savings(job_id: str | None, days: int, by: str, url: str | None, as_json: bool) -> None:
     """Show what all jobs have saved against their default batch sizes, or JOB alone."""
-    from zeus_service import savings as use_cases
-    from zeus_service import savings_text
+    from zeus_service import savings_report as use_cases
+    from zeus_service.savings import text as savings_text
 
     with _reader(url) as reader:
         if url is not None:

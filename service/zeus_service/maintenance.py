@@ -19,16 +19,16 @@ from typing import ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 
+from zeus_service.bandit.spec import MAX_INTEGER, JobSpec
+from zeus_service.db import checkpoints, clock, job_numbers, job_savings, jobs, retention
+from zeus_service.db.checkpoints import Checkpoint, MissingEvents, StoredEvent
+from zeus_service.db.damage import REBUILD, reading
+from zeus_service.db.engine import shrink_sqlite_file
+from zeus_service.db.jobs import JobHead
+from zeus_service.db.retention import PORTION, Old
+from zeus_service.db.tables import db
+from zeus_service.db.transactions import use_case
 from zeus_service.errors import BrokenJob, IncompleteHistory, JobBusy, NotFound
-from zeus_service.spec import MAX_INTEGER, JobSpec
-from zeus_service.store import checkpoints, clock, job_numbers, job_savings, jobs, retention
-from zeus_service.store.checkpoints import Checkpoint, MissingEvents, StoredEvent
-from zeus_service.store.damage import REBUILD, reading
-from zeus_service.store.engine import shrink_sqlite_file
-from zeus_service.store.jobs import JobHead
-from zeus_service.store.models import db
-from zeus_service.store.retention import PORTION, Old
-from zeus_service.store.transactions import use_case
 
 P = ParamSpec("P")
 R = TypeVar("R")

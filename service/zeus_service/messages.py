@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from zeus_service.outcomes import Outcome
-from zeus_service.policies.base import ArmEstimate, Why
-from zeus_service.spec import (
+from zeus_service.bandit.outcomes import Outcome
+from zeus_service.bandit.policy import ArmEstimate, Why
+from zeus_service.bandit.spec import (
     REAL,
     Amount,
     Count,

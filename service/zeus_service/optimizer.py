@@ -13,7 +13,18 @@ import secrets
 import numpy as np
 from sqlalchemy import Connection
 
-from zeus_service import choice_texts, counters, history, messages, power_limits, stopping
+from zeus_service import counters, messages
+from zeus_service.bandit import fold as history
+from zeus_service.bandit import reasons as choice_texts
+from zeus_service.bandit import stopping
+from zeus_service.bandit.outcomes import FINAL
+from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, State
+from zeus_service.bandit.registry import DEFAULT_POLICY, POLICIES, policy_of
+from zeus_service.bandit.spec import JobSpec
+from zeus_service.db import jobs, leases, statements, trials
+from zeus_service.db.damage import REBUILD, reading
+from zeus_service.db.jobs import LockedJob, StoredJob
+from zeus_service.db.transactions import ATTEMPTS, Raced, after_commit, use_case
 from zeus_service.errors import (
     BrokenJob,
     Contended,
@@ -26,14 +37,7 @@ from zeus_service.errors import (
     TrialFinished,
     UnknownPolicy,
 )
-from zeus_service.outcomes import FINAL
-from zeus_service.policies import DEFAULT_POLICY, POLICIES, policy_of
-from zeus_service.policies.base import Choice, NoBatchSizeLeft, State
-from zeus_service.spec import JobSpec
-from zeus_service.store import jobs, leases, statements, trials
-from zeus_service.store.damage import REBUILD, reading
-from zeus_service.store.jobs import LockedJob, StoredJob
-from zeus_service.store.transactions import ATTEMPTS, Raced, after_commit, use_case
+from zeus_service.savings import power as power_limits
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from zeus.optimizer.batch_size.client import BatchSizeOptimizer
 from zeus.optimizer.batch_size.common import JobSpec
 from zeus.optimizer.power_limit import GlobalPowerLimitOptimizer
 from zeus_service import create_app
-from zeus_service.api.errors import HTTP_ERRORS
+from zeus_service.api.problems import HTTP_ERRORS
 from zeus_service.cli import main as zeus_service_command
 from zeus_service.config import Config
 from zeus_service.errors import OptimizerError

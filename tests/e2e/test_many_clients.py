@@ -23,9 +23,9 @@ from service_process import ServiceProcess
 from sqlalchemy import Row, select
 from waiting import LIMIT_S, wait_until
 from zeus_service import maintenance, optimizer
-from zeus_service.spec import JobSpec
-from zeus_service.store.models import EVENTS, REPORTS, TRIALS
-from zeus_service.store.transactions import transaction
+from zeus_service.bandit.spec import JobSpec
+from zeus_service.db.tables import EVENTS, REPORTS, TRIALS
+from zeus_service.db.transactions import transaction
 
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusServiceUnavailable

@@ -9,9 +9,9 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from service.jobs import spec_json
 from zeus_service import messages as service
-from zeus_service import outcomes, spec
 from zeus_service.api.v1 import IDEMPOTENCY_KEY_PATTERN
-from zeus_service.policies import base
+from zeus_service.bandit import outcomes, spec
+from zeus_service.bandit import policy as base
 
 from zeus_lightning import messages as client
 from zeus_lightning.errors import ZeusConfigError

@@ -12,7 +12,7 @@ from flask import Flask
 from service_process import ServiceProcess
 from zeus_service import create_app
 from zeus_service.config import Config
-from zeus_service.store.models import db
+from zeus_service.db.tables import db
 
 
 @pytest.fixture(params=DATABASES)

@@ -6,12 +6,12 @@ from typing import Any
 
 from sqlalchemy import NullPool, create_engine, update
 from zeus_service import optimizer
+from zeus_service.bandit.default import DefaultPolicy
+from zeus_service.bandit.registry import POLICIES
+from zeus_service.bandit.spec import JobSpec
 from zeus_service.config import Config
+from zeus_service.db.tables import TRIALS
 from zeus_service.messages import Job
-from zeus_service.policies import POLICIES
-from zeus_service.policies.default import DefaultPolicy
-from zeus_service.spec import JobSpec
-from zeus_service.store.models import TRIALS
 
 LEARNING = {name: policy for name, policy in POLICIES.items() if name != DefaultPolicy.name}
 """The policies that choose by what they have observed."""

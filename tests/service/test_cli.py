@@ -21,10 +21,10 @@ from waiting import LIMIT_S
 from zeus_service import optimizer
 from zeus_service.cli import main
 from zeus_service.config import _NOT_SET_BY_URL, Config, load_config
+from zeus_service.db.tables import EVENTS, TRIALS
+from zeus_service.db.transactions import transaction
 from zeus_service.errors import Unusable
 from zeus_service.messages import TrialEnd
-from zeus_service.store.models import EVENTS, TRIALS
-from zeus_service.store.transactions import transaction
 
 COMMAND = str(Path(sys.executable).parent / "zeus-service")
 

@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from flask import Flask
+from service.db.races import on_servers
 from service.jobs import spec_json
-from service.store.races import on_servers
 from sqlalchemy import event, func, insert, select, update
 from zeus_service import maintenance, optimizer
+from zeus_service.bandit.inconclusive import without_counts
+from zeus_service.bandit.registry import POLICIES
+from zeus_service.bandit.spec import JobSpec
+from zeus_service.db import retention
+from zeus_service.db.tables import CHECKPOINTS, EVENTS, JOBS, REPORTS, TRIALS, db
+from zeus_service.db.transactions import transaction
 from zeus_service.errors import IncompleteHistory, JobBusy, NotFound
 from zeus_service.maintenance import Dropped
 from zeus_service.messages import Report, TrialEnd
-from zeus_service.policies import POLICIES
-from zeus_service.policies.unfinished import without_counts
-from zeus_service.spec import JobSpec
-from zeus_service.store import retention
-from zeus_service.store.models import CHECKPOINTS, EVENTS, JOBS, REPORTS, TRIALS, db
-from zeus_service.store.transactions import transaction
 
 DAY_S = 86400.0
 YEAR_S = 365 * DAY_S

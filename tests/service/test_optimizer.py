@@ -8,16 +8,17 @@ import pytest
 from databases import POSTGRESQL
 from flask import Flask
 from service.conftest import application
+from service.db.races import just_before, on_servers
 from service.jobs import LEARNING, let_leases_expire, register, spec_json
-from service.store.races import just_before, on_servers
 from sqlalchemy import select
-from zeus_service import counters, maintenance, messages, optimizer, stopping
+from zeus_service import counters, maintenance, messages, optimizer
+from zeus_service.bandit import stopping
+from zeus_service.bandit.policy import Choice
+from zeus_service.bandit.registry import POLICIES
+from zeus_service.bandit.spec import JobSpec
+from zeus_service.db.tables import EVENTS
+from zeus_service.db.transactions import transaction
 from zeus_service.errors import ExhaustedJob, ReportConflict
-from zeus_service.policies import POLICIES
-from zeus_service.policies.base import Choice
-from zeus_service.spec import JobSpec
-from zeus_service.store.models import EVENTS
-from zeus_service.store.transactions import transaction
 
 
 def start(**changes: Any) -> messages.TrialStart:

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from flask import Flask
+from service.db.test_power_profiles import profile
 from service.jobs import register, spec_json
-from service.store.test_power_profiles import profile
 from sqlalchemy import delete, insert, select, text, update
 from zeus_service import maintenance, optimizer
 from zeus_service.cli import main
+from zeus_service.db import jobs
+from zeus_service.db.tables import EVENTS, JOBS, SAVED_ON_DAYS, db
+from zeus_service.db.transactions import transaction
 from zeus_service.errors import BrokenJob, IncompleteHistory
-from zeus_service.ledger import new_ledger
 from zeus_service.messages import Report, TrialEnd
-from zeus_service.store import jobs
-from zeus_service.store.models import EVENTS, JOBS, SAVED_ON_DAYS, db
-from zeus_service.store.transactions import transaction
+from zeus_service.savings.ledger import new_ledger
 
 LONG = "c" * 50
 

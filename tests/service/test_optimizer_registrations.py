@@ -6,17 +6,17 @@ import pytest
 from flask import Flask
 from service.api.wires import zeus_job
 from service.conftest import application
+from service.db.races import just_before, on_servers
+from service.db.test_power_profiles import profile
 from service.jobs import register
-from service.store.races import just_before, on_servers
-from service.store.test_power_profiles import profile
 from sqlalchemy import delete, select, update
 from zeus_service import maintenance, messages, optimizer
+from zeus_service.bandit.outcomes import NO_VERDICT, Verdict
+from zeus_service.bandit.registry import POLICIES
+from zeus_service.db import jobs, power_profiles
+from zeus_service.db.tables import EVENTS, JOBS, TRIALS
+from zeus_service.db.transactions import transaction
 from zeus_service.errors import JobConflict, OtherGeneration
-from zeus_service.outcomes import NO_VERDICT, Verdict
-from zeus_service.policies import POLICIES
-from zeus_service.store import jobs, power_profiles
-from zeus_service.store.models import EVENTS, JOBS, TRIALS
-from zeus_service.store.transactions import transaction
 
 
 def start() -> messages.TrialStart:

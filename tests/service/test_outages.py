@@ -24,10 +24,10 @@ from sqlalchemy import NullPool, create_engine, make_url, select
 from waiting import LIMIT_S, wait_until
 from zeus_service import create_app, maintenance
 from zeus_service.config import Config
-from zeus_service.store.jobs import LockedJob
-from zeus_service.store.migrate import upgrade
-from zeus_service.store.models import REPORTS
-from zeus_service.store.transactions import transaction
+from zeus_service.db.jobs import LockedJob
+from zeus_service.db.migrate import upgrade
+from zeus_service.db.tables import REPORTS
+from zeus_service.db.transactions import transaction
 
 
 def report(sequence: int) -> dict[str, Any]:
@@ -212,7 +212,7 @@ import os
 from zeus_service import create_app
 from zeus_service.serving import gunicorn as server
 from zeus_service.cli import main
-from zeus_service.store.models import db
+from zeus_service.db.tables import db
 
 if os.getuid() == 0:  # who may write any file
     settings = server.settings

@@ -25,8 +25,8 @@ from service.jobs import let_leases_expire, spec_json
 from service_process import ServiceProcess
 from waiting import LIMIT_S, wait_until
 from zeus_service.api import metrics as metrics_module
-from zeus_service.serving.logs import JSONFormatter, TextFormatter
-from zeus_service.store.transactions import transaction
+from zeus_service.db.transactions import transaction
+from zeus_service.serving.logging import JSONFormatter, TextFormatter
 
 
 def metrics(service: ServiceProcess) -> dict[tuple[str, ...], float]:

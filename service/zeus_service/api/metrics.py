@@ -18,13 +18,13 @@ from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from zeus_service.counters import REGISTRY
+from zeus_service.db import savings
+from zeus_service.db.deadline import deadline
+from zeus_service.db.leases import IN_FORCE
+from zeus_service.db.tables import JOBS, TRIALS
+from zeus_service.db.transactions import use_case
 from zeus_service.errors import Contended
-from zeus_service.savings import Rates
-from zeus_service.store import savings
-from zeus_service.store.deadline import deadline
-from zeus_service.store.leases import IN_FORCE
-from zeus_service.store.models import JOBS, TRIALS
-from zeus_service.store.transactions import use_case
+from zeus_service.savings_report import Rates
 
 MAX_JOBS = 100
 """Jobs with metrics of their own: those that changed last."""

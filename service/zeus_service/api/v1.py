@@ -12,12 +12,13 @@ from pydantic_core import PydanticCustomError
 from werkzeug.exceptions import UnprocessableEntity, UnsupportedMediaType
 from werkzeug.routing import BaseConverter
 
-from zeus_service import errors, maintenance, messages, optimizer, savings
-from zeus_service.api.auth import require_access
+from zeus_service import errors, maintenance, messages, optimizer
+from zeus_service import savings_report as savings
+from zeus_service.api.access import require_access
 from zeus_service.api.body import check_body
-from zeus_service.api.errors import conflicts
-from zeus_service.spec import MAX_INTEGER, MAX_JOB_ID, Name, NewJob
-from zeus_service.store import power_profiles
+from zeus_service.api.problems import conflicts
+from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID, Name, NewJob
+from zeus_service.db import power_profiles
 
 v1 = APIBlueprint("v1", __name__, url_prefix="/api/v1", tag="jobs")
 

@@ -48,10 +48,10 @@ from werkzeug.exceptions import (
 )
 
 from zeus_service import errors, maintenance, messages, optimizer
-from zeus_service.api.auth import require_access_by_password
+from zeus_service.api.access import require_access_by_password
 from zeus_service.api.body import check_body, check_keys
-from zeus_service.outcomes import FINAL, Outcome
-from zeus_service.spec import (
+from zeus_service.bandit.outcomes import FINAL, Outcome
+from zeus_service.bandit.spec import (
     MAX_JOB_ID,
     MAX_METRIC,
     REAL,

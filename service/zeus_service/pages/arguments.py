@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from werkzeug.datastructures import MultiDict
 
-from zeus_service.spec import MAX_INTEGER, MAX_JOB_ID
-from zeus_service.store.job_list import JOB_STATES, SORTS, JobQuery
-from zeus_service.store.trial_list import OUTCOMES, RUNNING, TrialQuery
+from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID
+from zeus_service.db.job_list import JOB_STATES, SORTS, JobQuery
+from zeus_service.db.trial_list import OUTCOMES, RUNNING, TrialQuery
 
 Arguments = MultiDict[str, str]
 

@@ -8,7 +8,7 @@ from flask import Blueprint, Response, make_response, request
 from sqlalchemy import exc
 from werkzeug.exceptions import HTTPException
 
-from zeus_service.api.errors import (
+from zeus_service.api.problems import (
     RETRY_AFTER_S,
     log_broken,
     log_database_error,

@@ -13,6 +13,8 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from zeus_service.bandit.spec import JobSpec
+from zeus_service.db.series import MAX_POINTS, BatchSizeTrials, Thinned
 from zeus_service.messages import Job, JobSavings, PowerProfileList
 from zeus_service.pages.plotting import (
     BAND,
@@ -39,8 +41,6 @@ from zeus_service.pages.plotting import (
     what_is_thinned,
 )
 from zeus_service.pages.units import joules, runs, significant, words
-from zeus_service.spec import JobSpec
-from zeus_service.store.series import MAX_POINTS, BatchSizeTrials, Thinned
 
 NOT_ENDED = "No run has ended yet."
 PRUNED = "The runs that have ended were pruned."

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from zeus_service import messages, optimizer, savings
+from zeus_service import messages, optimizer
+from zeus_service import savings_report as savings
+from zeus_service.db import power_profiles, series
 from zeus_service.pages import figures, savings_figures
 from zeus_service.pages.plotting import CURVE_POINTS, Figure
-from zeus_service.store import power_profiles, series
 
 FIGURES: dict[str, tuple[str, str]] = {
     "valley": (

@@ -9,10 +9,10 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from zeus_service.bandit.spec import JobSpec
+from zeus_service.db.series import Thinned
 from zeus_service.messages import JobSavings
 from zeus_service.pages.units import joule_unit, joules, words
-from zeus_service.spec import JobSpec
-from zeus_service.store.series import Thinned
 
 Figure = dict[str, Any]
 """`data` and `layout` of Plotly, `note`: what was left out or is missing, `summary`: in words."""

@@ -19,17 +19,10 @@ from flask import Response, redirect, request, stream_with_context
 from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import NotFound
 
-from zeus_service import __version__, maintenance, optimizer, savings
-from zeus_service.errors import ExhaustedJob, JobBusy
-from zeus_service.pages import arguments, assets, figures, job_figures, plotting, savings_figures
-from zeus_service.pages.access import require_writing, set_up_access
-from zeus_service.pages.errors import set_up_errors
-from zeus_service.pages.plotting import Figure
-from zeus_service.pages.sparkline import sparkline
-from zeus_service.pages.templating import render
-from zeus_service.savings import Rates
-from zeus_service.spec import MAX_INTEGER
-from zeus_service.store import (
+from zeus_service import __version__, maintenance, optimizer
+from zeus_service import savings_report as savings
+from zeus_service.bandit.spec import MAX_INTEGER
+from zeus_service.db import (
     clock,
     job_list,
     logs,
@@ -38,8 +31,16 @@ from zeus_service.store import (
     series,
     trial_list,
 )
-from zeus_service.store.damage import is_sound
-from zeus_service.store.models import TRIALS
+from zeus_service.db.damage import is_sound
+from zeus_service.db.tables import TRIALS
+from zeus_service.errors import ExhaustedJob, JobBusy
+from zeus_service.pages import arguments, assets, figures, job_figures, plotting, savings_figures
+from zeus_service.pages.access import require_writing, set_up_access
+from zeus_service.pages.errors import set_up_errors
+from zeus_service.pages.plotting import Figure
+from zeus_service.pages.sparkline import sparkline
+from zeus_service.pages.templating import render
+from zeus_service.savings_report import Rates
 
 pages = APIBlueprint("pages", __name__, enable_openapi=False)  # for browsers, not for programs
 set_up_errors(pages)

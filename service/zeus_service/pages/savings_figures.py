@@ -17,7 +17,7 @@ from zeus_service.pages.plotting import (
     what_is_summed,
 )
 from zeus_service.pages.units import saved_energy
-from zeus_service.savings_text import energy_unit
+from zeus_service.savings.text import energy_unit
 
 SAVED = "#2b9a66"
 _FEW_DAYS = timedelta(days=7)

@@ -18,9 +18,9 @@ from flask import Response, current_app, request
 from itsdangerous import BadData, SignatureExpired, URLSafeTimedSerializer
 from werkzeug.exceptions import Forbidden
 
-from zeus_service.api.auth import bearer, may_write
+from zeus_service.api.access import bearer, may_write
 from zeus_service.config import current_config
-from zeus_service.store import secret_key
+from zeus_service.db import secret_key
 
 MAX_AGE_S = 12 * 3600
 """A sign-in lasts for a working day."""

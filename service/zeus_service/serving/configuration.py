@@ -30,7 +30,7 @@ def reload(arbiter: Any) -> None:
     global _in_force
     # After gevent's patch: the application imports what it replaces.
     from zeus_service import create_app
-    from zeus_service.store.migrate import prepare
+    from zeus_service.db.migrate import prepare
 
     try:
         read = load_config()

@@ -14,7 +14,7 @@ from zeus_service.config import Config
 from zeus_service.errors import Unusable
 from zeus_service.serving import configuration, worker_metrics
 from zeus_service.serving.address import check_access
-from zeus_service.serving.logs import LOGGERS
+from zeus_service.serving.logging import LOGGERS
 
 CONNECTIONS = 5000
 """Client connections per worker, idle ones included, at about 20 kB of memory each. A worker that
@@ -137,6 +137,6 @@ def make_ready(config: Config) -> None:
     """
     worker_metrics.set_up()
     from zeus_service import create_app
-    from zeus_service.store.migrate import prepare
+    from zeus_service.db.migrate import prepare
 
     prepare(create_app(config))

@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import Progress
 
-from zeus_service.policies import POLICIES
+from zeus_service.bandit.registry import POLICIES
+from zeus_service.bandit.spec import JobSpec
 from zeus_service.simulation import plots, recorded_runs, results_table, submissions
 from zeus_service.simulation.errors import SimulationError
 from zeus_service.simulation.experiment import Experiment, run_all
@@ -24,7 +25,6 @@ from zeus_service.simulation.service_replay import (
 from zeus_service.simulation.summary import Tally, summarize, tally
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
 from zeus_service.simulation.workload import Workload
-from zeus_service.spec import JobSpec
 
 _SYNTHETIC = ("synthetic-0", "synthetic-1", "synthetic-2")
 _GROUPS = 10

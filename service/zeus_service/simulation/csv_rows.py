@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from zeus_service.bandit.spec import MAX_AMOUNT
 from zeus_service.simulation.errors import SimulationError
-from zeus_service.spec import MAX_AMOUNT
 
 
 @dataclass(frozen=True)

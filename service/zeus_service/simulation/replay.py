@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zeus_service.outcomes import Verdict
-from zeus_service.policies import policy_of
-from zeus_service.policies.base import NoBatchSizeLeft, Observation
+from zeus_service.bandit.outcomes import Verdict
+from zeus_service.bandit.policy import NoBatchSizeLeft, Observation
+from zeus_service.bandit.registry import policy_of
+from zeus_service.bandit.spec import JobSpec
 from zeus_service.simulation.errors import PolicyGaveUp
 from zeus_service.simulation.simulated_run import SimulatedTrial, StartedTrial, TrialRunner
 from zeus_service.simulation.submissions import Submission
 from zeus_service.simulation.workload import Workload
-from zeus_service.spec import JobSpec
 
 MAX_TRIES = 20
 """Runs of one recurrence, which is given up when all have failed."""

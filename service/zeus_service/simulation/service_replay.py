@@ -14,9 +14,10 @@ import urllib.parse
 import urllib.request
 from typing import Any, Self
 
-from zeus_service import stopping
+from zeus_service.bandit import stopping
+from zeus_service.bandit.policy import Choice
+from zeus_service.bandit.spec import JobSpec
 from zeus_service.messages import Decision, Report, TrialStart
-from zeus_service.policies.base import Choice
 from zeus_service.simulation.errors import SimulationError
 from zeus_service.simulation.replay import MAX_TRIES, SimulatedJob
 from zeus_service.simulation.simulated_run import (
@@ -27,7 +28,6 @@ from zeus_service.simulation.simulated_run import (
     time_and_energy,
 )
 from zeus_service.simulation.workload import Workload
-from zeus_service.spec import JobSpec
 
 
 def replay_with_reports(

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zeus_service.outcomes import Verdict
-from zeus_service.policies.base import Choice, Why
+from zeus_service.bandit.outcomes import Verdict
+from zeus_service.bandit.policy import Choice, Why
+from zeus_service.bandit.spec import JobSpec
 from zeus_service.simulation.workload import Price, Workload
-from zeus_service.spec import JobSpec
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zeus_service.spec import JobSpec
+from zeus_service.bandit.spec import JobSpec
 
 
 @dataclass(frozen=True)

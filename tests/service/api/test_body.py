@@ -7,8 +7,8 @@ from flask import Flask
 from service.api.wires import result, zeus_job
 from service.jobs import spec_json
 from sqlalchemy import update
-from zeus_service.store.models import TRIALS
-from zeus_service.store.transactions import transaction
+from zeus_service.db.tables import TRIALS
+from zeus_service.db.transactions import transaction
 
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 JSON = {"Content-Type": "application/json"}

@@ -10,7 +10,7 @@ from service.jobs import spec_json
 from service_process import ServiceProcess
 from zeus_service import create_app
 from zeus_service.config import Config
-from zeus_service.store.migrate import upgrade
+from zeus_service.db.migrate import upgrade
 
 PATHS = ["/api/v1/jobs", "/jobs/batch_size?job_id=x", "/metrics", "/readyz", "/openapi.json", "/no"]
 

@@ -9,7 +9,7 @@ from service.api.wires import Api, problem, report
 from service.jobs import let_leases_expire, spec_json
 from service_process import ServiceProcess
 from waiting import LIMIT_S
-from zeus_service.policies import DEFAULT_POLICY
+from zeus_service.bandit.registry import DEFAULT_POLICY
 
 
 def test_a_job_is_registered_once_and_then_confirmed(api: Api) -> None:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from service.jobs import spec
 from zeus_server import ServerError, ZeusServer
 from zeus_service import optimizer
-from zeus_service.policies import zeus
-from zeus_service.policies.base import Moments
+from zeus_service.bandit import zeus
+from zeus_service.bandit.policy import Moments
 
 numbers = itertools.count()
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

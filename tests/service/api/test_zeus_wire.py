@@ -17,7 +17,7 @@ from service_process import ServiceProcess
 from sqlalchemy import event
 from zeus_service import create_app, maintenance, optimizer
 from zeus_service.config import Config
-from zeus_service.store.models import db
+from zeus_service.db.tables import db
 
 _numbers = itertools.count()
 

@@ -14,7 +14,7 @@ from service.api.wires import zeus_job
 from werkzeug.test import create_environ, run_wsgi_app
 from zeus_service import create_app
 from zeus_service.config import Config
-from zeus_service.store.migrate import upgrade
+from zeus_service.db.migrate import upgrade
 
 TOKENS = {"token": "old~t/o:ken-of-some,n@w%40-of-a-writer", "read_token": "one-that-may-read"}
 REQUESTS = ["POST /jobs", "GET /jobs/batch_size", "POST /report", "PATCH /trials", "DELETE /jobs"]

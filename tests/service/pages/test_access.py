@@ -16,8 +16,8 @@ from flask.testing import FlaskClient
 from service.jobs import spec_json
 from zeus_service import counters, create_app
 from zeus_service.config import Config
+from zeus_service.db.tables import db
 from zeus_service.pages import access, session
-from zeus_service.store.models import db
 
 WRITE, READ = "one-that-may-write", "one-that-may-read"
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from service.jobs import spec
-from service.test_ledger_power_limits import profile
+from service.savings.test_ledger_power_limits import profile
+from zeus_service.bandit.policy import ArmEstimate
+from zeus_service.db.series import BatchSizeTrials, Thinned
 from zeus_service.messages import (
     Estimate,
     Job,
@@ -22,8 +24,6 @@ from zeus_service.messages import (
     Spent,
 )
 from zeus_service.pages import figures, plotting, savings_figures
-from zeus_service.policies.base import ArmEstimate
-from zeus_service.store.series import BatchSizeTrials, Thinned
 
 
 def row(**values: Any) -> Any:

@@ -22,15 +22,15 @@ from sqlalchemy import update
 from werkzeug.datastructures import MultiDict
 from zeus_service import create_app, optimizer
 from zeus_service.config import Config
+from zeus_service.db import power_profiles, trial_list
+from zeus_service.db.job_list import JOB_STATES, SORTS
+from zeus_service.db.series import MAX_POINTS
+from zeus_service.db.tables import JOBS, TRIALS
+from zeus_service.db.transactions import transaction
+from zeus_service.db.trial_list import OUTCOMES, RUNNING
 from zeus_service.messages import Report, TrialEnd
 from zeus_service.pages import assets, job_figures
 from zeus_service.pages.routes import PARTS
-from zeus_service.store import power_profiles, trial_list
-from zeus_service.store.job_list import JOB_STATES, SORTS
-from zeus_service.store.models import JOBS, TRIALS
-from zeus_service.store.series import MAX_POINTS
-from zeus_service.store.transactions import transaction
-from zeus_service.store.trial_list import OUTCOMES, RUNNING
 
 FIGURES = tuple(job_figures.FIGURES)
 

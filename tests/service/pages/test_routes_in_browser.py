@@ -22,7 +22,7 @@ from sqlalchemy import NullPool, create_engine
 from waiting import wait_until
 from zeus_service.cli import main
 from zeus_service.config import Config
-from zeus_service.store.series import MAX_POINTS
+from zeus_service.db.series import MAX_POINTS
 
 from benchmarks.long_job import add_history
 

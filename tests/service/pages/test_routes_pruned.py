@@ -8,9 +8,9 @@ from service.jobs import let_leases_expire
 from service.pages.test_routes import add_job
 from sqlalchemy import update
 from zeus_service import maintenance, optimizer
+from zeus_service.db.tables import TRIALS
+from zeus_service.db.transactions import transaction
 from zeus_service.messages import TrialEnd
-from zeus_service.store.models import TRIALS
-from zeus_service.store.transactions import transaction
 
 
 def prune_all(database_url: str) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 from waiting import LIMIT_S, wait_until
 from zeus_service import create_app
 from zeus_service.config import Config
-from zeus_service.store.migrate import upgrade
+from zeus_service.db.migrate import upgrade
 
 BOTH_WAYS = pytest.mark.parametrize("gunicorn", [False, True], ids=["serve", "gunicorn"])
 

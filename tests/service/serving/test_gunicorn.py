@@ -25,10 +25,10 @@ from service_process import ServiceProcess
 from sqlalchemy import text
 from waiting import LIMIT_S, wait_until
 from zeus_service.config import Config
+from zeus_service.db.engine import POOL_SIZE
+from zeus_service.db.jobs import LockedJob
+from zeus_service.db.transactions import MAX_WAITING, transaction
 from zeus_service.serving.gunicorn import settings
-from zeus_service.store.engine import POOL_SIZE
-from zeus_service.store.jobs import LockedJob
-from zeus_service.store.transactions import MAX_WAITING, transaction
 
 SERVERS = DATABASES[1:]
 DEADLINE_S = 60

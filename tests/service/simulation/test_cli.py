@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner, Result
 from service.simulation import recorded
 from service_process import ServiceProcess, free_port
+from zeus_service.bandit.default import DefaultPolicy
+from zeus_service.bandit.installed import InstalledPolicy
+from zeus_service.bandit.policy import State
+from zeus_service.bandit.registry import POLICIES
 from zeus_service.cli import main
-from zeus_service.policies import POLICIES
-from zeus_service.policies.base import State
-from zeus_service.policies.default import DefaultPolicy
-from zeus_service.policies.installed import InstalledPolicy
 
 LETTERS = ["--workload=letters/net/sgd", "--target=0.5", "--max-epochs=20"]
 LETTERS += ["--default-batch-size=16"]

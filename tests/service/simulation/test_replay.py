@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from service.jobs import LEARNING
 from service.simulation import recorded
-from zeus_service import history
-from zeus_service.policies import POLICIES
-from zeus_service.policies.base import Choice
+from zeus_service.bandit import fold as history
+from zeus_service.bandit.policy import Choice
+from zeus_service.bandit.registry import POLICIES
 from zeus_service.simulation.errors import PolicyGaveUp
 from zeus_service.simulation.replay import MAX_TRIES, SimulatedJob, replay
 from zeus_service.simulation.simulated_run import TrialRunner

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from service.simulation import recorded
-from zeus_service.policies import POLICIES
+from zeus_service.bandit.registry import POLICIES
 from zeus_service.simulation import submissions
 from zeus_service.simulation.replay import replay
 from zeus_service.simulation.simulated_run import SimulatedTrial

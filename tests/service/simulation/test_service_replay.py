@@ -11,7 +11,7 @@ from service.jobs import LEARNING
 from service.simulation import recorded
 from service_process import ServiceProcess, free_port
 from waiting import LIMIT_S
-from zeus_service.policies import POLICIES
+from zeus_service.bandit.registry import POLICIES
 from zeus_service.simulation.errors import SimulationError
 from zeus_service.simulation.replay import replay
 from zeus_service.simulation.service_replay import (

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from service.simulation import recorded
-from zeus_service.policies.base import Choice
+from zeus_service.bandit.policy import Choice
 from zeus_service.simulation.simulated_run import StartedTrial, TrialRunner, run
 from zeus_service.simulation.workload import Epoch, Price, Setting, Workload
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from service.simulation import recorded
-from zeus_service.outcomes import Verdict
+from zeus_service.bandit.outcomes import Verdict
 from zeus_service.simulation.experiment import Experiment
 from zeus_service.simulation.simulated_run import SimulatedTrial
 from zeus_service.simulation.submissions import Submission

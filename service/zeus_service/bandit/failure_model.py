@@ -1,0 +1,84 @@
+"""The belief about whether a run converges, for each batch size.
+
+A batch size either never converges, or its runs fail now and then. How often is about the same for
+all that have ever converged, so that one failure of a good batch size says little: each one's
+posterior starts from the rate of all of them.
+
+A batch size that has not converged yet either never will, or had as much bad luck as it has failed.
+Before its own tries, the former is as likely as the tries of the others make it, which count half
+for each octave of distance, and together as at most two tries. A failure beyond all batch sizes
+that have ever converged counts in full for those still further out.
+
+One that has converged may never do so again: the data have grown, or the memory is smaller. How
+likely that is follows from its failures in a row in the same way.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+
+from zeus_service.bandit.cost_model import Floats
+
+PRIOR_FAILURES, PRIOR_SUCCESSES = 0.1, 0.9
+NEIGHBOUR_TRIES = 2.0
+"""All other batch sizes together count as at most this many tries."""
+POOLED_TRIES = 40.0
+"""The rate of all batch sizes that have converged counts as this many tries of each."""
+PRIOR_NEVER_AGAIN = 1e-5
+"""Probability that a batch size that has converged never does so again, before its failures."""
+LEAST_RATE_IN_A_ROW = 0.1
+"""In a row, runs fail at least so often by bad luck, which strikes several at once."""
+
+
+def failure_probabilities(
+    batch_sizes: list[int],
+    converged: list[float],
+    failed: list[float],
+    ever_converged: list[bool],
+    failed_in_a_row: list[int],
+) -> tuple[Floats, Floats]:
+    """Compute how likely a batch size fails for another reason than its cost.
+
+    All arguments have a value for each batch size, ascending: the numbers of tries that converged
+    and that failed, older ones in fractions; whether any has converged; and of those that have, the
+    number of tries that failed since.
+
+    Returns:
+        (n,), the probability that it never converges, or never again; and (n,), that of a run to
+        fail if it ever does.
+    """
+    ever, tries = np.array(ever_converged), np.add(converged, failed)
+    of_ever = PRIOR_FAILURES + np.where(ever, failed, 0).sum()
+    of_tries = PRIOR_FAILURES + PRIOR_SUCCESSES + np.where(ever, tries, 0).sum()
+    pooled = of_ever / of_tries
+    rate = (POOLED_TRIES * pooled + failed) / (POOLED_TRIES + tries)
+
+    of_failures = of_successes = _neighbour_weights(tuple(batch_sizes))
+    known = np.flatnonzero(ever)
+    if known.size:
+        index = np.arange(len(batch_sizes))
+        beyond = (index > known[-1])[None, :] & (index[:, None] > index)
+        beyond |= (index < known[0])[None, :] & (index[:, None] < index)
+        of_failures = np.where(beyond, 1.0, of_failures)
+    failures_near = of_failures @ np.where(ever, 0, failed)
+    successes_near = of_successes @ np.array(converged)
+    scale = NEIGHBOUR_TRIES / np.maximum(failures_near + successes_near, NEIGHBOUR_TRIES)
+    failures = PRIOR_FAILURES + scale * failures_near
+    before = failures / (failures + PRIOR_SUCCESSES + scale * successes_near)
+    bad_luck = pooled ** np.array(failed)
+    before = np.where(ever, PRIOR_NEVER_AGAIN, before)
+    in_a_row = np.array(failed_in_a_row)
+    otherwise = (of_ever - in_a_row) / np.maximum(of_tries - in_a_row, 1)
+    bad_luck_in_a_row = np.maximum(otherwise, LEAST_RATE_IN_A_ROW) ** in_a_row
+    bad_luck = np.where(ever, bad_luck_in_a_row, bad_luck)
+    never: Floats = before / (before + (1 - before) * bad_luck)
+    return never, np.where(ever, rate, pooled)
+
+
+@lru_cache(maxsize=256)
+def _neighbour_weights(batch_sizes: tuple[int, ...]) -> Floats:
+    """(n, n), the weight of a try of the second batch size for the first; 0 for the same one."""
+    octave = np.log2(batch_sizes)
+    weights: Floats = 0.5 ** np.abs(octave[:, None] - octave)
+    np.fill_diagonal(weights, 0.0)
+    return weights

@@ -1,0 +1,45 @@
+"""Why a run gets its batch size, or why none is left, in words."""
+
+from __future__ import annotations
+
+from zeus_service.bandit.inconclusive import IN_A_ROW, passed_over
+from zeus_service.bandit.policy import ArmEstimate, Choice, State
+from zeus_service.bandit.registry import policy_of
+from zeus_service.bandit.spec import JobSpec
+from zeus_service.errors import ExhaustedJob
+
+
+def reason(spec: JobSpec, state: State, choice: Choice) -> str:
+    """Why the job's policy, in this state, has made this choice."""
+    text = {
+        "explore": f"to learn what it costs (stage: {policy_of(spec).stage(spec, state)})",
+        "exploit": "it looks cheapest after the runs so far",
+        "concurrent": "another trial is exploring, so this run uses the best batch size known, or "
+        "the default",
+        "fallback": "all batch sizes have failed, but a trial with this one is still running",
+    }[choice.why]
+    passed = passed_over(state)
+    if not passed:
+        return text
+    ends = f"the latest {IN_A_ROW} or more trials ended without a result with each of " + ", ".join(
+        f"{batch_size} ({outcome})" for batch_size, outcome in passed.items()
+    )
+    return f"{text}; {ends}"
+
+
+def exhausted(spec: JobSpec, state: State) -> ExhaustedJob:
+    """The error for a start of a job that has no batch size left."""
+    failures = _failures(policy_of(spec).describe(spec, state))
+    return ExhaustedJob(
+        f"job {spec.job_id!r} has no batch size left to try: {failures}. Register it under another "
+        "job_id, with a target that can be reached, more epochs, or other batch sizes."
+    )
+
+
+def _failures(arms: list[ArmEstimate]) -> str:
+    tried = [f"{arm.batch_size} ({arm.status})" for arm in arms if arm.pulls]
+    beyond = [str(arm.batch_size) for arm in arms if not arm.pulls]
+    text = f"{', '.join(tried)} failed"
+    if any(arm.status == "idle" for arm in arms):
+        return f"{text}, and the policy tries no other"
+    return f"{text}; {', '.join(beyond)} lie beyond these and were not tried" if beyond else text

@@ -1,0 +1,50 @@
+"""Whether a run stops after a report. The policy's `cost_bound` computes the early-stop bound."""
+
+from zeus_service.bandit.outcomes import Outcome
+from zeus_service.bandit.spec import JobSpec
+from zeus_service.messages import Decision, Report
+
+
+def decide(
+    spec: JobSpec, report: Report, *, previous_cost: float, cost_bound: float | None
+) -> Decision:
+    """Decide whether a run continues after a report.
+
+    A run that reaches its target has converged, even past the bound: its cost is known. Otherwise
+    it stops after the last epoch, or when the next report would cross the bound if it cost as much
+    as this one. If the job's `early_stop` is `spent`, the cost so far is compared with the bound,
+    and past it a run has failed even if it reaches its target.
+
+    Args:
+        spec: The job.
+        report: Cumulative time and energy of the run.
+        previous_cost: Cost in joules at the previous report; 0 at the first.
+        cost_bound: Early-stop bound in joules, or None for no bound.
+
+    Source: Zeus (You, Chung, Chowdhury, NSDI 2023), section 4, for the bound.
+    """
+    cost = spec.cost(report.energy_j, report.time_s)
+    spent = spec.early_stop == "spent"
+    judged = cost if spent else cost + max(cost - previous_cost, 0.0)
+    past_bound = cost_bound is not None and judged > cost_bound
+    outcome: Outcome | None = None
+    reason = f"short of the target of {spec.target_metric:.6g}"
+    if spec.reached(report.metric) and not (spent and past_bound):
+        outcome, reason = "converged", f"the target of {spec.target_metric:.6g} is reached"
+    elif past_bound and (spent or report.epoch < spec.max_epochs):
+        outcome = "early_stopped"
+        reason = (
+            f"{'the cost so far' if spent else 'the cost expected at the next report'} is "
+            f"{judged:.4g} J, past the bound of {cost_bound:.4g} J, which follows from what the "
+            f"best batch size costs and from beta_knob={spec.beta_knob:g}"
+        )
+    elif report.epoch >= spec.max_epochs:
+        outcome = "not_converged"
+        reason = f"max_epochs reached without reaching the target of {spec.target_metric:.6g}"
+    return Decision(
+        decision="stop" if outcome else "continue",
+        outcome=outcome,
+        cost=cost,
+        cost_bound=cost_bound,
+        reason=reason,
+    )

@@ -1,0 +1,60 @@
+"""The database's clock, by which every instant is stored, and leases are counted.
+
+What is stored is compared with this clock alone, so the clocks of the replicas do not matter.
+"""
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from zeus_service.db.transactions import use_case
+
+DAY_S = 86400
+
+
+class unix_now(FunctionElement[float]):  # noqa: N801 - SQLAlchemy's style for functions
+    """Unix seconds, when the statement is executed."""
+
+    type = sa.Double()
+    inherit_cache = True
+
+
+@compiles(unix_now)
+def _sqlite(_element: unix_now, _compiler: Any, **_options: Any) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(unix_now, "postgresql")
+def _postgresql(_element: unix_now, _compiler: Any, **_options: Any) -> str:
+    return "CAST(extract(epoch FROM clock_timestamp()) AS double precision)"
+
+
+@compiles(unix_now, "mysql")
+@compiles(unix_now, "mariadb")
+def _mysql(_element: unix_now, _compiler: Any, **_options: Any) -> str:
+    return "CAST(unix_timestamp(now(6)) AS double)"  # sessions have UTC
+
+
+class unix_day(FunctionElement[int]):  # noqa: N801 - SQLAlchemy's style for functions
+    """Days since 1970 in UTC, when the statement is executed."""
+
+    type = sa.Integer()
+    inherit_cache = True
+
+
+@compiles(unix_day)
+def _day(_element: unix_day, compiler: Any, **options: Any) -> str:
+    days = f"{compiler.process(unix_now(), **options)} / {DAY_S}"
+    if compiler.dialect.name == "sqlite":
+        return f"CAST({days} AS INTEGER)"  # it cuts, and not every build has `floor`
+    integer = "integer" if compiler.dialect.name == "postgresql" else "signed"
+    return f"CAST(floor({days}) AS {integer})"
+
+
+@use_case(read_only=True)
+def now(connection: Connection) -> float:
+    """Unix seconds, to compare with instants that are stored."""
+    return float(connection.execute(sa.select(unix_now())).scalar_one())

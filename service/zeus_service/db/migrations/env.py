@@ -1,0 +1,50 @@
+"""Run migrations on the application's database, or print them; called by Alembic."""
+
+from alembic import context
+from flask import current_app
+from sqlalchemy import Connection, create_engine, text
+
+from zeus_service.db.engine import set_up_sqlite_migration
+from zeus_service.db.tables import db
+
+LOCK = "zeus_service migrations"
+
+
+def lock(connection: Connection) -> None:
+    """Let one process at a time migrate; the others find the work done. Closing it unlocks."""
+    connection.detach()  # the pool must not reuse it
+    match connection.dialect.name:
+        case "sqlite":  # the transaction takes the write lock
+            set_up_sqlite_migration(connection)
+        case "postgresql":
+            connection.execute(text("SET LOCAL lock_timeout = 0"))
+            connection.execute(text("SELECT pg_advisory_lock(hashtext(:lock))"), {"lock": LOCK})
+            connection.commit()
+        case "mysql":
+            connection.execute(text("SELECT GET_LOCK(:lock, 86400)"), {"lock": LOCK})
+            connection.commit()
+
+
+def run(connection: Connection | None) -> None:
+    context.configure(
+        connection=connection,
+        dialect_name=db.engine.dialect.name,
+        literal_binds=connection is None,
+        target_metadata=db.metadata,
+        # One transaction for all revisions, if the database supports it.
+        transactional_ddl=db.engine.dialect.name != "mysql",
+        **current_app.extensions["migrate"].configure_args,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+if context.is_offline_mode():
+    run(None)
+else:
+    engine = db.engine
+    if engine.dialect.name == "mysql":  # a revision may take longer than any request
+        engine = create_engine(engine.url.update_query_dict({"read_timeout": "86400"}))
+    with engine.connect() as connection:
+        lock(connection)
+        run(connection)

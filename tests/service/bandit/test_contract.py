@@ -1,0 +1,313 @@
+"""What every policy must do, whatever its method; installed ones, too."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from service.jobs import LEARNING, spec
+from zeus_service.bandit import fold as history
+from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Observation, Policy, State
+from zeus_service.bandit.registry import POLICIES
+from zeus_service.bandit.spec import JobSpec
+from zeus_service.simulation.replay import replay
+from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
+from zeus_service.simulation.workload import Workload
+
+VERDICTS = ["converged", "early_stopped", "not_converged", "diverged", "out_of_memory", None]
+
+policies = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+learning_policies = pytest.mark.parametrize("policy", LEARNING.values(), ids=LEARNING)
+specs = st.builds(
+    lambda sizes, default, rounds, window, beta, explorations: spec(
+        batch_sizes=sorted(sizes),
+        default_batch_size=sorted(sizes)[default % len(sizes)],
+        num_pruning_rounds=rounds,
+        window_size=window,
+        beta_knob=beta,
+        mab_num_explorations=explorations,
+    ),
+    st.sets(st.integers(1, 4096), min_size=1, max_size=8),
+    st.integers(0, 7),
+    st.integers(0, 3),
+    st.sampled_from([0, 1, 4]),
+    st.sampled_from([None, 1.1, 2.0]),
+    st.integers(0, 3),
+)
+moves = st.lists(
+    st.tuples(
+        st.booleans(),  # start a trial, or end one
+        st.integers(0, 7),  # which running one
+        st.sampled_from(VERDICTS),
+        st.floats(0, 1e12),
+    ),
+    max_size=60,
+)
+
+
+def play(policy: Policy, job: JobSpec, moves: list[Any]) -> tuple[State, Choice | None]:
+    """Play a history; return the state, and the next choice, None when all have failed."""
+    state, running = policy.initial_state(job), []
+    for number, (start, which, verdict, cost) in enumerate(moves):
+        if start or not running:
+            try:
+                choice = policy.next_batch_size(job, state, np.random.default_rng([1, number]))
+            except NoBatchSizeLeft:
+                break
+            assert choice.batch_size in job.batch_sizes
+            state = policy.begin(job, state, choice)
+            running.append(choice)
+        else:
+            choice = running.pop(which % len(running))
+            state = policy.observe(job, state, Observation(choice, verdict, cost))
+    try:
+        return state, policy.next_batch_size(job, state, np.random.default_rng(0))
+    except NoBatchSizeLeft:
+        return state, None
+
+
+@policies
+@given(job=specs, moves=moves)
+@settings(max_examples=150, deadline=None)
+def test_a_state_is_json_and_survives_it(policy: Policy, job: JobSpec, moves: list[Any]) -> None:
+    state, _ = play(policy, job, moves)
+    assert json.loads(json.dumps(state, allow_nan=False)) == state
+
+
+@policies
+@given(job=specs, moves=moves)
+@settings(max_examples=150, deadline=None)
+def test_a_trial_without_a_verdict_leaves_no_trace(
+    policy: Policy, job: JobSpec, moves: list[Any]
+) -> None:
+    state, choice = play(policy, job, moves)
+    if choice:
+        during = policy.begin(job, state, choice)
+        assert policy.cost_bound(job, during) == policy.cost_bound(job, state)
+        assert policy.observe(job, during, Observation(choice, None, 123.0)) == state
+
+
+@policies
+@given(job=specs, moves=moves)
+@settings(max_examples=150, deadline=None)
+def test_functions_do_not_change_what_they_are_given(
+    policy: Policy, job: JobSpec, moves: list[Any]
+) -> None:
+    state, choice = play(policy, job, moves)
+    before = json.dumps(state)
+    if choice:
+        during = policy.begin(job, state, choice)
+        assert json.dumps(state) == before
+        between = json.dumps(during)
+        policy.observe(job, during, Observation(choice, "converged", 1.0))
+        policy.observe(job, during, Observation(choice, "out_of_memory", 1.0))
+        assert json.dumps(during) == between
+    policy.describe(job, state)
+    policy.cost_bound(job, state)
+    assert json.dumps(state) == before
+
+
+@policies
+@given(job=specs, moves=moves)
+@settings(max_examples=150, deadline=None)
+def test_what_a_person_is_shown_is_complete_and_finite(
+    policy: Policy, job: JobSpec, moves: list[Any]
+) -> None:
+    state, choice = play(policy, job, moves)
+    arms = policy.describe(job, state)
+    assert [arm.batch_size for arm in arms] == job.batch_sizes
+    for arm in arms:
+        assert arm.mean is None or math.isfinite(arm.mean)
+        assert arm.spread is None or (math.isfinite(arm.spread) and arm.spread >= 0)
+    best = policy.best_batch_size(job, state)
+    assert best is None or best in {arm.batch_size for arm in arms if arm.status == "alive"}
+    assert (policy.stage(job, state) == "exhausted") == (choice is None)
+    assert policy.cost_bound(job, state) >= 0
+
+
+class Perturbed(np.ndarray):
+    """An array whose results are up to four units in the last place off, by chance."""
+
+    rng = np.random.default_rng(0)
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any
+    ) -> Any:
+        plain = [np.asarray(each) if isinstance(each, Perturbed) else each for each in inputs]
+        result = np.asarray(getattr(ufunc, method)(*plain, **options))
+        if result.dtype == float:
+            with np.errstate(over="ignore"):
+                result = result + self.rng.integers(-4, 5, result.shape) * np.spacing(result)
+        if out is not None:
+            out[0][...] = result
+            return out[0]
+        return result.view(Perturbed)[()]
+
+
+@contextmanager
+def another_processor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Perturb every array that a policy makes, and every logarithm and exponential."""
+
+    def array(*arguments: Any, make: Any = np.array, **options: Any) -> Any:
+        made = make(*arguments, **options)
+        return made.view(Perturbed) if made.dtype == float else made
+
+    def perturbed(function: Callable[[float], float]) -> Callable[[float], float]:
+        return lambda x: (y := function(x)) + int(Perturbed.rng.integers(-4, 5)) * math.ulp(y)
+
+    forget_what_was_computed()
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "array", array)
+        patch.setattr(math, "log", perturbed(math.log))
+        patch.setattr(math, "exp", perturbed(math.exp))
+        yield
+    forget_what_was_computed()
+
+
+def forget_what_was_computed() -> None:
+    """Clear the caches of all modules with policies."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("zeus_service.bandit"):
+            for value in vars(module).values():
+                if hasattr(value, "cache_clear"):
+                    value.cache_clear()
+
+
+def states(job: JobSpec, events: list[history.Event]) -> list[State]:
+    """The state after each event."""
+    state, found = POLICIES[job.policy or ""].initial_state(job), []
+    for event in events:
+        state = history.apply(job, state, event)
+        found.append(state)
+    return found
+
+
+@learning_policies
+@pytest.mark.parametrize(
+    ("workload", "knobs"),
+    [
+        (synthetic_workload(2), {"beta_knob": 1.3}),
+        (drifting_workload(0), {}),
+        (drifting_workload(0), {"window_size": 10}),
+    ],
+    ids=["early stops", "drift", "window"],
+)
+def test_the_state_does_not_depend_on_the_processor(
+    policy: Policy,
+    workload: Workload,
+    knobs: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = workload.spec(policy=policy.name, seed=1, **knobs)
+    events = [
+        event
+        for trial in replay(workload, job, 200)
+        for choice in [Choice(trial.batch_size, trial.why)]
+        for event in (
+            history.Event("started", trial.number, choice),
+            history.Event("ended", trial.number, choice, trial.verdict, trial.cost),
+        )
+    ]
+    assert {event.outcome for event in events} == {None, "converged", "early_stopped"}
+    here = states(job, events)
+    with another_processor(monkeypatch):
+        there = states(job, events)
+    assert there == here
+
+
+@policies
+def test_a_tie_does_not_depend_on_the_processor(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = spec(batch_sizes=[8, 16], default_batch_size=8, policy=policy.name)
+    # With a cost of one of them alone, both are expected to cost the same; one is less certain.
+    trials = [(8, "converged", 0.0), (16, "converged", 1000.0), (8, "early_stopped", 500.0)]
+    events = [
+        event
+        for number, (batch_size, verdict, cost) in enumerate(trials, 1)
+        for choice in [Choice(batch_size, "explore")]
+        for event in (
+            history.Event("started", number, choice),
+            history.Event("ended", number, choice, verdict, cost),
+        )
+    ]
+    here = states(job, events)
+    for _ in range(20):
+        with another_processor(monkeypatch):
+            assert states(job, events) == here
+
+
+def test_another_processor_differs_in_what_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = POLICIES["information_directed"]
+    job, choice = spec(), Choice(32, "explore")
+    state = policy.begin(job, policy.initial_state(job), choice)
+    state = policy.observe(job, state, Observation(choice, "converged", 1000.0))
+    here = policy.cost_bound(job, state)
+    with another_processor(monkeypatch):
+        there = policy.cost_bound(job, state)
+    assert there != here
+    assert there == pytest.approx(here, rel=1e-9)
+
+
+@policies
+def test_the_state_does_not_grow_with_trials(policy: Policy) -> None:
+    job = spec(window_size=10)
+    state, rng, sizes = policy.initial_state(job), np.random.default_rng(0), []
+    for number in range(2000):
+        state = policy.begin(job, state, policy.next_batch_size(job, state, rng))
+        choice = Choice(job.batch_sizes[number % 5], "explore")
+        state = policy.observe(job, state, Observation(choice, "converged", rng.normal(1e3, 10)))
+        sizes.append(len(json.dumps(state)))
+    assert sizes[-1] < 1.1 * sizes[100]
+
+
+@policies
+def test_thousands_of_trials_leave_a_small_state_that_still_decides(policy: Policy) -> None:
+    job, rng = spec(), np.random.default_rng(0)
+    verdicts = ["converged"] * 8 + ["early_stopped", "not_converged"]
+    state = policy.initial_state(job)
+    for number in range(3_000):
+        choice = Choice(job.batch_sizes[number % 3], "exploit")
+        state = policy.begin(job, state, choice)
+        verdict = verdicts[number // 3 % 10]
+        state = policy.observe(job, state, Observation(choice, verdict, rng.normal(1e3, 100)))
+    assert len(json.dumps(state, allow_nan=False)) < 3000
+    assert policy.next_batch_size(job, state, rng).batch_size in job.batch_sizes
+    assert policy.cost_bound(job, state) > 1000
+
+
+@policies
+def test_the_only_batch_size_is_always_taken(policy: Policy) -> None:
+    job, rng = spec(batch_sizes=[32]), np.random.default_rng(0)
+    state = policy.initial_state(job)
+    for _ in range(50):
+        choice = policy.next_batch_size(job, state, rng)
+        assert choice.batch_size == 32
+        state = policy.begin(job, state, choice)
+        state = policy.observe(job, state, Observation(choice, "converged", rng.normal(1e3, 50)))
+    assert policy.best_batch_size(job, state) == 32
+
+
+@policies
+@pytest.mark.parametrize("rounds", [0, 1, 2])
+@pytest.mark.parametrize("window_size", [0, 1])
+def test_all_failing_is_an_error_not_a_loop(policy: Policy, rounds: int, window_size: int) -> None:
+    job = spec(num_pruning_rounds=rounds, window_size=window_size)
+    state = policy.initial_state(job)
+
+    def fail_100_trials(state: State) -> None:
+        for number in range(100):
+            choice = policy.next_batch_size(job, state, np.random.default_rng(number))
+            state = policy.begin(job, state, choice)
+            state = policy.observe(job, state, Observation(choice, "not_converged", 1.0))
+
+    with pytest.raises(NoBatchSizeLeft):
+        fail_100_trials(state)

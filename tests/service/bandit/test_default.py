@@ -1,0 +1,75 @@
+"""The baseline: the default batch size, always."""
+
+from __future__ import annotations
+
+import math
+from statistics import mean, stdev
+
+import numpy as np
+import pytest
+from service.jobs import spec
+from zeus_service.bandit.default import DefaultPolicy
+from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Observation, State
+from zeus_service.bandit.reasons import exhausted
+from zeus_service.simulation.replay import replay
+from zeus_service.simulation.synthetic_workloads import synthetic_workload
+
+POLICY, JOB = DefaultPolicy(), spec(policy="default")
+CHOICE = Choice(32, "explore")
+
+
+def after(*ends: tuple[str, float]) -> State:
+    state = POLICY.initial_state(JOB)
+    for verdict, cost in ends:
+        state = POLICY.begin(JOB, state, CHOICE)
+        state = POLICY.observe(JOB, state, Observation(CHOICE, verdict, cost))
+    return state
+
+
+def test_the_default_is_always_taken_and_no_run_is_stopped_early() -> None:
+    workload = synthetic_workload(4)
+    trials = replay(workload, workload.spec(policy="default", seed=1), 50)
+    assert {trial.batch_size for trial in trials} == {workload.default_batch_size}
+    assert {trial.verdict for trial in trials} == {"converged"}
+    assert POLICY.cost_bound(JOB, after(*[("converged", 10.0)] * 5)) == math.inf
+
+
+def test_its_mean_cost_is_shown_with_its_standard_error() -> None:
+    costs = [100.0, 130.0, 90.0]
+    arms = POLICY.describe(JOB, after(*(("converged", cost) for cost in costs)))
+    (default,) = [arm for arm in arms if arm.pulls]
+    assert (default.batch_size, default.pulls, default.status) == (32, 3, "alive")
+    assert default.mean == pytest.approx(mean(costs))
+    assert default.spread == pytest.approx(stdev(costs) / math.sqrt(3))
+
+
+@pytest.mark.parametrize(
+    "ends", [["out_of_memory"], ["converged", *["diverged"] * 10], ["converged", "out_of_memory"]]
+)
+def test_its_trials_are_counted(ends: list[str]) -> None:
+    arms = POLICY.describe(JOB, after(*((verdict, 1.0) for verdict in ends)))
+    assert sum(arm.pulls for arm in arms) == len(ends)
+
+
+def test_once_it_is_given_up_the_error_names_it_alone() -> None:
+    error = exhausted(JOB, after(("out_of_memory", 1.0)))
+    assert "to try: 32 (failed) failed, and the policy tries no other. Register" in error.message
+
+
+@pytest.mark.parametrize(
+    ("failures", "given_up"),
+    [
+        (["not_converged"], False),
+        (["not_converged", "diverged"], True),
+        (["out_of_memory"], True),
+    ],
+)
+def test_a_default_that_never_converges_is_given_up(failures: list[str], given_up: bool) -> None:
+    ends = [(verdict, 1.0) for verdict in failures]
+    state = after(*ends)
+    assert (POLICY.stage(JOB, state) == "exhausted") is given_up
+    if given_up:
+        with pytest.raises(NoBatchSizeLeft):
+            POLICY.next_batch_size(JOB, state, np.random.default_rng(0))
+    saved = after(("converged", 1.0), *ends * 10)
+    assert POLICY.next_batch_size(JOB, saved, np.random.default_rng(0)) == CHOICE

@@ -1,0 +1,365 @@
+"""What the policy makes of its belief."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from service.jobs import spec
+from zeus_service.bandit.information_directed import InformationDirectedPolicy
+from zeus_service.bandit.outcomes import Verdict
+from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Observation, State
+from zeus_service.bandit.spec import JobSpec
+
+policy = InformationDirectedPolicy()
+RNG = np.random.default_rng(0)
+
+
+def observe(
+    job: JobSpec, state: State, batch_size: int, cost: float, verdict: Verdict = "converged"
+) -> State:
+    """A trial, started and ended."""
+    choice = Choice(batch_size, "exploit")
+    state = policy.begin(job, state, choice)
+    return policy.observe(job, state, Observation(choice, verdict, cost))
+
+
+def after(job: JobSpec, *trials: tuple[int, float] | tuple[int, float, Verdict]) -> State:
+    """The state after trials: batch size, cost, and verdict unless it converged."""
+    state = policy.initial_state(job)
+    for trial in trials:
+        state = observe(job, state, *trial)
+    return state
+
+
+def choices(job: JobSpec, state: State, seeds: int = 50) -> list[Choice]:
+    return [
+        policy.next_batch_size(job, state, np.random.default_rng(seed)) for seed in range(seeds)
+    ]
+
+
+def costs(center: int, noise: float = 0.05, tries: int = 6) -> list[tuple[int, float]]:
+    """Runs of a valley around a batch size."""
+    rng = np.random.default_rng(0)
+    return [
+        (b, 1000 * (1 + 0.4 * abs(math.log2(b / center))) * math.exp(rng.normal(0, noise)))
+        for b in spec().batch_sizes
+        for _ in range(tries)
+    ]
+
+
+def test_the_default_comes_first() -> None:
+    assert set(choices(spec(), policy.initial_state(spec()))) == {Choice(32, "explore")}
+
+
+def test_while_all_fail_the_nearest_to_the_default_comes_next() -> None:
+    job, state, order = spec(), policy.initial_state(spec()), []
+    for _ in range(5):
+        choice = policy.next_batch_size(job, state, np.random.default_rng(0))
+        order.append(choice.batch_size)
+        state = observe(job, state, choice.batch_size, 10.0, "not_converged")
+    assert order == [32, 16, 64, 8, 128]
+
+
+def test_two_failures_of_a_batch_size_that_never_converged_give_it_up() -> None:
+    job = spec()
+    once = after(job, (128, 5.0, "diverged"))
+    twice = after(job, (128, 5.0, "diverged"), (128, 5.0, "not_converged"))
+    assert policy.describe(job, once)[-1].status == "alive"
+    assert policy.describe(job, twice)[-1].status == "not_converged"
+
+
+def test_a_single_batch_size_that_fails_twice_is_an_error() -> None:
+    job = spec(batch_sizes=[32])
+    state = after(job, (32, 1.0, "diverged"))
+    assert choices(job, state, 1) == [Choice(32, "explore")]
+    with pytest.raises(NoBatchSizeLeft):
+        policy.next_batch_size(job, observe(job, state, 32, 1.0, "diverged"), RNG)
+
+
+def test_failures_never_end_a_batch_size_that_has_converged() -> None:
+    job = spec(batch_sizes=[32])
+    state = after(job, (32, 1.0), *[(32, 1.0, "diverged")] * 20, (32, 0.0, "out_of_memory"))
+    assert choices(job, state, 1)[0].batch_size == 32
+
+
+def test_a_batch_size_that_often_fails_is_worth_less_than_its_cost() -> None:
+    job = spec(batch_sizes=[32, 64])
+    pairs = [(32, 1000.0), (64, 900.0), (64, 900.0, "diverged")]
+    assert policy.best_batch_size(job, after(job, *pairs * 10)) == 32
+
+
+def test_a_failure_makes_those_further_out_unlikely_to_converge_either() -> None:
+    job = spec(batch_sizes=[8, 16, 32, 64, 128, 256, 512])
+    state = after(job, (32, 1000.0), (16, 1200.0), (64, 900.0), (128, 1e4, "not_converged"))
+    assert {c.batch_size for c in choices(job, state)}.isdisjoint({128, 256, 512})
+    state = after(job, (128, 1000.0), (256, 1200.0), (64, 900.0), (32, 1e4, "not_converged"))
+    assert {c.batch_size for c in choices(job, state)}.isdisjoint({8, 16, 32})
+
+
+def given_up(job: JobSpec, state: State) -> set[int]:
+    return {arm.batch_size for arm in policy.describe(job, state) if arm.status != "alive"}
+
+
+def out_of_memory(*batch_sizes: int) -> list[tuple[int, float, Verdict]]:
+    return [(batch_size, 0.0, "out_of_memory") for batch_size in batch_sizes]
+
+
+def test_running_out_of_memory_once_gives_up_nothing_and_twice_all_larger_ones() -> None:
+    job, fits = spec(), (32, 100.0)
+    assert given_up(job, after(job, fits, *out_of_memory(64))) == set()
+    assert given_up(job, after(job, fits, *out_of_memory(64, 64))) == {64, 128}
+
+
+def test_a_smaller_batch_size_that_runs_out_of_memory_is_the_second_opinion() -> None:
+    job = spec()
+    assert given_up(job, after(job, (32, 100.0), *out_of_memory(128, 64))) == {128}
+    assert given_up(job, after(job, *out_of_memory(128, 64), (64, 100.0))) == set()
+
+
+def test_a_run_that_trains_shows_that_its_batch_size_fits() -> None:
+    job, trains = spec(), (64, 100.0, "diverged")
+    assert given_up(job, after(job, (32, 100.0), *out_of_memory(64, 64), trains)) == set()
+
+
+def test_memory_that_others_take_now_and_then_needs_further_opinions() -> None:
+    job = spec()
+    trials = [*[(32, 100.0)] * 8, *out_of_memory(32, 32)]
+    assert given_up(job, after(job, *trials, *out_of_memory(64, 64, 64))) == set()
+    assert given_up(job, after(job, *trials, *out_of_memory(*[64] * 4))) == {64, 128}
+
+
+def test_out_of_memory_spares_what_has_converged() -> None:
+    job = spec()
+    state = after(job, (64, 100.0), *out_of_memory(64, *[128] * 6))
+    assert given_up(job, state) == {128}
+
+
+def test_running_out_of_memory_at_random_hardly_ever_gives_up_the_best_batch_size() -> None:
+    job, lost, tries = spec(), 0, 40
+    for seed in range(tries):
+        state, rng = policy.initial_state(job), np.random.default_rng(seed)
+        for number in range(30):
+            b = policy.next_batch_size(job, state, np.random.default_rng([1, number])).batch_size
+            cost = 1000 * (1 + 0.6 * math.log2(128 / b)) * math.exp(rng.normal(0, 0.05))
+            chance = rng.random() < 0.2
+            state = observe(job, state, b, cost, "out_of_memory" if chance else "converged")
+        lost += 128 in given_up(job, state)
+    assert lost <= 0.1 * tries
+
+
+def test_a_limit_of_memory_costs_few_runs() -> None:
+    job = spec()
+    for seed in range(10):
+        state, rng = policy.initial_state(job), np.random.default_rng(seed)
+        failed = 0
+        for number in range(60):
+            b = policy.next_batch_size(job, state, np.random.default_rng([1, number])).batch_size
+            cost = 1000 * (1 + 0.6 * math.log2(128 / b)) * math.exp(rng.normal(0, 0.05))
+            state = observe(job, state, b, cost, "out_of_memory" if b > 32 else "converged")
+            failed += b > 32
+        assert failed <= 3  # 128, 64, and one of them again
+
+
+def test_a_larger_batch_size_that_converges_shows_that_smaller_ones_fit() -> None:
+    job = spec()
+    state = after(job, (64, 0.0, "out_of_memory"), (128, 100.0))
+    assert {arm.status for arm in policy.describe(job, state)} == {"alive"}
+
+
+def test_exploration_fades() -> None:
+    job, rng = spec(), np.random.default_rng(0)
+    state, picks = policy.initial_state(job), []
+    for number in range(120):
+        choice = policy.next_batch_size(job, state, np.random.default_rng([1, number]))
+        cost = 1000 * (1 + 0.3 * abs(math.log2(choice.batch_size / 16))) * rng.normal(1, 0.03)
+        state = observe(job, state, choice.batch_size, cost)
+        picks.append(choice)
+    assert [choice.why for choice in picks[:2]] == ["explore"] * 2
+    assert picks[20:].count(Choice(16, "exploit")) >= 95
+
+
+def test_trials_in_flight_make_others_worth_more() -> None:
+    job, state = spec(), after(spec(), (32, 1000.0))
+    alone = choices(job, state)
+    first = max(set(alone), key=alone.count)
+    during = choices(job, policy.begin(job, state, first))
+    assert during.count(first) < alone.count(first) / 2
+
+
+def test_starts_before_anything_is_known_get_the_default() -> None:
+    job = spec()
+    state = policy.begin(job, policy.initial_state(job), Choice(32, "explore"))
+    assert set(choices(job, state)) == {Choice(32, "concurrent")}
+
+
+def test_the_bound_is_beta_times_the_believed_cost_of_the_best() -> None:
+    job = spec(beta_knob=3.0)
+    assert math.isinf(policy.cost_bound(job, policy.initial_state(job)))
+    state = after(job, *costs(16))
+    best = min(arm.mean or math.inf for arm in policy.describe(job, state))
+    assert policy.cost_bound(job, state) == pytest.approx(3 * best, rel=0.01)
+    assert math.isinf(policy.cost_bound(spec(beta_knob=None), state))
+
+
+def test_one_lucky_run_hardly_lowers_the_bound() -> None:
+    job = spec()
+    state = after(job, *costs(16, noise=0.1))
+    lucky = observe(job, state, 16, 400.0)
+    assert policy.cost_bound(job, lucky) > 0.8 * policy.cost_bound(job, state)
+
+
+def test_a_small_beta_does_not_stop_the_ordinary_runs_of_the_best() -> None:
+    job = spec(beta_knob=1.01)
+    state = after(job, *costs(16, noise=0.2, tries=20))
+    assert policy.cost_bound(job, state) > 1300
+
+
+@pytest.mark.parametrize("slower", [1.5, 3.0, 20.0])
+def test_a_job_that_becomes_slower_for_good_is_not_stopped_for_ever(slower: float) -> None:
+    job = spec()
+    state = after(job, *costs(16, tries=30))
+    stopped = []
+    for number in range(40):
+        choice = policy.next_batch_size(job, state, np.random.default_rng(number))
+        cost = slower * 1000 * (1 + 0.4 * abs(math.log2(choice.batch_size / 16)))
+        bound = policy.cost_bound(job, state)
+        stopped.append(cost > bound)
+        verdict: Verdict = "early_stopped" if cost > bound else "converged"
+        state = observe(job, state, choice.batch_size, min(cost, bound), verdict)
+    assert not any(stopped[20:])
+    assert policy.best_batch_size(job, state) == 16
+
+
+def test_a_job_that_is_stopped_ever_again_still_decides() -> None:
+    job = spec(batch_sizes=[32])
+    state = after(job, (32, 1000.0), *[(32, 1000.0, "early_stopped")] * 1200)
+    assert choices(job, state, 1)[0].batch_size == 32
+    assert math.isfinite(policy.cost_bound(job, state))
+
+
+def test_costs_are_forgotten_when_the_job_changes() -> None:
+    job = spec()
+    state = after(job, *costs(16))
+    for _ in range(3):
+        state = observe(job, state, 16, 3000.0)
+    assert sum(state["weight"]) <= 3
+    assert {choice.batch_size for choice in choices(job, state)} != {16}
+
+
+def recurring(
+    job: JobSpec, state: State, log_costs: dict[int, float], count: int, seed: int = 1
+) -> tuple[State, list[int]]:
+    """Let the policy choose, and runs converge; the state after them, and what was chosen."""
+    rng, chosen = np.random.default_rng(seed), []
+    for number in range(count):
+        b = policy.next_batch_size(job, state, np.random.default_rng([seed, number])).batch_size
+        state = observe(job, state, b, 1000 * math.exp(log_costs[b] + rng.normal(0, 0.05)))
+        chosen.append(b)
+    return state, chosen
+
+
+def test_after_a_change_the_first_batch_size_tried_is_not_chosen_for_ever() -> None:
+    job = spec(batch_sizes=[8, 16, 32, 64, 128, 256, 512], default_batch_size=64)
+    rng = np.random.default_rng(0)
+    before = [64] * 4 + [16] * 8 + [32] * 40
+    costs = {16: 720.0, 32: 670.0, 64: 720.0}
+    trials = [(b, costs[b] * math.exp(rng.normal(0, 0.08))) for b in before]
+    state = after(job, *trials, (32, 1020.0), (16, 1150.0))
+    assert np.flatnonzero(state["weight"]).tolist() == [1]  # all other costs are forgotten
+    for _ in range(4):
+        assert {choice.batch_size for choice in choices(job, state)} != {16}
+        state = observe(job, state, 16, 1120.0)
+
+
+def test_a_job_that_becomes_cheaper_is_explored_again() -> None:
+    before, found = {8: 0.5, 16: 0.0, 32: 0.2, 64: 0.35, 128: 0.5}, []
+    after_change = {8: 0.1, 16: -0.1, 32: -0.3, 64: -0.4, 128: -0.25}
+    for seed in range(8):
+        job = spec(seed=seed)
+        state, _ = recurring(job, policy.initial_state(job), before, 60, seed=seed)
+        assert policy.best_batch_size(job, state) == 16
+        state, _ = recurring(job, state, after_change, 100, seed=seed)
+        found.append(policy.best_batch_size(job, state))
+    assert found.count(64) >= 7
+
+
+def test_one_failure_of_a_batch_size_does_not_starve_it() -> None:
+    """Every other batch size fails now and then, too, so one failure says little."""
+    log_costs, chosen = {8: 0.3, 16: 0.2, 32: 0.1, 64: 0.0, 128: 0.1}, []
+    for seed in range(6):
+        job = spec(seed=seed)
+        state = after(
+            job, (64, 2000.0, "not_converged"), *[(32, 1100.0)] * 9, (32, 9.0, "diverged")
+        )
+        _, picks = recurring(job, state, log_costs, 60, seed=seed)
+        chosen.append(picks[-20:].count(64))
+    assert sum(count >= 15 for count in chosen) >= 5
+
+
+@pytest.mark.parametrize("verdict", ["out_of_memory", "diverged"])
+def test_a_batch_size_that_never_converges_again_is_left_after_few_failures(
+    verdict: Verdict,
+) -> None:
+    """However often it has converged: the data may have grown."""
+    job = spec()
+    state, failures = after(job, *costs(64, tries=2), *[(64, 1000.0)] * 150), 0
+    while (choice := policy.next_batch_size(job, state, np.random.default_rng(0))).batch_size >= 64:
+        state, failures = observe(job, state, choice.batch_size, 500.0, verdict), failures + 1
+        assert failures < 12
+    assert failures >= 4  # fewer may be bad luck
+    assert policy.best_batch_size(job, state) == 32
+    state = observe(job, state, 64, 1000.0)
+    assert policy.best_batch_size(job, state) == 64
+
+
+def test_two_valleys_do_not_hide_the_better_one() -> None:
+    log_costs, found = {8: 0.0, 16: 0.35, 32: 0.5, 64: 0.35, 128: 0.2}, []
+    for seed in range(6):
+        job = spec(seed=seed)
+        state, _ = recurring(job, policy.initial_state(job), log_costs, 300, seed=seed)
+        found.append(policy.best_batch_size(job, state))
+    assert found == [8] * 6
+
+
+def test_one_outlier_is_no_change() -> None:
+    job = spec()
+    state = after(job, *costs(16), (16, 3000.0))
+    assert sum(state["weight"]) == 31
+
+
+def test_with_a_window_of_one_the_run_before_counts_half() -> None:
+    state = after(spec(window_size=1), (32, 10.0), (64, 20.0))
+    assert dict(zip(spec().batch_sizes, state["weight"], strict=True))[32] == 0.5
+
+
+def test_with_a_window_older_costs_count_less() -> None:
+    job = spec(window_size=10)
+    state = after(job, *[(32, 100.0)] * 200)
+    assert sum(state["weight"]) == pytest.approx(10, rel=0.01)
+
+
+def test_a_meter_that_does_not_count_teaches_no_cost() -> None:
+    job = spec()
+    state = after(job, (32, 0.0), (16, 0.0))
+    assert math.isinf(policy.cost_bound(job, state))
+    assert policy.best_batch_size(job, state) in (16, 32)
+    assert {arm.mean for arm in policy.describe(job, state)} == {None}
+
+
+def test_a_person_is_shown_the_mean_cost_and_how_far_it_may_be_off() -> None:
+    job = spec()
+    state = after(job, *costs(16))
+    for arm in policy.describe(job, state):
+        seen = [cost for b, cost in costs(16) if b == arm.batch_size]
+        assert arm.pulls == 6
+        assert arm.mean is not None
+        assert arm.spread is not None
+        assert abs(arm.mean - np.mean(seen)) < 2 * arm.spread < 0.15 * arm.mean
+
+
+def test_the_stage_says_whether_anything_has_converged() -> None:
+    job = spec()
+    assert policy.stage(job, policy.initial_state(job)) == "starting"
+    assert policy.stage(job, after(job, (32, 1.0))) == "learning"

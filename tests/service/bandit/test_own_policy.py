@@ -1,0 +1,104 @@
+"""A policy of one's own: the example, as an installed distribution."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import requests
+from service.jobs import spec_json
+from service.test_cli import one_error
+from service_process import BIN, ServiceProcess
+from waiting import LIMIT_S
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "own_policy"
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A folder with what `pip install` of the example writes."""
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+    folder = tmp_path / "site-packages"
+    info = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir(parents=True)
+    shutil.copy(EXAMPLE / "round_robin.py", folder)
+    (info / "METADATA").write_text(f"Name: {project['name']}\nVersion: {project['version']}\n")
+    lines = [
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
+        for group, entries in project["entry-points"].items()
+    ]
+    (info / "entry_points.txt").write_text("".join(lines))
+    return folder
+
+
+def test_the_service_chooses_by_it(tmp_path: Path, installed: Path) -> None:
+    program = BIN / "zeus-service"  # whose paths are those of the variable
+    with ServiceProcess(tmp_path, program=program, PYTHONPATH=str(installed)) as service:
+        api = f"{service.url}/api/v1/jobs"
+        job = spec_json(batch_sizes=[16, 32], policy="round_robin")
+        assert requests.post(api, json=job, timeout=LIMIT_S).status_code == 201
+        taken = []
+        for _ in range(6):
+            trial = requests.post(f"{api}/job/trials", json={}, timeout=LIMIT_S).json()
+            taken.append((trial["batch_size"], trial["why"]))
+            figures = {"epoch": 1, "time_s": 1.0, "metric": 1.0, "sequence": 1}
+            report = {"energy_j": 10.0 * trial["batch_size"], **figures}
+            path = f"{api}/job/trials/{trial['trial_number']}/reports"
+            path += f"?generation={trial['generation']}"
+            assert requests.post(path, json=report, timeout=LIMIT_S).json()["outcome"]
+        shown = requests.get(f"{api}/job", timeout=LIMIT_S).json()
+    assert taken == [(16, "explore"), (32, "explore")] * 2 + [(16, "exploit")] * 2
+    assert (shown["stage"], shown["best_batch_size"]) == ("cheapest", 16)
+
+
+CONTRACT = Path(__file__).with_name("test_contract.py")
+
+
+def test_it_keeps_the_contract(installed: Path) -> None:
+    """As the documentation says: an installed policy is among those that the suite runs on."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "round_robin"]
+    env = {**os.environ, "PYTHONPATH": str(installed)}
+    result = subprocess.run(
+        [*command, str(CONTRACT)],
+        cwd=EXAMPLE.parents[1],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("raise OSError('no file')", "OSError: no file"),
+        ("class RoundRobinPolicy: name = 'round_robin'", "lacks attributes"),
+        ("from zeus_service.bandit.zeus import ZeusPolicy as RoundRobinPolicy", "is 'zeus'"),
+    ],
+)
+def test_one_that_cannot_be_loaded_is_named(
+    tmp_path: Path, installed: Path, program: str, reason: str
+) -> None:
+    (installed / "round_robin.py").write_text(program)
+    result = subprocess.run(
+        [sys.executable, "-m", "zeus_service", "serve"],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(installed),
+            "ZEUS_BSO_DATABASE_URL": f"sqlite:///{tmp_path / 'x.sqlite3'}",
+        },
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    error = one_error(result)
+    assert reason in error
+    assert "policy 'round_robin' (round_robin:RoundRobinPolicy of round-robin-policy)" in error

@@ -1,0 +1,80 @@
+"""What the policies of the service can do beyond the contract, which any policy keeps."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from service.jobs import spec
+from zeus_service.bandit.default import DefaultPolicy
+from zeus_service.bandit.information_directed import InformationDirectedPolicy
+from zeus_service.bandit.policy import Choice, Observation, Policy
+from zeus_service.bandit.zeus import ZeusPolicy
+
+OWN = (ZeusPolicy(), InformationDirectedPolicy(), DefaultPolicy())
+
+learning_policies = pytest.mark.parametrize("policy", OWN[:2], ids=lambda policy: policy.name)
+policies = pytest.mark.parametrize("policy", OWN, ids=lambda policy: policy.name)
+
+
+@learning_policies
+def test_out_of_memory_gives_up_the_batch_size_and_all_larger_ones(policy: Policy) -> None:
+    job = spec()
+    choice = Choice(32, "explore")
+    state = policy.begin(job, policy.initial_state(job), choice)
+    state = policy.observe(job, state, Observation(choice, "out_of_memory", 0.0))
+    for seed in range(50):
+        assert policy.next_batch_size(job, state, np.random.default_rng(seed)).batch_size < 32
+
+
+@learning_policies
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e9])
+@pytest.mark.parametrize("default", [8, 32, 128])
+def test_the_cheapest_batch_size_is_found(policy: Policy, scale: float, default: int) -> None:
+    job = spec(default_batch_size=default)
+    found = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        state = policy.initial_state(job)
+        for _ in range(60):
+            choice = policy.next_batch_size(job, state, rng)
+            state = policy.begin(job, state, choice)
+            cost = scale * 1000 * (1 + 0.3 * abs(math.log2(choice.batch_size / 16)))
+            cost *= rng.normal(1, 0.03)
+            state = policy.observe(job, state, Observation(choice, "converged", cost))
+        found.append(policy.best_batch_size(job, state))
+    assert found == [16] * 10
+
+
+@policies
+def test_one_unlucky_divergence_does_not_ban_the_best_batch_size(policy: Policy) -> None:
+    job, rng = spec(), np.random.default_rng(0)
+    state, last = policy.initial_state(job), []
+    for number in range(100):
+        choice = policy.next_batch_size(job, state, rng)
+        cost = 1000 * (1 + 0.5 * abs(math.log2(choice.batch_size / 32))) * rng.normal(1, 0.03)
+        verdict = "diverged" if number == 60 else "converged"
+        state = policy.begin(job, state, choice)
+        state = policy.observe(job, state, Observation(choice, verdict, cost))
+        last.append(choice.batch_size)
+    assert last[60] == 32
+    assert last[61:].count(32) > 30
+
+
+@policies
+def test_with_a_window_a_job_that_became_slower_is_not_stopped_for_ever(policy: Policy) -> None:
+    job, rng = spec(window_size=5), np.random.default_rng(0)
+    state, stops = policy.initial_state(job), []
+    for number in range(200):
+        choice = policy.next_batch_size(job, state, rng)
+        slower = 1 if number < 60 else 3
+        cost = slower * 1000 * (1 + 0.5 * abs(math.log2(choice.batch_size / 32)))
+        cost *= rng.normal(1, 0.03)
+        bound = policy.cost_bound(job, state)
+        stopped = number >= 10 and cost > bound
+        state = policy.begin(job, state, choice)
+        verdict = "early_stopped" if stopped else "converged"
+        state = policy.observe(job, state, Observation(choice, verdict, min(cost, bound)))
+        stops.append(stopped)
+    assert sum(stops[160:]) < 10

@@ -1,0 +1,83 @@
+"""When a run stops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from service.jobs import spec
+from zeus_service.bandit.stopping import decide
+from zeus_service.messages import Decision, Report
+
+JOB = spec(eta_knob=0.25, max_power_w=100.0, target_metric=0.9, max_epochs=10)
+
+
+def report(cost: float, metric: float = 0.5, epoch: int = 1) -> Report:
+    """A report whose cost is the one given, all of it energy."""
+    return Report(sequence=1, epoch=epoch, time_s=0.0, energy_j=4 * cost, metric=metric)
+
+
+def ask(given: Report, **known: Any) -> Decision:
+    return decide(JOB, given, **{"previous_cost": 0.0, "cost_bound": None, **known})
+
+
+def test_the_cost_weighs_energy_against_time_at_maximum_power() -> None:
+    given = Report(sequence=1, epoch=1, time_s=2.0, energy_j=40.0, metric=0.5)
+    assert ask(given).cost == 0.25 * 40.0 + 0.75 * 100.0 * 2.0
+
+
+def test_a_run_below_its_target_goes_on() -> None:
+    assert ask(report(1.0)).decision == "continue"
+
+
+def test_a_run_that_reaches_its_target_has_converged() -> None:
+    assert ask(report(1.0, metric=0.9)).outcome == "converged"
+
+
+def test_a_target_may_be_one_to_fall_to() -> None:
+    falling = spec(target_metric=0.9, higher_is_better=False)
+    known = {"previous_cost": 0.0, "cost_bound": None}
+    assert decide(falling, report(1.0, metric=0.91), **known).decision == "continue"
+    assert decide(falling, report(1.0, metric=0.9), **known).outcome == "converged"
+
+
+def test_a_run_that_reaches_its_target_past_the_bound_is_not_thrown_away() -> None:
+    assert ask(report(9.0, metric=0.95), cost_bound=5.0).outcome == "converged"
+
+
+def test_a_run_that_used_its_epochs_up_has_failed() -> None:
+    assert ask(report(1.0, epoch=9)).decision == "continue"
+    assert ask(report(1.0, epoch=10)).outcome == "not_converged"
+    assert ask(report(1.0, epoch=10, metric=0.9)).outcome == "converged"
+
+
+@pytest.mark.parametrize(
+    ("cost", "outcome"), [(4.9, None), (5.0, None), (5.1, "early_stopped"), (9.0, "early_stopped")]
+)
+def test_a_run_stops_when_the_next_report_is_expected_past_the_bound(
+    cost: float, outcome: str | None
+) -> None:
+    assert ask(report(cost), previous_cost=cost - 1.0, cost_bound=6.0).outcome == outcome
+
+
+SPENT = JOB.model_copy(update={"early_stop": "spent"})
+
+
+@pytest.mark.parametrize(("cost", "outcome"), [(5.9, None), (6.0, None), (6.1, "early_stopped")])
+def test_a_job_may_ask_to_be_judged_by_the_cost_so_far(cost: float, outcome: str | None) -> None:
+    known = {"previous_cost": 0.0, "cost_bound": 6.0}
+    assert decide(SPENT, report(cost), **known).outcome == outcome
+
+
+@pytest.mark.parametrize("epoch", [1, 10])
+def test_past_the_bound_such_a_run_has_failed_even_at_its_target(epoch: int) -> None:
+    known = {"previous_cost": 0.0, "cost_bound": 6.0}
+    reached = decide(SPENT, report(6.0, metric=0.9, epoch=epoch), **known)
+    assert reached.outcome == "converged"
+    past = decide(SPENT, report(6.1, metric=0.9, epoch=epoch), **known)
+    assert past.outcome == "early_stopped"
+    assert "the cost so far is 6.1 J, past the bound of 6 J" in past.reason
+
+
+def test_a_counter_that_went_back_expects_nothing_less() -> None:
+    assert ask(report(5.0), previous_cost=50.0, cost_bound=6.0).decision == "continue"

@@ -1,0 +1,397 @@
+"""The policy of the paper, step by step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from service.jobs import spec
+from zeus_service.bandit.outcomes import Verdict
+from zeus_service.bandit.policy import Choice, Moments, NoBatchSizeLeft, Observation, State
+from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.zeus import ZeusPolicy
+
+policy = ZeusPolicy()
+RNG = np.random.default_rng(0)
+
+
+def run(
+    job: JobSpec, state: State, cost: float, verdict: Verdict | None = "converged"
+) -> tuple[Choice, State]:
+    """One trial, started and ended."""
+    choice = policy.next_batch_size(job, state, RNG)
+    state = policy.begin(job, state, choice)
+    return choice, policy.observe(job, state, Observation(choice, verdict, cost))
+
+
+def prune(job: JobSpec, outcomes: list[Mapping[int, float | Verdict]]) -> tuple[list[int], State]:
+    """Play pruning rounds: a cost for those that converge, a verdict for those that fail."""
+    state, order = policy.initial_state(job), []
+    for number, round_outcomes in enumerate(outcomes, 1):
+        while state["round"] == number:
+            batch_size = policy.next_batch_size(job, state, RNG).batch_size
+            outcome = round_outcomes[batch_size]
+            if isinstance(outcome, str):
+                choice, state = run(job, state, 5.0, outcome)
+            else:
+                choice, state = run(job, state, outcome)
+            assert choice.why == "explore"
+            order.append(batch_size)
+    return order, state
+
+
+def test_a_round_tries_the_default_then_downwards_then_upwards() -> None:
+    costs = {8: 30.0, 16: 20.0, 32: 10.0, 64: 20.0, 128: 30.0}
+    order, _ = prune(spec(num_pruning_rounds=1), [costs])
+    assert order == [32, 16, 8, 64, 128]
+
+
+def test_each_direction_ends_at_its_first_failure() -> None:
+    outcomes: dict[int, float | Verdict] = {32: 10.0, 16: "not_converged", 64: "early_stopped"}
+    order, state = prune(spec(num_pruning_rounds=1), [outcomes])
+    assert order == [32, 16, 64]
+    assert state["candidates"] == [32]
+
+
+def test_a_failing_default_still_lets_larger_ones_be_tried() -> None:
+    outcomes: dict[int, float | Verdict] = {32: "not_converged", 64: 10.0, 128: "not_converged"}
+    order, state = prune(spec(num_pruning_rounds=1), [outcomes])
+    assert order == [32, 64, 128]
+    assert state["candidates"] == [64]
+
+
+def test_the_next_round_starts_from_the_cheapest_survivor_over_the_survivors() -> None:
+    first: dict[int, float | Verdict] = {32: 20.0, 16: 10.0, 8: 30.0, 64: 40.0, 128: "diverged"}
+    second = {16: 10.0, 8: 30.0, 32: 20.0, 64: 40.0}
+    order, state = prune(spec(), [first, second])
+    assert order == [32, 16, 8, 64, 128, 16, 8, 32, 64]
+    assert policy.stage(spec(), state) == "sampling"
+    assert state["candidates"] == [8, 16, 32, 64]
+
+
+def test_a_third_round_starts_from_the_cheapest_of_the_second() -> None:
+    job = spec(batch_sizes=[16, 32], num_pruning_rounds=3)
+    first, second = {32: 20.0, 16: 10.0}, {16: 19.0, 32: 15.0}  # in the mean, 16 is cheaper
+    order, _ = prune(job, [first, second, second])
+    assert order == [32, 16, 16, 32, 32, 16]
+
+
+def test_a_first_round_without_survivors_is_an_error() -> None:
+    outcomes: dict[int, float | Verdict] = {32: "not_converged", 64: "not_converged"}
+    _, state = prune(spec(num_pruning_rounds=1), [outcomes])
+    with pytest.raises(NoBatchSizeLeft):
+        policy.next_batch_size(spec(), state, RNG)
+
+
+def test_a_later_round_without_survivors_keeps_its_candidates() -> None:
+    first: dict[int, float | Verdict] = {32: 20.0, 16: 1.0, 8: "early_stopped", 64: "diverged"}
+    second: dict[int, float | Verdict] = {16: "early_stopped", 32: "early_stopped"}
+    _, state = prune(spec(), [first, second])
+    assert policy.stage(spec(), state) == "sampling"
+    assert state["candidates"] == [16, 32]
+
+
+def test_a_start_during_an_exploration_gets_the_default_while_nothing_is_known() -> None:
+    job, state = spec(), policy.initial_state(spec())
+    state = policy.begin(job, state, policy.next_batch_size(job, state, RNG))
+    assert policy.next_batch_size(job, state, RNG) == Choice(32, "concurrent")
+
+
+def test_a_start_during_an_exploration_gets_the_cheapest_known() -> None:
+    job, state = spec(), policy.initial_state(spec())
+    _, state = run(job, state, 20.0)
+    _, state = run(job, state, 10.0)  # 16
+    state = policy.begin(job, state, policy.next_batch_size(job, state, RNG))
+    assert policy.next_batch_size(job, state, RNG) == Choice(16, "concurrent")
+
+
+def test_a_start_during_an_exploration_avoids_a_default_that_failed() -> None:
+    job, state = spec(), policy.initial_state(spec())
+    _, state = run(job, state, 20.0, "not_converged")
+    state = policy.begin(job, state, policy.next_batch_size(job, state, RNG))
+    assert policy.next_batch_size(job, state, RNG) == Choice(64, "concurrent")
+
+
+def test_an_exploration_that_was_lost_is_tried_again() -> None:
+    job, state = spec(), policy.initial_state(spec())
+    lost, state = run(job, state, 0.0, None)
+    assert policy.next_batch_size(job, state, RNG) == lost
+
+
+@pytest.mark.parametrize("verdict", ["converged", "not_converged"])
+def test_a_concurrent_trial_counts_for_its_arm_not_for_the_round(verdict: Verdict) -> None:
+    job, state = spec(), policy.initial_state(spec())
+    slow = policy.next_batch_size(job, state, RNG)
+    state = policy.begin(job, state, slow)
+    concurrent = policy.next_batch_size(job, state, RNG)
+    state = policy.begin(job, state, concurrent)
+    state = policy.observe(job, state, Observation(concurrent, verdict, 10.0))
+    assert policy.describe(job, state)[2].pulls == 1
+    assert policy.next_batch_size(job, state, RNG).why == "concurrent"
+    state = policy.observe(job, state, Observation(slow, "converged", 20.0))
+    assert policy.next_batch_size(job, state, RNG) == Choice(16, "explore")
+
+
+def test_a_first_round_without_survivors_keeps_what_converged_beside_it() -> None:
+    job, state = spec(batch_sizes=[32]), policy.initial_state(spec(batch_sizes=[32]))
+    exploring = policy.next_batch_size(job, state, RNG)
+    concurrent = Choice(32, "concurrent")
+    for choice in (exploring, concurrent):
+        state = policy.begin(job, state, choice)
+    state = policy.observe(job, state, Observation(concurrent, "converged", 10.0))
+    state = policy.observe(job, state, Observation(exploring, "not_converged", 10.0))
+    assert policy.next_batch_size(job, state, RNG) == Choice(32, "explore")
+
+
+def test_without_pruning_rounds_arms_are_explored_in_random_order() -> None:
+    job = spec(num_pruning_rounds=0, mab_num_explorations=2)
+    first = {
+        policy.next_batch_size(job, policy.initial_state(job), np.random.default_rng(seed))
+        for seed in range(60)
+    }
+    assert first == {Choice(b, "explore") for b in job.batch_sizes}
+    state, pulls = policy.initial_state(job), []
+    for _ in range(10):
+        choice, state = run(job, state, 10.0)
+        pulls.append(choice.batch_size)
+        assert choice.why == "explore"
+    assert sorted(pulls) == sorted(job.batch_sizes * 2)
+    assert policy.next_batch_size(job, state, RNG).why == "exploit"
+
+
+def test_explorations_in_flight_count_when_arms_are_short_of_observations() -> None:
+    job = spec(num_pruning_rounds=0, mab_num_explorations=1, batch_sizes=[16, 32])
+    state = policy.initial_state(job)
+    for _ in range(2):
+        state = policy.begin(job, state, policy.next_batch_size(job, state, RNG))
+    assert policy.next_batch_size(job, state, RNG) == Choice(32, "concurrent")
+
+
+def test_the_belief_about_an_arm_is_the_conjugate_posterior() -> None:
+    job = spec(
+        num_pruning_rounds=0,
+        batch_sizes=[32],
+        mab_prior_mean=-50.0,
+        mab_prior_precision=0.25,
+    )
+    costs = np.array([10.0, 14.0, 18.0])
+    state = policy.initial_state(job)
+    for cost in costs:
+        _, state = run(job, state, float(cost))
+    precision = 0.25 + len(costs) / costs.var()
+    mean = (0.25 * -50.0 + len(costs) / costs.var() * -costs.mean()) / precision
+
+    class Recorder:
+        """Stands in for the generator: records what is drawn from."""
+
+        def normal(self, loc: float, scale: float) -> float:
+            assert loc == pytest.approx(mean)
+            assert scale == pytest.approx(precision**-0.5)
+            return 0.0
+
+    assert policy.next_batch_size(job, state, Recorder()).batch_size == 32
+
+
+def test_an_arm_that_is_clearly_cheaper_is_always_taken() -> None:
+    costs = {8: 100.0, 16: 10.0, 32: 100.0, 64: 100.0, 128: 100.0}
+    noisy = {b: c * 1.01 for b, c in costs.items()}
+    _, state = prune(spec(), [costs, noisy])
+    choices = {policy.next_batch_size(spec(), state, np.random.default_rng(s)) for s in range(100)}
+    assert choices == {Choice(16, "exploit")}
+
+
+def observe(job: JobSpec, state: State, batch_size: int, cost: float, verdict: Verdict) -> State:
+    """The end of an exploration."""
+    return policy.observe(job, state, Observation(Choice(batch_size, "explore"), verdict, cost))
+
+
+def test_the_first_verdict_of_a_round_stands() -> None:
+    job, state = spec(), policy.initial_state(spec())
+    state = observe(job, state, 32, 10.0, "converged")
+    state = observe(job, state, 32, 10.0, "not_converged")
+    assert state["tried"] == {"32": True}
+
+
+def test_out_of_memory_leaves_the_verdicts_of_smaller_ones() -> None:
+    job, state = spec(), policy.initial_state(spec())
+    for batch_size in (32, 16, 8):
+        state = observe(job, state, batch_size, 10.0, "converged")
+    state = observe(job, state, 64, 0.0, "out_of_memory")
+    assert (state["round"], state["candidates"]) == (2, [8, 16, 32])
+
+
+def test_out_of_memory_of_the_last_ones_that_converged_does_not_end_the_job() -> None:
+    costs = {8: 30.0, 16: 20.0, 32: 10.0, 64: 20.0, 128: 30.0}
+    job = spec()
+    _, state = prune(job, [costs, costs])
+    state = observe(job, state, 8, 0.0, "out_of_memory")
+    assert state["candidates"] == [8, 16, 32, 64, 128]
+
+
+def test_out_of_memory_of_a_smaller_one_keeps_the_only_one_that_has_converged() -> None:
+    job = spec(default_batch_size=64)
+    state = observe(job, policy.initial_state(job), 64, 10.0, "converged")
+    state = observe(job, state, 32, 0.0, "out_of_memory")
+    assert policy.best_batch_size(job, state) == 64
+    assert policy.next_batch_size(job, state, RNG) == Choice(16, "explore")
+    state = observe(job, state, 16, 20.0, "early_stopped")
+    assert policy.next_batch_size(job, state, RNG).batch_size == 64
+
+
+def test_out_of_memory_gives_up_larger_ones_that_converged_if_a_smaller_one_has_too() -> None:
+    job = spec(default_batch_size=64)
+    state = policy.initial_state(job)
+    for batch_size in (64, 32, 16):
+        state = observe(job, state, batch_size, 10.0, "converged")
+    state = observe(job, state, 32, 0.0, "out_of_memory")
+    assert state["candidates"] == [8, 16]
+
+
+@given(
+    rounds=st.integers(0, 3),
+    window=st.sampled_from([0, 2, 4]),
+    ends=st.lists(
+        st.tuples(
+            st.integers(1, 3),  # how many trials run at once
+            st.integers(0, 2),  # which of them ends
+            st.sampled_from(
+                ["converged", "early_stopped", "not_converged", "diverged", "out_of_memory"]
+            ),
+            st.floats(0, 1e6),
+        ),
+        max_size=40,
+    ),
+)
+def test_a_job_in_which_a_batch_size_has_converged_is_never_exhausted(
+    rounds: int, window: int, ends: list[tuple[int, int, Verdict, float]]
+) -> None:
+    job = spec(default_batch_size=64, num_pruning_rounds=rounds, window_size=window)
+    state, running, has_converged = policy.initial_state(job), list[Choice](), False
+    for number, (at_once, which, verdict, cost) in enumerate(ends):
+        while len(running) < at_once and policy.stage(job, state) != "exhausted":
+            rng = np.random.default_rng(number)
+            running.append(policy.next_batch_size(job, state, rng))
+            state = policy.begin(job, state, running[-1])
+        if not running:
+            break
+        choice = running.pop(which % len(running))
+        state = policy.observe(job, state, Observation(choice, verdict, cost))
+        has_converged |= verdict == "converged"
+        if has_converged:
+            assert policy.next_batch_size(job, state, RNG).batch_size in job.batch_sizes
+            assert policy.stage(job, state) != "exhausted"
+
+
+def test_a_trial_that_converges_when_all_others_have_failed_saves_the_job() -> None:
+    job, state = spec(), policy.initial_state(spec())
+    for batch_size in (32, 64):
+        state = observe(job, state, batch_size, 1.0, "not_converged")
+    assert policy.stage(job, state) == "exhausted"
+    state = observe(job, state, 32, 1.0, "converged")
+    assert policy.best_batch_size(job, state) == 32
+    assert policy.next_batch_size(job, state, RNG).batch_size == 32
+
+
+def test_without_pruning_rounds_an_arm_that_never_converges_is_given_up() -> None:
+    job = spec(num_pruning_rounds=0, batch_sizes=[16, 32])
+    state = policy.initial_state(job)
+    for verdict in ("converged", "not_converged"):
+        state = observe(job, state, 16, 10.0, verdict)
+        state = observe(job, state, 32, 10.0, "not_converged")
+    assert state["candidates"] == [16]
+
+
+def test_a_window_smaller_than_the_explorations_still_ends_them() -> None:
+    job = spec(num_pruning_rounds=0, batch_sizes=[16, 32], window_size=1, mab_num_explorations=3)
+    state = policy.initial_state(job)
+    for batch_size in (16, 32):
+        state = observe(job, state, batch_size, 10.0, "converged")
+    assert policy.next_batch_size(job, state, RNG).why == "exploit"
+
+
+def test_with_a_window_the_bound_forgets_a_lucky_run_of_a_pruned_arm() -> None:
+    job = spec(window_size=3)
+    first: dict[int, float | Verdict] = {32: 50.0, 16: 10.0, 8: "diverged", 64: "diverged"}
+    second: dict[int, float | Verdict] = {16: "early_stopped", 32: 50.0}
+    _, state = prune(job, [first, second])
+    assert state["candidates"] == [32]
+    assert policy.cost_bound(job, state) == 100.0
+
+
+def test_a_cost_of_zero_sets_no_bound() -> None:
+    job, state = spec(), policy.initial_state(spec())
+    state = observe(job, state, 32, 0.0, "converged")
+    assert math.isinf(policy.cost_bound(job, state))
+
+
+def test_costs_too_alike_for_a_precision_are_taken_as_equal() -> None:
+    job = spec(num_pruning_rounds=0, batch_sizes=[16, 32])
+    state = policy.initial_state(job)
+    for cost in (1e-160, 2e-160):
+        state = observe(job, state, 16, cost, "converged")
+        state = observe(job, state, 32, cost / 2, "converged")
+    assert policy.next_batch_size(job, state, RNG).batch_size == 32
+
+
+def test_a_window_forgets_what_is_older() -> None:
+    job = spec(num_pruning_rounds=0, batch_sizes=[16, 32], window_size=3)
+    state = policy.initial_state(job)
+    for batch_size, costs in ((16, [10, 11, 12, 100, 110, 120]), (32, [50, 51, 52])):
+        for cost in costs:
+            choice = Choice(batch_size, "exploit")
+            state = policy.observe(job, state, Observation(choice, "converged", float(cost)))
+    assert policy.best_batch_size(job, state) == 32
+    assert policy.cost_bound(job, state) == 100.0
+    arm = policy.describe(job, state)[0]
+    assert (arm.pulls, arm.mean) == (3, pytest.approx(110.0))
+
+
+def test_the_bound_is_beta_times_the_lowest_cost_that_converged() -> None:
+    job, state = spec(beta_knob=1.5), policy.initial_state(spec())
+    assert math.isinf(policy.cost_bound(job, state))
+    _, state = run(job, state, 20.0)
+    _, state = run(job, state, 10.0, "early_stopped")
+    assert policy.cost_bound(job, state) == 30.0
+    assert math.isinf(policy.cost_bound(spec(beta_knob=None), state))
+
+
+def test_the_bound_may_be_taken_from_every_run_that_its_reports_ended() -> None:
+    job = spec(early_stop="spent", window_size=2)
+    state = policy.initial_state(job)
+    ends: list[tuple[float, Verdict, float]] = [
+        (1.0, "diverged", math.inf),
+        (1.0, "out_of_memory", math.inf),
+        (0.0, "converged", math.inf),
+        (30.0, "not_converged", 60.0),
+        (40.0, "converged", 60.0),
+        (20.0, "early_stopped", 40.0),
+        (50.0, "converged", 40.0),
+    ]
+    for cost, verdict, bound in ends:
+        state = observe(job, state, 32, cost, verdict)
+        assert policy.cost_bound(job, state) == bound
+    assert math.isinf(policy.cost_bound(spec(early_stop="spent", beta_knob=None), state))
+
+
+def test_a_run_that_diverges_at_once_does_not_count_as_cheap() -> None:
+    costs = {8: 30.0, 16: 20.0, 32: 10.0, 64: 20.0, 128: 30.0}
+    job = spec()
+    _, state = prune(job, [costs, costs])
+    for _ in range(3):
+        choice = Choice(32, "exploit")
+        state = policy.observe(job, state, Observation(choice, "diverged", 0.001))
+    arm = next(arm for arm in policy.describe(job, state) if arm.batch_size == 32)
+    assert arm.mean == pytest.approx((10 + 10 + 3 * 20) / 5)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50))
+def test_running_moments_equal_those_of_the_series(values: list[float]) -> None:
+    moments = Moments()
+    for value in values:
+        moments = moments.add(value)
+    assert moments.mean == pytest.approx(np.mean(values), abs=1e-6)
+    assert moments.m2 / len(values) == pytest.approx(np.var(values), rel=1e-6, abs=1e-3)

@@ -1,0 +1,185 @@
+"""What a request costs the database: statements, and rows read."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from databases import POSTGRESQL
+from flask import Flask
+from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH, MAX_CACHED_STATEMENT_PARAMS
+from service.jobs import register, spec_json
+from sqlalchemy import Connection, event, insert, select, text, update
+from zeus_service import optimizer
+from zeus_service.db.tables import EVENTS, JOBS, REPORTS, TRIALS, db
+from zeus_service.db.transactions import transaction
+from zeus_service.messages import Report, TrialEnd
+
+FINISHED = 10_000
+
+
+def report(sequence: int, metric: float = 0.5) -> Report:
+    return Report(sequence=sequence, epoch=1, time_s=1.0, energy_j=1.0, metric=metric)
+
+
+@contextlib.contextmanager
+def statements() -> Iterator[list[tuple[str, Any]]]:
+    """The statements that are carried out meanwhile with their parameters; no BEGIN or COMMIT."""
+    seen: list[tuple[str, Any]] = []
+
+    def note(_c: Any, _cursor: Any, statement: str, parameters: Any, *_more: Any) -> None:
+        if not statement.startswith("BEGIN"):
+            seen.append((statement, parameters))
+
+    event.listen(db.engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        event.remove(db.engine, "before_cursor_execute", note)
+
+
+def test_a_request_takes_few_statements_and_psycopg_parses_none_anew(app: Flask) -> None:
+    client = app.test_client()
+    assert client.post("/api/v1/jobs", json=spec_json(lease_s=1)).status_code == 201
+    trials = "/api/v1/jobs/job/trials"
+
+    generations: dict[str, str] = {}
+
+    def count(path: str, body: dict[str, Any], **headers: str) -> int:
+        trial = path.split("/")[1] if path else ""
+        query = {"generation": generations[trial]} if path else None
+        with statements() as seen:
+            answer = client.post(f"{trials}{path}", json=body, headers=headers, query_string=query)
+        assert answer.status_code in (200, 201), answer.text
+        for statement, parameters in seen:
+            assert len(statement) <= MAX_CACHED_STATEMENT_LENGTH
+            assert len(parameters) <= MAX_CACHED_STATEMENT_PARAMS, statement
+        if not path:
+            generations[str(answer.get_json()["trial_number"])] = answer.get_json()["generation"]
+        return len(seen)
+
+    # PostgreSQL carries out all writes of a use case as one statement.
+    together = db.engine.name == "postgresql"
+    key = {"Idempotency-Key": "key"}
+    assert count("", {}, **key) == (2 if together else 4)
+    assert count("", {}, **key) == 2
+    for sequence in (1, 2):
+        assert count("/1/reports", report(sequence).model_dump()) == (2 if together else 3)
+    assert count("/1/reports", report(2).model_dump()) == 2
+    assert count("/1/heartbeat", {}) == 2
+    ends = report(3, metric=1.0).model_dump()
+    assert count("/1/reports", ends) == (3 if together else 7)
+    for _ in range(3):
+        assert count("", {}) == (2 if together else 4)
+    with transaction() as connection:
+        connection.execute(update(TRIALS).values(lease_expires_at=0))
+    # Three leases have expired: they are read, marked, and recorded.
+    another = {"Idempotency-Key": "another"}
+    assert count("", {}, **another) == (5 if together else 8)
+    assert count("/2/reports", report(1).model_dump()) == (3 if together else 7)  # revives it
+
+
+@pytest.fixture
+def long_history(app: Flask) -> None:
+    """A job with thousands of finished trials, and one that is running."""
+    register()
+    add_history()
+
+
+def add_history() -> None:
+    optimizer.start_trial("job", None)
+    optimizer.report("job", 1, report(1))
+    with transaction() as connection:
+        for table in (TRIALS, REPORTS, EVENTS):
+            rows = connection.execute(select(table)).mappings().all()
+            connection.execute(
+                insert(table),
+                [
+                    {**rows[-1], **changed}
+                    for number in range(2, FINISHED + 2)
+                    for changed in (
+                        {
+                            "trial_number": number,
+                            "sequence": number if table is EVENTS else 1,
+                            "idempotency_key": f"key-{number}",
+                            "outcome": "converged",
+                        },
+                    )
+                ],
+            )
+        connection.execute(update(JOBS).values(trials=FINISHED + 1, events=FINISHED + 1))
+
+
+_ROWS_READ = {
+    "postgresql": "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) "
+    "FROM pg_stat_xact_user_tables",
+    "mysql": "SHOW SESSION STATUS LIKE 'Handler_read%'",
+}
+
+
+def work(move: Callable[[], Any], *, connect: bool = True) -> int:
+    """About how many rows a use case read; on SQLite, how often it took twenty steps."""
+    read = [0]
+    if connect:
+        db.engine.dispose()  # a new connection has counted nothing yet
+
+    def count_steps(connection: Any, _record: Any) -> None:
+        def count() -> None:
+            read[0] += 1
+
+        connection.set_progress_handler(count, 20)
+
+    def ask(connection: Connection) -> None:
+        found = connection.execute(text(_ROWS_READ[connection.dialect.name])).all()
+        read[0] = sum(int(row[-1]) for row in found)
+
+    def in_one_transaction(connection: Connection) -> None:
+        if connection.get_execution_options().get("one_write"):
+            connection.exec_driver_sql("BEGIN")  # its figures are forgotten now and then after it
+
+    listeners: list[tuple[str, Any]] = [("connect", count_steps)]
+    if db.engine.name != "sqlite":
+        listeners = [("commit", ask)]
+    if db.engine.name == "postgresql":
+        listeners += [("begin", in_one_transaction)]
+    for listener in listeners:
+        event.listen(db.engine, *listener)
+    try:
+        move()
+    finally:
+        for listener in listeners:
+            event.remove(db.engine, *listener)
+    assert read[0] > 0
+    return read[0]
+
+
+MOVES: dict[str, Callable[[], Any]] = {
+    "report again": lambda: optimizer.report("job", 1, report(1)),
+    "heartbeat": lambda: optimizer.heartbeat("job", 1),
+    "report that goes on": lambda: optimizer.report("job", 1, report(2)),
+    "report that ends it": lambda: optimizer.report("job", 1, report(3, metric=1.0)),
+    "start": lambda: optimizer.start_trial("job", "a key"),
+    "end": lambda: optimizer.end_trial("job", FINISHED + 2, TrialEnd(outcome="errored")),
+}
+
+
+def test_nothing_in_a_trials_life_costs_more_on_a_job_with_a_long_history(
+    app: Flask, long_history: None
+) -> None:
+    for name, move in MOVES.items():
+        assert work(move) < 50, name
+    assert work(lambda: optimizer.list_trials("job", limit=1000)) > 300  # this does read rows
+
+
+@pytest.mark.parametrize("database_url", POSTGRESQL, indirect=True)  # the others keep no plans
+def test_a_start_that_was_planned_when_all_was_new_costs_no_more_either(app: Flask) -> None:
+    register(job_id="other")
+    for number in range(20):
+        optimizer.start_trial("other", str(number))
+    register()
+    add_history()
+    with transaction() as connection:
+        connection.execute(text("SELECT pg_stat_force_next_flush()"))  # counts start from 0
+    assert work(lambda: optimizer.start_trial("job", "a key"), connect=False) < 50

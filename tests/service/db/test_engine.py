@@ -1,0 +1,137 @@
+"""Every database keeps what it is given, and tells the same things apart."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from flask import Flask
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from service.jobs import register, spec_json
+from service_process import ServiceProcess
+from sqlalchemy import select, update
+from waiting import LIMIT_S
+from zeus_service import optimizer
+from zeus_service.bandit.spec import MAX_AMOUNT, MAX_METRIC
+from zeus_service.db.tables import JOBS
+from zeus_service.db.transactions import transaction
+from zeus_service.messages import Report, TrialEnd
+
+_numbers = itertools.count()
+
+
+def test_ids_and_keys_differ_by_case(app: Flask) -> None:
+    for job_id in ("Job", "job", "JOB"):
+        register(job_id=job_id)
+    for key in ("Key", "key"):
+        optimizer.start_trial("job", key)
+    assert [job.trials for job in optimizer.list_jobs().jobs] == [0, 0, 2]
+
+
+def test_jobs_are_ordered_by_the_bytes_of_their_ids(app: Flask) -> None:
+    ids = ["b", "A", "a.b", "a-b", "a", "B", "a_b", "9", "a:b", "ab"]
+    for job_id in ids:
+        register(job_id=job_id)
+    assert [job.job_id for job in optimizer.list_jobs().jobs] == sorted(ids)
+    assert [job.job_id for job in optimizer.list_jobs(after="a.").jobs] == sorted(ids)[5:]
+
+
+@pytest.mark.parametrize("after", ["é", "\U0001f600", "b ", "'", "%", "\\"])
+def test_a_page_may_start_after_any_text(app: Flask, after: str) -> None:
+    for job_id in ("a", "b"):
+        register(job_id=job_id)
+    found = [job.job_id for job in optimizer.list_jobs(after=after).jobs]
+    assert found == [job_id for job_id in ("a", "b") if job_id > after]
+
+
+def test_texts_are_kept_as_they_are(app: Flask) -> None:
+    name, reason = "Größe \U0001f600 'x' \\n ", "x" * 999 + "\U0001f600"
+    register(monitor=name, device_model=name)
+    optimizer.start_trial("job", None)
+    optimizer.end_trial("job", 1, TrialEnd(outcome="errored", reason=reason))
+    assert optimizer.get_job("job").spec.monitor == name
+    assert optimizer.list_trials("job").trials[0].reason == reason
+
+
+amounts = st.floats(0, MAX_AMOUNT)
+metrics = st.floats(-MAX_METRIC, MAX_METRIC)
+
+
+@given(time_s=amounts, energy_j=amounts, metric=metrics)
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_figures_are_kept_to_the_last_bit(
+    app: Flask, time_s: float, energy_j: float, metric: float
+) -> None:
+    register(target_metric=MAX_METRIC, beta_knob=None)
+    number = optimizer.start_trial("job", None)[0].trial_number
+    report = Report(sequence=1, epoch=1, time_s=time_s, energy_j=energy_j, metric=metric)
+    first = optimizer.report("job", number, report)
+    trial = optimizer.list_trials("job", after=number - 1).trials[0]
+    assert (trial.time_s, trial.energy_j, trial.metric) == (time_s, energy_j, metric)
+    assert optimizer.report("job", number, report) == first
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))
+numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+json_values = st.recursive(
+    st.none() | st.booleans() | numbers | texts,
+    lambda values: (
+        st.lists(values, max_size=4)
+        | st.dictionaries(st.sampled_from(["a", "B", "8", "16"]), values, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(state=st.dictionaries(st.sampled_from(["a", "A", "arms"]), json_values))
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_a_state_is_kept_as_it_is(app: Flask, state: dict[str, Any]) -> None:
+    job_id = f"job-{next(_numbers)}"
+    register(job_id=job_id)
+    with transaction() as connection:
+        connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(state=state))
+    with transaction(read_only=True) as connection:
+        found = connection.execute(select(JOBS.c.state).where(JOBS.c.job_id == job_id))
+        assert found.scalar_one() == state
+
+
+def test_an_id_may_have_255_characters_of_all_that_are_allowed(any_service: ServiceProcess) -> None:
+    job_id = ("AZaz09._:-" * 26)[:255]
+    jobs = f"{any_service.url}/api/v1/jobs"
+    answer = requests.post(jobs, json=spec_json(job_id=job_id), timeout=LIMIT_S)
+    assert (answer.status_code, answer.json()["job_id"]) == (201, job_id)
+    assert requests.post(f"{jobs}/{job_id}/trials", json={}, timeout=LIMIT_S).status_code == 201
+    key = "~!" * 127 + "k"
+    for status in (201, 200):
+        headers = {"Idempotency-Key": key}
+        started = requests.post(
+            f"{jobs}/{job_id}/trials", json={}, headers=headers, timeout=LIMIT_S
+        )
+        assert (started.status_code, started.json()["trial_number"]) == (status, 2)
+    assert requests.delete(f"{jobs}/{job_id}?force=true", timeout=LIMIT_S).status_code == 204
+    assert requests.get(f"{jobs}/{job_id}", timeout=LIMIT_S).status_code == 404
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_file_that_was_replaced_is_read_anew(app: Flask, database_url: str) -> None:
+    register(job_id="old")
+    path = Path(database_url.removeprefix("sqlite:///"))
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("VACUUM INTO ?", [f"{path}.backup"])
+    register(job_id="new")
+    for part in path.parent.glob(f"{path.name}-*"):
+        part.unlink()
+    Path(f"{path}.backup").replace(path)
+    assert [job.job_id for job in optimizer.list_jobs().jobs] == ["old"]
+    register(job_id="newer")
+    assert [job.job_id for job in optimizer.list_jobs().jobs] == ["newer", "old"]

@@ -1,0 +1,313 @@
+"""The revisions of the schema."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from click.testing import CliRunner
+from databases import DATABASES, new_database
+from flask import Flask
+from forked import in_forked_child
+from service.jobs import register
+from service.test_cli import one_error, zeus_service
+from service_fork import ServiceFork
+from service_process import ServiceProcess, free_port
+from sqlalchemy import Engine, create_engine, func, inspect, select
+from waiting import LIMIT_S
+from zeus_service import create_app, messages, optimizer
+from zeus_service.cli import main
+from zeus_service.config import Config
+from zeus_service.db import migrate as database
+from zeus_service.db.migrate import (
+    MIGRATIONS,
+    check_revision,
+    current_revision,
+    downgrade,
+    known_revisions,
+    upgrade,
+)
+from zeus_service.db.tables import EVENTS, JOBS, REPORTS, TRIALS, db
+from zeus_service.db.transactions import transaction
+from zeus_service.errors import Unusable
+
+
+def description(engine: Engine) -> dict[str, Any]:
+    """Everything that the database says of its tables: types with collations, keys, indices."""
+    inspector = inspect(engine)
+    found: dict[str, Any] = {}
+    for name in sorted(set(inspector.get_table_names()) - {"alembic_version"}):
+        columns = [
+            {**column, "type": (repr(column["type"]), getattr(column["type"], "collation", None))}
+            for column in inspector.get_columns(name)
+        ]
+        found[name] = {
+            "columns": columns,
+            "primary key": inspector.get_pk_constraint(name),
+            "foreign keys": inspector.get_foreign_keys(name),
+            "unique": inspector.get_unique_constraints(name),
+            "checks": inspector.get_check_constraints(name),
+            "indices": sorted(inspector.get_indexes(name), key=lambda index: str(index["name"])),
+            "options": inspector.get_table_options(name),
+        }
+    return found
+
+
+def differences() -> list[Any]:
+    """What Alembic finds between the database and the models."""
+    with db.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        return compare_metadata(context, db.metadata)
+
+
+def test_the_revisions_make_what_the_models_say(app: Flask, tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    with new_database(db.engine.dialect.name, tmp_path / "models") as url:
+        made_from_models = create_engine(Config(database_url=url).database_url)
+        db.metadata.create_all(made_from_models)
+        assert description(db.engine) == description(made_from_models)
+        made_from_models.dispose()
+    assert differences() == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: TRIALS.c.cost.__setattr__("type", sa.Integer()),
+        lambda: JOBS.c.job_id.__setattr__("type", sa.String(100)),
+        lambda: JOBS.c.created_at.__setattr__("nullable", True),
+        lambda: JOBS.append_column(sa.Column("another", sa.Integer)),
+        lambda: sa.Index("another", TRIALS.c.started_at),
+    ],
+)
+def test_a_change_of_the_models_without_a_revision_is_found(
+    app: Flask, change: Callable[[], None]
+) -> None:
+    def find() -> None:
+        change()
+        db.engine.dispose()
+        assert differences() != []
+
+    in_forked_child(find)
+
+
+def fill() -> None:
+    """Put rows into every table."""
+    register()
+    optimizer.start_trial("job", None)
+    figures = {"epoch": 1, "time_s": 1.0, "energy_j": 1.0, "metric": 0.1}
+    optimizer.report("job", 1, messages.Report(sequence=1, **figures))
+
+
+def rows() -> dict[str, int]:
+    """How many rows each table has."""
+    with transaction(read_only=True) as connection:
+        return {
+            table.name: connection.execute(select(func.count()).select_from(table)).scalar_one()
+            for table in (JOBS, TRIALS, REPORTS, EVENTS)
+        }
+
+
+def test_every_revision_goes_down_and_up_with_rows_in_the_tables(app: Flask) -> None:
+    fill()
+    assert rows() == {"jobs": 1, "trials": 1, "reports": 1, "events": 1}
+    while current_revision() is not None:
+        downgrade(app, "-1")
+    assert inspect(db.engine).get_table_names() == ["alembic_version"]
+    while current_revision() != known_revisions()[0]:
+        upgrade(app, "+1")
+    fill()
+
+
+def test_altering_a_table_keeps_the_rows_that_refer_to_it(
+    app: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill()
+    before = rows()
+    revisions = tmp_path / "migrations"
+    shutil.copytree(MIGRATIONS, revisions)
+    (revisions / "versions" / "9999_alter.py").write_text(
+        "import sqlalchemy as sa\n"
+        "from alembic import op\n"
+        f"revision, down_revision = '9999', {known_revisions()[0]!r}\n"
+        "def upgrade():\n"
+        "    with op.batch_alter_table('jobs') as jobs:\n"
+        "        jobs.alter_column('cost_bound', type_=sa.Float())\n"
+    )
+    monkeypatch.setattr(database, "MIGRATIONS", revisions)
+    upgrade(app)
+    assert current_revision() == "9999"
+    assert rows() == before
+
+
+def test_the_sql_of_an_upgrade_needs_no_connection_and_makes_the_same_tables(
+    app: Flask, tmp_path: Path
+) -> None:
+    kind = db.engine.dialect.name
+    unreachable = {
+        "sqlite": f"sqlite:///{tmp_path}/not/there/x.sqlite3",
+        "postgresql": "postgresql://127.0.0.1:1/x",
+        "mysql": "mariadb://127.0.0.1:1/x",
+    }[kind]
+    printed = zeus_service("db", "sql", database_url=unreachable)
+    assert printed.returncode == 0, printed.stderr
+    folder = tmp_path / "by_hand"
+    folder.mkdir()
+    with new_database(kind, folder) as url:
+        engine = create_engine(Config(database_url=url).database_url)
+        with engine.connect() as connection:
+            for statement in re.split(r";\n", printed.stdout):
+                if statement.strip() and statement.strip() not in ("BEGIN", "COMMIT"):
+                    connection.exec_driver_sql(statement)
+            connection.commit()
+        assert description(engine) == description(db.engine)
+        engine.dispose()
+        assert zeus_service("jobs", database_url=url).stdout == "no jobs yet\n"
+
+
+@pytest.mark.parametrize("revisions", ["{head}:head", "0001:0001"])
+def test_that_there_is_nothing_to_upgrade_is_said(tmp_path: Path, revisions: str) -> None:
+    revisions = revisions.format(head=known_revisions()[0])
+    url = f"sqlite:///{tmp_path}/not/there/x.sqlite3"
+    printed = zeus_service("db", "sql", revisions, database_url=url)
+    assert printed.stdout == f"-- nothing to upgrade from {revisions.replace(':', ' to ')}\n"
+
+
+def test_the_revision_is_shown_and_changed_by_hand(database_url: str) -> None:
+    head = known_revisions()[0]
+
+    def db_command(*arguments: str) -> str:
+        environment = {"ZEUS_BSO_DATABASE_URL": database_url}
+        result = CliRunner(env=environment).invoke(main, ["db", *arguments])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert db_command("current") == f"revision {head}, head {head}\n"
+    one_back = db_command("downgrade", "-1")
+    assert one_back.endswith(f", head {head}\n")
+    assert one_back != f"revision {head}, head {head}\n"
+    assert db_command("upgrade", "+1") == f"revision {head}, head {head}\n"
+    assert db_command("downgrade", "base") == f"revision None, head {head}\n"
+    assert db_command("current") == f"revision None, head {head}\n"
+    assert db_command("upgrade") == f"revision {head}, head {head}\n"
+    assert db_command("upgrade") == f"revision {head}, head {head}\n"
+
+
+def test_a_revision_that_is_not_known_is_reported(database_url: str) -> None:
+    for command in ("upgrade", "downgrade"):
+        error = one_error(zeus_service("db", command, "nowhere", database_url=database_url))
+        assert "nowhere" in error
+
+
+@pytest.mark.parametrize("command", ["current", "downgrade"])
+def test_a_file_that_is_not_there_is_not_made(tmp_path: Path, command: str) -> None:
+    arguments = ["base"] if command == "downgrade" else []
+    url = f"sqlite:///{tmp_path / 'service.sqlite3'}"
+    assert "no database at" in one_error(zeus_service("db", command, *arguments, database_url=url))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", DATABASES[1:])
+def test_serving_is_refused_unless_a_servers_database_is_at_the_head_revision(
+    kind: str, tmp_path: Path
+) -> None:
+    with new_database(kind, tmp_path) as url:
+
+        def error() -> str:
+            bind = f"--bind=127.0.0.1:{free_port()}"
+            return one_error(zeus_service("serve", bind, database_url=url))
+
+        refused = error()
+        assert "is empty: run" in refused
+        assert "run `zeus-service db upgrade`" in refused
+        zeus_service("db", "upgrade", database_url=url)
+        engine = create_engine(Config(database_url=url).database_url)
+        with engine.begin() as connection:
+            connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+        engine.dispose()
+        refused = error()
+        assert "at revision 9999" in refused
+        assert "the newer version" in refused
+
+
+def test_a_new_file_is_made_with_its_folder_and_a_write_ahead_log(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "service.sqlite3"
+    upgrade(create_app(Config(database_url=f"sqlite:///{path}")))
+    assert sqlite3.connect(path).execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+@pytest.mark.parametrize("kind", DATABASES)
+def test_several_processes_may_migrate_one_new_database_at_once(kind: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with new_database(kind, tmp_path) as url:
+        env = {**os.environ, "ZEUS_BSO_DATABASE_URL": url}
+        processes = [ServiceFork(["db", "upgrade"], env, tmp_path, log) for _ in range(6)]
+        statuses = [process.wait(timeout=LIMIT_S) for process in processes]
+        assert set(statuses) == {0}, log.read_text()
+
+
+@pytest.mark.parametrize("mode", [0o444, 0o400])
+def test_what_reading_a_file_needs_is_said_to_a_user_who_lacks_it(mode: int) -> None:
+    def try_to_read_as_nobody() -> None:
+        if os.getuid() == 0:  # who may write any file
+            os.setuid(65534)
+        with (
+            app.app_context(),
+            pytest.raises(Unusable, match=r"writes to the file.*ask the service with"),
+        ):
+            check_revision()
+
+    with tempfile.TemporaryDirectory() as folder:  # other users cannot enter pytest's
+        path = Path(folder) / "service.sqlite3"
+        url = f"sqlite:///{path}"
+        upgrade(create_app(Config(database_url=url)))
+        app = create_app(Config(database_url=url))
+        path.chmod(mode)
+        Path(folder).chmod(0o755)
+        in_forked_child(try_to_read_as_nobody)
+
+
+def test_a_file_that_this_user_cannot_write_is_reported_by_name() -> None:
+    def try_to_serve_as_nobody() -> None:
+        if os.getuid() == 0:  # who may write any file
+            os.setuid(65534)
+        with pytest.raises(Unusable, match=r"service\.sqlite3.*readonly"):
+            upgrade(app)
+
+    with tempfile.TemporaryDirectory() as folder:  # other users cannot enter pytest's
+        path = Path(folder) / "service.sqlite3"
+        app = create_app(Config(database_url=f"sqlite:///{path}"))
+        upgrade(app)
+        path.chmod(0o444)
+        Path(folder).chmod(0o755)
+        in_forked_child(try_to_serve_as_nobody)
+
+
+def test_a_file_damaged_while_serving_is_reported_as_unavailable(
+    own_service: ServiceProcess,
+) -> None:
+    path = Path(own_service.database_url.removeprefix("sqlite:///"))
+    for part in path.parent.glob(f"{path.name}-*"):
+        part.unlink()
+    path.write_text("this is not a database" * 1000)
+    answer = requests.get(f"{own_service.url}/api/v1/jobs", timeout=LIMIT_S)
+    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+    assert requests.get(f"{own_service.url}/healthz", timeout=LIMIT_S).ok
+
+
+def test_a_file_that_is_no_database_is_reported_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "text.sqlite3"
+    path.write_text("this is not a database, however long it may be " * 100)
+    with pytest.raises(Unusable, match=r"text\.sqlite3.*not a database"):
+        upgrade(create_app(Config(database_url=f"sqlite:///{path}")))

@@ -1,0 +1,198 @@
+"""Connections that are lost, stale, taken or refused, and locks that are not released."""
+
+from __future__ import annotations
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from databases import kill_connections, migrated_database, waiting_sessions
+from flask import Flask
+from service.conftest import application
+from service.db.races import (
+    SERVERS,
+    add_one,
+    on_servers,
+    register,
+    report,
+    trials_of,
+)
+from service_process import ServiceProcess
+from sqlalchemy import Connection, event, exc, select, text
+from waiting import LIMIT_S, wait_until
+from zeus_service import create_app, optimizer
+from zeus_service.config import Config
+from zeus_service.db.engine import POOL_SIZE
+from zeus_service.db.jobs import LockedJob
+from zeus_service.db.tables import REPORTS, db
+from zeus_service.db.transactions import (
+    transaction,
+    use_case,
+)
+
+ROUNDS = 2
+
+
+@on_servers
+def test_a_connection_lost_before_the_commit_is_replaced(app: Flask, database_url: str) -> None:
+    register("job")
+    attempts = []
+
+    @use_case()
+    def lose_the_connection_once(connection: Connection) -> None:
+        add_one(connection, "job")
+        attempts.append(1)
+        if len(attempts) == 1:
+            kill_connections(database_url)
+        connection.execute(text("SELECT 1"))
+
+    lose_the_connection_once()
+    assert len(attempts) == 2
+    assert trials_of("job") == 1
+
+
+@pytest.mark.parametrize("database_url", SERVERS[:1], indirect=True)  # others commit apart
+def test_a_report_whose_answer_was_lost_is_answered_again(app: Flask, database_url: str) -> None:
+    register("job")
+    optimizer.start_trial("job", None)
+    lost = []
+
+    @event.listens_for(db.engine, "after_cursor_execute")
+    def lose_the_connection_once(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "UPDATE trials" in statement and not lost:
+            lost.append(statement)
+            kill_connections(database_url)
+            connection.exec_driver_sql("SELECT 1")
+
+    assert report(1).decision == "continue"
+    assert lost
+    with transaction(read_only=True) as connection:
+        assert connection.execute(select(REPORTS.c.sequence)).scalars().all() == [1]
+
+
+@pytest.mark.parametrize("database_url", SERVERS[:1], indirect=True)
+def test_transactions_read_what_is_committed_whatever_the_database_does_by_default(
+    app: Flask,
+) -> None:
+    with transaction() as connection:
+        connection.execute(
+            text(
+                f"ALTER DATABASE {db.engine.url.database} "
+                "SET default_transaction_isolation = 'serializable'"
+            )
+        )
+    db.engine.dispose()
+    for options in ({}, {"read_only": True}, {"one_write": True}):
+        with transaction(**options) as connection:
+            level = connection.execute(text("SHOW transaction_isolation")).scalar_one()
+            assert level == "read committed"
+
+
+@on_servers
+def test_a_connection_lost_at_the_commit_is_reported(app: Flask, database_url: str) -> None:
+    """Nobody knows whether it was carried out: the caller must ask."""
+    register("job")
+    attempts = []
+
+    @use_case()
+    def lose_the_connection_at_the_end(connection: Connection) -> None:
+        attempts.append(1)
+        add_one(connection, "job")
+        kill_connections(database_url)
+
+    with pytest.raises(exc.DBAPIError):
+        lose_the_connection_at_the_end()
+    assert len(attempts) == 1
+    assert trials_of("job") == 0
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_connections_that_went_stale_while_idle_fail_no_request(kind: str, tmp_path: Path) -> None:
+    with (
+        migrated_database(kind, tmp_path) as url,
+        application(url),
+        ServiceProcess(tmp_path, database_url=url) as service,
+        ThreadPoolExecutor(16) as pool,
+    ):
+        names = [f"job-{n}" for n in range(8)]
+        for name in names:
+            register(name)
+        jobs = f"{service.url}/api/v1/jobs"
+        for _ in range(ROUNDS):
+            with transaction() as connection:
+                for name in names:
+                    LockedJob.lock(connection, name)  # so that each job takes a connection
+                starts = [
+                    pool.submit(requests.post, f"{jobs}/{name}/trials", json={})
+                    for name in (*names, *names)
+                ]
+                wait_until(lambda: waiting_sessions() == len(names))
+            lists = [pool.submit(requests.get, jobs) for _ in range(16)]
+            statuses = [future.result(timeout=LIMIT_S).status_code for future in (*starts, *lists)]
+            assert statuses == [201] * 16 + [200] * 16
+            db.engine.dispose()
+            assert kill_connections(url) > 4
+        assert requests.get(f"{jobs}/job-0", timeout=LIMIT_S).json()["trials"] == ROUNDS * 2
+
+
+@on_servers
+@pytest.mark.parametrize(
+    ("path", "expected"), [("/readyz", '"ok"'), ("/metrics", "zeus_bso_database_up 1.0")]
+)
+def test_stale_connections_raise_no_alarm(
+    app: Flask, database_url: str, path: str, expected: str
+) -> None:
+    client = app.test_client()
+    assert client.get("/readyz").status_code == 200
+    assert kill_connections(database_url) > 0
+    assert expected in client.get(path).text
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_pool_that_is_exhausted_is_reported_as_unavailable(kind: str, tmp_path: Path) -> None:
+    with (
+        migrated_database(kind, tmp_path) as url,
+        application(url) as app,
+        contextlib.ExitStack() as taken,
+    ):
+        for _ in range(POOL_SIZE):
+            taken.enter_context(db.engine.connect())
+        db.engine.pool._timeout = 0.1  # type: ignore[attr-defined]
+        answer = app.test_client().get("/api/v1/jobs")
+        assert (answer.status_code, answer.json["code"]) == (503, "unavailable")
+        assert answer.headers["Retry-After"] == "1"
+        taken.close()
+        assert app.test_client().get("/api/v1/jobs").status_code == 200
+
+
+@on_servers
+def test_a_job_that_stays_locked_is_reported_as_unavailable(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that died may have locked it until the database server notices."""
+    monkeypatch.setattr("zeus_service.db.transactions.PATIENCE_S", 1.0)
+    register("job")
+    with ThreadPoolExecutor(1) as pool, transaction() as connection:
+        LockedJob.lock(connection, "job")
+        start = pool.submit(app.test_client().post, "/api/v1/jobs/job/trials", json={})
+        with contextlib.suppress(TimeoutError):
+            start.result(timeout=LIMIT_S)
+        in_time = start.done()
+    assert in_time
+    answer = start.result()
+    assert (answer.status_code, answer.json["code"]) == (503, "unavailable")
+    assert answer.headers["Retry-After"] == "1"
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "mysql", "mariadb"])
+def test_a_server_that_is_away_is_reported_as_unavailable(scheme: str) -> None:
+    app = create_app(Config(database_url=f"{scheme}://user:secret@127.0.0.1:1/database"))
+    answer = app.test_client().get("/api/v1/jobs")
+    assert (answer.status_code, answer.json["code"]) == (503, "unavailable")
+    assert answer.headers["Retry-After"] == "1"
+    assert answer.mimetype == "application/problem+json"
+    assert "the service's log says why" in answer.json["detail"]
+    assert "secret" not in answer.text

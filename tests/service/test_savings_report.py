@@ -1,0 +1,260 @@
+"""What jobs have saved, from the database: counted by hand, and kept by all that changes jobs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from flask import Flask
+from service.jobs import spec_json
+from service.savings.test_ledger_power_limits import profile
+from sqlalchemy import select, update
+from zeus_service import maintenance, optimizer
+from zeus_service import savings_report as savings
+from zeus_service.bandit.spec import JobSpec
+from zeus_service.db import power_profiles
+from zeus_service.db.tables import EVENTS, JOBS, SAVED_ON_DAYS, TRIALS
+from zeus_service.db.transactions import transaction
+from zeus_service.messages import Report, Savings, TrialEnd
+from zeus_service.pages import savings_figures
+from zeus_service.savings_report import Rates
+
+NO_RATES = Rates()
+
+
+def register(job_id: str = "job", **changes: Any) -> None:
+    given = {"eta_knob": 1.0, "beta_knob": None, "policy": "default", **changes}
+    optimizer.register_job(JobSpec.model_validate(spec_json(job_id=job_id, **given)))
+
+
+def start(job_id: str = "job") -> int:
+    return optimizer.start_trial(job_id, None)[0].trial_number
+
+
+def report(
+    number: int, energy_j: float, job_id: str = "job", *, sequence: int = 1, **limits: float
+) -> None:
+    """A report of a run that reaches its target with its second one."""
+    given = {"epoch": 1, "time_s": energy_j / 10, "energy_j": energy_j, "metric": sequence / 2}
+    optimizer.report(job_id, number, Report(sequence=sequence, **given, **limits))
+
+
+def converge(energy_j: float, job_id: str = "job", **limits: float) -> int:
+    number = start(job_id)
+    report(number, energy_j, job_id, sequence=2, **limits)
+    return number
+
+
+def of_all(days: int = 30) -> Savings:
+    return savings.of_all_jobs(NO_RATES, days=days)
+
+
+def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spent(
+    app: Flask,
+) -> None:
+    register()
+    for energy_j in (90.0, 110.0):
+        converge(energy_j)
+    report(start(), 40.0)
+    report(failed := start(), 30.0)
+    optimizer.end_trial("job", failed, TrialEnd(outcome="errored"))
+    found = savings.of_job("job", Rates(price_per_kwh=0.5, carbon_intensity=400.0))
+    assert found.recurrences == 2
+    assert found.spent.energy_j == 230.0  # a running trial does not count yet
+    assert found.expected is not None
+    assert (found.basis, found.default_runs) == ("runs", 2)
+    assert found.expected.energy_j.estimate == pytest.approx(100.0)
+    assert found.saved is not None
+    assert found.saved.energy_j.estimate == pytest.approx(-30.0)
+    assert found.saved.energy_j.low < -30 < found.saved.energy_j.high
+    assert found.saved.time_s.estimate == pytest.approx(-3.0)
+    assert found.saved.energy_kwh.estimate == pytest.approx(-30 / 3.6e6)
+    assert found.saved.money is not None
+    assert found.saved.money.estimate == pytest.approx(-15 / 3.6e6)
+    assert found.saved.co2e_kg is not None
+    assert found.saved.co2e_kg.estimate == pytest.approx(-12 / 3.6e6)
+    assert [point.recurrences for point in found.points] == [1, 1, 0]
+    saved = [point.saved.energy_j.estimate for point in found.points if point.saved]
+    assert saved == pytest.approx([10.0, -10.0, -30.0])
+    (together,) = savings.of_job("job", NO_RATES, points=1).points
+    assert (together.trial_number, together.recurrences) == (failed, 2)
+    assert together.saved is not None
+    assert together.saved.energy_j.estimate == pytest.approx(-30.0)
+
+
+def test_nothing_is_said_of_a_job_whose_default_is_unknown(app: Flask) -> None:
+    register()
+    empty = savings.of_job("job", NO_RATES)
+    assert (empty.saved, empty.expected, empty.basis, empty.points) == (None, None, None, [])
+    report(number := start(), 30.0)
+    optimizer.end_trial("job", number, TrialEnd(outcome="errored"))
+    found = savings.of_job("job", NO_RATES)
+    assert found.saved is None
+    assert found.points[0].saved is None
+    assert found.spent.energy_j == 30.0
+    assert (of_all().jobs, of_all().unknown) == (1, 1)
+    assert of_all().saved.cost.estimate == 0.0
+
+
+def test_a_lost_trial_counts_at_the_next_start_and_once_when_it_comes_back(app: Flask) -> None:
+    register(lease_s=1.0)
+    converge(100.0)
+    report(lost := start(), 40.0)
+    with transaction() as connection:
+        connection.execute(update(TRIALS).values(lease_expires_at=1.0))
+    start()
+    assert savings.of_job("job", NO_RATES).spent.energy_j == 140.0
+    report(lost, 100.0, sequence=2)
+    found = savings.of_job("job", NO_RATES)
+    assert (found.spent.energy_j, found.recurrences) == (200.0, 2)
+    assert found.saved is not None
+    assert found.saved.energy_j.estimate == pytest.approx(0.0)
+    assert sum(day.recurrences for day in found.days) == 2
+
+
+def test_days_and_weeks_add_up_to_what_was_saved(app: Flask) -> None:
+    register()
+    today = int(time.time() // 86400)
+    for number, energy_j in enumerate((90.0, 120.0, 99.0, 75.0)):
+        converge(energy_j)
+        with transaction() as connection:  # as if a day had passed
+            connection.execute(
+                update(SAVED_ON_DAYS)
+                .where(SAVED_ON_DAYS.c.day == today)
+                .values(day=today - 20 + number)
+            )
+    found = savings.of_job("job", NO_RATES)
+    assert len(found.days) == 4
+    assert found.saved is not None
+    for rows in (found.days, found.weeks, of_all().days, of_all().weeks):
+        total = sum(row.saved.energy_j.estimate for row in rows)
+        assert total == pytest.approx(found.saved.energy_j.estimate, abs=1e-6)
+        assert sum(row.recurrences for row in rows) == 4
+    assert of_all(days=1).days == []
+
+
+def test_jobs_add_up_and_estimated_meters_are_told_apart(app: Flask) -> None:
+    for job_id, meter in (("a", "nvml"), ("b", "nvml"), ("c", "cpu-estimate")):
+        register(job_id, meter=meter, policy="zeus", mab_num_explorations=1)
+        converge(100.0, job_id)
+        converge(60.0, job_id)
+    register("unknown")
+    each = [savings.of_job(job_id, NO_RATES).saved for job_id in "abc"]
+    errors = [one.energy_j.high - one.energy_j.estimate for one in each if one]
+    found = of_all()
+    assert (found.jobs, found.unknown, found.estimated) == (4, 1, True)
+    assert [(part.estimated, part.jobs) for part in found.by_meter] == [(False, 2), (True, 1)]
+    assert found.saved.energy_j.estimate == pytest.approx(120.0)
+    assert found.by_meter[1].saved.energy_j.estimate == pytest.approx(40.0)
+    band = found.saved.energy_j.high - found.saved.energy_j.estimate
+    assert band == pytest.approx(sum(error**2 for error in errors) ** 0.5)
+    assert found.days[0].saved.energy_j.high == pytest.approx(found.saved.energy_j.high)
+
+
+def test_what_prune_drops_stays_counted(app: Flask) -> None:
+    register()
+    for energy_j in (90.0, 110.0, 130.0):
+        converge(energy_j)
+    before = savings.of_job("job", NO_RATES)
+    with transaction() as connection:
+        old = {name: TRIALS.c[name] - 1e7 for name in ("ended_at", "lease_expires_at")}
+        connection.execute(update(TRIALS).values(**old))
+        connection.execute(update(EVENTS).values(happened_at=EVENTS.c.happened_at - 1e7))
+    assert maintenance.prune(older_than_s=86400.0, keep=1).trials == 2
+    after = savings.of_job("job", NO_RATES)
+    assert [point.trial_number for point in after.points] == [3]
+    assert after.model_copy(update={"points": []}) == before.model_copy(update={"points": []})
+    converge(110.0)
+    assert savings.of_job("job", NO_RATES).spent.energy_j == 440.0
+
+
+def test_a_deleted_job_counts_no_more(app: Flask) -> None:
+    register()
+    converge(100.0)
+    maintenance.delete_job("job")
+    assert (of_all().jobs, of_all().days) == (0, [])
+
+
+def test_a_job_that_is_registered_anew_begins_with_nothing_spent(app: Flask) -> None:
+    register()
+    report(number := start(), 30.0)
+    optimizer.end_trial("job", number, TrialEnd(outcome="errored"))
+    assert of_all().days[0].saved.energy_j.estimate == 0.0  # nothing is expected yet
+    register(monitor="val_loss", meter="cpu-estimate")
+    found = savings.of_job("job", NO_RATES)
+    assert (found.spent.energy_j, found.days, found.estimated) == (0.0, [], True)
+    with transaction(read_only=True) as connection:
+        assert connection.execute(select(JOBS.c.estimated)).scalar_one()
+
+
+def test_a_power_profile_counts_for_the_runs_below_the_default_limit(app: Flask) -> None:
+    register()
+    power_profiles.put("job", profile())  # 30 J at 300 W, the default, and 25 J at 200 W
+    converge(120.0, power_limit_w=300.0, default_power_limit_w=300.0)
+    found = savings.of_job("job", NO_RATES)
+    assert found.saved is not None
+    assert found.saved.energy_j.estimate == pytest.approx(0.0)
+    number = start()
+    report(number, 50.0, power_limit_w=300.0, default_power_limit_w=300.0)
+    report(number, 100.0, sequence=2, power_limit_w=100.0, default_power_limit_w=300.0)
+    assert optimizer.get_trial("job", number).power_limit_w == pytest.approx(200.0)
+    found = savings.of_job("job", NO_RATES)
+    assert found.power_limit is not None
+    assert found.power_limit.limit_w == pytest.approx(200.0)
+    assert (found.power_limit.default_limit_w, found.power_limit.energy) == (300.0, 1.2)
+    assert found.expected is not None
+    assert found.expected.energy_j.estimate == pytest.approx(120.0)
+    assert found.saved is not None
+    assert found.saved.energy_j.estimate == pytest.approx(20.0)
+    power_profiles.put("job", profile(batch_size=64))
+    assert savings.of_job("job", NO_RATES) == found
+
+
+def test_a_job_of_an_older_version_counts_by_the_profile_that_it_had(app: Flask) -> None:
+    register()
+    power_profiles.put("job", profile())
+    converge(120.0)
+    with transaction() as connection:
+        ledger = connection.execute(select(JOBS.c.ledger)).scalar_one()
+        del ledger["profile"], ledger["limits"]
+        older = {**ledger, "power": {"after": 0, "energy": 1.2, "time": 0.9}}
+        connection.execute(update(JOBS).values(ledger=older))
+    converge(100.0, power_limit_w=200.0, default_power_limit_w=300.0)
+    found = savings.of_job("job", NO_RATES)
+    assert found.expected is not None
+    assert found.expected.energy_j.estimate == pytest.approx(120.0)
+    assert found.power_limit is not None
+
+
+def test_a_run_that_ends_itself_counts_at_the_limit_of_its_reports(app: Flask) -> None:
+    register()
+    power_profiles.put("job", profile())
+    converge(100.0, power_limit_w=200.0, default_power_limit_w=300.0)
+    report(number := start(), 130.0, power_limit_w=100.0, default_power_limit_w=300.0)
+    optimizer.end_trial("job", number, TrialEnd(outcome="not_converged"))
+    assert optimizer.get_trial("job", number).power_limit_w == 100.0
+    limits = savings.of_job("job", NO_RATES).power_limit
+    assert limits is not None
+    assert limits.limit_w == 200.0  # of the last run that converged
+
+
+def test_the_curves_end_with_the_sum_and_the_band_of_the_headline(app: Flask) -> None:
+    today = int(time.time() // 86400)
+    for job_id, runs in (("a", (90.0, 120.0, 99.0)), ("b", (70.0,))):
+        register(job_id, policy="zeus")
+        for age, energy_j in enumerate(runs):
+            converge(energy_j, job_id)
+            with transaction() as connection:  # as if on days of their own
+                this = SAVED_ON_DAYS.c.job_id == job_id, SAVED_ON_DAYS.c.day == today
+                connection.execute(update(SAVED_ON_DAYS).where(*this).values(day=today - 9 + age))
+    saved = of_all().saved.energy_j
+    band, line = savings_figures.by_day(of_all())["data"]
+    assert line["y"][-1] == pytest.approx(saved.estimate, rel=1e-4)
+    high, low = band["y"][2], band["y"][3]  # there and back
+    assert (low, high) == pytest.approx((saved.low, saved.high), rel=1e-4)
+    of_job = savings.of_job("a", NO_RATES)
+    band, line = savings_figures.over_runs(of_job)["data"]
+    assert of_job.saved is not None
+    ends = of_job.saved.energy_j.low, of_job.saved.energy_j.high
+    assert (band["y"][3], band["y"][2]) == pytest.approx(ends, rel=1e-4)
