@@ -51,7 +51,7 @@ class JobBusy(OptimizerError):
 
 
 class KeyConflict(OptimizerError):
-    """The idempotency key was used for another job."""
+    """The idempotency key was used for another job, or with another value of `control`."""
 
     status, code = 409, "key_conflict"
 
@@ -80,26 +80,10 @@ class ExhaustedJob(OptimizerError):
     status, code = 409, "no_batch_size_left"
 
 
-class IncompleteHistory(OptimizerError):
-    """Events of the job are missing."""
-
-    status, code = 409, "incomplete_history"
-
-
 class BrokenJob(OptimizerError):
-    """The job's row cannot be read; `zeus-service rebuild` mends it, or reports why it cannot."""
+    """The job's row is not valid, or its policy is not installed; the message says which."""
 
     status, code = 500, "broken_job"
-
-
-class PolicyFailed(BrokenJob):
-    """An installed policy raised an error, or returned what cannot be used; the log has more."""
-
-    status, code = 500, "policy_failed"
-
-    def log(self, logger: Logger) -> None:
-        """Log the message, and the traceback of what the policy raised."""
-        logger.error("%s", self.message, exc_info=self.__cause__)
 
 
 class UnknownPolicy(OptimizerError):

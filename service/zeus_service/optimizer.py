@@ -1,45 +1,40 @@
-"""The use cases, one transaction each; a report that ends or revives its trial takes two.
+"""The use cases of runs: register a job; start, report and end its trials.
 
-Everything that changes a job's bandit state happens here, under a lock on the job's row that the
-database holds, so the service stays correct with any number of workers and hosts. A report after
-which its run continues takes no job lock. An unknown job or trial raises `NotFound`.
+Everything that changes a job happens here or in `maintenance`, in one transaction each, under a
+lock on the job's row that the database holds. So the service stays correct with any number of
+workers and hosts. An unknown job or trial raises `NotFound`.
+
+Mapped objects are returned with the values that they had at the end of the transaction.
 """
 
 from __future__ import annotations
 
-import logging
 import secrets
 
 import numpy as np
-from sqlalchemy import Connection
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
 
-from zeus_service import counters, messages
-from zeus_service.bandit import fold as history
-from zeus_service.bandit import reasons as choice_texts
-from zeus_service.bandit import stopping
-from zeus_service.bandit.outcomes import FINAL
-from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, State
+from zeus_service import counters
+from zeus_service.bandit import fold, reasons, stopping
+from zeus_service.bandit.outcomes import FINAL, Outcome
+from zeus_service.bandit.policy import Choice, NoBatchSizeLeft
 from zeus_service.bandit.registry import DEFAULT_POLICY, POLICIES, policy_of
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.db import jobs, leases, statements, trials
-from zeus_service.db.damage import REBUILD, reading
-from zeus_service.db.jobs import LockedJob, StoredJob
-from zeus_service.db.transactions import ATTEMPTS, Raced, after_commit, use_case
+from zeus_service.bandit.stopping import Decision
+from zeus_service.db import jobs, tables
+from zeus_service.db.clock import unix_now
+from zeus_service.db.session import after_commit, use_case
+from zeus_service.db.tables import MAX_REASON, Job, Trial
 from zeus_service.errors import (
-    BrokenJob,
-    Contended,
-    ExhaustedJob,
     JobConflict,
     KeyConflict,
-    NotFound,
     OtherGeneration,
     ReportConflict,
     TrialFinished,
     UnknownPolicy,
 )
-from zeus_service.savings import power as power_limits
-
-logger = logging.getLogger(__name__)
+from zeus_service.savings import power
 
 _HARDWARE = {"max_power_w", "num_devices", "device_model", "meter"}
 _OTHER_ARGUMENTS = ". Pass the registered values, to keep what was learned, or use another job_id."
@@ -48,12 +43,15 @@ _OTHER_HARDWARE = (
     " a job belongs to one kind of machine, its number of GPUs or CPU cores included."
 )
 
+MAX_LOST_AT_ONCE = 1000
+"""Expired trials that one start marks as lost: some tenths of a second. Later ones go on."""
+
 
 @use_case()
-def register_job(connection: Connection, given: JobSpec) -> tuple[messages.Job, bool]:
+def register_job(session: Session, given: JobSpec) -> tuple[Job, bool]:
     """Register a job, or confirm that it is registered with this configuration.
 
-    A job whose trials have all ended, without a verdict, is registered anew: its first run may have
+    A job whose trials have all ended, without a result, is registered again: its first run may have
     failed because the configuration was wrong.
 
     Returns:
@@ -70,31 +68,31 @@ def register_job(connection: Connection, given: JobSpec) -> tuple[messages.Job, 
             errors={"policy": [f"must be one of {sorted(POLICIES)}"]},
         )
     resolved = given.model_copy(update={"policy": policy.name})
-    known = jobs.find(connection, given.job_id)
+    known = jobs.find(session, given.job_id)
     if known is None:
-        jobs.add(connection, resolved)
-        return _with_beliefs(connection, jobs.get(connection, given.job_id)), True
-    if known.spec.differences(given):
-        job = LockedJob.lock(connection, given.job_id)
-        differences = job.spec.differences(given)
-        if not differences or job.register_anew(resolved):
-            return _with_beliefs(connection, jobs.get(connection, given.job_id)), bool(differences)
-        raise JobConflict(
-            f"job {given.job_id!r} is known with another configuration: "
-            + "; ".join(
-                f"{name} is {values['known']!r} there and {values['given']!r} here"
-                for name, values in differences.items()
-            )
-            + (_OTHER_HARDWARE if _HARDWARE & differences.keys() else _OTHER_ARGUMENTS),
-            differences=differences,
+        return _added(session, jobs.new_job(resolved)), True
+    if not jobs.specification(known).differences(given):
+        return known, False
+    known = jobs.lock(session, given.job_id)
+    differences = jobs.specification(known).differences(given)
+    if not differences:
+        return known, False
+    if _has_taught_nothing(session, known):
+        return _reregistered(session, known, resolved), True
+    raise JobConflict(
+        f"job {given.job_id!r} is known with another configuration: "
+        + "; ".join(
+            f"{name} is {values['known']!r} there and {values['given']!r} here"
+            for name, values in differences.items()
         )
-    return _with_beliefs(connection, known), False
+        + (_OTHER_HARDWARE if _HARDWARE & differences.keys() else _OTHER_ARGUMENTS),
+        differences=differences,
+    )
 
 
-@use_case()
 def start_trial(
-    connection: Connection, job_id: str, idempotency_key: str | None
-) -> tuple[messages.TrialStart, bool]:
+    job_id: str, idempotency_key: str | None = None, *, control: bool = False
+) -> tuple[Job, Trial, bool]:
     """Start a trial; the same key again returns the same trial.
 
     Running trials whose lease has expired are marked as lost first. When every batch size has
@@ -102,143 +100,91 @@ def start_trial(
     batch size, as a fallback. Fallbacks allow no others, or two launchers that start one after
     another would never end.
 
+    Args:
+        job_id: The job.
+        idempotency_key: Names the start.
+        control: Train with the default batch size, without early stopping. Always granted.
+
     Returns:
-        What to train with, and whether the trial is new.
+        The job, the trial, and whether the trial is new.
 
     Raises:
-        KeyConflict: The key was used for another job.
+        KeyConflict: The key was used for another job, or with another `control`.
         ExhaustedJob: Every batch size has failed, and no trial from before that is running.
     """
-    job, started_with_key, any_expired = jobs.lock_to_start(connection, job_id, idempotency_key)
-    if started_with_key is not None:
-        if started_with_key[0] != job_id:
-            raise KeyConflict("this Idempotency-Key was used for another job; make a new one")
-        return trials.get_start(connection, *started_with_key, lease_s=job.spec.lease_s), False
-    if any_expired:
-        for event in leases.mark_expired_lost(connection, job_id):
-            job.append(event)
-    number = job.stored.trials + 1
-    try:
-        choice = _choose(connection, job.spec, job.state, number)
-    except ExhaustedJob:
+    job, trial, new = _start_trial(job_id, idempotency_key, control)
+    if trial is None:  # the trials that were lost stay so
         counters.exhausted_starts.inc()
-        raise
-    start = messages.TrialStart(
-        job_id=job_id,
-        trial_number=number,
-        generation=secrets.token_hex(8),
-        batch_size=choice.batch_size,
-        why=choice.why,
-        reason=choice_texts.reason(job.spec, job.state, choice),
-        cost_bound=job.cost_bound,
-        lease_s=job.spec.lease_s,
-    )
-    job.append(history.Event("started", number, choice))
-    job.save(statements.START, trials.start_values(start, idempotency_key))
-    return start, True
+        raise reasons.exhausted(jobs.specification(job), job.state)
+    return job, trial, new
 
 
+@use_case()
 def report(
-    job_id: str, trial_number: int, given: messages.Report, *, generation: str | None = None
-) -> messages.Decision:
+    session: Session,
+    job_id: str,
+    trial_number: int,
+    given: stopping.Report,
+    *,
+    generation: str | None = None,
+) -> Decision:
     """Store a report and decide whether the run continues; the same report again, the same answer.
 
-    A report revives a trial that has ended with one of the outcomes in `RESUMABLE`.
-
-    A report is decided on once, from a read without a lock, so by the early-stop bound that is in
-    force when it arrives. In the same transaction it is stored if it changes only its trial; one
-    that ends or revives its trial is stored in a second transaction, under the job's lock. Both
-    store it only if the trial is still as it was read. If another report, an end or the loss of the
-    trial came between, it is read and decided on again.
+    A report revives a trial that has ended with one of the outcomes in `RESUMABLE`. One after which
+    the run continues changes only its trial.
 
     Raises:
         NotFound: No such job or trial.
         OtherGeneration: The trial has another generation than the one given.
         ReportConflict: The sequence number was used with other figures, or is behind the last.
         TrialFinished: The trial has ended for good.
-        Contended: Others have changed the trial each time.
     """
-    for _ in range(ATTEMPTS):
-        decision, undone = _report_to_trial(job_id, trial_number, given, generation)
-        if undone is None or _report_to_job(job_id, *undone, given, decision):
-            return decision
-    raise Contended("too many requests change this trial at once; send this one again")
-
-
-@use_case(one_write=True)
-def _report_to_trial(
-    connection: Connection,
-    job_id: str,
-    trial_number: int,
-    given: messages.Report,
-    generation: str | None,
-) -> tuple[messages.Decision, tuple[messages.Trial, JobSpec] | None]:
-    """Decide on a report, and store it if it changes nothing but its trial.
-
-    Returns:
-        The decision; and, if the report was not stored, the trial and spec it was based on.
-    """
-    trial, spec, cost_bound = trials.get_with_job(connection, job_id, trial_number)
-    _check_generation(trial, generation)
+    job, trial = jobs.lock_trial(session, job_id, trial_number)
+    _check_generation(job_id, trial, generation)
     if given.sequence <= trial.reports:
-        return _same_answer(connection, trial, given), None
+        return _same_answer(session, trial, given)
     if trial.outcome in FINAL:
-        raise _finished(trial)
+        raise _finished(job_id, trial)
+    spec = jobs.specification(job)
+    is_control = trial.why == "control"
+    cost_bound = None if is_control else job.cost_bound
     decision = stopping.decide(spec, given, previous_cost=trial.cost, cost_bound=cost_bound)
-    if decision.outcome is not None or trial.outcome is not None:
-        return decision, (trial, spec)
-    values = trials.report_values(trial, given, decision, lease_s=spec.lease_s)
-    if not statements.REPORT_TO_TRIAL.execute(connection, values):
-        raise Raced
-    _count_energy(connection, trial, given)
-    return decision, None
-
-
-@use_case()
-def _report_to_job(
-    connection: Connection,
-    job_id: str,
-    trial: messages.Trial,
-    spec: JobSpec,
-    given: messages.Report,
-    decision: messages.Decision,
-) -> bool:
-    """Store a report that ends or revives its trial, unless the trial has changed meanwhile."""
-    job = LockedJob.lock(connection, job_id)
-    if job.spec != spec:
-        return False  # it has been deleted and registered again
-    choice = Choice(trial.batch_size, trial.why)
     if trial.outcome is not None:
-        job.append(_revival(trial))
+        jobs.revive(session, job, spec, trial)
+    joules = max(0.0, given.energy_j - trial.energy_j)
+    after_commit(session, lambda: counters.energy_j.inc(joules))
+    trial.power_limit_w, trial.default_power_limit_w = power.of_run(trial, given)
+    trial.reports, trial.cost = given.sequence, decision.cost
+    for name in ("epoch", "time_s", "energy_j", "metric"):
+        setattr(trial, name, getattr(given, name))
+    trial.lease_expires_at = unix_now() + spec.lease_s
     if decision.outcome is not None:
-        spent = (decision.cost, given.energy_j, given.time_s)
-        limits = power_limits.of_run(trial, given)
-        end = history.Event("ended", trial.trial_number, choice, decision.outcome, *spent, *limits)
-        job.append(end)
-    values = trials.report_values(trial, given, decision, lease_s=spec.lease_s)
-    if not job.save(statements.REPORT_TO_JOB, values):
-        return False
-    _count_energy(connection, trial, given)
-    return True
+        _end(session, job, spec, trial, decision.outcome, decision.reason)
+    measured = {name: value for name, value in vars(given).items() if name in _STORED}
+    this = {"job_key": job.key, "trial_number": trial_number, "reported_at": unix_now()}
+    session.add(tables.Report(**this, **measured, **vars(decision)))
+    return decision
 
 
 @use_case()
 def end_trial(
-    connection: Connection,
+    session: Session,
     job_id: str,
     trial_number: int,
-    end: messages.TrialEnd,
+    outcome: Outcome,
+    reason: str = "",
     *,
     generation: str | None = None,
     before_report: int | None = None,
-) -> messages.Trial:
+) -> Trial:
     """End a trial with the outcome that its run reports; the same outcome again changes nothing.
 
     Args:
-        connection: In a transaction.
+        session: In a transaction.
         job_id: The job.
         trial_number: The trial.
-        end: How it ended.
+        outcome: How it ended.
+        reason: For a person.
         generation: Its generation, if that is known.
         before_report: End it only while it has no report with this sequence number.
 
@@ -248,181 +194,221 @@ def end_trial(
         TrialFinished: It has ended with another outcome.
         ReportConflict: It has a report with the sequence number `before_report`, or a later one.
     """
-    job = LockedJob.lock(connection, job_id)
-    trial = trials.get(connection, job_id, trial_number, lock=True)
-    _check_generation(trial, generation)
-    if trial.outcome == end.outcome:
+    job, trial = jobs.lock_trial(session, job_id, trial_number)
+    _check_generation(job_id, trial, generation)
+    if trial.outcome == outcome:
         return trial
     if trial.outcome in FINAL:
-        raise _finished(trial)
+        raise _finished(job_id, trial)
     if before_report is not None and before_report <= trial.reports:
         raise ReportConflict(f"report {before_report} of trial {trial_number} was sent before")
-    choice = Choice(trial.batch_size, trial.why)
+    spec = jobs.specification(job)
     if trial.outcome is not None:
-        job.append(_revival(trial))
-    spent = (trial.cost, trial.energy_j, trial.time_s)
-    limits = (trial.power_limit_w, trial.default_power_limit_w)
-    job.append(history.Event("ended", trial_number, choice, end.outcome, *spent, *limits))
-    job.save(statements.END, trials.end_values(trial_number, end))
-    return trials.get(connection, job_id, trial_number)
+        jobs.revive(session, job, spec, trial)
+    _end(session, job, spec, trial, outcome, reason)
+    session.flush()
+    session.refresh(trial)
+    return trial
 
 
-@use_case(one_write=True)
+@use_case()
 def heartbeat(
-    connection: Connection, job_id: str, trial_number: int, *, generation: str | None = None
-) -> messages.Lease:
-    """Extend a running trial's lease.
+    session: Session, job_id: str, trial_number: int, *, generation: str | None = None
+) -> float:
+    """Extend a running trial's lease; return its seconds from now.
 
     Raises:
         NotFound: No such job or trial.
         OtherGeneration: The trial has another generation.
         TrialFinished: It has ended, or was lost; a report revives a lost trial.
     """
-    trial, spec, _ = trials.get_with_job(connection, job_id, trial_number)
-    _check_generation(trial, generation)
+    job, trial = jobs.lock_trial(session, job_id, trial_number)
+    _check_generation(job_id, trial, generation)
     if trial.outcome is not None:
-        raise _finished(trial)
-    if not leases.extend(connection, trial, spec.lease_s):
-        raise Raced
-    return messages.Lease(lease_s=spec.lease_s)
+        raise _finished(job_id, trial)
+    lease_s = jobs.specification(job).lease_s
+    trial.lease_expires_at = unix_now() + lease_s
+    return lease_s
 
 
 @use_case(read_only=True)
-def get_job(connection: Connection, job_id: str, *, count: bool = True) -> messages.Job:
-    """Return a job with the policy's beliefs about its batch sizes.
-
-    To count its `outcomes` takes a pass over all its trials; without `count` they are empty.
-    """
-    return _with_beliefs(connection, jobs.get(connection, job_id), count=count)
+def get_job(session: Session, job_id: str) -> Job:
+    """Return a job with its state."""
+    return jobs.get(session, job_id)
 
 
 @use_case(read_only=True)
-def next_choice(connection: Connection, job_id: str) -> tuple[Choice, str]:
+def count_outcomes(session: Session, job_id: str) -> dict[str, int]:
+    """Count a job's trials by outcome, `running` included: a pass over all of them."""
+    outcome = func.coalesce(Trial.outcome, "running")
+    query = select(outcome, func.count()).join(Job, Job.key == Trial.job_key)
+    counts = session.execute(query.where(Job.job_id == job_id).group_by(outcome))
+    return dict(counts.tuples().all())
+
+
+@use_case(read_only=True)
+def next_choice(session: Session, job_id: str) -> tuple[Choice, str]:
     """Return what the next start of a trial would get if nothing changed before it, and why.
 
     Raises:
         ExhaustedJob: Every batch size has failed, and no trial from before that is running.
     """
-    job = jobs.get(connection, job_id)
-    choice = _choose(connection, job.spec, job.state, job.trials + 1)
-    return choice, choice_texts.reason(job.spec, job.state, choice)
+    job = jobs.get(session, job_id)
+    spec = jobs.specification(job)
+    choice = _choose(session, job, spec)
+    if choice is None:
+        raise reasons.exhausted(spec, job.state)
+    return choice, reasons.reason(spec, job.state, choice)
 
 
 @use_case(read_only=True)
-def list_jobs(connection: Connection, *, after: str = "", limit: int = 100) -> messages.JobList:
-    """Return jobs with an id greater than `after`, ordered by id.
-
-    One whose row cannot be read has the stage `broken`.
-    """
-    try:
-        with reading("the page"):
-            found = [_summary(job) for job in jobs.page(connection, after=after, limit=limit)]
-    except BrokenJob:
-        ids = jobs.ids(connection, after=after, limit=limit)
-        each = (_summary_or_broken(connection, job_id) for job_id in ids)
-        found = [summary for summary in each if summary is not None]
-    return messages.JobList(jobs=found)
+def list_jobs(session: Session, *, after: str = "", limit: int = 100) -> list[Job]:
+    """Return jobs with an id greater than `after`, ordered by id, without their states."""
+    query = select(Job).where(Job.job_id > after).order_by(Job.job_id).limit(limit)
+    return list(session.scalars(query))
 
 
 @use_case(read_only=True)
-def get_trial(connection: Connection, job_id: str, trial_number: int) -> messages.Trial:
+def get_trial(session: Session, job_id: str, trial_number: int) -> Trial:
     """Return a trial."""
-    return trials.get(connection, job_id, trial_number)
+    return jobs.get_trial(session, job_id, trial_number)
 
 
 @use_case(read_only=True)
-def list_trials(
-    connection: Connection, job_id: str, *, after: int = 0, limit: int = 100
-) -> messages.TrialList:
+def list_trials(session: Session, job_id: str, *, after: int = 0, limit: int = 100) -> list[Trial]:
     """Return a job's trials with a number greater than `after`, ordered by number."""
-    jobs.head(connection, job_id)
-    return trials.page(connection, job_id, after=after, limit=limit)
+    job = jobs.get(session, job_id)
+    query = select(Trial).where(Trial.job_key == job.key, Trial.trial_number > after)
+    return list(session.scalars(query.order_by(Trial.trial_number).limit(limit)))
 
 
-def _choose(connection: Connection, spec: JobSpec, state: State, trial_number: int) -> Choice:
+_STORED = set(tables.Report.__table__.columns.keys())
+
+
+@use_case()
+def _start_trial(
+    session: Session, job_id: str, idempotency_key: str | None, control: bool
+) -> tuple[Job, Trial | None, bool]:
+    job = jobs.lock(session, job_id)
+    spec = jobs.specification(job)
+    if idempotency_key is not None:
+        known = _started_with(session, idempotency_key)
+        if known is not None:
+            if known.job_key != job.key or (known.why == "control") != control:
+                raise KeyConflict("this Idempotency-Key was used for another start; make a new one")
+            return job, known, False
+    _mark_lost(session, job, spec)
+    choice = Choice(spec.default_batch_size, "control")
+    if not control:
+        chosen = _choose(session, job, spec)
+        if chosen is None:
+            return job, None, False
+        choice = chosen
+    trial = Trial(
+        job_key=job.key,
+        trial_number=job.trials + 1,
+        generation=secrets.token_hex(8),
+        idempotency_key=idempotency_key,
+        batch_size=choice.batch_size,
+        why=choice.why,
+        start_reason=reasons.reason(spec, job.state, choice)[:MAX_REASON],
+        start_cost_bound=None if control else job.cost_bound,
+        counted=False,
+        reason="",
+        started_at=unix_now(),
+        lease_expires_at=unix_now() + spec.lease_s,
+        **dict.fromkeys(("reports", "epoch", "time_s", "energy_j", "cost"), 0),
+    )
+    jobs.start(session, job, spec, trial)
+    return job, trial, True
+
+
+def _started_with(session: Session, idempotency_key: str) -> Trial | None:
+    """The trial that was started with a key, unless its job was deleted."""
+    query = select(Trial).join(Job, Job.key == Trial.job_key)
+    query = query.where(Trial.idempotency_key == idempotency_key, Job.job_id.is_not(None))
+    return session.scalars(query.limit(1)).one_or_none()
+
+
+def _mark_lost(session: Session, job: Job, spec: JobSpec) -> None:
+    """Mark running trials of a locked job whose lease has expired as lost."""
+    for trial in jobs.running(session, job, expired=True, limit=MAX_LOST_AT_ONCE):
+        _end(session, job, spec, trial, "lost", "its lease ran out")
+
+
+def _choose(session: Session, job: Job, spec: JobSpec) -> Choice | None:
+    """The policy's choice, or a fallback, for the next trial; None if there is neither."""
+    rng = np.random.default_rng([spec.random_seed(), job.trials + 1])
     try:
-        return policy_of(spec).next_batch_size(spec, state, _random(spec, trial_number))
+        return policy_of(spec).next_batch_size(spec, job.state, rng)
     except NoBatchSizeLeft:
-        running = trials.running_batch_size(connection, spec.job_id)
-        if running is None:
-            raise choice_texts.exhausted(spec, state) from None
-        return Choice(running, "fallback")
+        running = jobs.running(session, job, expired=False)
+        own = (trial for trial in running if trial.why not in ("fallback", "control"))
+        first = next(own, None)
+        return None if first is None else Choice(first.batch_size, "fallback")
 
 
-def _revival(trial: messages.Trial) -> history.Event:
-    choice = Choice(trial.batch_size, trial.why)
-    spent = (trial.cost, trial.energy_j, trial.time_s)
-    return history.Event("revived", trial.trial_number, choice, None, *spent)
+def _end(
+    session: Session, job: Job, spec: JobSpec, trial: Trial, outcome: Outcome, reason: str
+) -> None:
+    jobs.end(job, spec, trial, outcome, reason[:MAX_REASON])
+    after_commit(session, counters.trials_ended.labels(outcome).inc)
 
 
-def _same_answer(
-    connection: Connection, trial: messages.Trial, given: messages.Report
-) -> messages.Decision:
-    stored = trials.get_report(connection, trial, given.sequence)
+def _added(session: Session, job: Job) -> Job:
+    session.add(job)
+    session.flush()
+    session.refresh(job, ["created_at", "updated_at"])
+    return job
+
+
+def _has_taught_nothing(session: Session, job: Job) -> bool:
+    """Whether a locked job has had trials, all have ended, and none had a result.
+
+    A job that has had no trial does not count: the run that has just registered it is about to
+    start one.
+    """
+    spec = jobs.specification(job)
+    _mark_lost(session, job, spec)
+    running = jobs.running(session, job)
+    return bool(job.trials) and not running and not fold.has_results(spec, job.state)
+
+
+def _reregistered(session: Session, job: Job, spec: JobSpec) -> Job:
+    """Replace a locked job by a new one, which keeps its power profiles and trial numbers."""
+    job.job_id = None
+    session.flush()
+    new = _added(session, jobs.new_job(spec, trials=job.trials))
+    profiles = update(tables.PowerProfile).where(tables.PowerProfile.job_key == job.key)
+    session.execute(profiles.values(job_key=new.key))
+    return new
+
+
+def _same_answer(session: Session, trial: Trial, given: stopping.Report) -> Decision:
+    key = trial.job_key, trial.trial_number, given.sequence
+    stored = session.get(tables.Report, key)
     if stored is None:
         raise ReportConflict(
             f"report {given.sequence} comes after report {trial.reports} of the same trial"
         )
-    known, decision = stored
-    if known != given.model_copy(update={"default_power_limit_w": None}):
+    known = {name: getattr(stored, name) for name in vars(given).keys() & _STORED}
+    if any(getattr(given, name) != value for name, value in known.items()):
         raise ReportConflict(
-            f"report {given.sequence} was sent before with other figures", known=known.model_dump()
+            f"report {given.sequence} was sent before with other figures", known=known
         )
-    return decision
+    return Decision(**{name: getattr(stored, name) for name in Decision.__annotations__})
 
 
-def _count_energy(connection: Connection, trial: messages.Trial, given: messages.Report) -> None:
-    joules = max(0.0, given.energy_j - trial.energy_j)
-    after_commit(connection, lambda: counters.energy_j.inc(joules))
-
-
-def _summary_or_broken(connection: Connection, job_id: str) -> messages.JobSummary | None:
-    """None: the job was deleted since its id was read."""
-    try:
-        with reading(f"job {job_id!r}", REBUILD):
-            return _summary(jobs.get(connection, job_id))
-    except NotFound:
-        return None
-    except BrokenJob as error:
-        error.log(logger)
-        return jobs.broken_summary(connection, job_id)
-
-
-def _summary(job: StoredJob) -> messages.JobSummary:
-    policy = policy_of(job.spec)
-    return messages.JobSummary(
-        job_id=job.spec.job_id,
-        stage=policy.stage(job.spec, job.state),
-        best_batch_size=policy.best_batch_size(job.spec, job.state),
-        trials=job.trials,
-        updated_at=job.updated_at,
-    )
-
-
-def _with_beliefs(connection: Connection, job: StoredJob, *, count: bool = True) -> messages.Job:
-    return messages.Job(
-        **_summary(job).model_dump(),
-        spec=job.spec,
-        cost_bound=job.cost_bound,
-        arms=policy_of(job.spec).describe(job.spec, job.state),
-        outcomes=jobs.count_trials(connection, job.spec.job_id) if count else {},
-    )
-
-
-def _check_generation(trial: messages.Trial, generation: str | None) -> None:
+def _check_generation(job_id: str, trial: Trial, generation: str | None) -> None:
     if generation is not None and generation != trial.generation:
         raise OtherGeneration(
             f"this run's trial {trial.trial_number} is of a job that was deleted, or of a database "
-            f"that was restored: job {trial.job_id!r} has another trial of this number"
+            f"that was restored: job {job_id!r} has another trial of this number"
         )
 
 
-def _finished(trial: messages.Trial) -> TrialFinished:
+def _finished(job_id: str, trial: Trial) -> TrialFinished:
     return TrialFinished(
-        f"trial {trial.trial_number} of job {trial.job_id!r} has ended: {trial.outcome}",
+        f"trial {trial.trial_number} of job {job_id!r} has ended: {trial.outcome}",
         outcome=trial.outcome,
     )
-
-
-def _random(spec: JobSpec, trial_number: int) -> np.random.Generator:
-    return np.random.default_rng([spec.random_seed(), trial_number])

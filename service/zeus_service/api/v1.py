@@ -12,13 +12,14 @@ from pydantic_core import PydanticCustomError
 from werkzeug.exceptions import UnprocessableEntity, UnsupportedMediaType
 from werkzeug.routing import BaseConverter
 
-from zeus_service import errors, maintenance, messages, optimizer
+from zeus_service import errors, maintenance, optimizer
 from zeus_service import savings_report as savings
+from zeus_service.api import messages
 from zeus_service.api.access import require_access
 from zeus_service.api.body import check_body
 from zeus_service.api.problems import conflicts
 from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID, Name, NewJob
-from zeus_service.db import power_profiles
+from zeus_service.db import power_profiles, tables
 
 v1 = APIBlueprint("v1", __name__, url_prefix="/api/v1", tag="jobs")
 
@@ -138,7 +139,7 @@ def register_job(json_data: NewJob) -> tuple[messages.Job, int]:
     """Register a job, or confirm it."""
     g.job_id = json_data.job_id  # for the log
     job, new = optimizer.register_job(json_data)
-    return job, 201 if new else 200
+    return _described(job), 201 if new else 200
 
 
 @v1.get("/jobs")
@@ -146,14 +147,15 @@ def register_job(json_data: NewJob) -> tuple[messages.Job, int]:
 @v1.output(messages.JobList)
 def list_jobs(query_data: JobPage) -> messages.JobList:
     """List jobs, ordered by id."""
-    return optimizer.list_jobs(after=query_data.after, limit=query_data.limit)
+    found = optimizer.list_jobs(after=query_data.after, limit=query_data.limit)
+    return messages.JobList(jobs=[messages.JobSummary.of(job) for job in found])
 
 
 @v1.get(JOB)
 @v1.output(messages.Job)
 def get_job(job_id: str) -> messages.Job:
-    """Show a job and the policy's beliefs about its batch sizes."""
-    return optimizer.get_job(job_id)
+    """Show a job and the policy's estimates of its batch sizes."""
+    return _described(optimizer.get_job(job_id))
 
 
 @v1.delete(JOB)
@@ -161,13 +163,13 @@ def get_job(job_id: str) -> messages.Job:
 @v1.output({}, status_code=204)
 @v1.doc(responses=conflicts(errors.JobBusy))
 def delete_job(job_id: str, query_data: Deletion) -> tuple[str, int]:
-    """Delete a job with its trials, reports, events and power profiles."""
+    """Delete a job with its trials, reports and power profiles."""
     maintenance.delete_job(job_id, force=query_data.force)
     return "", 204
 
 
 @v1.post(f"{JOB}/trials")
-@v1.input(messages.Empty)
+@v1.input(messages.NewTrial)
 @v1.output(
     messages.TrialStart,
     **_NEW,
@@ -179,13 +181,13 @@ def delete_job(job_id: str, query_data: Deletion) -> tuple[str, int]:
         **conflicts(errors.KeyConflict, errors.ExhaustedJob),
     }
 )
-def start_trial(job_id: str, **_body: messages.Empty) -> tuple[messages.TrialStart, int]:
+def start_trial(job_id: str, json_data: messages.NewTrial) -> tuple[messages.TrialStart, int]:
     """Start a trial; the header `Idempotency-Key` makes repeating it harmless."""
     key = request.headers.get("Idempotency-Key")
     if key is not None and not re.fullmatch(IDEMPOTENCY_KEY_PATTERN, key):
         raise UnprocessableEntity("Idempotency-Key must be 1 to 255 printable ASCII characters")
-    start, new = optimizer.start_trial(job_id, key)
-    return start, 201 if new else 200
+    job, trial, new = optimizer.start_trial(job_id, key, control=json_data.control)
+    return messages.TrialStart.of(job, trial), 201 if new else 200
 
 
 @v1.get(f"{JOB}/trials")
@@ -193,7 +195,8 @@ def start_trial(job_id: str, **_body: messages.Empty) -> tuple[messages.TrialSta
 @v1.output(messages.TrialList)
 def list_trials(job_id: str, query_data: TrialPage) -> messages.TrialList:
     """List a job's trials, ordered by number."""
-    return optimizer.list_trials(job_id, after=query_data.after, limit=query_data.limit)
+    found = optimizer.list_trials(job_id, after=query_data.after, limit=query_data.limit)
+    return messages.TrialList(trials=[messages.Trial.of(job_id, trial) for trial in found])
 
 
 @v1.post(f"{TRIAL}/reports")
@@ -205,7 +208,9 @@ def report(
     job_id: str, trial_number: int, json_data: messages.Report, query_data: OfGeneration
 ) -> messages.Decision:
     """Report what a run has measured; the answer says whether the run continues."""
-    return optimizer.report(job_id, trial_number, json_data, generation=query_data.generation)
+    given, generation = json_data.to_report(), query_data.generation
+    decision = optimizer.report(job_id, trial_number, given, generation=generation)
+    return messages.Decision(**vars(decision))
 
 
 @v1.post(f"{TRIAL}/heartbeat")
@@ -217,7 +222,8 @@ def heartbeat(
     job_id: str, trial_number: int, query_data: OfGeneration, **_body: messages.Empty
 ) -> messages.Lease:
     """Extend a running trial's lease."""
-    return optimizer.heartbeat(job_id, trial_number, generation=query_data.generation)
+    lease_s = optimizer.heartbeat(job_id, trial_number, generation=query_data.generation)
+    return messages.Lease(lease_s=lease_s)
 
 
 @v1.patch(TRIAL)
@@ -229,8 +235,9 @@ def end_trial(
     job_id: str, trial_number: int, json_data: messages.TrialEnd, query_data: OfGeneration
 ) -> messages.Trial:
     """End a trial with the outcome that its run reports."""
-    generation = query_data.generation
-    return optimizer.end_trial(job_id, trial_number, json_data, generation=generation)
+    outcome, reason, generation = json_data.outcome, json_data.reason, query_data.generation
+    trial = optimizer.end_trial(job_id, trial_number, outcome, reason, generation=generation)
+    return messages.Trial.of(job_id, trial)
 
 
 @v1.put(POWER_PROFILE)
@@ -245,7 +252,7 @@ def put_power_profile(
         raise UnprocessableEntity(
             f"batch_size is {json_data.batch_size} in the body and {batch_size} in the path"
         )
-    new = power_profiles.put(job_id, json_data)
+    new = power_profiles.put(job_id, json_data.model_dump(mode="json"))
     return json_data, 201 if new else 200
 
 
@@ -256,7 +263,8 @@ def get_power_profile(
     job_id: str, batch_size: int, query_data: OnGpuModel
 ) -> messages.PowerProfile:
     """Show what was measured for a batch size on a GPU model."""
-    return power_profiles.get(job_id, batch_size, query_data.device_model)
+    found = power_profiles.get(job_id, batch_size, query_data.device_model)
+    return messages.PowerProfile.model_validate(found)
 
 
 @v1.get(POWER_PROFILES)
@@ -264,7 +272,8 @@ def get_power_profile(
 @v1.output(messages.PowerProfileList)
 def list_power_profiles(job_id: str, query_data: OnAnyGpuModel) -> messages.PowerProfileList:
     """List a job's power profiles, ordered by batch size."""
-    return power_profiles.all_of(job_id, query_data.device_model)
+    found = power_profiles.list_profiles(job_id, query_data.device_model)
+    return messages.PowerProfileList.model_validate({"profiles": found})
 
 
 @v1.get(f"{JOB}/savings")
@@ -282,3 +291,7 @@ def job_savings(job_id: str, query_data: Points) -> messages.JobSavings:
 def all_savings(query_data: Span) -> messages.Savings:
     """Show what all jobs have saved together, by day and by week."""
     return savings.of_all_jobs(savings.Rates.configured(), days=query_data.days)
+
+
+def _described(job: tables.Job) -> messages.Job:
+    return messages.Job.with_estimates(job, optimizer.count_outcomes(str(job.job_id)))

@@ -47,9 +47,10 @@ from werkzeug.exceptions import (
     UnsupportedMediaType,
 )
 
-from zeus_service import errors, maintenance, messages, optimizer
+from zeus_service import errors, maintenance, optimizer
 from zeus_service.api.access import require_access_by_password
 from zeus_service.api.body import check_body, check_keys
+from zeus_service.bandit import stopping
 from zeus_service.bandit.outcomes import FINAL, Outcome
 from zeus_service.bandit.spec import (
     MAX_JOB_ID,
@@ -64,6 +65,7 @@ from zeus_service.bandit.spec import (
     PositiveAmount,
     PositiveCount,
 )
+from zeus_service.db import tables
 
 N = TypeVar("N", "ZeusJob", "NamedJob", "NamedTrial", "ZeusReport")
 
@@ -190,9 +192,9 @@ def start_trial() -> ResponseReturnValue:
     """Start a trial."""
     if request.method != "GET":  # Flask answers HEAD as well
         raise MethodNotAllowed(["GET"])
-    start, _ = optimizer.start_trial(_query().job_id, None)
-    answer = start.model_dump(include={"job_id", "batch_size", "trial_number"})
-    return answer, {"Cache-Control": "no-store"}
+    job, trial, _ = optimizer.start_trial(_query().job_id)
+    numbers = {"batch_size": trial.batch_size, "trial_number": trial.trial_number}
+    return {"job_id": job.job_id, **numbers}, {"Cache-Control": "no-store"}
 
 
 @zeus_wire.post("/report")
@@ -205,15 +207,13 @@ def report() -> ResponseReturnValue:
     sequence = result.current_epoch + 1
     try:
         if not abs(result.metric) <= MAX_METRIC:
-            end = messages.TrialEnd(outcome="diverged", reason=f"the metric is {result.metric}")
-            ended = optimizer.end_trial(
-                result.job_id, result.trial_number, end, before_report=sequence
-            )
+            this, reason = (result.job_id, result.trial_number), f"the metric is {result.metric}"
+            ended = optimizer.end_trial(*this, "diverged", reason, before_report=sequence)
             return _answer(ended.outcome, ended.reason)
         decision = optimizer.report(
             result.job_id,
             result.trial_number,
-            messages.Report(
+            stopping.Report(
                 sequence=sequence,
                 epoch=result.current_epoch,
                 time_s=result.time,
@@ -236,9 +236,9 @@ def end_trial() -> ResponseReturnValue:
     """End the trial of a process that exits; a trial that has ended keeps its outcome."""
     given = _body(NamedTrial)
     _find_trial(given)
-    end = messages.TrialEnd(outcome="interrupted", reason="its process exited")
+    this = given.job_id, given.trial_number
     with contextlib.suppress(errors.TrialFinished):
-        optimizer.end_trial(given.job_id, given.trial_number, end)
+        optimizer.end_trial(*this, "interrupted", "its process exited")
     return {"message": f"trial {given.trial_number} has ended"}
 
 
@@ -250,7 +250,7 @@ def delete_job() -> ResponseReturnValue:
     return {"message": f"job {job_id!r} is deleted"}
 
 
-def _find_trial(given: NamedTrial) -> messages.Trial:
+def _find_trial(given: NamedTrial) -> tables.Trial:
     trial = optimizer.get_trial(given.job_id, given.trial_number)
     if trial.batch_size != given.batch_size:
         raise errors.NotFound(
@@ -260,7 +260,7 @@ def _find_trial(given: NamedTrial) -> messages.Trial:
     return trial
 
 
-def _reason_text(batch_size: int, decision: messages.Decision) -> str:
+def _reason_text(batch_size: int, decision: stopping.Decision) -> str:
     """The reason, with the words of Zeus's server that scripts search it for."""
     if decision.outcome == "early_stopped":
         return f"batch size {batch_size} exceeded the cost upper bound: {decision.reason}"

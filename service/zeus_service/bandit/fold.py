@@ -1,78 +1,94 @@
-"""The events of a job, and their fold, which is the job's bandit state."""
+"""How a job's state follows from its trials: each end is folded into the policy's state.
+
+The state depends on the order in which trials ended, and on which are running, but not on when each
+one started: no policy's `observe` reads what `begin` counts, beyond its own trial. So a trial's
+start and end can be folded together when it ends; `tests/service/bandit/test_contract.py` checks
+this for every policy.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import reduce
-from typing import Literal
+from typing import Protocol
 
-from pydantic import FiniteFloat, TypeAdapter
-
-from zeus_service.bandit import inconclusive as unfinished
+from zeus_service.bandit import inconclusive
 from zeus_service.bandit.outcomes import NO_VERDICT, Outcome
-from zeus_service.bandit.policy import Choice, Observation, State
+from zeus_service.bandit.policy import Choice, Observation, State, Why
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
 
 
-@dataclass(frozen=True)
-class Event:
-    """One line of a job's append-only history.
+class PastTrial(Protocol):
+    """What is folded of a trial: `outcome` is None while it runs, `cost` is in joules."""
+
+    batch_size: int
+    why: Why
+    outcome: Outcome | None
+    cost: float
+
+
+def begin(spec: JobSpec, state: State, trial: PastTrial) -> State:
+    """Return the state after a trial has started."""
+    return policy_of(spec).begin(spec, state, Choice(trial.batch_size, trial.why))
+
+
+def end(spec: JobSpec, state: State, trial: PastTrial) -> tuple[State, bool]:
+    """Fold the end of a trial that has begun.
+
+    Returns:
+        The state, and whether the trial ended without a result that counts as one: see
+        `inconclusive`.
+    """
+    policy, batch_size, outcome = policy_of(spec), trial.batch_size, trial.outcome
+    assert outcome is not None, "the trial has ended"
+    choice = Choice(batch_size, trial.why)
+    if outcome not in NO_VERDICT:
+        state = policy.observe(spec, state, Observation(choice, outcome, trial.cost))
+        return inconclusive.after(state, batch_size, outcome), False
+    counts = outcome != "withdrawn" and inconclusive.is_retried(state, batch_size)
+    verdict = outcome if counts else None
+    state = policy.observe(spec, state, Observation(choice, verdict, trial.cost))
+    return inconclusive.after(state, batch_size, outcome), counts
+
+
+def revive(spec: JobSpec, state: State, trial: PastTrial, others: Iterable[PastTrial]) -> State:
+    """Return the state after a trial that ended without a result runs again.
+
+    Only valid if no end of its batch size counted as a result; else the job is replayed.
 
     Args:
-        kind: `started`, `ended`, or `revived`: it had ended with an outcome in `RESUMABLE`.
-        trial_number: The trial.
-        choice: The batch size that the trial was started with, and why.
-        outcome: How it ended; None unless `ended`.
-        cost: Cost in joules spent by then; 0 if `started`.
-        energy_j: Joules spent by then, for the job's ledger. The events that are stored lack it.
-        time_s: Seconds spent by then, likewise.
-        power_limit_w: Mean power limit by then, likewise; None if it is unknown.
-        default_power_limit_w: The GPUs' default one, likewise.
+        spec: The job.
+        state: The state after all ends, that of this trial included.
+        trial: The trial.
+        others: The job's other trials that have ended, in the order of their ends.
     """
-
-    kind: Literal["started", "revived", "ended"]
-    trial_number: int
-    choice: Choice
-    outcome: Outcome | None = None
-    cost: FiniteFloat = 0.0
-    energy_j: FiniteFloat = 0.0
-    time_s: FiniteFloat = 0.0
-    power_limit_w: FiniteFloat | None = None
-    default_power_limit_w: FiniteFloat | None = None
+    counts = policy_of(spec).initial_state(spec)
+    for other in others:
+        if other.outcome is not None:
+            counts = inconclusive.after(counts, other.batch_size, other.outcome)
+    return begin(spec, inconclusive.with_counts_of(state, counts), trial)
 
 
-EVENT: TypeAdapter[Event] = TypeAdapter(Event)
-"""Checks an event that was stored."""
+def replay(spec: JobSpec, trials: Iterable[PastTrial]) -> tuple[State, list[bool]]:
+    """Fold a job's trials from the start.
 
+    Args:
+        spec: The job.
+        trials: All of them: those that have ended in the order of their ends, then the running.
 
-def apply(spec: JobSpec, state: State, event: Event) -> State:
-    """The state after one more event; see `unfinished` for ends without a verdict.
-
-    Raises:
-        ValueError: The event has a batch size that the job does not have.
+    Returns:
+        The state; and of each trial, whether its end without a result counts as one.
     """
-    policy, batch_size = policy_of(spec), event.choice.batch_size
-    if batch_size not in spec.batch_sizes:
-        raise ValueError(f"the job has no batch size {batch_size}")
-    if event.outcome is None:
-        state = policy.begin(spec, state, event.choice)
-        return unfinished.after_progress(state, batch_size) if event.kind == "revived" else state
-    if event.outcome not in NO_VERDICT:
-        observation = Observation(event.choice, event.outcome, event.cost)
-        state = policy.observe(spec, state, observation)
-        return unfinished.after_verdict(state, batch_size, event.outcome)
-    is_run = event.outcome != "withdrawn"
-    verdict = event.outcome if is_run and unfinished.is_retried(state, batch_size) else None
-    state = policy.observe(spec, state, Observation(event.choice, verdict, event.cost))
-    return unfinished.after_no_verdict(state, batch_size, event.outcome) if is_run else state
+    state, counted = policy_of(spec).initial_state(spec), []
+    for trial in trials:
+        state, counts = begin(spec, state, trial), False
+        if trial.outcome is not None:
+            state, counts = end(spec, state, trial)
+        counted.append(counts)
+    return state, counted
 
 
-def fold(spec: JobSpec, events: Iterable[Event]) -> State:
-    """The state after all events, from the start."""
+def has_results(spec: JobSpec, state: State) -> bool:
+    """Whether a job none of whose trials is running has learned from any of them."""
     initial = policy_of(spec).initial_state(spec)
-    return reduce(lambda state, event: apply(spec, state, event), events, initial)
-
-
-def has_verdicts(spec: JobSpec, state: State) -> bool:
-    """Whether a job whose trials have all ended has learned from any of them."""
-    return unfinished.without_counts(state) != unfinished.without_counts(fold(spec, []))
+    return inconclusive.without_counts(state) != inconclusive.without_counts(initial)

@@ -19,9 +19,10 @@ State = dict[str, Any]
 batch sizes and the window, never with the number of trials. It may have an entry for the counts of
 `policies/unfinished.py`."""
 
-Why = Literal["explore", "exploit", "concurrent", "fallback"]
-"""`concurrent`: another trial is exploring meanwhile. `fallback` is the service's own choice: every
-batch size has failed, and this is the one of a trial that was running before that."""
+Why = Literal["explore", "exploit", "concurrent", "fallback", "control"]
+"""`concurrent`: another trial is exploring meanwhile. Two are the service's own: `fallback`, the
+batch size of a trial that runs although every batch size has failed since; and `control`, the
+default batch size without early stopping, because the run asked for it."""
 
 
 class NoBatchSizeLeft(Exception):

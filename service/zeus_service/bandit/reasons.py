@@ -17,6 +17,7 @@ def reason(spec: JobSpec, state: State, choice: Choice) -> str:
         "concurrent": "another trial is exploring, so this run uses the best batch size known, or "
         "the default",
         "fallback": "all batch sizes have failed, but a trial with this one is still running",
+        "control": "a control trial: the default batch size, without early stopping",
     }[choice.why]
     passed = passed_over(state)
     if not passed:

@@ -1,10 +1,12 @@
-"""The policies by name: the service's own, and those of installed distributions."""
+"""The policies by name: the service's own, and those of installed distributions.
+
+A policy of another distribution must pass `tests/service/bandit/test_contract.py`.
+"""
 
 from importlib.metadata import EntryPoint, entry_points
 
 from zeus_service.bandit.default import DefaultPolicy
 from zeus_service.bandit.information_directed import InformationDirectedPolicy
-from zeus_service.bandit.installed import InstalledPolicy
 from zeus_service.bandit.policy import Policy
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.bandit.zeus import ZeusPolicy
@@ -40,14 +42,14 @@ def _load(entry_point: EntryPoint) -> Policy:
         raise _unusable(entry_point, "it lacks attributes of zeus_service.bandit.policy.Policy")
     if policy.name != entry_point.name:
         raise _unusable(entry_point, f"its name is {policy.name!r}")
-    return InstalledPolicy(policy)
+    return policy
 
 
 def _unusable(entry_point: EntryPoint, reason: str) -> Unusable:
     distribution = entry_point.dist.name if entry_point.dist else "an unknown distribution"
     return Unusable(
-        f"policy {entry_point.name!r} ({entry_point.value} of {distribution}): {reason}; mend or "
-        "uninstall it"
+        f"policy {entry_point.name!r} ({entry_point.value} of {distribution}): {reason}; correct "
+        "or uninstall it"
     )
 
 

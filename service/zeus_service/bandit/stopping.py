@@ -1,8 +1,44 @@
 """Whether a run stops after a report. The policy's `cost_bound` computes the early-stop bound."""
 
+from dataclasses import dataclass
+from typing import Literal
+
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.messages import Decision, Report
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run measured from the start of training up to one validation end.
+
+    Args:
+        sequence: Counts the run's reports from 1.
+        epoch: Epochs trained.
+        time_s: Seconds since the start.
+        energy_j: Joules since the start, over all devices.
+        metric: The monitored metric of this validation.
+        power_limit_w: The GPUs' power limit now; None without one.
+        default_power_limit_w: Their default power limit; None without one.
+    """
+
+    sequence: int
+    epoch: int
+    time_s: float
+    energy_j: float
+    metric: float
+    power_limit_w: float | None = None
+    default_power_limit_w: float | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether a run continues, and why; costs are in joules."""
+
+    decision: Literal["continue", "stop"]
+    outcome: Outcome | None
+    cost: float
+    cost_bound: float | None
+    reason: str
 
 
 def decide(

@@ -6,11 +6,8 @@ What is stored is compared with this clock alone, so the clocks of the replicas 
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
-
-from zeus_service.db.transactions import use_case
 
 DAY_S = 86400
 
@@ -52,9 +49,3 @@ def _day(_element: unix_day, compiler: Any, **options: Any) -> str:
         return f"CAST({days} AS INTEGER)"  # it cuts, and not every build has `floor`
     integer = "integer" if compiler.dialect.name == "postgresql" else "signed"
     return f"CAST(floor({days}) AS {integer})"
-
-
-@use_case(read_only=True)
-def now(connection: Connection) -> float:
-    """Unix seconds, to compare with instants that are stored."""
-    return float(connection.execute(sa.select(unix_now())).scalar_one())

@@ -16,12 +16,9 @@ from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 POOL_SIZE = 16
 """Database connections per process, at most; they are opened when they are needed."""
 
-MAX_WRITERS = 12
-"""How many of these connections requests that write may take: the others serve reads."""
-
 BUSY_MS = 20
 """How long SQLite waits for a locked file by itself. It blocks the whole worker meanwhile, so
-`use_case` does the rest."""
+`session.use_case` waits for the rest."""
 
 SQLITE_BUSY = "SQLITE_BUSY"
 
@@ -43,8 +40,7 @@ wins."""
 
 _SESSION = {
     # Timeouts release the locks of a host that died before its TCP connection times out.
-    "postgresql": "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; "
-    "SET default_transaction_isolation = 'read committed'",
+    "postgresql": "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'",
     "mysql": "SET SESSION innodb_lock_wait_timeout = 10, SESSION wait_timeout = 600, "
     "SESSION time_zone = '+00:00'",
 }
@@ -87,15 +83,13 @@ def engine_options(url: URL) -> dict[str, Any]:
     if backend == "sqlite":
         return pool
     connect = {name: value for name, value in _CONNECT[backend].items() if name not in url.query}
-    # On PostgreSQL the driver begins no transactions; see `_set_up_postgresql`.
-    isolation = {} if backend == "postgresql" else {"isolation_level": "READ COMMITTED"}
     # Connections are replaced before a firewall has forgotten them.
-    return {**pool, **isolation, "pool_recycle": 300, "connect_args": connect}
-
-
-def max_writers(engine: Engine) -> int:
-    """How many transactions of one process may write at once."""
-    return 1 if engine.dialect.name == "sqlite" else MAX_WRITERS  # SQLite locks the whole file
+    return {
+        **pool,
+        "isolation_level": "READ COMMITTED",
+        "pool_recycle": 300,
+        "connect_args": connect,
+    }
 
 
 def set_up(engine: Engine) -> None:
@@ -103,8 +97,6 @@ def set_up(engine: Engine) -> None:
     if engine.dialect.name == "sqlite":
         _set_up_sqlite(engine)
         return
-    if engine.dialect.name == "postgresql":
-        _set_up_postgresql(engine)
     session = _SESSION[engine.dialect.name]
 
     @event.listens_for(engine, "connect")
@@ -170,20 +162,6 @@ def set_up_sqlite_migration(connection: Connection) -> None:
     cursor.execute("PRAGMA foreign_keys = OFF")
 
 
-def _set_up_postgresql(engine: Engine) -> None:
-    """Begin a transaction only for several statements: it costs two round trips."""
-
-    @event.listens_for(engine, "connect")
-    def connect(connection: Any, _record: Any) -> None:
-        connection.autocommit = True
-
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        options = connection.get_execution_options()
-        if not (options.get("read_only") or options.get("one_write")):
-            connection.exec_driver_sql("BEGIN")
-
-
 def _set_up_sqlite(engine: Engine) -> None:
     """Let SQLAlchemy, not the driver, begin transactions, and reconnect if the file was replaced.
 
@@ -200,7 +178,6 @@ def _set_up_sqlite(engine: Engine) -> None:
     @event.listens_for(engine, "connect")
     def connect(connection: Any, _record: Any) -> None:
         connection.isolation_level = None
-        connection.text_factory = _text
         connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         connection.execute("PRAGMA foreign_keys = ON")
 
@@ -213,18 +190,6 @@ def _set_up_sqlite(engine: Engine) -> None:
     def begin(connection: Connection) -> None:
         read_only = connection.get_execution_options().get("read_only", False)
         connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
-
-
-def _text(value: bytes) -> str | bytes:
-    """Decode a text that SQLite has stored.
-
-    Bytes that are not UTF-8 are returned as they are, so that one damaged value does not make the
-    other rows unreadable.
-    """
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value
 
 
 def _file(url: URL) -> tuple[int, ...] | None:

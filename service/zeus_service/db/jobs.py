@@ -1,421 +1,255 @@
-"""Jobs as they are stored; under its lock, a job's events and its state advance together.
+"""Load jobs and trials, and fold the starts and ends of trials into their job.
 
-An unknown job raises `NotFound`.
+What changes a job is called with the job's row locked. An unknown job or trial raises `NotFound`.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-from collections import Counter
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, get_args
+from collections.abc import Sequence
+from typing import Any
 
-import sqlalchemy as sa
-from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
+from pydantic import ValidationError
+from sqlalchemy import Row, Select, select, update
+from sqlalchemy.orm import Session, undefer
 
-from zeus_service import counters
-from zeus_service.bandit import fold as history
+from zeus_service.bandit import fold
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import State
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.db import leases, statements
 from zeus_service.db.clock import unix_now
-from zeus_service.db.damage import REBUILD, damaged_id, is_id, reading
-from zeus_service.db.job_numbers import NUMBERS, Numbers, wrong_numbers
-from zeus_service.db.job_savings import (
-    begin_savings_anew,
-    first_savings,
-    read_savings,
-    with_stored_profile,
-)
-from zeus_service.db.savings import (
-    no_savings,
-    savings_added,
-    savings_values,
-)
-from zeus_service.db.standing import Standing, stage_and_best
-from zeus_service.db.tables import (
-    CHECKPOINTS,
-    EVENTS,
-    JOBS,
-    SAVED_ON_DAYS,
-    TRIALS,
-)
-from zeus_service.db.transactions import after_commit
-from zeus_service.db.writes import Writes, bind_values, statement
+from zeus_service.db.tables import Job, Trial
 from zeus_service.errors import BrokenJob, NotFound, unknown_job
-from zeus_service.messages import JobSummary, PowerProfile
-from zeus_service.savings import ledger as books
-from zeus_service.savings.expected import Ledger, expectation
-
-logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class StoredJob:
-    """A job as a transaction has read it; for its fields see `JobRow`.
+def find(session: Session, job_id: str) -> Job | None:
+    """Read a job with its state, without a lock; None if there is none."""
+    return session.scalars(_with_state(_job(job_id))).one_or_none()
 
-    If its savings are damaged, it has none: the next transaction that locks the job begins them
-    anew, so that runs go on.
+
+def get(session: Session, job_id: str) -> Job:
+    """Read a job with its state, without a lock."""
+    return _known(find(session, job_id), job_id)
+
+
+def get_without_state(session: Session, job_id: str) -> Job:
+    """Read a job without its state and ledger, without a lock."""
+    return _known(session.scalars(_job(job_id)).one_or_none(), job_id)
+
+
+def lock(session: Session, job_id: str) -> Job:
+    """Lock a job, with its state, until the transaction ends."""
+    query = _with_state(_job(job_id)).with_for_update(key_share=True, of=Job)
+    return _known(session.scalars(query).one_or_none(), job_id)
+
+
+def get_trial(session: Session, job_id: str, trial_number: int) -> Trial:
+    """Read a trial, without a lock."""
+    query = _of_number(select(Trial).join(Job, Job.key == Trial.job_key), job_id, trial_number)
+    trial = session.scalars(query).one_or_none()
+    if trial is None:
+        raise _unknown_trial(job_id, trial_number)
+    return trial
+
+
+def lock_trial(session: Session, job_id: str, trial_number: int) -> tuple[Job, Trial]:
+    """Lock a job, and one of its trials, without the job's state until it is needed.
+
+    Both rows are locked: a row that is only joined could be older than the lock on PostgreSQL.
     """
-
-    spec: JobSpec
-    state: State
-    cost_bound: float | None
-    trials: int
-    events: int
-    updated_at: float
-    ledger: Ledger
-    saved: books.Saved | None
-    standing: Standing
-    savings_are_damaged: bool
-
-    @classmethod
-    def of(cls, row: Row[Any]) -> StoredJob:
-        """Read a row that has the columns of `JOBS`; raise `BrokenJob` if that is impossible."""
-        spec = read_spec(row.job_id, row.spec)
-        with reading(f"the row of job {row.job_id!r}", REBUILD):
-            parts = policy_of(spec).initial_state(spec).keys()
-            if not isinstance(row.state, dict) or not parts <= row.state.keys():
-                raise ValueError("its state is none of its policy")
-            numbers = Numbers.model_validate(row, from_attributes=True)
-        counts = numbers.trials, numbers.events, numbers.updated_at
-        kept = read_savings(row)
-        ledger, saved = kept or (books.new_ledger(), None)
-        standing = Standing.of(row)
-        return cls(
-            spec, row.state, numbers.cost_bound, *counts, ledger, saved, standing, kept is None
-        )
+    query = select(Job, Trial).join(Trial, Job.key == Trial.job_key)
+    query = _of_number(query, job_id, trial_number).with_for_update(key_share=True, of=[Job, Trial])
+    row = session.execute(query).one_or_none()
+    if row is None:
+        raise _unknown_trial(job_id, trial_number)
+    return row.Job, row.Trial
 
 
-@dataclass(frozen=True)
-class JobHead:
-    """Which job a row is, without its specification and state. The row may be a broken one.
-
-    Args:
-        registered_at: Unix seconds. A job that was registered anew since is another one.
-        trials: Number of the latest trial.
-        events: Sequence of the latest event.
-    """
-
-    job_id: str
-    registered_at: float
-    trials: int
-    events: int
-
-    def is_same_job(self, other: JobHead) -> bool:
-        """Whether they are of one registration."""
-        return (self.job_id, self.registered_at) == (other.job_id, other.registered_at)
-
-
-def find(connection: Connection, job_id: str) -> StoredJob | None:
-    """Read a job, without a lock; return None if there is none."""
-    try:
-        return get(connection, job_id)
-    except NotFound:
-        return None
-
-
-def get(connection: Connection, job_id: str) -> StoredJob:
-    """Read a job, without a lock."""
-    return StoredJob.of(_one(connection, statements.JOB, {"this_job": job_id}))
-
-
-def page(connection: Connection, *, after: str, limit: int) -> list[StoredJob]:
-    """Read the jobs with an id greater than `after`, ordered by id."""
-    query = select(JOBS).where(JOBS.c.job_id > after).order_by(JOBS.c.job_id).limit(limit)
-    return [StoredJob.of(row) for row in connection.execute(query)]
-
-
-_DAMAGED_IDS = 100
-
-
-def ids(connection: Connection, *, after: str, limit: int) -> list[str]:
-    """Read the ids of the jobs of a page.
-
-    What cannot be an id, as SQLite may have it, is left out: no request could name the job. The log
-    says which row it is, and of which job.
-    """
-    query = select(JOBS.c.job_id, sa.cast(JOBS.c.spec, sa.Text)).where(JOBS.c.job_id > after)
-    found = connection.execute(query.order_by(JOBS.c.job_id).limit(limit + _DAMAGED_IDS)).all()
-    for job_id, spec in found:
-        if not is_id(job_id):
-            logger.error("%s", damaged_id(job_id, spec))
-    return [job_id for job_id, _ in found if is_id(job_id)][:limit]
-
-
-def read_spec(job_id: str, stored: object) -> JobSpec:
-    """Read a stored specification.
+def specification(job: Job) -> JobSpec:
+    """Return a job's specification.
 
     Raises:
-        BrokenJob: It is not valid, or another job's, or names a policy that this version does not
-            have.
+        BrokenJob: The row has none, or a state that its policy cannot have made, or the policy is
+            not installed.
     """
-    with reading(f"the specification of job {job_id!r}"):
-        spec = JobSpec.model_validate(stored)
-        if spec.job_id != job_id:
-            raise ValueError(f"it is that of job {spec.job_id!r}")
     try:
-        policy_of(spec)
-    except KeyError as error:
-        raise BrokenJob(
-            f"job {job_id!r} has the policy {spec.policy!r}, which this version does not have: use "
-            "the version that registered it, or delete the job"
-        ) from error
+        spec = JobSpec.model_validate(job.spec)
+        initial = policy_of(spec).initial_state(spec)
+        if "state" in vars(job) and not initial.keys() <= job.state.keys():
+            raise ValueError(f"its state is not one of policy {spec.policy!r}")
+    except (KeyError, ValueError, AttributeError) as error:
+        raise BrokenJob(f"job {job.job_id!r} cannot be used: {_reason(error)}") from error
     return spec
 
 
-def spec_of(connection: Connection, job_id: str) -> JobSpec:
-    """Read a job's specification, whatever its state is."""
-    query = select(JOBS.c.spec).where(JOBS.c.job_id == job_id)
-    with reading(f"the specification of job {job_id!r}"):
-        row = connection.execute(query).one_or_none()
-    if row is None:
-        raise unknown_job(job_id)
-    return read_spec(job_id, row.spec)
+def new_job(spec: JobSpec, *, trials: int = 0) -> Job:
+    """Make the row of a job without trials.
 
-
-def replace_state(connection: Connection, spec: JobSpec, state: State) -> bool:
-    """Store a state in place of a locked job's own, unless it is the same; return if it differed.
-
-    What is stored may be anything.
+    Args:
+        spec: Its specification.
+        trials: The latest number of a trial that is not used again.
     """
-    wanted = {"state": state, "cost_bound": _cost_bound(spec, state), **stage_and_best(spec, state)}
-    this, stored = JOBS.c.job_id == spec.job_id, None
-    with suppress(BrokenJob), reading("its state"):
-        row = connection.execute(select(*JOBS.c[tuple(wanted)]).where(this)).one()
-        stored = dict(row._mapping)
-    if stored == wanted:
-        return False
-    connection.execute(update(JOBS).where(this).values(**wanted, updated_at=unix_now()))
-    return True
-
-
-def add(connection: Connection, spec: JobSpec) -> None:
-    """Store a new job."""
-    state = history.fold(spec, [])
-    connection.execute(
-        insert(JOBS).values(
-            job_id=spec.job_id,
-            spec=spec.model_dump(mode="json"),
-            state=state,
-            **Standing().after(spec, state).columns(),
-            cost_bound=None,
-            trials=0,
-            events=0,
-            created_at=unix_now(),
-            updated_at=unix_now(),
-            **no_savings(spec),
-        )
+    job = Job(
+        job_id=spec.job_id,
+        spec=spec.model_dump(mode="json"),
+        state=policy_of(spec).initial_state(spec),
+        trials=trials,
+        sequence=0,
+        created_at=unix_now(),
+        updated_at=unix_now(),
+        ledger={},
+        estimated=spec.estimated,
+        exploits=0,
+        failures=0,
     )
+    _summarize(job, spec)
+    return job
 
 
-_OUTCOMES = {"running", *get_args(Outcome)}
+def running(
+    session: Session, job: Job, *, expired: bool | None = None, limit: int | None = None
+) -> list[Trial]:
+    """Read a job's running trials, ascending by number.
 
-
-def count_trials(connection: Connection, job_id: str) -> dict[str, int]:
-    """Count a job's trials by outcome; those without one are `running`, others unknown `broken`."""
-    outcome = func.coalesce(TRIALS.c.outcome, "running")
-    query = select(outcome, func.count()).where(TRIALS.c.job_id == job_id).group_by(outcome)
-    counts: Counter[str] = Counter()
-    for name, count in connection.execute(query):
-        counts[name if name in _OUTCOMES else "broken"] += count
-    return dict(counts)
-
-
-def count_running(connection: Connection, job_id: str) -> int:
-    """Count a job's running trials; unlike `count_trials`, it does not read the others."""
-    query = select(func.count()).where(TRIALS.c.job_id == job_id, TRIALS.c.outcome.is_(None))
-    return connection.execute(query).scalar_one()
-
-
-def broken_summary(connection: Connection, job_id: str) -> JobSummary | None:
-    """What can be read of a job whose row is broken; zeros stand for the rest."""
-    row = connection.execute(select(*NUMBERS).where(JOBS.c.job_id == job_id)).one_or_none()
-    if row is None:
-        return None
-    wrong = wrong_numbers(row)
-    return JobSummary(
-        job_id=job_id,
-        stage="broken",
-        best_batch_size=None,
-        trials=0 if "trials" in wrong else row.trials,
-        updated_at=0.0 if "updated_at" in wrong else row.updated_at,
-    )
-
-
-def head(connection: Connection, job_id: str, *, lock: bool = False) -> JobHead:
-    """Read which job has an id, and lock it if asked to."""
-    columns = JOBS.c["created_at", "trials", "events"]
-    query = select(*columns).where(JOBS.c.job_id == bindparam("this_job"))
-    if lock:
-        query = query.with_for_update(key_share=True, of=JOBS)
-    row = _one(connection, query, {"this_job": job_id})
-    return JobHead(job_id, row.created_at, row.trials, row.events)
-
-
-def delete(connection: Connection, job_id: str) -> None:
-    """Delete a locked job with its trials, reports, events and power profiles."""
-    connection.execute(sa.delete(JOBS).where(JOBS.c.job_id == job_id))
-
-
-class LockedJob:
-    """A job whose row this transaction has locked.
-
-    Attributes:
-        stored: The job as it was when it was locked.
-        spec: The job's specification.
-        state: The policy's state after the events that were appended since.
-        ledger: The job's ledger after them.
+    Args:
+        session: In a transaction.
+        job: The job.
+        expired: Only those whose lease has expired, or has not; None for all.
+        limit: At most so many, any of them.
     """
-
-    def __init__(self, connection: Connection, row: Row[Any]) -> None:
-        self._connection = connection
-        self.stored = StoredJob.of(row)
-        self.spec = self.stored.spec
-        self.state = self.stored.state
-        self.ledger = self.stored.ledger
-        if self.stored.savings_are_damaged:
-            self.ledger = begin_savings_anew(connection, self.spec)
-        elif books.lacks_profile(row.ledger):
-            self.ledger = with_stored_profile(connection, self.spec, self.ledger)
-        self._events: list[history.Event] = []
-
-    @classmethod
-    def lock(cls, connection: Connection, job_id: str) -> LockedJob:
-        """Lock a job: FOR NO KEY UPDATE, FOR UPDATE, or what `BEGIN IMMEDIATE` has locked."""
-        return cls(connection, _one(connection, statements.LOCKED_JOB, {"this_job": job_id}))
-
-    def append(self, event: history.Event) -> None:
-        """Record an event, and advance the state and the ledger by it."""
-        self.ledger = books.applied(self.spec, self.ledger, self.state, event)
-        self.state = history.apply(self.spec, self.state, event)
-        self._events.append(event)
-
-    @property
-    def cost_bound(self) -> float | None:
-        """The early-stop bound in joules, or None. Only the end of a trial changes it."""
-        if all(event.outcome is None for event in self._events):
-            return self.stored.cost_bound
-        return _cost_bound(self.spec, self.state)
-
-    def save(self, writes: Writes, values: Mapping[str, Any]) -> bool:
-        """Write a trial, by `START`, `REPORT_TO_JOB` or `END`, the events, and the job's new state.
-
-        Returns:
-            Whether the trial was still as it was read. If not, nothing has been written.
-        """
-        first = self.stored.events + 1
-        *earlier, last = [
-            {
-                "job_id": self.spec.job_id,
-                "sequence": sequence,
-                "kind": event.kind,
-                "trial_number": event.trial_number,
-                "batch_size": event.choice.batch_size,
-                "why": event.choice.why,
-                "outcome": event.outcome,
-                "cost": event.cost,
-            }
-            for sequence, event in enumerate(self._events, first)
-        ]
-        job = {
-            "state": self.state,
-            "cost_bound": self.cost_bound,
-            "trials": max(self.stored.trials, self._events[-1].trial_number),  # one more by a start
-            "events": self.stored.events + len(self._events),
-            "ledger": self.ledger,
-            **self.stored.standing.after(self.spec, self.state, self._events).columns(),
-        }
-        saved, expected = self.stored.saved, None
-        if any(event.kind != "started" for event in self._events):
-            expected = expectation(self.spec, self.ledger, self.state)
-            saved = books.saved(self.ledger, expected)
-        converged = sum(event.outcome == "converged" for event in self._events)
-        added = savings_added(self.stored.saved, saved, expected) | {"recurrences": converged}
-        values = {
-            "this_job": self.spec.job_id,
-            **values,
-            **bind_values(EVENTS, last),
-            **bind_values(JOBS, job | savings_values(saved)),
-            **bind_values(SAVED_ON_DAYS, added),
-        }
-        if writes is statements.START and earlier:
-            writes = statements.START_AFTER_LOSS
-        if not writes.execute(self._connection, values):
-            return False
-        if earlier:
-            rows = [bind_values(EVENTS, event) for event in earlier]
-            self._connection.execute(statement(EVENTS), rows)
-        for event in self._events:
-            if event.outcome is not None:
-                after_commit(self._connection, counters.trials_ended.labels(event.outcome).inc)
-        return True
-
-    def note_power_profile(self, profile: PowerProfile) -> None:
-        """Store in the ledger what a power profile says of the default's power limits."""
-        changed = books.with_power_profile(self.spec, self.ledger, profile)
-        job = update(JOBS).where(JOBS.c.job_id == self.spec.job_id)
-        self._connection.execute(job.values(ledger=changed))
-
-    def register_anew(self, spec: JobSpec) -> bool:
-        """Replace the specification if trials have ended, but none has taught the job anything.
-
-        They are deleted with their events, but their numbers are not used again. A job that has had
-        no trial is not replaced: the run that has just registered it is about to start one.
-
-        Returns:
-            Whether that is so. If not, nothing may be committed.
-        """
-        for event in leases.mark_expired_lost(self._connection, spec.job_id):
-            self.append(event)
-        running = count_trials(self._connection, spec.job_id).get("running", 0)
-        if not self.stored.trials or running or history.has_verdicts(self.spec, self.state):
-            return False
-        for table in (CHECKPOINTS, EVENTS, TRIALS):
-            self._connection.execute(sa.delete(table).where(table.c.job_id == spec.job_id))
-        state = history.fold(spec, [])
-        row = {"spec": spec.model_dump(mode="json"), "state": state}
-        row |= first_savings(self._connection, spec)
-        row |= Standing().after(spec, state).columns()
-        times = {"created_at": unix_now(), "updated_at": unix_now()}
-        job = update(JOBS).where(JOBS.c.job_id == spec.job_id)
-        self._connection.execute(job.values(**row, **times, cost_bound=None, events=0))
-        return True
+    # Ordered here: to order them, SQLite would read all trials of the job.
+    query = select(Trial).where(Trial.job_key == job.key, Trial.outcome.is_(None)).limit(limit)
+    if expired is not None:
+        has_lease = Trial.lease_expires_at >= unix_now()
+        query = query.where(~has_lease if expired else has_lease)
+    return sorted(session.scalars(query), key=lambda trial: trial.trial_number)
 
 
-def lock_to_start(
-    connection: Connection, job_id: str, idempotency_key: str | None
-) -> tuple[LockedJob, tuple[str, int] | None, bool]:
-    """Lock a job for a start, in one statement.
+def history(session: Session, job: Job) -> Sequence[Row[Any]]:
+    """Read what is replayed of a job's trials: in the order of their ends, then the running."""
+    columns = (Trial.trial_number, Trial.batch_size, Trial.why, Trial.outcome, Trial.cost)
+    query = select(*columns, Trial.counted).where(Trial.job_key == job.key)
+    ended_first = Trial.ended_seq.is_(None)  # databases differ in where nulls come
+    return session.execute(query.order_by(ended_first, Trial.ended_seq, Trial.started_seq)).all()
+
+
+def start(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
+    """Fold the start of a trial into a locked job, and store the trial."""
+    job.trials = trial.trial_number
+    job.sequence += 1
+    trial.started_seq = job.sequence
+    job.state = fold.begin(spec, job.state, trial)
+    if trial.why == "exploit":
+        job.exploits += 1
+    elif trial.why == "explore":
+        job.exploits = 0
+    job.updated_at = unix_now()
+    session.add(trial)
+
+
+def end(job: Job, spec: JobSpec, trial: Trial, outcome: Outcome, reason: str) -> None:
+    """Fold the end of a running trial into a locked job."""
+    job.sequence += 1
+    trial.outcome, trial.reason, trial.ended_seq = outcome, reason, job.sequence
+    trial.ended_at = unix_now()
+    job.state, trial.counted = fold.end(spec, job.state, trial)
+    if outcome == "converged":
+        job.failures = 0
+    elif outcome != "withdrawn":
+        job.failures += 1
+    _summarize(job, spec)
+    job.updated_at = unix_now()
+
+
+def revive(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
+    """Take back the end of a trial, which has no result, in a locked job: it runs again.
+
+    If such an end of its batch size has counted as a result, the job is replayed, since that may
+    have depended on this end: one in some hundred ends, at most.
+    """
+    others = [row for row in history(session, job) if row.trial_number != trial.trial_number]
+    counted = trial.counted or any(
+        row.counted and row.batch_size == trial.batch_size for row in others
+    )
+    trial.outcome = trial.ended_seq = trial.ended_at = None
+    trial.reason, trial.counted = "", False
+    job.sequence += 1
+    job.failures = max(0, job.failures - 1)
+    if counted:
+        session.flush()
+        replay(session, job, spec)
+    else:
+        job.state = fold.revive(spec, job.state, trial, others)
+    job.updated_at = unix_now()
+
+
+def replay(session: Session, job: Job, spec: JobSpec) -> bool:
+    """Make a locked job's state from its trials again; return whether it was the same."""
+    rows = history(session, job)
+    return store_replay(session, job, spec, rows, *fold.replay(spec, rows))
+
+
+def store_replay(
+    session: Session,
+    job: Job,
+    spec: JobSpec,
+    rows: Sequence[Row[Any]],
+    state: State,
+    counted: Sequence[bool],
+) -> bool:
+    """Store what `fold.replay` returned for a locked job's history, if it differs.
 
     Returns:
-        The job; the job id and number of the trial that was started with the same key, if there is
-        one; and whether the lease of a running trial has expired.
+        Whether it was the same.
     """
-    values = {"this_job": job_id, "this_key": idempotency_key}
-    row = _one(connection, statements.LOCKED_JOB_TO_START, values)
-    known = None if row.key_job_id is None else (row.key_job_id, row.key_trial_number)
-    return LockedJob(connection, row), known, row.any_expired
+    same = state == job.state
+    for row, counts in zip(rows, counted, strict=True):
+        if row.counted != counts:
+            same = False
+            this = Trial.job_key == job.key, Trial.trial_number == row.trial_number
+            session.execute(update(Trial).where(*this).values(counted=counts))
+    if not same:
+        job.state = state
+        _summarize(job, spec)
+    return same
 
 
-def _one(connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> Row[Any]:
-    job_id = values["this_job"]
-    try:
-        with reading(f"the state of job {job_id!r}", REBUILD):
-            row = connection.execute(query, values).one_or_none()
-    except BrokenJob:
-        spec_of(connection, job_id)  # raises, if that cannot be read
-        raise
-    if row is None:
+def _summarize(job: Job, spec: JobSpec) -> None:
+    """Set the columns that follow from the state, for reports and lists of jobs."""
+    policy = policy_of(spec)
+    bound = policy.cost_bound(spec, job.state)
+    job.cost_bound = bound if math.isfinite(bound) else None
+    job.stage = policy.stage(spec, job.state)[:255]
+    job.best_batch_size = policy.best_batch_size(spec, job.state)
+
+
+def _job(job_id: str) -> Select[tuple[Job]]:
+    return select(Job).where(Job.job_id == job_id)
+
+
+def _with_state(query: Select[tuple[Job]]) -> Select[tuple[Job]]:
+    return query.options(undefer(Job.state), undefer(Job.ledger))
+
+
+def _of_number(query: Select[Any], job_id: str, trial_number: int) -> Select[Any]:
+    return query.where(Job.job_id == job_id, Trial.trial_number == trial_number)
+
+
+def _known(job: Job | None, job_id: str) -> Job:
+    if job is None:
         raise unknown_job(job_id)
-    return row
+    return job
 
 
-def _cost_bound(spec: JobSpec, state: State) -> float | None:
-    bound = policy_of(spec).cost_bound(spec, state)
-    return bound if math.isfinite(bound) else None
+def _unknown_trial(job_id: str, trial_number: int) -> NotFound:
+    return NotFound(f"no trial {trial_number} of job {job_id!r}; start one first")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        return "; ".join(": ".join([*map(str, each["loc"]), each["msg"]]) for each in found)
+    if isinstance(error, KeyError):
+        return f"policy {error} is not installed here"
+    return str(error)

@@ -1,4 +1,8 @@
-"""The tables. Instants are Unix seconds, so that every database stores them the same way."""
+"""The tables. Instants are Unix seconds, so that every database stores them the same way.
+
+A job's trials are its history: `Trial.ended_seq` orders the ends from which its state follows, and
+`Trial.started_seq` places each start among them. Trials are kept as long as their job.
+"""
 
 from __future__ import annotations
 
@@ -37,79 +41,94 @@ _TABLE = {
 _Id = sa.String(300).with_variant(VARCHAR(300, collation="C"), "postgresql")
 """Compared and ordered by its bytes on every database, and not by the operating system's locale,
 whose upgrades break indices."""
-_JobId = Annotated[
-    str, mapped_column(_Id, sa.ForeignKey("jobs.job_id", ondelete="CASCADE"), primary_key=True)
+_JobKey = Annotated[
+    int,
+    mapped_column(sa.ForeignKey("jobs.key"), primary_key=True, autoincrement=False),
 ]
+_Number = Annotated[int, mapped_column(primary_key=True, autoincrement=False)]
+
+MAX_REASON = 1000
+"""Characters of a reason that is stored; longer ones are shortened."""
 
 
 # type: ignore, since Flask-SQLAlchemy makes `db.Model` at run time.
-class JobRow(db.Model):  # type: ignore[name-defined, misc]
-    """A recurring job and its bandit state: the fold of its events."""
+class Job(db.Model):  # type: ignore[name-defined, misc]
+    """A recurring job and its bandit state: the replay of its trials."""
 
     __tablename__ = "jobs"
     # Each start and end writes a new version of the row. While half of a page is free, PostgreSQL
     # stores the versions on that page, and removes old ones when it reads the page.
     __table_args__ = ({**_TABLE, "postgresql_with": {"fillfactor": 50}},)
 
-    job_id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    key: Mapped[int] = mapped_column(primary_key=True)
+    job_id: Mapped[str | None] = mapped_column(_Id, unique=True)
+    """Null once the job is deleted: `maintenance` removes its rows in small steps."""
     spec: Mapped[dict[str, Any]]
-    state: Mapped[dict[str, Any]]
+    state: Mapped[dict[str, Any]] = mapped_column(deferred=True, deferred_group="state")
+    """The policy's state; large, so it is loaded only where it is needed."""
     cost_bound: Mapped[float | None]
-    """Derived from the state, so that a report need not read it."""
+    """Early-stopping threshold in joules. It follows from the state, so that a report after which
+    its run continues does not load that."""
     trials: Mapped[int]
-    """Trials started so far; the number of the latest."""
-    events: Mapped[int]
-    """Events recorded so far; the sequence of the latest."""
+    """Number of the latest trial."""
+    sequence: Mapped[int]
+    """Counts starts, ends and revivals of trials: `started_seq` and `ended_seq` come from it."""
     created_at: Mapped[float]
     updated_at: Mapped[float]
-    ledger: Mapped[dict[str, Any]]
-    """What the job has spent, and what its default is expected to spend: see `savings.ledger`.
-    The columns below are derived from it, for sums over jobs and to sort them."""
-    estimated: Mapped[bool]
-    """Whether the job's meter estimates."""
+    ledger: Mapped[dict[str, Any]] = mapped_column(deferred=True, deferred_group="state")
+    """What is known of the costs of its batch sizes, for savings: see `savings.ledger`."""
     saved_energy_j: Mapped[float | None]
-    """Joules saved so far; null without an expectation, as all that follow."""
+    """Sum over the job's eras; null while nothing is known of the default's cost."""
     saved_energy_j_error: Mapped[float | None]
     """Half the width of the 95 % interval."""
     saved_time_s: Mapped[float | None]
     saved_time_s_error: Mapped[float | None]
     saved_cost: Mapped[float | None]
     saved_cost_error: Mapped[float | None]
-    # What lists of jobs show, sort and filter by; see `store.standing`.
+    estimated: Mapped[bool]
+    """Whether the job's meter estimates."""
     stage: Mapped[str] = mapped_column(sa.String(255))
     best_batch_size: Mapped[int | None]
     exploits: Mapped[int]
+    """Latest choices in a row that were for the best batch size."""
     failures: Mapped[int]
+    """Latest ends in a row that did not converge; withdrawn trials do not count."""
 
 
-class TrialRow(db.Model):  # type: ignore[name-defined, misc]
-    """One run of a job. `outcome` is null while it runs; figures are those of its last report."""
+class Trial(db.Model):  # type: ignore[name-defined, misc]
+    """One attempt to train with a batch size. Measured values are those of its last report."""
 
     __tablename__ = "trials"
-    # The index finds a job's running trials. PostgreSQL keeps plans that it made when the table was
-    # empty: with the job first in the index, it would use it to look up single trials; were it not
-    # partial, it would find running trials by the primary key. Both read all trials of the job.
+    # The first index finds a job's running trials. PostgreSQL keeps plans that it made when the
+    # table was empty: with the job first in the index, it would use it to look up single trials;
+    # were it not partial, it would find running trials by the primary key.
     __table_args__ = (
-        sa.Index(None, "outcome", "job_id", postgresql_where=sa.text("outcome IS NULL")),
+        sa.Index(None, "outcome", "job_key", postgresql_where=sa.text("outcome IS NULL")),
+        sa.Index(None, "idempotency_key"),
         _TABLE,
     )
 
-    job_id: Mapped[_JobId]
-    trial_number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    job_key: Mapped[_JobKey]
+    trial_number: Mapped[_Number]
     generation: Mapped[str] = mapped_column(sa.String(32))
-    """Random, of this start: numbers are used again after the job was deleted or restored."""
-    idempotency_key: Mapped[str | None] = mapped_column(_Id, unique=True)
+    """Random: a trial of the same number exists again after a job was deleted or restored."""
+    idempotency_key: Mapped[str | None] = mapped_column(_Id)
     batch_size: Mapped[int]
     why: Mapped[str] = mapped_column(sa.String(32))
-    start_reason: Mapped[str] = mapped_column(sa.String(255))
+    start_reason: Mapped[str] = mapped_column(sa.String(MAX_REASON))
     start_cost_bound: Mapped[float | None]
     outcome: Mapped[str | None] = mapped_column(sa.String(32))
-    reason: Mapped[str] = mapped_column(sa.String(1000))
+    """Null while it runs."""
+    counted: Mapped[bool]
+    """Whether it ended without a result, and that counted as one: see `bandit.inconclusive`."""
+    reason: Mapped[str] = mapped_column(sa.String(MAX_REASON))
+    started_seq: Mapped[int]
+    ended_seq: Mapped[int | None]
     started_at: Mapped[float]
     ended_at: Mapped[float | None]
     lease_expires_at: Mapped[float]
     reports: Mapped[int]
-    """Sequence of the last report; 0 before the first."""
+    """Sequence number of the last report; 0 before the first."""
     epoch: Mapped[int]
     time_s: Mapped[float]
     energy_j: Mapped[float]
@@ -118,22 +137,24 @@ class TrialRow(db.Model):  # type: ignore[name-defined, misc]
     power_limit_w: Mapped[float | None]
     """Mean of the GPUs' power limit over the run's time; null if a report had none."""
     default_power_limit_w: Mapped[float | None]
+    era: Mapped[int | None]
+    """The era of the job's savings that its end counts in."""
 
 
-class ReportRow(db.Model):  # type: ignore[name-defined, misc]
+class Report(db.Model):  # type: ignore[name-defined, misc]
     """A report of a run, and the answer to it."""
 
     __tablename__ = "reports"
     __table_args__ = (
         sa.ForeignKeyConstraint(
-            ["job_id", "trial_number"], ["trials.job_id", "trials.trial_number"], ondelete="CASCADE"
+            ["job_key", "trial_number"], ["trials.job_key", "trials.trial_number"]
         ),
         _TABLE,
     )
 
-    job_id: Mapped[str] = mapped_column(_Id, primary_key=True)
-    trial_number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    sequence: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    job_key: Mapped[_Number]
+    trial_number: Mapped[_Number]
+    sequence: Mapped[_Number]
     epoch: Mapped[int]
     time_s: Mapped[float]
     energy_j: Mapped[float]
@@ -142,92 +163,51 @@ class ReportRow(db.Model):  # type: ignore[name-defined, misc]
     outcome: Mapped[str | None] = mapped_column(sa.String(32))
     cost: Mapped[float]
     cost_bound: Mapped[float | None]
-    reason: Mapped[str] = mapped_column(sa.String(1000))
+    reason: Mapped[str] = mapped_column(sa.String(MAX_REASON))
     reported_at: Mapped[float]
     power_limit_w: Mapped[float | None]
-    """In force; the default one, which changes only with the GPU, is in the trial's row."""
+    """At the time of the report; the default limit, which changes only with the GPU, is in the
+    trial's row."""
 
 
-class EventRow(db.Model):  # type: ignore[name-defined, misc]
-    """An event of a job's append-only history; see `zeus_service.bandit.fold`."""
+class Era(db.Model):  # type: ignore[name-defined, misc]
+    """A span of a job's history in which its default batch size cost the same; see `savings`."""
 
-    __tablename__ = "events"
+    __tablename__ = "eras"
     __table_args__ = _TABLE
 
-    job_id: Mapped[_JobId]
-    sequence: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    kind: Mapped[str] = mapped_column(sa.String(32))
-    trial_number: Mapped[int]
-    batch_size: Mapped[int]
-    why: Mapped[str] = mapped_column(sa.String(32))
-    outcome: Mapped[str | None] = mapped_column(sa.String(32))
-    cost: Mapped[float]
-    happened_at: Mapped[float]
+    job_key: Mapped[_JobKey]
+    era: Mapped[_Number]
+    recurrences: Mapped[int]
+    spent_energy_j: Mapped[float]
+    spent_time_s: Mapped[float]
+    spent_cost: Mapped[float]
+    expected_energy_j: Mapped[float | None]
+    """Of one run of the default; null while nothing is known, as the columns below."""
+    expected_energy_j_error: Mapped[float | None]
+    """Half the width of the 95 % interval."""
+    expected_time_s: Mapped[float | None]
+    expected_time_s_error: Mapped[float | None]
 
 
-class CheckpointRow(db.Model):  # type: ignore[name-defined, misc]
-    """A job's state after the events that were dropped; see `zeus_service.db.checkpoints`."""
-
-    __tablename__ = "checkpoints"
-    __table_args__ = _TABLE
-
-    job_id: Mapped[_JobId]
-    sequence: Mapped[int]
-    """The last event that the state contains."""
-    state: Mapped[dict[str, Any]]
-
-
-class PowerProfileRow(db.Model):  # type: ignore[name-defined, misc]
-    """Measurements at the power limits of a GPU model; see `messages.PowerProfile`."""
+class PowerProfile(db.Model):  # type: ignore[name-defined, misc]
+    """Measurements at the power limits of a GPU model; see `api.messages.PowerProfile`."""
 
     __tablename__ = "power_profiles"
     __table_args__ = _TABLE
 
-    job_id: Mapped[_JobId]
-    batch_size: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    job_key: Mapped[_JobKey]
+    batch_size: Mapped[_Number]
     device_model: Mapped[str] = mapped_column(_Id, primary_key=True)
     profile: Mapped[dict[str, Any]]
     updated_at: Mapped[float]
 
 
-class SavedOnDayRow(db.Model):  # type: ignore[name-defined, misc]
-    """By how much a job's savings changed on a day.
-
-    Those of all days add up to the job's savings, which change with the expectation, too.
-    """
-
-    __tablename__ = "saved_on_days"
-    __table_args__ = (sa.Index(None, "job_id"), _TABLE)
-
-    day: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    """Days since 1970, in UTC."""
-    job_id: Mapped[_JobId]
-    recurrences: Mapped[int]
-    """Runs that converged."""
-    energy_j: Mapped[float]
-    energy_j_error: Mapped[float]
-    """Half the width of the 95 % interval, for each recurrence."""
-    time_s: Mapped[float]
-    time_s_error: Mapped[float]
-    cost: Mapped[float]
-    cost_error: Mapped[float]
-
-
-class SecretRow(db.Model):  # type: ignore[name-defined, misc]
-    """A secret that all replicas share; see `zeus_service.db.secret_key`."""
+class Secret(db.Model):  # type: ignore[name-defined, misc]
+    """A secret that all replicas share."""
 
     __tablename__ = "secrets"
     __table_args__ = _TABLE
 
     name: Mapped[str] = mapped_column(sa.String(32), primary_key=True)
     value: Mapped[str] = mapped_column(sa.String(255))
-
-
-JOBS: sa.Table = JobRow.__table__
-TRIALS: sa.Table = TrialRow.__table__
-REPORTS: sa.Table = ReportRow.__table__
-EVENTS: sa.Table = EventRow.__table__
-CHECKPOINTS: sa.Table = CheckpointRow.__table__
-POWER_PROFILES: sa.Table = PowerProfileRow.__table__
-SAVED_ON_DAYS: sa.Table = SavedOnDayRow.__table__
-SECRETS: sa.Table = SecretRow.__table__

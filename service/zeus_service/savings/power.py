@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from zeus_service.messages import PowerPoint, Report, Trial
+from zeus_service.bandit.stopping import Report
 
 MAX_POINTS = 32
 LARGEST_RATIO = 1000.0
 """Between two limits, of energy or time: a profile with a larger one is of no GPU."""
 
 
-def of_run(trial: Trial, report: Report) -> tuple[float | None, float | None]:
+def of_run(trial: Any, report: Report) -> tuple[float | None, float | None]:
     """A trial's mean power limit over its time, with one more report, and the GPUs' default one.
 
     Between two reports, the limit counts that is in force at the later one.
@@ -29,7 +30,7 @@ def of_run(trial: Trial, report: Report) -> tuple[float | None, float | None]:
     return limit_w, report.default_power_limit_w
 
 
-def thinned(points: Sequence[PowerPoint]) -> list[list[float]]:
+def thinned(points: Sequence[Any]) -> list[list[float]]:
     """Watts, joules and seconds of measured limits, ascending: `MAX_POINTS` at most."""
     rows = sorted([point.limit_w, point.energy_j, point.time_s] for point in points)
     step = -(-(len(rows) - 1) // (MAX_POINTS - 1)) or 1

@@ -1,16 +1,18 @@
-"""Requests and responses of the service, version 1 of the wire.
+"""Requests and responses of the HTTP API, version 1, made from what the use cases return.
 
 Times are in seconds, energies and costs in joules, powers in watts, instants in Unix seconds.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from zeus_service.bandit import stopping
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import ArmEstimate, Why
+from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import (
     REAL,
     Amount,
@@ -21,6 +23,7 @@ from zeus_service.bandit.spec import (
     PositiveAmount,
     PositiveCount,
 )
+from zeus_service.db import jobs, tables
 
 Reason = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
 
@@ -35,6 +38,16 @@ class _Message(BaseModel):
 
 class Empty(_Message):
     """The body of a request without fields: `{}`."""
+
+
+class NewTrial(_Message):
+    """What a start asks for.
+
+    Args:
+        control: Train with the default batch size, without early stopping.
+    """
+
+    control: Annotated[bool, Field(strict=True)] = False
 
 
 class Report(_Message):
@@ -52,6 +65,10 @@ class Report(_Message):
     metric: Metric
     power_limit_w: PositiveAmount | None = None
     default_power_limit_w: PositiveAmount | None = None
+
+    def to_report(self) -> stopping.Report:
+        """The report that a use case takes."""
+        return stopping.Report(**self.model_dump())
 
 
 class Decision(_Message):
@@ -84,6 +101,18 @@ class TrialStart(_Message):
     reason: str
     cost_bound: float | None
     lease_s: float
+
+    @classmethod
+    def of(cls, job: tables.Job, trial: tables.Trial) -> Self:
+        """Describe the start of a job's trial."""
+        names = ("trial_number", "generation", "batch_size", "why")
+        return cls(
+            job_id=job.job_id,
+            **{name: getattr(trial, name) for name in names},
+            reason=trial.start_reason,
+            cost_bound=trial.start_cost_bound,
+            lease_s=job.spec["lease_s"],
+        )
 
 
 class Lease(_Message):
@@ -119,9 +148,15 @@ class Trial(_Message):
     power_limit_w: float | None
     default_power_limit_w: float | None
 
+    @classmethod
+    def of(cls, job_id: str, trial: tables.Trial) -> Self:
+        """Describe a trial of a job."""
+        values = {name: getattr(trial, name) for name in cls.model_fields if name != "job_id"}
+        return cls(job_id=job_id, **values)
+
 
 class JobSummary(_Message):
-    """A job in a list. One whose row cannot be read has the stage `broken`, and zeros."""
+    """A job in a list."""
 
     job_id: str
     stage: str
@@ -129,14 +164,35 @@ class JobSummary(_Message):
     trials: int
     updated_at: Instant
 
+    @classmethod
+    def of(cls, job: tables.Job) -> Self:
+        """Describe a job."""
+        return cls(**{name: getattr(job, name) for name in cls.model_fields})
+
 
 class Job(JobSummary):
-    """A job with its specification and the policy's beliefs."""
+    """A job with its specification and the policy's estimates."""
 
     spec: JobSpec
     cost_bound: float | None
     arms: list[ArmEstimate]
     outcomes: dict[str, int]
+
+    @classmethod
+    def with_estimates(cls, job: tables.Job, outcomes: dict[str, int]) -> Self:
+        """Describe a job; `outcomes` are its numbers of trials by outcome.
+
+        Raises:
+            BrokenJob: Its row is not valid.
+        """
+        spec = jobs.specification(job)
+        return cls(
+            **JobSummary.of(job).model_dump(),
+            spec=spec,
+            cost_bound=job.cost_bound,
+            arms=policy_of(spec).describe(spec, job.state),
+            outcomes=outcomes,
+        )
 
 
 class JobList(_Message):
@@ -146,10 +202,9 @@ class JobList(_Message):
 
 
 class TrialList(_Message):
-    """A page of a job's trials, ordered by number; `broken`: those that cannot be read."""
+    """A page of a job's trials, ordered by number."""
 
     trials: list[Trial]
-    broken: list[int] = []
 
 
 class Health(_Message):
@@ -208,10 +263,9 @@ class PowerProfile(_Message):
 
 
 class PowerProfileList(_Message):
-    """A job's power profiles, ordered by batch size; `broken`: batch sizes of unreadable ones."""
+    """A job's power profiles, ordered by batch size."""
 
     profiles: list[PowerProfile]
-    broken: list[int] = []
 
 
 class Estimate(_Message):

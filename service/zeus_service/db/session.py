@@ -1,0 +1,195 @@
+"""Sessions: a use case is carried out whole, in one transaction, or not at all."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import sqlalchemy as sa
+from flask import g, has_request_context
+from gevent import Timeout, monkey
+from sqlalchemy import Engine, exc
+from sqlalchemy.orm import Session
+
+from zeus_service.db.clock import unix_now
+from zeus_service.db.engine import POOL_SIZE, SQLITE_BUSY, error_code, has_too_many_connections
+from zeus_service.db.tables import db
+from zeus_service.errors import Contended
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+logger = logging.getLogger(__name__)
+
+DEADLINE_S = 15.0
+"""Of a request: all that it waits for, and all attempts, end by then."""
+
+ATTEMPTS = 8
+"""At a transaction that conflicts with others."""
+
+WAITING_INSIDE = POOL_SIZE // 4
+"""Connections of a process that wait in the database for one job; the others wait without one."""
+
+MAX_WRITERS = 3 * POOL_SIZE // 4
+"""Connections of a process that write: the rest serve reads, also while jobs are locked."""
+
+_CONFLICTS = frozenset({1205, 1213, "40001", "40P01", "55P03", SQLITE_BUSY})
+"""Lock timeouts, deadlocks and serialization failures: the database has rolled back."""
+
+_BUSY = "the job, or the database, is busy; send this again"
+
+_job_slots: WeakValueDictionary[str, threading.Semaphore] = WeakValueDictionary()
+_writer_slots: WeakKeyDictionary[Engine, threading.Semaphore] = WeakKeyDictionary()
+
+
+def use_case(
+    *, read_only: bool = False
+) -> Callable[[Callable[Concatenate[Session, P], R]], Callable[P, R]]:
+    """Decorate a function of a session: each call is one transaction.
+
+    The function is called again, in a new transaction, if another transaction conflicted with it,
+    if the connection was lost before the commit, or if the server has as many connections as it
+    allows. Whether a commit whose answer was lost was carried out, only the caller can find out.
+
+    What the function returns keeps the values that it has loaded. If its first argument is a job's
+    id, or has one as `job_id`, at most `WAITING_INSIDE` calls for this job use a connection.
+
+    Raises:
+        Contended: Others kept the job or the database busy until the request's deadline.
+        sqlalchemy.exc.SQLAlchemyError: The database failed.
+    """
+
+    def decorate(function: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
+        def in_transaction(deadline: float, *args: P.args, **kwargs: P.kwargs) -> R:
+            for attempt in range(1, 1_000_000):
+                committing = False
+                try:
+                    with transaction(read_only=read_only, deadline=deadline) as session:
+                        result = function(session, *args, **kwargs)
+                        session.flush()
+                        committing = not read_only
+                    return result  # noqa: TRY300 - after the commit
+                except exc.DBAPIError as error:
+                    patient = _is_patient(error)
+                    conflicts = error_code(error.orig) in _CONFLICTS
+                    lost = error.connection_invalidated and not committing
+                    if not (conflicts or lost or patient or isinstance(error, exc.IntegrityError)):
+                        raise
+                    if time.monotonic() > deadline or (attempt >= ATTEMPTS and not patient):
+                        if conflicts:
+                            raise Contended(_BUSY) from error
+                        raise
+                    logger.debug("attempt %d of %s: %s", attempt, function.__name__, error)
+                time.sleep(random.uniform(0, 0.05 if patient else 0.005 * 2**attempt))
+            raise AssertionError("the deadline ends the attempts")
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            deadline = _deadline()
+            if read_only:
+                return in_transaction(deadline, *args, **kwargs)
+            first = next(iter(args), None)
+            job_id = getattr(first, "job_id", first)
+            with _slot(_slots_of_job(job_id), deadline), _slot(_slots_of_writers(), deadline):
+                return in_transaction(deadline, *args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+@contextmanager
+def transaction(*, read_only: bool = False, deadline: float | None = None) -> Iterator[Session]:
+    """A session in a transaction that commits at the end, and rolls back on an error.
+
+    On SQLite a transaction that writes takes the write lock at once (`BEGIN IMMEDIATE`): one that
+    reads first and writes later could not wait for another writer, only fail. On PostgreSQL each
+    statement of a `read_only` one is a transaction by itself, which saves two round trips.
+
+    Raises:
+        sqlalchemy.exc.TimeoutError: A worker waits for the database beyond the deadline.
+    """
+    seconds = (deadline or _deadline()) - time.monotonic()
+    with time_limit(max(seconds, 0.1)), Session(db.engine, expire_on_commit=False) as session:
+        options: dict[str, object] = {"read_only": read_only}
+        if read_only and db.engine.dialect.name == "postgresql":
+            options["isolation_level"] = "AUTOCOMMIT"
+        with session.begin():
+            session.connection(execution_options=options)
+            yield session
+    for callback in session.info.pop("after_commit", ()):
+        callback()
+
+
+def after_commit(session: Session, callback: Callable[[], object]) -> None:
+    """Call a function once the session's transaction has committed; not if it rolls back."""
+    session.info.setdefault("after_commit", []).append(callback)
+
+
+def now(session: Session) -> float:
+    """Unix seconds by the database's clock, to compare with instants that are stored."""
+    return float(session.execute(sa.select(unix_now())).scalar_one())
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Bound how long a block waits; SQLAlchemy then drops a connection that waits in it.
+
+    A server may hang while its host still acknowledges what it is sent, so that neither TCP's
+    timeouts nor the server's own end a wait. Outside a worker of gunicorn's there is no bound: an
+    operator's commands may take long.
+
+    Raises:
+        sqlalchemy.exc.TimeoutError: The block takes longer.
+    """
+    if not monkey.is_module_patched("socket"):
+        yield
+        return
+    with Timeout(seconds) as timeout:
+        try:
+            yield
+        except Timeout as error:
+            if error is not timeout:
+                raise  # of a block around this one
+            raise exc.TimeoutError(f"the database has not answered within {seconds:g} s") from None
+
+
+def _deadline() -> float:
+    """When what is done now must have ended: of a request, the same for all its transactions."""
+    end = time.monotonic() + DEADLINE_S
+    if not has_request_context():
+        return end
+    deadline: float = g.setdefault("deadline", end)
+    return deadline
+
+
+@contextmanager
+def _slot(slots: threading.Semaphore, deadline: float) -> Iterator[None]:
+    if not slots.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        raise Contended(_BUSY)
+    try:
+        yield
+    finally:
+        slots.release()
+
+
+def _slots_of_job(job_id: object) -> threading.Semaphore:
+    return _job_slots.setdefault(str(job_id), threading.Semaphore(WAITING_INSIDE))
+
+
+def _slots_of_writers() -> threading.Semaphore:
+    """SQLite locks the whole file, so a second writer of the same process would only wait."""
+    writers = 1 if db.engine.dialect.name == "sqlite" else MAX_WRITERS
+    return _writer_slots.setdefault(db.engine, threading.Semaphore(writers))
+
+
+def _is_patient(error: exc.DBAPIError) -> bool:
+    """Whether to try again until the deadline: a pooled connection, or the file, becomes free."""
+    return has_too_many_connections(error.orig) or error_code(error.orig) == SQLITE_BUSY
