@@ -22,7 +22,7 @@ from zeus_service import create_app
 from zeus_service.config import Config
 from zeus_service.db.migrate import upgrade
 from zeus_service.db.tables import db
-from zeus_service.db.transactions import transaction
+from zeus_service.db.session import transaction
 
 SERVERS = {"postgresql": "ZEUS_TEST_POSTGRES_URL", "mysql": "ZEUS_TEST_MYSQL_URL"}
 """Variables that name a server to use in place of one of the tests' own."""
@@ -135,11 +135,11 @@ _WAITING = {
 
 def waiting_sessions() -> int:
     """How many sessions of the application's database wait for a lock."""
-    with transaction(read_only=True) as connection:
-        name = connection.dialect.name
+    with transaction(read_only=True) as session:
+        name = db.engine.dialect.name
         if name == "mysql":  # which repeats its last answer to whoever asks again within 0.1 s
             time.sleep(0.15)
-        return int(connection.execute(text(_WAITING[name])).scalar_one())
+        return int(session.execute(text(_WAITING[name])).scalar_one())
 
 
 def kill_connections(database_url: str) -> int:

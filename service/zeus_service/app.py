@@ -30,7 +30,6 @@ from zeus_service.config import Config
 from zeus_service.db.engine import engine_options, set_up
 from zeus_service.db.migrate import known_revisions
 from zeus_service.db.tables import db
-from zeus_service.pages.routes import pages
 
 
 class StrictJSON(DefaultJSONProvider):
@@ -82,5 +81,4 @@ def make_app(config: Config | None = None) -> APIFlask:
     if config.zeus_wire:
         app.register_blueprint(zeus_wire)
     app.register_blueprint(health)
-    app.register_blueprint(pages)
     return app

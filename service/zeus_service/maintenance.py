@@ -140,8 +140,7 @@ def _with_old_reports(
 
 @use_case()
 def _drop_reports(session: Session, key: int, numbers: Sequence[int]) -> int:
-    these = Report.job_key == key, Report.trial_number.in_(numbers)
-    return _count(session.execute(delete(Report).where(*these)))
+    return _delete(session, Report, Report.job_key == key, Report.trial_number.in_(numbers))
 
 
 @use_case()
@@ -166,23 +165,21 @@ def _sweep(session: Session) -> int:
         return 0
     query = select(Trial.trial_number).where(Trial.job_key == key).order_by(Trial.trial_number)
     numbers = session.scalars(query.limit(TRIALS_AT_ONCE)).all()
-    if numbers:
-        return sum(
-            _count(session.execute(delete(table).where(*_between(table, key, numbers))))
-            for table in (Report, Trial)
-        )
-    others = (delete(table).where(table.job_key == key) for table in (Era, PowerProfile))
-    deleted = [session.execute(each) for each in (*others, delete(Job).where(Job.key == key))]
-    return sum(map(_count, deleted))
+    if not numbers:
+        tables: tuple[type[Any], ...] = (Era, PowerProfile)
+        rows = sum(_delete(session, table, table.job_key == key) for table in tables)
+        return rows + _delete(session, Job, Job.key == key)
+    first, last = numbers[0], numbers[-1]
+    return sum(
+        _delete(session, table, table.job_key == key, table.trial_number.between(first, last))
+        for table in (Report, Trial)
+    )
 
 
-def _between(
-    table: type[Report | Trial], key: int, numbers: Sequence[int]
-) -> tuple[ColumnElement[bool], ...]:
-    return table.job_key == key, table.trial_number.between(numbers[0], numbers[-1])
-
-
-def _count(result: Any) -> int:
+def _delete(session: Session, table: type[Any], *where: ColumnElement[bool]) -> int:
+    """Delete rows; return how many. None of them is loaded in the session."""
+    statement = delete(table).where(*where)
+    result: Any = session.execute(statement, execution_options={"synchronize_session": False})
     return int(result.rowcount)
 
 

@@ -242,8 +242,8 @@ def count_outcomes(session: Session, job_id: str) -> dict[str, int]:
     """Count a job's trials by outcome, `running` included: a pass over all of them."""
     outcome = func.coalesce(Trial.outcome, "running")
     query = select(outcome, func.count()).join(Job, Job.key == Trial.job_key)
-    counts = session.execute(query.where(Job.job_id == job_id).group_by(outcome))
-    return dict(counts.tuples().all())
+    counts = session.execute(query.where(Job.job_id == job_id).group_by(outcome)).all()
+    return {str(name): int(count) for name, count in counts}
 
 
 @use_case(read_only=True)

@@ -1,34 +1,39 @@
-"""A report is decided on once, and stored on the trial that it was decided on."""
+"""What starts, reports and ends of trials do, and what they leave behind."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from databases import POSTGRESQL
 from flask import Flask
-from service.conftest import application
-from service.db.races import just_before, on_servers
 from service.jobs import LEARNING, let_leases_expire, register, spec_json
-from sqlalchemy import select
-from zeus_service import counters, maintenance, messages, optimizer
+from zeus_service import counters, maintenance, optimizer
 from zeus_service.bandit import stopping
-from zeus_service.bandit.policy import Choice
-from zeus_service.bandit.registry import POLICIES
+from zeus_service.bandit.outcomes import Outcome
+from zeus_service.bandit.policy import ArmEstimate, Choice
+from zeus_service.bandit.registry import POLICIES, policy_of
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.db.tables import EVENTS
-from zeus_service.db.transactions import transaction
-from zeus_service.errors import ExhaustedJob, ReportConflict
+from zeus_service.db import jobs
+from zeus_service.db.tables import MAX_REASON, Trial
+from zeus_service.errors import ExhaustedJob, KeyConflict, ReportConflict
 
 
-def start(**changes: Any) -> messages.TrialStart:
+def start(**changes: Any) -> Trial:
     register(**changes)
-    return optimizer.start_trial("job", None)[0]
+    return optimizer.start_trial("job")[1]
 
 
-def report(sequence: int, metric: float = 0.1) -> messages.Decision:
+def report(sequence: int, metric: float = 0.1) -> stopping.Decision:
     figures = {"epoch": sequence, "time_s": 1.0, "energy_j": 10.0 * sequence, "metric": metric}
-    return optimizer.report("job", 1, messages.Report(sequence=sequence, **figures))
+    return optimizer.report("job", 1, stopping.Report(sequence=sequence, **figures))
+
+
+def estimates() -> list[ArmEstimate]:
+    job = optimizer.get_job("job")
+    spec = jobs.specification(job)
+    return policy_of(spec).describe(spec, job.state)
 
 
 def counted() -> tuple[float, float]:
@@ -42,7 +47,7 @@ def counted() -> tuple[float, float]:
 def test_each_report_is_decided_on_once(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
     decisions = []
 
-    def decide(*args: Any, **kwargs: Any) -> messages.Decision:
+    def decide(*args: Any, **kwargs: Any) -> stopping.Decision:
         decisions.append(stopping_decide(*args, **kwargs))
         return decisions[-1]
 
@@ -50,7 +55,7 @@ def test_each_report_is_decided_on_once(app: Flask, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(stopping, "decide", decide)
     start()
     goes_on = report(1)
-    optimizer.end_trial("job", 1, messages.TrialEnd(outcome="interrupted"))
+    optimizer.end_trial("job", 1, "interrupted")
     revives = report(2)
     ends = report(3, metric=1.0)
     assert [goes_on, revives, ends] == decisions
@@ -62,44 +67,23 @@ def test_each_report_is_decided_on_once(app: Flask, monkeypatch: pytest.MonkeyPa
 def test_a_report_from_before_a_change_of_gpus_gets_the_same_answer_again(app: Flask) -> None:
     start()
     first, second = (
-        messages.Report(
-            sequence=sequence, epoch=1, time_s=1.0, energy_j=1.0, metric=0.1, power_limit_w=200.0
-        ).model_copy(update={"default_power_limit_w": default_w})
+        stopping.Report(sequence, 1, 1.0, 1.0, 0.1, 200.0, default_w)
         for sequence, default_w in ((1, 300.0), (2, 400.0))
     )
     decisions = [optimizer.report("job", 1, each) for each in (first, second)]
     assert [optimizer.report("job", 1, each) for each in (first, second)] == decisions
     for other in ({"power_limit_w": 250.0}, {"energy_j": 2.0}):
         with pytest.raises(ReportConflict):
-            optimizer.report("job", 1, second.model_copy(update=other))
+            optimizer.report("job", 1, replace(second, **other))
 
 
-@pytest.mark.parametrize("database_url", POSTGRESQL, indirect=True)  # MySQL locks the trial, too
-def test_a_last_report_that_another_one_overtakes_is_counted_once(app: Flask) -> None:
+def test_a_last_report_is_counted_once(app: Flask) -> None:
     counters.energy_j.reset()  # other tests report joules beside which 20 more are lost
     start()
     trials, joules = counted()
-    with just_before("UPDATE trials", lambda: report(1)):
+    for _ in range(2):
         assert report(2, metric=1.0).outcome == "converged"
     assert counted() == (trials + 1, joules + 20)
-
-
-@on_servers
-def test_a_last_report_never_ends_another_job_of_the_same_id_with_its_batch_size(
-    app: Flask, database_url: str
-) -> None:
-    def replace_the_job() -> None:
-        with application(database_url):  # another server: in this one it would wait its turn
-            maintenance.delete_job("job", force=True)
-            assert start(batch_sizes=[7], default_batch_size=7).batch_size == 7
-
-    assert start().batch_size == 32
-    with just_before(" UPDATE", replace_the_job):  # FOR UPDATE, FOR NO KEY UPDATE
-        report(1, metric=1.0)
-    with transaction(read_only=True) as connection:
-        events = connection.execute(select(EVENTS.c["kind", "batch_size"]))
-        assert sorted(tuple(event) for event in events) == [("ended", 7), ("started", 7)]
-    assert maintenance.rebuild("job")
 
 
 @pytest.mark.parametrize("policy", LEARNING)
@@ -111,13 +95,12 @@ def test_a_job_is_not_exhausted_while_a_running_trial_may_converge(
             foretold = optimizer.next_choice("job")[0]
         except ExhaustedJob:
             foretold = None
-        trial = optimizer.start_trial("job", None)[0]
+        trial = optimizer.start_trial("job")[1]
         assert foretold == Choice(trial.batch_size, trial.why)
         return trial.batch_size, trial.why
 
     def end(trial_number: int) -> None:
-        end = messages.TrialEnd(outcome="not_converged")
-        optimizer.end_trial("job", trial_number, end)
+        optimizer.end_trial("job", trial_number, "not_converged")
 
     job = spec_json(batch_sizes=[32], policy=policy)
     optimizer.register_job(JobSpec.model_validate(job))
@@ -144,25 +127,25 @@ def test_a_job_is_exhausted_when_its_last_running_trial_is_lost(
     app: Flask, database_url: str, policy: str
 ) -> None:
     start(batch_sizes=[32], policy=policy)
-    optimizer.start_trial("job", None)
-    optimizer.start_trial("job", None)
+    optimizer.start_trial("job")
+    optimizer.start_trial("job")
     for number in (1, 2):
-        optimizer.end_trial("job", number, messages.TrialEnd(outcome="not_converged"))
+        optimizer.end_trial("job", number, "not_converged")
     let_leases_expire(database_url)
     with pytest.raises(ExhaustedJob):
-        optimizer.start_trial("job", None)
+        optimizer.start_trial("job")
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_trial_that_converges_saves_a_job_that_has_nothing_left(app: Flask, policy: str) -> None:
     start(batch_sizes=[32], policy=policy)
     for number in (2, 3):
-        optimizer.start_trial("job", None)
-        optimizer.end_trial("job", number, messages.TrialEnd(outcome="not_converged"))
-    optimizer.start_trial("job", None)
+        optimizer.start_trial("job")
+        optimizer.end_trial("job", number, "not_converged")
+    optimizer.start_trial("job")
     report(1, metric=1.0)
     assert optimizer.get_job("job").stage != "exhausted"
-    assert optimizer.start_trial("job", None)[0].batch_size == 32
+    assert optimizer.start_trial("job")[1].batch_size == 32
 
 
 @pytest.mark.parametrize("policy", ["zeus", "information_directed"])
@@ -171,12 +154,102 @@ def test_a_batch_size_that_is_passed_over_is_named_with_the_reason_of_the_next_s
 ) -> None:
     for number in range(1, 4):
         assert start(policy=policy).batch_size == 32
-        optimizer.end_trial("job", number, messages.TrialEnd(outcome="errored"))
+        optimizer.end_trial("job", number, "errored")
     fourth = start(policy=policy)
     assert fourth.batch_size == 16
-    assert "without a result with each of 32 (errored)" in fourth.reason
-    arms = {arm.batch_size: arm.status for arm in optimizer.get_job("job").arms}
+    assert "without a result with each of 32 (errored)" in fourth.start_reason
+    arms = {arm.batch_size: arm.status for arm in estimates()}
     assert arms == {8: "alive", 16: "alive", 32: "errored", 64: "alive", 128: "alive"}
     report(1)  # the first trial is resumed
-    assert "32" not in start(policy=policy).reason
+    assert "32" not in start(policy=policy).start_reason
+    assert maintenance.rebuild("job")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_control_trial_takes_the_default_and_is_never_stopped_early(
+    app: Flask, policy: str
+) -> None:
+    register(policy=policy, beta_knob=0.01, max_epochs=100)
+    optimizer.start_trial("job")
+    report(1, metric=1.0)
+    _, trial, new = optimizer.start_trial("job", "key", control=True)
+    assert new
+    assert (trial.batch_size, trial.why, trial.start_cost_bound) == (32, "control", None)
+    figures = {"time_s": 1e6, "energy_j": 1e9}
+    for sequence, metric in ((1, 0.1), (2, 0.1), (3, 1.0)):
+        given = stopping.Report(sequence=sequence, epoch=sequence, metric=metric, **figures)
+        decision = optimizer.report("job", trial.trial_number, given)
+    assert decision.outcome == "converged"
+    assert maintenance.rebuild("job")
+    for control in (True, False):
+        with nullcontext() if control else pytest.raises(KeyConflict):
+            assert not optimizer.start_trial("job", "key", control=control)[2]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_job_without_a_batch_size_goes_on_with_controls(app: Flask, policy: str) -> None:
+    register(policy=policy, batch_sizes=[16, 32])
+    with suppress(ExhaustedJob):
+        for number in range(1, 100):
+            optimizer.start_trial("job")
+            optimizer.end_trial("job", number, "not_converged")
+    with pytest.raises(ExhaustedJob):
+        optimizer.start_trial("job")
+    _, trial, _ = optimizer.start_trial("job", control=True)
+    given = stopping.Report(sequence=1, epoch=1, time_s=1.0, energy_j=1.0, metric=1.0)
+    assert optimizer.report("job", trial.trial_number, given).outcome == "converged"
+    assert optimizer.start_trial("job")[1].why in ("explore", "exploit")
+    assert maintenance.rebuild("job")
+
+
+def test_a_control_trial_does_not_fill_the_round_of_zeus(app: Flask) -> None:
+    register(policy="zeus")
+    _, control, _ = optimizer.start_trial("job", control=True)
+    given = stopping.Report(sequence=1, epoch=1, time_s=1.0, energy_j=1.0, metric=1.0)
+    optimizer.report("job", control.trial_number, given)
+    _, first, _ = optimizer.start_trial("job")
+    assert (first.batch_size, first.why) == (32, "explore")
+    assert optimizer.get_job("job").best_batch_size == 32
+
+
+def test_a_start_that_finds_nothing_left_keeps_what_it_marked_as_lost(
+    app: Flask, database_url: str
+) -> None:
+    register(batch_sizes=[32], policy="zeus")
+    for _ in range(2):
+        optimizer.start_trial("job")
+    optimizer.end_trial("job", 1, "out_of_memory")
+    let_leases_expire(database_url)
+    with pytest.raises(ExhaustedJob):
+        optimizer.start_trial("job")
+    assert [trial.outcome for trial in optimizer.list_trials("job")] == ["out_of_memory", "lost"]
+    maintenance.check_deletable("job")
+
+
+@pytest.mark.parametrize("outcome", ["errored", "interrupted"])
+def test_reasons_of_starts_fit_their_column_however_many_batch_sizes_are_passed_over(
+    app: Flask, outcome: Outcome
+) -> None:
+    """PostgreSQL and MariaDB refuse a text that is too long."""
+    sizes = [2**n for n in range(31)]
+    register(batch_sizes=sizes, default_batch_size=1024, max_epochs=2**31 - 1)
+    for number in range(1, 3 * len(sizes) + 3):
+        assert len(optimizer.start_trial("job")[1].start_reason) <= MAX_REASON
+        optimizer.end_trial("job", number, outcome)
+
+
+def test_a_start_marks_some_lost_trials_at_a_time(
+    app: Flask, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a start after many that were lost is as fast as any."""
+    monkeypatch.setattr(optimizer, "MAX_LOST_AT_ONCE", 3)
+    register()
+    for _ in range(7):
+        optimizer.start_trial("job")
+    let_leases_expire(database_url)
+    lost = []
+    for _ in range(3):
+        optimizer.start_trial("job")
+        lost.append(optimizer.count_outcomes("job")["lost"])
+    assert lost == [3, 6, 7]
     assert maintenance.rebuild("job")

@@ -13,7 +13,6 @@ from werkzeug.exceptions import UnprocessableEntity, UnsupportedMediaType
 from werkzeug.routing import BaseConverter
 
 from zeus_service import errors, maintenance, optimizer
-from zeus_service import savings_report as savings
 from zeus_service.api import messages
 from zeus_service.api.access import require_access
 from zeus_service.api.body import check_body
@@ -274,23 +273,6 @@ def list_power_profiles(job_id: str, query_data: OnAnyGpuModel) -> messages.Powe
     """List a job's power profiles, ordered by batch size."""
     found = power_profiles.list_profiles(job_id, query_data.device_model)
     return messages.PowerProfileList.model_validate({"profiles": found})
-
-
-@v1.get(f"{JOB}/savings")
-@v1.input(Points, location="query")
-@v1.output(messages.JobSavings)
-def job_savings(job_id: str, query_data: Points) -> messages.JobSavings:
-    """Show what a job has saved against its default batch size."""
-    rates, days, points = savings.Rates.configured(), query_data.days, query_data.points
-    return savings.of_job(job_id, rates, days=days, points=points)
-
-
-@v1.get("/savings")
-@v1.input(Span, location="query")
-@v1.output(messages.Savings)
-def all_savings(query_data: Span) -> messages.Savings:
-    """Show what all jobs have saved together, by day and by week."""
-    return savings.of_all_jobs(savings.Rates.configured(), days=query_data.days)
 
 
 def _described(job: tables.Job) -> messages.Job:

@@ -40,7 +40,8 @@ wins."""
 
 _SESSION = {
     # Timeouts release the locks of a host that died before its TCP connection times out.
-    "postgresql": "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'",
+    "postgresql": "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; "
+    "SET default_transaction_isolation = 'read committed'",
     "mysql": "SET SESSION innodb_lock_wait_timeout = 10, SESSION wait_timeout = 600, "
     "SESSION time_zone = '+00:00'",
 }

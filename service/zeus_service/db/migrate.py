@@ -17,14 +17,13 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from flask import Flask
-from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from zeus_service.config import current_config
 from zeus_service.db.engine import cause, create_sqlite_file
-from zeus_service.db.probe import write_and_roll_back
 from zeus_service.db.tables import db
-from zeus_service.db.transactions import use_case
+from zeus_service.db.session import use_case
 from zeus_service.errors import Contended, Unusable
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -91,8 +90,8 @@ def current_revision() -> str | None:
 
 
 @use_case(read_only=True)
-def _read_revision(connection: Connection) -> str | None:
-    return MigrationContext.configure(connection).get_current_revision()
+def _read_revision(session: Session) -> str | None:
+    return MigrationContext.configure(session.connection()).get_current_revision()
 
 
 @functools.cache
@@ -130,12 +129,6 @@ def check_revision() -> None:
         f"{_shown()} is at revision {found}, this version of zeus-service works with {head}: "
         f"{remedy}"
     )
-
-
-def check_writable() -> None:
-    """Check, within the application's context, that the database takes writes."""
-    with _naming_the_database("write"):
-        write_and_roll_back()
 
 
 def _alembic(sql: TextIO | None = None) -> AlembicConfig:

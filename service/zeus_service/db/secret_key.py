@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import insert, select
+from sqlalchemy.orm import Session
 
-from zeus_service.db.tables import SECRETS
-from zeus_service.db.transactions import use_case
+from zeus_service.db.tables import Secret
+from zeus_service.db.session import use_case
 
 _NAME = "session_key"
 
@@ -18,16 +19,16 @@ def read_or_make() -> str:
 
 
 @use_case(read_only=True)
-def _read(connection: Connection) -> str | None:
-    return connection.execute(select(SECRETS.c.value).where(SECRETS.c.name == _NAME)).scalar()
+def _read(session: Session) -> str | None:
+    return session.execute(select(Secret.value).where(Secret.name == _NAME)).scalar()
 
 
 @use_case()
-def _make(connection: Connection) -> str:
+def _make(session: Session) -> str:
     """Called again if another replica has stored a key meanwhile: then that one counts."""
-    found = connection.execute(select(SECRETS.c.value).where(SECRETS.c.name == _NAME)).scalar()
+    found = session.execute(select(Secret.value).where(Secret.name == _NAME)).scalar()
     if found is not None:
         return str(found)
     made = secrets.token_hex(32)
-    connection.execute(insert(SECRETS).values(name=_NAME, value=made))
+    session.execute(insert(Secret).values(name=_NAME, value=made))
     return made

@@ -1,4 +1,4 @@
-"""The stored state is the fold of the event log."""
+"""A job's state follows from its trials, and each choice from the state and the job's seed."""
 
 from __future__ import annotations
 
@@ -10,93 +10,104 @@ import pytest
 from flask import Flask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from service.jobs import register, spec_json
-from sqlalchemy import select, update
+from service.jobs import register, report
+from sqlalchemy import update
 from zeus_service import maintenance, optimizer
-from zeus_service.bandit import fold as history
+from zeus_service.bandit import fold
+from zeus_service.bandit.policy import Choice
 from zeus_service.bandit.registry import POLICIES
-from zeus_service.bandit.spec import JobSpec
-from zeus_service.db import checkpoints, jobs
-from zeus_service.db.tables import EVENTS, JOBS, TRIALS
-from zeus_service.db.transactions import transaction
+from zeus_service.db import jobs
+from zeus_service.db.session import transaction
+from zeus_service.db.tables import Job, Trial
 from zeus_service.errors import ExhaustedJob, TrialFinished
-from zeus_service.messages import Report, TrialEnd
 
 job_ids = (f"job-{number}" for number in itertools.count())
 
+OUTCOMES = ["diverged", "out_of_memory", "interrupted", "errored", "withdrawn"]
 moves = st.lists(
     st.tuples(
-        st.sampled_from(["start", "report", "report", "end", "expire"]),
+        st.sampled_from(["start", "control", "report", "report", "end", "expire"]),
         st.integers(0, 5),  # which trial
         st.floats(0, 1e9),  # what it cost
         st.floats(0, 1),  # how far it came
-        st.sampled_from(["diverged", "out_of_memory", "interrupted", "errored", "withdrawn"]),
+        st.sampled_from(OUTCOMES),
     ),
     max_size=40,
 )
-
-
-def stored(job_id: str) -> tuple[JobSpec, Any, list[history.Event]]:
-    """A job's specification, state and events as the database has them."""
-    with transaction(read_only=True) as connection:
-        job = jobs.get(connection, job_id)
-        numbers = connection.execute(
-            select(EVENTS.c.sequence).where(EVENTS.c.job_id == job_id).order_by(EVENTS.c.sequence)
-        ).scalars()
-        assert list(numbers) == list(range(1, job.events + 1))
-        events = checkpoints.events_after(connection, job_id, 0, limit=10_000)
-        return job.spec, job.state, [stored.event for stored in events]
+crashes = st.lists(
+    st.tuples(
+        st.sampled_from(["start", "start", "end", "end", "end", "report"]),
+        st.integers(0, 3),
+        st.floats(0, 1e9),
+        st.sampled_from([0.1, 0.1, 0.1, 1.0]),
+        st.sampled_from(["interrupted", "errored"]),
+    ),
+    min_size=10,
+    max_size=60,
+)
+"""Moves after which ends without a result count as results, and trials come back."""
 
 
 def play(job_id: str, moves: list[Any]) -> None:
     """Carry moves out through the use cases; some of them are refused, as they would be."""
     started, sequence = 0, itertools.count(1)
     for move, which, cost, metric, outcome in moves:
-        number = 1 + which % max(started, 1)
+        number = max(1, started - which)
         try:
-            if move == "start" or not started:
-                started = optimizer.start_trial(job_id, None)[0].trial_number
+            if move in ("start", "control") or not started:
+                control = move == "control"
+                started = optimizer.start_trial(job_id, control=control)[1].trial_number
             elif move == "report":
-                optimizer.report(
-                    job_id,
-                    number,
-                    Report(
-                        sequence=next(sequence), epoch=1, time_s=1, energy_j=cost, metric=metric
-                    ),
-                )
+                given = report(next(sequence), epoch=1, time_s=1.0, energy_j=cost, metric=metric)
+                optimizer.report(job_id, number, given)
             elif move == "end":
-                optimizer.end_trial(job_id, number, TrialEnd(outcome=outcome))
+                optimizer.end_trial(job_id, number, outcome)
             else:
-                with transaction() as connection:
-                    connection.execute(
-                        update(TRIALS)
-                        .where(TRIALS.c.job_id == job_id, TRIALS.c.trial_number == number)
-                        .values(lease_expires_at=0)
-                    )
+                this = Trial.trial_number == number
+                with transaction() as session:
+                    session.execute(update(Trial).where(this).values(lease_expires_at=0))
         except (TrialFinished, ExhaustedJob):
             continue
 
 
 @given(
-    moves=moves,
+    moves=moves | crashes,
     policy=st.sampled_from(sorted(POLICIES)),
     window=st.sampled_from([0, 3]),
     early_stop=st.sampled_from(["expected", "spent"]),
 )
 @settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_folding_the_event_log_gives_the_stored_state(
+def test_the_stored_state_is_the_replay_of_the_trials(
     app: Flask, moves: list[Any], policy: str, window: int, early_stop: str
 ) -> None:
     job_id = next(job_ids)
     changes = {"policy": policy, "window_size": window, "early_stop": early_stop}
-    given = spec_json(job_id=job_id, target_metric=0.5, **changes)
-    optimizer.register_job(JobSpec.model_validate(given))
+    register(job_id=job_id, target_metric=0.5, **changes)
     play(job_id, moves)
-    spec, state, events = stored(job_id)
-    assert history.fold(spec, events) == state
     assert maintenance.rebuild(job_id)
+
+
+@pytest.mark.parametrize("policy", ["zeus", "information_directed"])
+def test_a_revival_of_an_end_that_counted_replays_the_job(app: Flask, policy: str) -> None:
+    """The fourth end without a result counts; without the first one, it was the third."""
+    register(policy=policy)
+    sizes = []
+    for number in range(1, 7):
+        sizes.append(optimizer.start_trial("job")[1].batch_size)
+        if sizes[-1] != 32:
+            optimizer.report("job", number, report(1, metric=1.0))
+        else:
+            optimizer.end_trial("job", number, "errored")
+    assert sizes.count(32) >= 4
+    trials = optimizer.list_trials("job")
+    assert [trial.counted for trial in trials].count(True) == 1
+    before = optimizer.get_job("job").state
+    optimizer.report("job", 1, report(1))
+    assert maintenance.rebuild("job")
+    assert optimizer.get_job("job").state != before
+    assert not any(trial.counted for trial in optimizer.list_trials("job"))
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -104,25 +115,34 @@ def test_every_choice_can_be_replayed_from_the_seed_and_the_trial_number(
     app: Flask, name: str
 ) -> None:
     register(seed=7, policy=name)
+    noise = np.random.default_rng(0)
     for number in range(1, 30):
-        optimizer.start_trial("job", None)
-        figures = {"epoch": 1, "time_s": 1.0, "metric": 1.0}
-        energy = float(np.random.default_rng(number).normal(1000, 200))
-        optimizer.report("job", number, Report(sequence=1, energy_j=energy, **figures))
-    resolved, _, events = stored("job")
-    policy = POLICIES[name]
-    for position, event in enumerate(events):
-        if event.kind == "started":
-            rng = np.random.default_rng([7, event.trial_number])
-            state = history.fold(resolved, events[:position])
-            assert policy.next_batch_size(resolved, state, rng) == event.choice
+        optimizer.start_trial("job")
+        if number % 3:  # the others run on beside them
+            energy_j = float(noise.normal(1000, 200))
+            optimizer.report("job", number, report(1, energy_j=energy_j, metric=1.0))
+    spec, policy = jobs.specification(optimizer.get_job("job")), POLICIES[name]
+    trials = optimizer.list_trials("job")
+    for trial in trials:
+        earlier = [each for each in trials if each.started_seq < trial.started_seq]
+        ended = [each for each in earlier if each.ended_seq and each.ended_seq < trial.started_seq]
+        running = [unended(each) for each in earlier if each not in ended]
+        ended.sort(key=lambda each: each.ended_seq)
+        state, _ = fold.replay(spec, [*ended, *running])
+        rng = np.random.default_rng([7, trial.trial_number])
+        chosen = policy.next_batch_size(spec, state, rng)
+        assert chosen == Choice(trial.batch_size, trial.why)
+
+
+def unended(trial: Trial) -> Trial:
+    return Trial(batch_size=trial.batch_size, why=trial.why, outcome=None, cost=0.0)
 
 
 def test_rebuilding_repairs_a_state_that_was_damaged(app: Flask) -> None:
     register()
     play("job", [("start", 0, 0.0, 0.0, ""), ("report", 0, 10.0, 1.0, "")])
-    _, right, _ = stored("job")
-    with transaction() as connection:
-        connection.execute(update(JOBS).values(state={**right, "round": 9}))
+    right = optimizer.get_job("job").state
+    with transaction() as session:
+        session.execute(update(Job).values(state={**right, "round": 9}))
     assert not maintenance.rebuild("job")
-    assert stored("job")[1] == right
+    assert optimizer.get_job("job").state == right

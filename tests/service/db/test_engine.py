@@ -13,15 +13,14 @@ import requests
 from flask import Flask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from service.jobs import register, spec_json
+from service.jobs import register, report, spec_json
 from service_process import ServiceProcess
 from sqlalchemy import select, update
 from waiting import LIMIT_S
 from zeus_service import optimizer
 from zeus_service.bandit.spec import MAX_AMOUNT, MAX_METRIC
-from zeus_service.db.tables import JOBS
-from zeus_service.db.transactions import transaction
-from zeus_service.messages import Report, TrialEnd
+from zeus_service.db.session import transaction
+from zeus_service.db.tables import Job
 
 _numbers = itertools.count()
 
@@ -31,32 +30,32 @@ def test_ids_and_keys_differ_by_case(app: Flask) -> None:
         register(job_id=job_id)
     for key in ("Key", "key"):
         optimizer.start_trial("job", key)
-    assert [job.trials for job in optimizer.list_jobs().jobs] == [0, 0, 2]
+    assert [job.trials for job in optimizer.list_jobs()] == [0, 0, 2]
 
 
 def test_jobs_are_ordered_by_the_bytes_of_their_ids(app: Flask) -> None:
     ids = ["b", "A", "a.b", "a-b", "a", "B", "a_b", "9", "a:b", "ab"]
     for job_id in ids:
         register(job_id=job_id)
-    assert [job.job_id for job in optimizer.list_jobs().jobs] == sorted(ids)
-    assert [job.job_id for job in optimizer.list_jobs(after="a.").jobs] == sorted(ids)[5:]
+    assert [job.job_id for job in optimizer.list_jobs()] == sorted(ids)
+    assert [job.job_id for job in optimizer.list_jobs(after="a.")] == sorted(ids)[5:]
 
 
 @pytest.mark.parametrize("after", ["é", "\U0001f600", "b ", "'", "%", "\\"])
 def test_a_page_may_start_after_any_text(app: Flask, after: str) -> None:
     for job_id in ("a", "b"):
         register(job_id=job_id)
-    found = [job.job_id for job in optimizer.list_jobs(after=after).jobs]
+    found = [job.job_id for job in optimizer.list_jobs(after=after)]
     assert found == [job_id for job_id in ("a", "b") if job_id > after]
 
 
 def test_texts_are_kept_as_they_are(app: Flask) -> None:
     name, reason = "Größe \U0001f600 'x' \\n ", "x" * 999 + "\U0001f600"
     register(monitor=name, device_model=name)
-    optimizer.start_trial("job", None)
-    optimizer.end_trial("job", 1, TrialEnd(outcome="errored", reason=reason))
-    assert optimizer.get_job("job").spec.monitor == name
-    assert optimizer.list_trials("job").trials[0].reason == reason
+    optimizer.start_trial("job")
+    optimizer.end_trial("job", 1, "errored", reason)
+    assert optimizer.get_job("job").spec["monitor"] == name
+    assert optimizer.list_trials("job")[0].reason == reason
 
 
 amounts = st.floats(0, MAX_AMOUNT)
@@ -71,12 +70,12 @@ def test_figures_are_kept_to_the_last_bit(
     app: Flask, time_s: float, energy_j: float, metric: float
 ) -> None:
     register(target_metric=MAX_METRIC, beta_knob=None)
-    number = optimizer.start_trial("job", None)[0].trial_number
-    report = Report(sequence=1, epoch=1, time_s=time_s, energy_j=energy_j, metric=metric)
-    first = optimizer.report("job", number, report)
-    trial = optimizer.list_trials("job", after=number - 1).trials[0]
+    number = optimizer.start_trial("job")[1].trial_number
+    given = report(time_s=time_s, energy_j=energy_j, metric=metric)
+    first = optimizer.report("job", number, given)
+    trial = optimizer.list_trials("job", after=number - 1)[0]
     assert (trial.time_s, trial.energy_j, trial.metric) == (time_s, energy_j, metric)
-    assert optimizer.report("job", number, report) == first
+    assert optimizer.report("job", number, given) == first
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))
@@ -98,10 +97,10 @@ json_values = st.recursive(
 def test_a_state_is_kept_as_it_is(app: Flask, state: dict[str, Any]) -> None:
     job_id = f"job-{next(_numbers)}"
     register(job_id=job_id)
-    with transaction() as connection:
-        connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(state=state))
-    with transaction(read_only=True) as connection:
-        found = connection.execute(select(JOBS.c.state).where(JOBS.c.job_id == job_id))
+    with transaction() as session:
+        session.execute(update(Job).where(Job.job_id == job_id).values(state=state))
+    with transaction(read_only=True) as session:
+        found = session.execute(select(Job.state).where(Job.job_id == job_id))
         assert found.scalar_one() == state
 
 
@@ -132,6 +131,6 @@ def test_a_file_that_was_replaced_is_read_anew(app: Flask, database_url: str) ->
     for part in path.parent.glob(f"{path.name}-*"):
         part.unlink()
     Path(f"{path}.backup").replace(path)
-    assert [job.job_id for job in optimizer.list_jobs().jobs] == ["old"]
+    assert [job.job_id for job in optimizer.list_jobs()] == ["old"]
     register(job_id="newer")
-    assert [job.job_id for job in optimizer.list_jobs().jobs] == ["newer", "old"]
+    assert [job.job_id for job in optimizer.list_jobs()] == ["newer", "old"]

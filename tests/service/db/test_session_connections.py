@@ -5,102 +5,74 @@ from __future__ import annotations
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 import requests
 from databases import kill_connections, migrated_database, waiting_sessions
 from flask import Flask
 from service.conftest import application
-from service.db.races import (
-    SERVERS,
-    add_one,
-    on_servers,
-    register,
-    report,
-    trials_of,
-)
+from service.db.races import SERVERS, add_one, on_servers, trials_of
+from service.jobs import register
 from service_process import ServiceProcess
-from sqlalchemy import Connection, event, exc, select, text
+from sqlalchemy import exc, text
+from sqlalchemy.orm import Session
 from waiting import LIMIT_S, wait_until
-from zeus_service import create_app, optimizer
+from zeus_service import create_app
 from zeus_service.config import Config
+from zeus_service.db import jobs
 from zeus_service.db.engine import POOL_SIZE
-from zeus_service.db.jobs import LockedJob
-from zeus_service.db.tables import REPORTS, db
-from zeus_service.db.transactions import (
-    transaction,
-    use_case,
-)
+from zeus_service.db.session import MAX_WRITERS, transaction, use_case
+from zeus_service.db.tables import db
 
 ROUNDS = 2
 
 
 @on_servers
 def test_a_connection_lost_before_the_commit_is_replaced(app: Flask, database_url: str) -> None:
-    register("job")
+    register()
     attempts = []
 
     @use_case()
-    def lose_the_connection_once(connection: Connection) -> None:
-        add_one(connection, "job")
+    def lose_the_connection_once(session: Session) -> None:
+        add_one(session, "job")
         attempts.append(1)
         if len(attempts) == 1:
             kill_connections(database_url)
-        connection.execute(text("SELECT 1"))
+        session.execute(text("SELECT 1"))
 
     lose_the_connection_once()
     assert len(attempts) == 2
     assert trials_of("job") == 1
 
 
-@pytest.mark.parametrize("database_url", SERVERS[:1], indirect=True)  # others commit apart
-def test_a_report_whose_answer_was_lost_is_answered_again(app: Flask, database_url: str) -> None:
-    register("job")
-    optimizer.start_trial("job", None)
-    lost = []
-
-    @event.listens_for(db.engine, "after_cursor_execute")
-    def lose_the_connection_once(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        if "UPDATE trials" in statement and not lost:
-            lost.append(statement)
-            kill_connections(database_url)
-            connection.exec_driver_sql("SELECT 1")
-
-    assert report(1).decision == "continue"
-    assert lost
-    with transaction(read_only=True) as connection:
-        assert connection.execute(select(REPORTS.c.sequence)).scalars().all() == [1]
-
-
 @pytest.mark.parametrize("database_url", SERVERS[:1], indirect=True)
 def test_transactions_read_what_is_committed_whatever_the_database_does_by_default(
     app: Flask,
 ) -> None:
-    with transaction() as connection:
-        connection.execute(
+    with transaction() as session:
+        session.execute(
             text(
                 f"ALTER DATABASE {db.engine.url.database} "
                 "SET default_transaction_isolation = 'serializable'"
             )
         )
     db.engine.dispose()
-    for options in ({}, {"read_only": True}, {"one_write": True}):
-        with transaction(**options) as connection:
-            level = connection.execute(text("SHOW transaction_isolation")).scalar_one()
+    for options in ({}, {"read_only": True}):
+        with transaction(**options) as session:
+            level = session.execute(text("SHOW transaction_isolation")).scalar_one()
             assert level == "read committed"
 
 
 @on_servers
 def test_a_connection_lost_at_the_commit_is_reported(app: Flask, database_url: str) -> None:
     """Nobody knows whether it was carried out: the caller must ask."""
-    register("job")
+    register()
     attempts = []
 
     @use_case()
-    def lose_the_connection_at_the_end(connection: Connection) -> None:
+    def lose_the_connection_at_the_end(session: Session) -> None:
         attempts.append(1)
-        add_one(connection, "job")
+        add_one(session, "job")
         kill_connections(database_url)
 
     with pytest.raises(exc.DBAPIError):
@@ -119,23 +91,23 @@ def test_connections_that_went_stale_while_idle_fail_no_request(kind: str, tmp_p
     ):
         names = [f"job-{n}" for n in range(8)]
         for name in names:
-            register(name)
-        jobs = f"{service.url}/api/v1/jobs"
+            register(job_id=name)
+        root = f"{service.url}/api/v1/jobs"
         for _ in range(ROUNDS):
-            with transaction() as connection:
+            with transaction() as session:
                 for name in names:
-                    LockedJob.lock(connection, name)  # so that each job takes a connection
+                    jobs.lock(session, name)  # so that they take all connections that may write
                 starts = [
-                    pool.submit(requests.post, f"{jobs}/{name}/trials", json={})
+                    pool.submit(requests.post, f"{root}/{name}/trials", json={})
                     for name in (*names, *names)
                 ]
-                wait_until(lambda: waiting_sessions() == len(names))
-            lists = [pool.submit(requests.get, jobs) for _ in range(16)]
+                wait_until(lambda: waiting_sessions() == MAX_WRITERS)
+            lists = [pool.submit(requests.get, root) for _ in range(16)]
             statuses = [future.result(timeout=LIMIT_S).status_code for future in (*starts, *lists)]
             assert statuses == [201] * 16 + [200] * 16
             db.engine.dispose()
             assert kill_connections(url) > 4
-        assert requests.get(f"{jobs}/job-0", timeout=LIMIT_S).json()["trials"] == ROUNDS * 2
+        assert requests.get(f"{root}/job-0", timeout=LIMIT_S).json()["trials"] == ROUNDS * 2
 
 
 @on_servers
@@ -173,10 +145,10 @@ def test_a_job_that_stays_locked_is_reported_as_unavailable(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A host that died may have locked it until the database server notices."""
-    monkeypatch.setattr("zeus_service.db.transactions.PATIENCE_S", 1.0)
-    register("job")
-    with ThreadPoolExecutor(1) as pool, transaction() as connection:
-        LockedJob.lock(connection, "job")
+    monkeypatch.setattr("zeus_service.db.session.DEADLINE_S", 1.0)
+    register()
+    with ThreadPoolExecutor(1) as pool, transaction() as session:
+        jobs.lock(session, "job")
         start = pool.submit(app.test_client().post, "/api/v1/jobs/job/trials", json={})
         with contextlib.suppress(TimeoutError):
             start.result(timeout=LIMIT_S)

@@ -1,0 +1,225 @@
+"""A use case is carried out once and whole, whatever other transactions and connections do."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import requests
+from databases import waiting_sessions
+from flask import Flask
+from service.api.wires import Api
+from service.api.wires import report as report_json
+from service.conftest import application
+from service.db.races import add_one, just_before, on_servers, trials_of
+from service.jobs import register, report, spec_json
+from service_process import ServiceProcess
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+from waiting import LIMIT_S, wait_until
+from zeus_service import optimizer
+from zeus_service.bandit.stopping import Decision
+from zeus_service.db import jobs
+from zeus_service.db.session import WAITING_INSIDE, after_commit, transaction, use_case
+from zeus_service.db.tables import db
+from zeus_service.errors import Contended, ReportConflict
+
+
+@on_servers
+def test_two_that_deadlock_are_both_carried_out_once(app: Flask) -> None:
+    for job_id in ("one", "two"):
+        register(job_id=job_id)
+    barrier = threading.Barrier(2)
+    attempts = []
+
+    @use_case()
+    def both(session: Session, first: str, second: str) -> None:
+        attempts.append(first)
+        add_one(session, first)
+        if len(attempts) <= 2:
+            barrier.wait(LIMIT_S)
+        add_one(session, second)
+
+    def in_thread(first: str, second: str) -> None:
+        with app.app_context():
+            both(first, second)
+
+    with ThreadPoolExecutor() as pool:
+        futures = [pool.submit(in_thread, *pair) for pair in (("one", "two"), ("two", "one"))]
+        for future in futures:
+            future.result(timeout=LIMIT_S)
+    assert len(attempts) == 3
+    assert (trials_of("one"), trials_of("two")) == (2, 2)
+
+
+def test_callbacks_run_after_the_commit_and_never_after_a_rollback(app: Flask) -> None:
+    called: list[str] = []
+
+    def roll_back() -> None:
+        with transaction() as session:
+            after_commit(session, lambda: called.append("rolled back"))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        roll_back()
+    with transaction() as session:  # of the pool: the same as before
+        after_commit(session, lambda: called.append("committed"))
+        assert called == []
+    assert called == ["committed"]
+
+
+def test_many_that_register_start_report_and_delete_the_same_jobs_see_no_failure(
+    database_url: str, tmp_path: Path
+) -> None:
+    def client(number: int) -> set[int]:
+        statuses = set()
+        with requests.Session() as session:
+            for turn in range(12):
+                jobs = f"{service.url}/api/v1/jobs"
+                job = f"{jobs}/job-{(number + turn) % 2}"
+                answers = [session.post(jobs, json=spec_json(job_id=job.rpartition("/")[2]))]
+                start = session.post(f"{job}/trials", json={})
+                answers.append(start)
+                if start.ok:
+                    for sequence in (1, 2):
+                        figures = {"epoch": sequence, "time_s": 1.0, "energy_j": 1.0}
+                        body = {"sequence": sequence, "metric": sequence / 2, **figures}
+                        path = f"{job}/trials/{start.json()['trial_number']}/reports"
+                        of_it = {"generation": start.json()["generation"]}
+                        answers.append(session.post(path, json=body, params=of_it))
+                if turn % 2:
+                    answers.append(session.delete(f"{job}?force=true"))
+                statuses.update(answer.status_code for answer in answers)
+        return statuses
+
+    with (
+        ServiceProcess(tmp_path, database_url=database_url, workers=2) as service,
+        ThreadPoolExecutor(12) as pool,
+    ):
+        statuses = set().union(*pool.map(client, range(12)))
+    assert statuses <= {200, 201, 204, 404, 409}
+    assert statuses >= {200, 201, 204}
+
+
+@on_servers
+def test_two_starts_at_once_with_one_key_are_one_trial(app: Flask, database_url: str) -> None:
+    register()
+    starts_there = []
+
+    def start_on_another_server() -> None:
+        with application(database_url):
+            starts_there.append(optimizer.start_trial("job", "key"))
+
+    other = threading.Thread(target=start_on_another_server)
+
+    def let_the_other_wait() -> None:
+        other.start()  # it looks for the key, and waits for the job
+        wait_until(lambda: waiting_sessions() == 1)
+
+    with just_before("INTO trials", let_the_other_wait):
+        _, one, new = optimizer.start_trial("job", "key")
+    other.join()
+    ((_, same, again),) = starts_there
+    assert (one.generation, new, again) == (same.generation, True, False)
+    assert optimizer.get_job("job").trials == 1
+
+
+def test_a_last_report_that_many_send_at_once_is_taken_once(
+    database_url: str, tmp_path: Path
+) -> None:
+    with (
+        ServiceProcess(tmp_path, database_url=database_url, workers=2) as service,
+        ThreadPoolExecutor(12) as pool,
+    ):
+        api = Api(service.url)
+        api("POST", "/jobs", spec_json())
+        generation = api("POST", "/jobs/job/trials", {}).json()["generation"]
+
+        def send(_number: int) -> tuple[int, str]:
+            path = f"{service.url}/api/v1/jobs/job/trials/1/reports"
+            body, query = report_json(metric=1.0), {"generation": generation}
+            answer = requests.post(path, json=body, params=query, timeout=LIMIT_S)
+            return answer.status_code, answer.text
+
+        answers = set(pool.map(send, range(24)))
+        job = api("GET", "/jobs/job").json()
+        pulls = {arm["batch_size"]: arm["pulls"] for arm in job["arms"]}
+        trial = api("GET", "/jobs/job/trials").json()["trials"][0]
+    assert len(answers) == 1
+    assert answers.pop()[0] == 200
+    assert pulls[trial["batch_size"]] == 1
+    assert (trial["outcome"], trial["reports"]) == ("converged", 1)
+
+
+@on_servers
+def test_what_happens_before_the_lock_is_seen_behind_it(app: Flask, database_url: str) -> None:
+    """The row that is joined to the locked one must be as new: PostgreSQL's may be older."""
+    register()
+    optimizer.start_trial("job")
+    waiting = threading.Event()
+
+    def report_it() -> None:
+        with application(database_url):
+            waiting.set()
+            decisions.append(optimizer.report("job", 1, report(2)))
+
+    decisions: list[Decision] = []
+    other = threading.Thread(target=report_it)
+    with transaction() as session:
+        _, trial = jobs.lock_trial(session, "job", 1)
+        other.start()
+        wait_until(lambda: waiting_sessions() == 1)
+        trial.reports, trial.cost = 1, 1e6  # as a report before
+    other.join()
+    assert decisions[0].outcome is None
+    trial = optimizer.get_trial("job", 1)
+    assert (trial.reports, trial.cost) == (2, decisions[0].cost)
+    with pytest.raises(ReportConflict):
+        optimizer.report("job", 1, report(1))
+
+
+def test_waiting_for_a_job_leaves_connections_to_others(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many wait for a locked job; SQLite locks the whole file, so only reads go on."""
+    monkeypatch.setattr("zeus_service.db.session.DEADLINE_S", 3.0)
+    register()
+    register(job_id="other")
+    post = app.test_client().post
+    with ThreadPoolExecutor(40) as pool, transaction() as session:
+        jobs.lock(session, "job")
+        waiting = [pool.submit(post, "/api/v1/jobs/job/trials", json={}) for _ in range(39)]
+        if db.engine.dialect.name != "sqlite":
+            wait_until(lambda: waiting_sessions() == WAITING_INSIDE)
+            started = pool.submit(post, "/api/v1/jobs/other/trials", json={})
+            assert started.result(LIMIT_S).status_code == 201
+        assert app.test_client().get("/api/v1/jobs").status_code == 200
+        answers = [each.result(LIMIT_S) for each in waiting]
+    assert {answer.status_code for answer in answers} == {503}
+
+
+def test_all_transactions_of_a_request_share_one_deadline(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zeus_service.db.session.DEADLINE_S", 2.0)
+    attempts = []
+
+    @use_case()
+    def conflict(session: Session, job_id: str) -> None:
+        attempts.append(job_id)
+        time.sleep(0.3)
+        error = sqlite3.OperationalError("database is locked")
+        error.sqlite_errorname = "SQLITE_BUSY"
+        raise OperationalError("", {}, error)
+
+    began = time.monotonic()
+    with app.test_request_context():
+        for job_id in ("one", "two"):
+            with pytest.raises(Contended):
+                conflict(job_id)
+    assert time.monotonic() - began < 3.5
+    assert attempts.count("one") > attempts.count("two")
