@@ -94,9 +94,9 @@ def rebuild(job_id: str) -> bool:
         BrokenJob: Its specification is not valid.
     """
     while True:
-        spec, sequence, rows = _history(job_id)
+        job, spec, rows = _history(job_id)
         replayed = fold.replay(spec, rows)
-        same = _store(job_id, spec, sequence, rows, *replayed)
+        same = _store(job_id, job, spec, rows, *replayed)
         if same is not None:
             return same
 
@@ -184,25 +184,25 @@ def _delete(session: Session, table: type[Any], *where: ColumnElement[bool]) -> 
 
 
 @use_case(read_only=True)
-def _history(session: Session, job_id: str) -> tuple[JobSpec, int, Sequence[Row[Any]]]:
-    """A job's specification, the number of its starts and ends, and its trials to replay."""
+def _history(session: Session, job_id: str) -> tuple[Job, JobSpec, Sequence[Row[Any]]]:
+    """A job, its specification, and its trials to replay."""
     job = jobs.get_without_state(session, job_id)
-    return jobs.specification(job), job.sequence, jobs.history(session, job)
+    return job, jobs.specification(job), jobs.history(session, job)
 
 
 @use_case()
 def _store(
     session: Session,
     job_id: str,
+    read: Job,
     spec: JobSpec,
-    sequence: int,
     rows: Sequence[Row[Any]],
     state: State,
     counted: Sequence[bool],
 ) -> bool | None:
     """Store a replay; return whether it was the same, or None if it is not up to date."""
     job = jobs.lock(session, job_id)
-    if job.sequence != sequence or job.spec != spec.model_dump(mode="json"):
+    if (job.key, job.sequence) != (read.key, read.sequence):
         return None
     return jobs.store_replay(session, job, spec, rows, state, counted)
 

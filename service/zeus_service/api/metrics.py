@@ -6,21 +6,12 @@ trials, what was saved, the last costs) are read from the database at a scrape, 
 every replica.
 """
 
-from collections.abc import Iterator, Sequence
 from os import environ
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
-from prometheus_client.registry import Collector
-from sqlalchemy import Connection, func, select
-from sqlalchemy.exc import SQLAlchemyError
 
 from zeus_service.counters import REGISTRY
-from zeus_service.db.session import time_limit as deadline
-from zeus_service.db.session import use_case
-from zeus_service.errors import Contended
 
 MAX_JOBS = 100
 """Jobs with metrics of their own: those that changed last."""

@@ -11,9 +11,9 @@ from werkzeug.exceptions import ServiceUnavailable
 from zeus_service import __version__
 from zeus_service.api import metrics
 from zeus_service.api.access import require_access
+from zeus_service.api.messages import Health
 from zeus_service.db.migrate import check_revision
 from zeus_service.errors import Unusable
-from zeus_service.api.messages import Health
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import Row, Select, select, update
+from sqlalchemy import Row, Select, bindparam, select, update
 from sqlalchemy.orm import Session, undefer
 
 from zeus_service.bandit import fold
@@ -46,7 +46,8 @@ def lock(session: Session, job_id: str) -> Job:
 
 def get_trial(session: Session, job_id: str, trial_number: int) -> Trial:
     """Read a trial, without a lock."""
-    query = _of_number(select(Trial).join(Job, Job.key == Trial.job_key), job_id, trial_number)
+    query = select(Trial).join(Job, Job.key == Trial.job_key)
+    query = query.where(Job.job_id == job_id, Trial.trial_number == trial_number)
     trial = session.scalars(query).one_or_none()
     if trial is None:
         raise _unknown_trial(job_id, trial_number)
@@ -58,12 +59,20 @@ def lock_trial(session: Session, job_id: str, trial_number: int) -> tuple[Job, T
 
     Both rows are locked: a row that is only joined could be older than the lock on PostgreSQL.
     """
-    query = select(Job, Trial).join(Trial, Job.key == Trial.job_key)
-    query = _of_number(query, job_id, trial_number).with_for_update(key_share=True, of=[Job, Trial])
-    row = session.execute(query).one_or_none()
+    this = {"job_id": job_id, "trial_number": trial_number}
+    row = session.execute(_LOCKED_TRIAL, this).one_or_none()
     if row is None:
         raise _unknown_trial(job_id, trial_number)
     return row.Job, row.Trial
+
+
+# Built once: each report and heartbeat uses it.
+_LOCKED_TRIAL = (
+    select(Job, Trial)
+    .join(Trial, Job.key == Trial.job_key)
+    .where(Job.job_id == bindparam("job_id"), Trial.trial_number == bindparam("trial_number"))
+    .with_for_update(key_share=True, of=[Job, Trial])
+)
 
 
 def specification(job: Job) -> JobSpec:
@@ -230,10 +239,6 @@ def _job(job_id: str) -> Select[tuple[Job]]:
 
 def _with_state(query: Select[tuple[Job]]) -> Select[tuple[Job]]:
     return query.options(undefer(Job.state), undefer(Job.ledger))
-
-
-def _of_number(query: Select[Any], job_id: str, trial_number: int) -> Select[Any]:
-    return query.where(Job.job_id == job_id, Trial.trial_number == trial_number)
 
 
 def _known(job: Job | None, job_id: str) -> Job:

@@ -22,8 +22,8 @@ from sqlalchemy.orm import Session
 
 from zeus_service.config import current_config
 from zeus_service.db.engine import cause, create_sqlite_file
-from zeus_service.db.tables import db
 from zeus_service.db.session import use_case
+from zeus_service.db.tables import db
 from zeus_service.errors import Contended, Unusable
 
 MIGRATIONS = Path(__file__).parent / "migrations"

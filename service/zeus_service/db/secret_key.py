@@ -7,8 +7,8 @@ import secrets
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
-from zeus_service.db.tables import Secret
 from zeus_service.db.session import use_case
+from zeus_service.db.tables import Secret
 
 _NAME = "session_key"
 

@@ -13,7 +13,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import sqlalchemy as sa
-from flask import g, has_request_context
+from flask import has_request_context, request
 from gevent import Timeout, monkey
 from sqlalchemy import Engine, exc
 from sqlalchemy.orm import Session
@@ -77,8 +77,10 @@ def use_case(
                         committing = not read_only
                     return result  # noqa: TRY300 - after the commit
                 except exc.DBAPIError as error:
-                    patient = _is_patient(error)
-                    conflicts = error_code(error.orig) in _CONFLICTS
+                    full = has_too_many_connections(error.orig)
+                    code = error_code(error.orig)
+                    conflicts = code in _CONFLICTS
+                    patient = full or code == SQLITE_BUSY  # it passes, however many wait
                     lost = error.connection_invalidated and not committing
                     if not (conflicts or lost or patient or isinstance(error, exc.IntegrityError)):
                         raise
@@ -87,7 +89,8 @@ def use_case(
                             raise Contended(_BUSY) from error
                         raise
                     logger.debug("attempt %d of %s: %s", attempt, function.__name__, error)
-                time.sleep(random.uniform(0, 0.05 if patient else 0.005 * 2**attempt))
+                longest_s = 0.25 if full else 0.05 if patient else 0.005 * 2**attempt
+                time.sleep(random.uniform(0, longest_s))
             raise AssertionError("the deadline ends the attempts")
 
         @wraps(function)
@@ -166,7 +169,7 @@ def _deadline() -> float:
     end = time.monotonic() + DEADLINE_S
     if not has_request_context():
         return end
-    deadline: float = g.setdefault("deadline", end)
+    deadline: float = request.environ.setdefault("zeus_service.deadline", end)
     return deadline
 
 
@@ -188,8 +191,3 @@ def _slots_of_writers() -> threading.Semaphore:
     """SQLite locks the whole file, so a second writer of the same process would only wait."""
     writers = 1 if db.engine.dialect.name == "sqlite" else MAX_WRITERS
     return _writer_slots.setdefault(db.engine, threading.Semaphore(writers))
-
-
-def _is_patient(error: exc.DBAPIError) -> bool:
-    """Whether to try again until the deadline: a pooled connection, or the file, becomes free."""
-    return has_too_many_connections(error.orig) or error_code(error.orig) == SQLITE_BUSY

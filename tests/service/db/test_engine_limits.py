@@ -104,9 +104,9 @@ def test_many_clients_share_the_few_connections_that_are_allowed(
     with (
         limited(database_url, connections=2) as url,
         ServiceProcess(tmp_path, database_url=url) as service,
-        ThreadPoolExecutor(40) as pool,
+        ThreadPoolExecutor(8) as pool,
     ):
-        statuses = [status for each in pool.map(client, range(40)) for status in each]
+        statuses = [status for each in pool.map(client, range(8)) for status in each]
     assert {status for status in statuses if status not in (200, 201)} == set()
 
 
