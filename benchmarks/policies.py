@@ -32,6 +32,7 @@ from typing import TypeVar
 
 import joblib
 import numpy as np
+from family import CHOSEN_ON, KINDS, REPORTED
 from family_runs import (
     REFERENCE,
     calibration_table,
@@ -49,7 +50,6 @@ from zeus_service.bandit.registry import POLICIES, policy_of
 from zeus_service.simulation import recorded_runs
 from zeus_service.simulation.errors import SimulationError
 from zeus_service.simulation.experiment import Experiment, run_all
-from zeus_service.simulation.family import CHOSEN_ON, KINDS, REPORTED
 from zeus_service.simulation.replay import SimulatedJob, replay
 from zeus_service.simulation.submissions import synthetic_groups
 from zeus_service.simulation.summary import Summary, summarize, tally

@@ -23,7 +23,6 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
-
 from zeus_service.simulation.submissions import Submission, synthetic_groups
 from zeus_service.simulation.workload import Epoch, Setting, Workload
 
