@@ -1,9 +1,7 @@
 """`zeus-service simulate`."""
 
-import os
 import zlib
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +15,6 @@ from zeus_service.bandit.spec import JobSpec
 from zeus_service.simulation import plots, recorded_runs, results_table, submissions
 from zeus_service.simulation.errors import SimulationError
 from zeus_service.simulation.experiment import Experiment, run_all
-from zeus_service.simulation.service_replay import (
-    HttpService,
-    InProcessService,
-    replay_with_reports,
-)
 from zeus_service.simulation.summary import Tally, summarize, tally
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
 from zeus_service.simulation.workload import Workload
@@ -107,12 +100,6 @@ class _Beta(click.FloatRange):
 @click.option("--csv", "csv_path", type=_FILE, help="Write the table to this file.")
 @click.option("--plot", "plot_path", type=_FILE, help="Write figures to this HTML file.")
 @click.option("--jobs", default=1, help="Processes, more than one needs joblib; -1: one per core.")
-@click.option(
-    "--service",
-    metavar="URL",
-    help="Also send the first seed's recurrences to this service, and print whether it chooses the "
-    "same.  Its token is read from ZEUS_BSO_TOKEN.",
-)
 def simulate(
     *,
     directory: Path | None,
@@ -130,7 +117,6 @@ def simulate(
     csv_path: Path | None,
     plot_path: Path | None,
     jobs: int,
-    service: str | None,
     **knobs: float | None,
 ) -> None:
     """Replay recurring jobs, and print what each policy spends.
@@ -189,8 +175,6 @@ def simulate(
         results_table.write_csv(csv_path, summaries)
     if plot_path is not None:
         plots.write_page(plot_path, plots.curves(kept))
-    if service is not None:
-        _compare(service, specs, recurrences)
 
 
 def _check_recorded_only(directory: Path | None, **options: object) -> None:
@@ -303,19 +287,3 @@ def _replays(experiments: Sequence[Experiment], jobs: int) -> Iterator[plots.Rep
         for experiment, trials in zip(experiments, run_all(experiments, jobs), strict=True):
             progress.advance(task, len(experiment.ratios))
             yield experiment, trials
-
-
-def _compare(url: str, specs: Sequence[tuple[Workload, JobSpec]], recurrences: int | None) -> None:
-    """Compare the trials of a running service with those of the same functions in this process."""
-    for workload, spec in specs:
-        job_id = f"{spec.job_id[:200]}-{os.urandom(6).hex()}"
-        job = spec.model_copy(update={"seed": 0, "job_id": job_id})
-        name = f"{workload.name} {workload.gpu} {spec.policy}"
-        length = recurrences or workload.horizon
-        here = replay_with_reports(workload, job, length, InProcessService(job))
-        with HttpService(url, job, os.environ.get("ZEUS_BSO_TOKEN")) as live:
-            there = replay_with_reports(workload, job, length, live)
-        for mine, theirs in zip_longest(here, there):
-            if mine != theirs:
-                raise SimulationError(f"{name}: {url} gave {theirs}, and not {mine}")
-        click.echo(f"{name}: {url} gave the same {len(there)} trials")

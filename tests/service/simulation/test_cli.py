@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from service.simulation import recorded
-from service_process import ServiceProcess, free_port
 from zeus_service.bandit.default import DefaultPolicy
 from zeus_service.bandit.installed import InstalledPolicy
 from zeus_service.bandit.policy import State
@@ -183,21 +182,6 @@ def test_a_file_that_cannot_be_written_is_told_before_the_long_work(
     monkeypatch.delattr("zeus_service.simulation.cli.run_all")
     for option in ("--csv", "--plot"):
         assert "/proc/table: cannot be written" in the_error("--synthetic", f"{option}=/proc/table")
-
-
-def test_a_live_service_is_compared(service: ServiceProcess) -> None:
-    result = simulate(
-        "--synthetic", "--workload=synthetic-4", "--seeds=1", "--recurrences=6", "--policy=zeus",
-        f"--service={service.url}",
-    )  # fmt: skip
-    assert result.exit_code == 0
-    assert f"synthetic-4 simulated zeus: {service.url} gave the same" in result.stdout
-
-
-def test_a_service_that_is_not_there_is_told() -> None:
-    url = f"http://127.0.0.1:{free_port()}"
-    arguments = ("--synthetic", "--workload=synthetic-4", "--seeds=1", "--recurrences=2")
-    assert url in the_error(*arguments, f"--service={url}")
 
 
 def test_batch_sizes_that_are_left_out_are_named(traces: Path) -> None:
