@@ -47,8 +47,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Column, Table
 from zeus_service.bandit.registry import POLICIES, policy_of
-from zeus_service.simulation import recorded_runs
-from zeus_service.simulation.errors import SimulationError
+from zeus_service.simulation import SimulationError, recorded_runs
 from zeus_service.simulation.experiment import Experiment, run_all
 from zeus_service.simulation.replay import SimulatedJob, replay
 from zeus_service.simulation.submissions import synthetic_groups

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from pydantic import ValidationError
@@ -12,8 +12,13 @@ from rich.progress import Progress
 
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.simulation import plots, recorded_runs, results_table, submissions
-from zeus_service.simulation.errors import SimulationError
+from zeus_service.simulation import (
+    SimulationError,
+    plots,
+    recorded_runs,
+    results_table,
+    submissions,
+)
 from zeus_service.simulation.experiment import Experiment, run_all
 from zeus_service.simulation.summary import Tally, summarize, tally
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
@@ -21,7 +26,7 @@ from zeus_service.simulation.workload import Workload
 
 _SYNTHETIC = ("synthetic-0", "synthetic-1", "synthetic-2")
 _GROUPS = 10
-_FILE = click.Path(dir_okay=False, path_type=Path)
+_OUTPUT = click.File("a", encoding="utf-8")  # opened before the replays, emptied after them
 _ABOVE_ZERO = click.IntRange(min=1)
 _COUNT = click.IntRange(1, 1_000_000)
 _POLICY = click.Choice(list(POLICIES))
@@ -97,8 +102,8 @@ class _Beta(click.FloatRange):
     help="Overlapping submissions: a .csv or .csv.xz with the columns group, start_time, end_time, "
     "dataset, runtime_ratio; or synthetic ones.",
 )
-@click.option("--csv", "csv_path", type=_FILE, help="Write the table to this file.")
-@click.option("--plot", "plot_path", type=_FILE, help="Write figures to this HTML file.")
+@click.option("--csv", "table", type=_OUTPUT, help="Write the table to this file.")
+@click.option("--plot", "page", type=_OUTPUT, help="Write figures to this HTML file.")
 @click.option("--jobs", default=1, help="Processes, more than one needs joblib; -1: one per core.")
 def simulate(
     *,
@@ -114,8 +119,8 @@ def simulate(
     recurrences: int | None,
     drift: bool,
     cluster: str | None,
-    csv_path: Path | None,
-    plot_path: Path | None,
+    table: TextIO | None,
+    page: TextIO | None,
     jobs: int,
     **knobs: float | None,
 ) -> None:
@@ -132,11 +137,8 @@ def simulate(
     )
     if jobs == 0:
         raise SimulationError("--jobs must be at least 1, or -1 for all cores")
-    if plot_path is not None:
+    if page is not None:
         plots.require_plotly()
-    for path in (csv_path, plot_path):  # before the replays, not after them
-        if path is not None:
-            _check_writable(path)
     groups = _groups(cluster, names)
     if groups and not names:
         names = tuple(dict.fromkeys(group.dataset for group in groups))
@@ -165,16 +167,16 @@ def simulate(
     kept: list[plots.Replay] = []
     for replay in _replays(experiments, jobs):
         tallies.append(tally(*replay))
-        if plot_path is not None and not tallies[-1].none_left:
+        if page is not None and not tallies[-1].none_left:
             kept.append(replay)
     summaries = summarize(tallies)
-    console = Console()
-    console.print(results_table.table(summaries))
-    console.print(results_table.legend(summaries), style="dim", highlight=False)
-    if csv_path is not None:
-        results_table.write_csv(csv_path, summaries)
-    if plot_path is not None:
-        plots.write_page(plot_path, plots.curves(kept))
+    results_table.print_table(summaries)
+    if table is not None:
+        table.truncate(0)
+        results_table.write_csv(table, summaries)
+    if page is not None:
+        page.truncate(0)
+        plots.write_page(page, plots.curves(kept))
 
 
 def _check_recorded_only(directory: Path | None, **options: object) -> None:
@@ -184,18 +186,6 @@ def _check_recorded_only(directory: Path | None, **options: object) -> None:
         raise SimulationError(
             f"{', '.join(given)}: only for recorded runs; leave it out with --synthetic"
         )
-
-
-def _check_writable(path: Path) -> None:
-    if not path.parent.is_dir():
-        raise SimulationError(f"{path} cannot be written: there is no folder {path.parent}")
-    is_new = not path.exists()
-    try:
-        path.open("a").close()
-    except OSError as error:
-        raise SimulationError(f"{path}: cannot be written: {error.strerror}") from error
-    if is_new:
-        path.unlink()
 
 
 def _groups(cluster: str | None, names: Sequence[str]) -> list[submissions.Group]:
@@ -223,18 +213,10 @@ def _recorded(
                 f"{directory}: no workload of the Zeus paper in it; name one with --workload "
                 "DATASET/NETWORK/OPTIMIZER, --target, --max-epochs and --default-batch-size"
             )
-        for recipe in [recorded_runs.recipe(name, **own) for name in chosen]:
-            workloads.append(recorded_runs.read(directory, gpu, recipe))
-            if workloads[-1].default_batch_size != recipe.default_batch_size:
-                text = f"{recipe.dataset} {gpu}: no power data of the default batch size "
-                text += f"{recipe.default_batch_size} or larger ones: the largest measured, "
-                text += f"{workloads[-1].default_batch_size}, takes its place"
-                click.echo(text, err=True)
-    for each in workloads:
-        if each.left_out:
-            sizes = ", ".join(map(str, each.left_out))
-            text = f"{each.name} {each.gpu}: batch sizes {sizes} have runs but no power data"
-            click.echo(f"{text}: left out", err=True)
+        recipes = [recorded_runs.recipe(name, **own) for name in chosen]
+        workloads += [recorded_runs.read(directory, gpu, recipe) for recipe in recipes]
+    for note in [note for workload in workloads for note in workload.notes]:
+        click.echo(note, err=True)
     return workloads
 
 

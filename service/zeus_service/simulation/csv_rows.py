@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from zeus_service.bandit.spec import MAX_AMOUNT
-from zeus_service.simulation.errors import SimulationError
+from zeus_service.simulation import SimulationError
 
 
 @dataclass(frozen=True)

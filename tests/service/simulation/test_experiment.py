@@ -7,7 +7,7 @@ import sys
 import joblib
 import pytest
 from service.simulation import recorded
-from zeus_service.simulation.errors import SimulationError
+from zeus_service.simulation import SimulationError
 from zeus_service.simulation.experiment import Experiment, run_all
 from zeus_service.simulation.submissions import synthetic_groups
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from service.simulation import recorded
 from service.simulation.recorded import POWER, RECIPE, TRAIN
+from zeus_service.simulation import SimulationError
 from zeus_service.simulation import recorded_runs as recorded_runs
-from zeus_service.simulation.errors import SimulationError
 
 
 def edit(path: Path, change: Callable[[list[str]], list[str]]) -> None:
@@ -64,7 +64,7 @@ def test_a_batch_size_without_power_data_is_left_out_and_named(traces: Path) -> 
     without(traces / POWER, "letters,net,sgd,32,")
     read = recorded_runs.read(traces, "tiny", RECIPE)
     assert list(read.settings) == [8, 16]
-    assert read.left_out == (32,)
+    assert read.notes == ("letters tiny: batch sizes 32 have runs but no power data: left out",)
 
 
 def test_the_default_is_at_most_what_the_gpu_holds(traces: Path) -> None:
@@ -77,22 +77,14 @@ def test_a_run_that_never_reached_the_target_has_no_epoch_of_it(traces: Path) ->
     assert read.settings[32].target_epochs == (19.0, math.inf, 25.0)
 
 
-def test_a_default_without_power_data_is_an_error(traces: Path) -> None:
-    without(traces / POWER, "letters,net,sgd,16,")
+@pytest.mark.parametrize(("name", "left"), [(TRAIN, "runs of"), (POWER, "power data of")])
+def test_a_default_without_runs_or_power_data_is_an_error(
+    traces: Path, name: str, left: str
+) -> None:
+    without(traces / name, "letters,net,sgd,16,")
     error = the_error(traces)
-    assert f"{traces / TRAIN}, row 5" in error
-    assert "default batch size 16" in error
-    assert f"{traces / POWER}, only [8, 32]" in error
-
-
-def test_a_default_without_runs_is_an_error(traces: Path) -> None:
-    without(traces / TRAIN, "letters,net,sgd,16,")
-    assert "default batch size 16 of letters has no runs" in the_error(traces)
-
-
-def test_no_power_data_of_any_batch_size_with_runs_is_an_error(traces: Path) -> None:
-    edit(traces / POWER, lambda lines: [line.replace("sgd,", "sgd,1") for line in lines])
-    assert "power data of the batch sizes [18, 116, 132]" in the_error(traces)
+    assert "the default batch size 16 needs runs and power data" in error
+    assert f"{traces / name} has {left} [8, 32]" in error
 
 
 @pytest.mark.parametrize("name", [TRAIN, POWER])
@@ -134,7 +126,7 @@ def test_a_target_that_was_not_recorded_is_told_which_were(traces: Path) -> None
 
 def test_a_target_that_is_never_reached_is_told(traces: Path) -> None:
     error = the_error(traces, recipe=replace(RECIPE, max_epochs=4))
-    assert f"{traces / TRAIN}, rows 2 to 10" in error
+    assert error.startswith(f"{traces / TRAIN}: no run of letters")
     assert "reaches the target of 0.5 within 4 epochs" in error
 
 

@@ -6,8 +6,7 @@ import lzma
 from pathlib import Path
 
 import pytest
-from zeus_service.simulation import submissions
-from zeus_service.simulation.errors import SimulationError
+from zeus_service.simulation import SimulationError, submissions
 from zeus_service.simulation.submissions import Group, Submission
 
 FILE = """\
