@@ -1,14 +1,14 @@
 """`zeus-service simulate`."""
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
 from pydantic import ValidationError
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import track
 
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.bandit.spec import JobSpec
@@ -132,9 +132,14 @@ def simulate(
         raise SimulationError(
             "name recorded runs with --traces DIR, or take --synthetic, with --drift if you like"
         )
-    _check_recorded_only(
-        directory, gpu=gpus, target=target, max_epochs=max_epochs, default_batch_size=default
-    )
+    recorded_only: dict[str, object]
+    recorded_only = {"gpu": gpus, "target": target, "max-epochs": max_epochs}
+    recorded_only["default-batch-size"] = default
+    given = [f"--{name}" for name, value in recorded_only.items() if value]
+    if synthetic and given:
+        raise SimulationError(
+            f"{', '.join(given)}: only for recorded runs; leave it out with --synthetic"
+        )
     if jobs == 0:
         raise SimulationError("--jobs must be at least 1, or -1 for all cores")
     if page is not None:
@@ -142,12 +147,11 @@ def simulate(
     groups = _groups(cluster, names)
     if groups and not names:
         names = tuple(dict.fromkeys(group.dataset for group in groups))
-    workloads: list[Workload] = []
     if directory is None:
-        workloads += [_synthetic(name, drift) for name in names or _SYNTHETIC]
+        workloads = [_synthetic(name, drift) for name in names or _SYNTHETIC]
     else:
         own = {"target": target, "max_epochs": max_epochs, "default": default}
-        workloads += _recorded(directory, gpus, names, own)
+        workloads = _recorded(directory, gpus, names, own)
     specs = [
         (workload, _spec(workload, policy, knobs))
         for workload in workloads
@@ -165,10 +169,19 @@ def simulate(
     ]
     tallies: list[Tally] = []
     kept: list[plots.Replay] = []
-    for replay in _replays(experiments, jobs):
-        tallies.append(tally(*replay))
+    console = Console(stderr=True)
+    replays = zip(experiments, run_all(experiments, jobs), strict=True)
+    for experiment, trials in track(
+        replays,
+        "replaying",
+        total=len(experiments),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ):
+        tallies.append(tally(experiment, trials))
         if page is not None and not tallies[-1].none_left:
-            kept.append(replay)
+            kept.append((experiment, trials))
     summaries = summarize(tallies)
     results_table.print_table(summaries)
     if table is not None:
@@ -177,15 +190,6 @@ def simulate(
     if page is not None:
         page.truncate(0)
         plots.write_page(page, plots.curves(kept))
-
-
-def _check_recorded_only(directory: Path | None, **options: object) -> None:
-    """Raise an error for an option of recorded runs that synthetic ones would ignore."""
-    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
-    if directory is None and given:
-        raise SimulationError(
-            f"{', '.join(given)}: only for recorded runs; leave it out with --synthetic"
-        )
 
 
 def _groups(cluster: str | None, names: Sequence[str]) -> list[submissions.Group]:
@@ -260,12 +264,3 @@ def _experiments(
         for first, submitted in replays
         for seed in range(seeds)
     ]
-
-
-def _replays(experiments: Sequence[Experiment], jobs: int) -> Iterator[plots.Replay]:
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("replaying", total=sum(len(each.ratios) for each in experiments))
-        for experiment, trials in zip(experiments, run_all(experiments, jobs), strict=True):
-            progress.advance(task, len(experiment.ratios))
-            yield experiment, trials

@@ -84,21 +84,19 @@ def expectations(experiment: Experiment) -> list[tuple[float, Epoch]]:
         For each recurrence, the cost in joules with the best batch size, and the time and energy
         with the default one at the largest power limit.
     """
-    eta_knob = experiment.spec.eta_knob
-    of_phase: dict[int, tuple[float, Epoch]] = {}
-    result = []
-    for recurrence, ratio in enumerate(experiment.ratios):
-        workload = experiment.workload.at(recurrence)
-        if id(workload) not in of_phase:
-            setting = workload.settings[workload.default_batch_size]
-            epochs = setting.expected_epochs(workload.max_epochs)
-            of_phase[id(workload)] = (
-                workload.expected_cost(workload.oracle(eta_knob), eta_knob),
-                setting.epochs[max(setting.epochs)].times(epochs),
-            )
-        oracle, default = of_phase[id(workload)]
-        result.append((oracle * ratio, default.times(ratio)))
-    return result
+    workload, eta_knob = experiment.workload, experiment.spec.eta_knob
+    expected = {
+        id(phase): (
+            phase.expected_cost(phase.oracle(eta_knob), eta_knob),
+            phase.default_at_full_power(),
+        )
+        for phase in workload.phases or (workload,)
+    }
+    phases = [expected[id(workload.at(index))] for index in range(len(experiment.ratios))]
+    return [
+        (oracle * ratio, default.times(ratio))
+        for (oracle, default), ratio in zip(phases, experiment.ratios, strict=True)
+    ]
 
 
 @dataclass(frozen=True)

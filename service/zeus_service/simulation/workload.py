@@ -141,3 +141,8 @@ class Workload:
     def oracle(self, eta_knob: float) -> int:
         """The batch size of the lowest expected cost."""
         return min(self.settings, key=lambda size: self.expected_cost(size, eta_knob))
+
+    def default_at_full_power(self) -> Epoch:
+        """Expected time and energy of the default batch size at its largest power limit."""
+        setting = self.settings[self.default_batch_size]
+        return setting.epochs[max(setting.epochs)].times(setting.expected_epochs(self.max_epochs))
