@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from io import StringIO
 
 import numpy as np
 import pytest
 from service.simulation import recorded
-from zeus_service.simulation import SimulationError, plots
+from zeus_service.simulation import plots
 from zeus_service.simulation.experiment import Experiment
 from zeus_service.simulation.plots import Curves, curves
 from zeus_service.simulation.summary import tally
@@ -40,12 +39,6 @@ def test_a_band_holds_the_middle_of_the_replays() -> None:
     band, mean = plots.figure([one]).data[2:4]
     assert list(mean.y) == [6.0] * 4
     assert list(band.y) == [10.0] * 4 + [2.0] * 4
-
-
-def test_without_plotly_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    with pytest.raises(SimulationError, match="pip install plotly"):
-        plots.require_plotly()
 
 
 def test_the_regret_ends_at_the_cost_above_the_oracles() -> None:
