@@ -54,7 +54,7 @@ class _Beta(click.FloatRange):
     multiple=True,
     metavar="NAME",
     help="A dataset of the recorded runs, or DATASET/NETWORK/OPTIMIZER; or synthetic-N, for any "
-    "number N.  [default: all those of the Zeus paper; three synthetic ones]",
+    "number N.  [default: the Zeus paper's workloads; three synthetic ones]",
 )
 @click.option("--target", type=float, help="Target metric.  [default: the paper's of the workload]")
 @click.option(
@@ -66,14 +66,14 @@ class _Beta(click.FloatRange):
     "--default-batch-size",
     "default",
     type=_ABOVE_ZERO,
-    help="Where exploration starts.  [default: the paper's of the workload]",
+    help="The batch size from which exploration starts.  [default: the paper's of the workload]",
 )
 @click.option("--policy", "policies", multiple=True, type=_POLICY, help="A policy.  [default: all]")
 @click.option("--seeds", default=20, type=_COUNT, help="Replays of each workload with each policy.")
 @click.option(
     "--recurrences",
     type=_COUNT,
-    help="Of each replay.  [default: 2 x batch sizes x power limits, as in the paper]",
+    help="Recurrences per replay.  [default: 2 x batch sizes x power limits, as in the paper]",
 )
 @click.option(
     "--eta",
@@ -87,13 +87,13 @@ class _Beta(click.FloatRange):
     "beta_knob",
     default=2.0,
     type=_Beta(0, min_open=True),
-    help="A run that would cost more than this times the best cost is stopped; none: no run is.",
+    help="Stop a run before it costs more than this times the best cost; none: stop no run.",
 )
 @click.option(
     "--window-size",
     default=0,
     type=click.IntRange(0, 1000),
-    help="Latest runs of a batch size that count; 0: all.",
+    help="Use only this many of the latest runs of each batch size; 0: all.",
 )
 @click.option("--drift", is_flag=True, help="Synthetic workloads whose optimum moves.")
 @click.option(
@@ -104,7 +104,7 @@ class _Beta(click.FloatRange):
 )
 @click.option("--csv", "table", type=_OUTPUT, help="Write the table to this file.")
 @click.option("--plot", "page", type=_OUTPUT, help="Write figures to this HTML file.")
-@click.option("--jobs", default=1, help="Processes, more than one needs joblib; -1: one per core.")
+@click.option("--jobs", default=1, help="Processes (more than one needs joblib); -1: one per core.")
 def simulate(
     *,
     directory: Path | None,
@@ -212,7 +212,7 @@ def _recorded(
 ) -> list[Workload]:
     workloads: list[Workload] = []
     for gpu in gpus or recorded_runs.gpus(directory):
-        if not (chosen := names or recorded_runs.of_paper(directory, gpu)):
+        if not (chosen := names or recorded_runs.paper_workloads(directory, gpu)):
             raise SimulationError(
                 f"{directory}: no workload of the Zeus paper in it; name one with --workload "
                 "DATASET/NETWORK/OPTIMIZER, --target, --max-epochs and --default-batch-size"

@@ -60,7 +60,7 @@ def recipe(
 ) -> Recipe:
     """The recipe of a workload: a dataset of `RECIPES`, or `DATASET/NETWORK/OPTIMIZER`.
 
-    The other arguments replace the paper's; a workload that is none of the paper's needs them all.
+    The other arguments replace the paper's; any other workload needs them all.
     """
     dataset, *rest = name.split("/")
     paper = RECIPES.get(dataset)
@@ -71,14 +71,14 @@ def recipe(
         default = default or paper.default_batch_size
     if len(rest) != 2 or target is None or max_epochs is None or default is None:
         raise SimulationError(
-            f"workload {name!r} is none of the Zeus paper's ({', '.join(RECIPES)}); give it as "
+            f"workload {name!r} is not one of the Zeus paper's ({', '.join(RECIPES)}); give it as "
             "DATASET/NETWORK/OPTIMIZER with --target, --max-epochs and --default-batch-size"
         )
     return Recipe(dataset, rest[0], rest[1], target, max_epochs, default)
 
 
 def gpus(directory: Path) -> list[str]:
-    """The GPUs that a directory has power data of, at least one."""
+    """The GPUs whose power data a directory contains, at least one."""
     prefix = "summary_power_"
     names = sorted(path.stem.removeprefix(prefix) for path in directory.glob(f"{prefix}*.csv"))
     if not names:
@@ -88,8 +88,8 @@ def gpus(directory: Path) -> list[str]:
     return names
 
 
-def of_paper(directory: Path, gpu: str) -> list[str]:
-    """The paper's workloads with runs, and with power data of a GPU."""
+def paper_workloads(directory: Path, gpu: str) -> list[str]:
+    """The paper's workloads that have both runs and power data for a GPU."""
     trained = {row.text("dataset") for row in rows_of(directory / _TRAIN, _TRAIN_COLUMNS)}
     power = _power_path(directory, gpu)
     measured = {row.text("dataset") for row in rows_of(power, _POWER_COLUMNS)}

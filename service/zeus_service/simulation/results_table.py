@@ -14,10 +14,10 @@ from zeus_service.simulation.replay import MAX_TRIES
 from zeus_service.simulation.summary import Ratio, Summary
 
 _LEGEND = (
-    "cost: over that of always choosing the best batch size; first 30: "
-    "the same, of the first 30 recurrences; energy, time: over those of the "
-    "default batch size at the largest power limit; wasted: failed tries of a replay; "
-    "final: what most of the last ten recurrences chose"
+    "cost: relative to always choosing the best batch size; first 30: the same for the first 30 "
+    "recurrences; energy, time: relative to the default batch size at the largest power limit; "
+    "wasted: failed trials per replay; final: the batch size chosen most often in the last ten "
+    "recurrences"
 )
 
 

@@ -110,7 +110,7 @@ class Ratio:
 def ratio(pairs: Iterable[tuple[float, float]]) -> Ratio:
     """The ratio of the sum of the first numbers to the sum of the second ones.
 
-    The standard error is that of a ratio estimate (Cochran, Sampling Techniques, 1977, chapter 6);
+    The standard error is a ratio estimate's (Cochran, Sampling Techniques, 1977, chapter 6);
     for replays of the same length, it is the standard error of the mean.
     """
     known = [(top, bottom) for top, bottom in pairs if 0 < bottom < math.inf]
@@ -131,10 +131,10 @@ class Summary:
 
     Args:
         none_left: The number of replays in which the policy had no batch size left to try. The
-            ratios and `given_up` are those of the others.
+            ratios and `given_up` leave these out.
         cost: Over the oracle's; nan without any other replay.
         early_cost: The same for the first `EARLY` recurrences.
-        energy: Over that of the default batch size at the largest power limit; so is `time`.
+        energy: Relative to the default batch size at the largest power limit; so is `time`.
         tries_wasted: Mean number of failed trials in a replay.
         cost_wasted: Their share of the cost.
         given_up: Mean number of recurrences in a replay that never reached the target.

@@ -154,7 +154,7 @@ def test_another_workload_needs_everything() -> None:
 
 def test_the_published_files_hold_the_papers_workloads(published_traces: Path) -> None:
     assert recorded_runs.gpus(published_traces) == ["p100", "v100"]
-    names = recorded_runs.of_paper(published_traces, "v100")
+    names = recorded_runs.paper_workloads(published_traces, "v100")
     assert names == ["cifar100", "librispeech", "sentiment140"]
     defaults = {
         (gpu, name): recorded_runs.read(
