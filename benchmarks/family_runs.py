@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from family import case
 from reference import CHANGING, ReferencePolicy
 from rich import box
 from rich.table import Column, Table
@@ -20,7 +21,6 @@ from zeus_service.bandit.policy import Choice, Observation
 from zeus_service.bandit.registry import POLICIES, policy_of
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.simulation.experiment import Experiment
-from zeus_service.simulation.family import case
 from zeus_service.simulation.simulated_run import SimulatedTrial, TrialRunner
 from zeus_service.simulation.summary import EARLY, tally
 from zeus_service.simulation.workload import Workload

@@ -21,12 +21,12 @@ from functools import partial
 from statistics import fmean
 
 import numpy as np
+from family import CHOSEN_ON, KINDS, case
 from family_runs import LAST, LONG, STUCK, Outlays
 from reference import CHANGING
 from rich.console import Console
 from rich.table import Table
 from zeus_service.bandit.cost_model import Evidence, Floats, believe
-from zeus_service.simulation.family import CHOSEN_ON, KINDS, case
 
 RUNS = LONG - LAST
 RNG = np.random.default_rng(0)

@@ -15,7 +15,7 @@ is better than `zeus` if
   than 1 % of its jobs are stuck.
 
 `--family` replays only this family, `--part chosen-on` the part of it on which constants are
-chosen, and `--reference` its yardstick, too, on the kinds that do not change: slowly.
+chosen, and `--reference` also its yardstick, slowly, on the kinds that do not change.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from typing import TypeVar
 
 import joblib
 import numpy as np
+from family import CHOSEN_ON, KINDS, REPORTED
 from family_runs import (
     REFERENCE,
     calibration_table,
@@ -46,10 +47,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Column, Table
 from zeus_service.bandit.registry import POLICIES, policy_of
-from zeus_service.simulation import recorded_runs
-from zeus_service.simulation.errors import SimulationError
+from zeus_service.simulation import SimulationError, recorded_runs
 from zeus_service.simulation.experiment import Experiment, run_all
-from zeus_service.simulation.family import CHOSEN_ON, KINDS, REPORTED
 from zeus_service.simulation.replay import SimulatedJob, replay
 from zeus_service.simulation.submissions import synthetic_groups
 from zeus_service.simulation.summary import Summary, summarize, tally
@@ -81,7 +80,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=-1, help="processes; default: one per core")
     parser.add_argument("--family", action="store_true", help="replay only the wide family")
     parser.add_argument("--part", choices=list(PARTS), default="reported")
-    parser.add_argument("--reference", action="store_true", help="replay the yardstick, too")
+    parser.add_argument("--reference", action="store_true", help="also replay the yardstick")
     arguments = parser.parse_args()
     if arguments.family:
         return 0 if family(arguments) else 1
@@ -94,7 +93,7 @@ def main() -> int:
         pairs = [
             recorded_runs.read(arguments.traces, gpu, recorded_runs.RECIPES[name])
             for gpu in recorded_runs.gpus(arguments.traces)
-            for name in recorded_runs.of_paper(arguments.traces, gpu)
+            for name in recorded_runs.paper_workloads(arguments.traces, gpu)
         ]
     except SimulationError as error:
         parser.error(str(error))

@@ -29,6 +29,7 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
+import family
 import numpy as np
 from numpy.typing import NDArray
 from zeus_service.bandit.cost_model import normal_cdf
@@ -40,7 +41,6 @@ from zeus_service.bandit.policy import (
     State,
 )
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.simulation import family
 
 Floats = NDArray[np.float64]
 WORKLOADS = 4000

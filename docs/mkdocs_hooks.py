@@ -29,7 +29,6 @@ LINKED = (
     "deploy/**/*.sbatch",
     "examples/Dockerfile",
     "service/zeus_service/bandit/*.py",
-    "service/zeus_service/simulation/family.py",
 )
 """What pages link to and show, and what is no page."""
 

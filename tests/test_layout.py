@@ -9,6 +9,7 @@ import pytest
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 PACKAGES = {
+    "benchmarks": ROOT / "benchmarks",
     "lightning": ROOT / "zeus_lightning",
     "service": ROOT / "service" / "zeus_service",
 }

@@ -6,8 +6,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from zeus_service.bandit.registry import DEFAULT_POLICY, POLICIES
-from zeus_service.simulation import recorded_runs
-from zeus_service.simulation.errors import SimulationError
+from zeus_service.simulation import SimulationError, recorded_runs
 from zeus_service.simulation.replay import replay
 
 parser = ArgumentParser(description=__doc__)

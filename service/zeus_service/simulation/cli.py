@@ -1,34 +1,32 @@
 """`zeus-service simulate`."""
 
-import os
 import zlib
-from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from pydantic import ValidationError
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import track
 
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.simulation import plots, recorded_runs, results_table, submissions
-from zeus_service.simulation.errors import SimulationError
-from zeus_service.simulation.experiment import Experiment, run_all
-from zeus_service.simulation.service_replay import (
-    HttpService,
-    InProcessService,
-    replay_with_reports,
+from zeus_service.simulation import (
+    SimulationError,
+    plots,
+    recorded_runs,
+    results_table,
+    submissions,
 )
+from zeus_service.simulation.experiment import Experiment, run_all
 from zeus_service.simulation.summary import Tally, summarize, tally
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
 from zeus_service.simulation.workload import Workload
 
 _SYNTHETIC = ("synthetic-0", "synthetic-1", "synthetic-2")
 _GROUPS = 10
-_FILE = click.Path(dir_okay=False, path_type=Path)
+_OUTPUT = click.File("a", encoding="utf-8")  # opened before the replays, emptied after them
 _ABOVE_ZERO = click.IntRange(min=1)
 _COUNT = click.IntRange(1, 1_000_000)
 _POLICY = click.Choice(list(POLICIES))
@@ -56,7 +54,7 @@ class _Beta(click.FloatRange):
     multiple=True,
     metavar="NAME",
     help="A dataset of the recorded runs, or DATASET/NETWORK/OPTIMIZER; or synthetic-N, for any "
-    "number N.  [default: all those of the Zeus paper; three synthetic ones]",
+    "number N.  [default: the Zeus paper's workloads; three synthetic ones]",
 )
 @click.option("--target", type=float, help="Target metric.  [default: the paper's of the workload]")
 @click.option(
@@ -68,14 +66,14 @@ class _Beta(click.FloatRange):
     "--default-batch-size",
     "default",
     type=_ABOVE_ZERO,
-    help="Where exploration starts.  [default: the paper's of the workload]",
+    help="The batch size from which exploration starts.  [default: the paper's of the workload]",
 )
 @click.option("--policy", "policies", multiple=True, type=_POLICY, help="A policy.  [default: all]")
 @click.option("--seeds", default=20, type=_COUNT, help="Replays of each workload with each policy.")
 @click.option(
     "--recurrences",
     type=_COUNT,
-    help="Of each replay.  [default: 2 x batch sizes x power limits, as in the paper]",
+    help="Recurrences per replay.  [default: 2 x batch sizes x power limits, as in the paper]",
 )
 @click.option(
     "--eta",
@@ -89,13 +87,13 @@ class _Beta(click.FloatRange):
     "beta_knob",
     default=2.0,
     type=_Beta(0, min_open=True),
-    help="A run that would cost more than this times the best cost is stopped; none: no run is.",
+    help="Stop a run before it costs more than this times the best cost; none: stop no run.",
 )
 @click.option(
     "--window-size",
     default=0,
     type=click.IntRange(0, 1000),
-    help="Latest runs of a batch size that count; 0: all.",
+    help="Use only this many of the latest runs of each batch size; 0: all.",
 )
 @click.option("--drift", is_flag=True, help="Synthetic workloads whose optimum moves.")
 @click.option(
@@ -104,15 +102,9 @@ class _Beta(click.FloatRange):
     help="Overlapping submissions: a .csv or .csv.xz with the columns group, start_time, end_time, "
     "dataset, runtime_ratio; or synthetic ones.",
 )
-@click.option("--csv", "csv_path", type=_FILE, help="Write the table to this file.")
-@click.option("--plot", "plot_path", type=_FILE, help="Write figures to this HTML file.")
-@click.option("--jobs", default=1, help="Processes, more than one needs joblib; -1: one per core.")
-@click.option(
-    "--service",
-    metavar="URL",
-    help="Also send the first seed's recurrences to this service, and print whether it chooses the "
-    "same.  Its token is read from ZEUS_BSO_TOKEN.",
-)
+@click.option("--csv", "table", type=_OUTPUT, help="Write the table to this file.")
+@click.option("--plot", "page", type=_OUTPUT, help="Write figures to this HTML file.")
+@click.option("--jobs", default=1, help="Processes (more than one needs joblib); -1: one per core.")
 def simulate(
     *,
     directory: Path | None,
@@ -127,10 +119,9 @@ def simulate(
     recurrences: int | None,
     drift: bool,
     cluster: str | None,
-    csv_path: Path | None,
-    plot_path: Path | None,
+    table: TextIO | None,
+    page: TextIO | None,
     jobs: int,
-    service: str | None,
     **knobs: float | None,
 ) -> None:
     """Replay recurring jobs, and print what each policy spends.
@@ -141,25 +132,26 @@ def simulate(
         raise SimulationError(
             "name recorded runs with --traces DIR, or take --synthetic, with --drift if you like"
         )
-    _check_recorded_only(
-        directory, gpu=gpus, target=target, max_epochs=max_epochs, default_batch_size=default
-    )
+    recorded_only: dict[str, object]
+    recorded_only = {"gpu": gpus, "target": target, "max-epochs": max_epochs}
+    recorded_only["default-batch-size"] = default
+    given = [f"--{name}" for name, value in recorded_only.items() if value]
+    if synthetic and given:
+        raise SimulationError(
+            f"{', '.join(given)}: only for recorded runs; leave it out with --synthetic"
+        )
     if jobs == 0:
         raise SimulationError("--jobs must be at least 1, or -1 for all cores")
-    if plot_path is not None:
+    if page is not None:
         plots.require_plotly()
-    for path in (csv_path, plot_path):  # before the replays, not after them
-        if path is not None:
-            _check_writable(path)
     groups = _groups(cluster, names)
     if groups and not names:
         names = tuple(dict.fromkeys(group.dataset for group in groups))
-    workloads: list[Workload] = []
     if directory is None:
-        workloads += [_synthetic(name, drift) for name in names or _SYNTHETIC]
+        workloads = [_synthetic(name, drift) for name in names or _SYNTHETIC]
     else:
         own = {"target": target, "max_epochs": max_epochs, "default": default}
-        workloads += _recorded(directory, gpus, names, own)
+        workloads = _recorded(directory, gpus, names, own)
     specs = [
         (workload, _spec(workload, policy, knobs))
         for workload in workloads
@@ -177,41 +169,27 @@ def simulate(
     ]
     tallies: list[Tally] = []
     kept: list[plots.Replay] = []
-    for replay in _replays(experiments, jobs):
-        tallies.append(tally(*replay))
-        if plot_path is not None and not tallies[-1].none_left:
-            kept.append(replay)
+    console = Console(stderr=True)
+    replays = zip(experiments, run_all(experiments, jobs), strict=True)
+    for experiment, trials in track(
+        replays,
+        "replaying",
+        total=len(experiments),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ):
+        tallies.append(tally(experiment, trials))
+        if page is not None and not tallies[-1].none_left:
+            kept.append((experiment, trials))
     summaries = summarize(tallies)
-    console = Console()
-    console.print(results_table.table(summaries))
-    console.print(results_table.legend(summaries), style="dim", highlight=False)
-    if csv_path is not None:
-        results_table.write_csv(csv_path, summaries)
-    if plot_path is not None:
-        plots.write_page(plot_path, plots.curves(kept))
-    if service is not None:
-        _compare(service, specs, recurrences)
-
-
-def _check_recorded_only(directory: Path | None, **options: object) -> None:
-    """Raise an error for an option of recorded runs that synthetic ones would ignore."""
-    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
-    if directory is None and given:
-        raise SimulationError(
-            f"{', '.join(given)}: only for recorded runs; leave it out with --synthetic"
-        )
-
-
-def _check_writable(path: Path) -> None:
-    if not path.parent.is_dir():
-        raise SimulationError(f"{path} cannot be written: there is no folder {path.parent}")
-    is_new = not path.exists()
-    try:
-        path.open("a").close()
-    except OSError as error:
-        raise SimulationError(f"{path}: cannot be written: {error.strerror}") from error
-    if is_new:
-        path.unlink()
+    results_table.print_table(summaries)
+    if table is not None:
+        table.truncate(0)
+        results_table.write_csv(table, summaries)
+    if page is not None:
+        page.truncate(0)
+        plots.write_page(page, plots.curves(kept))
 
 
 def _groups(cluster: str | None, names: Sequence[str]) -> list[submissions.Group]:
@@ -234,23 +212,15 @@ def _recorded(
 ) -> list[Workload]:
     workloads: list[Workload] = []
     for gpu in gpus or recorded_runs.gpus(directory):
-        if not (chosen := names or recorded_runs.of_paper(directory, gpu)):
+        if not (chosen := names or recorded_runs.paper_workloads(directory, gpu)):
             raise SimulationError(
                 f"{directory}: no workload of the Zeus paper in it; name one with --workload "
                 "DATASET/NETWORK/OPTIMIZER, --target, --max-epochs and --default-batch-size"
             )
-        for recipe in [recorded_runs.recipe(name, **own) for name in chosen]:
-            workloads.append(recorded_runs.read(directory, gpu, recipe))
-            if workloads[-1].default_batch_size != recipe.default_batch_size:
-                text = f"{recipe.dataset} {gpu}: no power data of the default batch size "
-                text += f"{recipe.default_batch_size} or larger ones: the largest measured, "
-                text += f"{workloads[-1].default_batch_size}, takes its place"
-                click.echo(text, err=True)
-    for each in workloads:
-        if each.left_out:
-            sizes = ", ".join(map(str, each.left_out))
-            text = f"{each.name} {each.gpu}: batch sizes {sizes} have runs but no power data"
-            click.echo(f"{text}: left out", err=True)
+        recipes = [recorded_runs.recipe(name, **own) for name in chosen]
+        workloads += [recorded_runs.read(directory, gpu, recipe) for recipe in recipes]
+    for note in [note for workload in workloads for note in workload.notes]:
+        click.echo(note, err=True)
     return workloads
 
 
@@ -294,28 +264,3 @@ def _experiments(
         for first, submitted in replays
         for seed in range(seeds)
     ]
-
-
-def _replays(experiments: Sequence[Experiment], jobs: int) -> Iterator[plots.Replay]:
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("replaying", total=sum(len(each.ratios) for each in experiments))
-        for experiment, trials in zip(experiments, run_all(experiments, jobs), strict=True):
-            progress.advance(task, len(experiment.ratios))
-            yield experiment, trials
-
-
-def _compare(url: str, specs: Sequence[tuple[Workload, JobSpec]], recurrences: int | None) -> None:
-    """Compare the trials of a running service with those of the same functions in this process."""
-    for workload, spec in specs:
-        job_id = f"{spec.job_id[:200]}-{os.urandom(6).hex()}"
-        job = spec.model_copy(update={"seed": 0, "job_id": job_id})
-        name = f"{workload.name} {workload.gpu} {spec.policy}"
-        length = recurrences or workload.horizon
-        here = replay_with_reports(workload, job, length, InProcessService(job))
-        with HttpService(url, job, os.environ.get("ZEUS_BSO_TOKEN")) as live:
-            there = replay_with_reports(workload, job, length, live)
-        for mine, theirs in zip_longest(here, there):
-            if mine != theirs:
-                raise SimulationError(f"{name}: {url} gave {theirs}, and not {mine}")
-        click.echo(f"{name}: {url} gave the same {len(there)} trials")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from zeus_service.bandit.spec import MAX_AMOUNT
-from zeus_service.simulation.errors import SimulationError
+from zeus_service.simulation import SimulationError
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,6 @@ def rows_of(path: Path, columns: tuple[str, ...]) -> Iterator[Row]:
         reason = error.strerror if isinstance(error, OSError) else error
         raise SimulationError(f"{path}: cannot be read: {reason}") from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise SimulationError(f"{path}: is no CSV file in UTF-8: {error}") from error
+        raise SimulationError(f"{path}: not a CSV file in UTF-8: {error}") from error
     if empty:
         raise SimulationError(f"{path}, row 2: no rows below the header; is the file complete?")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.simulation.errors import SimulationError
+from zeus_service.simulation import SimulationError
 from zeus_service.simulation.replay import replay
 from zeus_service.simulation.simulated_run import SimulatedTrial
 from zeus_service.simulation.submissions import Submission

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import groupby
-from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import numpy.typing as npt
 
-from zeus_service.simulation.errors import SimulationError
+from zeus_service.simulation import SimulationError
 from zeus_service.simulation.experiment import Experiment, Key
 from zeus_service.simulation.simulated_run import SimulatedTrial
 from zeus_service.simulation.summary import expectations
@@ -76,17 +75,14 @@ def _curves(workload: str, gpu: str, policy: str, replays: Sequence[Replay]) -> 
     return Curves(workload, gpu, policy, batch_sizes, cost, regret, chosen / present)
 
 
-def write_page(path: Path, all_curves: Sequence[Curves]) -> None:
+def write_page(file: TextIO, all_curves: Sequence[Curves]) -> None:
     """Write a page with one figure for each workload and GPU."""
     groups = groupby(all_curves, key=lambda one: (one.workload, one.gpu))
     figures = [
         figure(list(group)).to_html(full_html=False, include_plotlyjs=number == 0)
         for number, (_, group) in enumerate(groups)
     ]
-    try:
-        path.write_text("\n".join([_HEAD, *figures, "</body></html>"]), encoding="utf-8")
-    except OSError as error:
-        raise SimulationError(f"{path}: cannot be written: {error.strerror}") from error
+    file.write("\n".join([_HEAD, *figures, "</body></html>"]))
 
 
 def figure(policies: Sequence[Curves]) -> Any:

@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from zeus_service.simulation import SimulationError
 from zeus_service.simulation.csv_rows import Row, rows_of
-from zeus_service.simulation.errors import SimulationError
 from zeus_service.simulation.workload import Epoch, Setting, Workload
 
 _TRAIN = "summary_train.csv"
@@ -60,7 +60,7 @@ def recipe(
 ) -> Recipe:
     """The recipe of a workload: a dataset of `RECIPES`, or `DATASET/NETWORK/OPTIMIZER`.
 
-    The other arguments replace the paper's; a workload that is none of the paper's needs them all.
+    The other arguments replace the paper's; any other workload needs them all.
     """
     dataset, *rest = name.split("/")
     paper = RECIPES.get(dataset)
@@ -71,14 +71,14 @@ def recipe(
         default = default or paper.default_batch_size
     if len(rest) != 2 or target is None or max_epochs is None or default is None:
         raise SimulationError(
-            f"workload {name!r} is none of the Zeus paper's ({', '.join(RECIPES)}); give it as "
+            f"workload {name!r} is not one of the Zeus paper's ({', '.join(RECIPES)}); give it as "
             "DATASET/NETWORK/OPTIMIZER with --target, --max-epochs and --default-batch-size"
         )
     return Recipe(dataset, rest[0], rest[1], target, max_epochs, default)
 
 
 def gpus(directory: Path) -> list[str]:
-    """The GPUs that a directory has power data of, at least one."""
+    """The GPUs whose power data a directory contains, at least one."""
     prefix = "summary_power_"
     names = sorted(path.stem.removeprefix(prefix) for path in directory.glob(f"{prefix}*.csv"))
     if not names:
@@ -88,8 +88,8 @@ def gpus(directory: Path) -> list[str]:
     return names
 
 
-def of_paper(directory: Path, gpu: str) -> list[str]:
-    """The paper's workloads with runs, and with power data of a GPU."""
+def paper_workloads(directory: Path, gpu: str) -> list[str]:
+    """The paper's workloads that have both runs and power data for a GPU."""
     trained = {row.text("dataset") for row in rows_of(directory / _TRAIN, _TRAIN_COLUMNS)}
     power = _power_path(directory, gpu)
     measured = {row.text("dataset") for row in rows_of(power, _POWER_COLUMNS)}
@@ -102,44 +102,41 @@ def read(directory: Path, gpu: str, recipe: Recipe) -> Workload:
     runs = _runs(train, recipe)
     epochs, max_power_w = _epochs(power, recipe)
     sizes = sorted(runs.keys() & epochs.keys())
-    if not sizes:
-        raise SimulationError(
-            f"{power}: {recipe.dataset} has power data of the batch sizes {sorted(epochs)}, and "
-            f"runs of {sorted(runs)} in {train}; record runs and power of the same ones"
-        )
-    settings = {
-        size: Setting(tuple(_target_epoch(row) for row in runs[size]), epochs[size])
-        for size in sizes
-    }
-    if all(math.isinf(setting.expected_epochs(recipe.max_epochs)) for setting in settings.values()):
-        rows = sorted(row.line for size in sizes for row in runs[size])
-        raise SimulationError(
-            f"{train}, rows {rows[0]} to {rows[-1]}: no run of {recipe.dataset} reaches the target "
-            f"of {recipe.target_metric:g} within {recipe.max_epochs} epochs with a batch size that "
-            f"{power} has; take another target or more epochs"
-        )
     default = min(recipe.default_batch_size, max(epochs))
-    if default not in epochs:
-        row = f", row {runs[default][0].line}" if default in runs else ""
+    if default not in sizes:
         raise SimulationError(
-            f"{train}{row}: the default batch size {default} of {recipe.dataset} has no power data "
-            f"in {power}, only {sorted(epochs)} have; measure it, or take one of these for default"
+            f"{recipe.dataset}: the default batch size {default} needs runs and power data; "
+            f"{train} has runs of {sorted(runs)}, {power} has power data of {sorted(epochs)}; "
+            "record what is missing, or take a default that has both"
         )
-    if default not in runs:
-        raise SimulationError(
-            f"{train}: the default batch size {default} of {recipe.dataset} has no runs with the "
-            f"target {recipe.target_metric:g}, only {sorted(runs)} have; record some, or take one "
-            "of these for default"
+    notes = []
+    if default != recipe.default_batch_size:
+        notes.append(
+            f"{recipe.dataset} {gpu}: no power data of the default batch size "
+            f"{recipe.default_batch_size} or larger ones: the largest measured, {default}, takes "
+            "its place"
         )
-    return Workload(
+    if left_out := sorted(runs.keys() - epochs.keys()):
+        notes.append(
+            f"{recipe.dataset} {gpu}: batch sizes {', '.join(map(str, left_out))} have runs but no "
+            "power data: left out"
+        )
+    workload = Workload(
         name=recipe.dataset,
         gpu=gpu,
-        settings=settings,
+        settings={size: Setting(tuple(runs[size]), epochs[size]) for size in sizes},
         default_batch_size=default,
         max_epochs=recipe.max_epochs,
         max_power_w=max_power_w,
-        left_out=tuple(sorted(runs.keys() - epochs.keys())),
+        notes=tuple(notes),
     )
+    if math.isinf(workload.expected_cost(workload.oracle(0.5), 0.5)):
+        raise SimulationError(
+            f"{train}: no run of {recipe.dataset} with the batch sizes {sizes} reaches the target "
+            f"of {recipe.target_metric:g} within {recipe.max_epochs} epochs; take another target "
+            "or more epochs"
+        )
+    return workload
 
 
 def _power_path(directory: Path, gpu: str) -> Path:
@@ -151,15 +148,17 @@ def _power_path(directory: Path, gpu: str) -> Path:
     return path
 
 
-def _runs(path: Path, recipe: Recipe) -> dict[int, list[Row]]:
-    """The runs of every batch size, one row each."""
-    runs: dict[int, list[Row]] = {}
+def _runs(path: Path, recipe: Recipe) -> dict[int, list[float]]:
+    """For every batch size, the epochs in which its runs reached the target; infinite: never."""
+    runs: dict[int, list[float]] = {}
     targets: set[float] = set()
     for row in _of_recipe(path, list(rows_of(path, _TRAIN_COLUMNS)), recipe):
         target = row.number("target_metric")
         targets.add(target)
         if target == recipe.target_metric:
-            runs.setdefault(row.whole("batch_size"), []).append(row)
+            never = row.text("target_epoch").lower() in ("nan", "+nan", "-nan")
+            epoch = math.inf if never else row.whole("target_epoch")
+            runs.setdefault(row.whole("batch_size"), []).append(epoch)
     if not runs:
         raise SimulationError(
             f"{path}: no row of {recipe.dataset} has the target {recipe.target_metric:g}; those "
@@ -173,31 +172,24 @@ def _epochs(path: Path, recipe: Recipe) -> tuple[dict[int, dict[float, Epoch]], 
     epochs: dict[int, dict[float, Epoch]] = {}
     rows = list(rows_of(path, _POWER_COLUMNS))
     for row in _of_recipe(path, rows, recipe):
-        limit = row.amount("power_limit")
-        of_size = epochs.setdefault(row.whole("batch_size"), {})
-        if limit in of_size:
+        limit_w, time_s = row.amount("power_limit"), row.amount("time_per_epoch")
+        limits = epochs.setdefault(row.whole("batch_size"), {})
+        if limit_w in limits:
             raise SimulationError(
                 f"{path}, row {row.line}: a second row for batch size {row.text('batch_size')} at "
-                f"{limit:g} W; keep one of them"
+                f"{limit_w:g} W; keep one of them"
             )
-        time_s = row.amount("time_per_epoch")
-        of_size[limit] = Epoch(time_s, time_s * row.amount("average_power"))
+        limits[limit_w] = Epoch(time_s, time_s * row.amount("average_power"))
     return epochs, max(row.amount("power_limit") for row in rows)
 
 
 def _of_recipe(path: Path, rows: list[Row], recipe: Recipe) -> list[Row]:
     """The rows of a workload."""
     names = ["/".join(row.text(column) for column in _IDENTITY) for row in rows]
-    wanted = "/".join((recipe.dataset, recipe.network, recipe.optimizer))
+    wanted = f"{recipe.dataset}/{recipe.network}/{recipe.optimizer}"
     found = [row for row, name in zip(rows, names, strict=True) if name == wanted]
     if not found:
         raise SimulationError(
             f"{path}: no row of workload {wanted}; those there are {', '.join(sorted(set(names)))}"
         )
     return found
-
-
-def _target_epoch(row: Row) -> float:
-    """The epoch that reached the target; infinite for `nan`, when the run never did."""
-    never = row.text("target_epoch").lower() in ("nan", "+nan", "-nan")
-    return math.inf if never else row.whole("target_epoch")

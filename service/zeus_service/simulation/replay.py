@@ -11,7 +11,6 @@ from zeus_service.bandit.outcomes import Verdict
 from zeus_service.bandit.policy import NoBatchSizeLeft, Observation
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.simulation.errors import PolicyGaveUp
 from zeus_service.simulation.simulated_run import SimulatedTrial, StartedTrial, TrialRunner
 from zeus_service.simulation.submissions import Submission
 from zeus_service.simulation.workload import Workload
@@ -30,17 +29,10 @@ class SimulatedJob:
         self.state = self._policy.initial_state(spec)
 
     def start(self) -> StartedTrial:
-        """Start a trial; raise `PolicyGaveUp` if the policy has no batch size left."""
+        """Start a trial; raise `NoBatchSizeLeft` if the policy has none left to try."""
         number = self._trials + 1
         rng = np.random.default_rng([self._spec.random_seed(), number])
-        try:
-            choice = self._policy.next_batch_size(self._spec, self.state, rng)
-        except NoBatchSizeLeft:
-            raise PolicyGaveUp(
-                f"{self._spec.job_id}: policy {self._policy.name!r} has no batch size left to try "
-                f"after {self._trials} trials; allow more epochs or a larger beta, or take a "
-                "target that is reached"
-            ) from None
+        choice = self._policy.next_batch_size(self._spec, self.state, rng)
         self._trials = number
         bound = self._policy.cost_bound(self._spec, self.state)
         self.state = self._policy.begin(self._spec, self.state, choice)
@@ -94,7 +86,7 @@ def replay(
     def start(recurrence: int, submission: Submission, start_s: float, tries: int) -> None:
         try:
             started = job.start()
-        except PolicyGaveUp:
+        except NoBatchSizeLeft:
             return  # a trial that is still running may save the job for later recurrences
         trial = runner.run(workload.at(recurrence), started, recurrence)
         end_s = start_s + submission.end_s - submission.start_s

@@ -1,24 +1,31 @@
-"""Build the table of a simulation's results, for `cli.py` to print, and write it as CSV."""
+"""The table of a simulation's results: printed, with a legend, or written as CSV."""
 
 import csv
 import math
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
+from typing import TextIO
 
 from rich import box
+from rich.console import Console
 from rich.table import Column, Table
 
-from zeus_service.simulation.errors import SimulationError
 from zeus_service.simulation.replay import MAX_TRIES
 from zeus_service.simulation.summary import Ratio, Summary
 
 _LEGEND = (
-    "cost: over that of always choosing the best batch size; first 30: "
-    "the same, of the first 30 recurrences; energy, time: over those of the "
-    "default batch size at the largest power limit; wasted: failed tries of a replay; "
-    "final: what most of the last ten recurrences chose"
+    "cost: relative to always choosing the best batch size; first 30: the same for the first 30 "
+    "recurrences; energy, time: relative to the default batch size at the largest power limit; "
+    "wasted: failed trials per replay; final: the batch size chosen most often in the last ten "
+    "recurrences"
 )
+
+
+def print_table(summaries: Sequence[Summary]) -> None:
+    """Print the table, and below it what its columns mean and what was given up."""
+    console = Console()
+    console.print(table(summaries))
+    console.print(legend(summaries), style="dim", highlight=False)
 
 
 def legend(summaries: Sequence[Summary]) -> str:
@@ -67,7 +74,7 @@ def table(summaries: Sequence[Summary]) -> Table:
     return result
 
 
-def write_csv(path: Path, summaries: Sequence[Summary]) -> None:
+def write_csv(file: TextIO, summaries: Sequence[Summary]) -> None:
     """Write the table with all digits and standard errors."""
     rows: list[dict[str, object]] = []
     for summary in summaries:
@@ -77,13 +84,9 @@ def write_csv(path: Path, summaries: Sequence[Summary]) -> None:
                 rows[-1] |= {name: value.value, f"{name}_error": value.error}
             else:
                 rows[-1][name] = value
-    try:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, rows[0], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-    except OSError as error:
-        raise SimulationError(f"{path}: cannot be written: {error.strerror}") from error
+    writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
 
 
 def _or_dash(value: float, decimals: int) -> str:

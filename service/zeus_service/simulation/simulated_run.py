@@ -80,21 +80,11 @@ class TrialRunner:
         setting = workload.settings[started.choice.batch_size]
         target_epoch, first = self.draw(started.choice.batch_size, setting.target_epochs)
         price = setting.price(self._spec.eta_knob, workload.max_power_w)
-        if setting.out_of_memory and self._runs_out_of_memory(started, setting.out_of_memory):
-            epochs = math.ceil(min(target_epoch, workload.max_epochs) / 10)
-            spent = time_and_energy(price, epochs, profiling=first)
-            return self.ended(started, recurrence, price, Run("out_of_memory", epochs, *spent))
         ended = run(price, target_epoch, workload.max_epochs, started.cost_bound, profiling=first)
-        return self.ended(started, recurrence, price, ended)
-
-    def _runs_out_of_memory(self, started: StartedTrial, probability: float) -> bool:
-        seed = [self._spec.random_seed(), started.number, 5]
-        return bool(np.random.default_rng(seed).random() < probability)
-
-    def ended(
-        self, started: StartedTrial, recurrence: int, price: Price, ended: Run
-    ) -> SimulatedTrial:
-        """The trial of a run that has ended."""
+        if setting.out_of_memory and self._chance(started) < setting.out_of_memory:
+            epochs = math.ceil(min(target_epoch, workload.max_epochs) / 10)
+            spent = _time_and_energy(price, epochs, profiling=first)
+            ended = Run("out_of_memory", epochs, *spent)
         return SimulatedTrial(
             recurrence=recurrence,
             number=started.number,
@@ -104,6 +94,10 @@ class TrialRunner:
             cost=self._spec.cost(ended.energy_j, ended.time_s),
             **vars(ended),
         )
+
+    def _chance(self, started: StartedTrial) -> float:
+        """Draw uniformly from 0 to 1, once for each trial."""
+        return float(np.random.default_rng([self._spec.random_seed(), started.number, 5]).random())
 
 
 def run(
@@ -128,10 +122,10 @@ def run(
     epochs = last
     if target_epoch <= last:
         verdict, epochs = "converged", int(target_epoch)
-    return Run(verdict, epochs, *time_and_energy(price, epochs, profiling=profiling))
+    return Run(verdict, epochs, *_time_and_energy(price, epochs, profiling=profiling))
 
 
-def time_and_energy(price: Price, epochs: int, *, profiling: bool) -> tuple[float, float]:
+def _time_and_energy(price: Price, epochs: int, *, profiling: bool) -> tuple[float, float]:
     """Seconds and joules of a run's first epochs."""
     if not (profiling and epochs):
         return epochs * price.epoch.time_s, epochs * price.epoch.energy_j

@@ -84,21 +84,19 @@ def expectations(experiment: Experiment) -> list[tuple[float, Epoch]]:
         For each recurrence, the cost in joules with the best batch size, and the time and energy
         with the default one at the largest power limit.
     """
-    eta_knob = experiment.spec.eta_knob
-    of_phase: dict[int, tuple[float, Epoch]] = {}
-    result = []
-    for recurrence, ratio in enumerate(experiment.ratios):
-        workload = experiment.workload.at(recurrence)
-        if id(workload) not in of_phase:
-            setting = workload.settings[workload.default_batch_size]
-            epochs = setting.expected_epochs(workload.max_epochs)
-            of_phase[id(workload)] = (
-                workload.expected_cost(workload.oracle(eta_knob), eta_knob),
-                setting.epochs[max(setting.epochs)].times(epochs),
-            )
-        oracle, default = of_phase[id(workload)]
-        result.append((oracle * ratio, default.times(ratio)))
-    return result
+    workload, eta_knob = experiment.workload, experiment.spec.eta_knob
+    expected = {
+        id(phase): (
+            phase.expected_cost(phase.oracle(eta_knob), eta_knob),
+            phase.default_at_full_power(),
+        )
+        for phase in workload.phases or (workload,)
+    }
+    phases = [expected[id(workload.at(index))] for index in range(len(experiment.ratios))]
+    return [
+        (oracle * ratio, default.times(ratio))
+        for (oracle, default), ratio in zip(phases, experiment.ratios, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ class Ratio:
 def ratio(pairs: Iterable[tuple[float, float]]) -> Ratio:
     """The ratio of the sum of the first numbers to the sum of the second ones.
 
-    The standard error is that of a ratio estimate (Cochran, Sampling Techniques, 1977, chapter 6);
+    The standard error is a ratio estimate's (Cochran, Sampling Techniques, 1977, chapter 6);
     for replays of the same length, it is the standard error of the mean.
     """
     known = [(top, bottom) for top, bottom in pairs if 0 < bottom < math.inf]
@@ -133,10 +131,10 @@ class Summary:
 
     Args:
         none_left: The number of replays in which the policy had no batch size left to try. The
-            ratios and `given_up` are those of the others.
+            ratios and `given_up` leave these out.
         cost: Over the oracle's; nan without any other replay.
         early_cost: The same for the first `EARLY` recurrences.
-        energy: Over that of the default batch size at the largest power limit; so is `time`.
+        energy: Relative to the default batch size at the largest power limit; so is `time`.
         tries_wasted: Mean number of failed trials in a replay.
         cost_wasted: Their share of the cost.
         given_up: Mean number of recurrences in a replay that never reached the target.

@@ -85,7 +85,7 @@ class Workload:
         default_batch_size: The batch size from which exploration starts.
         max_epochs: Epochs after which a run has failed.
         max_power_w: The GPU's largest power limit in watts.
-        left_out: Batch sizes with recorded runs, but no power data.
+        notes: What a person should know of how it was read, a line each.
         phases: Workloads that take its place, each for `phase_length` recurrences, the last for
             ever; they have the same batch sizes, limits and default. Empty: it does not drift.
     """
@@ -96,7 +96,7 @@ class Workload:
     default_batch_size: int
     max_epochs: int
     max_power_w: float
-    left_out: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
     phases: tuple[Workload, ...] = ()
     phase_length: int = 0
 
@@ -141,3 +141,8 @@ class Workload:
     def oracle(self, eta_knob: float) -> int:
         """The batch size of the lowest expected cost."""
         return min(self.settings, key=lambda size: self.expected_cost(size, eta_knob))
+
+    def default_at_full_power(self) -> Epoch:
+        """Expected time and energy of the default batch size at its largest power limit."""
+        setting = self.settings[self.default_batch_size]
+        return setting.epochs[max(setting.epochs)].times(setting.expected_epochs(self.max_epochs))

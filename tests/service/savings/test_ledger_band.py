@@ -9,10 +9,11 @@ import pytest
 from service.savings.test_ledger import Job
 from zeus_service.bandit.fold import Event
 from zeus_service.savings import ledger
-from zeus_service.simulation import family
 from zeus_service.simulation.replay import SimulatedJob
 from zeus_service.simulation.simulated_run import TrialRunner, run
 from zeus_service.simulation.workload import Workload
+
+from benchmarks import family
 
 EARLY = (1, 3, 10, 30)
 LATE = (100, 200)

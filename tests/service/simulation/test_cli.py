@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from service.simulation import recorded
-from service_process import ServiceProcess, free_port
 from zeus_service.bandit.default import DefaultPolicy
 from zeus_service.bandit.installed import InstalledPolicy
 from zeus_service.bandit.policy import State
@@ -177,27 +176,25 @@ def test_a_default_that_was_not_measured_is_replaced_with_a_printed_line(traces:
     assert simulate(f"--traces={traces}", *letters).stderr.startswith(text)
 
 
+@pytest.mark.parametrize("option", ["--csv", "--plot"])
 def test_a_file_that_cannot_be_written_is_told_before_the_long_work(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
     monkeypatch.delattr("zeus_service.simulation.cli.run_all")
-    for option in ("--csv", "--plot"):
-        assert "/proc/table: cannot be written" in the_error("--synthetic", f"{option}=/proc/table")
+    for path in ("/proc/table", "/nowhere/table"):
+        assert f"'{path}': No such file or directory" in the_error(
+            "--synthetic", f"{option}={path}"
+        )
 
 
-def test_a_live_service_is_compared(service: ServiceProcess) -> None:
-    result = simulate(
-        "--synthetic", "--workload=synthetic-4", "--seeds=1", "--recurrences=6", "--policy=zeus",
-        f"--service={service.url}",
-    )  # fmt: skip
-    assert result.exit_code == 0
-    assert f"synthetic-4 simulated zeus: {service.url} gave the same" in result.stdout
-
-
-def test_a_service_that_is_not_there_is_told() -> None:
-    url = f"http://127.0.0.1:{free_port()}"
-    arguments = ("--synthetic", "--workload=synthetic-4", "--seeds=1", "--recurrences=2")
-    assert url in the_error(*arguments, f"--service={url}")
+def test_a_table_is_overwritten_but_not_by_a_command_that_fails(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("an older table\n")
+    arguments = ("--synthetic", "--seeds=1", "--recurrences=2", f"--csv={path}")
+    the_error(*arguments, "--jobs=0")
+    assert path.read_text() == "an older table\n"
+    simulate(*arguments)
+    assert path.read_text().startswith("workload,gpu,policy,")
 
 
 def test_batch_sizes_that_are_left_out_are_named(traces: Path) -> None:
@@ -248,15 +245,6 @@ def test_a_cluster_without_the_workload_says_which_it_has(traces: Path, tmp_path
     path.write_text("group,start_time,end_time,dataset,runtime_ratio\na,0,1,squad,1\n")
     error = the_error(f"--traces={traces}", *LETTERS, f"--cluster={path}")
     assert error.endswith("take --workload of squad")
-
-
-@pytest.mark.parametrize("option", ["--csv", "--plot"])
-def test_a_folder_that_is_not_there_is_told_before_the_long_work(
-    tmp_path: Path, option: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr("zeus_service.simulation.cli.run_all")
-    folder = tmp_path / "none"
-    assert f"there is no folder {folder}" in the_error("--synthetic", f"{option}={folder}/out")
 
 
 def test_what_is_missing_is_told_before_the_long_work(monkeypatch: pytest.MonkeyPatch) -> None:

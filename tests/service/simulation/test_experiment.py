@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 import joblib
-import pytest
 from service.simulation import recorded
-from zeus_service.simulation.errors import SimulationError
 from zeus_service.simulation.experiment import Experiment, run_all
 from zeus_service.simulation.submissions import synthetic_groups
 
@@ -39,11 +35,3 @@ def test_results_come_one_by_one() -> None:
     results = run_all(EXPERIMENTS, jobs=1)
     assert next(results) == EXPERIMENTS[0].run()
     assert len(list(results)) == len(EXPERIMENTS) - 1
-
-
-def test_without_joblib_one_process_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = list(run_all(EXPERIMENTS, jobs=1))
-    monkeypatch.setitem(sys.modules, "joblib", None)
-    assert list(run_all(EXPERIMENTS)) == expected
-    with pytest.raises(SimulationError, match="pip install joblib"):
-        run_all(EXPERIMENTS, jobs=2)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
+from io import StringIO
 
 import numpy as np
 import pytest
 from service.simulation import recorded
 from zeus_service.simulation import plots
-from zeus_service.simulation.errors import SimulationError
 from zeus_service.simulation.experiment import Experiment
 from zeus_service.simulation.plots import Curves, curves
+from zeus_service.simulation.summary import tally
 
 WORKLOAD = recorded.workload()
 
@@ -25,10 +24,10 @@ def replayed(*lengths: int) -> list[Curves]:
     return curves([(experiment, experiment.run()) for experiment in experiments])
 
 
-def test_the_page_shows_the_figures_and_loads_nothing(tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
+def test_the_page_shows_the_figures_and_loads_nothing() -> None:
+    page = StringIO()
     plots.write_page(page, replayed(25, 25))
-    text = page.read_text()
+    text = page.getvalue()
     assert "letters on tiny" in text
     assert "Cumulative regret" in text
     assert not re.findall(r"<(?:script|link)[^>]+(?:src|href)=", text)
@@ -42,12 +41,18 @@ def test_a_band_holds_the_middle_of_the_replays() -> None:
     assert list(band.y) == [10.0] * 4 + [2.0] * 4
 
 
-def test_without_plotly_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    with pytest.raises(SimulationError, match="pip install plotly"):
-        plots.require_plotly()
+def test_the_regret_ends_at_the_cost_above_the_oracles() -> None:
+    experiment = Experiment(WORKLOAD, WORKLOAD.spec(policy="zeus", seed=0), 25)
+    added = tally(experiment, experiment.run())
+    (one,) = replayed(25)
+    assert one.regret[0, -1] == pytest.approx((added.cost / added.oracle - 1) * 25)
+    assert one.cost.mean() == pytest.approx(added.cost / added.oracle)
 
 
-def test_a_page_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SimulationError, match=r"nowhere.*cannot be written"):
-        plots.write_page(tmp_path / "nowhere" / "page.html", replayed(3))
+def test_every_recurrence_is_shared_out_among_the_batch_sizes() -> None:
+    (one,) = replayed(25, 25, 10)
+    assert one.chosen.shape == (3, 25)
+    np.testing.assert_allclose(one.chosen.sum(axis=0), 1.0)
+    assert one.chosen[:, 0].tolist() == [0.0, 1.0, 0.0]  # all start with the default, 16
+    assert np.isnan(one.cost[2, 10:]).all()
+    assert not np.isnan(one.cost[2, :10]).any()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,13 +108,6 @@ def test_seeds_and_batch_sizes_differ_in_their_runs() -> None:
     runs = tuple(map(float, range(1000)))
     draws = {runner(seed).draw(size, runs)[0] for seed in range(10) for size in (8, 16)}
     assert len(draws) > 15
-
-
-def test_the_draws_of_runs_do_not_depend_on_those_of_the_policy() -> None:
-    runs = tuple(map(float, range(1000)))
-    # A policy's random numbers come from the seed and the trial's number.
-    policys = [int(np.random.default_rng([1, size]).random() * 1000) for size in range(1, 20)]
-    assert [int(runner(1).draw(size, runs)[0]) for size in range(1, 20)] != policys
 
 
 def test_the_expected_epochs_count_the_failed_runs_before_the_one_that_reaches() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import lzma
 from pathlib import Path
 
 import pytest
-from zeus_service.simulation import submissions
-from zeus_service.simulation.errors import SimulationError
+from zeus_service.simulation import SimulationError, submissions
 from zeus_service.simulation.submissions import Group, Submission
 
 FILE = """\
@@ -16,75 +14,33 @@ a,100.0,160.0,cifar100,1.5
 b,0,10,squad,0.25
 a,20.5,90,cifar100,0.5
 """
-GROUPS = [
-    Group("a", "cifar100", (Submission(20.5, 90.0, 0.5), Submission(100.0, 160.0, 1.5))),
-    Group("b", "squad", (Submission(0.0, 10.0, 0.25),)),
-]
-
-
-def the_error(path: Path, text: str) -> str:
-    path.write_text(text)
-    with pytest.raises(SimulationError) as caught:
-        submissions.read(path)
-    return str(caught.value)
 
 
 def test_a_group_is_read_in_the_order_of_its_starts(tmp_path: Path) -> None:
     path = tmp_path / "groups.csv"
     path.write_text(FILE)
-    assert submissions.read(path) == GROUPS
-
-
-def test_a_compressed_file_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "groups.csv.xz"
-    path.write_bytes(lzma.compress(FILE.encode()))
-    assert submissions.read(path) == GROUPS
-
-
-@pytest.mark.parametrize("column", FILE.splitlines()[0].split(","))
-def test_a_missing_column_is_named(tmp_path: Path, column: str) -> None:
-    path = tmp_path / "groups.csv"
-    error = the_error(path, FILE.replace(column, "other", 1))
-    assert error.startswith(f"{path}, row 1: no column {column}")
+    assert submissions.read(path) == [
+        Group("a", "cifar100", (Submission(20.5, 90.0, 0.5), Submission(100.0, 160.0, 1.5))),
+        Group("b", "squad", (Submission(0.0, 10.0, 0.25),)),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("column", "text", "wanted"),
+    ("row", "message"),
     [
-        ("start_time", "soon", "a number"),
-        ("end_time", "nan", "a number"),
-        ("end_time", "99", "at least start_time, 100"),
-        ("runtime_ratio", "0", "a number above zero, at most 1e+15"),
-        ("runtime_ratio", "inf", "a number above zero, at most 1e+15"),
-        ("runtime_ratio", "1e200", "a number above zero, at most 1e+15"),
+        ("a,soon,160,cifar100,1", "start_time is 'soon'; make it a number"),
+        ("a,100,nan,cifar100,1", "end_time is 'nan'; make it a number"),
+        ("a,100,99,cifar100,1", "end_time is '99'; make it at least start_time, 100"),
+        ("a,100,160,cifar100,0", "runtime_ratio is '0'; make it a number above zero"),
+        ("a,200,300,squad,1", "dataset is 'squad'; make it 'cifar100'"),
     ],
 )
-def test_a_wrong_value_is_told_with_its_row(
-    tmp_path: Path, column: str, text: str, wanted: str
-) -> None:
+def test_a_wrong_value_is_told_with_its_row(tmp_path: Path, row: str, message: str) -> None:
     path = tmp_path / "groups.csv"
-    lines = FILE.splitlines()
-    values = lines[1].split(",")
-    values[lines[0].split(",").index(column)] = text
-    error = the_error(path, "\n".join([lines[0], ",".join(values), *lines[2:]]))
-    assert error == f"{path}, row 2: {column} is {text!r}; make it {wanted}"
-
-
-def test_a_group_trains_one_workload(tmp_path: Path) -> None:
-    path = tmp_path / "groups.csv"
-    error = the_error(path, FILE + "a,200,300,squad,1\n")
-    assert error.startswith(f"{path}, row 5: dataset is 'squad'; make it 'cifar100'")
-
-
-@pytest.mark.parametrize("name", ["nowhere.csv", "nowhere.csv.xz"])
-def test_a_file_that_is_not_there_is_an_error(tmp_path: Path, name: str) -> None:
-    with pytest.raises(SimulationError, match=f"{name}: cannot be read"):
-        submissions.read(tmp_path / name)
-
-
-def test_a_file_that_is_not_compressed_is_an_error(tmp_path: Path) -> None:
-    error = the_error(tmp_path / "groups.csv.xz", FILE)
-    assert "cannot be read" in error
+    path.write_text(f"{FILE}{row}\n")
+    with pytest.raises(SimulationError) as caught:
+        submissions.read(path)
+    assert str(caught.value).startswith(f"{path}, row 5: {message}")
 
 
 def test_synthetic_submissions_overlap_and_take_as_long_as_their_ratio_says() -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zeus_service.simulation.family import CHOSEN_ON, KINDS, REPORTED, Case, case
 from zeus_service.simulation.workload import Workload
+
+from benchmarks.family import CHOSEN_ON, KINDS, REPORTED, Case, case
 
 seeds = st.integers(0, 2000)
 kinds = pytest.mark.parametrize("kind", KINDS)

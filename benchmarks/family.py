@@ -23,7 +23,6 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
-
 from zeus_service.simulation.submissions import Submission, synthetic_groups
 from zeus_service.simulation.workload import Epoch, Setting, Workload
 
@@ -90,7 +89,7 @@ class Draft:
 
     @property
     def octaves(self) -> Floats:
-        """Of each batch size."""
+        """Log2 of each batch size."""
         octaves: Floats = np.log2(self.sizes)
         return octaves
 
@@ -260,7 +259,7 @@ def _two_valleys(draft: Draft, rng: np.random.Generator) -> None:
 
 
 def _changes(draft: Draft, rng: np.random.Generator, log_cost: float) -> None:
-    """At once or in eight steps; every other job's bottom moves by up to two octaves, too."""
+    """At once or in eight steps; every other job's bottom also moves by up to two octaves."""
     steps = int(rng.choice([1, 8]))
     moved = float(rng.uniform(-2, 2)) if rng.integers(2) else 0.0
     draft.changes = [(log_cost * i / steps, moved * i / steps) for i in range(steps + 1)]
