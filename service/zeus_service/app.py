@@ -7,18 +7,14 @@ folders of Python's packages.
 import encodings.idna  # werkzeug uses it for the host's name of every request
 import encodings.unicode_escape  # noqa: F401 - jinja uses it for the first use of a template
 import logging
-from typing import Any
 
 import numpy.random  # noqa: F401 - else the first start of a trial would import it
 from apiflask import APIFlask
-from flask.json.provider import DefaultJSONProvider
 from flask_migrate import Migrate
-from pydantic_core import from_json
 from sqlalchemy.engine import make_url
-from werkzeug.exceptions import BadRequest
 
 from zeus_service import __version__
-from zeus_service.api.body import MAX_BODY_BYTES, check_keys
+from zeus_service.api.body import MAX_BODY_BYTES, StrictJSON
 from zeus_service.api.hosts import set_up_hosts
 from zeus_service.api.openapi import set_up_openapi
 from zeus_service.api.ops import health
@@ -31,21 +27,6 @@ from zeus_service.db.engine import engine_options, set_up
 from zeus_service.db.migrate import known_revisions
 from zeus_service.db.tables import db
 from zeus_service.pages.routes import pages
-
-
-class StrictJSON(DefaultJSONProvider):
-    """Standard JSON: no NaN, no infinity, and no nesting that exhausts the stack."""
-
-    def loads(self, s: str | bytes, **_kwargs: Any) -> Any:
-        """Parse a request's body; raise `BadRequest` if it is not a JSON object."""
-        try:
-            value = from_json(s, allow_inf_nan=False)
-        except ValueError as error:
-            raise BadRequest(f"the body is not JSON: {error}") from error
-        if not isinstance(value, dict):
-            raise BadRequest("the body must be a JSON object")
-        check_keys(s)
-        return value
 
 
 def make_app(config: Config | None = None) -> APIFlask:
