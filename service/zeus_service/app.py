@@ -14,12 +14,11 @@ from flask_migrate import Migrate
 from sqlalchemy.engine import make_url
 
 from zeus_service import __version__
+from zeus_service.api.access import set_up_access
 from zeus_service.api.body import MAX_BODY_BYTES, StrictJSON
-from zeus_service.api.hosts import set_up_hosts
 from zeus_service.api.openapi import set_up_openapi
-from zeus_service.api.ops import health
+from zeus_service.api.ops import set_up_ops
 from zeus_service.api.problems import set_up_errors
-from zeus_service.api.request_log import set_up_request_log
 from zeus_service.api.v1 import JobIdConverter, v1
 from zeus_service.api.zeus_wire import zeus_wire
 from zeus_service.config import Config
@@ -55,13 +54,12 @@ def make_app(config: Config | None = None) -> APIFlask:
     with app.app_context():
         set_up(db.engine)
     Migrate(app, db, directory="migrations")
-    set_up_request_log(app)
-    set_up_hosts(app)
+    set_up_ops(app)
+    set_up_access(app)
     set_up_errors(app)
     set_up_openapi(app)
     app.register_blueprint(v1)
     if config.zeus_wire:
         app.register_blueprint(zeus_wire)
-    app.register_blueprint(health)
     app.register_blueprint(pages)
     return app

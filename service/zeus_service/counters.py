@@ -1,13 +1,22 @@
-"""Counters of the use cases; `zeus_service.api.metrics` exposes them.
+"""Counters of requests and of use cases; `/metrics` exposes them: see `zeus_service.api.ops`.
 
 prometheus-client reads PROMETHEUS_MULTIPROC_DIR when it is imported: the process that starts the
 workers sets the variable before it imports this module.
 """
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
 REGISTRY = CollectorRegistry()
 
+requests = Counter(
+    "zeus_bso_http_requests", "Requests answered.", ("method", "route", "status"), registry=REGISTRY
+)
+durations = Histogram(
+    "zeus_bso_http_request_duration_seconds",
+    "Time to answer a request.",
+    ("method", "route"),
+    registry=REGISTRY,
+)
 trials_ended = Counter(
     "zeus_bso_trials_ended",
     "Trials that ended, by outcome; a trial that was revived and ended again counts again.",

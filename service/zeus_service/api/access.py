@@ -1,20 +1,32 @@
-"""Access control by tokens: some may read and write, some only read.
+"""Who may use the service: by token, by the name it is called by, and by a page's origin.
 
-A token comes as a bearer token (RFC 6750). The clients of the Zeus project can only send it as the
-password of Basic authentication (RFC 7617), from a URL like `http://zeus:TOKEN@host`; it is taken
-on their wire alone, since browsers send passwords by themselves.
+Some tokens may read and write, some only read. A token comes as a bearer token (RFC 6750). The
+clients of the Zeus project can only send it as the password of Basic authentication (RFC 7617),
+from a URL like `http://zeus:TOKEN@host`; it is taken on their wire alone, since browsers send
+passwords by themselves.
+
+A web page whose name's address changes to 127.0.0.1 (DNS rebinding) reaches a service on loopback
+as its own origin, but with its own name in `Host`. With tokens that is harmless: it has none.
 """
 
 import hmac
+import ipaddress
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
-from flask import request
+from flask import Flask, request
 from werkzeug.datastructures import WWWAuthenticate
 from werkzeug.exceptions import Forbidden, Unauthorized
 
 from zeus_service.config import current_config
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def set_up_access(app: Flask) -> None:
+    """Refuse requests to unknown names, and those that a page of another origin sends."""
+    app.before_request(_check_host)
+    app.before_request(_check_origin)
 
 
 def require_access() -> None:
@@ -69,3 +81,42 @@ def may_write(given: bytes, form: Callable[[str], str] = str) -> bool | None:
         if sum(hmac.compare_digest(given, form(token).encode()) for token in tokens):
             return writes
     return None
+
+
+def _check_host() -> None:
+    config = current_config()
+    if not config.hosts and (config.has_tokens or config.insecure):
+        return  # it may have any name
+    name = _hostname(request.host)
+    if name not in config.hosts and not _is_loopback(name):
+        raise Forbidden(
+            f"{name!r} is not a name of this service: use the address that it listens on, or add "
+            "the name to ZEUS_BSO_ALLOWED_HOSTS"
+        )
+
+
+def _check_origin() -> None:
+    origin = request.headers.get("Origin")
+    if origin is None:
+        return
+    parts = urlsplit(origin)
+    port = {"http": ":80", "https": ":443"}.get(parts.scheme, "")  # browsers leave it out
+    if parts.netloc.lower().removesuffix(port) != request.host.lower().removesuffix(port):
+        raise Forbidden(
+            f"a page of another origin ({origin}) may not use this service, which was asked as "
+            f"{request.host!r}; a proxy in front must pass the browser's Host on"
+        )
+
+
+def _hostname(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:  # such as an unclosed bracket
+        return ""
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

@@ -5,8 +5,8 @@ from typing import Any
 from apiflask import APIFlask
 
 from zeus_service.api.access import READING
+from zeus_service.api.ops import REQUEST_ID_PATTERN
 from zeus_service.api.problems import HTTP_ERRORS, problem_schema
-from zeus_service.api.request_log import REQUEST_ID_PATTERN
 from zeus_service.api.v1 import IDEMPOTENCY_KEY_PATTERN, JOB_ID_IN_PATH, v1
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.bandit.spec import MAX_INTEGER

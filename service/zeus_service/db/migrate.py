@@ -22,7 +22,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from zeus_service.config import current_config
 from zeus_service.db.engine import cause, create_sqlite_file
-from zeus_service.db.probe import write_and_roll_back
 from zeus_service.db.tables import db
 from zeus_service.db.transactions import use_case
 from zeus_service.errors import Contended, Unusable
@@ -130,12 +129,6 @@ def check_revision() -> None:
         f"{_shown()} is at revision {found}, this version of zeus-service works with {head}: "
         f"{remedy}"
     )
-
-
-def check_writable() -> None:
-    """Check, within the application's context, that the database takes writes."""
-    with _naming_the_database("write"):
-        write_and_roll_back()
 
 
 def _alembic(sql: TextIO | None = None) -> AlembicConfig:
