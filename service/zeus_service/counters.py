@@ -31,6 +31,11 @@ exhausted_starts = Counter(
 energy_j = Counter(
     "zeus_bso_energy_joules", "Energy reported by trials, in joules.", registry=REGISTRY
 )
-sign_ins_failed = Counter(
-    "zeus_bso_sign_ins_failed", "Sign-ins on the page without a valid token.", registry=REGISTRY
+tokens_refused = Counter(
+    "zeus_bso_tokens_refused",
+    "Tokens that were sent and are not the service's, by the API or the sign-in on the page.",
+    ("where",),
+    registry=REGISTRY,
 )
+for _where in ("api", "sign_in"):  # else the first refusal would be the first value, not a rise
+    tokens_refused.labels(_where)
