@@ -107,7 +107,8 @@ class Config(BaseSettings):
         read_token: Bearer tokens that may only read, in the same form.
         secret_key: Signs the cookies of those who sign in on the page; at least 16 characters.
             Default: one that is made once and stored in the database.
-        insecure: Listen on any address without a token (`ZEUS_BSO_INSECURE`).
+        insecure: Listen on any address without a token (`ZEUS_BSO_INSECURE`). Whoever reaches the
+            network may then do anything, and so may any browser inside it.
         allowed_hosts: Names of the service in addition to those of loopback, separated by commas.
             Default: any name, but of loopback only if the service listens there without a token.
         zeus_wire: Serve the Zeus project's own wire. If tokens are configured, its clients send

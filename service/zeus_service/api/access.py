@@ -75,6 +75,21 @@ def _check(given: bytes, how: str, scheme: str, *, writes: bool) -> None:
         raise Forbidden("this token may only read")
 
 
+def is_browser() -> bool:
+    """Whether a request has a header that browsers send and the clients of this service do not.
+
+    A page cannot remove all of them: where it is not told apart by `Sec-Fetch-*`, which browsers
+    leave out without TLS, there is still the language that the browser prefers.
+    """
+    names = {name.lower() for name in request.headers.keys()}  # noqa: SIM118 - not a mapping
+    return (
+        not names.isdisjoint(("origin", "referer", "cookie", "accept-language"))
+        or any(name.startswith("sec-fetch-") for name in names)
+        or any(kind in request.headers.get("Accept", "") for kind in ("text/html", "image/"))
+        or request.headers.get("User-Agent", "").startswith("Mozilla/")
+    )
+
+
 def bearer(header: str) -> bytes:
     """The token in an `Authorization` header; empty without one."""
     scheme, _, token = header.partition(" ")
