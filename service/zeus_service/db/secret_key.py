@@ -12,6 +12,13 @@ from zeus_service.db.transactions import use_case
 _NAME = "session_key"
 
 
+class _Hidden(str):
+    """A text that SQLAlchemy does not log with a statement's values (`ZEUS_BSO_ECHO_SQL`)."""
+
+    def __repr__(self) -> str:
+        return "'...'"
+
+
 def read_or_make() -> str:
     """Read the key; make it if there is none."""
     return _read() or _make()
@@ -29,5 +36,5 @@ def _make(connection: Connection) -> str:
     if found is not None:
         return str(found)
     made = secrets.token_hex(32)
-    connection.execute(insert(SECRETS).values(name=_NAME, value=made))
+    connection.execute(insert(SECRETS).values(name=_NAME, value=_Hidden(made)))
     return made
