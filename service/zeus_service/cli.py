@@ -5,6 +5,7 @@ What only some commands need, they import: `serve` and its workers must not keep
 `optimizer` imports.
 """
 
+import io
 import json
 import logging
 import re
@@ -153,7 +154,7 @@ def show(job_id: str, trials: int, plot: Path | None, url: str | None, as_json: 
         _print_json({**job.model_dump(mode="json"), **more})
         return
     spec = job.spec
-    click.echo(
+    _print(
         f"{spec.job_id}: {job.stage}, best batch size {job.best_batch_size or '-'}; "
         f"{spec.monitor} to {spec.target_metric:g} in {spec.max_epochs} epochs on "
         f"{spec.num_devices} x {spec.device_model}, energy by {spec.meter}\n"
@@ -220,9 +221,9 @@ def savings(job_id: str | None, days: int, by: str, url: str | None, as_json: bo
     if as_json:
         _print_json(found.model_dump(mode="json"))
         return
-    click.echo(savings_text.summary(found))
+    _print(savings_text.summary(found))
     if rows := found.days if by == "day" else found.weeks:
-        click.echo(f"\n{savings_text.INTERVALS}\n")
+        _print(f"\n{savings_text.INTERVALS}\n")
         _print_table((by, *savings_text.COLUMNS), map(savings_text.row, rows))
 
 
@@ -333,7 +334,9 @@ def sql(revisions: str) -> None:
     It is in the dialect of ZEUS_BSO_DATABASE_URL, from an empty database unless FROM is given. A
     comment says so where there is nothing to upgrade.
     """
-    database.upgrade(create_app(load_config()), revisions, sql=sys.stdout)
+    printed = io.StringIO()
+    database.upgrade(create_app(load_config()), revisions, sql=printed)
+    click.echo(printed.getvalue(), nl=False)
 
 
 @contextmanager
@@ -370,16 +373,17 @@ def _show_revision(app: Flask) -> None:
 
 def _print_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table, as wide as it needs to be; the row of the best batch size is bold."""
-    lines = [[*names], *([_shown(value) for value in row] for row in rows)]
+    lines = [[*names], *(["-" if value is None else str(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         text = "  ".join(map(str.ljust, line, widths)).rstrip()
-        click.secho(text, bold=line[-1] == "best", underline=line is lines[0])
+        _print(text, bold=line[-1] == "best", underline=line is lines[0])
 
 
-def _shown(value: object) -> str:
-    text = "-" if value is None else str(value)
-    return text if text.isprintable() else repr(text)
+def _print(text: str, **style: Any) -> None:
+    """Print a line; control characters in it, which a terminal would obey, are escaped."""
+    shown = (char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
+    click.secho("".join(shown), **style)
 
 
 def _print_json(value: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sqlite3
 import subprocess
@@ -416,3 +417,28 @@ def test_expected_errors_exit_with_1_and_wrong_usage_with_2(
     result = zeus_service(*arguments, database_url=url)
     assert result.returncode == code, result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_control_characters_are_printed_escaped(app: object, url: str) -> None:
+    control = "\x9b31m"
+    register(monitor=f"val{control}acc")
+    optimizer.start_trial("job", None)
+    for command in (("show", "job"), ("jobs",), ("savings", "job"), ("show", control)):
+        result = zeus_service(*command, database_url=url)
+        assert control not in result.stdout + result.stderr, command
+    assert r"val\x9b31macc to 0.9" in zeus_service("show", "job", database_url=url).stdout
+
+
+def test_a_reader_that_has_enough_ends_the_command_quietly(url: str) -> None:
+    program = f"{COMMAND} db sql head | head -n 1"
+    result = subprocess.run(
+        program,
+        shell=True,
+        env={**os.environ, "ZEUS_BSO_DATABASE_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert len(result.stdout.splitlines()) == 1
