@@ -25,7 +25,6 @@ from zeus_service.config import load_config
 from zeus_service.db import migrate as database
 from zeus_service.db.engine import cause
 from zeus_service.errors import OptimizerError, Unusable
-from zeus_service.serving.address import check_bind
 
 if TYPE_CHECKING:
     from zeus_service.messages import JobSummary
@@ -73,22 +72,15 @@ def main() -> None:
 )
 def serve(bind: str, workers: int) -> None:
     """Run the service."""
-    from zeus_service.serving import configuration
-    from zeus_service.serving.gunicorn import Server, make_ready, patch
-    from zeus_service.serving.logging import JSONFormatter
+    from zeus_service.serving import gunicorn
 
-    patch()
-    config = configuration.in_force()
-    check_bind(bind, config)
-    make_ready(config)
-    line = f"zeus-service {__version__} on http://{bind}, data in {config.shown_database}"
-    if config.log_format == "json":
-        record = {"name": __name__, "levelname": "INFO", "msg": line}
-        line = JSONFormatter().format(logging.makeLogRecord(record))
-    click.echo(line, err=True)
+    gunicorn.patch()
+    config = gunicorn.server_config()
+    gunicorn.check_bind(bind, config)
+    gunicorn.make_ready(config)
     # gunicorn reads the command line of the process it runs in; this one is click's.
     sys.argv = sys.argv[:1]
-    Server(bind=bind, workers=workers).run()
+    gunicorn.Server(bind=bind, workers=workers).run()
 
 
 _remote = click.option(
