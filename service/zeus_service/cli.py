@@ -86,7 +86,7 @@ def serve(bind: str, workers: int) -> None:
 _remote = click.option(
     "--url",
     metavar="URL",
-    help="Ask the service at http://HOST:8765, say, with the configured READ_TOKEN or TOKEN.",
+    help="Ask the service at http://HOST:8765, say, with the READ_TOKEN, or else the TOKEN.",
 )
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -353,9 +353,7 @@ def _reader(url: str | None) -> Iterator[Any]:
     from zeus_service.remote import RemoteService
 
     config = load_config()
-    readers = [("ZEUS_BSO_READ_TOKEN", token) for token in config.read_tokens]
-    writers = [("ZEUS_BSO_TOKEN", token) for token in config.tokens]
-    yield RemoteService(url, readers + writers)
+    yield RemoteService(url, next(iter(config.read_tokens + config.tokens), None))
 
 
 def _show_revision(app: Flask) -> None:
