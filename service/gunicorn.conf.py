@@ -6,15 +6,13 @@ Gunicorn executes this file at its start, and again on SIGHUP.
 import sys
 from typing import Any
 
-from zeus_service.serving.gunicorn import make_ready, patch, settings
+from zeus_service.errors import Unusable
+from zeus_service.serving.gunicorn import make_ready, patch, server_config, settings
 
 patch()
 
-from zeus_service.errors import Unusable  # noqa: E402 - after the patch
-from zeus_service.serving import configuration  # noqa: E402 - after the patch, too
-
 try:
-    _config = configuration.in_force()
+    _config = server_config()
 except Unusable as error:
     sys.exit(f"Error: {error}")
 

@@ -7,44 +7,25 @@ folders of Python's packages.
 import encodings.idna  # werkzeug uses it for the host's name of every request
 import encodings.unicode_escape  # noqa: F401 - jinja uses it for the first use of a template
 import logging
-from typing import Any
 
 import numpy.random  # noqa: F401 - else the first start of a trial would import it
 from apiflask import APIFlask
-from flask.json.provider import DefaultJSONProvider
 from flask_migrate import Migrate
-from pydantic_core import from_json
 from sqlalchemy.engine import make_url
-from werkzeug.exceptions import BadRequest
 
 from zeus_service import __version__
-from zeus_service.api.body import MAX_BODY_BYTES, check_keys
-from zeus_service.api.hosts import set_up_hosts
+from zeus_service.api.access import set_up_access
+from zeus_service.api.body import MAX_BODY_BYTES, StrictJSON
 from zeus_service.api.openapi import set_up_openapi
-from zeus_service.api.ops import health
+from zeus_service.api.ops import set_up_ops
 from zeus_service.api.problems import set_up_errors
-from zeus_service.api.request_log import set_up_request_log
 from zeus_service.api.v1 import JobIdConverter, v1
 from zeus_service.api.zeus_wire import zeus_wire
 from zeus_service.config import Config
 from zeus_service.db.engine import engine_options, set_up
 from zeus_service.db.migrate import known_revisions
 from zeus_service.db.tables import db
-
-
-class StrictJSON(DefaultJSONProvider):
-    """Standard JSON: no NaN, no infinity, and no nesting that exhausts the stack."""
-
-    def loads(self, s: str | bytes, **_kwargs: Any) -> Any:
-        """Parse a request's body; raise `BadRequest` if it is not a JSON object."""
-        try:
-            value = from_json(s, allow_inf_nan=False)
-        except ValueError as error:
-            raise BadRequest(f"the body is not JSON: {error}") from error
-        if not isinstance(value, dict):
-            raise BadRequest("the body must be a JSON object")
-        check_keys(s)
-        return value
+from zeus_service.pages.routes import pages
 
 
 def make_app(config: Config | None = None) -> APIFlask:
@@ -73,12 +54,12 @@ def make_app(config: Config | None = None) -> APIFlask:
     with app.app_context():
         set_up(db.engine)
     Migrate(app, db, directory="migrations")
-    set_up_request_log(app)
-    set_up_hosts(app)
+    set_up_ops(app)
+    set_up_access(app)
     set_up_errors(app)
     set_up_openapi(app)
     app.register_blueprint(v1)
     if config.zeus_wire:
         app.register_blueprint(zeus_wire)
-    app.register_blueprint(health)
+    app.register_blueprint(pages)
     return app

@@ -5,6 +5,7 @@ What only some commands need, they import: `serve` and its workers must not keep
 `optimizer` imports.
 """
 
+import io
 import json
 import logging
 import re
@@ -24,7 +25,6 @@ from zeus_service.config import load_config
 from zeus_service.db import migrate as database
 from zeus_service.db.engine import cause
 from zeus_service.errors import OptimizerError, Unusable
-from zeus_service.serving.address import check_bind
 
 if TYPE_CHECKING:
     from zeus_service.messages import JobSummary
@@ -72,28 +72,21 @@ def main() -> None:
 )
 def serve(bind: str, workers: int) -> None:
     """Run the service."""
-    from zeus_service.serving import configuration
-    from zeus_service.serving.gunicorn import Server, make_ready, patch
-    from zeus_service.serving.logging import JSONFormatter
+    from zeus_service.serving import gunicorn
 
-    patch()
-    config = configuration.in_force()
-    check_bind(bind, config)
-    make_ready(config)
-    line = f"zeus-service {__version__} on http://{bind}, data in {config.shown_database}"
-    if config.log_format == "json":
-        record = {"name": __name__, "levelname": "INFO", "msg": line}
-        line = JSONFormatter().format(logging.makeLogRecord(record))
-    click.echo(line, err=True)
+    gunicorn.patch()
+    config = gunicorn.server_config()
+    gunicorn.check_bind(bind, config)
+    gunicorn.make_ready(config)
     # gunicorn reads the command line of the process it runs in; this one is click's.
     sys.argv = sys.argv[:1]
-    Server(bind=bind, workers=workers).run()
+    gunicorn.Server(bind=bind, workers=workers).run()
 
 
 _remote = click.option(
     "--url",
     metavar="URL",
-    help="Ask the service at http://HOST:8765, say, with the configured READ_TOKEN or TOKEN.",
+    help="Ask the service at http://HOST:8765, say, with the READ_TOKEN, or else the TOKEN.",
 )
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -153,7 +146,7 @@ def show(job_id: str, trials: int, plot: Path | None, url: str | None, as_json: 
         _print_json({**job.model_dump(mode="json"), **more})
         return
     spec = job.spec
-    click.echo(
+    _print(
         f"{spec.job_id}: {job.stage}, best batch size {job.best_batch_size or '-'}; "
         f"{spec.monitor} to {spec.target_metric:g} in {spec.max_epochs} epochs on "
         f"{spec.num_devices} x {spec.device_model}, energy by {spec.meter}\n"
@@ -220,9 +213,9 @@ def savings(job_id: str | None, days: int, by: str, url: str | None, as_json: bo
     if as_json:
         _print_json(found.model_dump(mode="json"))
         return
-    click.echo(savings_text.summary(found))
+    _print(savings_text.summary(found))
     if rows := found.days if by == "day" else found.weeks:
-        click.echo(f"\n{savings_text.INTERVALS}\n")
+        _print(f"\n{savings_text.INTERVALS}\n")
         _print_table((by, *savings_text.COLUMNS), map(savings_text.row, rows))
 
 
@@ -333,7 +326,9 @@ def sql(revisions: str) -> None:
     It is in the dialect of ZEUS_BSO_DATABASE_URL, from an empty database unless FROM is given. A
     comment says so where there is nothing to upgrade.
     """
-    database.upgrade(create_app(load_config()), revisions, sql=sys.stdout)
+    printed = io.StringIO()
+    database.upgrade(create_app(load_config()), revisions, sql=printed)
+    click.echo(printed.getvalue(), nl=False)
 
 
 @contextmanager
@@ -358,9 +353,7 @@ def _reader(url: str | None) -> Iterator[Any]:
     from zeus_service.remote import RemoteService
 
     config = load_config()
-    readers = [("ZEUS_BSO_READ_TOKEN", token) for token in config.read_tokens]
-    writers = [("ZEUS_BSO_TOKEN", token) for token in config.tokens]
-    yield RemoteService(url, readers + writers)
+    yield RemoteService(url, next(iter(config.read_tokens + config.tokens), None))
 
 
 def _show_revision(app: Flask) -> None:
@@ -370,16 +363,17 @@ def _show_revision(app: Flask) -> None:
 
 def _print_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table, as wide as it needs to be; the row of the best batch size is bold."""
-    lines = [[*names], *([_shown(value) for value in row] for row in rows)]
+    lines = [[*names], *(["-" if value is None else str(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         text = "  ".join(map(str.ljust, line, widths)).rstrip()
-        click.secho(text, bold=line[-1] == "best", underline=line is lines[0])
+        _print(text, bold=line[-1] == "best", underline=line is lines[0])
 
 
-def _shown(value: object) -> str:
-    text = "-" if value is None else str(value)
-    return text if text.isprintable() else repr(text)
+def _print(text: str, **style: Any) -> None:
+    """Print a line; control characters in it, which a terminal would obey, are escaped."""
+    shown = (char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
+    click.secho("".join(shown), **style)
 
 
 def _print_json(value: object) -> None:

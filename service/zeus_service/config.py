@@ -16,6 +16,7 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -31,30 +32,15 @@ _DRIVERS = {
     "postgres": "postgresql+psycopg",
     "mysql": "mysql+pymysql",
     "mariadb": "mysql+pymysql",
-    # asynchronous drivers, in the configuration of the Zeus project's server
-    "sqlite+aiosqlite": "sqlite",
-    "postgresql+asyncpg": "postgresql+psycopg",
-    "mysql+asyncmy": "mysql+pymysql",
-    "mysql+aiomysql": "mysql+pymysql",
-    "mariadb+asyncmy": "mysql+pymysql",
-    "mariadb+aiomysql": "mysql+pymysql",
 }
-_NOT_SET_BY_URL = {
-    "auth_plugin_map",
-    "autocommit",
-    "client_encoding",
-    "cursorclass",
-    "defer_connect",
-    "ssl_disabled",
-    "use_unicode",
-}
-"""Options that drivers take any text for, and then fail or misbehave."""
+"""The driver for each kind of database, whichever the URL names: that of the Zeus project's server
+names asynchronous ones."""
 
 _LOG_LEVELS = {"WARN": "WARNING", "NOTSET": "DEBUG"}
 """Other names of levels, in the configuration of the Zeus project's server."""
 
-MIN_TOKEN = 16
-"""Characters of a token; shorter ones can be guessed."""
+MIN_SECRET = 16
+"""Characters of a token or a key; shorter ones can be guessed."""
 
 _PREFIX = "ZEUS_BSO_"
 _OF_KUBERNETES = re.compile(
@@ -81,7 +67,7 @@ def _log_level(name: str) -> str:
 def _host_names(names: str) -> str:
     for name in names.split(","):
         if "/" in name or name.count(":") == 1:  # an IPv6 address has more of these
-            raise ValueError("a name of a host has no port and no scheme")
+            raise ValueError("a host name has neither a port nor a scheme")
     return names
 
 
@@ -107,7 +93,8 @@ class Config(BaseSettings):
         read_token: Bearer tokens that may only read, in the same form.
         secret_key: Signs the cookies of those who sign in on the page; at least 16 characters.
             Default: one that is made once and stored in the database.
-        insecure: Listen on any address without a token (`ZEUS_BSO_INSECURE`).
+        insecure: Listen on any address without a token (`ZEUS_BSO_INSECURE`). Whoever reaches the
+            network may then do anything, and so may any browser inside it.
         allowed_hosts: Names of the service in addition to those of loopback, separated by commas.
             Default: any name, but of loopback only if the service listens there without a token.
         zeus_wire: Serve the Zeus project's own wire. If tokens are configured, its clients send
@@ -169,64 +156,46 @@ class Config(BaseSettings):
             values = {**values, name: text}
         return values
 
-    @field_validator("token", "read_token")
+    @field_validator("token", "read_token", "secret_key")
     @classmethod
-    def _is_sendable(cls, value: SecretStr | None) -> SecretStr | None:
-        tokens = _split(value)
-        if value and not (tokens and all(re.fullmatch("[!-~]+", token) for token in tokens)):
+    def _cannot_be_guessed(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if value is None:
+            return None
+        is_key = info.field_name == "secret_key"
+        secrets = [value.get_secret_value()] if is_key else _split(value)
+        if not is_key and not (secrets and all(re.fullmatch("[!-~]+", each) for each in secrets)):
             raise ValueError(
                 "a token must be printable ASCII without blanks; several are separated by commas"
             )
-        if any(len(token) < MIN_TOKEN for token in tokens):
+        if any(len(each) < MIN_SECRET for each in secrets):
             raise ValueError(
-                f"a token must have at least {MIN_TOKEN} characters: try `openssl rand -hex 32`"
-            )
-        return value
-
-    @field_validator("secret_key")
-    @classmethod
-    def _is_long(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and len(value.get_secret_value()) < MIN_TOKEN:
-            raise ValueError(
-                f"a key must have at least {MIN_TOKEN} characters: try `openssl rand -hex 32`"
+                f"it must have at least {MIN_SECRET} characters: try `openssl rand -hex 32`"
             )
         return value
 
     @field_validator("database_url")
     @classmethod
-    def _absolute(cls, value: str) -> str:
+    def _usable_url(cls, value: str) -> str:
+        """The URL with the service's own driver, and the absolute path of a SQLite file.
+
+        What only the driver or the server can tell is reported when it is first asked.
+        """
         try:
             url = make_url(value)
         except (ArgumentError, ValueError):
             raise ValueError("not a database URL, such as sqlite:///zeus.sqlite3") from None
         if "@" in (url.host or ""):  # the end of the password would be shown as the host
             raise ValueError("the password contains an @; write it as %40")
-        if url.drivername not in {*_DRIVERS, *_DRIVERS.values()}:
-            raise ValueError(
-                f"{url.drivername} is not supported; use sqlite, postgresql, mysql or mariadb"
-            )
-        url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
-        if "%00" in value:
-            raise ValueError("it contains a NUL character, %00")
-        if (url.port or 0) > 65535:
-            raise ValueError(f"there is no port {url.port}")
+        kind = url.drivername.partition("+")[0]
+        if kind not in _DRIVERS:
+            raise ValueError(f"{kind} is not supported; use sqlite, postgresql, mysql or mariadb")
+        url = url.set(drivername=_DRIVERS[kind])
         if url.get_backend_name() == "sqlite":
             if not url.database or url.database == ":memory:":
                 raise ValueError("a SQLite database must be a file: workers could not share it")
             if url.host or url.query:
                 raise ValueError("a SQLite database's URL has only a path: sqlite:///PATH")
             url = url.set(database=str(Path(url.database).expanduser().absolute()))
-            return url.render_as_string(hide_password=False)
-        try:
-            (url.host or "").encode("idna")
-        except UnicodeError:
-            raise ValueError(f"{url.host} cannot be the name of a host") from None
-        if url.get_backend_name() == "mysql" and not url.database:
-            raise ValueError("it names no database: mysql://USER@HOST/DATABASE")
-        if url.query and not _is_accepted(url):
-            each = [name for name in url.query if not _is_accepted(url, name)]
-            names = ", ".join(each or url.query)
-            raise ValueError(f"{url.get_driver_name()} cannot use these options in it: {names}")
         return url.render_as_string(hide_password=False)
 
     @model_validator(mode="after")
@@ -281,24 +250,6 @@ class Config(BaseSettings):
         return bool(self.tokens or self.read_tokens)
 
 
-def _is_accepted(url: URL, only: str | None = None) -> bool:
-    """Whether the driver accepts the options in a URL's query, or only one; it does not connect."""
-    query = url.query if only is None else {only: url.query[only]}
-    dialect = url.get_dialect()
-    try:
-        _, options = dialect().create_connect_args(url.set(query=query))
-        if url.get_backend_name() == "postgresql":
-            from psycopg.conninfo import make_conninfo  # not before gevent's patch
-
-            make_conninfo(**options)
-        else:
-            dialect.import_dbapi().connect(**{**options, "defer_connect": True})
-    except Exception:  # noqa: BLE001 - PyMySQL raises any, such as AttributeError
-        return False
-    charset = str(query.get("charset", "utf8mb4"))
-    return _NOT_SET_BY_URL.isdisjoint(query) and charset.lower().startswith("utf8")
-
-
 def _split(tokens: SecretStr | None) -> list[str]:
     given = tokens.get_secret_value() if tokens else ""
     return [token for part in given.split(",") if (token := part.strip())]
@@ -328,7 +279,7 @@ def current_config() -> Config:
 
 
 def _check_names(given: Mapping[str, str | None]) -> None:
-    """Refuse variables with the prefix that are no setting: one that is misspelt does nothing."""
+    """Refuse variables with the prefix that are not settings: a misspelt one would do nothing."""
     known = [f"{_PREFIX}{name}".upper() for name in Config.model_fields]
     values = {name.upper(): value for name, value in given.items()}
     unknown = []
@@ -337,7 +288,7 @@ def _check_names(given: Mapping[str, str | None]) -> None:
         is_others = rest in _OF_ZEUS or _OF_KUBERNETES.fullmatch(f"{rest}={values[name]}")
         if rest != name and not is_others:
             (nearest,) = difflib.get_close_matches(name, known, n=1, cutoff=0)
-            unknown.append(f"{name} is no setting; is {nearest} meant? Otherwise remove it")
+            unknown.append(f"{name} is not a setting; use {nearest}, or remove it")
     if unknown:
         raise Unusable("\n".join(unknown))
 

@@ -1,13 +1,22 @@
-"""Counters of the use cases; `zeus_service.api.metrics` exposes them.
+"""Counters of requests and of use cases; `/metrics` exposes them: see `zeus_service.api.ops`.
 
 prometheus-client reads PROMETHEUS_MULTIPROC_DIR when it is imported: the process that starts the
 workers sets the variable before it imports this module.
 """
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
 REGISTRY = CollectorRegistry()
 
+requests = Counter(
+    "zeus_bso_http_requests", "Requests answered.", ("method", "route", "status"), registry=REGISTRY
+)
+durations = Histogram(
+    "zeus_bso_http_request_duration_seconds",
+    "Time to answer a request.",
+    ("method", "route"),
+    registry=REGISTRY,
+)
 trials_ended = Counter(
     "zeus_bso_trials_ended",
     "Trials that ended, by outcome; a trial that was revived and ended again counts again.",
@@ -22,6 +31,11 @@ exhausted_starts = Counter(
 energy_j = Counter(
     "zeus_bso_energy_joules", "Energy reported by trials, in joules.", registry=REGISTRY
 )
-sign_ins_failed = Counter(
-    "zeus_bso_sign_ins_failed", "Sign-ins on the page without a valid token.", registry=REGISTRY
+tokens_refused = Counter(
+    "zeus_bso_tokens_refused",
+    "Tokens that were sent and are not the service's, by the API or the sign-in on the page.",
+    ("where",),
+    registry=REGISTRY,
 )
+for _where in ("api", "sign_in"):  # else the first refusal would be the first value, not a rise
+    tokens_refused.labels(_where)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterable
 from http.client import HTTPException, HTTPMessage
 from typing import IO, Any, TypeVar
 from urllib.error import HTTPError, URLError
@@ -19,7 +18,6 @@ Message = TypeVar("Message", bound=BaseModel)
 _FIGURE = TypeAdapter(dict[str, Any])
 
 _TIMEOUT_S = 30
-_NO_ACCESS = (401, 403)
 
 
 class RemoteService:
@@ -27,22 +25,21 @@ class RemoteService:
 
     Args:
         url: The service, such as `http://127.0.0.1:8765`.
-        tokens: Bearer tokens, by the setting that each is from. They are tried in turn until one
-            may read: the others may be old, or of another service.
+        token: A bearer token, if the service wants one.
 
     The methods raise `Unusable` if the service cannot be reached, or refuses.
     """
 
-    def __init__(self, url: str, tokens: Iterable[tuple[str, str]] = ()) -> None:
+    def __init__(self, url: str, token: str | None = None) -> None:
         if "@" in url:  # what is before it may be secret
             raise Unusable(
                 "the address of the service has a user or a password; use http://HOST:PORT, and "
                 "set ZEUS_BSO_READ_TOKEN or ZEUS_BSO_TOKEN"
             )
         if not re.fullmatch(r"https?://[^/?#]+/?", url):
-            raise Unusable(f"{url!r} is no address of a service; use http://HOST:PORT")
+            raise Unusable(f"{url!r} is not a service URL; use http://HOST:PORT")
         self._url = url.rstrip("/")
-        self._tokens = [*tokens]
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._opener = build_opener(_NoRedirects)
 
     def list_jobs(self, *, after: str = "", limit: int = 100) -> JobList:
@@ -81,22 +78,11 @@ class RemoteService:
             reason = getattr(error, "reason", error)
             raise Unusable(f"no answer from {self._url}: {reason}") from error
         except ValidationError as error:
-            raise Unusable(f"{self._url} is no zeus-service of this version") from error
+            raise Unusable(f"{self._url} is not a zeus-service of this version") from error
 
     def _read(self, address: str) -> bytes:
-        for number, (_, token) in enumerate(self._tokens):
-            try:
-                answer = self._open(address, Authorization=f"Bearer {token}")
-            except HTTPError as error:
-                if error.code not in _NO_ACCESS or number == len(self._tokens) - 1:
-                    raise
-            else:
-                self._tokens = [self._tokens[number]]  # no other is needed from now on
-                return answer
-        return self._open(address)
-
-    def _open(self, address: str, **headers: str) -> bytes:
-        with self._opener.open(Request(address, headers=headers), timeout=_TIMEOUT_S) as answer:
+        request = Request(address, headers=self._headers)
+        with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
             content: bytes = answer.read()
             return content
 
@@ -104,14 +90,10 @@ class RemoteService:
         try:
             detail = json.loads(error.read())["detail"]
         except (ValueError, KeyError, TypeError):
-            return Unusable(f"{self._url} is no zeus-service: it answered {error.code}")
-        if error.code not in _NO_ACCESS:
-            return Unusable(f"{self._url}: {detail}")
-        names = " and ".join(dict.fromkeys(name for name, _ in self._tokens))
-        reason = f"it refused {names}" if names else detail
-        return Unusable(
-            f"{self._url}: {reason}; set ZEUS_BSO_READ_TOKEN or ZEUS_BSO_TOKEN to one of its tokens"
-        )
+            return Unusable(f"{self._url} is not a zeus-service: it answered {error.code}")
+        if error.code in (401, 403):
+            detail += "; set ZEUS_BSO_READ_TOKEN or ZEUS_BSO_TOKEN to it"
+        return Unusable(f"{self._url}: {detail}")
 
 
 def _path(job_id: str) -> str:

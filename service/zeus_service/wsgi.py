@@ -5,6 +5,6 @@ other servers do neither.
 """
 
 from zeus_service import create_app
-from zeus_service.serving.configuration import in_force
+from zeus_service.serving.gunicorn import server_config
 
-app = create_app(in_force())
+app = create_app(server_config())

@@ -148,7 +148,7 @@ def queries() -> dict[str, str]:
 
 def test_each_query_of_the_board_and_each_alert_returns_data(prometheus: Prometheus) -> None:
     asked = queries()
-    assert len(asked) > 25
+    assert len(asked) > 24
 
     def without_data() -> list[str]:
         return [
@@ -160,7 +160,7 @@ def test_each_query_of_the_board_and_each_alert_returns_data(prometheus: Prometh
     wait_until(lambda: not without_data(), without_data)
     rules = prometheus.rules()
     assert {rule["name"] for rule in rules} <= asked.keys()
-    assert len(rules) == 6
+    assert len(rules) == 7
 
     def health() -> list[str]:
         return [rule["health"] for rule in prometheus.rules()]

@@ -104,12 +104,6 @@ def test_any_of_its_tokens_will_do(service: ServiceProcess, name: str) -> None:
     assert command("jobs", f"--url={service.url}/", **{name: TOKENS[name]}).exit_code == 0
 
 
-@pytest.mark.parametrize("name", TOKENS)
-def test_a_token_that_is_old_stands_in_no_others_way(service: ServiceProcess, name: str) -> None:
-    old = {name: "an-old-one-0123456789"}
-    assert command("jobs", f"--url={service.url}", **{**TOKENS, **old}).exit_code == 0
-
-
 def error(result: Result) -> str:
     assert result.exit_code == 1
     (line,) = result.stderr.strip().splitlines()
@@ -119,21 +113,17 @@ def error(result: Result) -> str:
 
 def test_what_went_wrong_is_reported(service: ServiceProcess) -> None:
     url = f"--url={service.url}"
-    old = {name: f"old-{token}" for name, token in TOKENS.items()}
-    both = "it refused ZEUS_BSO_READ_TOKEN and ZEUS_BSO_TOKEN;"
-    for env, text in (({}, ""), ({"ZEUS_BSO_TOKEN": "an-old-one-0123456789"}, ""), (old, both)):
+    for env in ({}, {"ZEUS_BSO_TOKEN": "an-old-one-0123456789"}):
         refused = error(command("jobs", url, **env))
-        assert text in refused
-        assert "set ZEUS_BSO_READ_TOKEN or ZEUS_BSO_TOKEN to one of its tokens" in refused
+        assert "send a token of this service" in refused
+        assert "set ZEUS_BSO_READ_TOKEN or ZEUS_BSO_TOKEN" in refused
     assert "no job 'nobody'" in error(command("show", "nobody", url, **TOKENS))
     port = free_port()
     assert f"no answer from http://127.0.0.1:{port}" in error(
         command("jobs", f"--url=http://127.0.0.1:{port}")
     )
     for address in ("127.0.0.1:8765", "ftp://host", "http://"):
-        assert f"{address!r} is no address of a service" in error(
-            command("jobs", f"--url={address}")
-        )
+        assert f"{address!r} is not a service URL" in error(command("jobs", f"--url={address}"))
 
 
 @pytest.mark.parametrize("scheme", ["http://", "ftp://", ""])
@@ -170,7 +160,7 @@ def server(status: int, **headers: str) -> Iterator[tuple[str, list[str]]]:
 @pytest.mark.parametrize("status", [200, 404, 500])
 def test_a_server_of_another_kind_is_reported(status: int) -> None:
     with server(status) as (url, _):
-        assert f"{url} is no zeus-service" in error(command("jobs", f"--url={url}"))
+        assert f"{url} is not a zeus-service" in error(command("jobs", f"--url={url}"))
 
 
 def test_a_token_follows_no_redirect() -> None:

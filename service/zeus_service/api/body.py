@@ -1,21 +1,33 @@
-"""What is refused of request bodies, whatever their content: size, encoding, repeated keys."""
+"""How the body of a request is read: at most 64 KiB of standard JSON."""
 
-import json
 from typing import Any
 
 from flask import request
+from flask.json.provider import DefaultJSONProvider
 from gunicorn.http.errors import ParseException
+from pydantic_core import from_json
 from werkzeug.exceptions import BadRequest, RequestEntityTooLarge
 
 MAX_BODY_BYTES = 64 * 1024
 """Flask refuses a longer `Content-Length` by itself."""
 
 
+class StrictJSON(DefaultJSONProvider):
+    """Standard JSON: no NaN, no infinity, and no nesting that exhausts the stack."""
+
+    def loads(self, s: str | bytes, **_kwargs: Any) -> Any:
+        """Parse a request's body; raise `BadRequest` if it is not a JSON object."""
+        try:
+            value = from_json(s, allow_inf_nan=False)
+        except ValueError as error:
+            raise BadRequest(f"the body is not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise BadRequest("the body must be a JSON object")
+        return value
+
+
 def check_body() -> None:
-    """Refuse a body that is encoded, malformed or too long: Flask would truncate a chunked one."""
-    encoding = request.headers.get("Content-Encoding", "identity")
-    if encoding.lower() != "identity":
-        raise BadRequest(f"the body has the Content-Encoding {encoding}; send it as it is")
+    """Refuse a chunked body that is malformed or too long: Flask would truncate it."""
     if request.content_length is not None:
         return
     request.max_content_length = MAX_BODY_BYTES + 1
@@ -25,21 +37,3 @@ def check_body() -> None:
         raise BadRequest(f"the body cannot be read: {error}") from error
     if too_large:
         raise RequestEntityTooLarge
-
-
-def check_keys(body: str | bytes) -> None:
-    """Refuse JSON in which an object has the same key twice: parsers differ in which one counts.
-
-    Raises:
-        BadRequest: A key is repeated.
-    """
-
-    def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            repeated = sorted({name for name in names if names.count(name) > 1})
-            raise BadRequest(f"the body repeats a key: {', '.join(map(repr, repeated))}")
-        return found
-
-    json.loads(body, object_pairs_hook=object_of)

@@ -1,4 +1,4 @@
-"""`/openapi.json`, completed with what APIFlask does not know: common errors, headers, examples."""
+"""`/openapi.json`, completed with what APIFlask does not know: common errors and examples."""
 
 from typing import Any
 
@@ -6,11 +6,12 @@ from apiflask import APIFlask
 
 from zeus_service.api.access import READING
 from zeus_service.api.problems import HTTP_ERRORS, problem_schema
-from zeus_service.api.request_log import REQUEST_ID_PATTERN
 from zeus_service.api.v1 import IDEMPOTENCY_KEY_PATTERN, JOB_ID_IN_PATH, v1
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.bandit.spec import MAX_INTEGER
+from zeus_service.errors import BrokenJob, PolicyFailed
 
+_DEFECTS = (BrokenJob, PolicyFailed)
 _PROBLEM = {
     "type": "object",
     "description": "An error (RFC 9457). `code` is for programs, `detail` for people.",
@@ -46,22 +47,11 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
     "TrialEnd": {"outcome": "out_of_memory", "reason": "OutOfMemoryError on rank 1"},
     "Empty": {},
 }
-_REQUEST_ID = {
-    "description": "Id of this request; it is in the log, too.",
-    "required": True,
-    "schema": {"type": "string", "pattern": f"^{REQUEST_ID_PATTERN}$"},
-}
 _IDEMPOTENCY_KEY_PARAMETER = {
     "name": "Idempotency-Key",
     "in": "header",
     "description": "Repeating a key returns the same trial.",
     "schema": {"type": "string", "pattern": f"^{IDEMPOTENCY_KEY_PATTERN}$"},
-}
-_REQUEST_ID_PARAMETER = {
-    "name": "X-Request-ID",
-    "in": "header",
-    "description": f"Returned if it matches `{REQUEST_ID_PATTERN}`, else replaced.",
-    "schema": {"type": "string"},
 }
 
 
@@ -94,7 +84,6 @@ def _complete(spec: dict[str, Any]) -> dict[str, Any]:
                 operation["operationId"] = operation["operationId"].removeprefix(prefix)
             if path.startswith(str(v1.url_prefix)):
                 _complete_route(method, operation)
-            _add_request_id(operation)
     return spec
 
 
@@ -118,14 +107,10 @@ def _complete_route(method: str, operation: dict[str, Any]) -> None:
         operation["requestBody"]["required"] = True
     for status in sorted(statuses):
         responses[str(status)] = _problem(status)
+    codes = dict([HTTP_ERRORS[500]]) | {each.code: str(each.__doc__) for each in _DEFECTS}
+    responses["500"] = problem_schema(500, codes)
     if operation["operationId"] == "start_trial":
         parameters.append(_IDEMPOTENCY_KEY_PARAMETER)
-
-
-def _add_request_id(operation: dict[str, Any]) -> None:
-    operation["parameters"].append(_REQUEST_ID_PARAMETER)
-    for response in operation["responses"].values():
-        response.setdefault("headers", {})["X-Request-ID"] = _REQUEST_ID
 
 
 def _problem(status: int) -> dict[str, Any]:

@@ -24,6 +24,7 @@ HTTP_ERRORS = {
     413: ("too_large", f"The body is longer than {MAX_BODY_BYTES} bytes."),
     415: ("unsupported_media_type", "The body is not declared as application/json."),
     422: ("invalid", "A field, parameter or header has no valid value; `errors` says which."),
+    500: ("internal_server_error", "The service has a defect; its log has the traceback."),
     503: ("unavailable", "The database cannot be used now; try again."),
 }
 """Code and description of the errors that any route may return, by status."""
@@ -51,7 +52,8 @@ def problem(status: int, code: str, detail: str, **fields: Any) -> Response:
 def problem_of(error: HTTPException) -> Response:
     """A problem response for an error of the framework."""
     status = error.code or 500
-    answer = problem(status, _code(status), error.description or error.name)
+    detail = HTTP_ERRORS[500][1] if status == 500 else error.description or error.name
+    answer = problem(status, _code(status), detail)
     for name, value in error.get_headers():  # Allow, WWW-Authenticate, Retry-After
         if name != "Content-Type":
             answer.headers[name] = value
@@ -74,7 +76,10 @@ def problem_schema(status: int, codes: dict[str, str]) -> dict[str, Any]:
 
 
 def set_up_errors(app: APIFlask) -> None:
-    """Convert every error of the application to a problem response."""
+    """Convert every error of the application to a problem response.
+
+    Flask logs any other exception with its traceback, and raises it as `InternalServerError`.
+    """
 
     @app.errorhandler(OptimizerError)
     def use_case_failed(error: OptimizerError) -> Response:

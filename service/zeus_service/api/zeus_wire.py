@@ -48,8 +48,8 @@ from werkzeug.exceptions import (
 )
 
 from zeus_service import errors, maintenance, optimizer
-from zeus_service.api.access import require_access_by_password
-from zeus_service.api.body import check_body, check_keys
+from zeus_service.api.access import is_browser, require_access_by_password
+from zeus_service.api.body import check_body
 from zeus_service.bandit import stopping
 from zeus_service.bandit.outcomes import FINAL, Outcome
 from zeus_service.bandit.spec import (
@@ -155,7 +155,7 @@ zeus_wire.before_request(require_access_by_password)  # before anything reads th
 @zeus_wire.before_request
 def check_request() -> None:
     """Refuse browsers, and bodies with a Content-Type other than JSON's."""
-    if "Origin" in request.headers or "Sec-Fetch-Site" in request.headers:
+    if is_browser():
         raise Forbidden("these paths are for the Zeus project's client, not for browsers")
     if request.method in ("POST", "PATCH"):
         if request.mimetype not in ("", "application/json"):
@@ -283,9 +283,7 @@ def _answer(outcome: Outcome | None, message: str) -> ResponseReturnValue:
 
 def _body(model: type[N]) -> N:
     """The request's body, read as JSON whatever its Content-Type is."""
-    given = _parse(lambda: model.model_validate_json(request.get_data()))
-    check_keys(request.get_data())
-    return given
+    return _parse(lambda: model.model_validate_json(request.get_data()))
 
 
 def _query() -> NamedJob:

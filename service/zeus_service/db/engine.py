@@ -115,10 +115,15 @@ def set_up(engine: Engine) -> None:
 def create_sqlite_file(path: Path) -> None:
     """Create a SQLite file if it does not exist, and set up what connections share.
 
+    Its owner alone may read it, whatever the umask is: it has the key that signs cookies. SQLite
+    gives the same mode to the files beside it.
+
     Raises:
         OSError, sqlite3.Error: It cannot be created, opened or written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
     with contextlib.closing(sqlite3.connect(path, timeout=30)) as connection:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only in a file without tables
         connection.execute("PRAGMA journal_mode = WAL")

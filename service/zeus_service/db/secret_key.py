@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import secrets
 
-from sqlalchemy import insert, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from zeus_service.db.session import use_case
 from zeus_service.db.tables import Secret
 
 _NAME = "session_key"
+
+
+class _Hidden(str):
+    """A text that SQLAlchemy does not log with a statement's values (`ZEUS_BSO_ECHO_SQL`)."""
+
+    def __repr__(self) -> str:
+        return "'...'"
 
 
 def read_or_make() -> str:
@@ -20,15 +27,15 @@ def read_or_make() -> str:
 
 @use_case(read_only=True)
 def _read(session: Session) -> str | None:
-    return session.execute(select(Secret.value).where(Secret.name == _NAME)).scalar()
+    return session.scalar(select(Secret.value).where(Secret.name == _NAME))
 
 
 @use_case()
 def _make(session: Session) -> str:
     """Called again if another replica has stored a key meanwhile: then that one counts."""
-    found = session.execute(select(Secret.value).where(Secret.name == _NAME)).scalar()
+    found = session.scalar(select(Secret.value).where(Secret.name == _NAME))
     if found is not None:
         return str(found)
     made = secrets.token_hex(32)
-    session.execute(insert(Secret).values(name=_NAME, value=made))
+    session.add(Secret(name=_NAME, value=_Hidden(made)))
     return made

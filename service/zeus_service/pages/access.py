@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from urllib.parse import quote, urlencode
 
 from flask import Blueprint, Response, g, make_response, redirect, request
 from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import Forbidden, Unauthorized
 
-from zeus_service import counters
+from zeus_service.api.access import delay_refusal
 from zeus_service.pages import session
 from zeus_service.pages.templating import render
-
-logger = logging.getLogger(__name__)
-
-FAILURE_S = 1.0
-"""How long a failed sign-in takes; a worker serves others meanwhile."""
 
 _OPEN = frozenset({"pages.asset", "pages.sign_in_form", "pages.sign_in"})
 
@@ -49,9 +42,7 @@ def sign_in() -> ResponseReturnValue:
     response = make_response(redirect(_next(request.form.get("next", "")), 303))
     if session.sign_in(request.form.get("token", "").strip(), response):
         return response
-    counters.sign_ins_failed.inc()
-    logger.warning("a sign-in failed: the token is not valid for this service")
-    time.sleep(FAILURE_S)
+    delay_refusal("sign_in")
     return _form("This token is not valid for this service."), 401
 
 

@@ -18,7 +18,7 @@ from flask import Response, current_app, request
 from itsdangerous import BadData, SignatureExpired, URLSafeTimedSerializer
 from werkzeug.exceptions import Forbidden
 
-from zeus_service.api.access import bearer, may_write
+from zeus_service.api.access import bearer, delay_refusal, may_write
 from zeus_service.config import current_config
 from zeus_service.db import secret_key
 
@@ -52,7 +52,10 @@ def current() -> Session | None:
     given = bearer(request.headers.get("Authorization", ""))
     if given:
         writes = may_write(given)
-        return None if writes is None else Session("", writes)
+        if writes is None:
+            delay_refusal("api")
+            return None
+        return Session("", writes)
     cookie = request.cookies.get(_SECURE_COOKIE) or request.cookies.get(_COOKIE)
     if not cookie:
         return None

@@ -357,9 +357,23 @@ def test_json_may_be_declared_and_nothing_else(wire: Wire, trial: dict[str, Any]
             error(response, 415)
 
 
-@pytest.mark.parametrize("header", ["Origin", "Sec-Fetch-Site"])
-def test_a_web_page_starts_nothing(wire: Wire, job: str, header: str) -> None:
-    headers = {header: "cross-site"}
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        ("Origin", "http://evil.example"),
+        ("Origin", "null"),
+        ("Referer", "http://evil.example/"),
+        ("Sec-Fetch-Site", "cross-site"),
+        ("Sec-Fetch-Dest", "image"),
+        ("Cookie", "zeus=x"),
+        ("Accept", "image/avif,image/webp,*/*;q=0.8"),
+        ("Accept", "text/html,*/*;q=0.8"),
+        ("Accept-Language", "en"),
+        ("User-Agent", "Mozilla/5.0 (X11; Linux x86_64)"),
+    ],
+)
+def test_a_web_page_starts_nothing(wire: Wire, job: str, header: str, value: str) -> None:
+    headers = {header: value}
     error(wire("GET", f"/jobs/batch_size?job_id={job}", headers=headers), 403)
     error(wire("DELETE", f"/jobs?job_id={job}", headers=headers), 403)
     assert wire.outcomes(job) == []

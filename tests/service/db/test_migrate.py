@@ -247,6 +247,21 @@ def test_a_new_file_is_made_with_its_folder_and_a_write_ahead_log(tmp_path: Path
     assert sqlite3.connect(path).execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_a_new_file_is_its_owners_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    app = create_app(Config(database_url=f"sqlite:///{tmp_path / 'service.sqlite3'}"))
+    before = os.umask(umask)
+    try:
+        upgrade(app)
+        with app.app_context(), transaction() as connection:
+            connection.execute(sa.text("CREATE TABLE x (y)"))
+        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+    assert set(modes.values()) == {0o600}
+    assert {"service.sqlite3", "service.sqlite3-wal"} <= modes.keys()
+
+
 @pytest.mark.parametrize("kind", DATABASES)
 def test_several_processes_may_migrate_one_new_database_at_once(kind: str, tmp_path: Path) -> None:
     log = tmp_path / "log"

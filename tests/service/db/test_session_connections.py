@@ -118,7 +118,7 @@ def test_stale_connections_raise_no_alarm(
     app: Flask, database_url: str, path: str, expected: str
 ) -> None:
     client = app.test_client()
-    assert client.get("/readyz").status_code == 200
+    assert client.get("/api/v1/jobs").status_code == 200
     assert kill_connections(database_url) > 0
     assert expected in client.get(path).text
 

@@ -15,9 +15,10 @@ from databases import migrated_database
 from flask.testing import FlaskClient
 from service.jobs import spec_json
 from zeus_service import counters, create_app
+from zeus_service.api import access
 from zeus_service.config import Config
 from zeus_service.db.tables import db
-from zeus_service.pages import access, session
+from zeus_service.pages import session
 
 WRITE, READ = "one-that-may-write", "one-that-may-read"
 
@@ -42,7 +43,7 @@ def clients(tmp_path: Path) -> Iterator[Callable[..., FlaskClient]]:
 @pytest.fixture
 def client(clients: Callable[..., FlaskClient], monkeypatch: pytest.MonkeyPatch) -> FlaskClient:
     """A client of a service with tokens and a job."""
-    monkeypatch.setattr(access, "FAILURE_S", 0.0)
+    monkeypatch.setattr(access, "REFUSAL_S", 0.0)
     client = clients()
     headers = {"Authorization": f"Bearer {WRITE}"}
     assert client.post("/api/v1/jobs", json=spec_json(), headers=headers).status_code == 201
@@ -210,7 +211,7 @@ def test_programs_may_send_their_token_to_the_pages(client: FlaskClient) -> None
 def test_a_failed_sign_in_is_slow_counted_and_logged_without_the_token(
     client: FlaskClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(access, "FAILURE_S", 0.2)
+    monkeypatch.setattr(access, "REFUSAL_S", 0.2)
     before = failed()
     began = time.monotonic()
     answer = sign_in(client, "a-wrong-one-of-many", form={"next": "/job/job"})
@@ -220,12 +221,13 @@ def test_a_failed_sign_in_is_slow_counted_and_logged_without_the_token(
     assert 'value="/job/job"' in answer.text
     assert "Set-Cookie" not in answer.headers
     assert failed() == before + 1
-    assert "a sign-in failed" in caplog.text
+    assert "a token was refused" in caplog.text
     assert "a-wrong-one" not in caplog.text + answer.text
 
 
 def failed() -> float:
-    return counters.REGISTRY.get_sample_value("zeus_bso_sign_ins_failed_total") or 0.0
+    name = "zeus_bso_tokens_refused_total"
+    return counters.REGISTRY.get_sample_value(name, {"where": "sign_in"}) or 0.0
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -233,7 +232,7 @@ def test_sigterm_ends_a_worker_that_has_only_the_masters_handler() -> None:
     pid = os.fork()
     if pid == 0:
         signal.signal(signal.SIGTERM, lambda *_: None)
-        settings(Config())["post_fork"](None, SimpleNamespace(metrics_number=1))
+        settings(Config())["post_fork"](None, None)
         os.kill(os.getpid(), signal.SIGTERM)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM

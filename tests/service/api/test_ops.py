@@ -1,0 +1,87 @@
+"""Readiness reads the schema's revision, writes nothing, and costs little however often asked."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+from service.conftest import application
+from service.db.races import on_servers
+from service.jobs import register
+from sqlalchemy import event, make_url
+from zeus_service.api import ops
+from zeus_service.db.tables import db
+
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+@contextlib.contextmanager
+def statements() -> Any:
+    """Collect the statements that the application's database executes meanwhile."""
+    seen: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_more: Any) -> None:
+        seen.append(statement)
+
+    event.listen(db.engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        event.remove(db.engine, "before_cursor_execute", note)
+
+
+def test_readiness_reads_and_writes_nothing(app: Flask) -> None:
+    with statements() as seen:
+        assert app.test_client().get("/readyz").json["status"] == "ok"
+    assert any("alembic_version" in each for each in seen)
+    words = {word for each in seen for word in each.upper().split()}
+    assert not words & {"INSERT", "UPDATE", "DELETE", "IMMEDIATE", "USER_VERSION"}
+
+
+def test_the_answer_is_repeated_for_a_while(
+    app: Flask, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = app.test_client()
+    with statements() as seen:
+        client.get("/readyz")
+        asked = len(seen)
+        assert {client.get("/readyz").status_code for _ in range(10)} == {200}
+        assert len(seen) == asked
+        with db.engine.begin() as connection:
+            connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+        monkeypatch.setattr(ops, "READY_S", 0.0)
+        assert client.get("/readyz").status_code == 503
+        monkeypatch.setattr(ops, "READY_S", 60.0)
+        for _ in range(10):
+            answer = client.get("/readyz")
+            assert (answer.status_code, answer.json["code"]) == (503, "unavailable")
+    assert caplog.text.count("is at revision 9999") == 1
+
+
+@on_servers
+def test_pages_are_served_from_a_standby_that_only_reads(database_url: str) -> None:
+    with application(database_url):
+        register()
+    option = {
+        "postgresql": {"options": "-c default_transaction_read_only=on"},
+        "mysql": {"init_command": "SET SESSION TRANSACTION READ ONLY"},
+    }[make_url(database_url).get_backend_name()]
+    url = make_url(database_url).update_query_dict(option).render_as_string(hide_password=False)
+    with application(url) as standby:
+        client = standby.test_client()
+        assert client.post("/api/v1/jobs/job/trials", json={}).status_code == 503
+        for path in ("/readyz", "/", "/job/job", "/api/v1/jobs"):
+            assert client.get(path).status_code == 200, path
+
+
+@on_sqlite
+def test_a_file_that_another_program_writes_is_ready(app: Flask, database_url: str) -> None:
+    path = Path(database_url.removeprefix("sqlite:///"))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        assert app.test_client().get("/readyz").status_code == 200
