@@ -29,7 +29,7 @@ from zeus_service.db.tables import CHECKPOINTS, EVENTS, POWER_PROFILES, REPORTS,
 from zeus_service.db.tables import JOBS as JOBS_TABLE
 from zeus_service.db.transactions import transaction
 from zeus_service.errors import OptimizerError
-from zeus_service.pages.job_figures import FIGURES
+from zeus_service.pages.figures import FIGURES
 
 VALUES: dict[str, Any] = {
     "words": "not what it was",

@@ -24,7 +24,7 @@ from sqlalchemy import Connection, bindparam, select, update
 from waiting import LIMIT_S, wait_until
 from zeus_service import optimizer
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.db.job_list import JobQuery
+from zeus_service.db.queries import JobQuery
 from zeus_service.db.tables import EVENTS, JOBS, TRIALS
 from zeus_service.db.transactions import (
     ATTEMPTS,
