@@ -4,7 +4,9 @@
     python benchmarks/pages.py --server ''     # SQLite
 
 Each page and each of its requests is to take at most 500 ms, and a worker's memory is to stay
-bounded. These are measurements to read, not tests.
+bounded. The last column is the worker's CPU time for a poll of what has not changed: an open page
+polls its parts and figures, and the goal is at most 5 ms. These are measurements to read, not
+tests.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import requests
 import sqlalchemy as sa
 from long_job import add_history
@@ -29,7 +32,9 @@ from zeus_service.db.tables import JOBS, TRIALS
 from service import HERE, JOB, Service, register, report_on, service
 
 LONG = "a-long-job"
-FIGURES = ("valley", "costs", "regret", "power")
+FIGURES = ("valley", "costs", "regret", "saved", "power")
+POLLS = 50
+"""Requests whose CPU time is averaged: the clock of a process is coarse."""
 
 
 def main() -> None:
@@ -90,10 +95,11 @@ def _multiply(connection: sa.Connection, count: int) -> None:
 
 
 def _requests(trials: int) -> Iterator[str]:
-    yield from ("/", "/?sort=failures&page=200", "/?q=job-0012", "/?state=settled&sort=best")
+    yield from ("/", "/?part=list", "/?part=summary", "/figures/saved")
+    yield from ("/?sort=failures&page=200", "/?q=job-0012", "/?state=settled&sort=best")
     path = f"/job/{LONG}"
     yield path
-    yield from (f"{path}?part={part}" for part in ("standing", "running", "trials", "events"))
+    yield from (f"{path}?part={part}" for part in ("standing", "running", "trials"))
     yield from (f"{path}/figures/{name}" for name in FIGURES)
     yield f"{path}?part=trials&outcome=errored"  # there is none: all trials are read
     yield f"{path}?part=trials&outcome=lost&batch_size=64&upto={trials // 2}"
@@ -108,7 +114,7 @@ def _table(url: str, running: Service, rounds: int, trials: int) -> Table:
     report_on(running.port, job_id, 600)  # what the pages add is asked, not what any worker takes
     before = worker.memory_info().rss
     table = Table(title=f"pages, with {trials:,} trials")
-    for name in ("request", "median ms", "worst ms", "kB"):
+    for name in ("request", "median ms", "worst ms", "kB", "unchanged: CPU ms"):
         table.add_column(name, justify="left" if name == "request" else "right")
     for path in _requests(trials):
         times = []
@@ -118,7 +124,12 @@ def _table(url: str, running: Service, rounds: int, trials: int) -> Table:
             times.append(1000 * (time.perf_counter() - began))
             answer.raise_for_status()
         figures = f"{statistics.median(times):.0f}", f"{max(times):.0f}"
-        table.add_row(path, *figures, f"{len(answer.content) / 1000:.0f}")
+        tag = {"If-None-Match": answer.headers["ETag"]}
+        cpu_s = _cpu_s(worker)
+        polls = [session.get(f"{url}{path}", headers=tag, timeout=60) for _ in range(POLLS)]
+        cpu_ms = 1000 * (_cpu_s(worker) - cpu_s) / POLLS
+        unchanged = f"{cpu_ms:.1f}" if all(poll.status_code == 304 for poll in polls) else "changed"
+        table.add_row(path, *figures, f"{len(answer.content) / 1000:.0f}", unchanged)
     began, size = time.perf_counter(), 0
     with session.get(f"{url}/job/{LONG}/trials.csv", stream=True, timeout=600) as answer:
         for chunk in answer.iter_content(65536):
@@ -129,6 +140,11 @@ def _table(url: str, running: Service, rounds: int, trials: int) -> Table:
     grown = (worker.memory_info().rss - before) / 1e6
     table.caption = f"After 600 reports, the worker's resident memory grew by {grown:.1f} MB."
     return table
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 if __name__ == "__main__":

@@ -175,10 +175,10 @@ def show(job_id: str, trials: int, plot: Path | None, url: str | None, as_json: 
 
 
 def _plot(path: Path, job_id: str, remote: "RemoteService | None") -> None:
-    from zeus_service.pages import job_figures, standalone
+    from zeus_service.pages import figures, standalone
 
-    draw = job_figures.draw if remote is None else remote.get_figure
-    page = standalone.page(job_id, {name: draw(job_id, name) for name in job_figures.FIGURES})
+    draw = figures.draw if remote is None else remote.get_figure
+    page = standalone.page(job_id, {name: draw(job_id, name) for name in figures.FIGURES})
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as error:

@@ -63,7 +63,8 @@ def of_job(
         job_id: The job.
         rates: What energy costs.
         days: How many days, up to today, and up to six before them to begin on a Monday.
-        points: How many points, at most: of jobs with more trials, a point has several.
+        points: How many points, at most: of jobs with more trials, a point has several. None are
+            read if it is 0.
 
     Raises:
         NotFound: No such job.
@@ -71,7 +72,9 @@ def of_job(
     job = jobs.get(connection, job_id)
     expected = expectation(job.spec, job.ledger, job.state)
     by_day = savings.days(connection, since=_first(connection, days), job_id=job_id)
-    portions = savings.portions(connection, job_id, trials=job.trials, limit=points)
+    portions = (
+        savings.portions(connection, job_id, trials=job.trials, limit=points) if points else []
+    )
     return messages.JobSavings(
         job_id=job_id,
         meter=job.spec.meter,

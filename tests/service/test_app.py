@@ -13,8 +13,7 @@ from service_process import ServiceProcess
 from waiting import LIMIT_S
 from zeus_service import create_app
 from zeus_service.config import Config
-from zeus_service.pages import assets
-from zeus_service.pages.job_figures import FIGURES
+from zeus_service.pages.figures import FIGURES
 
 WATCHED = """
 import sys
@@ -97,13 +96,13 @@ REQUESTS: list[tuple[str, str, Any, int]] = [
     ("GET", "/job/job/trial/2", None, 200),
     ("GET", "/job/job/trial/2/figures/run", None, 200),
     ("GET", "/job/none", None, 404),
-    ("GET", assets.address("page.css"), None, 200),
-    ("GET", assets.address(assets.PLOTLY), None, 200),
+    ("GET", "/assets/page.css", None, 200),
+    ("GET", "/assets/plotly.js", None, 200),
     ("GET", "/sign-in", None, 200),
-    ("POST", "/sign-in", {}, 403),
-    ("POST", "/sign-out", {}, 403),
+    ("POST", "/sign-in", {}, 401),
+    ("POST", "/sign-out", {}, 200),
     ("GET", "/job/job/delete", None, 200),
-    ("POST", "/job/job/delete", {}, 403),
+    ("POST", "/job/job/delete", {}, 422),
     ("DELETE", f"{V1}/job?force=true", None, 204),
     ("POST", "/jobs", ZEUS_JOB, 201),
     ("GET", "/jobs/batch_size?job_id=zeus", None, 200),

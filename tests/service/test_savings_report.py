@@ -17,7 +17,7 @@ from zeus_service.db import power_profiles
 from zeus_service.db.tables import EVENTS, JOBS, SAVED_ON_DAYS, TRIALS
 from zeus_service.db.transactions import transaction
 from zeus_service.messages import Report, Savings, TrialEnd
-from zeus_service.pages import savings_figures
+from zeus_service.pages import figures
 from zeus_service.savings_report import Rates
 
 NO_RATES = Rates()
@@ -249,12 +249,12 @@ def test_the_curves_end_with_the_sum_and_the_band_of_the_headline(app: Flask) ->
                 this = SAVED_ON_DAYS.c.job_id == job_id, SAVED_ON_DAYS.c.day == today
                 connection.execute(update(SAVED_ON_DAYS).where(*this).values(day=today - 9 + age))
     saved = of_all().saved.energy_j
-    band, line = savings_figures.by_day(of_all())["data"]
+    band, line = figures.saved_by_all(of_all())["data"]
     assert line["y"][-1] == pytest.approx(saved.estimate, rel=1e-4)
     high, low = band["y"][2], band["y"][3]  # there and back
     assert (low, high) == pytest.approx((saved.low, saved.high), rel=1e-4)
     of_job = savings.of_job("a", NO_RATES)
-    band, line = savings_figures.over_runs(of_job)["data"]
+    band, line = figures.saved(of_job)["data"]
     assert of_job.saved is not None
     ends = of_job.saved.energy_j.low, of_job.saved.energy_j.high
     assert (band["y"][3], band["y"][2]) == pytest.approx(ends, rel=1e-4)

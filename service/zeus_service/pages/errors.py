@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from flask import Blueprint, Response, make_response, request
+from flask import render_template as render
 from sqlalchemy import exc
 from werkzeug.exceptions import HTTPException
 
@@ -16,7 +17,6 @@ from zeus_service.api.problems import (
     problem_of,
 )
 from zeus_service.errors import NotFound, OptimizerError
-from zeus_service.pages.templating import render
 
 HEADERS = {
     # No inline script, no other origin, in no frame.

@@ -1,45 +1,48 @@
-"""What all figures share: their form as Plotly's JSON, colours, units, notes on thinning."""
+"""What all figures share: their form as Plotly's JSON, colours, units and notes."""
 
 from __future__ import annotations
 
 import colorsys
 import html
 from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import distribution
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Row
 
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.db.series import Thinned
-from zeus_service.messages import JobSavings
-from zeus_service.pages.units import joule_unit, joules, words
+from zeus_service.pages.format import joule_unit, joules, words
 
 Figure = dict[str, Any]
 """`data` and `layout` of Plotly, `note`: what was left out or is missing, `summary`: in words."""
 
+PLOTLY = Path(str(distribution("plotly").locate_file("plotly/package_data/plotly.min.js")))
+"""Plotly's JavaScript, in the package; found without importing that."""
+
+BLUE = "#3b82f6"
+GREEN = "#2b9a66"
+ORANGE = "#e58a13"
+RED = "#e5484d"
+GREY = "#8b8d98"
 OUTCOMES = {
-    "converged": ("#2b9a66", "circle"),
-    "early_stopped": ("#e58a13", "x-thin-open"),
-    "not_converged": ("#e5484d", "diamond"),
+    "converged": (GREEN, "circle"),
+    "early_stopped": (ORANGE, "x-thin-open"),
+    "not_converged": (RED, "diamond"),
     "diverged": ("#d6409f", "star"),
     "out_of_memory": ("#8e4ec6", "square"),
-    "interrupted": ("#8b8d98", "circle-open"),
-    "errored": ("#8b8d98", "x-thin-open"),
-    "lost": ("#8b8d98", "square-open"),
+    "interrupted": (GREY, "circle-open"),
+    "errored": (GREY, "x-thin-open"),
+    "lost": (GREY, "square-open"),
 }
 """Colour and symbol of each outcome that is drawn."""
-BELIEF = "#3b82f6"
-BOUND = "#e5484d"
-GREY = "#8b8d98"
 BAND = 2.0
 """Standard deviations on each side of the mean: about 95 % of a normal distribution."""
 _LOG_RATIO = 15.0
 """Costs that differ by more than this are drawn on a logarithmic axis."""
 _DECADES = 3
-"""Up to this many powers of ten, a logarithmic axis has ticks at 2 and 5 times each, too."""
+"""Up to this many powers of ten, a logarithmic axis also has ticks at 2 and 5 times each."""
 _SMALLEST_TICK, _LARGEST_TICK = 1e-12, 1e12
-CURVE_POINTS = 400
-"""Of a curve of sums over runs, at most: to compute one takes 5 kB of memory."""
 _LEGEND_ITEMS = 16
 """A legend of more batch sizes than these takes the place of the figure."""
 
@@ -166,26 +169,26 @@ def rounded(values: Iterable[float]) -> list[float]:
     return [float(f"{value:.5g}") for value in values]
 
 
-def what_is_thinned(series: Thinned, empty: str) -> str:
-    """What a figure says of a thinned series, or of an empty one."""
-    if not series.total:
-        return empty
-    return what_is_left_out(
-        len(series.rows), series.total, f"{len(series.rows):,} of {series.total:,}, "
-    )
-
-
-def what_is_left_out(shown: int, total: int, text: str, kept: str = "extremes kept") -> str:
+def what_is_drawn(shown: int, total: int, of_what: str) -> str:
     """What a figure says of the points that were left out; nothing if none were."""
-    return f"Thinned: {text}{kept}." if shown < total else ""
+    return f"The latest {shown:,} of {total:,} {of_what}." if shown < total else ""
 
 
-def what_is_summed(savings: JobSavings) -> str:
-    """What a figure of sums over runs says of those that have no point of their own."""
-    points, notes = savings.points, []
-    if points[-1].trial_number > CURVE_POINTS:  # a point has several trials then
-        last = f"{points[-1].trial_number:,}"
-        notes.append(f"Thinned: sums after {len(points):,} of {last} runs.")
-    if savings.spent.energy_j > 1.000001 * sum(point.spent.energy_j for point in points):
-        notes.append("Earlier runs were pruned: the line begins at their sum.")
-    return " ".join(notes)
+def ticks_at(batch_sizes: Sequence[int]) -> Figure:
+    """Ticks at batch sizes, as many as do not overlap on a logarithmic axis."""
+    apart = (batch_sizes[-1] / batch_sizes[0]) ** (1 / 10)
+    shown: list[int] = []
+    for size in batch_sizes:
+        if not shown or size >= apart * shown[-1]:
+            shown.append(size)
+    return {"tickvals": shown, "ticktext": list(map(str, shown))}
+
+
+def band(x: Sequence[object], low: Sequence[float], high: Sequence[float], colour: str) -> Figure:
+    """An area from `low` to `high`."""
+    return {"x": [*x, *reversed(x)], "y": rounded([*high, *reversed(low)]), "fill": "toself"} | {
+        "fillcolor": f"{colour}2e",
+        "mode": "lines",
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+    }

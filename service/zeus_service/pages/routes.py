@@ -1,7 +1,8 @@
 """The pages: jobs, a job, a trial; and the parts and figures of them that change.
 
 A page is complete without a script but for its figures. Its script asks for a part or a figure with
-the `ETag` of what it shows, and gets 304 if that has not changed.
+the `ETag` of what it shows. The tag is of a version that is cheap to read: if it is still the same,
+the answer is 304, and nothing is read or rendered.
 """
 
 from __future__ import annotations
@@ -10,113 +11,124 @@ import csv
 import hashlib
 import io
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
 from apiflask import APIBlueprint
-from flask import Response, redirect, request, stream_with_context
+from flask import Response, g, redirect, request, send_file, stream_with_context
+from flask import render_template as render
+from flask.blueprints import BlueprintSetupState
 from flask.typing import ResponseReturnValue
+from jinja2 import StrictUndefined
+from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import NotFound
 
-from zeus_service import __version__, maintenance, optimizer
-from zeus_service import savings_report as savings
-from zeus_service.bandit.spec import MAX_INTEGER
-from zeus_service.db import (
-    clock,
-    job_list,
-    logs,
-    power_profiles,
-    running_trials,
-    series,
-    trial_list,
-)
-from zeus_service.db.damage import is_sound
-from zeus_service.db.tables import TRIALS
+from zeus_service import __version__, maintenance, optimizer, savings_report
+from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID, JobSpec
+from zeus_service.db import clock, queries
 from zeus_service.errors import ExhaustedJob, JobBusy
-from zeus_service.pages import arguments, assets, figures, job_figures, plotting, savings_figures
-from zeus_service.pages.access import require_writing, set_up_access
+from zeus_service.pages import figures, plotting
 from zeus_service.pages.errors import set_up_errors
+from zeus_service.pages.format import FILTERS
 from zeus_service.pages.plotting import Figure
-from zeus_service.pages.sparkline import sparkline
-from zeus_service.pages.templating import render
+from zeus_service.pages.session import require_writing, set_up_session
 from zeus_service.savings_report import Rates
 
-pages = APIBlueprint("pages", __name__, enable_openapi=False)  # for browsers, not for programs
+pages = APIBlueprint(
+    "pages",
+    __name__,
+    enable_openapi=False,  # for browsers, not for programs
+    static_folder="static",
+    static_url_path="/assets",
+    template_folder="templates",
+)
 set_up_errors(pages)
-set_up_access(pages)
+set_up_session(pages)
+
+
+def _set_up_templates(state: BlueprintSetupState) -> None:
+    environment = state.app.jinja_env  # all of the application's templates are the pages'
+    environment.undefined = StrictUndefined
+    environment.trim_blocks = environment.lstrip_blocks = True
+    environment.filters |= FILTERS
+    environment.globals["version"] = __version__
+
+
+pages.record_once(_set_up_templates)
 
 JOB = "/job/<job_id:job_id>"
-DAYS = 90
-"""Of the figure of what was saved."""
 TRIAL = f"{JOB}/trial/<int(min=1, max={MAX_INTEGER}):trial_number>"
+DAYS = 90
+"""Days in the figure of what all jobs have saved."""
+PARTS = {
+    "jobs.html": ("summary", "list"),
+    "job.html": ("standing", "running", "trials"),
+    "trial.html": ("trial_standing", "reports"),
+}
+"""The parts of each page that change while it is open."""
 
 
-@pages.get("/assets/<version>/<name>")
-def asset(version: str, name: str) -> Response:
-    """A file that browsers may keep for a year."""
-    if not assets.is_current(name, version):
-        raise NotFound(f"no file {name} of this version")
-    response = Response(mimetype=assets.TYPES[name.rpartition(".")[2]])
-    if name != assets.PLOTLY:
-        response.data = assets.OWN[name]
-    elif request.accept_encodings["gzip"]:
-        response.data = assets.compressed_plotly()
-        response.content_encoding = "gzip"
-    else:
-        response.data = assets.plotly()
-    response.vary.add("Accept-Encoding")
-    response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
-    return response
+@pages.get("/assets/plotly.js")
+def plotly() -> Response:
+    """Plotly's JavaScript, from its package: pages work without a network."""
+    return send_file(plotting.PLOTLY)
 
 
 @pages.get("/")
 def jobs_page() -> ResponseReturnValue:
     """The jobs."""
-    found = job_list.read(arguments.job_query(request.args), now=clock.now())
-    return _page(
-        "jobs.html",
-        found=found,
-        states=job_list.JOB_STATES,
-        sparkline=sparkline,
-        savings=lambda: savings.of_all_jobs(Rates.configured(), days=DAYS),
-    )
+    now, query = clock.now(), job_query(request.args)
+
+    def values() -> dict[str, Any]:
+        return {
+            "found": queries.list_jobs(query, now=now),
+            "states": queries.JOB_STATES,
+            "savings": lambda: savings_report.of_all_jobs(Rates.configured(), days=DAYS),
+        }
+
+    return _page("jobs.html", (query, *queries.list_version(now=now)), values)
 
 
 @pages.get("/figures/saved")
 def saved_figure() -> ResponseReturnValue:
     """The figure of what all jobs have saved, as Plotly's JSON."""
-    figure = savings_figures.by_day(savings.of_all_jobs(Rates.configured(), days=DAYS))
-    response = Response(_json(figure), mimetype="application/json")
-    response.add_etag()
-    response.make_conditional(request)
-    return response
+
+    def draw() -> Figure:
+        return figures.saved_by_all(savings_report.of_all_jobs(Rates(), days=DAYS))
+
+    return _figure(queries.list_version(now=clock.now()), draw)
 
 
 @pages.get(JOB)
 def job_page(job_id: str) -> ResponseReturnValue:
     """A job."""
-    query = arguments.trial_query(request.args)
-    job, now = optimizer.get_job(job_id, count=False), clock.now()
-    return _page(
-        "job.html",
-        job=job,
-        spec=job.spec,
-        query=query,
-        now=now,
-        savings=lambda: savings.of_job(job_id, Rates.configured(), points=1),
-        price_per_kwh=Rates.configured().price_per_kwh,
-        arms={arm.batch_size: arm for arm in job.arms},
-        colours=plotting.batch_size_colours(job.spec),
-        titles=job_figures.FIGURES,
-        filters=(*trial_list.OUTCOMES, trial_list.RUNNING),
-        state=lambda: job_list.state_of(job_id, now=now),
-        next_choice=lambda: _next_choice(job_id),
-        running=lambda: running_trials.read(job_id),
-        trials=lambda: trial_list.read(job_id, query),
-        events=lambda: logs.events(job_id, arguments.whole(request.args, "events_upto")),
-        progress=_progress,
-    )
+    now, query = clock.now(), trial_query(request.args)
+    state = queries.job_state(job_id, now=now)
+    version = state, *queries.job_version(job_id), *queries.running_version(job_id)
+
+    def values() -> dict[str, Any]:
+        job = optimizer.get_job(job_id, count=False)
+        return {
+            "job": job,
+            "spec": job.spec,
+            "query": query,
+            "now": now,
+            "state": state,
+            "savings": lambda: savings_report.of_job(job_id, Rates.configured(), points=0),
+            "price_per_kwh": Rates.configured().price_per_kwh,
+            "arms": {arm.batch_size: arm for arm in job.arms},
+            "colours": plotting.batch_size_colours(job.spec),
+            "titles": figures.FIGURES,
+            "filters": (*queries.OUTCOMES, queries.RUNNING),
+            "next_choice": lambda: _next_choice(job_id),
+            "running": lambda: queries.running_trials(job_id),
+            "trials": lambda: queries.list_trials(job_id, query),
+            "progress": _progress,
+        }
+
+    return _page("job.html", version, values)
 
 
 @pages.get(f"{JOB}/delete")
@@ -143,16 +155,15 @@ def delete(job_id: str) -> ResponseReturnValue:
 @pages.get(f"{JOB}/figures/<name>")
 def job_figure(job_id: str, name: str) -> ResponseReturnValue:
     """A figure of a job, as Plotly's JSON."""
-    if name not in job_figures.FIGURES:
+    if name not in figures.FIGURES:
         raise NotFound(f"no figure {name!r} of a job")
-    version = (*series.version(job_id), power_profiles.version(job_id))
-    return _figure(version, lambda: job_figures.draw(job_id, name))
+    return _figure(queries.job_version(job_id), lambda: figures.draw(job_id, name))
 
 
 @pages.get(f"{JOB}/trials.csv")
 def trials_csv(job_id: str) -> Response:
     """All trials of a job, as they are read."""
-    series.version(job_id)  # 404 for an unknown job
+    queries.job_version(job_id)  # 404 for an unknown job
     response = Response(stream_with_context(_csv(job_id)), mimetype="text/csv")
     name = quote(f"{job_id}-trials.csv", safe="")  # headers have Latin-1 only (RFC 6266)
     response.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{name}"
@@ -162,75 +173,67 @@ def trials_csv(job_id: str) -> Response:
 @pages.get(TRIAL)
 def trial_page(job_id: str, trial_number: int) -> ResponseReturnValue:
     """A trial."""
-    job = optimizer.get_job(job_id, count=False)
-    trial = _trial(job_id, trial_number)
-    return _page(
-        "trial.html",
-        job=job,
-        spec=job.spec,
-        trial=trial,
-        is_broken=not is_sound(trial, TRIALS),
-        now=clock.now(),
-        colours=plotting.batch_size_colours(job.spec),
-        running=lambda: [
-            row for row in running_trials.read(job_id) if row.trial_number == trial_number
-        ],
-        reports=lambda: logs.reports(job_id, trial_number, arguments.whole(request.args, "upto")),
-        progress=_progress,
-    )
+    version = _trial_version(job_id, trial_number)
+    upto = whole(request.args, "upto")
+
+    def values() -> dict[str, Any]:
+        job = optimizer.get_job(job_id, count=False)
+        return {
+            "job": job,
+            "spec": job.spec,
+            "trial": queries.get_trial(job_id, trial_number),
+            "now": clock.now(),
+            "colours": plotting.batch_size_colours(job.spec),
+            "reports": lambda: queries.list_reports(job_id, trial_number, upto),
+            "progress": _progress,
+        }
+
+    return _page("trial.html", version, values)
 
 
 @pages.get(f"{TRIAL}/figures/run")
 def trial_figure(job_id: str, trial_number: int) -> ResponseReturnValue:
     """The figure of a trial, as Plotly's JSON."""
-    trial = _trial(job_id, trial_number)
-    version = (*series.version(job_id)[:1], trial.started_at, trial.reports, trial.outcome)
-
-    def draw() -> Figure:
-        spec = optimizer.get_job(job_id, count=False).spec
-        return figures.run(spec, series.reports(job_id, trial_number))
-
-    return _figure(version, draw)
+    version = _trial_version(job_id, trial_number)
+    return _figure(version, lambda: figures.draw_run(job_id, trial_number))
 
 
-def _page(template: str, **values: Any) -> Response:
-    """A page, or the part of it that the argument `part` names."""
+def _page(
+    template: str, version: tuple[object, ...], values: Callable[[], dict[str, Any]]
+) -> Response:
+    """A page, or the part of it that the argument `part` names; 304 if it has not changed."""
     part = request.args.get("part", "")
-    name = f"_{part}.html" if part in PARTS.get(template, ()) else template
-    response = Response(render(name, **values), mimetype="text/html")
-    response.add_etag()
-    response.make_conditional(request)
-    return response
-
-
-PARTS = {
-    "jobs.html": ("summary", "list"),
-    "job.html": ("standing", "running", "trials", "events"),
-    "trial.html": ("trial_standing", "reports"),
-}
-"""The parts of each page that change while it is open."""
+    name = f"_{part}.html" if part in PARTS[template] else template
+    shown = name, request.host, g.viewer, Rates.configured(), version
+    return _unless_unchanged(shown, "text/html", lambda: render(name, **values()))
 
 
 def _figure(version: tuple[object, ...], draw: Callable[[], Figure]) -> Response:
-    """A figure, or 304: it is drawn only if the version is another than the one the browser has."""
-    response = Response(mimetype="application/json")
-    response.set_etag(
-        hashlib.sha256(repr((__version__, request.path, version)).encode()).hexdigest()
+    """A figure as JSON; 304 if it has not changed."""
+    return _unless_unchanged(
+        version,
+        "application/json",
+        lambda: json.dumps(draw(), separators=(",", ":"), allow_nan=False),
     )
+
+
+def _unless_unchanged(
+    version: tuple[object, ...], mimetype: str, make: Callable[[], str]
+) -> Response:
+    """What `make` returns; it is not called if the browser has this version."""
+    response = Response(mimetype=mimetype)
+    tagged = repr((__version__, request.full_path, version))
+    response.set_etag(hashlib.sha256(tagged.encode(errors="replace")).hexdigest())
     if response.make_conditional(request).status_code != 304:
-        response.data = _json(draw())
+        response.data = make()
     return response
 
 
-def _json(figure: Figure) -> str:
-    return json.dumps(figure, separators=(",", ":"), allow_nan=False)
-
-
-def _trial(job_id: str, trial_number: int) -> Any:
-    trial = trial_list.get(job_id, trial_number)
-    if trial is None:
-        raise NotFound(f"Job {job_id} has no run {trial_number}; old runs may have been pruned.")
-    return trial
+def _trial_version(job_id: str, trial_number: int) -> tuple[object, ...]:
+    version = queries.trial_version(job_id, trial_number)
+    if version is None:
+        raise NotFound(f"Job {job_id} has no run {trial_number}.")
+    return version
 
 
 def _next_choice(job_id: str) -> tuple[int | None, str]:
@@ -241,7 +244,7 @@ def _next_choice(job_id: str) -> tuple[int | None, str]:
     return choice.batch_size, reason
 
 
-def _progress(spec: Any, trial: Any) -> float:
+def _progress(spec: JobSpec, trial: Any) -> float:
     """How far a metric has come from its first value to the target, in [0, 1]."""
     if trial.metric is None:
         return 0.0
@@ -253,11 +256,48 @@ def _progress(spec: Any, trial: Any) -> float:
     return float(min(1.0, max(0.0, share)))
 
 
+# --- arguments of addresses: one that makes no sense is its default ------------------------------
+
+
+def job_query(given: MultiDict[str, str]) -> queries.JobQuery:
+    """Which jobs to list."""
+    state = given.get("state")
+    sort = given.get("sort", "")
+    return queries.JobQuery(
+        search=given.get("q", "")[:MAX_JOB_ID].replace("\0", "").strip(),
+        state=next((known for known in queries.JOB_STATES if known == state), None),
+        sort=sort if sort in queries.SORTS else queries.JobQuery.sort,
+        descending=given.get("order", "asc" if sort == "job" else "desc") != "asc",
+        page=whole(given, "page") or 1,
+    )
+
+
+def trial_query(given: MultiDict[str, str]) -> queries.TrialQuery:
+    """Which trials to list."""
+    outcome = given.get("outcome")
+    return queries.TrialQuery(
+        outcome=outcome if outcome in (*queries.OUTCOMES, queries.RUNNING) else None,
+        batch_size=whole(given, "batch_size"),
+        upto=whole(given, "upto"),
+    )
+
+
+def whole(given: MultiDict[str, str], name: str) -> int | None:
+    """A positive number that every database takes, or None."""
+    text = given.get(name, "")
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_INTEGER))):
+        return None
+    return min(int(text), MAX_INTEGER) or None
+
+
+# --- the file of trials --------------------------------------------------------------------------
+
+
 def _csv(job_id: str) -> Iterator[str]:
     buffer = io.StringIO()
     writer = csv.writer(buffer)
-    writer.writerow(trial_list.COLUMNS)
-    for rows in trial_list.portions(job_id):
+    writer.writerow(queries.TRIAL_COLUMNS)
+    for rows in queries.all_trials(job_id):
         writer.writerows([_literal(value) for value in row] for row in rows)
         yield buffer.getvalue()
         buffer.seek(0)
@@ -267,6 +307,8 @@ def _csv(job_id: str) -> Iterator[str]:
 
 def _literal(value: object) -> object:
     """A value that a spreadsheet shows: it computes a text that looks like a formula."""
-    return (
-        f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
-    )
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+
+
+_FORMULA = re.compile(r"[=+\-@\t\r\n]")
+"""How a text begins that a spreadsheet computes, or from which it cuts what is before `=`."""

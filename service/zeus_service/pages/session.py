@@ -1,144 +1,165 @@
-"""Who looks at a page: a signed cookie stands for the token that was given to sign in.
+"""Who looks at a page: signing in and out, and the cookie that stands for a token.
 
-The cookie has a random id and a keyed hash of the token, so it ends when it expires, and when the
-token is no longer configured. The HTTP interface takes no cookie, so that no other site can use it.
+The cookie has a keyed hash of the token, signed as Flask signs its sessions, and no role: it ends
+when it expires, and when the token is no longer configured. `/api/v1` takes no cookie. No page of
+another site can send the forms: the cookie is `SameSite=Strict`, and `api.access` refuses what
+another origin sends.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
-from flask import Response, current_app, request
-from itsdangerous import BadData, SignatureExpired, URLSafeTimedSerializer
-from werkzeug.exceptions import Forbidden
+from flask import Blueprint, Response, current_app, g, make_response, redirect, request
+from flask import render_template as render
+from flask.sessions import SecureCookieSessionInterface
+from flask.typing import ResponseReturnValue
+from itsdangerous import BadData, URLSafeTimedSerializer
+from werkzeug.exceptions import Forbidden, Unauthorized
 
 from zeus_service.api.access import bearer, delay_refusal, may_write
 from zeus_service.config import current_config
 from zeus_service.db import secret_key
 
+COOKIE = "zeus"
 MAX_AGE_S = 12 * 3600
 """A sign-in lasts for a working day."""
 
-_COOKIE = "zeus"
-_SECURE_COOKIE = "__Host-zeus"
-_KEY = "zeus_session_key"
+_OPEN = frozenset({"pages.static", "pages.plotly", "pages.sign_in_form", "pages.sign_in"})
+"""What needs no token: the form itself and the files."""
 
 
 @dataclass(frozen=True)
-class Session:
+class Viewer:
     """A person or program that may look at pages.
 
     Args:
-        id: Random, of this sign-in; empty if requests need no token.
         may_write: Whether it may change anything.
         is_signed_in: Whether it has a cookie.
     """
 
-    id: str
     may_write: bool
     is_signed_in: bool = False
 
 
-def current() -> Session | None:
-    """The session of this request, or None."""
-    if not current_config().has_tokens:
-        return Session("", may_write=True)
-    given = bearer(request.headers.get("Authorization", ""))
-    if given:
-        writes = may_write(given)
-        if writes is None:
-            delay_refusal("api")
-            return None
-        return Session("", writes)
-    cookie = request.cookies.get(_SECURE_COOKIE) or request.cookies.get(_COOKIE)
-    if not cookie:
-        return None
-    try:
-        session_id, fingerprint = _loads("session", cookie)
-    except (BadData, TypeError, ValueError):
-        return None
-    writes = may_write(fingerprint.encode(), _fingerprint)
-    return None if writes is None else Session(session_id, writes, is_signed_in=True)
+def set_up_session(pages: Blueprint) -> None:
+    """Require a token for every page, and add the routes that take one."""
+    pages.before_request(_require_viewer)
+    pages.get("/sign-in")(sign_in_form)
+    pages.post("/sign-in")(sign_in)
+    pages.post("/sign-out")(sign_out)
 
 
-def sign_in(token: str, response: Response) -> bool:
-    """Put a cookie into the response if this is a token of the service."""
+def require_writing() -> None:
+    """Raise `Forbidden` for those who may only read."""
+    if not g.viewer.may_write:
+        raise Forbidden("You signed in with a token that may only read.")
+
+
+def sign_in_form() -> ResponseReturnValue:
+    """The form that takes a token."""
+    return render("sign_in.html", next=_next(request.args.get("next", "")), problem="")
+
+
+def sign_in() -> ResponseReturnValue:
+    """Set the cookie if the form has a token of the service."""
+    token = request.form.get("token", "").strip()
+    wanted = _next(request.form.get("next", ""))
     if may_write(token.encode()) is None:
-        return False
-    cookie = _signer("session").dumps([secrets.token_hex(16), _fingerprint(token)])
-    secure = _is_secure()
+        delay_refusal("sign_in")
+        problem = "This token is not valid for this service."
+        return render("sign_in.html", next=wanted, problem=problem), 401
+    response = make_response(redirect(wanted, 303))
+    # A proxy may end TLS: the browser's `Origin` says whether it uses TLS.
+    secure = request.is_secure or urlsplit(request.headers.get("Origin", "")).scheme == "https"
     response.set_cookie(
-        _SECURE_COOKIE if secure else _COOKIE,
-        cookie,
+        COOKIE,
+        str(_serializer().dumps({"token": _fingerprint(token)})),
         max_age=MAX_AGE_S,
         secure=secure,
         httponly=True,
         samesite="Strict",
     )
-    return True
+    return response
 
 
-def sign_out(response: Response) -> None:
+def sign_out() -> ResponseReturnValue:
     """Remove the cookie."""
-    for name, secure in ((_COOKIE, False), (_SECURE_COOKIE, True)):
-        if name in request.cookies:
-            response.delete_cookie(name, secure=secure, httponly=True, samesite="Strict")
+    response = make_response(redirect("/sign-in", 303))
+    response.delete_cookie(COOKIE, httponly=True, samesite="Strict")
+    return response
 
 
-def form_token(session: Session | None) -> str:
-    """What a form of this session carries, so that no other site can send it."""
-    return str(_signer("form").dumps(session.id if session else ""))
+def _require_viewer() -> Response | None:
+    if request.endpoint in _OPEN:
+        return None
+    found = _viewer()
+    if found is not None:
+        g.viewer = found
+        return None
+    is_page = request.method == "GET" and "part" not in request.args
+    if not (is_page and request.accept_mimetypes.accept_html):
+        raise Unauthorized("Sign in, or send a token of this service as a bearer token.")
+    query = f"?{request.query_string.decode('latin-1')}" if request.query_string else ""
+    address = urlencode({"next": f"{quote(request.path)}{query}"})
+    return make_response(redirect(f"/sign-in?{address}", 303))
 
 
-def check_form(session: Session | None) -> None:
-    """Raise `Forbidden` unless the form was made for this session, and not too long ago."""
+def _viewer() -> Viewer | None:
+    """Who sends this request, or None without a valid token or cookie."""
+    if not current_config().has_tokens:
+        return Viewer(may_write=True)
+    given = bearer(request.headers.get("Authorization", ""))
+    cookie = request.cookies.get(COOKIE)
+    if given:
+        writes = may_write(given)
+        if writes is None:
+            delay_refusal("api")
+    elif cookie:
+        writes = may_write(_read(cookie).encode(), _fingerprint)
+    else:
+        return None
+    return None if writes is None else Viewer(writes, is_signed_in=not given)
+
+
+def _read(cookie: str) -> str:
+    """The fingerprint in a cookie; empty if it was not signed here, or too long ago."""
     try:
-        made_for = _loads("form", request.form.get("csrf", ""))
+        # Not with `max_age`, which refuses what a replica signed whose clock is ahead.
+        content, signed_at = _serializer().loads(cookie, return_timestamp=True)
     except BadData:
-        made_for = None
-    if made_for != (session.id if session else ""):
-        raise Forbidden("This form is too old, or of another sign-in: go back and try again.")
-
-
-def _is_secure() -> bool:
-    """Whether the browser uses TLS: its form's `Origin` says so where a proxy ends TLS."""
-    return request.is_secure or urlsplit(request.headers.get("Origin", "")).scheme == "https"
+        return ""
+    is_old = datetime.now(UTC) - signed_at > timedelta(seconds=MAX_AGE_S)
+    return "" if is_old else str(content.get("token", ""))
 
 
 def _fingerprint(token: str) -> str:
     return hmac.new(_key().encode(), token.encode(), hashlib.sha256).hexdigest()
 
 
-def _signer(purpose: str) -> URLSafeTimedSerializer:
-    digest = {"digest_method": hashlib.sha256}
-    return URLSafeTimedSerializer(_key(), salt=f"zeus-service {purpose}", signer_kwargs=digest)
-
-
-def _loads(purpose: str, value: str) -> Any:
-    """What was signed, if that is not too long ago.
-
-    Another replica may have signed it, whose clock is ahead of this one's: `loads` with `max_age`
-    would refuse what seems to be signed in the future.
-
-    Raises:
-        BadData: It has another signature, or is too old.
-    """
-    content, signed_at = _signer(purpose).loads(value, return_timestamp=True)
-    if datetime.now(UTC) - signed_at > timedelta(seconds=MAX_AGE_S):
-        raise SignatureExpired("it was signed too long ago")
-    return content
+def _serializer() -> URLSafeTimedSerializer:
+    _key()
+    serializer = SecureCookieSessionInterface().get_signing_serializer(current_app)
+    assert serializer is not None  # the application has a key
+    return serializer
 
 
 def _key() -> str:
-    key = current_config().secret_key
-    if key is not None:
-        return key.get_secret_value()
-    if _KEY not in current_app.extensions:
-        current_app.extensions[_KEY] = secret_key.read_or_make()
-    return str(current_app.extensions[_KEY])
+    """The configured key, or the one in the database, which is read when it is first needed."""
+    if current_app.secret_key is None:
+        configured = current_config().secret_key
+        current_app.secret_key = (
+            configured.get_secret_value() if configured else secret_key.read_or_make()
+        )
+    return str(current_app.secret_key)
+
+
+def _next(address: str) -> str:
+    """The page to go to after the sign-in: one of this service, or the first."""
+    own = address.replace("\\", "/")  # as browsers do
+    is_own = own.startswith("/") and not own.startswith("//")
+    return address if is_own and address.isprintable() else "/"

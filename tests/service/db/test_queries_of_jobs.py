@@ -9,8 +9,7 @@ from service.jobs import let_leases_expire, spec_json
 from sqlalchemy import update
 from zeus_service import optimizer
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.db import job_list
-from zeus_service.db.job_list import JobPage, JobQuery
+from zeus_service.db.queries import SORTS, SPARKLINE, JobPage, JobQuery, list_jobs
 from zeus_service.db.tables import JOBS
 from zeus_service.db.transactions import transaction
 from zeus_service.messages import Report, TrialEnd
@@ -30,7 +29,7 @@ def change(job_id: str, **values: object) -> None:
 
 def read(*, now: float | None = None, **query: object) -> JobPage:
     query = {"sort": "job", "descending": False, **query}
-    return job_list.read(JobQuery(**query), now=now or time.time())  # type: ignore[arg-type]
+    return list_jobs(JobQuery(**query), now=now or time.time())  # type: ignore[arg-type]
 
 
 def ids(**query: object) -> list[str]:
@@ -71,7 +70,7 @@ def test_each_sort_orders_the_jobs_and_unknown_values_come_last(app: Flask) -> N
         "job": "abc", "best": "bac", "trials": "bac", "failures": "acb", "last_run": "bca",
         "running": "acb", "saved": "cba",
     }  # fmt: skip
-    assert set(orders) == set(job_list.SORTS)
+    assert set(orders) == set(SORTS)
     for sort, order in orders.items():
         assert "".join(ids(sort=sort)) == order, sort
     assert "".join(ids(sort="best", descending=True)) == "abc"
@@ -118,15 +117,16 @@ def test_a_run_whose_lease_is_over_is_not_in_flight(app: Flask, database_url: st
 def test_a_job_has_its_latest_costs_its_default_and_its_runs(app: Flask) -> None:
     register("job", beta_knob=None, meter="cpu-estimate")
     register("other")
-    for number in range(1, job_list.SPARKLINE + 4):
+    for number in range(1, SPARKLINE + 4):
         optimizer.start_trial("job", None)
         report = Report(sequence=1, epoch=1, time_s=0.0, energy_j=2.0 * number, metric=1.0)
         optimizer.report("job", number, report)
     optimizer.start_trial("job", None)
     optimizer.start_trial("job", None)
-    optimizer.end_trial("job", job_list.SPARKLINE + 5, TrialEnd(outcome="withdrawn"))
-    job, other = read().jobs
-    assert job.costs == tuple(map(float, range(6, job_list.SPARKLINE + 4)))
-    assert (job.trials, job.running, job.default_batch_size) == (job_list.SPARKLINE + 5, 1, 32)
-    assert job.estimated
-    assert (other.costs, other.running, other.saved_energy_j) == ((), 0, None)
+    optimizer.end_trial("job", SPARKLINE + 5, TrialEnd(outcome="withdrawn"))
+    page = read()
+    job, other = page.jobs
+    assert page.costs == {"job": list(map(float, range(6, SPARKLINE + 4))), "other": []}
+    assert page.defaults == {"job": 32, "other": 32}
+    assert (job.trials, job.running, job.estimated) == (SPARKLINE + 5, 1, True)
+    assert (other.running, other.saved_energy_j) == (0, None)

@@ -1,9 +1,9 @@
-"""Quantities as people read them."""
+"""Quantities, times and names as people read them: filters of the templates."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from urllib.parse import quote
 
@@ -13,6 +13,8 @@ _JOULES = {"TJ": 1e12, "GJ": 1e9, "MJ": 1e6, "kJ": 1e3, "J": 0.0}
 _SPANS = ((86400, "d"), (3600, "h"), (60, "min"))
 NONE = "\N{EN DASH}"
 _MINUS = "\N{MINUS SIGN}"
+SPARKLINE_WIDTH, SPARKLINE_HEIGHT, _MARGIN = 120, 28, 3
+"""Pixels."""
 
 
 def runs(count: int) -> str:
@@ -58,7 +60,7 @@ def number(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A time span in its two largest units: `1 h 23 min`."""
+    """A duration in its two largest units: `1 h 23 min`."""
     if value is None:
         return NONE
     if value < 60:
@@ -95,3 +97,23 @@ def job_path(job_id: str) -> str:
 def words(name: str | None) -> str:
     """A name of an outcome as words: `out of memory`."""
     return "running" if name is None else name.replace("_", " ")
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """The `points` of an SVG polyline, from zero at the bottom to the highest value at the top."""
+    scale = (SPARKLINE_HEIGHT - 2 * _MARGIN) / (max(values, default=0.0) or 1.0)
+    step = (SPARKLINE_WIDTH - 2 * _MARGIN) / max(1, len(values) - 1)
+    base = SPARKLINE_HEIGHT - _MARGIN
+    return " ".join(
+        f"{_MARGIN + index * step:.1f},{base - value * scale:.1f}"
+        for index, value in enumerate(values)
+    )
+
+
+FILTERS: Mapping[str, Callable[..., str]] = {
+    each.__name__: each
+    for each in (
+        *(runs, joules, saved_energy, significant, number, seconds, percent, iso, utc),
+        *(job_path, words, sparkline),
+    )
+}

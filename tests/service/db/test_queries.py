@@ -1,0 +1,175 @@
+"""Trials and reports are listed in pages, newest first, and the latest are drawn in figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask import Flask
+from service.db.test_power_profiles import profile
+from service.jobs import let_leases_expire, register
+from sqlalchemy import event, insert, select
+from zeus_service import optimizer
+from zeus_service.db import power_profiles, queries
+from zeus_service.db.queries import PORTION, TrialPage, TrialQuery
+from zeus_service.db.tables import TRIALS, db
+from zeus_service.db.transactions import transaction
+from zeus_service.messages import PowerProfile, Report, TrialEnd
+
+
+@pytest.fixture
+def job(app: Flask) -> str:
+    """Two portions of trials: every third diverged, every fifth has another batch size."""
+    register()
+    optimizer.start_trial("job", None)
+    optimizer.end_trial("job", 1, TrialEnd(outcome="errored"))
+    with transaction() as connection:
+        row = connection.execute(select(TRIALS)).mappings().one()
+        changes = [
+            {
+                "trial_number": number,
+                "outcome": None if number > PORTION + 8 else "diverged" if number % 3 else "lost",
+                "batch_size": 8 if number % 5 == 0 else 16,
+            }
+            for number in range(2, PORTION + 11)
+        ]
+        connection.execute(insert(TRIALS), [{**row, **each} for each in changes])
+    return "job"
+
+
+def numbers(page: TrialPage) -> list[int]:
+    return [trial.trial_number for trial in page.trials]
+
+
+def test_pages_go_from_the_newest_to_the_first_and_back(job: str) -> None:
+    last = PORTION + 10
+    page = queries.list_trials(job, TrialQuery(size=4))
+    assert (numbers(page), page.newer, page.older) == ([*range(last, last - 4, -1)], None, last - 4)
+    page = queries.list_trials(job, TrialQuery(size=4, upto=page.older))
+    assert (numbers(page)[0], page.newer, page.older) == (last - 4, last, last - 8)
+    page = queries.list_trials(job, TrialQuery(size=4, upto=3))
+    assert (numbers(page), page.newer, page.older) == ([3, 2, 1], 7, None)
+
+
+def test_filters(job: str) -> None:
+    page = queries.list_trials(job, TrialQuery(outcome=queries.RUNNING))
+    assert numbers(page) == [PORTION + 10, PORTION + 9]
+    assert numbers(queries.list_trials(job, TrialQuery(outcome="errored"))) == [1]
+    page = queries.list_trials(job, TrialQuery(outcome="lost", batch_size=8, upto=60))
+    assert numbers(page) == [60, 45, 30, 15]
+    assert queries.list_trials(job, TrialQuery(batch_size=7)).trials == []
+
+
+def test_portions_contain_every_trial_once(job: str) -> None:
+    portions = list(queries.all_trials(job))
+    assert [len(rows) for rows in portions] == [PORTION, 10]
+    found = [row.trial_number for rows in portions for row in rows]
+    assert found == list(range(1, PORTION + 11))
+    assert queries.get_trial(job, 5).trial_number == 5
+    assert queries.get_trial(job, PORTION + 11) is None
+
+
+def report(number: int, sequence: int) -> None:
+    figures = {"epoch": sequence, "time_s": 1.0, "energy_j": 1.0}
+    optimizer.report("job", number, Report(sequence=sequence, metric=0.1 * sequence, **figures))
+
+
+def test_figures_draw_the_latest_trials_that_trained_something(job: str) -> None:
+    rows = queries.latest_trials(job)
+    assert [row.trial_number for row in rows] == list(range(9, PORTION + 9))
+    optimizer.end_trial(job, PORTION + 9, TrialEnd(outcome="withdrawn"))
+    assert queries.latest_trials(job) == rows
+
+
+def test_pages_of_reports(app: Flask) -> None:
+    register(max_epochs=1000, beta_knob=None, target_metric=1e6)
+    optimizer.start_trial("job", None)
+    assert queries.list_reports("job", 1).reports == []
+    for sequence in range(1, queries.PAGE_SIZE + 4):
+        report(1, sequence)
+    page = queries.list_reports("job", 1)
+    newest = list(range(queries.PAGE_SIZE + 3, 3, -1))
+    assert [row.sequence for row in page.reports] == newest
+    assert page.older == 3
+    page = queries.list_reports("job", 1, page.older)
+    assert ([row.sequence for row in page.reports], page.older) == ([3, 2, 1], None)
+    drawn = queries.latest_reports("job", 1)
+    assert [row.sequence for row in drawn] == list(range(1, queries.PAGE_SIZE + 4))
+
+
+def test_a_running_trial_has_its_first_metric_and_its_latest_report(app: Flask) -> None:
+    register()
+    for _ in range(3):
+        optimizer.start_trial("job", None)
+    optimizer.end_trial("job", 2, TrialEnd(outcome="errored"))
+    for sequence in (1, 2, 3):
+        report(3, sequence)
+    newer, older = queries.running_trials("job")
+    assert (newer.trial_number, newer.first_metric, newer.epoch) == (3, 0.1, 3)
+    assert newer.reported_at >= newer.started_at
+    assert (older.trial_number, older.first_metric, older.reported_at) == (1, None, None)
+    assert queries.get_trial("job", 3) == newer
+
+
+def test_a_version_changes_with_what_its_page_shows(app: Flask, database_url: str) -> None:
+    register()
+
+    def changed(act: Callable[[], object]) -> set[str]:
+        before = versions()
+        act()
+        after = versions()
+        return {name for name, version in after.items() if version != before[name]}
+
+    def versions() -> dict[str, object]:
+        return {
+            "jobs": queries.list_version(now=0.0),
+            "job": queries.job_version("job"),
+            "running": queries.running_version("job"),
+            "trial": queries.trial_version("job", 1),
+        }
+
+    every = {"jobs", "job", "running", "trial"}
+    assert changed(lambda: None) == set()
+    assert changed(lambda: optimizer.start_trial("job", None)) == every
+    assert changed(lambda: report(1, 1)) == {"running", "trial"}
+    assert changed(lambda: let_leases_expire(database_url)) == {"jobs", "running", "trial"}
+    assert changed(lambda: report(1, 2)) == {"jobs", "running", "trial"}
+    assert changed(lambda: optimizer.start_trial("job", None)) == every - {"trial"}
+    assert changed(lambda: optimizer.end_trial("job", 1, TrialEnd(outcome="errored"))) == every
+    measured = PowerProfile.model_validate(profile())
+    assert changed(lambda: power_profiles.put("job", measured)) == {"job"}
+
+
+def test_no_version_and_no_running_trial_takes_a_pass_over_a_jobs_trials(app: Flask) -> None:
+    """SQLite shows by its plan whether it reads one row, the running ones, or all of the job."""
+    if db.engine.dialect.name != "sqlite":
+        pytest.skip("the plans of other databases depend on their statistics")
+    register()
+    statements: list[tuple[str, Any]] = []
+    event.listen(db.engine, "before_cursor_execute", lambda *given: statements.append(given[2:4]))
+    queries.job_version("job")
+    queries.running_version("job")
+    queries.running_trials("job")
+    queries.trial_version("job", 1)
+    queries.list_version(now=0.0)
+    queries.job_state("job", now=0.0)
+    with transaction() as connection:
+        plans = [
+            row.detail
+            for statement, parameters in list(statements)
+            if statement.startswith("SELECT")
+            for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+        ]
+    reads = [plan for plan in plans if "trials" in plan and plan.startswith(("SCAN", "SEARCH"))]
+    assert len(reads) >= 5
+    by_index, by_key = "USING INDEX ix_trials_outcome", "(job_id=? AND trial_number=?)"
+    covered = "USING COVERING INDEX ix_trials_outcome"
+    of_jobs = ("SCAN running_trials", "SEARCH running_trials")  # the few that are running
+    assert [
+        plan
+        for plan in reads
+        if not (
+            plan.startswith(of_jobs) or any(each in plan for each in (by_index, covered, by_key))
+        )
+    ] == []
