@@ -104,7 +104,7 @@ def regret() -> Figure:
 def choices() -> Figure:
     """Plot which batch size is tried first at each recurrence."""
     figure = Figure(figsize=(7, 1.0 + 1.8 * len(POLICIES)), layout="constrained")
-    every = curves(replays([EXAMPLE], EXAMPLE_SEEDS, recurrences=100))
+    every = curves(replayed([EXAMPLE], EXAMPLE_SEEDS, recurrences=100))
     for axes, one in zip(np.atleast_1d(figure.subplots(len(every), 1)), every, strict=True):
         image = axes.imshow(one.chosen, aspect="auto", origin="lower", cmap="Blues", vmin=0, vmax=1)
         axes.set_yticks(range(len(one.batch_sizes)), [str(size) for size in one.batch_sizes])
@@ -142,7 +142,7 @@ def knobs() -> Figure:
     window.set_title("window_size, under drift")
     values = (0.0, 0.25, 0.5, 0.75, 1.0)
     for policy in POLICIES:
-        spent = [tallies(MANY, policy, eta_knob=value) for value in values]
+        spent = [replayed(MANY, KNOB_SEEDS, [policy], eta_knob=value) for value in values]
         for name, style in (("energy_j", "-"), ("time_s", "--")):
             ratios = [
                 ratio((getattr(each, name), getattr(each, f"default_{name}")) for each in group)
@@ -165,7 +165,10 @@ def sweep(
 ) -> None:
     """Plot the mean excess of policies over the values of a knob."""
     for policy in policies:
-        excess = [mean_excess(tallies(workloads, policy, **{knob: value})) for value in values]
+        excess = [
+            mean_excess(replayed(workloads, KNOB_SEEDS, [policy], **{knob: value}))
+            for value in values
+        ]
         axes.plot(values, excess, marker="o", markersize=3, color=COLOURS[policy], label=policy)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, 0))
     axes.set(title=knob, ylabel="excess over the best")
@@ -218,16 +221,16 @@ def power() -> Figure:
 
 def mean_excess(group: Sequence[Tally]) -> float:
     """The mean, over replays, of the cost over that of the best batch size, minus one."""
-    return statistics.mean(each.cost / each.oracle - 1 for each in group)
+    return statistics.mean(sum(each.costs) / sum(each.oracle_costs) - 1 for each in group)
 
 
-def replays(
+def replayed(
     workloads: Sequence[Workload],
     seeds: Sequence[int],
     policies: Sequence[str] = POLICIES,
     recurrences: int | None = None,
     **job_knobs: Any,
-) -> list[tuple[Experiment, Any]]:
+) -> list[Tally]:
     """Replay every workload with every policy and seed."""
     experiments = [
         Experiment(
@@ -239,12 +242,7 @@ def replays(
         for workload in workloads
         for seed in seeds
     ]
-    return list(zip(experiments, run_all(experiments, jobs=-1), strict=True))
-
-
-def tallies(workloads: Sequence[Workload], policy: str, **job_knobs: Any) -> list[Tally]:
-    """The sums of the replays of a policy with some knobs."""
-    return [tally(*replay) for replay in replays(workloads, KNOB_SEEDS, [policy], **job_knobs)]
+    return list(map(tally, experiments, run_all(experiments, jobs=-1)))
 
 
 def by_policy(
@@ -255,7 +253,7 @@ def by_policy(
 ) -> dict[str, Floats]:
     """For every policy, (replays, recurrences), costs over that of the best batch size."""
     costs: dict[str, list[Floats]] = {}
-    for one in curves(replays(workloads, seeds, recurrences=recurrences, **job_knobs)):
+    for one in curves(replayed(workloads, seeds, recurrences=recurrences, **job_knobs)):
         costs.setdefault(one.policy, []).append(one.cost)
     return {policy: np.concatenate(each) for policy, each in costs.items()}
 

@@ -20,7 +20,7 @@ from zeus_service.simulation import (
     submissions,
 )
 from zeus_service.simulation.experiment import Experiment, run_all
-from zeus_service.simulation.summary import Tally, summarize, tally
+from zeus_service.simulation.summary import summarize, tally
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
 from zeus_service.simulation.workload import Workload
 
@@ -167,21 +167,16 @@ def simulate(
         for workload, spec in specs
         for experiment in _experiments(workload, spec, seeds, recurrences, groups)
     ]
-    tallies: list[Tally] = []
-    kept: list[plots.Replay] = []
     console = Console(stderr=True)
-    replays = zip(experiments, run_all(experiments, jobs), strict=True)
-    for experiment, trials in track(
-        replays,
+    replays = track(
+        zip(experiments, run_all(experiments, jobs), strict=True),
         "replaying",
         total=len(experiments),
         console=console,
         transient=True,
         disable=not console.is_terminal,
-    ):
-        tallies.append(tally(experiment, trials))
-        if page is not None and not tallies[-1].none_left:
-            kept.append((experiment, trials))
+    )
+    tallies = [tally(*replay) for replay in replays]
     summaries = summarize(tallies)
     results_table.print_table(summaries)
     if table is not None:
@@ -189,7 +184,7 @@ def simulate(
         results_table.write_csv(table, summaries)
     if page is not None:
         page.truncate(0)
-        plots.write_page(page, plots.curves(kept))
+        plots.write_page(page, plots.curves([each for each in tallies if not each.none_left]))
 
 
 def _groups(cluster: str | None, names: Sequence[str]) -> list[submissions.Group]:

@@ -13,12 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from zeus_service.simulation import SimulationError
-from zeus_service.simulation.experiment import Experiment, Key
-from zeus_service.simulation.simulated_run import SimulatedTrial
-from zeus_service.simulation.summary import expectations
+from zeus_service.simulation.experiment import Key
+from zeus_service.simulation.summary import Tally
 
 Floats = npt.NDArray[np.float64]
-Replay = tuple[Experiment, Sequence[SimulatedTrial]]
 
 _COLOURS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518")
 _HEAD = """\
@@ -47,29 +45,24 @@ class Curves:
     chosen: Floats
 
 
-def curves(replays: Sequence[Replay]) -> list[Curves]:
+def curves(tallies: Sequence[Tally]) -> list[Curves]:
     """The curves of each workload, GPU and policy, in the order in which they first appear."""
-    groups: dict[Key, list[Replay]] = {}
-    for replay in replays:
-        groups.setdefault(replay[0].key, []).append(replay)
+    groups: dict[Key, list[Tally]] = {}
+    for each in tallies:
+        groups.setdefault(each.key, []).append(each)
     return [_curves(*key, group) for key, group in groups.items()]
 
 
-def _curves(workload: str, gpu: str, policy: str, replays: Sequence[Replay]) -> Curves:
-    batch_sizes = replays[0][0].spec.batch_sizes
-    length = max(len(experiment.ratios) for experiment, _ in replays)
-    cost = np.full((len(replays), length), np.nan)
+def _curves(workload: str, gpu: str, policy: str, tallies: list[Tally]) -> Curves:
+    batch_sizes = list(tallies[0].batch_sizes)
+    length = max(len(each.costs) for each in tallies)
+    cost = np.full((len(tallies), length), np.nan)
     chosen = np.zeros((len(batch_sizes), length))
-    for index, (experiment, trials) in enumerate(replays):
-        spent = np.zeros(len(experiment.ratios))
-        first: dict[int, int] = {}
-        for trial in sorted(trials, key=lambda trial: trial.number):
-            spent[trial.recurrence] += trial.cost
-            first.setdefault(trial.recurrence, trial.batch_size)
-        for recurrence, batch_size in first.items():
-            chosen[batch_sizes.index(batch_size), recurrence] += 1
-        oracle = np.array([expected for expected, _ in expectations(experiment)])
-        cost[index, : len(spent)] = spent / oracle
+    for index, each in enumerate(tallies):
+        cost[index, : len(each.costs)] = np.divide(each.costs, each.oracle_costs)
+        for recurrence, batch_size in enumerate(each.first_tries):
+            if batch_size:
+                chosen[batch_sizes.index(batch_size), recurrence] += 1
     present = np.count_nonzero(~np.isnan(cost), axis=0)
     regret = np.cumsum(cost - 1, axis=1)
     return Curves(workload, gpu, policy, batch_sizes, cost, regret, chosen / present)

@@ -1,5 +1,7 @@
 """The sums of a replay, and their means over replays: cost over the best, energy, time, tries."""
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -9,7 +11,6 @@ from statistics import fmean
 from zeus_service.simulation.experiment import Experiment, Key
 from zeus_service.simulation.replay import MAX_TRIES
 from zeus_service.simulation.simulated_run import SimulatedTrial
-from zeus_service.simulation.workload import Epoch
 
 EARLY = 30
 """Recurrences that count as the first ones."""
@@ -17,11 +18,12 @@ EARLY = 30
 
 @dataclass(frozen=True)
 class Tally:
-    """The sums of one replay: costs and energies in joules, times in seconds.
+    """What one replay came to: costs and energies in joules, times in seconds.
 
     Args:
-        oracle: The expected cost of always choosing the best batch size.
-        early_cost: Cost of the first `EARLY` recurrences; `early_oracle` is the oracle's for them.
+        costs: The cost of each recurrence, failed trials included.
+        oracle_costs: The expected cost of each recurrence with the best batch size.
+        first_tries: The batch size that each recurrence tried first; 0 if none was left.
         default_energy_j: Energy expected with the default batch size at the largest power limit;
             `default_time_s` is the time.
         tries_wasted: Trials that failed.
@@ -32,11 +34,10 @@ class Tally:
     """
 
     key: Key
-    recurrences: int
-    cost: float
-    oracle: float
-    early_cost: float
-    early_oracle: float
+    batch_sizes: tuple[int, ...]
+    costs: tuple[float, ...]
+    oracle_costs: tuple[float, ...]
+    first_tries: tuple[int, ...]
     energy_j: float
     default_energy_j: float
     time_s: float
@@ -50,41 +51,7 @@ class Tally:
 
 def tally(experiment: Experiment, trials: Sequence[SimulatedTrial]) -> Tally:
     """Add up the trials of a replay."""
-    oracle, default = zip(*expectations(experiment), strict=True)
-    failed = [trial for trial in trials if trial.verdict != "converged"]
-    tries = Counter(trial.recurrence for trial in trials)
-    reached = {t.recurrence: t.batch_size for t in trials if t.verdict == "converged"}
-    return Tally(
-        key=experiment.key,
-        recurrences=len(oracle),
-        cost=math.fsum(trial.cost for trial in trials),
-        oracle=math.fsum(oracle),
-        early_cost=math.fsum(trial.cost for trial in trials if trial.recurrence < EARLY),
-        early_oracle=math.fsum(oracle[:EARLY]),
-        energy_j=math.fsum(trial.energy_j for trial in trials),
-        default_energy_j=math.fsum(run.energy_j for run in default),
-        time_s=math.fsum(trial.time_s for trial in trials),
-        default_time_s=math.fsum(run.time_s for run in default),
-        tries_wasted=len(failed),
-        cost_wasted=math.fsum(trial.cost for trial in failed),
-        given_up=len(oracle) - len(reached),
-        none_left=any(
-            tries[recurrence] < MAX_TRIES
-            for recurrence in range(len(oracle))
-            if recurrence not in reached
-        ),
-        final=tuple(reached[recurrence] for recurrence in sorted(reached)[-10:]),
-    )
-
-
-def expectations(experiment: Experiment) -> list[tuple[float, Epoch]]:
-    """What each recurrence is expected to take.
-
-    Returns:
-        For each recurrence, the cost in joules with the best batch size, and the time and energy
-        with the default one at the largest power limit.
-    """
-    workload, eta_knob = experiment.workload, experiment.spec.eta_knob
+    workload, ratios, eta_knob = experiment.workload, experiment.ratios, experiment.spec.eta_knob
     expected = {
         id(phase): (
             phase.expected_cost(phase.oracle(eta_knob), eta_knob),
@@ -92,11 +59,40 @@ def expectations(experiment: Experiment) -> list[tuple[float, Epoch]]:
         )
         for phase in workload.phases or (workload,)
     }
-    phases = [expected[id(workload.at(index))] for index in range(len(experiment.ratios))]
-    return [
-        (oracle * ratio, default.times(ratio))
-        for (oracle, default), ratio in zip(phases, experiment.ratios, strict=True)
-    ]
+    phases = [expected[id(workload.at(recurrence))] for recurrence in range(len(ratios))]
+    costs, first_tries = [0.0] * len(ratios), [0] * len(ratios)
+    for trial in sorted(trials, key=lambda trial: trial.number):
+        costs[trial.recurrence] += trial.cost
+        first_tries[trial.recurrence] = first_tries[trial.recurrence] or trial.batch_size
+    failed = [trial for trial in trials if trial.verdict != "converged"]
+    tries = Counter(trial.recurrence for trial in trials)
+    reached = {t.recurrence: t.batch_size for t in trials if t.verdict == "converged"}
+    missed = [recurrence for recurrence in range(len(ratios)) if recurrence not in reached]
+    defaults = [default.times(ratio) for (_, default), ratio in zip(phases, ratios, strict=True)]
+    return Tally(
+        key=experiment.key,
+        batch_sizes=tuple(experiment.spec.batch_sizes),
+        costs=tuple(costs),
+        oracle_costs=tuple(cost * ratio for (cost, _), ratio in zip(phases, ratios, strict=True)),
+        first_tries=tuple(first_tries),
+        energy_j=math.fsum(trial.energy_j for trial in trials),
+        default_energy_j=math.fsum(run.energy_j for run in defaults),
+        time_s=math.fsum(trial.time_s for trial in trials),
+        default_time_s=math.fsum(run.time_s for run in defaults),
+        tries_wasted=len(failed),
+        cost_wasted=math.fsum(trial.cost for trial in failed),
+        given_up=len(missed),
+        none_left=any(tries[recurrence] < MAX_TRIES for recurrence in missed),
+        final=tuple(reached[recurrence] for recurrence in sorted(reached)[-10:]),
+    )
+
+
+def spent_over_oracle(tallies: Iterable[Tally], recurrences: int | None = None) -> Ratio:
+    """The cost of replays over the oracle's, in their first recurrences or in all."""
+    return ratio(
+        (math.fsum(each.costs[:recurrences]), math.fsum(each.oracle_costs[:recurrences]))
+        for each in tallies
+    )
 
 
 @dataclass(frozen=True)
@@ -176,13 +172,14 @@ def _summary(workload: str, gpu: str, policy: str, tallies: list[Tally]) -> Summ
         policy=policy,
         replays=len(tallies),
         none_left=len(tallies) - len(whole),
-        recurrences=sum(each.recurrences for each in tallies),
-        cost=ratio((each.cost, each.oracle) for each in whole),
-        early_cost=ratio((each.early_cost, each.early_oracle) for each in whole),
+        recurrences=sum(len(each.costs) for each in tallies),
+        cost=spent_over_oracle(whole),
+        early_cost=spent_over_oracle(whole, EARLY),
         energy=ratio((each.energy_j, each.default_energy_j) for each in whole),
         time=ratio((each.time_s, each.default_time_s) for each in whole),
         tries_wasted=fmean(each.tries_wasted for each in tallies),
-        cost_wasted=sum(each.cost_wasted for each in tallies) / sum(each.cost for each in tallies),
+        cost_wasted=sum(each.cost_wasted for each in tallies)
+        / sum(math.fsum(each.costs) for each in tallies),
         given_up=fmean(each.given_up for each in whole) if whole else 0.0,
         final=final[0][0] if final else None,
         final_share=final[0][1] / sum(len(each.final) for each in tallies) if final else 0.0,

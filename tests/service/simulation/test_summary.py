@@ -13,7 +13,7 @@ from zeus_service.bandit.outcomes import Verdict
 from zeus_service.simulation.experiment import Experiment
 from zeus_service.simulation.simulated_run import SimulatedTrial
 from zeus_service.simulation.submissions import Submission
-from zeus_service.simulation.summary import ratio, summarize, tally
+from zeus_service.simulation.summary import ratio, spent_over_oracle, summarize, tally
 
 WORKLOAD = recorded.workload()
 SPEC = WORKLOAD.spec(policy="zeus", seed=1)
@@ -34,9 +34,11 @@ def test_a_replay_is_added_up() -> None:
         trial(40, 8, "not_converged", 7.0),
     ]
     added = tally(Experiment(WORKLOAD, SPEC, 41), trials)
-    assert (added.cost, added.early_cost) == (187.0, 180.0)
-    assert added.oracle == pytest.approx(41 * ORACLE)
-    assert added.early_oracle == pytest.approx(30 * ORACLE)
+    assert added.costs == (100.0, 80.0, *[0.0] * 38, 7.0)
+    assert added.first_tries == (16, 32, *[0] * 38, 8)
+    assert added.oracle_costs == pytest.approx([ORACLE] * 41)
+    assert spent_over_oracle([added]).value == pytest.approx(187.0 / (41 * ORACLE))
+    assert spent_over_oracle([added], 30).value == pytest.approx(180.0 / (30 * ORACLE))
     assert (added.energy_j, added.time_s) == (12.0, 8.0)
     # 16 at 200 W: 9 epochs of 3 s and 480 J.
     assert added.default_energy_j == pytest.approx(41 * 9 * 480.0)
@@ -48,7 +50,9 @@ def test_a_replay_is_added_up() -> None:
 
 def test_a_longer_submission_is_measured_against_a_longer_best_run() -> None:
     longer = (Submission(0.0, 1.0, 2.0), Submission(2.0, 3.0, 0.5))
-    assert tally(Experiment(WORKLOAD, SPEC, longer), []).oracle == pytest.approx(2.5 * ORACLE)
+    assert tally(Experiment(WORKLOAD, SPEC, longer), []).oracle_costs == pytest.approx(
+        [2 * ORACLE, ORACLE / 2]
+    )
 
 
 @given(values=st.lists(st.floats(0.1, 10), min_size=2, max_size=50), length=st.floats(0.1, 1e6))
