@@ -212,6 +212,21 @@ def test_a_run_below_the_default_power_limit_counts_with_what_it_would_have_spen
     assert job.ledger["arms"]["32"]["limit_w"] == pytest.approx(225.0)
 
 
+def test_the_policys_estimate_is_converted_to_the_default_power_limit() -> None:
+    job = Job()
+    job.ledger = with_profile(job.ledger, PROFILE)
+    job.estimate = ArmEstimate(32, 0, 300.0, 30.0, "alive")
+    job.run(64, 100.0, limit_w=200.0)
+    assert job.expected.energy_j == pytest.approx(300.0 * 30 / 25, rel=1e-5)
+
+
+def test_an_absurd_estimate_stays_within_what_a_report_can_carry() -> None:
+    job = Job()
+    job.estimate = ArmEstimate(32, 0, 1e300, 1e300, "alive")
+    job.run(64, 1e-9, MAX_AMOUNT)
+    assert job.expected == Expected(MAX_AMOUNT, MAX_AMOUNT, MAX_AMOUNT, MAX_AMOUNT)
+
+
 @pytest.mark.parametrize("limit_w", [300.0, None])
 def test_a_profile_changes_nothing_at_the_default_limit_or_at_an_unknown_one(
     limit_w: float | None,

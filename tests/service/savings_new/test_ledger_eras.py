@@ -9,6 +9,7 @@ import pytest
 from service.savings_new.test_ledger import Job
 from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.savings_new.expected import CHANGE_NOISE
+from zeus_service.savings_new.ledger import with_profile
 
 
 def learned(limit_w: float | None = 300.0) -> Job:
@@ -48,8 +49,7 @@ def test_a_job_that_has_changed_is_compared_with_what_its_default_costs_now(
     assert job.expected.energy_j == pytest.approx(100.0 * factor, rel=0.35)
     assert abs(job.expected.energy_j - 100.0 * factor) < job.expected.energy_error_j
     before = first.expected.energy_error_j / first.expected.energy_j
-    wider = job.expected.energy_error_j / job.expected.energy_j
-    assert wider > math.hypot(before, 1.96 * CHANGE_NOISE)
+    assert job.expected.energy_error_j / job.expected.energy_j > before
     job.run(32, 100.0 * factor, limit_w=300.0)
     assert not job.expected.carried
     assert job.expected.energy_j == 100.0 * factor
@@ -121,8 +121,38 @@ def test_a_change_without_an_expectation_waits() -> None:
     job = Job()
     for factor in (0.98, 1.02, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0):
         job.run(64, 80.0 * factor)
-    assert len(job.eras) == 1
+    assert [era.recurrences for era in job.eras] == [9]
     assert max(job.ledger["cusum"]) < 8
+    assert job.ledger["arms"]["64"]["runs"] == 9
+
+
+def test_the_farther_a_batch_size_is_from_the_default_the_less_its_change_says() -> None:
+    errors = []
+    for size in (64, 8):
+        job = Job()
+        for factor in (0.98, 1.02) * 5:
+            job.run(32, 100.0 * factor)
+            job.run(size, 80.0 * factor)
+        for _ in range(30):
+            job.run(size, 160.0)
+        assert job.expected.carried
+        errors.append(job.expected.energy_error_j / job.expected.energy_j)
+    near, far = (math.log1p(error) for error in errors)
+    assert far > near > 1.96 * CHANGE_NOISE  # one octave
+    assert far > 1.96 * CHANGE_NOISE * 2  # two octaves
+
+
+def test_a_new_era_knows_the_noise_and_the_power_profile_of_the_one_before() -> None:
+    job = Job()
+    job.ledger = with_profile(job.ledger, [(200.0, 25.0, 0.24), (300.0, 30.0, 0.21)])
+    for factor in (0.6, 1.5) * 20:
+        job.run(32, 100.0 * factor, limit_w=200.0)
+    while len(job.eras) == 1:
+        job.run(32, 900.0, limit_w=200.0)
+    assert job.expected.energy_j == pytest.approx(900.0 * 30 / 25)
+    deviation = float(np.std(np.log([0.6, 1.5])))
+    relative = math.log1p(job.expected.energy_error_j / job.expected.energy_j)
+    assert relative == pytest.approx(2 * deviation, rel=0.25)
 
 
 def test_a_ledger_does_not_grow_with_eras() -> None:
