@@ -1,134 +1,175 @@
-"""How long what was saved takes to answer: all jobs together, one long job, and a scrape.
+"""How often the interval of what a job has saved holds the truth, and how wide it is.
 
-    ZEUS_TEST_POSTGRES_URL=postgresql://postgres@127.0.0.1/postgres python benchmarks/savings.py
+    python benchmarks/savings.py [--jobs 100] [--chosen-on]
 
-It fills a new database on that server, and a SQLite file, with 10,000 jobs that have recurred daily
-for 30 days, and with one job of 100,000 trials, and drops them. These are measurements to read.
+Jobs are simulated, so that the truth is known. An interval's width is compared with that of an
+estimator which knows the noise: the true standard deviation of a run's log cost, and nothing else.
+Its half-width is `recurrences * expected * (exp(1.96 sigma / sqrt(runs of the default)) - 1)`.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import tempfile
-import time
 from argparse import ArgumentParser
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-import sqlalchemy as sa
+import numpy as np
 from rich.console import Console
-from zeus_service import create_app
-from zeus_service.bandit.information_directed import InformationDirectedPolicy
+from rich.table import Table
+from zeus_service.bandit.policy import ArmEstimate
+from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.config import Config
-from zeus_service.db.migrate import upgrade
-from zeus_service.db.tables import JOBS, SAVED_ON_DAYS, TRIALS, db
-from zeus_service.savings.ledger import new_ledger
+from zeus_service.savings_new.ledger import Era, TrialEnd, new_ledger, record
+from zeus_service.savings_new.report import Saved, saved
+from zeus_service.simulation import family
+from zeus_service.simulation.errors import PolicyGaveUp
+from zeus_service.simulation.replay import MAX_TRIES, SimulatedJob
+from zeus_service.simulation.simulated_run import TrialRunner, run
+from zeus_service.simulation.workload import Workload
 
-from service import database
-
-PORTION = 20_000
-
-
-def spec(job_id: str) -> JobSpec:
-    """A job."""
-    return JobSpec(
-        job_id=job_id,
-        batch_sizes=[16, 32, 64, 128, 256],
-        default_batch_size=64,
-        target_metric=0.9,
-        monitor="val_acc",
-        max_epochs=100,
-        max_power_w=250.0,
-        num_devices=1,
-        device_model="none",
-        meter="nvml",
-        policy="information_directed",
-    )
+KINDS = ("ordinary", "noisy", "dearer", "cheaper", "to_and_fro", "heavy_tail")
+POLICIES = ("information_directed", "zeus")
+AFTER = (1, 3, 10, 30, 400)
 
 
-def fill(connection: sa.Connection, jobs: int, days: int, trials: int) -> None:
-    """Insert the jobs with their days, and the trials of the first one."""
-    today = int(time.time() // 86400)
-    state = InformationDirectedPolicy().initial_state(spec("job"))
-    mean = [100.0, 10.0, 1300.0]
-    arm = [3, *map(math.log, mean)]
-    book = new_ledger() | {"default": {"count": 3, "mean": mean}, "arms": {"64": arm}}
-    amounts = {"energy_j": 30.0, "time_s": 3.0, "cost": 390.0}
-    errors = {f"{name}_error": value / 4 for name, value in amounts.items()}
-    saved = {f"saved_{name}": value for name, value in (amounts | errors).items()}
+class Books:
+    """A job's ledger, its eras, and its trials."""
 
-    def insert(table: sa.Table, rows: list[dict[str, object]]) -> None:
-        for start in range(0, len(rows), PORTION):
-            connection.execute(sa.insert(table), rows[start : start + PORTION])
+    def __init__(self, spec: JobSpec) -> None:
+        self.spec = spec
+        self.ledger = new_ledger()
+        self.eras = [Era()]
+        self.trials: list[tuple[TrialEnd, int | None]] = []
 
-    ids = [f"job-{number:05}" for number in range(jobs)]
-    common = {"state": state, "ledger": book, "trials": trials, "events": 0, "cost_bound": None}
-    times = {"created_at": time.time(), "updated_at": time.time()}
-    every = {"estimated": False, **common, **times, **saved}
-    for column in JOBS.columns:  # what lists of jobs show beside
-        if column.name not in every and not column.nullable:
-            every[column.name] = column.type.python_type()
-    insert(JOBS, [{**every, "job_id": i, "spec": spec(i).model_dump(mode="json")} for i in ids])
-    for day in range(today - days + 1, today + 1):
-        rows = {"day": day, "recurrences": 1, **amounts, **errors}
-        insert(SAVED_ON_DAYS, [{**rows, "job_id": job_id} for job_id in ids])
-    trial = {
-        "job_id": ids[0],
-        "generation": "g",
-        "why": "exploit",
-        "start_reason": "",
-        "reason": "",
-        "outcome": "converged",
-        "started_at": 1.0,
-        "ended_at": 2.0,
-        "lease_expires_at": 3.0,
-        "idempotency_key": None,
-        "start_cost_bound": None,
-        "metric": 1.0,
-        "reports": 10,
-        "epoch": 10,
-        "batch_size": 64,
-        **amounts,
-    }
-    insert(TRIALS, [{**trial, "trial_number": number} for number in range(1, trials + 1)])
+    def end(self, trial: TrialEnd, estimate: ArmEstimate | None = None) -> None:
+        """Record a trial's end."""
+        recorded = record(self.spec, self.ledger, self.eras[-1], trial, estimate)
+        self.ledger, era, counts = recorded
+        if era.number == self.eras[-1].number:
+            self.eras.pop()
+        self.eras.append(era)
+        self.trials.append((trial, era.number if counts else None))
+
+    @property
+    def saved(self) -> Saved | None:
+        """What the job has saved."""
+        return saved(self.spec, self.eras)
 
 
-def measure(url: str, options: dict[str, int], console: Console) -> None:
-    """Fill a database, and print what each request takes."""
-    app = create_app(Config(database_url=url))
-    upgrade(app)
-    with app.app_context():
-        with db.engine.begin() as connection:
-            fill(connection, **options)
-        client = app.test_client()
-        paths = ["/api/v1/savings", "/api/v1/jobs/job-00000/savings?points=2000", "/metrics"]
-        for path in paths:
-            took_ms = []
-            for _ in range(5):
-                began = time.perf_counter()
-                assert client.get(path).status_code == 200
-                took_ms.append(1e3 * (time.perf_counter() - began))
-            console.print(
-                f"{db.engine.dialect.name:>10} {path:<45} first {took_ms[0]:4.0f} ms, "
-                f"slowest of the others {max(took_ms[1:]):4.0f} ms"
+@dataclass(frozen=True)
+class Answer:
+    """What a job is said to have saved after some recurrences, and what it has.
+
+    Args:
+        recurrences: Its runs that converged.
+        found: What it is said to have saved.
+        truth: Joules, seconds and cost that it has truly saved.
+        known_error: Half-width of the cost's interval if the noise were known; None if the default
+            has never run.
+    """
+
+    recurrences: int
+    found: Saved
+    truth: tuple[float, float, float]
+    known_error: float | None
+
+    @property
+    def held(self) -> list[bool]:
+        """Whether each interval holds the truth."""
+        found = (self.found.energy_j, self.found.time_s, self.found.cost)
+        return [each.low <= x <= each.high for each, x in zip(found, self.truth, strict=True)]
+
+
+def simulate(
+    workload: Workload, policy: str, seed: int, after: Sequence[int]
+) -> Iterator[tuple[Books, Answer]]:
+    """Replay a job, and ask after some of its recurrences what it has saved.
+
+    A recurrence is given up after `MAX_TRIES` failed trials. The job ends when its policy has no
+    batch size left.
+    """
+    spec = workload.spec(policy=policy, seed=seed)
+    simulated, runner, books = SimulatedJob(spec), TrialRunner(spec), Books(spec)
+    truth, count, of_default = np.zeros(3), 0, 0
+    for recurrence in range(max(after)):
+        now = workload.at(recurrence)
+        default = now.settings[spec.default_batch_size]
+        epoch = default.price(spec.eta_knob, now.max_power_w).epoch
+        expected = epoch.times(default.expected_epochs(now.max_epochs))
+        for _ in range(MAX_TRIES):
+            try:
+                started = simulated.start()
+            except PolicyGaveUp:
+                return
+            setting = now.settings[started.choice.batch_size]
+            target_epoch, _ = runner.draw(started.choice.batch_size, setting.target_epochs)
+            price = setting.price(spec.eta_knob, now.max_power_w)
+            ended = run(price, target_epoch, now.max_epochs, started.cost_bound, profiling=False)
+            spent = (ended.energy_j, ended.time_s, spec.cost(ended.energy_j, ended.time_s))
+            simulated.end(started, ended.verdict, spent[2])
+            arms = policy_of(spec).describe(spec, simulated.state)
+            (arm,) = (each for each in arms if each.batch_size == spec.default_batch_size)
+            books.end(TrialEnd(started.choice.batch_size, ended.verdict, *spent), arm)
+            truth -= spent
+            if ended.verdict == "converged":
+                break
+        else:
+            continue
+        count += 1
+        of_default += started.choice.batch_size == spec.default_batch_size
+        cost = spec.cost(expected.energy_j, expected.time_s)
+        truth += (expected.energy_j, expected.time_s, cost)
+        if recurrence + 1 in after and (found := books.saved):
+            sigma = np.log([each for each in default.target_epochs if math.isfinite(each)]).std()
+            known = (
+                count * cost * math.expm1(1.96 * sigma / math.sqrt(of_default))
+                if of_default
+                else None
             )
-        db.engine.dispose()
+            energy_j, time_s, of_cost = truth.tolist()
+            yield books, Answer(recurrence + 1, found, (energy_j, time_s, of_cost), known)
+
+
+def answers(kind: str, policy: str, seeds: Sequence[int], after: Sequence[int]) -> list[Answer]:
+    """The answers of one job for each seed."""
+    return [
+        answer
+        for seed in seeds
+        for _, answer in simulate(family.case(kind, seed).workload, policy, seed, after)
+    ]
+
+
+def coverage(given: Sequence[Answer]) -> float:
+    """The share of intervals that hold the truth."""
+    return float(np.mean([held for answer in given for held in answer.held]))
+
+
+def width(given: Sequence[Answer]) -> float:
+    """The median of half-widths of the cost's interval, relative to one that knows the noise."""
+    return float(np.median([a.found.cost.error / a.known_error for a in given if a.known_error]))
 
 
 def main() -> None:
-    """Measure SQLite, and PostgreSQL if a server is named."""
+    """Print both tables."""
     parser = ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=10_000)
-    parser.add_argument("--days", type=int, default=30)
-    parser.add_argument("--trials", type=int, default=100_000)
-    options = vars(parser.parse_args())
+    parser.add_argument("--jobs", type=int, default=100)
+    parser.add_argument(
+        "--chosen-on", action="store_true", help="the jobs on which constants were chosen"
+    )
+    options = parser.parse_args()
+    seeds = (family.CHOSEN_ON if options.chosen_on else family.REPORTED)[: options.jobs]
+    held = Table("jobs", "policy", *map(str, AFTER), title="Intervals that hold the truth, in 100")
+    wide = Table("jobs", "policy", *map(str, AFTER), title="Median width, over a known noise's")
+    for kind in KINDS:
+        for policy in POLICIES:
+            every = answers(kind, policy, seeds, AFTER)
+            columns = [[each for each in every if each.recurrences == n] for n in AFTER]
+            held.add_row(kind, policy, *(f"{100 * coverage(each):.0f}" for each in columns))
+            wide.add_row(kind, policy, *(f"{width(each):.2f}" for each in columns))
     console = Console()
-    servers = dict.fromkeys([None, os.environ.get("ZEUS_TEST_POSTGRES_URL")])
-    with tempfile.TemporaryDirectory() as folder:
-        for server in servers:
-            with database(server, Path(folder)) as url:
-                measure(url.render_as_string(hide_password=False), options, console)
+    console.print(held)
+    console.print(wide)
 
 
 if __name__ == "__main__":

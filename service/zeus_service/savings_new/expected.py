@@ -1,0 +1,210 @@
+"""What one run of a job's default batch size is expected to spend, by the job's ledger.
+
+**The expectation** is the mean of the job's own runs of the default that converged, at the GPUs'
+default power limit (see `power.py`). If others were stopped early, those that converged are the
+cheaper ones: the mean is corrected by the share that was stopped (see `lognormal.py`). The error
+follows from Student's t distribution of the logarithm. The noise is the deviation between runs of
+one batch size, pooled over all batch sizes, since the default may have run once only; a weak prior,
+`PRIOR_DEGREES` deviations of size `PRIOR_NOISE`, stands in until runs have been repeated.
+
+**Before the first run of the default**, the policy's estimate of its cost is the expectation;
+joules and seconds follow from it by their ratio to the cost in runs of the nearest batch size. If
+the default was tried and has never converged, nothing is expected, and the savings are unknown.
+
+**In a new era** (see `ledger.py`), until the default has run again, the expectation of the era
+before is carried over: times the change of the batch sizes that ran in both eras, the geometric
+mean weighted by the inverse of its variance (a link-relative estimate). Only runs that converged
+count, and only batch sizes whose mean power limits in the two eras differ by at most `SAME_LIMIT`.
+The error grows by that of the change: the noise, and `CHANGE_NOISE` for each octave between these
+batch sizes and the default, which may have changed by more or by less. If no batch size is left,
+the interval spans both the policy's estimate and the expectation of the era before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zeus_service.bandit.policy import ArmEstimate
+from zeus_service.bandit.spec import MAX_AMOUNT, JobSpec
+from zeus_service.savings_new import lognormal, power
+from zeus_service.savings_new.lognormal import Truncation
+
+Ledger = dict[str, Any]
+"""JSON value, see `ledger.new_ledger`. It grows with the batch sizes, not with the trials."""
+
+Arm = dict[str, Any]
+"""One batch size in a ledger, see `ledger.py`."""
+
+PRIOR_NOISE = 0.08
+PRIOR_DEGREES = 1.5
+"""Chosen by the coverage of seeds 0 to 99 of the simulated jobs in `benchmarks/savings.py`."""
+RATIO_NOISE = 0.1
+"""Standard deviation, per octave of batch size, of the logarithm of a ratio to the cost."""
+CHANGE_NOISE = 0.03
+"""Standard deviation, per octave, of the ratio between the changes of two batch sizes."""
+SAME_LIMIT = 0.05
+"""Relative difference between a batch size's mean power limits in eras that are compared."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one run of the default at the default power limit is expected to spend.
+
+    Args:
+        energy_j: Joules.
+        time_s: Seconds.
+        energy_error_j: Half the width of the energy's 95 % interval.
+        time_error_s: Half the width of the time's 95 % interval.
+        carried: Whether it is the expectation of the era before, times the change since.
+    """
+
+    energy_j: float
+    time_s: float
+    energy_error_j: float
+    time_error_s: float
+    carried: bool = False
+
+
+def expectation(spec: JobSpec, ledger: Ledger, estimate: ArmEstimate | None) -> Expected | None:
+    """What a run of the default is expected to spend in the open era; None if nothing is known.
+
+    Args:
+        spec: The job.
+        ledger: Its ledger.
+        estimate: The policy's estimate of the default's cost; None if it has none.
+    """
+    if str(spec.default_batch_size) in ledger["arms"]:
+        return _from_runs(spec, ledger)
+    before = ledger["before"]
+    if before is None:
+        failed = estimate is not None and estimate.pulls > 0
+        return None if failed else _from_estimate(spec, ledger, estimate)
+    carried = _carried_over(spec, ledger)
+    return carried or _spanning(
+        Expected(**before["expected"]), _from_estimate(spec, ledger, estimate)
+    )
+
+
+def pooled(ledger: Ledger) -> tuple[list[float], float]:
+    """Squared deviations between runs of one batch size, and their degrees of freedom.
+
+    The squares are of log energy, log time and log cost. Where runs were stopped early, the others
+    are more alike than all: they have fewer degrees of freedom.
+    """
+    squares, degrees = ledger["squares"], ledger["degrees"]
+    for arm in ledger["arms"].values():
+        squares = [a + b for a, b in zip(squares, arm["squares"], strict=True)]
+        degrees += (arm["runs"] - 1) * truncation(arm).shrink
+    return squares, degrees
+
+
+def noise(ledger: Ledger) -> tuple[list[float], float]:
+    """Standard deviations of log energy, log time and log cost; their degrees of freedom."""
+    squares, degrees = pooled(ledger)
+    degrees += PRIOR_DEGREES
+    prior = PRIOR_DEGREES * PRIOR_NOISE**2
+    return [math.sqrt((each + prior) / degrees) for each in squares], degrees
+
+
+def truncation(arm: Arm) -> Truncation:
+    """Which part of a batch size's runs was not stopped early."""
+    return Truncation.of_counts(arm["runs"], arm["stops"])
+
+
+def _from_runs(spec: JobSpec, ledger: Ledger) -> Expected:
+    """The mean of the default's runs, of which at least one has converged."""
+    arm = ledger["arms"][str(spec.default_batch_size)]
+    deviations, degrees = noise(ledger)
+    # The job's first run had no bound, as a rule, and is not corrected.
+    share = 1 - 1 / arm["runs"] if ledger["before"] is None else 1.0
+    factor = 1 + share * (truncation(arm).factor(deviations[2]) - 1)
+    amounts = [factor * each for each in arm["mean"]]
+    mean = _at_default_limit(ledger, arm, amounts)
+    root = math.sqrt(arm["runs"])
+    relative = [lognormal.relative_error(each / root, degrees) for each in deviations[:2]]
+    return _expected(mean, [part * each for part, each in zip(relative, mean, strict=True)])
+
+
+def _from_estimate(spec: JobSpec, ledger: Ledger, estimate: ArmEstimate | None) -> Expected | None:
+    """The policy's estimate of the default's cost, as energy and time."""
+    if not ledger["arms"] or estimate is None or not estimate.mean or estimate.spread is None:
+        return None
+    octaves = {size: _octaves(spec, size) for size in ledger["arms"]}
+    nearest = min(octaves, key=lambda size: (octaves[size], int(size)))
+    arm = ledger["arms"][nearest]
+    energy, time, cost = arm["logs"]
+    amounts = [estimate.mean * math.exp(log - cost) for log in (energy, time)]
+    mean = _at_default_limit(ledger, arm, amounts)
+    spread = math.hypot(estimate.spread / estimate.mean, RATIO_NOISE * octaves[nearest])
+    return _expected(mean, [min(1.0, lognormal.Z * spread) * each for each in mean])
+
+
+def _carried_over(spec: JobSpec, ledger: Ledger) -> Expected | None:
+    """The expectation of the era before, times the change since; None if that is unknown."""
+    before, arms = ledger["before"], ledger["arms"]
+    pairs = {
+        size: (before["arms"][size], arm)
+        for size, arm in arms.items()
+        if size in before["arms"] and _same_limit(before["arms"][size], arm)
+    }
+    if not pairs:
+        return None
+    weights = {size: 1 / (1 / a["runs"] + 1 / b["runs"]) for size, (a, b) in pairs.items()}
+    total = sum(weights.values())
+    octaves = sum(weight * _octaves(spec, size) for size, weight in weights.items()) / total
+    deviations, degrees = noise(ledger)
+    was, mean, error = Expected(**before["expected"]), [], []
+    for index, (then, then_error) in enumerate(
+        ((was.energy_j, was.energy_error_j), (was.time_s, was.time_error_s))
+    ):
+        changes = {size: b["logs"][index] - a["logs"][index] for size, (a, b) in pairs.items()}
+        factor = math.exp(sum(weights[size] * each for size, each in changes.items()) / total)
+        deviation = math.hypot(deviations[index] / math.sqrt(total), CHANGE_NOISE * octaves)
+        mean.append(then * factor)
+        of_change = lognormal.relative_error(deviation, degrees)
+        error.append(factor * math.hypot(then_error, then * of_change))
+    return replace(_expected(mean, error), carried=True)
+
+
+def _spanning(before: Expected, now: Expected | None) -> Expected:
+    """The era before's expectation, with an interval that also spans the policy's estimate."""
+    if now is None:
+        return before
+    bands = [
+        (min(a - e, b - f), max(a + e, b + f))
+        for a, e, b, f in (
+            (before.energy_j, before.energy_error_j, now.energy_j, now.energy_error_j),
+            (before.time_s, before.time_error_s, now.time_s, now.time_error_s),
+        )
+    ]
+    return _expected(
+        [(low + high) / 2 for low, high in bands], [(high - low) / 2 for low, high in bands]
+    )
+
+
+def _same_limit(arm: Arm, other: Arm) -> bool:
+    """Whether mean power limits are about the same, or both unknown."""
+    limits = (arm["limit_w"] or 0.0, other["limit_w"] or 0.0)
+    return math.isclose(*limits, rel_tol=SAME_LIMIT)
+
+
+def _at_default_limit(ledger: Ledger, arm: Arm, amounts: Sequence[float]) -> list[float]:
+    """What energy and time at a batch size's mean limit would be at the default limit."""
+    ratios = power.ratio(ledger["profile"], arm["limit_w"], ledger["default_limit_w"])
+    return [ratio * amount for ratio, amount in zip(ratios, amounts, strict=True)]
+
+
+def _octaves(spec: JobSpec, batch_size: str) -> float:
+    """The distance of a batch size to the default."""
+    return abs(math.log2(int(batch_size) / spec.default_batch_size))
+
+
+def _expected(mean: Iterable[float], error: Iterable[float]) -> Expected:
+    """At most what a report can carry: chains of absurd changes must stay finite."""
+    (energy_j, time_s), (energy_error_j, time_error_s) = (
+        [min(each, MAX_AMOUNT) for each in pair] for pair in (mean, error)
+    )
+    return Expected(energy_j, time_s, energy_error_j, time_error_s)

@@ -1,0 +1,247 @@
+"""What a job has spent, and what its default batch size would have: a fold of its trials' ends.
+
+**Definition.** A recurrence is its failed trials and the one that converged. It has saved what one
+run of the job's default batch size at the GPUs' default power limit is expected to spend, less what
+it has spent. So after `n` runs that converged a job has saved
+
+    saved = n * expected - spent
+
+where `spent` is of all trials that have ended. It is negative while a job explores. A run that
+converged without a measurement, because its meter was dead, does not count: neither as a recurrence
+nor with what it has spent. What failed trials of the default would spend is not in `expected`.
+
+**Drift.** Surprises, deviations of log costs from the mean of their batch size, are added up in
+both directions. When a sum exceeds `DRIFT_THRESHOLD`, the job has changed, and a new *era* begins
+with the next run that converges. Each era is compared with its own expectation, see `expected.py`.
+An era more costs little, but a change that is not found biases the expectation: so the allowance is
+small. Source: Page, "Continuous inspection schemes", Biometrika 41, 1954.
+
+A ledger describes the trials on one kind of hardware.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+
+from zeus_service.bandit.outcomes import Outcome
+from zeus_service.bandit.policy import ArmEstimate, reproducible
+from zeus_service.bandit.spec import JobSpec
+from zeus_service.savings_new.expected import (
+    Arm,
+    Expected,
+    Ledger,
+    expectation,
+    noise,
+    pooled,
+    truncation,
+)
+from zeus_service.savings_new.power import Point, thinned
+
+DRIFT_ALLOWANCE = 0.25
+"""Subtracted from each surprise, in standard deviations, as noise."""
+DRIFT_THRESHOLD = 8.0
+LARGEST_SURPRISE = 4.0
+"""Surprises are clipped here, so that one alone does not exceed the threshold."""
+LEAST_AMOUNT = 1e-9
+"""Joules, seconds or cost: a run with less of one was not measured."""
+
+
+@dataclass(frozen=True)
+class TrialEnd:
+    """How a trial has ended, and what it has spent.
+
+    Args:
+        batch_size: Its batch size.
+        outcome: How it ended.
+        energy_j: Joules that its reports have counted.
+        time_s: Seconds that its reports have counted.
+        cost: Joules, by the job's specification.
+        power_limit_w: The mean power limit; None if it is unknown.
+        default_power_limit_w: The GPUs' default limit; None if it is unknown.
+    """
+
+    batch_size: int
+    outcome: Outcome
+    energy_j: float
+    time_s: float
+    cost: float
+    power_limit_w: float | None = None
+    default_power_limit_w: float | None = None
+
+
+@dataclass(frozen=True)
+class Era:
+    """Trials between two changes of a job, and what their recurrences are compared with.
+
+    Args:
+        number: Counted from 1.
+        recurrences: Trials that converged.
+        energy_j: Joules spent by all trials that ended.
+        time_s: Seconds spent by them.
+        cost: Their cost in joules.
+        expected: What one run of the default is expected to spend; None if it is unknown.
+    """
+
+    number: int = 1
+    recurrences: int = 0
+    energy_j: float = 0.0
+    time_s: float = 0.0
+    cost: float = 0.0
+    expected: Expected | None = None
+
+
+def new_ledger() -> Ledger:
+    """The ledger of a job that has had no trial."""
+    return {
+        "arms": {},  # {batch size: its runs in this era, see `_new_arm`}
+        # Of earlier eras, the squares of the deviations of log energy, log time and log cost from
+        # the mean of their batch size, and the degrees of freedom of these squares.
+        "squares": [0.0] * 3,
+        "degrees": 0.0,
+        "cusum": [0.0, 0.0],  # cumulative sums of surprises: [dearer, cheaper]
+        "before": None,  # the era before: its "arms", and what was "expected" at its end
+        "profile": [],  # the default's power profile: [watts, joules, seconds] of a batch
+        "default_limit_w": None,  # the GPUs' default power limit
+    }
+
+
+def with_profile(ledger: Ledger, points: Iterable[Point]) -> Ledger:
+    """The ledger with the power profile of the default batch size, which has a point at least."""
+    return {**ledger, "profile": thinned(points)}
+
+
+def record(
+    spec: JobSpec, ledger: Ledger, era: Era, end: TrialEnd, estimate: ArmEstimate | None
+) -> tuple[Ledger, Era, bool]:
+    """Add a trial that has ended.
+
+    Args:
+        spec: The job.
+        ledger: Its ledger before the end.
+        era: The open era before the end.
+        end: The trial's end.
+        estimate: The policy's estimate of the default batch size after the end.
+
+    Returns:
+        The ledger; the era that is open now, a new one if its number differs; and whether the trial
+        counts in it. A trial that does not count in it counts in none.
+    """
+    measured = min(end.energy_j, end.time_s, end.cost) >= LEAST_AMOUNT
+    converged = end.outcome == "converged"
+    if converged and not measured:
+        return ledger, era, False
+    if measured and end.default_power_limit_w is not None:
+        ledger = {**ledger, "default_limit_w": end.default_power_limit_w}
+    if converged:
+        ledger, era = _with_run(ledger, era, end)
+    elif end.outcome == "early_stopped":
+        ledger = _with_stopped_run(ledger, end.batch_size)
+    era = replace(
+        era,
+        recurrences=era.recurrences + converged,
+        energy_j=era.energy_j + end.energy_j,
+        time_s=era.time_s + end.time_s,
+        cost=era.cost + end.cost,
+        expected=expectation(spec, ledger, estimate),
+    )
+    return ledger, era, True
+
+
+def without(era: Era, energy_j: float, time_s: float, cost: float) -> Era:
+    """The era in which a trial counts, without what it had spent: the trial is running again.
+
+    Its recurrences stay: a trial that converged is never revived.
+    """
+    return replace(
+        era,
+        energy_j=era.energy_j - energy_j,
+        time_s=era.time_s - time_s,
+        cost=era.cost - cost,
+    )
+
+
+def _new_arm(logs: list[float]) -> Arm:
+    """A batch size before its first run, which has these logarithms."""
+    return {
+        "runs": 0,  # that converged; what follows is of these
+        "logs": logs,  # means of log energy, log time and log cost
+        "squares": [0.0] * 3,  # of their deviations
+        "mean": [0.0, 0.0],  # energy and time
+        "limit_w": None,  # mean power limit; None if it is unknown
+        "stops": 0,  # runs that were stopped early
+    }
+
+
+def _with_run(ledger: Ledger, era: Era, end: TrialEnd) -> tuple[Ledger, Era]:
+    """Add a run that has converged to the moments of its batch size, in a new era if it drifted."""
+    key, amounts = str(end.batch_size), (end.energy_j, end.time_s)
+    # Rounded, so that every processor finds the same eras.
+    logs = [reproducible(math.log(each)) for each in (*amounts, end.cost)]
+    if arm := ledger["arms"].get(key):
+        ledger = _with_surprise(ledger, _surprise(ledger, arm, logs[2]))
+    if max(ledger["cusum"]) > DRIFT_THRESHOLD:
+        ledger, era = _next_era(ledger, era)
+    arm = ledger["arms"].get(key) or _new_arm(logs)
+    before, runs = arm["runs"], arm["runs"] + 1
+    steps = [log - mean for log, mean in zip(logs, arm["logs"], strict=True)]
+    squares = zip(arm["squares"], steps, strict=True)
+    means = zip(arm["mean"], amounts, strict=True)
+    changed = {
+        **arm,
+        "runs": runs,
+        "logs": [mean + step / runs for mean, step in zip(arm["logs"], steps, strict=True)],
+        "squares": [square + step**2 * before / runs for square, step in squares],
+        "mean": [mean + (amount - mean) / runs for mean, amount in means],
+        "limit_w": _mean_limit(arm, end.power_limit_w),
+    }
+    return {**ledger, "arms": {**ledger["arms"], key: changed}}, era
+
+
+def _with_stopped_run(ledger: Ledger, batch_size: int) -> Ledger:
+    """Count a run that was stopped early, if any of its batch size has converged."""
+    key = str(batch_size)
+    if key not in ledger["arms"]:
+        return ledger
+    arm = {**ledger["arms"][key], "stops": ledger["arms"][key]["stops"] + 1}
+    ledger = {**ledger, "arms": {**ledger["arms"], key: arm}}
+    return _with_surprise(ledger, reproducible(truncation(arm).above))
+
+
+def _mean_limit(arm: Arm, limit_w: float | None) -> float | None:
+    """With one more run; a run without a limit counts with the mean of the others."""
+    mean_w: float | None = arm["limit_w"]
+    if mean_w is None or limit_w is None:
+        return limit_w if mean_w is None else mean_w
+    return float(mean_w + (limit_w - mean_w) / (arm["runs"] + 1))
+
+
+def _surprise(ledger: Ledger, arm: Arm, log_cost: float) -> float:
+    """By how many standard deviations a run's log cost exceeds the mean of its batch size."""
+    deviation = noise(ledger)[0][2]
+    mean = arm["logs"][2] + truncation(arm).below * deviation
+    return float((log_cost - mean) / (deviation * math.sqrt(1 + 1 / arm["runs"])))
+
+
+def _with_surprise(ledger: Ledger, surprise: float) -> Ledger:
+    """Advance the cumulative sums by a run."""
+    step = reproducible(min(max(surprise, -LARGEST_SURPRISE), LARGEST_SURPRISE))
+    dearer, cheaper = ledger["cusum"]
+    sums = [dearer + step - DRIFT_ALLOWANCE, cheaper - step - DRIFT_ALLOWANCE]
+    return {**ledger, "cusum": [max(0.0, each) for each in sums]}
+
+
+def _next_era(ledger: Ledger, era: Era) -> tuple[Ledger, Era]:
+    """Open a new era; without an expectation in this one, only the sums begin again."""
+    if era.expected is None:
+        return {**ledger, "cusum": [0.0, 0.0]}, era
+    squares, degrees = pooled(ledger)
+    kept = {
+        "squares": squares,
+        "degrees": degrees,
+        "before": {"arms": ledger["arms"], "expected": asdict(era.expected)},
+        "profile": ledger["profile"],
+        "default_limit_w": ledger["default_limit_w"],
+    }
+    return {**new_ledger(), **kept}, Era(era.number + 1)

@@ -1,0 +1,72 @@
+"""A run's mean power limit, and a batch's energy and time at another limit.
+
+Energies are in joules, times in seconds, limits in watts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+Point = Sequence[float]
+"""A measured limit: its watts, and the joules and seconds of a batch there."""
+
+MAX_POINTS = 32
+LARGEST_RATIO = 1000.0
+"""Between two limits, of energy or time: a profile with a larger ratio does not describe a GPU."""
+
+
+def mean_limit(
+    mean_w: float | None, before_s: float, limit_w: float | None, now_s: float
+) -> float | None:
+    """A trial's mean power limit over its time, after one more report.
+
+    Between two reports, the limit of the later one counts.
+
+    Args:
+        mean_w: The mean before the report; None if it is unknown.
+        before_s: The time of the report before; 0 if this is the first one.
+        limit_w: The limit that is reported; None if it is unknown.
+        now_s: The time of this report.
+
+    Returns:
+        None if the limit of any part of the trial is unknown.
+    """
+    if limit_w is None or not before_s:
+        return limit_w
+    share = min(before_s / now_s, 1.0) if now_s else 1.0
+    return None if mean_w is None else mean_w + (1 - share) * (limit_w - mean_w)
+
+
+def thinned(points: Iterable[Point]) -> list[list[float]]:
+    """The points of a profile, at least one, by ascending limit: at most `MAX_POINTS` of them."""
+    rows = sorted(list(point) for point in points)
+    step = -(-(len(rows) - 1) // (MAX_POINTS - 1)) or 1
+    return [*rows[:-1:step], rows[-1]]
+
+
+def ratio(
+    points: Sequence[Point], limit_w: float | None, default_limit_w: float | None
+) -> tuple[float, float]:
+    """Energy and time of a batch at the default limit, divided by those at another limit.
+
+    Between two points, energy and time are interpolated; beyond the last one they stay the same.
+
+    Args:
+        points: A profile as `thinned` returns it; empty if there is none.
+        limit_w: The other limit; None if it is unknown.
+        default_limit_w: The default limit; None if it is unknown.
+
+    Returns:
+        (1, 1) if a limit or the profile is unknown, or if a ratio or its inverse exceeds
+        `LARGEST_RATIO`.
+    """
+    if not points or limit_w is None or default_limit_w is None:
+        return 1.0, 1.0
+    watts, *amounts = zip(*points, strict=True)
+    pairs = [np.interp([limit_w, default_limit_w], watts, column).tolist() for column in amounts]
+    if any(max(pair) > LARGEST_RATIO * min(pair) for pair in pairs):
+        return 1.0, 1.0
+    energy, time = (at_default / now for now, at_default in pairs)
+    return energy, time

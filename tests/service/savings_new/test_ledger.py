@@ -1,0 +1,275 @@
+"""What a job has saved, counted by hand, and as a fold of its trials' ends."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies
+from service.jobs import spec
+from zeus_service.bandit.outcomes import Outcome
+from zeus_service.bandit.policy import ArmEstimate
+from zeus_service.bandit.spec import MAX_AMOUNT, JobSpec
+from zeus_service.savings_new import expected
+from zeus_service.savings_new.expected import Expected
+from zeus_service.savings_new.ledger import TrialEnd, with_profile, without
+from zeus_service.savings_new.lognormal import t_quantile
+
+from benchmarks.savings import Books
+
+ETA_1 = spec(eta_knob=1.0)  # cost is energy; the default batch size is 32
+PROFILE = [(100.0, 20.0, 0.30), (200.0, 25.0, 0.24), (300.0, 30.0, 0.21)]
+
+
+class Job(Books):
+    """A job's ledger, by default one whose cost is its energy."""
+
+    def __init__(self, spec: JobSpec = ETA_1) -> None:
+        super().__init__(spec)
+        self.estimate: ArmEstimate | None = None
+
+    def run(
+        self,
+        batch_size: int,
+        energy_j: float,
+        time_s: float | None = None,
+        outcome: Outcome = "converged",
+        limit_w: float | None = None,
+    ) -> None:
+        """A trial; it takes a second for each ten joules, and the default limit is 300 W."""
+        time_s = energy_j / 10 if time_s is None else time_s
+        cost = self.spec.cost(energy_j, time_s)
+        default_w = None if limit_w is None else 300.0
+        end = TrialEnd(batch_size, outcome, energy_j, time_s, cost, limit_w, default_w)
+        self.end(end, self.estimate)
+
+    @property
+    def expected(self) -> Expected:
+        found = self.eras[-1].expected
+        assert found is not None
+        return found
+
+    @property
+    def saved_j(self) -> float:
+        assert self.saved is not None
+        return self.saved.energy_j.mean
+
+
+def test_a_recurrence_saves_the_mean_of_the_default_less_what_it_spent() -> None:
+    job = Job()
+    for energy_j, time_s in ((90.0, 9.0), (100.0, 10.0), (110.0, 11.0)):
+        job.run(32, energy_j, time_s)
+    job.run(64, 70.0, 6.0)
+    (era,) = job.eras
+    assert (era.recurrences, era.energy_j, era.time_s, era.cost) == (4, 370.0, 36.0, 370.0)
+    assert (job.expected.energy_j, job.expected.time_s) == pytest.approx((100.0, 10.0))
+    assert job.saved_j == pytest.approx(30.0)
+
+
+def test_failed_and_lost_trials_count_as_spent_by_the_recurrence() -> None:
+    job = Job()
+    for _ in range(3):
+        job.run(32, 100.0)
+    outcomes: tuple[Outcome, ...] = ("early_stopped", "out_of_memory", "lost", "errored")
+    for outcome in outcomes:
+        job.run(128, 25.0, outcome=outcome)
+    assert job.eras[-1].recurrences == 3
+    assert job.saved_j == pytest.approx(-100.0)  # negative while it explores
+    job.run(64, 60.0)
+    assert job.saved_j == pytest.approx(-60.0)
+
+
+def test_the_error_is_students_with_the_noise_of_all_batch_sizes() -> None:
+    job = Job()
+    for energy_j in (100.0, 104.0, 98.0):
+        job.run(32, energy_j, 10.0)
+    for energy_j in (70.0, 73.0):
+        job.run(64, energy_j, 7.0)
+    logs = [np.log([100.0, 104.0, 98.0]), np.log([70.0, 73.0])]
+    squares = sum(float(((log - log.mean()) ** 2).sum()) for log in logs)
+    degrees = 3 + expected.PRIOR_DEGREES
+    prior = expected.PRIOR_DEGREES * expected.PRIOR_NOISE**2
+    relative = [
+        math.expm1(t_quantile(degrees) * math.sqrt((each + prior) / degrees / 3))
+        for each in (squares, 0.0)
+    ]
+    assert job.expected.energy_error_j == pytest.approx(relative[0] * 302 / 3, rel=1e-5)
+    assert job.expected.time_error_s == pytest.approx(relative[1] * 10, rel=1e-5)
+
+
+def test_runs_of_a_meter_that_died_save_nothing() -> None:
+    job = Job(spec(eta_knob=0.5))
+    for _ in range(5):
+        job.run(32, 10_000.0, 100.0)
+    before = (job.ledger, job.eras)
+    for _ in range(20):
+        job.run(32, 0.0, 100.0)
+    assert (job.ledger, job.eras) == before
+    assert job.saved_j == 0
+    assert [era for _, era in job.trials] == [1] * 5 + [None] * 20
+
+
+def test_a_meter_that_never_measured_gives_no_expectation() -> None:
+    job = Job()
+    job.run(32, 0.0, 10.0)
+    assert job.saved is None
+
+
+def test_a_revival_takes_back_what_the_trial_had_spent() -> None:
+    job = Job()
+    job.run(32, 100.0)
+    before = job.eras[-1]
+    job.run(32, 40.0, outcome="lost")
+    assert job.saved_j == pytest.approx(-40.0)
+    era = without(job.eras[-1], 40.0, 4.0, 40.0)
+    assert era == before
+
+
+def test_runs_that_were_stopped_early_would_have_cost_more() -> None:
+    job = Job()
+    for energy_j in (80.0, 90.0, 100.0, 110.0):
+        job.run(32, energy_j)
+    before = job.expected
+    for _ in range(3):
+        job.run(32, 115.0, outcome="early_stopped")
+    assert before.energy_j < job.expected.energy_j < 115
+    assert job.expected.time_s == pytest.approx(job.expected.energy_j / 10)
+    wider = job.expected.energy_error_j / job.expected.energy_j
+    assert wider > before.energy_error_j / before.energy_j
+
+
+def test_runs_of_the_default_that_are_always_stopped_after_the_first_change_little() -> None:
+    job = Job()
+    job.run(32, 100.0)  # before there was a bound
+    for _ in range(10):
+        job.run(64, 40.0)
+        job.run(32, 80.0, outcome="early_stopped")
+    assert job.expected.energy_j == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize("bound", [80.0, 100.0, 130.0])
+def test_expectations_are_right_where_runs_are_stopped(bound: float) -> None:
+    """77, 50 and 19 % of runs cost more than these bounds. The first run has none."""
+    found = []
+    for seed in range(100):
+        rng, job = np.random.default_rng(seed), Job()
+        for _ in range(40):
+            cost = 100 * rng.lognormal(sigma=0.3)
+            if cost > bound and job.ledger["arms"]:
+                job.run(32, bound, outcome="early_stopped")
+            else:
+                job.run(32, cost)
+        if len(job.eras) == 1:
+            found.append(job.expected.energy_j)
+    assert len(found) > 70
+    assert np.mean(found) == pytest.approx(100 * math.exp(0.3**2 / 2), rel=0.04)
+
+
+def test_before_a_run_of_the_default_the_policys_estimate_stands_in() -> None:
+    job = Job(spec(eta_knob=0.5, max_power_w=20.0))
+    assert job.saved is None
+    job.estimate = ArmEstimate(32, 0, 300.0, 30.0, "alive")
+    job.run(8, 100.0)  # two octaves from the default
+    job.run(64, 50.0)  # one octave; its cost is 75 J
+    assert job.expected.energy_j == pytest.approx(200.0, rel=1e-5)
+    assert job.expected.time_s == pytest.approx(20.0, rel=1e-5)
+    relative = 1.96 * math.hypot(0.1, expected.RATIO_NOISE)
+    assert job.expected.energy_error_j == pytest.approx(200 * relative, rel=1e-4)
+    job.run(32, 90.0)
+    assert job.expected.energy_j == 90.0
+
+
+@pytest.mark.parametrize(
+    "estimate",
+    [
+        None,
+        ArmEstimate(32, 0, None, None, "alive"),
+        ArmEstimate(32, 3, 300.0, 30.0, "not_converged"),
+    ],
+)
+def test_a_default_that_never_converged_has_no_expectation(estimate: ArmEstimate | None) -> None:
+    job = Job()
+    job.estimate = estimate
+    for _ in range(3):
+        job.run(32, 500.0, outcome="not_converged")
+        job.run(64, 100.0)
+    assert job.saved is None
+
+
+def test_a_run_below_the_default_power_limit_counts_with_what_it_would_have_spent_there() -> None:
+    job = Job()
+    job.ledger = with_profile(job.ledger, PROFILE)
+    job.run(32, 1000.0, 9.6, limit_w=200.0)
+    assert (job.expected.energy_j, job.expected.time_s) == pytest.approx((1200.0, 8.4))
+    assert job.saved_j == pytest.approx(200.0)
+    job.run(64, 700.0, 6.0, limit_w=100.0)  # another batch size changes nothing
+    assert job.expected.energy_j == pytest.approx(1200.0)
+    job.run(32, 1000.0, 9.6)  # at an unknown limit: counts with the mean of the others
+    assert job.expected.energy_j == pytest.approx(1200.0)
+    job.run(32, 1100.0, 9.6, limit_w=275.0)
+    assert job.ledger["arms"]["32"]["limit_w"] == pytest.approx(225.0)
+
+
+def test_the_policys_estimate_is_converted_to_the_default_power_limit() -> None:
+    job = Job()
+    job.ledger = with_profile(job.ledger, PROFILE)
+    job.estimate = ArmEstimate(32, 0, 300.0, 30.0, "alive")
+    job.run(64, 100.0, limit_w=200.0)
+    assert job.expected.energy_j == pytest.approx(300.0 * 30 / 25, rel=1e-5)
+
+
+def test_an_absurd_estimate_stays_within_what_a_report_can_carry() -> None:
+    job = Job()
+    job.estimate = ArmEstimate(32, 0, 1e300, 1e300, "alive")
+    job.run(64, 1e-9, MAX_AMOUNT)
+    assert job.expected == Expected(MAX_AMOUNT, MAX_AMOUNT, MAX_AMOUNT, MAX_AMOUNT)
+
+
+@pytest.mark.parametrize("limit_w", [300.0, None])
+def test_a_profile_changes_nothing_at_the_default_limit_or_at_an_unknown_one(
+    limit_w: float | None,
+) -> None:
+    job = Job()
+    job.ledger = with_profile(job.ledger, PROFILE)
+    job.run(32, 1000.0, limit_w=limit_w)
+    assert job.expected.energy_j == pytest.approx(1000.0)
+
+
+RUNS = strategies.lists(
+    strategies.tuples(
+        strategies.sampled_from([16, 32, 64]),
+        strategies.floats(0, MAX_AMOUNT),
+        strategies.floats(0, MAX_AMOUNT),
+        strategies.sampled_from(["converged", "converged", "early_stopped", "lost"]),
+    ),
+    max_size=60,
+)
+
+
+@given(RUNS, strategies.sampled_from([0.0, 0.5, 1.0]))
+def test_savings_are_recurrences_times_the_expectation_less_all_that_was_spent(
+    runs: list[tuple[int, float, float, Outcome]], eta_knob: float
+) -> None:
+    job = Job(spec(eta_knob=eta_knob))
+    job.estimate = ArmEstimate(32, 0, 1e20, 1e20, "alive")
+    for run in runs:
+        job.run(*run)
+    assert [era.number for era in job.eras] == list(range(1, len(job.eras) + 1))
+    saved_s = 0.0
+    for era in job.eras:
+        ends = [end for end, number in job.trials if number == era.number]
+        assert era.recurrences == sum(end.outcome == "converged" for end in ends)
+        assert era.energy_j == pytest.approx(sum(end.energy_j for end in ends))
+        assert era.cost == pytest.approx(sum(end.cost for end in ends))
+        if era.expected:
+            spent_s = sum(end.time_s for end in ends)
+            saved_s += era.recurrences * era.expected.time_s - spent_s
+    if job.saved:
+        scale = sum(end.time_s for end, _ in job.trials) + abs(saved_s)
+        assert job.saved.time_s.mean == pytest.approx(saved_s, abs=1e-9 * scale)
+        assert all(math.isfinite(x) for x in (job.saved.cost.mean, job.saved.cost.error))
+    uncounted = [end for end, number in job.trials if number is None]
+    assert all(end.outcome == "converged" and end.energy_j * end.time_s < 1e7 for end in uncounted)
+    assert json.loads(json.dumps(job.ledger, allow_nan=False)) == job.ledger

@@ -1,0 +1,34 @@
+"""The interval of what was saved, against simulated jobs whose truth is known."""
+
+from __future__ import annotations
+
+import pytest
+from zeus_service.simulation import family
+
+from benchmarks.savings import answers, coverage, simulate, width
+
+SEEDS = family.REPORTED[:40]  # the constants were chosen on others
+
+
+@pytest.mark.parametrize("policy", ["information_directed", "zeus"])
+@pytest.mark.parametrize("kind", ["ordinary", "noisy"])
+def test_the_interval_holds_the_truth_90_to_98_times_in_100(kind: str, policy: str) -> None:
+    found = answers(kind, policy, SEEDS, [30])
+    assert 0.9 <= coverage(found) <= 0.98
+    assert width(found) <= 1.5
+
+
+@pytest.mark.parametrize("kind", ["ordinary", "noisy", "dearer", "cheaper"])
+def test_after_hundreds_of_runs_it_still_does(kind: str) -> None:
+    assert 0.9 <= coverage(answers(kind, "zeus", SEEDS, [400])) <= 0.98
+
+
+def test_a_job_that_always_takes_its_default_has_saved_nothing_within_its_interval() -> None:
+    held = []
+    for seed in SEEDS:
+        workload = family.case("ordinary", seed).workload
+        for books, answer in simulate(workload, "default", seed, [3, 30]):
+            spent = sum(era.cost for era in books.eras)
+            assert answer.found.cost.mean == pytest.approx(0, abs=1e-9 * spent)
+            held.append(abs(answer.truth[2]) <= answer.found.cost.error)
+    assert sum(held) / len(held) >= 0.9
