@@ -9,7 +9,6 @@ differs from test to test: all values in all columns took three times as long.
 
 from __future__ import annotations
 
-import re
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -29,7 +28,6 @@ from zeus_service.db.tables import CHECKPOINTS, EVENTS, POWER_PROFILES, REPORTS,
 from zeus_service.db.tables import JOBS as JOBS_TABLE
 from zeus_service.db.transactions import transaction
 from zeus_service.errors import OptimizerError
-from zeus_service.pages.figures import FIGURES
 
 VALUES: dict[str, Any] = {
     "words": "not what it was",
@@ -141,17 +139,6 @@ def send_all(client: FlaskClient, job_id: str) -> list[tuple[int, dict[str, Any]
     return [(answer.status_code, answer.get_json()) for answer in answers]
 
 
-def look_at_all(client: FlaskClient, job_id: str) -> set[int]:
-    """Open every page and figure of a job; the statuses, other than of rows that are named."""
-    job = f"/job/{job_id}"
-    addresses = [job, f"{job}/trials.csv", *(f"{job}/figures/{name}" for name in FIGURES)]
-    for trial in (f"{job}/trial/1", f"{job}/trial/2"):
-        addresses += [trial, f"{trial}/figures/run"]
-    answers = [client.get(address) for address in addresses]
-    is_named = re.compile(f"job (&#39;|'){job_id}(&#39;|').* cannot be read")
-    return {answer.status_code for answer in answers if not is_named.search(answer.text)}
-
-
 def rebuilt(job_id: str) -> str:
     """What `rebuild` says."""
     try:
@@ -178,10 +165,8 @@ def test_a_damaged_value_breaks_its_own_job_only(
 
         before = stages()
         assert "broken" not in [before[job_id] for job_id in WHOLE]
-        for address in ("/metrics", "/", "/figures/saved", "/api/v1/savings"):
+        for address in ("/metrics", "/api/v1/savings"):
             assert client.get(address).status_code == 200
-        for job_id in (*WHOLE, *damaged):
-            assert look_at_all(client, job_id) <= ({200} if job_id in WHOLE else {200, 404})
         for job_id in damaged:
             for status, answer in send_all(client, job_id):
                 assert status in (200, 201, 404, 409, 500), (job_id, answer)
