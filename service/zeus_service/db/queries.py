@@ -137,9 +137,9 @@ def list_jobs(connection: Connection, query: JobQuery, *, now: float) -> JobPage
     matching = JOBS.c.job_id.icontains(query.search, autoescape=True) if query.search else sa.true()
     by_state = select(state, func.count()).select_from(_JOBS).where(matching).group_by(state)
     counts: dict[JobState, int] = dict(connection.execute(by_state).all())
-    running = select(func.coalesce(func.sum(_RUNNING.c.running), 0))
+    running = connection.execute(select(func.sum(_RUNNING.c.running))).scalar() or 0
     total = connection.execute(select(func.count()).select_from(JOBS)).scalar_one()
-    found = JobPage(query, (), counts, int(connection.execute(running).scalar_one()), total)
+    found = JobPage(query, (), counts, int(running), total)
     query = replace(query, page=min(query.page, found.pages))
     key = SORTS[query.sort]
     names = ("job_id", "best_batch_size", "trials", "failures", "updated_at", "estimated")
@@ -207,8 +207,10 @@ RUNNING = "running"
 """Stands for the outcome of a trial that has not ended."""
 RUNNING_SHOWN = 20
 """Running trials that are shown of a job: those that started last."""
-PORTION = POINTS = 1000
-"""Trials that are read at once for a file; the latest trials or reports that a figure draws."""
+PORTION = 1000
+"""Trials that are read at once for a file."""
+POINTS = 1000
+"""The latest trials or reports that a figure draws."""
 
 TRIAL_COLUMNS = (
     *("trial_number", "batch_size", "why", "start_reason", "start_cost_bound", "outcome"),
@@ -224,8 +226,8 @@ _FIRST, _LAST = REPORTS.alias("first_report"), REPORTS.alias("last_report")
 
 
 def _is_report(report: sa.FromClause, sequence: Any) -> sa.ColumnElement[bool]:
-    is_of_trial = report.c.job_id == TRIALS.c.job_id, report.c.trial_number == _number
-    return and_(*is_of_trial, report.c.sequence == sequence)
+    is_mine = report.c.job_id == TRIALS.c.job_id, report.c.trial_number == _number
+    return and_(*is_mine, report.c.sequence == sequence)
 
 
 _PROGRESS = (
@@ -297,7 +299,7 @@ def trial_version(
 ) -> tuple[object, ...] | None:
     """Read what differs when a trial's page does; None if there is no such trial."""
     is_running = TRIALS.c.outcome.is_(None)
-    query = (
+    row = connection.execute(
         select(
             JOBS.c.created_at,
             *TRIALS.c["started_at", "reports", "outcome", "ended_at"],
@@ -306,8 +308,7 @@ def trial_version(
         )
         .join(JOBS, JOBS.c.job_id == TRIALS.c.job_id)
         .where(TRIALS.c.job_id == job_id, _number == trial_number)
-    )
-    row = connection.execute(query).one_or_none()
+    ).one_or_none()
     return None if row is None else tuple(row)
 
 
@@ -395,6 +396,5 @@ def list_reports(
 
 
 def _reports(job_id: str, trial_number: int) -> sa.Select[Any]:
-    columns = [each for each in REPORTS.c if each.name not in ("job_id", "trial_number")]
     is_mine = REPORTS.c.job_id == job_id, REPORTS.c.trial_number == trial_number
-    return select(*columns).where(*is_mine).order_by(REPORTS.c.sequence.desc())
+    return select(REPORTS).where(*is_mine).order_by(REPORTS.c.sequence.desc())

@@ -104,8 +104,8 @@ def saved_figure() -> ResponseReturnValue:
 @pages.get(JOB)
 def job_page(job_id: str) -> ResponseReturnValue:
     """A job."""
-    now, query = clock.now(), trial_query(request.args)
-    state = queries.job_state(job_id, now=now)
+    query = trial_query(request.args)
+    state = queries.job_state(job_id, now=clock.now())
     version = state, *queries.job_version(job_id), *queries.running_version(job_id)
 
     def values() -> dict[str, Any]:
@@ -114,7 +114,7 @@ def job_page(job_id: str) -> ResponseReturnValue:
             "job": job,
             "spec": job.spec,
             "query": query,
-            "now": now,
+            "now": clock.now(),  # a lease that has expired since makes another version
             "state": state,
             "savings": lambda: savings_report.of_job(job_id, Rates.configured(), points=0),
             "price_per_kwh": Rates.configured().price_per_kwh,
