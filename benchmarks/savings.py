@@ -20,8 +20,8 @@ from rich.table import Table
 from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.savings_new.ledger import Era, TrialEnd, new_ledger, record
-from zeus_service.savings_new.report import Saved, saved
+from zeus_service.savings.ledger import Era, TrialEnd, new_ledger, record
+from zeus_service.savings.report import Saved, saved
 from zeus_service.simulation import family
 from zeus_service.simulation.errors import PolicyGaveUp
 from zeus_service.simulation.replay import MAX_TRIES, SimulatedJob
