@@ -11,11 +11,10 @@ import pytest
 from databases import POSTGRESQL, migrated_database, new_database
 from postgres_cluster import binaries
 from service.conftest import application
-from service.jobs import register
+from service.jobs import register, report
 from sqlalchemy import make_url
 from waiting import LIMIT_S
 from zeus_service import maintenance, optimizer
-from zeus_service.messages import Report
 
 MANUAL = Path(__file__).parents[3] / "docs" / "service.md"
 
@@ -43,10 +42,9 @@ def run_documented(program: str, url: str, folder: Path) -> None:
 
 
 def run_trial(report_it: bool) -> None:
-    number = optimizer.start_trial("job", None)[0].trial_number
+    number = optimizer.start_trial("job")[1].trial_number
     if report_it:
-        figures = {"epoch": 1, "time_s": 1.0, "energy_j": 1.0, "metric": 1.0}
-        optimizer.report("job", number, Report(sequence=1, **figures))
+        optimizer.report("job", number, report(1, metric=1.0))
 
 
 @pytest.mark.parametrize("kind", POSTGRESQL)
