@@ -25,7 +25,7 @@ from service.jobs import let_leases_expire, spec_json
 from service_process import ServiceProcess
 from waiting import LIMIT_S, wait_until
 from zeus_service.api import ops
-from zeus_service.db.transactions import transaction
+from zeus_service.db.session import transaction
 from zeus_service.serving.logging import JSONFormatter, TextFormatter
 
 
