@@ -110,7 +110,8 @@ class Replay:
 
     def store(self, session: Session, job: Job) -> bool:
         """Store the result for a locked job; return whether it was the same but for rounding."""
-        same = list(map(_rounded, self.eras)) == list(map(_rounded, load_eras(session, job)))
+        stored = load_eras(session, job) or [Era()]
+        same = list(map(_rounded, self.eras)) == list(map(_rounded, stored))
         if not same:
             for row in session.scalars(_eras(job)).all():
                 session.delete(row)
@@ -254,16 +255,16 @@ def _era(row: tables.Era) -> Era:
 
 
 def _store_era(session: Session, job: Job, spec: JobSpec, era: Era) -> None:
-    row = session.get(tables.Era, (job.key, era.number))
-    if row is None:
-        row = tables.Era(job_key=job.key, era=era.number)
-        session.add(row)
+    known = session.get(tables.Era, (job.key, era.number))
+    row = known or tables.Era(job_key=job.key, era=era.number)
     row.recurrences = era.recurrences
     row.spent_energy_j, row.spent_time_s, row.spent_cost = era.energy_j, era.time_s, era.cost
     row.carried = bool(era.expected and era.expected.carried)
     for name, value in _expected_columns(spec, era.expected).items():
         setattr(row, name, value)
-    session.flush([row])  # so that the next end in this transaction finds a new one
+    if known is None:
+        session.add(row)
+        session.flush()  # so that the next end in this transaction finds it
 
 
 def _expected_columns(spec: JobSpec, expected: Expected | None) -> dict[str, float | None]:
