@@ -186,7 +186,6 @@ def test_no_version_and_no_running_trial_takes_a_pass_over_a_jobs_trials(app: Fl
     queries.list_version()
     queries.job_state("job")
     with transaction() as session:
-        run = session.connection().exec_driver_sql
         plans = [
             row.detail
             for statement, parameters in list(statements)
