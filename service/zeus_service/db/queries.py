@@ -121,12 +121,7 @@ def list_version(session: Session) -> tuple[object, ...]:
 
 @use_case(read_only=True)
 def list_jobs(session: Session, query: JobQuery) -> JobPage:
-    """Read a page of jobs; the last one if there are fewer pages.
-
-    Args:
-        session: In a transaction.
-        query: Which jobs.
-    """
+    """Read the page of jobs that a query asks for; the last one if there are fewer pages."""
     search, state = query.search, _state(session)
     matching = and_(_IS_THERE, Job.job_id.icontains(search, autoescape=True))
     by_state = _with_running(select(state, func.count())).where(matching).group_by(state)
@@ -152,7 +147,8 @@ def list_jobs(session: Session, query: JobQuery) -> JobPage:
 def job_state(session: Session, job_id: str) -> JobState | None:
     """Read a job's state, or None if there is no such job."""
     query = _with_running(select(_state(session))).where(Job.job_id == job_id)
-    return session.scalar(query)
+    state: JobState | None = session.scalar(query)
+    return state
 
 
 def _with_running(query: sa.Select[Any]) -> sa.Select[Any]:
@@ -211,8 +207,11 @@ TRIAL_COLUMNS = (
 _number = Trial.trial_number
 _TRAINED = and_(Trial.outcome.is_not(None), Trial.outcome != "withdrawn")
 """Trials that have ended; withdrawn ones have trained nothing."""
-_SHOWN = [getattr(Trial, name) for name in TRIAL_COLUMNS]
 _First, _Last = aliased(Report), aliased(Report)
+
+
+def _columns(*names: str) -> list[Any]:
+    return [getattr(Trial, name) for name in names]
 
 
 def _is_report(report: type[Report], sequence: Any) -> sa.ColumnElement[bool]:
@@ -222,7 +221,7 @@ def _is_report(report: type[Report], sequence: Any) -> sa.ColumnElement[bool]:
 
 _PROGRESS = (
     select(
-        *_SHOWN,
+        *_columns(*TRIAL_COLUMNS),
         _HAS_LEASE.label("has_lease"),
         _First.metric.label("first_metric"),
         _Last.reported_at,
@@ -286,7 +285,7 @@ def job_version(session: Session, job_id: str) -> tuple[object, ...]:
 @use_case(read_only=True)
 def running_version(session: Session, job_id: str) -> tuple[object, ...]:
     """Read what differs when a running trial of a job reports, or its lease expires."""
-    query = select(_number, Trial.reports, _HAS_LEASE)
+    query: sa.Select[Any] = select(*_columns("trial_number", "reports"), _HAS_LEASE)
     return tuple(map(tuple, session.execute(_latest_running(query, job_id))))
 
 
@@ -317,7 +316,7 @@ def list_trials(session: Session, job_id: str, query: TrialQuery) -> TrialPage:
         where.append(Trial.outcome == (None if query.outcome == RUNNING else query.outcome))
     if query.batch_size is not None:
         where.append(Trial.batch_size == query.batch_size)
-    page = select(*_SHOWN).where(*where).order_by(_number.desc())
+    page = select(*_columns(*TRIAL_COLUMNS)).where(*where).order_by(_number.desc())
     newer = None
     if query.upto is not None:
         above = select(_number).where(*where, _number > query.upto).order_by(_number)
@@ -339,12 +338,12 @@ def all_trials(job_id: str) -> Iterator[Sequence[Row[Any]]]:
 
 @use_case(read_only=True)
 def _portion(session: Session, job_id: str, after: int) -> Sequence[Row[Any]]:
-    query = select(*_SHOWN).where(_of_job(Trial, job_id), _number > after)
+    query = select(*_columns(*TRIAL_COLUMNS)).where(_of_job(Trial, job_id), _number > after)
     return session.execute(query.order_by(_number).limit(PORTION)).all()
 
 
 @use_case(read_only=True)
-def get_trial(session: Session, job_id: str, trial_number: int) -> Row[Any] | None:
+def get_trial(session: Session, job_id: str, trial_number: int) -> Any:
     """Read a trial with `first_metric`, `reported_at` and `has_lease`; None if there is none."""
     query = _PROGRESS.where(_of_job(Trial, job_id), _number == trial_number)
     return session.execute(query).one_or_none()
@@ -368,7 +367,7 @@ def _latest_running(query: sa.Select[Any], job_id: str) -> sa.Select[Any]:
 @use_case(read_only=True)
 def latest_trials(session: Session, job_id: str) -> Sequence[Row[Any]]:
     """Read the latest `POINTS` trials that have ended, ascending: their batch sizes and costs."""
-    query = select(_number, Trial.batch_size, Trial.why, Trial.outcome, Trial.cost)
+    query = select(*_columns("trial_number", "batch_size", "outcome", "cost"))
     query = query.where(_of_job(Trial, job_id), _TRAINED).order_by(_number.desc())
     return session.execute(query.limit(POINTS)).all()[::-1]
 
@@ -392,6 +391,6 @@ def list_reports(
     return ReportPage(rows[:PAGE_SIZE], upto, older)
 
 
-def _reports(job_id: str, trial_number: int) -> sa.Select[tuple[Report]]:
+def _reports(job_id: str, trial_number: int) -> sa.Select[Report]:
     is_mine = _of_job(Report, job_id), Report.trial_number == trial_number
     return select(Report).where(*is_mine).order_by(Report.sequence.desc())
