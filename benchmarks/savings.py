@@ -1,6 +1,6 @@
 """How often the interval of what a job has saved holds the truth, and how wide it is.
 
-    python benchmarks/savings.py [--jobs 100] [--chosen-on]
+    python -m benchmarks.savings [--jobs 100] [--chosen-on]
 
 Jobs are simulated, so that the truth is known. An interval's width is compared with that of an
 estimator which knows the noise: the true standard deviation of a run's log cost, and nothing else.
@@ -17,16 +17,16 @@ from dataclasses import dataclass
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from zeus_service.bandit.policy import ArmEstimate
+from zeus_service.bandit.policy import ArmEstimate, NoBatchSizeLeft
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.savings_new.ledger import Era, TrialEnd, new_ledger, record
-from zeus_service.savings_new.report import Saved, saved
-from zeus_service.simulation import family
-from zeus_service.simulation.errors import PolicyGaveUp
+from zeus_service.savings.ledger import Era, TrialEnd, new_ledger, record
+from zeus_service.savings.report import Saved, saved
 from zeus_service.simulation.replay import MAX_TRIES, SimulatedJob
 from zeus_service.simulation.simulated_run import TrialRunner, run
 from zeus_service.simulation.workload import Workload
+
+from benchmarks.family import CHOSEN_ON, REPORTED, case
 
 KINDS = ("ordinary", "noisy", "dearer", "cheaper", "to_and_fro", "heavy_tail")
 POLICIES = ("information_directed", "zeus")
@@ -100,7 +100,7 @@ def simulate(
         for _ in range(MAX_TRIES):
             try:
                 started = simulated.start()
-            except PolicyGaveUp:
+            except NoBatchSizeLeft:
                 return
             setting = now.settings[started.choice.batch_size]
             target_epoch, _ = runner.draw(started.choice.batch_size, setting.target_epochs)
@@ -136,7 +136,7 @@ def answers(kind: str, policy: str, seeds: Sequence[int], after: Sequence[int]) 
     return [
         answer
         for seed in seeds
-        for _, answer in simulate(family.case(kind, seed).workload, policy, seed, after)
+        for _, answer in simulate(case(kind, seed).workload, policy, seed, after)
     ]
 
 
@@ -158,7 +158,7 @@ def main() -> None:
         "--chosen-on", action="store_true", help="the jobs on which constants were chosen"
     )
     options = parser.parse_args()
-    seeds = (family.CHOSEN_ON if options.chosen_on else family.REPORTED)[: options.jobs]
+    seeds = (CHOSEN_ON if options.chosen_on else REPORTED)[: options.jobs]
     held = Table("jobs", "policy", *map(str, AFTER), title="Intervals that hold the truth, in 100")
     wide = Table("jobs", "policy", *map(str, AFTER), title="Median width, over a known noise's")
     for kind in KINDS:

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from sqlalchemy import ColumnElement, Row, delete, select
+from sqlalchemy import ColumnElement, delete, select
 from sqlalchemy.orm import Session
 
-from zeus_service.bandit import fold
-from zeus_service.bandit.policy import State
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs
 from zeus_service.db.engine import shrink_sqlite_file
@@ -95,8 +93,7 @@ def rebuild(job_id: str) -> bool:
     """
     while True:
         job, spec, rows = _history(job_id)
-        replayed = fold.replay(spec, rows)
-        same = _store(job_id, job, spec, rows, *replayed)
+        same = _store(job_id, job, spec, jobs.Replay.of(job, spec, rows))
         if same is not None:
             return same
 
@@ -115,7 +112,7 @@ _now = use_case(read_only=True)(now)
 
 
 @use_case(read_only=True)
-def _all_jobs(session: Session) -> Sequence[Row[Any]]:
+def _all_jobs(session: Session) -> Sequence[Any]:
     """The key of each job, and the number of its latest trial."""
     return session.execute(select(Job.key, Job.trials).where(Job.job_id.is_not(None))).all()
 
@@ -184,10 +181,11 @@ def _delete(session: Session, table: type[Any], *where: ColumnElement[bool]) -> 
 
 
 @use_case(read_only=True)
-def _history(session: Session, job_id: str) -> tuple[Job, JobSpec, Sequence[Row[Any]]]:
+def _history(session: Session, job_id: str) -> tuple[Job, JobSpec, Sequence[Any]]:
     """A job, its specification, and its trials to replay."""
-    job = jobs.get_without_state(session, job_id)
-    return job, jobs.specification(job), jobs.history(session, job)
+    job = jobs.get(session, job_id)
+    rows = jobs.history(session, job)
+    return job, jobs.specification(job, repair=True), rows
 
 
 @use_case()
@@ -196,15 +194,13 @@ def _store(
     job_id: str,
     read: Job,
     spec: JobSpec,
-    rows: Sequence[Row[Any]],
-    state: State,
-    counted: Sequence[bool],
+    replay: jobs.Replay,
 ) -> bool | None:
     """Store a replay; return whether it was the same, or None if it is not up to date."""
     job = jobs.lock(session, job_id)
     if (job.key, job.sequence) != (read.key, read.sequence):
         return None
-    return jobs.store_replay(session, job, spec, rows, state, counted)
+    return replay.store(session, job, spec)
 
 
 def _paced(transaction: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -22,7 +22,7 @@ from zeus_service.bandit.policy import Choice, NoBatchSizeLeft
 from zeus_service.bandit.registry import DEFAULT_POLICY, POLICIES, policy_of
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.bandit.stopping import Decision
-from zeus_service.db import jobs, tables
+from zeus_service.db import jobs, savings, tables
 from zeus_service.db.clock import unix_now
 from zeus_service.db.session import after_commit, use_case
 from zeus_service.db.tables import MAX_REASON, Job, Trial
@@ -153,7 +153,11 @@ def report(
         jobs.revive(session, job, spec, trial)
     joules = max(0.0, given.energy_j - trial.energy_j)
     after_commit(session, lambda: counters.energy_j.inc(joules))
-    trial.power_limit_w, trial.default_power_limit_w = power.of_run(trial, given)
+    before_s = trial.time_s if trial.reports else 0.0
+    trial.power_limit_w = power.mean_limit(
+        trial.power_limit_w, before_s, given.power_limit_w, given.time_s
+    )
+    trial.default_power_limit_w = given.default_power_limit_w
     trial.reports, trial.cost = given.sequence, decision.cost
     for name in ("epoch", "time_s", "energy_j", "metric"):
         setattr(trial, name, getattr(given, name))
@@ -351,7 +355,7 @@ def _choose(session: Session, job: Job, spec: JobSpec) -> Choice | None:
 def _end(
     session: Session, job: Job, spec: JobSpec, trial: Trial, outcome: Outcome, reason: str
 ) -> None:
-    jobs.end(job, spec, trial, outcome, reason[:MAX_REASON])
+    jobs.end(session, job, spec, trial, outcome, reason[:MAX_REASON])
     after_commit(session, counters.trials_ended.labels(outcome).inc)
 
 
@@ -370,6 +374,7 @@ def _has_taught_nothing(session: Session, job: Job) -> bool:
     """
     spec = jobs.specification(job)
     _mark_lost(session, job, spec)
+    session.flush()
     running = jobs.running(session, job)
     return bool(job.trials) and not running and not fold.has_results(spec, job.state)
 
@@ -379,8 +384,11 @@ def _reregistered(session: Session, job: Job, spec: JobSpec) -> Job:
     job.job_id = None
     session.flush()
     new = _added(session, jobs.new_job(spec, trials=job.trials))
-    profiles = update(tables.PowerProfile).where(tables.PowerProfile.job_key == job.key)
-    session.execute(profiles.values(job_key=new.key))
+    profiles = tables.PowerProfile.job_key == job.key
+    session.execute(update(tables.PowerProfile).where(profiles).values(job_key=new.key))
+    key = new.key, spec.default_batch_size, spec.device_model
+    if (known := session.get(tables.PowerProfile, key)) is not None:
+        savings.note_profile(new, spec, known.profile)
     return new
 
 

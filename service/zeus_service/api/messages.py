@@ -107,7 +107,7 @@ class TrialStart(_Message):
         """Describe the start of a job's trial."""
         names = ("trial_number", "generation", "batch_size", "why")
         return cls(
-            job_id=job.job_id,
+            job_id=str(job.job_id),
             **{name: getattr(trial, name) for name in names},
             reason=trial.start_reason,
             cost_bound=trial.start_cost_bound,
@@ -324,15 +324,6 @@ class SavingsPoint(_Message):
     saved: Amounts | None
 
 
-class PowerRatio(_Message):
-    """What a batch takes at the default power limit, over what it takes at another one."""
-
-    limit_w: float
-    default_limit_w: float
-    energy: float
-    time: float
-
-
 class JobSavings(_Message):
     """What a job has saved against its default batch size at the default power limit.
 
@@ -340,11 +331,9 @@ class JobSavings(_Message):
         estimated: Whether the joules come from a meter that estimates.
         expected: What one run of the default is expected to spend now; null if nothing is known.
         basis: Whether that comes from runs of the default, of this era or one before, or from the
-            policy's belief.
+            policy's estimate.
         default_runs: Runs of the default that converged, since the job last changed.
-        power_limit: What the default's power profile says of the limit at which the job's last run
-            that converged, or was stopped early, has trained; null without one of them.
-        points: The job's trials in portions, those aside that were dropped.
+        points: The job's trials in portions.
     """
 
     job_id: str
@@ -354,9 +343,8 @@ class JobSavings(_Message):
     recurrences: int
     spent: Spent
     expected: Amounts | None
-    basis: Literal["runs", "belief"] | None
+    basis: Literal["runs", "estimate"] | None
     default_runs: int
-    power_limit: PowerRatio | None
     saved: SavedAmounts | None
     days: list[SavedOnDay]
     weeks: list[SavedOnDay]

@@ -9,9 +9,9 @@ from zeus_service.api.problems import HTTP_ERRORS, problem_schema
 from zeus_service.api.v1 import IDEMPOTENCY_KEY_PATTERN, JOB_ID_IN_PATH, v1
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.bandit.spec import MAX_INTEGER
-from zeus_service.errors import BrokenJob, PolicyFailed
+from zeus_service.errors import BrokenJob
 
-_DEFECTS = (BrokenJob, PolicyFailed)
+_DEFECTS = (BrokenJob)
 _PROBLEM = {
     "type": "object",
     "description": "An error (RFC 9457). `code` is for programs, `detail` for people.",

@@ -28,14 +28,14 @@ from werkzeug.exceptions import ServiceUnavailable
 
 from zeus_service import __version__, counters
 from zeus_service.api.access import require_access
+from zeus_service.api.messages import Health
+from zeus_service.api.savings_report import Rates
 from zeus_service.db import savings
-from zeus_service.db.migrate import check_revision
 from zeus_service.db.clock import unix_now
+from zeus_service.db.migrate import check_revision
 from zeus_service.db.session import time_limit, use_case
 from zeus_service.db.tables import Job, Trial
 from zeus_service.errors import Contended, Unusable
-from zeus_service.api.messages import Health
-from zeus_service.savings_report import Rates
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ class _Database(Collector):
 
 def _saved(totals: list[savings.Total]) -> Iterator[GaugeMetricFamily]:
     """What was saved, and the bounds of its 95 % interval, by whether meters estimate."""
-    for index, (unit, what) in enumerate(_SAVED.items()):
+    for unit, (name, what) in _SAVED.items():
         for bound, factor in (("", 0), ("_low", -1), ("_high", 1)):
             family = GaugeMetricFamily(
                 f"zeus_bso_saved_{unit}{bound}",
@@ -186,12 +186,17 @@ def _saved(totals: list[savings.Total]) -> Iterator[GaugeMetricFamily]:
                 labels=("estimated",),
             )
             for total in totals:
-                value = total.saved.mean[index] + factor * total.saved.error[index]
+                saved = getattr(total.saved, name)
+                value = saved.mean + factor * saved.error
                 family.add_metric((str(total.estimated).lower(),), value)
             yield family
 
 
-_SAVED = {"joules": "Joules", "seconds": "Seconds", "cost_joules": "Cost in joules"}
+_SAVED = {
+    "joules": ("energy_j", "Joules"),
+    "seconds": ("time_s", "Seconds"),
+    "cost_joules": ("cost", "Cost in joules"),
+}
 _BOUNDS = {"": "", "_low": ": the lower bound", "_high": ": the upper bound"}
 
 

@@ -13,10 +13,11 @@ from werkzeug.exceptions import UnprocessableEntity, UnsupportedMediaType
 from werkzeug.routing import BaseConverter
 
 from zeus_service import errors, maintenance, optimizer
-from zeus_service.api import messages
+from zeus_service.api import messages, savings_report
 from zeus_service.api.access import require_access
 from zeus_service.api.body import check_body
 from zeus_service.api.problems import conflicts
+from zeus_service.api.savings_report import Rates
 from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID, Name, NewJob
 from zeus_service.db import power_profiles, tables
 
@@ -273,6 +274,23 @@ def list_power_profiles(job_id: str, query_data: OnAnyGpuModel) -> messages.Powe
     """List a job's power profiles, ordered by batch size."""
     found = power_profiles.list_profiles(job_id, query_data.device_model)
     return messages.PowerProfileList.model_validate({"profiles": found})
+
+
+@v1.get(f"{JOB}/savings")
+@v1.input(Points, location="query")
+@v1.output(messages.JobSavings)
+def job_savings(job_id: str, query_data: Points) -> messages.JobSavings:
+    """Show what a job has saved against its default batch size."""
+    rates, days, points = Rates.configured(), query_data.days, query_data.points
+    return savings_report.of_job(job_id, rates, days=days, points=points)
+
+
+@v1.get("/savings")
+@v1.input(Span, location="query")
+@v1.output(messages.Savings)
+def all_savings(query_data: Span) -> messages.Savings:
+    """Show what all jobs have saved together, by day and by week."""
+    return savings_report.of_all_jobs(Rates.configured(), days=query_data.days)
 
 
 def _described(job: tables.Job) -> messages.Job:

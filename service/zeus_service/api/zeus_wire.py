@@ -209,7 +209,7 @@ def report() -> ResponseReturnValue:
         if not abs(result.metric) <= MAX_METRIC:
             this, reason = (result.job_id, result.trial_number), f"the metric is {result.metric}"
             ended = optimizer.end_trial(*this, "diverged", reason, before_report=sequence)
-            return _answer(ended.outcome, ended.reason)
+            return _answer("diverged", ended.reason)
         decision = optimizer.report(
             result.job_id,
             result.trial_number,

@@ -36,15 +36,15 @@ def _mysql(_element: unix_now, _compiler: Any, **_options: Any) -> str:
 
 
 class unix_day(FunctionElement[int]):  # noqa: N801 - SQLAlchemy's style for functions
-    """Days since 1970 in UTC, when the statement is executed."""
+    """Days since 1970, in UTC, of an instant in Unix seconds."""
 
     type = sa.Integer()
     inherit_cache = True
 
 
 @compiles(unix_day)
-def _day(_element: unix_day, compiler: Any, **options: Any) -> str:
-    days = f"{compiler.process(unix_now(), **options)} / {DAY_S}"
+def _day(element: unix_day, compiler: Any, **options: Any) -> str:
+    days = f"{compiler.process(element.clauses, **options)} / {DAY_S}"
     if compiler.dialect.name == "sqlite":
         return f"CAST({days} AS INTEGER)"  # it cuts, and not every build has `floor`
     integer = "integer" if compiler.dialect.name == "postgresql" else "signed"

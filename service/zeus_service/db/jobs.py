@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import Row, Select, bindparam, select, update
+from sqlalchemy import Select, bindparam, select, update
 from sqlalchemy.orm import Session, undefer
 
 from zeus_service.bandit import fold
@@ -18,9 +19,11 @@ from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import State
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
+from zeus_service.db import savings
 from zeus_service.db.clock import unix_now
 from zeus_service.db.tables import Job, Trial
 from zeus_service.errors import BrokenJob, NotFound, unknown_job
+from zeus_service.savings import ledger as ledgers
 
 
 def find(session: Session, job_id: str) -> Job | None:
@@ -75,20 +78,27 @@ _LOCKED_TRIAL = (
 )
 
 
-def specification(job: Job) -> JobSpec:
+def specification(job: Job, *, repair: bool = False) -> JobSpec:
     """Return a job's specification.
 
+    Args:
+        job: The job.
+        repair: Accept a state that its policy cannot have made.
+
     Raises:
-        BrokenJob: The row has none, or a state that its policy cannot have made, or the policy is
-            not installed.
+        BrokenJob: The row has no valid specification, or a state that its policy cannot have made,
+            or the policy is not installed.
     """
     try:
         spec = JobSpec.model_validate(job.spec)
         initial = policy_of(spec).initial_state(spec)
-        if "state" in vars(job) and not initial.keys() <= job.state.keys():
-            raise ValueError(f"its state is not one of policy {spec.policy!r}")
-    except (KeyError, ValueError, AttributeError) as error:
+    except (KeyError, ValidationError) as error:
         raise BrokenJob(f"job {job.job_id!r} cannot be used: {_reason(error)}") from error
+    if not repair and "state" in vars(job) and not initial.keys() <= job.state.keys():
+        raise BrokenJob(
+            f"job {job.job_id!r} cannot be used: its state is not one of policy {spec.policy!r}; "
+            "`zeus-service rebuild` replaces it"
+        )
     return spec
 
 
@@ -107,7 +117,7 @@ def new_job(spec: JobSpec, *, trials: int = 0) -> Job:
         sequence=0,
         created_at=unix_now(),
         updated_at=unix_now(),
-        ledger={},
+        ledger=ledgers.new_ledger(),
         estimated=spec.estimated,
         exploits=0,
         failures=0,
@@ -135,10 +145,12 @@ def running(
     return sorted(session.scalars(query), key=lambda trial: trial.trial_number)
 
 
-def history(session: Session, job: Job) -> Sequence[Row[Any]]:
+def history(session: Session, job: Job) -> Sequence[Any]:
     """Read what is replayed of a job's trials: in the order of their ends, then the running."""
-    columns = (Trial.trial_number, Trial.batch_size, Trial.why, Trial.outcome, Trial.cost)
-    query = select(*columns, Trial.counted).where(Trial.job_key == job.key)
+    names = ("trial_number", "batch_size", "why", "outcome", "counted", "era", "cost", "energy_j")
+    limits = ("power_limit_w", "default_power_limit_w")
+    columns = (getattr(Trial, name) for name in (*names, "time_s", *limits))
+    query = select(*columns).where(Trial.job_key == job.key)
     ended_first = Trial.ended_seq.is_(None)  # databases differ in where nulls come
     return session.execute(query.order_by(ended_first, Trial.ended_seq, Trial.started_seq)).all()
 
@@ -157,7 +169,9 @@ def start(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     session.add(trial)
 
 
-def end(job: Job, spec: JobSpec, trial: Trial, outcome: Outcome, reason: str) -> None:
+def end(
+    session: Session, job: Job, spec: JobSpec, trial: Trial, outcome: Outcome, reason: str
+) -> None:
     """Fold the end of a running trial into a locked job."""
     job.sequence += 1
     trial.outcome, trial.reason, trial.ended_seq = outcome, reason, job.sequence
@@ -168,6 +182,7 @@ def end(job: Job, spec: JobSpec, trial: Trial, outcome: Outcome, reason: str) ->
     elif outcome != "withdrawn":
         job.failures += 1
     _summarize(job, spec)
+    savings.record_end(session, job, spec, trial)
     job.updated_at = unix_now()
 
 
@@ -181,47 +196,55 @@ def revive(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     counted = trial.counted or any(
         row.counted and row.batch_size == trial.batch_size for row in others
     )
+    savings.take_back(session, job, spec, trial)
     trial.outcome = trial.ended_seq = trial.ended_at = None
     trial.reason, trial.counted = "", False
     job.sequence += 1
     job.failures = max(0, job.failures - 1)
     if counted:
         session.flush()
-        replay(session, job, spec)
+        Replay.of(job, spec, history(session, job)).store(session, job, spec)
     else:
         job.state = fold.revive(spec, job.state, trial, others)
     job.updated_at = unix_now()
 
 
-def replay(session: Session, job: Job, spec: JobSpec) -> bool:
-    """Make a locked job's state from its trials again; return whether it was the same."""
-    rows = history(session, job)
-    return store_replay(session, job, spec, rows, *fold.replay(spec, rows))
+@dataclass(frozen=True)
+class Replay:
+    """A job's state and savings, as they follow from its trials.
 
-
-def store_replay(
-    session: Session,
-    job: Job,
-    spec: JobSpec,
-    rows: Sequence[Row[Any]],
-    state: State,
-    counted: Sequence[bool],
-) -> bool:
-    """Store what `fold.replay` returned for a locked job's history, if it differs.
-
-    Returns:
-        Whether it was the same.
+    Args:
+        rows: The trials.
+        state: The policy's state.
+        counted: Of each trial, whether its end without a result counts as one.
+        savings: What the job has saved.
     """
-    same = state == job.state
-    for row, counts in zip(rows, counted, strict=True):
-        if row.counted != counts:
-            same = False
-            this = Trial.job_key == job.key, Trial.trial_number == row.trial_number
-            session.execute(update(Trial).where(*this).values(counted=counts))
-    if not same:
-        job.state = state
-        _summarize(job, spec)
-    return same
+
+    rows: Sequence[Any]
+    state: State
+    counted: Sequence[bool]
+    savings: savings.Replay
+
+    @classmethod
+    def of(cls, job: Job, spec: JobSpec, rows: Sequence[Any]) -> Replay:
+        """Replay what `history` returned."""
+        saved = savings.Replay(spec, job.ledger)
+        return cls(rows, *fold.replay(spec, rows, saved.record), saved)
+
+    def store(self, session: Session, job: Job, spec: JobSpec) -> bool:
+        """Store it for a locked job where it differs; return whether all was the same."""
+        same = self.state == job.state
+        if not same:
+            job.state = self.state
+            _summarize(job, spec)
+        same &= self.savings.store(session, job)
+        for row, counts in zip(self.rows, self.counted, strict=True):
+            values = {"counted": counts, "era": self.savings.era_of.get(row.trial_number)}
+            if (row.counted, row.era) != tuple(values.values()):
+                same = False
+                this = Trial.job_key == job.key, Trial.trial_number == row.trial_number
+                session.execute(update(Trial).where(*this).values(values))
+        return same
 
 
 def _summarize(job: Job, spec: JobSpec) -> None:
@@ -233,11 +256,11 @@ def _summarize(job: Job, spec: JobSpec) -> None:
     job.best_batch_size = policy.best_batch_size(spec, job.state)
 
 
-def _job(job_id: str) -> Select[tuple[Job]]:
+def _job(job_id: str) -> Select[Job]:
     return select(Job).where(Job.job_id == job_id)
 
 
-def _with_state(query: Select[tuple[Job]]) -> Select[tuple[Job]]:
+def _with_state(query: Select[Job]) -> Select[Job]:
     return query.options(undefer(Job.state), undefer(Job.ledger))
 
 
@@ -251,10 +274,8 @@ def _unknown_trial(job_id: str, trial_number: int) -> NotFound:
     return NotFound(f"no trial {trial_number} of job {job_id!r}; start one first")
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        return "; ".join(": ".join([*map(str, each["loc"]), each["msg"]]) for each in found)
+def _reason(error: KeyError | ValidationError) -> str:
     if isinstance(error, KeyError):
         return f"policy {error} is not installed here"
-    return str(error)
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(": ".join([*map(str, each["loc"]), each["msg"]]) for each in found)

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from zeus_service.db import jobs
+from zeus_service.db import jobs, savings
 from zeus_service.db.clock import unix_now
 from zeus_service.db.session import use_case
 from zeus_service.db.tables import PowerProfile
@@ -25,6 +25,7 @@ def put(session: Session, job_id: str, profile: dict[str, Any]) -> bool:
     row = stored or PowerProfile(job_key=key[0], batch_size=key[1], device_model=key[2])
     row.profile, row.updated_at = profile, unix_now()
     session.add(row)
+    savings.note_profile(job, jobs.specification(job), profile)
     return stored is None
 
 
@@ -50,11 +51,3 @@ def list_profiles(session: Session, job_id: str, device_model: str | None) -> li
         query = query.where(PowerProfile.device_model == device_model)
     query = query.order_by(PowerProfile.batch_size, PowerProfile.device_model)
     return list(session.scalars(query.limit(MAX_LISTED)))
-
-
-@use_case(read_only=True)
-def version(session: Session, job_id: str) -> float:
-    """Return what changes whenever one of the job's profiles does."""
-    job = jobs.get_without_state(session, job_id)
-    times = select(PowerProfile.updated_at).where(PowerProfile.job_key == job.key)
-    return sum(session.scalars(times), 0.0)

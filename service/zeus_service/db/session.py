@@ -120,7 +120,10 @@ def transaction(*, read_only: bool = False, deadline: float | None = None) -> It
         sqlalchemy.exc.TimeoutError: A worker waits for the database beyond the deadline.
     """
     seconds = (deadline or _deadline()) - time.monotonic()
-    with time_limit(max(seconds, 0.1)), Session(db.engine, expire_on_commit=False) as session:
+    with (
+        time_limit(max(seconds, 0.1)),
+        Session(db.engine, expire_on_commit=False, autoflush=False) as session,
+    ):
         options: dict[str, object] = {"read_only": read_only}
         if read_only and db.engine.dialect.name == "postgresql":
             options["isolation_level"] = "AUTOCOMMIT"

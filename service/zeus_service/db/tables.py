@@ -179,15 +179,20 @@ class Era(db.Model):  # type: ignore[name-defined, misc]
     job_key: Mapped[_JobKey]
     era: Mapped[_Number]
     recurrences: Mapped[int]
+    """Trials that converged."""
     spent_energy_j: Mapped[float]
     spent_time_s: Mapped[float]
     spent_cost: Mapped[float]
     expected_energy_j: Mapped[float | None]
-    """Of one run of the default; null while nothing is known, as the columns below."""
+    """Of one run of the default; null while nothing is known, like the columns below."""
     expected_energy_j_error: Mapped[float | None]
     """Half the width of the 95 % interval."""
     expected_time_s: Mapped[float | None]
     expected_time_s_error: Mapped[float | None]
+    expected_cost: Mapped[float | None]
+    expected_cost_error: Mapped[float | None]
+    carried: Mapped[bool]
+    """Whether the expectation is that of the era before, times the change since."""
 
 
 class PowerProfile(db.Model):  # type: ignore[name-defined, misc]

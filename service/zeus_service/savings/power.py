@@ -1,60 +1,72 @@
-"""What power limits change: the limit of a run, and what a batch takes at another one."""
+"""A run's mean power limit, and a batch's energy and time at another limit.
+
+Energies are in joules, times in seconds, limits in watts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from zeus_service.bandit.stopping import Report
+Point = Sequence[float]
+"""A measured limit: its watts, and the joules and seconds of a batch there."""
 
 MAX_POINTS = 32
 LARGEST_RATIO = 1000.0
-"""Between two limits, of energy or time: a profile with a larger one is of no GPU."""
+"""Between two limits, of energy or time: a profile with a larger ratio does not describe a GPU."""
 
 
-def of_run(trial: Any, report: Report) -> tuple[float | None, float | None]:
-    """A trial's mean power limit over its time, with one more report, and the GPUs' default one.
+def mean_limit(
+    mean_w: float | None, before_s: float, limit_w: float | None, now_s: float
+) -> float | None:
+    """A trial's mean power limit over its time, after one more report.
 
-    Between two reports, the limit counts that is in force at the later one.
+    Between two reports, the limit of the later one counts.
 
     Args:
-        trial: Before the report.
-        report: Its next one.
+        mean_w: The mean before the report; None if it is unknown.
+        before_s: The time of the report before; 0 if this is the first one.
+        limit_w: The limit that is reported; None if it is unknown.
+        now_s: The time of this report.
+
+    Returns:
+        None if the limit of any part of the trial is unknown.
     """
-    limit_w, mean_w = report.power_limit_w, trial.power_limit_w
-    if limit_w is not None and trial.reports:
-        before = min(trial.time_s / report.time_s, 1.0) if report.time_s else 1.0
-        limit_w = None if mean_w is None else mean_w + (1 - before) * (limit_w - mean_w)
-    return limit_w, report.default_power_limit_w
+    if limit_w is None or not before_s:
+        return limit_w
+    share = min(before_s / now_s, 1.0) if now_s else 1.0
+    return None if mean_w is None else mean_w + (1 - share) * (limit_w - mean_w)
 
 
-def thinned(points: Sequence[Any]) -> list[list[float]]:
-    """Watts, joules and seconds of measured limits, ascending: `MAX_POINTS` at most."""
-    rows = sorted([point.limit_w, point.energy_j, point.time_s] for point in points)
+def thinned(points: Iterable[Point]) -> list[list[float]]:
+    """The points of a profile, at least one, by ascending limit: at most `MAX_POINTS` of them."""
+    rows = sorted(list(point) for point in points)
     step = -(-(len(rows) - 1) // (MAX_POINTS - 1)) or 1
     return [*rows[:-1:step], rows[-1]]
 
 
 def ratio(
-    points: Sequence[Sequence[float]], limits_w: Sequence[float] | None
-) -> tuple[float, float] | None:
-    """Energy and time of a batch at the default limit, over those at the limit in force.
+    points: Sequence[Point], limit_w: float | None, default_limit_w: float | None
+) -> tuple[float, float]:
+    """Energy and time of a batch at the default limit, divided by those at another limit.
+
+    Between two points, energy and time are interpolated; beyond the last one they stay the same.
 
     Args:
-        points: As `thinned` returns them; values between them are interpolated.
-        limits_w: The limit in force and the default one.
+        points: A profile as `thinned` returns it; empty if there is none.
+        limit_w: The other limit; None if it is unknown.
+        default_limit_w: The default limit; None if it is unknown.
 
     Returns:
-        None without points or limits, or if one of them is larger than `LARGEST_RATIO`, or its
-        inverse is.
+        (1, 1) if a limit or the profile is unknown, or if a ratio or its inverse exceeds
+        `LARGEST_RATIO`.
     """
-    if not points or limits_w is None:
-        return None
+    if not points or limit_w is None or default_limit_w is None:
+        return 1.0, 1.0
     watts, *amounts = zip(*points, strict=True)
-    at = [np.interp(limits_w, watts, column).tolist() for column in amounts]
-    if any(max(both) > LARGEST_RATIO * min(both) for both in at):
-        return None
-    energy, time = (default / in_force for in_force, default in at)
+    pairs = [np.interp([limit_w, default_limit_w], watts, column).tolist() for column in amounts]
+    if any(max(pair) > LARGEST_RATIO * min(pair) for pair in pairs):
+        return 1.0, 1.0
+    energy, time = (at_default / now for now, at_default in pairs)
     return energy, time

@@ -1,43 +1,63 @@
-"""What jobs have saved, from the database: counted by hand, and kept by all that changes jobs."""
+"""What jobs have saved, as the API answers: sums of trials, eras, days and jobs agree."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 from flask import Flask
-from service.jobs import spec_json
-from service.savings.test_ledger_power_limits import profile
-from sqlalchemy import select, update
+from service.db.test_power_profiles import profile as any_profile
+from service.jobs import register as register_job
+from service.jobs import report as new_report
+from sqlalchemy import update
 from zeus_service import maintenance, optimizer
-from zeus_service import savings_report as savings
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.api import savings_report as savings
+from zeus_service.api.messages import Savings
+from zeus_service.api.savings_report import Rates
 from zeus_service.db import power_profiles
-from zeus_service.db.tables import EVENTS, JOBS, SAVED_ON_DAYS, TRIALS
-from zeus_service.db.transactions import transaction
-from zeus_service.messages import Report, Savings, TrialEnd
+from zeus_service.db.session import transaction
+from zeus_service.db.tables import Trial
 from zeus_service.pages import figures
-from zeus_service.savings_report import Rates
 
 NO_RATES = Rates()
 
 
 def register(job_id: str = "job", **changes: Any) -> None:
-    given = {"eta_knob": 1.0, "beta_knob": None, "policy": "default", **changes}
-    optimizer.register_job(JobSpec.model_validate(spec_json(job_id=job_id, **given)))
+    register_job(
+        job_id=job_id, **{"eta_knob": 1.0, "beta_knob": None, "policy": "default", **changes}
+    )
 
 
 def start(job_id: str = "job") -> int:
-    return optimizer.start_trial(job_id, None)[0].trial_number
+    return optimizer.start_trial(job_id)[1].trial_number
 
 
 def report(
     number: int, energy_j: float, job_id: str = "job", *, sequence: int = 1, **limits: float
 ) -> None:
     """A report of a run that reaches its target with its second one."""
-    given = {"epoch": 1, "time_s": energy_j / 10, "energy_j": energy_j, "metric": sequence / 2}
-    optimizer.report(job_id, number, Report(sequence=sequence, **given, **limits))
+    figures = {"time_s": energy_j / 10, "energy_j": energy_j, "metric": sequence / 2}
+    optimizer.report(job_id, number, new_report(sequence, epoch=1, **figures, **limits))
+
+
+def end(number: int, outcome: Any = "errored") -> None:
+    optimizer.end_trial("job", number, outcome)
+
+
+def profile(**changes: Any) -> dict[str, Any]:
+    """30 J and 1 s a batch at 300 W, the default; 25 J and 1.2 s at 200 W."""
+    points = [
+        {"limit_w": 300, "energy_j": 30.0, "time_s": 1.0},
+        {"limit_w": 200, "energy_j": 25.0, "time_s": 1.2},
+    ]
+    return any_profile(device_model="Fake GPU", points=points, chosen_w=200, **changes)
+
+
+def days_ago(number: int, days: float) -> None:
+    """Let a trial have ended some days ago."""
+    this = update(Trial).where(Trial.trial_number == number)
+    with transaction() as session:
+        session.execute(this.values(ended_at=Trial.ended_at - days * 86400))
 
 
 def converge(energy_j: float, job_id: str = "job", **limits: float) -> int:
@@ -58,7 +78,7 @@ def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spen
         converge(energy_j)
     report(start(), 40.0)
     report(failed := start(), 30.0)
-    optimizer.end_trial("job", failed, TrialEnd(outcome="errored"))
+    end(failed, "errored")
     found = savings.of_job("job", Rates(price_per_kwh=0.5, carbon_intensity=400.0))
     assert found.recurrences == 2
     assert found.spent.energy_j == 230.0  # a running trial does not count yet
@@ -88,7 +108,7 @@ def test_nothing_is_said_of_a_job_whose_default_is_unknown(app: Flask) -> None:
     empty = savings.of_job("job", NO_RATES)
     assert (empty.saved, empty.expected, empty.basis, empty.points) == (None, None, None, [])
     report(number := start(), 30.0)
-    optimizer.end_trial("job", number, TrialEnd(outcome="errored"))
+    end(number, "errored")
     found = savings.of_job("job", NO_RATES)
     assert found.saved is None
     assert found.points[0].saved is None
@@ -101,8 +121,8 @@ def test_a_lost_trial_counts_at_the_next_start_and_once_when_it_comes_back(app: 
     register(lease_s=1.0)
     converge(100.0)
     report(lost := start(), 40.0)
-    with transaction() as connection:
-        connection.execute(update(TRIALS).values(lease_expires_at=1.0))
+    with transaction() as session:
+        session.execute(update(Trial).values(lease_expires_at=1.0))
     start()
     assert savings.of_job("job", NO_RATES).spent.energy_j == 140.0
     report(lost, 100.0, sequence=2)
@@ -115,15 +135,8 @@ def test_a_lost_trial_counts_at_the_next_start_and_once_when_it_comes_back(app: 
 
 def test_days_and_weeks_add_up_to_what_was_saved(app: Flask) -> None:
     register()
-    today = int(time.time() // 86400)
-    for number, energy_j in enumerate((90.0, 120.0, 99.0, 75.0)):
-        converge(energy_j)
-        with transaction() as connection:  # as if a day had passed
-            connection.execute(
-                update(SAVED_ON_DAYS)
-                .where(SAVED_ON_DAYS.c.day == today)
-                .values(day=today - 20 + number)
-            )
+    for age, energy_j in enumerate((90.0, 120.0, 99.0, 75.0)):
+        days_ago(converge(energy_j), 20 - age)
     found = savings.of_job("job", NO_RATES)
     assert len(found.days) == 4
     assert found.saved is not None
@@ -152,23 +165,6 @@ def test_jobs_add_up_and_estimated_meters_are_told_apart(app: Flask) -> None:
     assert found.days[0].saved.energy_j.high == pytest.approx(found.saved.energy_j.high)
 
 
-def test_what_prune_drops_stays_counted(app: Flask) -> None:
-    register()
-    for energy_j in (90.0, 110.0, 130.0):
-        converge(energy_j)
-    before = savings.of_job("job", NO_RATES)
-    with transaction() as connection:
-        old = {name: TRIALS.c[name] - 1e7 for name in ("ended_at", "lease_expires_at")}
-        connection.execute(update(TRIALS).values(**old))
-        connection.execute(update(EVENTS).values(happened_at=EVENTS.c.happened_at - 1e7))
-    assert maintenance.prune(older_than_s=86400.0, keep=1).trials == 2
-    after = savings.of_job("job", NO_RATES)
-    assert [point.trial_number for point in after.points] == [3]
-    assert after.model_copy(update={"points": []}) == before.model_copy(update={"points": []})
-    converge(110.0)
-    assert savings.of_job("job", NO_RATES).spent.energy_j == 440.0
-
-
 def test_a_deleted_job_counts_no_more(app: Flask) -> None:
     register()
     converge(100.0)
@@ -179,13 +175,12 @@ def test_a_deleted_job_counts_no_more(app: Flask) -> None:
 def test_a_job_that_is_registered_anew_begins_with_nothing_spent(app: Flask) -> None:
     register()
     report(number := start(), 30.0)
-    optimizer.end_trial("job", number, TrialEnd(outcome="errored"))
-    assert of_all().days[0].saved.energy_j.estimate == 0.0  # nothing is expected yet
+    end(number, "errored")
+    assert of_all().days == []  # nothing is expected yet
     register(monitor="val_loss", meter="cpu-estimate")
     found = savings.of_job("job", NO_RATES)
     assert (found.spent.energy_j, found.days, found.estimated) == (0.0, [], True)
-    with transaction(read_only=True) as connection:
-        assert connection.execute(select(JOBS.c.estimated)).scalar_one()
+    assert optimizer.get_job("job").estimated
 
 
 def test_a_power_profile_counts_for_the_runs_below_the_default_limit(app: Flask) -> None:
@@ -200,10 +195,8 @@ def test_a_power_profile_counts_for_the_runs_below_the_default_limit(app: Flask)
     report(number, 100.0, sequence=2, power_limit_w=100.0, default_power_limit_w=300.0)
     assert optimizer.get_trial("job", number).power_limit_w == pytest.approx(200.0)
     found = savings.of_job("job", NO_RATES)
-    assert found.power_limit is not None
-    assert found.power_limit.limit_w == pytest.approx(200.0)
-    assert (found.power_limit.default_limit_w, found.power_limit.energy) == (300.0, 1.2)
     assert found.expected is not None
+    # The two runs took 110 J at 250 W in the mean; a batch takes 30 J instead of 27.5 J at 300 W.
     assert found.expected.energy_j.estimate == pytest.approx(120.0)
     assert found.saved is not None
     assert found.saved.energy_j.estimate == pytest.approx(20.0)
@@ -211,43 +204,45 @@ def test_a_power_profile_counts_for_the_runs_below_the_default_limit(app: Flask)
     assert savings.of_job("job", NO_RATES) == found
 
 
-def test_a_job_of_an_older_version_counts_by_the_profile_that_it_had(app: Flask) -> None:
+def test_a_dead_meter_saves_nothing(app: Flask) -> None:
     register()
-    power_profiles.put("job", profile())
-    converge(120.0)
-    with transaction() as connection:
-        ledger = connection.execute(select(JOBS.c.ledger)).scalar_one()
-        del ledger["profile"], ledger["limits"]
-        older = {**ledger, "power": {"after": 0, "energy": 1.2, "time": 0.9}}
-        connection.execute(update(JOBS).values(ledger=older))
-    converge(100.0, power_limit_w=200.0, default_power_limit_w=300.0)
+    for _ in range(5):
+        converge(10_000.0)
+    for _ in range(20):
+        converge(0.0)
     found = savings.of_job("job", NO_RATES)
-    assert found.expected is not None
-    assert found.expected.energy_j.estimate == pytest.approx(120.0)
-    assert found.power_limit is not None
+    assert found.recurrences == 5
+    assert found.saved is not None
+    assert found.saved.energy_j.estimate == pytest.approx(0.0, abs=1e-6)
+    assert maintenance.rebuild("job")
 
 
-def test_a_run_that_ends_itself_counts_at_the_limit_of_its_reports(app: Flask) -> None:
+def test_a_revival_takes_back_what_the_trial_had_spent_from_its_own_era(app: Flask) -> None:
     register()
-    power_profiles.put("job", profile())
-    converge(100.0, power_limit_w=200.0, default_power_limit_w=300.0)
-    report(number := start(), 130.0, power_limit_w=100.0, default_power_limit_w=300.0)
-    optimizer.end_trial("job", number, TrialEnd(outcome="not_converged"))
-    assert optimizer.get_trial("job", number).power_limit_w == 100.0
-    limits = savings.of_job("job", NO_RATES).power_limit
-    assert limits is not None
-    assert limits.limit_w == 200.0  # of the last run that converged
+    for energy_j in (100.0, 101.0, 99.0):
+        converge(energy_j)
+    report(revived := start(), 40.0)
+    end(revived)
+    while optimizer.get_trial("job", (last := converge(300.0))).era == 1:
+        pass  # until the job counts as changed
+    before = savings.of_job("job", NO_RATES)
+    assert before.saved is not None
+    report(revived, 41.0, sequence=3)
+    after = savings.of_job("job", NO_RATES)
+    assert after.spent.energy_j == pytest.approx(before.spent.energy_j + 1.0)
+    assert optimizer.get_trial("job", last).era == 2
+    assert optimizer.get_trial("job", revived).era == 2
+    assert after.recurrences == before.recurrences + 1
+    assert maintenance.rebuild("job")
 
 
 def test_the_curves_end_with_the_sum_and_the_band_of_the_headline(app: Flask) -> None:
-    today = int(time.time() // 86400)
     for job_id, runs in (("a", (90.0, 120.0, 99.0)), ("b", (70.0,))):
         register(job_id, policy="zeus")
-        for age, energy_j in enumerate(runs):
+        for energy_j in runs:
             converge(energy_j, job_id)
-            with transaction() as connection:  # as if on days of their own
-                this = SAVED_ON_DAYS.c.job_id == job_id, SAVED_ON_DAYS.c.day == today
-                connection.execute(update(SAVED_ON_DAYS).where(*this).values(day=today - 9 + age))
+    for number in (1, 2, 3):  # as if on days of their own
+        days_ago(number, 9 - number)
     saved = of_all().saved.energy_j
     band, line = figures.saved_by_all(of_all())["data"]
     assert line["y"][-1] == pytest.approx(saved.estimate, rel=1e-4)

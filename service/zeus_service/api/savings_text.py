@@ -1,6 +1,6 @@
 """What was saved, as text for people."""
 
-from zeus_service.messages import Estimate, JobSavings, SavedAmounts, SavedOnDay, Savings
+from zeus_service.api.messages import Estimate, JobSavings, SavedAmounts, SavedOnDay, Savings
 
 COLUMNS = ("recurrences", "energy saved", "95 % interval", "time saved", "95 % interval")
 

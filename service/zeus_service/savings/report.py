@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.savings_new.ledger import Era
+from zeus_service.savings.ledger import Era
 
 J_PER_KWH = 3.6e6
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from zeus_service.messages import JobSavings
-from zeus_service.savings.text import summary
+from zeus_service.api.messages import JobSavings
+from zeus_service.api.savings_text import summary
 
 
 def about(value: float) -> dict[str, float]:
@@ -24,7 +24,6 @@ def test_money_and_carbon_are_told_where_known_and_meters_that_estimate_always()
             "expected": None,
             "basis": "runs",
             "default_runs": 1,
-            "power_limit": None,
             "saved": {**saved, **rates},
             "days": [],
             "weeks": [],

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 from service.jobs import spec
-from zeus_service.savings_new.expected import Expected
-from zeus_service.savings_new.ledger import Era
-from zeus_service.savings_new.report import Estimate, saved, total
+from zeus_service.savings.expected import Expected
+from zeus_service.savings.ledger import Era
+from zeus_service.savings.report import Estimate, saved, total
 
 JOB = spec(eta_knob=0.25, max_power_w=100.0)
 ERA = Era(1, 4, 300.0, 30.0, JOB.cost(300.0, 30.0), Expected(100.0, 10.0, 5.0, 1.0))

@@ -1,0 +1,301 @@
+"""What jobs have saved, in the database: the eras of a job, and sums over trials, eras and jobs.
+
+`savings` computes; here its values are loaded and stored. What changes a job is called with the
+job's row locked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Select, case, func, select
+from sqlalchemy.orm import Session
+
+from zeus_service.bandit.policy import ArmEstimate, State
+from zeus_service.bandit.registry import policy_of
+from zeus_service.bandit.spec import JobSpec
+from zeus_service.db import tables
+from zeus_service.db.clock import unix_day
+from zeus_service.db.tables import Job, Trial
+from zeus_service.savings import ledger as ledgers
+from zeus_service.savings.expected import Expected, Ledger
+from zeus_service.savings.ledger import Era, TrialEnd
+from zeus_service.savings.report import Estimate, Saved, saved
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Some of a job's trials that have ended.
+
+    Args:
+        key: What they have in common: a day since 1970, or the number of the portion.
+        last_trial: The highest trial number.
+        ended_at: Unix seconds, of the trial that ended last.
+        eras: Their eras, each with the sums of these trials alone.
+    """
+
+    key: int
+    last_trial: int
+    ended_at: float
+    eras: list[Era]
+
+
+@dataclass(frozen=True)
+class Total:
+    """What jobs have saved, by whether their meters estimate.
+
+    Args:
+        estimated: Whether the meters estimate.
+        jobs: All jobs.
+        known: Jobs for which it is known.
+        saved: By those.
+    """
+
+    estimated: bool
+    jobs: int
+    known: int
+    saved: Saved
+
+
+def record_end(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
+    """Add a trial that has just ended to the open era of a locked job, or to a new one."""
+    eras = load_eras(session, job)
+    era = eras.pop() if eras else Era()
+    ledger, after, counts = ledgers.record(
+        spec, job.ledger, era, _end_of(trial), _default(spec, job.state)
+    )
+    if after.number != era.number:
+        eras.append(era)
+    job.ledger, trial.era = ledger, after.number if counts else None
+    _store_era(session, job, spec, after)
+    _summarize(job, spec, [*eras, after])
+
+
+def take_back(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
+    """Take what a trial had spent from the era that it counts in: it is running again."""
+    if trial.era is None:
+        return
+    eras = [
+        ledgers.without(era, trial.energy_j, trial.time_s, trial.cost)
+        if era.number == trial.era
+        else era
+        for era in load_eras(session, job)
+    ]
+    _store_era(session, job, spec, eras[trial.era - 1])
+    trial.era = None
+    _summarize(job, spec, eras)
+
+
+class Replay:
+    """The savings of a job from its trials, one end at a time: see `fold.replay`."""
+
+    def __init__(self, spec: JobSpec, ledger: Ledger) -> None:
+        self._spec = spec
+        self.ledger = {**ledgers.new_ledger(), "profile": ledger.get("profile", [])}
+        self.eras = [Era()]
+        self.era_of: dict[int, int | None] = {}
+        """The number of the era that each trial counts in, by trial number."""
+
+    def record(self, trial: Any, state: State) -> None:
+        """Add a trial that has ended; `state` is the policy's after its end."""
+        estimate = _default(self._spec, state)
+        era = self.eras.pop()
+        self.ledger, after, counts = ledgers.record(
+            self._spec, self.ledger, era, _end_of(trial), estimate
+        )
+        self.eras += [after] if after.number == era.number else [era, after]
+        self.era_of[trial.trial_number] = after.number if counts else None
+
+    def store(self, session: Session, job: Job) -> bool:
+        """Store the result for a locked job; return whether it was the same but for rounding."""
+        stored = load_eras(session, job) or [Era()]
+        same = list(map(_rounded, self.eras)) == list(map(_rounded, stored))
+        if not same:
+            for row in session.scalars(_eras(job)).all():
+                session.delete(row)
+            session.flush()
+            for era in self.eras:
+                _store_era(session, job, self._spec, era)
+            job.ledger = self.ledger
+            _summarize(job, self._spec, self.eras)
+        return same
+
+
+def note_profile(job: Job, spec: JobSpec, profile: dict[str, Any]) -> None:
+    """Note the power profile of a locked job's default batch size in its ledger."""
+    if (profile["batch_size"], profile["device_model"]) == (
+        spec.default_batch_size,
+        spec.device_model,
+    ):
+        names = ("limit_w", "energy_j", "time_s")
+        points = ([point[name] for name in names] for point in profile["points"])
+        job.ledger = ledgers.with_profile(job.ledger, points)
+
+
+def load_eras(session: Session, job: Job) -> list[Era]:
+    """Read a job's eras, in the order of their numbers."""
+    return [_era(row) for row in session.scalars(_eras(job))]
+
+
+def by_day(session: Session, job: Job, *, since: int) -> list[Portion]:
+    """Sum a job's trials by the day on which they ended, in UTC.
+
+    Args:
+        session: In a transaction.
+        job: The job.
+        since: The first day, counted from 1970.
+    """
+    day = unix_day(Trial.ended_at)
+    return _portions(session, job, day, day >= since)
+
+
+def by_number(session: Session, job: Job, *, limit: int) -> list[Portion]:
+    """Sum a job's trials in at most `limit` portions of as many trial numbers each."""
+    width = max(1, -(-job.trials // limit))
+    before = Trial.trial_number - 1
+    return _portions(session, job, before - before % width, Trial.ended_at.is_not(None))
+
+
+def totals(session: Session) -> list[Total]:
+    """Sum what all jobs have saved; the errors of jobs are independent."""
+    columns = [getattr(Job, name) for name in _SAVED]
+    means = [func.coalesce(func.sum(column), 0.0) for column in columns[::2]]
+    squares = [func.coalesce(func.sum(column * column), 0.0) for column in columns[1::2]]
+    estimated = case((Job.estimated, 1), else_=0)
+    counts = func.count(), func.count(Job.saved_energy_j)
+    query = select(estimated, *counts, *means, *squares).where(Job.job_id.is_not(None))
+    rows = session.execute(query.group_by(estimated).order_by(estimated)).all()
+    return [Total(bool(row[0]), row[1], row[2], _saved(row[3:6], row[6:])) for row in rows]
+
+
+def days_of_all(session: Session, *, since: int) -> list[tuple[int, int, Saved]]:
+    """Sum what all jobs have saved on each day: the day, its recurrences, and what was saved.
+
+    The errors of different jobs and eras are independent.
+    """
+    era = tables.Era
+    day = unix_day(Trial.ended_at).label("day")
+    converged = func.sum(_CONVERGED)
+    spent = [
+        func.sum(column).label(column.key) for column in (Trial.energy_j, Trial.time_s, Trial.cost)
+    ]
+    expected = [era.expected_energy_j, era.expected_time_s, era.expected_cost]
+    errors = [era.expected_energy_j_error, era.expected_time_s_error, era.expected_cost_error]
+    is_known = era.expected_energy_j.is_not(None)
+    inner = (
+        select(day, converged.label("converged"), *spent, *expected, *errors)
+        .join(era, (era.job_key == Trial.job_key) & (era.era == Trial.era))
+        .join(Job, Job.key == Trial.job_key)
+        .where(day >= since, is_known, Job.job_id.is_not(None))
+        .group_by(day, Trial.job_key, Trial.era, *expected, *errors)
+        .subquery()
+    )
+    n = inner.c.converged
+    means = [
+        func.sum(n * inner.c[each.key] - inner.c[total.key])
+        for each, total in zip(expected, spent, strict=True)
+    ]
+    squares = [func.sum(n * n * inner.c[each.key] * inner.c[each.key]) for each in errors]
+    query = select(inner.c.day, func.sum(n), *means, *squares).group_by(inner.c.day)
+    rows = session.execute(query.order_by(inner.c.day)).all()
+    return [(row[0], int(row[1]), _saved(row[2:5], row[5:])) for row in rows]
+
+
+_QUANTITIES = ("energy_j", "time_s", "cost")
+_SAVED = tuple(f"saved_{name}{end}" for name in _QUANTITIES for end in ("", "_error"))
+_EXPECTED = tuple(f"expected_{name}{end}" for name in _QUANTITIES for end in ("", "_error"))
+_CONVERGED = case((Trial.outcome == "converged", 1), else_=0)
+
+
+def _portions(session: Session, job: Job, key: Any, where: Any) -> list[Portion]:
+    sums = (func.sum(_CONVERGED), *map(func.sum, (Trial.energy_j, Trial.time_s, Trial.cost)))
+    ends = func.max(Trial.trial_number), func.max(Trial.ended_at)
+    query = select(key, Trial.era, *ends, *sums)
+    query = query.where(Trial.job_key == job.key, Trial.era.is_not(None), where)
+    expected = {era.number: era.expected for era in load_eras(session, job)}
+    found: dict[int, Portion] = {}
+    for row in session.execute(query.group_by(key, Trial.era).order_by(key, Trial.era)):
+        energy_j, time_s, cost = row[5:]
+        era = Era(row[1], int(row[4]), energy_j, time_s, cost, expected.get(row[1]))
+        before = found.get(row[0], Portion(row[0], 0, 0.0, []))
+        last, ended_at = max(before.last_trial, row[2]), max(before.ended_at, row[3])
+        found[row[0]] = Portion(row[0], last, ended_at, [*before.eras, era])
+    return list(found.values())
+
+
+def _eras(job: Job) -> Select[tables.Era]:
+    return select(tables.Era).where(tables.Era.job_key == job.key).order_by(tables.Era.era)
+
+
+def _default(spec: JobSpec, state: State) -> ArmEstimate | None:
+    """The policy's estimate of the default batch size."""
+    arms = policy_of(spec).describe(spec, state)
+    return next((arm for arm in arms if arm.batch_size == spec.default_batch_size), None)
+
+
+def _end_of(trial: Any) -> TrialEnd:
+    names = TrialEnd.__dataclass_fields__
+    return TrialEnd(**{name: getattr(trial, name) for name in names})
+
+
+def _era(row: tables.Era) -> Era:
+    expected = None
+    if row.expected_energy_j is not None:
+        expected = Expected(
+            energy_j=row.expected_energy_j,
+            time_s=row.expected_time_s or 0.0,
+            energy_error_j=row.expected_energy_j_error or 0.0,
+            time_error_s=row.expected_time_s_error or 0.0,
+            carried=row.carried,
+        )
+    spent = row.spent_energy_j, row.spent_time_s, row.spent_cost
+    return Era(row.era, row.recurrences, *spent, expected)
+
+
+def _store_era(session: Session, job: Job, spec: JobSpec, era: Era) -> None:
+    known = session.get(tables.Era, (job.key, era.number))
+    row = known or tables.Era(job_key=job.key, era=era.number)
+    row.recurrences = era.recurrences
+    row.spent_energy_j, row.spent_time_s, row.spent_cost = era.energy_j, era.time_s, era.cost
+    row.carried = bool(era.expected and era.expected.carried)
+    for name, value in _expected_columns(spec, era.expected).items():
+        setattr(row, name, value)
+    if known is None:
+        session.add(row)
+        session.flush()  # so that the next end in this transaction finds it
+
+
+def _expected_columns(spec: JobSpec, expected: Expected | None) -> dict[str, float | None]:
+    if expected is None:
+        return dict.fromkeys(_EXPECTED)
+    mean = expected.energy_j, expected.time_s
+    error = expected.energy_error_j, expected.time_error_s
+    pairs = zip((*mean, spec.cost(*mean)), (*error, spec.cost(*error)), strict=True)
+    return dict(zip(_EXPECTED, (each for pair in pairs for each in pair), strict=True))
+
+
+def _summarize(job: Job, spec: JobSpec, eras: Iterable[Era]) -> None:
+    """Set the columns of a job for what it has saved."""
+    known = saved(spec, eras)
+    for name in _QUANTITIES:
+        estimate = None if known is None else getattr(known, name)
+        setattr(job, f"saved_{name}", None if estimate is None else estimate.mean)
+        setattr(job, f"saved_{name}_error", None if estimate is None else estimate.error)
+
+
+def _saved(means: Sequence[float], squares: Sequence[float]) -> Saved:
+    pairs = zip(means, squares, strict=True)
+    return Saved(*(Estimate(mean, square**0.5) for mean, square in pairs))
+
+
+def _rounded(era: Era) -> tuple[object, ...]:
+    """An era to compare with another one."""
+    numbers = (era.energy_j, era.time_s, era.cost, *vars(era.expected or era).values())
+    return (
+        era.number,
+        era.recurrences,
+        era.expected is None,
+        *(float(f"{number:.8g}") for number in numbers if isinstance(number, float)),
+    )
