@@ -11,10 +11,6 @@ from zeus_service.bandit.registry import POLICIES
 from zeus_service.bandit.spec import MAX_INTEGER
 from zeus_service.errors import BrokenJob
 
-<<<<<<< HEAD
-=======
-_DEFECTS = BrokenJob
->>>>>>> bandit2
 _PROBLEM = {
     "type": "object",
     "description": "An error (RFC 9457). `code` is for programs, `detail` for people.",
