@@ -2,8 +2,9 @@
 
 Starts the service on a free port with its database under `.zeus/`, and trains a small network on
 scikit-learn's digits again and again, as a nightly job would. A run that the service stops because
-its batch size costs too much is launched again, as a user would do. When the script is run again,
-the job continues with what it has learned.
+its batch size costs too much is launched again, as a user would do. Some control trials train with
+the default batch size, to measure what it costs. When the script is run again, the job continues
+with what it has learned.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ from zeus_lightning import ZeusBSOCallback, ZeusError, ZeusTrialFailed
 from zeus_lightning.recur.service import OwnService
 
 JOB_ID = "quickstart-digits"
-BASELINE_ID = f"{JOB_ID}-default"
 TRIES = 20  # launches of one recurrence, which is given up after them
 
 
@@ -96,10 +96,11 @@ class DigitsNet(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
 
 
-def train(url: str, seed: int, job_id: str, policy: str | None = None) -> ZeusBSOCallback:
-    """One run of a job, as a user's training script would have it."""
+def train(url: str, seed: int, *, control: bool = False) -> ZeusBSOCallback:
+    """One run of the job, as a user's training script would have it, or a control trial."""
+    os.environ["ZEUS_CONTROL"] = str(int(control))  # as `zeus-lightning recur --compare` sets it
     L.seed_everything(seed, verbose=False)
-    zeus = ZeusBSOCallback(url, target_metric=0.97, job_id=job_id, policy=policy, eta_knob=1.0)
+    zeus = ZeusBSOCallback(url, target_metric=0.97, job_id=JOB_ID, eta_knob=1.0)
     trainer = L.Trainer(
         max_epochs=100,
         callbacks=[zeus],
@@ -117,18 +118,18 @@ def main() -> None:
     """Run the job's recurrences, and print what was learned."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=12, help="recurrences of the job")
-    parser.add_argument("--default-runs", type=int, default=4, help="runs of the default, beside")
+    parser.add_argument("--controls", type=int, default=4, help="control trials of the job")
     parser.add_argument("--folder", type=Path, default=Path(".zeus"), help="for the database")
     options = parser.parse_args()
-    if min(options.runs, options.default_runs) < 1:
-        parser.error("--runs and --default-runs are at least 1")
+    if min(options.runs, options.controls) < 1:
+        parser.error("--runs and --controls are at least 1")
     torch.set_num_threads(1)  # the network is so small that more threads only wait for each other
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
 
     console = Console()
     try:
-        run_job(options.runs, options.default_runs, options.folder, console)
+        run_job(options.runs, options.controls, options.folder, console)
     except (KeyboardInterrupt, SystemExit) as stop:
         if isinstance(stop, SystemExit) and stop.code != 1:  # Lightning's answer to Ctrl-C is 1
             raise
@@ -138,7 +139,7 @@ def main() -> None:
         raise SystemExit(error.message) from None
 
 
-def run_job(runs: int, default_runs: int, folder: Path, console: Console) -> None:
+def run_job(runs: int, controls: int, folder: Path, console: Console) -> None:
     """Start the service, run the job's recurrences, and print the table."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in [each for each in os.environ if each.startswith("ZEUS_BSO_")]:
@@ -148,7 +149,7 @@ def run_job(runs: int, default_runs: int, folder: Path, console: Console) -> Non
         url = service.url
         console.print(f"The service is at {url}, its database and log in {folder}.")
         console.print("This takes a minute or two, or more where others use the machine.")
-        known, measured = known_trials(url, JOB_ID), known_trials(url, BASELINE_ID)
+        known, measured = known_trials(url)
         if known:
             console.print(f"Job {JOB_ID!r} continues after {known} trials.")
         names = ("run", "batch size", "why", "outcome", "epochs", "s", "J", "cost")
@@ -162,8 +163,8 @@ def run_job(runs: int, default_runs: int, folder: Path, console: Console) -> Non
         with Live(table, console=console, refresh_per_second=4):
             for run in range(1, runs + 1):
                 recur(url, run, known, table)
-            for number in range(measured, default_runs):
-                add_row(table, "default", train(url, number, BASELINE_ID, policy="default"))
+            for number in range(measured, controls):
+                add_row(table, "", train(url, number, control=True))
         summarize(url, console)
         if sys.stdin.isatty() and sys.stdout.isatty() and not os.environ.get("CI"):
             with suppress(EOFError, KeyboardInterrupt):  # Ctrl-D and Ctrl-C end it, too
@@ -173,7 +174,7 @@ def run_job(runs: int, default_runs: int, folder: Path, console: Console) -> Non
 def recur(url: str, run: int, known: int, table: Table) -> None:
     """One recurrence: launch the run until it reaches its target."""
     for _ in range(TRIES):
-        zeus = train(url, known + len(table.rows), JOB_ID)
+        zeus = train(url, known + len(table.rows))
         add_row(table, str(run), zeus)
         if zeus.outcome == "converged":
             return
@@ -200,16 +201,18 @@ def add_row(table: Table, run: str, zeus: ZeusBSOCallback) -> None:
 
 def summarize(url: str, console: Console) -> None:
     """Print the best batch size and what it costs, and what all runs cost against the default."""
-    job, trials = get_job(url, JOB_ID)
+    path = f"{url}/api/v1/jobs/{JOB_ID}"
+    job, trials = requests.get(path, timeout=10).json(), list_trials(url)
     spec, best = job["spec"], job["best_batch_size"]
-    converged = [trial for trial in trials if trial["outcome"] == "converged"]
+    chosen = [trial for trial in trials if trial["why"] != "control"]
+    converged = [trial for trial in chosen if trial["outcome"] == "converged"]
     cost = mean(trial["cost"] for trial in converged if trial["batch_size"] == best)
     console.print(f"\nBest batch size so far: [bold]{best}[/], at a mean cost of {cost:.1f} J.")
 
     size = spec["default_batch_size"]
     costs = [
         trial["cost"]
-        for trial in (*trials, *get_job(url, BASELINE_ID)[1])
+        for trial in trials
         if trial["batch_size"] == size and trial["outcome"] == "converged"
     ]
     default = mean(costs)
@@ -217,33 +220,32 @@ def summarize(url: str, console: Console) -> None:
         f"The default, {size}, costs {default:.1f} J (ratio {cost / default:.2f}; mean of "
         f"{len(costs)} runs)."
     )
-    runs, spent = len(converged), sum(trial["cost"] for trial in trials)
+    runs, spent = len(converged), sum(trial["cost"] for trial in chosen)
     counted = "1 run" if runs == 1 else f"{runs} runs"
     console.print(
         f"With what was tried and stopped, {counted} cost {spent:.0f} J in all; with the default, "
         f"{counted} would cost {runs * default:.0f} J (ratio {spent / runs / default:.2f})."
     )
-    saved = requests.get(f"{url}/api/v1/jobs/{JOB_ID}/savings", timeout=10).json()["saved"]
+    saved = requests.get(f"{path}/savings", timeout=10).json()["saved"]
     energy = saved["energy_j"]
     console.print(
         f"Saved against the default so far: [bold]{energy['estimate']:.0f} J[/] (95 % interval: "
-        f"{energy['low']:.0f} to {energy['high']:.0f} J), by the job's own runs of the default."
+        f"{energy['low']:.0f} to {energy['high']:.0f} J), by the job's runs of the default."
     )
     estimate = " (an estimate: no energy counter was read)" if "estimate" in spec["meter"] else ""
     console.print(f"Energy by {spec['meter']}{estimate}, on {spec['device_model']}.")
 
 
-def get_job(url: str, job_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A job and its trials, as the service has them."""
-    path = f"{url}/api/v1/jobs/{job_id}"
-    trials = requests.get(f"{path}/trials?limit=1000", timeout=10).json()["trials"]
-    return requests.get(path, timeout=10).json(), trials
+def list_trials(url: str) -> list[dict[str, Any]]:
+    """The job's trials; none before it is registered."""
+    response = requests.get(f"{url}/api/v1/jobs/{JOB_ID}/trials?limit=1000", timeout=10)
+    return [] if response.status_code == 404 else response.json()["trials"]
 
 
-def known_trials(url: str, job_id: str) -> int:
-    """How many trials a job has had before."""
-    response = requests.get(f"{url}/api/v1/jobs/{job_id}", timeout=10)
-    return 0 if response.status_code == 404 else int(response.json()["trials"])
+def known_trials(url: str) -> tuple[int, int]:
+    """How many trials the job has had before, and how many of them were control trials."""
+    trials = list_trials(url)
+    return len(trials), sum(trial["why"] == "control" for trial in trials)
 
 
 if __name__ == "__main__":

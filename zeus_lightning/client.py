@@ -12,6 +12,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
+from zeus_lightning.environment import is_control
 from zeus_lightning.errors import (
     ZeusConfigError,
     ZeusJobConflict,
@@ -80,9 +81,12 @@ class BSOClient:
         return self._request("POST", "/api/v1/jobs", job.to_json())
 
     def start_trial(self, job_id: str, key: str) -> TrialStart:
-        """Start a trial; the same key (1 to 255 printable ASCII characters) gives the same one."""
-        headers = {"Idempotency-Key": key}
-        data = self._request("POST", f"{_job(job_id)}/trials", {}, headers)
+        """Start a trial; the same key (1 to 255 printable ASCII characters) gives the same one.
+
+        With `$ZEUS_CONTROL`, it is a control trial.
+        """
+        headers, body = {"Idempotency-Key": key}, {"control": True} if is_control() else {}
+        data = self._request("POST", f"{_job(job_id)}/trials", body, headers)
         return self._parse(TrialStart.from_json, data)
 
     def report(self, trial: TrialStart, report: Report) -> Decision:

@@ -17,14 +17,8 @@ ON_FAILURE = "ZEUS_ON_FAILURE"
 OUTCOME_FILE = "ZEUS_OUTCOME_FILE"
 """Names the file that the run writes its trial's record to; see docs/recurring.md."""
 
-OBSERVE = "ZEUS_OBSERVE"
-"""If set, other than to 0, the run measures a baseline; see `is_baseline`."""
-
-BASELINE_SUFFIX = "-baseline"
-"""What is appended to the id of the job whose baseline is measured: a job keeps its policy."""
-
-BASELINE_POLICY = "default"
-"""The service's policy that takes the default batch size, always, and stops no run early."""
+CONTROL = "ZEUS_CONTROL"
+"""If set, other than to 0, the run is a control trial; see `is_control`."""
 
 EXIT_TRY_AGAIN = 75
 """Exit status of a run whose batch size has failed, with `on_failure="exit"`: run the job again.
@@ -33,9 +27,12 @@ It is EX_TEMPFAIL of sysexits.h: a temporary failure, which is to be tried again
 """
 
 
-def is_baseline() -> bool:
-    """Whether this run trains with the default batch size and power limit, and only measures."""
-    return os.environ.get(OBSERVE, "") not in ("", "0")
+def is_control() -> bool:
+    """Whether this run is a control trial: it trains with the default batch size and power limit.
+
+    It measures what the job costs as it is, so it is not stopped early.
+    """
+    return os.environ.get(CONTROL, "") not in ("", "0")
 
 
 def on_failure_of(argument: str | None) -> OnFailure:

@@ -8,7 +8,7 @@ trial is lost after `lease_s` without a report or a heartbeat; its `outcome` is 
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self, get_args
 
-Why = Literal["explore", "exploit", "concurrent", "fallback"]
+Why = Literal["explore", "exploit", "concurrent", "fallback", "control"]
 Failure = Literal["early_stopped", "not_converged", "diverged", "out_of_memory"]
 """Outcomes after which the batch size has failed."""
 

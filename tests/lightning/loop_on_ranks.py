@@ -147,7 +147,7 @@ def sets_power_limits(url: str, job_id: str) -> dict[str, Any]:
 
 
 def observes() -> None:
-    """Measure a baseline; rank 1 finds the record of a killed run, and its warning is an error."""
+    """Run a control trial; rank 1 finds the record of a killed run, and its warning is an error."""
     pynvml.nvmlInit()
     uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(fabric.global_rank))
     if fabric.global_rank == 1:
@@ -156,7 +156,7 @@ def observes() -> None:
         (records_folder() / f"{uuid}.json").write_text(json.dumps(asdict(left)))
     meter = f"nvml:{fabric.global_rank}"
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-        patch.setenv("ZEUS_OBSERVE", "1")
+        patch.setenv("ZEUS_CONTROL", "1")
         warnings.filterwarnings("error", "zeus: the power limit of GPU")
         with PowerLimit(batch_size=8, meter=meter, fabric=fabric):
             pass

@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-import requests
 from fake_nvml import FakeGpu
 from gpu_programs import DriversClock, GpuNet, fit, power
 from lightning.pytorch import Callback, LightningModule, Trainer
 from programs import Data, Net, StepMeter, new_job, trainer
 from service_process import ServiceProcess
 from typing_extensions import override
-from waiting import LIMIT_S
 
 from zeus_lightning import (
     Recurrence,
@@ -136,29 +134,29 @@ def test_an_error_after_a_failed_batch_size_is_raised_also_with_exit(
 
 
 @both
-def test_a_baseline_is_a_job_of_its_own_on_the_default_batch_size(
+def test_a_control_trial_trains_with_the_default_batch_size_of_the_job_itself(
     run: Run, service: ServiceProcess, outcome_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ZEUS_OBSERVE", "1")
-    job, chosen = new_job(), []
-    for _ in range(3):
+    job, trials = new_job(), []
+    for control in ("1", "0", "1", "1"):
+        monkeypatch.setenv("ZEUS_CONTROL", control)
         run(url=service.url, job_id=job)
-        chosen.append(outcome_in(outcome_file).trial.batch_size)
-    assert chosen == [16, 16, 16]
-    spec = requests.get(f"{service.url}/api/v1/jobs/{job}-baseline", timeout=LIMIT_S).json()["spec"]
-    assert spec["policy"] == "default"
-    assert requests.get(f"{service.url}/api/v1/jobs/{job}", timeout=LIMIT_S).status_code == 404
+        trials.append(outcome_in(outcome_file).trial)
+    assert {trial.job_id for trial in trials} == {job}
+    assert [trial.why == "control" for trial in trials] == [True, False, True, True]
+    assert [trial.batch_size for trial in trials if trial.why == "control"] == [16, 16, 16]
+    assert [trial.cost_bound for trial in trials if trial.why == "control"] == [None] * 3
 
 
 @pytest.mark.parametrize(("value", "limits"), [("1", {250}), ("0", None), ("", None)])
-def test_a_baseline_sets_no_power_limit(
+def test_a_control_trial_sets_no_power_limit(
     gpu: FakeGpu,
     gpu_meter: DriversClock,
     monkeypatch: pytest.MonkeyPatch,
     value: str,
     limits: set[int] | None,
 ) -> None:
-    monkeypatch.setenv("ZEUS_OBSERVE", value)
+    monkeypatch.setenv("ZEUS_CONTROL", value)
     callback, net = power(meter=gpu_meter), GpuNet(gpu)
     fit(callback, net)
     assert (set(net.limits_w) == {250}) == (limits is not None)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import NullPool, create_engine, update
 from zeus_service import optimizer
 from zeus_service.bandit.default import DefaultPolicy
+from zeus_service.bandit.outcomes import Outcome
+from zeus_service.bandit.policy import Why
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.bandit.stopping import Report
@@ -15,6 +18,16 @@ from zeus_service.db.tables import Job, Trial
 
 LEARNING = {name: policy for name, policy in POLICIES.items() if name != DefaultPolicy.name}
 """The policies that choose by what they have observed."""
+
+
+@dataclass
+class PastTrial:
+    """A trial as `bandit.fold` folds it: it runs while `outcome` is None; the cost is in joules."""
+
+    batch_size: int
+    why: Why
+    outcome: Outcome | None = None
+    cost: float = 0.0
 
 
 def spec_json(**changes: Any) -> dict[str, Any]:

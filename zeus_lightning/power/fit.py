@@ -11,7 +11,7 @@ from typing import Any
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from zeus_lightning.environment import is_baseline
+from zeus_lightning.environment import is_control
 from zeus_lightning.errors import ZeusConfigError, ZeusPowerError
 from zeus_lightning.meters import amd, nvml
 from zeus_lightning.power import summary
@@ -313,7 +313,7 @@ def open_fit(options: PowerOptions, loop: Loop, result: PowerResult) -> PowerFit
         None if a rank has no GPU, or its power cannot be controlled: training continues without
         a search.
     """
-    if options.apply and is_baseline():
+    if options.apply and is_control():
         options = replace(options, apply=False)
     service = partial(find_service, options.url, options.job_id, options.token, loop.recurring)
     on_every_rank(loop.strategy, service)  # raises for a wrong url or job_id
@@ -367,7 +367,7 @@ def _open_gpus(options: PowerOptions, strategy: Strategy) -> Gpus:
             on_every_rank(strategy, gpus.take_control)
             if zeusd is not None:
                 rank_zero_info(f"zeus: power limits are set and restored through {zeusd}")
-        elif is_baseline():
+        elif is_control():
             on_every_rank(strategy, gpus.restore_left)
         close_on_error.pop_all()
     return gpus

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 
-from zeus_lightning.environment import BASELINE_POLICY, BASELINE_SUFFIX, is_baseline
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import MAX_INTEGER, MAX_METRIC, JobSpec
 from zeus_lightning.program import batch_size as sizes
@@ -123,7 +122,6 @@ class JobArguments:
             ZeusConfigError: The id is invalid, or a batch size cannot be divided.
         """
         job_id = self.job_id or os.environ.get("ZEUS_JOB_ID") or name
-        job_id += BASELINE_SUFFIX * is_baseline()
         if not _JOB_ID.fullmatch(job_id):
             source = "job_id (by default the module's class name)"
             raise ZeusConfigError(f"{source} is {job_id!r}; it must be {_JOB_ID_RULE}")
@@ -149,7 +147,7 @@ class JobArguments:
             beta_knob=None if self.beta_knob is None else as_printed(self.beta_knob),
             num_pruning_rounds=int(self.num_pruning_rounds),
             window_size=int(self.window_size),
-            policy=BASELINE_POLICY if is_baseline() else self.policy,
+            policy=self.policy,
             seed=None if self.seed is None else int(self.seed),
         )
 

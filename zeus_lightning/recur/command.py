@@ -92,8 +92,8 @@ class _Variable(click.ParamType[tuple[str, str]]):
 @click.option("--every", "interval_s", type=_Duration(), help="Begin one every 24h, for example.")
 @click.option("--cron", "cron_schedule", type=_Cron(), help="Begin at these local times.")
 @click.option("--timeout", "timeout_s", type=_Duration(), help="End a run that takes longer.")
-@click.option("--observe", is_flag=True, help="Measure the baseline only: choose nothing.")
-@click.option("--compare", is_flag=True, help="Measure the baseline in every other recurrence.")
+@click.option("--observe", is_flag=True, help="Run only control trials: choose nothing.")
+@click.option("--compare", is_flag=True, help="Run control trials in every other recurrence.")
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**32 - 1),

@@ -86,8 +86,7 @@ def line(each: Try, ending: Ending) -> str:
     run, number = ending.run, f"{each.recurrence:>4}.{each.attempt:<2}"
     if ending.outcome == "no trial":
         return f"{number} no trial: no outcome file; does it use ZeusBSOCallback or Recurrence?"
-    size = "" if run is None else run.trial.batch_size
-    why = "baseline" if each.baseline else "" if run is None else run.trial.why
+    size, why = ("", "") if run is None else (run.trial.batch_size, run.trial.why)
     text = f"{number} {size:>6} {why:<10} {ending.outcome:<13}"
     if run is not None and run.report is not None and run.cost is not None:
         about = "~" if run.estimated else ""

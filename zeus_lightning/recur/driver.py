@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from zeus_lightning.environment import OBSERVE, OUTCOME_FILE
+from zeus_lightning.environment import CONTROL, OUTCOME_FILE
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.recur.child import Child
 from zeus_lightning.recur.display import Display
@@ -33,8 +33,7 @@ class Driver:
     """Runs a command in each recurrence, until it has reached its target in all of them.
 
     Each run gets, in its environment, `ZEUS_SERVER_URL`, `ZEUS_OUTCOME_FILE`, `ZEUS_RECURRENCE`
-    (from 1), `ZEUS_OBSERVE` if it measures the baseline, and `PL_GLOBAL_SEED` if the plan has a
-    seed.
+    (from 1), `ZEUS_CONTROL` (1 for a control trial), and `PL_GLOBAL_SEED` if the plan has a seed.
 
     Args:
         plan: What to run.
@@ -156,7 +155,7 @@ class Driver:
         env["ZEUS_SERVER_URL"] = self.service.url
         env["ZEUS_RECURRENCE"] = str(each.recurrence)
         env[OUTCOME_FILE] = str(outcome_file)
-        env[OBSERVE] = str(int(each.baseline))
+        env[CONTROL] = str(int(each.control))
         if each.seed is not None:
             env["PL_GLOBAL_SEED"] = str(each.seed)
         at_s = time.time()

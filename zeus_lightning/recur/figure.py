@@ -11,15 +11,15 @@ def page(tries: Sequence[dict[str, Any]]) -> str:
     measured = [row for row in tries if row["cost_j"] is not None]
     figure = Figure()
     sizes = sorted({row["batch_size"] for row in measured})
-    for baseline in (True, False):
+    for control in (True, False):
         for size in sizes:
-            group = [r for r in measured if (r["batch_size"], r["baseline"]) == (size, baseline)]
+            group = [r for r in measured if (r["batch_size"], r["control"]) == (size, control)]
             if group:
                 figure.add_bar(
                     x=[row["recurrence"] for row in group],
                     y=[row["cost_j"] for row in group],
-                    name=f"{size}{', baseline' * baseline}",
-                    marker_pattern_shape="/" if baseline else "",
+                    name=f"{size}{', control' * control}",
+                    marker_pattern_shape="/" if control else "",
                     marker_opacity=[1.0 if row["verdict"] == "done" else 0.5 for row in group],
                     hovertext=[
                         f"try {row['try']}: {row['outcome']}, {row['epochs']} epochs, "

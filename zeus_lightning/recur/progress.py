@@ -29,7 +29,7 @@ class Plan:
         recurrences: How many.
         retries: How many times a recurrence is tried again after its batch size has failed.
         parallel: How many recurrences may run at once.
-        mode: `observe` measures the baseline only; `compare` measures it in each odd recurrence.
+        mode: `observe` runs only control trials; `compare` runs them in each odd recurrence.
         seed: From which each try's own seed is derived; None: the command chooses it.
     """
 
@@ -39,8 +39,8 @@ class Plan:
     mode: Mode = "choose"
     seed: int | None = None
 
-    def is_baseline(self, recurrence: int) -> bool:
-        """Whether a recurrence measures the baseline."""
+    def is_control(self, recurrence: int) -> bool:
+        """Whether the trials of a recurrence are control trials."""
         return self.mode == "observe" or (self.mode == "compare" and recurrence % 2 == 1)
 
 
@@ -50,7 +50,7 @@ class Try:
 
     recurrence: int
     attempt: int
-    baseline: bool
+    control: bool
     seed: int | None
 
     def __str__(self) -> str:
@@ -185,8 +185,8 @@ class Progress:
         seed = self.plan.seed
         if seed is not None:
             seed = int(np.random.SeedSequence([seed, recurrence, attempt]).generate_state(1)[0])
-        baseline = self.plan.is_baseline(recurrence)
-        return Try(recurrence=recurrence, attempt=attempt, baseline=baseline, seed=seed)
+        control = self.plan.is_control(recurrence)
+        return Try(recurrence=recurrence, attempt=attempt, control=control, seed=seed)
 
 
 def _how(ending: Ending) -> str:

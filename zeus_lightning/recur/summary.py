@@ -1,4 +1,4 @@
-"""What the recurrences have cost: tables, the difference from the baseline, CSV and JSON."""
+"""What the recurrences have cost: tables, the difference from the controls, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ class Recurrence:
     """What a recurrence has taken, over all its tries.
 
     Args:
+        control: Whether its trials are control trials: the default batch size, never stopped early.
         converged: Whether its last try has reached the target.
         estimated: Whether the joules are estimates.
         unmeasured: How many tries ended before their first report; they count 0 J and 0 s.
     """
 
     number: int
-    baseline: bool
+    control: bool
     tries: int
     converged: bool
     cost_j: float
@@ -43,20 +44,20 @@ class Recurrence:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A measure of the chosen recurrences against that of the baseline ones beside them.
+    """A measure of the chosen recurrences against the control recurrences before them.
 
     Args:
         measure: `cost`, `energy` or `time`.
         pairs: How many pairs of recurrences there are.
-        baseline: Mean of a baseline recurrence, in joules or seconds.
+        control: Mean of a control recurrence, in joules or seconds.
         chosen: Mean of a chosen one.
-        low: Lower end of the 95 % confidence interval of `chosen - baseline`; None for one pair.
+        low: Lower end of the 95 % confidence interval of `chosen - control`; None for one pair.
         high: Upper end.
     """
 
     measure: str
     pairs: int
-    baseline: float
+    control: float
     chosen: float
     low: float | None
     high: float | None
@@ -64,8 +65,8 @@ class Difference:
     def __str__(self) -> str:
         unit = _UNITS[self.measure]
         text = (
-            f"{self.measure}: {self.chosen:.1f} {unit} a recurrence, baseline {self.baseline:.1f} "
-            f"{unit}: {self._percent(self.chosen - self.baseline)}"
+            f"{self.measure}: {self.chosen:.1f} {unit} a recurrence, control {self.control:.1f} "
+            f"{unit}: {self._percent(self.chosen - self.control)}"
         )
         if self.low is None or self.high is None:
             return f"{text} (one pair: no interval)"
@@ -75,7 +76,7 @@ class Difference:
         )
 
     def _percent(self, difference: float) -> str:
-        return f"{100 * difference / self.baseline:+.1f} %" if self.baseline else "-"
+        return f"{100 * difference / self.control:+.1f} %" if self.control else "-"
 
 
 def rows(progress: Progress) -> list[dict[str, Any]]:
@@ -85,7 +86,7 @@ def rows(progress: Progress) -> list[dict[str, Any]]:
         {
             "recurrence": each.recurrence,
             "try": each.attempt,
-            "baseline": each.baseline,
+            "control": each.control,
             "seed": each.seed,
             "job_id": run and run.trial.job_id,
             "trial": run and run.trial.trial_number,
@@ -118,7 +119,7 @@ def _recurrence(tries: Sequence[dict[str, Any]]) -> Recurrence:
     last = tries[-1]
     return Recurrence(
         number=last["recurrence"],
-        baseline=last["baseline"],
+        control=last["control"],
         tries=len(tries),
         converged=last["outcome"] == "converged",
         estimated=any(row["estimated"] for row in tries),
@@ -128,7 +129,7 @@ def _recurrence(tries: Sequence[dict[str, Any]]) -> Recurrence:
 
 
 def differences(found: Iterable[Recurrence]) -> list[Difference]:
-    """Compare chosen recurrences with the baseline, in pairs: what drifts affects both of a pair.
+    """Compare chosen recurrences with controls, in pairs: what drifts affects both of a pair.
 
     A pair counts if both have converged. The interval is that of the paired t-test.
     """
@@ -136,20 +137,20 @@ def differences(found: Iterable[Recurrence]) -> list[Difference]:
     pairs = [
         (each, converged[number + 1])
         for number, each in converged.items()
-        if each.baseline and number + 1 in converged and not converged[number + 1].baseline
+        if each.control and number + 1 in converged and not converged[number + 1].control
     ]
     return [_difference(measure, pairs) for measure in MEASURES] if pairs else []
 
 
 def _difference(measure: str, pairs: Sequence[tuple[Recurrence, Recurrence]]) -> Difference:
     field = MEASURES[measure]
-    baseline = [getattr(one, field) for one, _ in pairs]
+    control = [getattr(one, field) for one, _ in pairs]
     chosen = [getattr(other, field) for _, other in pairs]
-    low, high = _interval([one - other for one, other in zip(chosen, baseline, strict=True)])
+    low, high = _interval([one - other for one, other in zip(chosen, control, strict=True)])
     return Difference(
         measure=measure,
         pairs=len(pairs),
-        baseline=mean(baseline),
+        control=mean(control),
         chosen=mean(chosen),
         low=low,
         high=high,
@@ -168,12 +169,12 @@ def _interval(distances: Sequence[float]) -> tuple[float, float] | tuple[None, N
 
 
 def table(found: Sequence[Recurrence]) -> Table:
-    """Sums and means, of the baseline and of what was chosen; it fits into 80 columns."""
+    """Sums and means, of the controls and of what was chosen; it fits into 80 columns."""
     names = ("", "converged", "tries", "J", "s", "cost (J)", "cost in all (J)")
     title = "A recurrence, with all its tries, took"
     shown = Table(*names, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=title)
-    for name, baseline in (("baseline", True), ("chosen", False)):
-        group = [each for each in found if each.baseline == baseline]
+    for name, control in (("control", True), ("chosen", False)):
+        group = [each for each in found if each.control == control]
         if group:
             shown.add_row(
                 name,
@@ -197,7 +198,7 @@ def short(value: float) -> str:
 
 
 def comparison(found: Sequence[Recurrence]) -> Iterator[str]:
-    """Lines that say how the chosen recurrences differ from the baseline."""
+    """Lines that say how the chosen recurrences differ from the controls."""
     yield from map(str, differences(found))
     later = found[len(found) // 4 * 2 :]
     if len(later) >= 4:
@@ -214,7 +215,7 @@ def write_csv(tries: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def write_json(tries: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write the tries, the recurrences, and the differences from the baseline."""
+    """Write the tries, the recurrences, and the differences from the controls."""
     found = recurrences(tries)
     value = {
         "tries": list(tries),

@@ -110,7 +110,7 @@ class InformationDirectedPolicy:
             "out_of_memory": [0] * count,  # number of tries that ran out of memory
             "failure": [None] * count,  # verdict of the latest failure
             "fits": 0,  # largest batch size that trained
-            "unfinished": {},  # counted by `history`
+            "unfinished": {},  # counted by `fold`
             "running": {},  # {batch size: number of trials running}
             "cusum": [0.0, 0.0],  # cumulative sums of surprises: [dearer, cheaper]
             "stops_in_a_row": 0,  # of batch sizes that have converged before

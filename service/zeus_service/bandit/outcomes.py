@@ -8,7 +8,7 @@ Verdict = Literal["converged", "early_stopped", "not_converged", "diverged", "ou
 Outcome = Literal[Verdict, "interrupted", "errored", "withdrawn", "lost"]
 
 NO_VERDICT: frozenset[Outcome] = frozenset({"interrupted", "errored", "withdrawn", "lost"})
-"""Outcomes that are no verdict by themselves; `policies.unfinished` says when one counts."""
+"""Outcomes that are no verdict by themselves; `inconclusive` says when one counts."""
 
 RESUMABLE: frozenset[Outcome] = frozenset({"interrupted", "errored", "lost"})
 """Outcomes that a later report revokes: the run is alive after all, or was resumed."""

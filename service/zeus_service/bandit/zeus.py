@@ -69,7 +69,7 @@ class ZeusPolicy:
             "tried": {},  # {batch size: whether it converged} in this round
             "costs": {},  # {batch size: cost} of those that converged in this round
             "exploring": {},  # {batch size: number of explorations running}
-            "unfinished": {},  # counted by `history`
+            "unfinished": {},  # counted by `fold`
             "arms": {},  # {batch size: arm}, see `_NEW_ARM`
             # If `early_stop` is `spent`, also "lowest", the lowest cost of any finished run.
         }

@@ -146,10 +146,10 @@ def test_after_a_sigkill_the_next_process_restores_the_limit_first(
     assert records() == []
 
 
-def test_after_a_sigkill_a_baseline_is_measured_at_the_limit_found_before(
+def test_after_a_sigkill_a_control_trial_runs_at_the_limit_found_before(
     killed: int, gpu: FakeGpu, gpu_meter: DriversClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ZEUS_OBSERVE", "1")
+    monkeypatch.setenv("ZEUS_CONTROL", "1")
     gpu.limit_mw = 125_000  # as the killed process left it; the fixture `gpu` has set 250 W
     net = GpuNet(gpu)
     with pytest.warns(UserWarning, match=f"restored to 250 W, as process {killed} "):

@@ -24,7 +24,7 @@ def recur(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["recur", *arguments], env={"ZEUS_SERVER_URL": None})
 
 
-def test_the_baseline_is_compared_with_what_is_chosen(tmp_path: Path) -> None:
+def test_control_trials_are_compared_with_what_is_chosen(tmp_path: Path) -> None:
     result = recur(
         "--compare",
         "--recurrences=2",
@@ -41,21 +41,22 @@ def test_the_baseline_is_compared_with_what_is_chosen(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output + logs
     value = json.loads((tmp_path / "recur" / "tries.json").read_text())
     tries = [
-        (each["job_id"], each["outcome"], each["exit_code"], each["batch_size"] == 8)
+        (each["job_id"], each["outcome"], each["exit_code"], each["why"] == "control")
         for each in value["tries"]
     ]
     assert tries == [
-        ("nightly-baseline", "converged", 0, True),
-        ("nightly", "not_converged", 75, True),
+        ("nightly", "converged", 0, True),
+        ("nightly", "not_converged", 75, False),
         ("nightly", "converged", 0, False),
     ]
+    assert value["tries"][0]["batch_size"] == 8  # the default
     # a report is 6 J and 2 s of at most 10 W after the one before it: costs of 13 J an epoch
-    costs = {each["measure"]: (each["baseline"], each["chosen"]) for each in value["differences"]}
+    costs = {each["measure"]: (each["control"], each["chosen"]) for each in value["differences"]}
     assert costs == {"cost": (13, 39), "energy": (6, 18), "time": (2, 6)}
-    assert "cost: 39.0 J a recurrence, baseline 13.0 J: +200.0 %" in result.output
+    assert "cost: 39.0 J a recurrence, control 13.0 J: +200.0 %" in result.output
     with sqlite3.connect(tmp_path / "learned.sqlite3") as connection:
         jobs = connection.execute("SELECT job_id FROM jobs ORDER BY job_id").fetchall()
-    assert jobs == [("nightly",), ("nightly-baseline",)]
+    assert jobs == [("nightly",)]
 
 
 def test_a_command_that_fails_without_a_trial_has_no_table_before_its_last_lines(

@@ -62,7 +62,7 @@ def lines_on_a_terminal(*command: str) -> list[str]:
 def test_a_terminal_of_80_columns_wraps_no_line_of_a_try_and_not_the_bar(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
-    trial = trial_start(batch_size=16384, why="concurrent", reason="a long story " * 30)
+    trial = trial_start(batch_size=16384, why="control", reason="a long story " * 30)
     record = {"trial": trial.to_json(), "reason": "CUDA out of memory. " * 30, "estimated": True}
     record |= {"report": report(**LARGE).to_json(), "cost": 2345678901.2}
     shown = lines_on_a_terminal(
@@ -73,7 +73,7 @@ def test_a_terminal_of_80_columns_wraps_no_line_of_a_try_and_not_the_bar(
     tries = [each for each in shown if re.match(r" +\d\.\d ", each)]
     assert len(tries) == 8, shown
     (first,) = [each for each in tries if each.startswith("   1.1 ")]
-    assert first.startswith("   1.1   16384 baseline   out_of_memory    100  1234568")
+    assert first.startswith("   1.1   16384 control    out_of_memory    100  1234568")
     assert first.endswith("~1234567890 ~2345678901")
     assert shown.count(HEADER) == 1
     bars = [each for each in shown if each.startswith("recurrences")]
@@ -83,8 +83,8 @@ def test_a_terminal_of_80_columns_wraps_no_line_of_a_try_and_not_the_bar(
 
 
 def test_no_outcome_makes_a_line_longer_than_80_columns() -> None:
-    for why, outcome, estimated, baseline in itertools.product(
-        get_args(Why), (*get_args(Outcome), None), (True, False), (True, False)
+    for why, outcome, estimated in itertools.product(
+        get_args(Why), (*get_args(Outcome), None), (True, False)
     ):
         run = RunOutcome(
             trial=trial_start(batch_size=16384, why=why),
@@ -95,7 +95,7 @@ def test_no_outcome_makes_a_line_longer_than_80_columns() -> None:
             estimated=estimated,
         )
         for recorded, code in itertools.product((run, None), (0, 1, 75, -9, None)):
-            each = Try(recurrence=1000, attempt=12, baseline=baseline, seed=None)
+            each = Try(recurrence=1000, attempt=12, control=why == "control", seed=None)
             shown = line(each, Ending(exit_code=code, run=recorded))
             assert len(shown) <= 80, shown
 
@@ -110,6 +110,6 @@ def test_a_trial_that_was_killed_has_its_size_and_joules_though_a_pipeline_ended
         estimated=False,
     )
     shown = line(
-        Try(recurrence=1, attempt=1, baseline=False, seed=None), Ending(exit_code=0, run=run)
+        Try(recurrence=1, attempt=1, control=False, seed=None), Ending(exit_code=0, run=run)
     )
     assert shown.split() == ["1.1", "64", "explore", "killed", "2", "3.0", "40.0", "50.0"]

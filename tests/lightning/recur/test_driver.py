@@ -30,12 +30,13 @@ import json, os, sys
 from pathlib import Path
 log = Path("seen")
 seen = log.read_text().split() if log.exists() else []
-names = ("ZEUS_RECURRENCE", "PL_GLOBAL_SEED", "ZEUS_OBSERVE", "MINE")
+names = ("ZEUS_RECURRENCE", "PL_GLOBAL_SEED", "ZEUS_CONTROL", "MINE")
 log.write_text(" ".join([*seen, "/".join(os.environ[name] for name in names)]))
 exit_code, outcome = json.loads(sys.argv[1])[len(seen)]
 print("try", len(seen), "says goodbye")
-trial = dict(job_id="j", trial_number=1, generation="g", batch_size=8, why="explore", reason="",
+trial = dict(job_id="j", trial_number=1, generation="g", batch_size=8, reason="",
              cost_bound=None, lease_s=900.0)
+trial["why"] = "control" if os.environ["ZEUS_CONTROL"] == "1" else "explore"
 report = dict(sequence=1, epoch=3, time_s=1.5, energy_j=20.0, metric=0.5)
 if outcome:
     Path(os.environ["ZEUS_OUTCOME_FILE"]).write_text(json.dumps(
@@ -115,7 +116,7 @@ def test_a_batch_size_that_fails_is_followed_by_another_try_until_one_converges(
     )
     assert result.exit_code == 0, result.output
     seen = [each.split("/") for each in (tmp_path / "seen").read_text().split()]
-    assert [(number, observed, mine) for number, _, observed, mine in seen] == [
+    assert [(number, control, mine) for number, _, control, mine in seen] == [
         *[("1", "1", "x")] * 5,
         ("2", "0", "x"),
     ]
@@ -125,10 +126,10 @@ def test_a_batch_size_that_fails_is_followed_by_another_try_until_one_converges(
     expected = ["errored", "early_stopped", "out_of_memory", "diverged", "converged", "converged"]
     assert [row["outcome"] for row in rows] == expected
     columns = [each.split() for each in result.output.splitlines()]
-    assert ["1.5", "8", "baseline", "converged", "3", "1.5", "~20.0", "~10.0"] in columns
+    assert ["1.5", "8", "control", "converged", "3", "1.5", "~20.0", "~10.0"] in columns
     assert ["2.1", "8", "explore", "converged", "3", "1.5", "~20.0", "~10.0"] in columns
-    # the baseline took four tries with a trial: 80 J; what was chosen, one
-    assert "energy: 20.0 J a recurrence, baseline 80.0 J: -75.0 %" in result.output
+    # the control took four tries with a trial: 80 J; what was chosen, one
+    assert "energy: 20.0 J a recurrence, control 80.0 J: -75.0 %" in result.output
     assert "early_stopped" in (tmp_path / "tries.html").read_text()
 
 

@@ -99,7 +99,7 @@ def test_failures_beyond_the_retries_stop_the_driver_and_interruptions_do_not_co
     assert "failed with every one of 2 tries" in str(progress.stop)
     progress.resumed()
     each = begin(progress)
-    assert each == Try(recurrence=1, attempt=4, baseline=False, seed=None)
+    assert each == Try(recurrence=1, attempt=4, control=False, seed=None)
     progress.ended(each, FAILED)
     assert progress.stop is None  # the retries count anew
 
@@ -119,14 +119,12 @@ def test_after_an_error_nothing_is_launched_but_what_runs_goes_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "baselines"),
+    ("mode", "controls"),
     [("choose", []), ("observe", [1, 2, 3, 4]), ("compare", [1, 3])],
 )
-def test_the_mode_says_which_recurrences_measure_the_baseline(
-    mode: Any, baselines: list[int]
-) -> None:
+def test_the_mode_says_which_recurrences_run_control_trials(mode: Any, controls: list[int]) -> None:
     plan = Plan(recurrences=4, mode=mode)
-    assert [number for number in range(1, 5) if plan.is_baseline(number)] == baselines
+    assert [number for number in range(1, 5) if plan.is_control(number)] == controls
 
 
 def test_each_try_has_a_seed_of_its_own_and_the_same_one_in_the_same_plan() -> None:

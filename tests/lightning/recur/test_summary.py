@@ -1,4 +1,4 @@
-"""What recurrences cost, and how sure the difference from the baseline is."""
+"""What recurrences cost, and how sure the difference from the controls is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zeus_lightning.recur.summary import Recurrence, differences
 ROW = {
     "recurrence": 1,
     "try": 1,
-    "baseline": False,
+    "control": False,
     "batch_size": 8,
     "outcome": "converged",
     "verdict": "done",
@@ -31,7 +31,7 @@ ROW = {
 def recurrence(number: int, cost_j: float, *, converged: bool = True) -> Recurrence:
     return Recurrence(
         number=number,
-        baseline=number % 2 == 1,
+        control=number % 2 == 1,
         tries=1,
         converged=converged,
         cost_j=cost_j,
@@ -64,7 +64,7 @@ def test_the_table_of_a_long_run_on_many_gpus_fits_into_80_columns() -> None:
 def test_the_interval_is_that_of_the_paired_t_test_whatever_drifts() -> None:
     costs = [10, 9, 110, 108, 1010, 1007]
     cost, *_ = differences([recurrence(i, cost) for i, cost in enumerate(costs, 1)])
-    assert (cost.pairs, cost.chosen - cost.baseline) == (3, pytest.approx(-2))
+    assert (cost.pairs, cost.chosen - cost.control) == (3, pytest.approx(-2))
     half = 4.302653 / 3**0.5  # Student's t, two degrees of freedom; standard deviation 1
     assert cost.low == pytest.approx(-2 - half, rel=1e-6)
     assert cost.high == pytest.approx(-2 + half, rel=1e-6)
@@ -81,14 +81,14 @@ def test_only_pairs_that_converged_are_compared() -> None:
     cost, energy, _ = differences(found)
     assert (cost.pairs, cost.low) == (1, None)
     assert str(energy) == (
-        "energy: 8.0 J a recurrence, baseline 10.0 J: -20.0 % (one pair: no interval)"
+        "energy: 8.0 J a recurrence, control 10.0 J: -20.0 % (one pair: no interval)"
     )
 
 
 def test_the_later_half_is_compared_by_itself() -> None:
     costs = [10, 30, 10, 30, 10, 5, 10, 5]
     lines = list(summary.comparison([recurrence(i, cost) for i, cost in enumerate(costs, 1)]))
-    assert "cost: 17.5 J a recurrence, baseline 10.0 J: +75.0 %" in lines[0]
+    assert "cost: 17.5 J a recurrence, control 10.0 J: +75.0 %" in lines[0]
     assert lines[3] == "Of the later half alone, from recurrence 5 on:"
     assert "-50.0 % (95 % interval -50.0 % to -50.0 %; 2 pairs)" in lines[4]
 

@@ -1,4 +1,4 @@
-"""What every policy must do, whatever its method; installed ones, too."""
+"""What every policy must do, whatever its method; the suite also runs on installed ones."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service.jobs import LEARNING, spec
-from zeus_service.bandit import fold as history
+from service.jobs import LEARNING, PastTrial, spec
+from zeus_service.bandit import fold
+from zeus_service.bandit.outcomes import FINAL, RESUMABLE
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Observation, Policy, State
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.bandit.spec import JobSpec
@@ -44,7 +45,7 @@ specs = st.builds(
 )
 moves = st.lists(
     st.tuples(
-        st.booleans(),  # start a trial, or end one
+        st.sampled_from(["start", "start", "control", "end", "end", "end"]),
         st.integers(0, 7),  # which running one
         st.sampled_from(VERDICTS),
         st.floats(0, 1e12),
@@ -53,15 +54,24 @@ moves = st.lists(
 )
 
 
+def choose(
+    policy: Policy, job: JobSpec, state: State, number: int, *, control: bool = False
+) -> Choice:
+    """What a trial is started with."""
+    if control:
+        return Choice(job.default_batch_size, "control")
+    return policy.next_batch_size(job, state, np.random.default_rng([1, number]))
+
+
 def play(policy: Policy, job: JobSpec, moves: list[Any]) -> tuple[State, Choice | None]:
     """Play a history; return the state, and the next choice, None when all have failed."""
     state, running = policy.initial_state(job), []
-    for number, (start, which, verdict, cost) in enumerate(moves):
-        if start or not running:
+    for number, (move, which, verdict, cost) in enumerate(moves):
+        if move != "end" or not running:
             try:
-                choice = policy.next_batch_size(job, state, np.random.default_rng([1, number]))
+                choice = choose(policy, job, state, number, control=move == "control")
             except NoBatchSizeLeft:
-                break
+                continue
             assert choice.batch_size in job.batch_sizes
             state = policy.begin(job, state, choice)
             running.append(choice)
@@ -133,6 +143,79 @@ def test_what_a_person_is_shown_is_complete_and_finite(
     assert policy.cost_bound(job, state) >= 0
 
 
+@policies
+@given(job=specs, moves=moves)
+@settings(max_examples=150, deadline=None)
+def test_a_control_trial_is_learned_from_even_if_every_batch_size_has_failed(
+    policy: Policy, job: JobSpec, moves: list[Any]
+) -> None:
+    state, _ = play(policy, job, moves)
+    control = Choice(job.default_batch_size, "control")
+    during = policy.begin(job, state, control)
+    assert policy.cost_bound(job, during) == policy.cost_bound(job, state)
+    after = policy.observe(job, during, Observation(control, "converged", 1000.0))
+    pulls = {arm.batch_size: arm.pulls for arm in policy.describe(job, after)}
+    assert after != state
+    assert pulls[job.default_batch_size] >= 1
+
+
+histories = st.lists(
+    st.tuples(
+        st.sampled_from(["start", "start", "start", "control", "end", "end", "end", "revive"]),
+        st.integers(0, 7),  # which one
+        st.sampled_from(sorted(FINAL | RESUMABLE)) | st.sampled_from(sorted(RESUMABLE)),
+        st.floats(0, 1e12),
+    ),
+    max_size=60,
+)
+"""Every outcome; half of the ends are without a result, so that three in a row are common."""
+
+
+@policies
+@given(job=specs, moves=histories)
+@settings(max_examples=150, deadline=None)
+def test_the_state_depends_on_the_order_of_ends_alone(
+    policy: Policy, job: JobSpec, moves: list[Any]
+) -> None:
+    """Up to four trials at once, and trials that run again although they had ended.
+
+    A trial whose end counted as a result runs again only by a replay of its job, so it stays here.
+    """
+    job = job.model_copy(update={"policy": policy.name})
+    state = policy.initial_state(job)
+    running: list[PastTrial] = []
+    ended: list[tuple[PastTrial, bool]] = []  # and whether an end without a result counted as one
+    for number, (move, which, outcome, cost) in enumerate(moves):
+        if move == "end" and running:
+            trial = running.pop(which % len(running))
+            trial.outcome, trial.cost = outcome, cost
+            state, counts = fold.end(job, state, trial)
+            ended.append((trial, counts))
+        elif move == "revive":
+            counted = {trial.batch_size for trial, counts in ended if counts}
+            resumable = [
+                pair
+                for pair in ended
+                if pair[0].outcome in RESUMABLE and pair[0].batch_size not in counted
+            ]
+            if not resumable or len(running) == 4:
+                continue
+            ended.remove(pair := resumable[which % len(resumable)])
+            state = fold.revive(job, state, pair[0], [trial for trial, _ in ended])
+            pair[0].outcome = None
+            running.append(pair[0])
+        elif len(running) < 4:
+            try:
+                choice = choose(policy, job, state, number, control=move == "control")
+            except NoBatchSizeLeft:
+                continue
+            running.append(PastTrial(choice.batch_size, choice.why))
+            state = fold.begin(job, state, running[-1])
+    replayed, counts_of = fold.replay(job, [*(trial for trial, _ in ended), *running])
+    assert replayed == state
+    assert counts_of == [*(counts for _, counts in ended), *(False for _ in running)]
+
+
 class Perturbed(np.ndarray):
     """An array whose results are up to four units in the last place off, by chance."""
 
@@ -181,12 +264,13 @@ def forget_what_was_computed() -> None:
                     value.cache_clear()
 
 
-def states(job: JobSpec, events: list[history.Event]) -> list[State]:
-    """The state after each event."""
+def states(job: JobSpec, trials: list[PastTrial]) -> list[State]:
+    """The state after each start and end of trials that follow one another."""
     state, found = POLICIES[job.policy or ""].initial_state(job), []
-    for event in events:
-        state = history.apply(job, state, event)
-        found.append(state)
+    for trial in trials:
+        begun = fold.begin(job, state, trial)
+        state, _ = fold.end(job, begun, trial)
+        found += [begun, state]
     return found
 
 
@@ -207,19 +291,14 @@ def test_the_state_does_not_depend_on_the_processor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job = workload.spec(policy=policy.name, seed=1, **knobs)
-    events = [
-        event
+    trials = [
+        PastTrial(trial.batch_size, trial.why, trial.verdict, trial.cost)
         for trial in replay(workload, job, 200)
-        for choice in [Choice(trial.batch_size, trial.why)]
-        for event in (
-            history.Event("started", trial.number, choice),
-            history.Event("ended", trial.number, choice, trial.verdict, trial.cost),
-        )
     ]
-    assert {event.outcome for event in events} == {None, "converged", "early_stopped"}
-    here = states(job, events)
+    assert {trial.outcome for trial in trials} == {"converged", "early_stopped"}
+    here = states(job, trials)
     with another_processor(monkeypatch):
-        there = states(job, events)
+        there = states(job, trials)
     assert there == here
 
 
@@ -229,20 +308,15 @@ def test_a_tie_does_not_depend_on_the_processor(
 ) -> None:
     job = spec(batch_sizes=[8, 16], default_batch_size=8, policy=policy.name)
     # With a cost of one of them alone, both are expected to cost the same; one is less certain.
-    trials = [(8, "converged", 0.0), (16, "converged", 1000.0), (8, "early_stopped", 500.0)]
-    events = [
-        event
-        for number, (batch_size, verdict, cost) in enumerate(trials, 1)
-        for choice in [Choice(batch_size, "explore")]
-        for event in (
-            history.Event("started", number, choice),
-            history.Event("ended", number, choice, verdict, cost),
-        )
+    trials = [
+        PastTrial(8, "explore", "converged", 0.0),
+        PastTrial(16, "explore", "converged", 1000.0),
+        PastTrial(8, "explore", "early_stopped", 500.0),
     ]
-    here = states(job, events)
+    here = states(job, trials)
     for _ in range(20):
         with another_processor(monkeypatch):
-            assert states(job, events) == here
+            assert states(job, trials) == here
 
 
 def test_another_processor_differs_in_what_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Batch sizes whose trials end without a verdict, with every policy."""
+"""Batch sizes whose trials end without a result, with every policy."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from service.jobs import spec
-from zeus_service.bandit import fold as history
+from service.jobs import PastTrial, spec
+from zeus_service.bandit import fold
 from zeus_service.bandit.inconclusive import passed_over, without_counts
 from zeus_service.bandit.outcomes import NO_VERDICT, Outcome
 from zeus_service.bandit.policy import Choice
@@ -28,27 +28,33 @@ class Job:
 
     def __init__(self, policy: str, seed: int = 1) -> None:
         self.spec = spec(policy=policy, seed=seed)
-        self.state = history.fold(self.spec, [])
-        self.trials = 0
+        self.state, _ = fold.replay(self.spec, [])
+        self.trials: list[PastTrial] = []
         self._noise = np.random.default_rng(seed)
 
     def choose(self) -> Choice:
-        rng = np.random.default_rng([1, self.trials])
+        rng = np.random.default_rng([1, len(self.trials)])
         return POLICIES[self.spec.policy or ""].next_batch_size(self.spec, self.state, rng)
 
-    def add(self, kind: str, choice: Choice, *end: object) -> None:
-        event = history.Event(kind, self.trials, choice, *end)  # type: ignore[arg-type]
-        self.state = history.apply(self.spec, self.state, event)
+    def start(self) -> PastTrial:
+        """Start a trial."""
+        choice = self.choose()
+        trial = PastTrial(choice.batch_size, choice.why)
+        self.trials.append(trial)
+        self.state = fold.begin(self.spec, self.state, trial)
+        return trial
+
+    def end(self, trial: PastTrial, outcome: Outcome) -> None:
+        """End a trial; its cost grows with the distance from the cheapest batch size."""
+        cost = 1000 * (1 + 0.4 * distance(trial.batch_size))
+        trial.outcome, trial.cost = outcome, cost * float(self._noise.normal(1, 0.03))
+        self.state, _ = fold.end(self.spec, self.state, trial)
 
     def run(self, outcome_of: Callable[[int], Outcome]) -> int:
         """One trial, which ends as the function says; return its batch size."""
-        choice = self.choose()
-        self.trials += 1
-        self.add("started", choice)
-        cost = 1000 * (1 + 0.4 * distance(choice.batch_size))
-        cost *= float(self._noise.normal(1, 0.03))
-        self.add("ended", choice, outcome_of(choice.batch_size), cost)
-        return choice.batch_size
+        trial = self.start()
+        self.end(trial, outcome_of(trial.batch_size))
+        return trial.batch_size
 
     @property
     def best(self) -> int | None:
@@ -96,15 +102,11 @@ def test_errors_with_every_batch_size_exhaust_no_job_and_leave_no_trace(
 def test_trials_that_resumed_runs_withdraw_pass_over_no_batch_size(policy: str) -> None:
     job = Job(policy)
     for _ in range(10):  # a night with two resumes while the trial of the killed run has its lease
-        first, trial = job.choose(), job.trials + 1
-        job.trials = trial
-        job.add("started", first)
+        first = job.start()
         job.run(always("withdrawn"))
         job.run(always("withdrawn"))
         assert not passed_over(job.state)
-        job.trials, last = trial, job.trials
-        job.add("ended", first, "converged", 1000 * (1 + 0.4 * distance(first.batch_size)))
-        job.trials = last
+        job.end(first, "converged")
     assert job.best == 32
 
 
@@ -127,10 +129,10 @@ def test_a_trial_that_comes_back_ends_the_row_and_its_verdict_counts(
         job.run(always(outcome))
     assert passed_over(job.state) == {32: outcome}
     job.run(always("converged"))  # another one
-    back = Choice(32, "explore")
-    job.add("revived", back)
+    back, *others = job.trials
+    job.state = fold.revive(job.spec, job.state, back, others)
     assert not passed_over(job.state)
-    job.add("ended", back, "converged", 1000.0)
+    job.end(back, "converged")
     assert job.best == 32
 
 
@@ -140,9 +142,7 @@ def test_while_one_is_passed_over_overlapping_trials_do_not_get_it_either(policy
     for _ in range(3):
         job.run(always("errored"))
     for _ in range(10):
-        choice = job.choose()
-        assert choice.batch_size != 32
-        job.add("started", choice)
+        assert job.start().batch_size != 32
 
 
 @policies

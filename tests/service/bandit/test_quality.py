@@ -9,7 +9,7 @@ import pytest
 from service.jobs import spec
 from zeus_service.bandit.default import DefaultPolicy
 from zeus_service.bandit.information_directed import InformationDirectedPolicy
-from zeus_service.bandit.policy import Choice, Observation, Policy
+from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Observation, Policy, State
 from zeus_service.bandit.zeus import ZeusPolicy
 
 OWN = (ZeusPolicy(), InformationDirectedPolicy(), DefaultPolicy())
@@ -78,3 +78,33 @@ def test_with_a_window_a_job_that_became_slower_is_not_stopped_for_ever(policy: 
         state = policy.observe(job, state, Observation(choice, verdict, min(cost, bound)))
         stops.append(stopped)
     assert sum(stops[160:]) < 10
+
+
+@policies
+def test_a_control_trial_that_converges_brings_an_exhausted_job_back(policy: Policy) -> None:
+    job, rng = spec(), np.random.default_rng(0)
+
+    def fail_until_none_is_left(state: State) -> State:
+        while True:
+            try:
+                choice = policy.next_batch_size(job, state, rng)
+            except NoBatchSizeLeft:
+                return state
+            state = policy.begin(job, state, choice)
+            state = policy.observe(job, state, Observation(choice, "not_converged", 1.0))
+
+    state = fail_until_none_is_left(policy.initial_state(job))
+    control = Choice(32, "control")
+    state = policy.begin(job, state, control)
+    state = policy.observe(job, state, Observation(control, "converged", 1000.0))
+    assert policy.next_batch_size(job, state, rng).batch_size == 32
+    assert policy.best_batch_size(job, state) == 32
+
+
+def test_with_zeus_a_control_trial_fills_the_arm_but_not_the_round() -> None:
+    policy, job = ZeusPolicy(), spec()
+    control = Choice(32, "control")
+    state = policy.begin(job, policy.initial_state(job), control)
+    state = policy.observe(job, state, Observation(control, "converged", 1000.0))
+    assert {arm.batch_size: arm.mean for arm in policy.describe(job, state)}[32] == 1000.0
+    assert policy.next_batch_size(job, state, np.random.default_rng(0)) == Choice(32, "explore")

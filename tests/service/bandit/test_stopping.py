@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from service.jobs import spec
-from zeus_service.bandit.stopping import decide
-from zeus_service.messages import Decision, Report
+from zeus_service.bandit.stopping import Decision, Report, decide
 
 JOB = spec(eta_knob=0.25, max_power_w=100.0, target_metric=0.9, max_epochs=10)
 

@@ -12,9 +12,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from service.simulation import recorded
-from zeus_service.bandit.default import DefaultPolicy
-from zeus_service.bandit.installed import InstalledPolicy
-from zeus_service.bandit.policy import State
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.cli import main
 
@@ -149,19 +146,6 @@ def test_a_policy_that_gives_up_leaves_the_others_their_results(traces: Path) ->
     assert row_of("default", result)[:2] == ["gave", "up"]
     assert float(row_of("information_directed", result)[0].split("±")[0]) > 1
     assert "with default: gave up in 2 of 2 replays" in " ".join(result.stdout.split())
-
-
-def test_a_policy_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Own(DefaultPolicy):
-        name = "zeus"  # in place of which it is found
-
-        def observe(self, *_: object) -> State:
-            raise ZeroDivisionError("oops")
-
-    monkeypatch.setitem(POLICIES, "zeus", InstalledPolicy(Own()))
-    error = the_error("--synthetic", "--policy=zeus", "--seeds=1")
-    assert "policy 'zeus': its observe() for job 'simulated-" in error
-    assert "ZeroDivisionError: oops (test_cli.py, line " in error
 
 
 def test_without_beta_no_run_is_stopped(traces: Path) -> None:

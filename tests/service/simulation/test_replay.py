@@ -10,9 +10,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service.jobs import LEARNING
+from service.jobs import LEARNING, PastTrial
 from service.simulation import recorded
-from zeus_service.bandit import fold as history
+from zeus_service.bandit import fold
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.simulation import submissions
@@ -49,20 +49,17 @@ def test_the_same_seed_gives_the_same_history_and_another_seed_another(policy: s
 
 
 @policies
-def test_the_state_is_the_fold_of_the_history(policy: str) -> None:
+def test_the_state_is_the_replay_of_the_trials(policy: str) -> None:
     workload = synthetic_workload(4)
     spec = workload.spec(policy=policy, seed=7)
-    job, runner, events = SimulatedJob(spec), TrialRunner(spec), []
+    job, runner, trials = SimulatedJob(spec), TrialRunner(spec), []
     for trial in replay(workload, spec, 60):
         started = job.start()
         assert started.choice == Choice(trial.batch_size, trial.why)
         assert runner.run(workload, started, trial.recurrence) == trial
         job.end(started, trial.verdict, trial.cost)
-        events += [
-            history.Event("started", trial.number, started.choice),
-            history.Event("ended", trial.number, started.choice, trial.verdict, trial.cost),
-        ]
-    assert job.state == history.fold(spec, events)
+        trials.append(PastTrial(trial.batch_size, trial.why, trial.verdict, trial.cost))
+    assert job.state == fold.replay(spec, trials)[0]
     assert json.loads(json.dumps(job.state)) == job.state
 
 
