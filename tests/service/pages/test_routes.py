@@ -354,6 +354,7 @@ def test_a_job_is_deleted_after_its_id_was_typed(client: FlaskClient) -> None:
     def delete(**form: str) -> int:
         return client.post("/job/job/delete", data=form).status_code
 
+    assert "1 run is in flight" in client.get("/job/job/delete").text
     assert delete(confirm="another") == 422
     assert delete(confirm="job") == 409  # one is in flight
     assert client.get("/job/job").status_code == 200
