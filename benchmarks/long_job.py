@@ -6,13 +6,14 @@ import random
 import time
 
 import sqlalchemy as sa
-from zeus_service.db.tables import EVENTS, JOBS, REPORTS, TRIALS
+from zeus_service.db.tables import Job, Report, Trial
 
+_JOBS, _TRIALS, _REPORTS = Job.__table__, Trial.__table__, Report.__table__
 PORTION = 1000
 
 
 def add_history(connection: sa.Connection, job_id: str, trials: int, reports: int = 10) -> None:
-    """Add trials that have ended, with reports and events, to a job that has had one.
+    """Add trials that have ended, with reports, to a job that has had one.
 
     The job's state stays as it is.
 
@@ -22,17 +23,18 @@ def add_history(connection: sa.Connection, job_id: str, trials: int, reports: in
         trials: How many there are to be.
         reports: Of each trial.
     """
-    of_job = TRIALS.c.job_id == job_id
-    last = connection.execute(sa.select(sa.func.max(TRIALS.c.trial_number)).where(of_job)).scalar()
-    row = connection.execute(sa.select(TRIALS).where(of_job, TRIALS.c.trial_number == last)).one()
-    sizes = connection.execute(sa.select(JOBS.c.spec).where(JOBS.c.job_id == job_id)).scalar_one()
+    stored = sa.select(_JOBS.c.key, _JOBS.c.spec).where(_JOBS.c.job_id == job_id)
+    job_key, spec = connection.execute(stored).one()
+    of_job = _TRIALS.c.job_key == job_key
+    last = connection.execute(sa.select(sa.func.max(_TRIALS.c.trial_number)).where(of_job)).scalar()
+    row = connection.execute(sa.select(_TRIALS).where(of_job, _TRIALS.c.trial_number == last)).one()
     rng, now = random.Random(1), time.time()
     batch = [
         {
             **row._mapping,
             "trial_number": last + number,
             "idempotency_key": None,
-            "batch_size": rng.choice(sizes["batch_sizes"]),
+            "batch_size": rng.choice(spec["batch_sizes"]),
             "outcome": rng.choice(["converged"] * 8 + ["early_stopped", "lost"]),
             "cost": 1000 * rng.lognormvariate(0, 0.3),
             "energy_j": 900 * rng.lognormvariate(0, 0.3),
@@ -46,22 +48,25 @@ def add_history(connection: sa.Connection, job_id: str, trials: int, reports: in
         }
         for number in range(1, min(PORTION, trials - last) + 1)
     ]
-    connection.execute(sa.insert(TRIALS), batch)
-    names = [column.name for column in TRIALS.columns if column.name != "trial_number"]
+    connection.execute(sa.insert(_TRIALS), batch)
+    names = [column.name for column in _TRIALS.columns if column.name != "trial_number"]
     done = last + len(batch)
     while done < trials:  # as many again
         moved = done - last
-        copies = sa.select(TRIALS.c.trial_number + moved, *TRIALS.c[tuple(names)]).where(
-            of_job, TRIALS.c.trial_number > last, TRIALS.c.trial_number <= trials - moved
+        copies = sa.select(_TRIALS.c.trial_number + moved, *_TRIALS.c[tuple(names)]).where(
+            of_job, _TRIALS.c.trial_number > last, _TRIALS.c.trial_number <= trials - moved
         )
-        connection.execute(sa.insert(TRIALS).from_select(["trial_number", *names], copies))
+        connection.execute(sa.insert(_TRIALS).from_select(["trial_number", *names], copies))
         done = min(2 * done - last, trials)
-    added = sa.and_(of_job, TRIALS.c.trial_number > last)
+    numbers = {
+        "started_seq": 2 * _TRIALS.c.trial_number - 1,
+        "ended_seq": 2 * _TRIALS.c.trial_number,
+    }
+    added = sa.and_(of_job, _TRIALS.c.trial_number > last)
+    connection.execute(sa.update(_TRIALS).where(added).values(numbers))
     _add_reports(connection, added, reports)
-    _add_events(connection, added)
-    connection.execute(
-        sa.update(JOBS).where(JOBS.c.job_id == job_id).values(trials=trials, events=2 * trials)
-    )
+    this = _JOBS.c.job_id == job_id
+    connection.execute(sa.update(_JOBS).where(this).values(trials=trials, sequence=2 * trials))
 
 
 def _add_reports(connection: sa.Connection, added: sa.ColumnElement[bool], count: int) -> None:
@@ -69,37 +74,19 @@ def _add_reports(connection: sa.Connection, added: sa.ColumnElement[bool], count
     numbers = sa.union_all(*each).subquery("numbers")
     share = numbers.c.sequence * 1.0 / count
     values = {
-        "job_id": TRIALS.c.job_id,
-        "trial_number": TRIALS.c.trial_number,
+        "job_key": _TRIALS.c.job_key,
+        "trial_number": _TRIALS.c.trial_number,
         "sequence": numbers.c.sequence,
         "epoch": numbers.c.sequence,
-        "time_s": TRIALS.c.time_s * share,
-        "energy_j": TRIALS.c.energy_j * share,
+        "time_s": _TRIALS.c.time_s * share,
+        "energy_j": _TRIALS.c.energy_j * share,
         "metric": share * 0.9,
         "decision": sa.literal("continue"),
         "outcome": sa.null(),
-        "cost": TRIALS.c.cost * share,
+        "cost": _TRIALS.c.cost * share,
         "cost_bound": sa.literal(2000.0),
         "reason": sa.literal("short of the target"),
-        "reported_at": TRIALS.c.started_at,
+        "reported_at": _TRIALS.c.started_at,
     }
-    source = sa.select(*values.values()).select_from(TRIALS.join(numbers, sa.true())).where(added)
-    connection.execute(sa.insert(REPORTS).from_select([*values], source))
-
-
-def _add_events(connection: sa.Connection, added: sa.ColumnElement[bool]) -> None:
-    for offset, kind in ((1, "started"), (0, "ended")):
-        ended = kind == "ended"
-        values = {
-            "job_id": TRIALS.c.job_id,
-            "sequence": 2 * TRIALS.c.trial_number - offset,
-            "kind": sa.literal(kind),
-            "trial_number": TRIALS.c.trial_number,
-            "batch_size": TRIALS.c.batch_size,
-            "why": TRIALS.c.why,
-            "outcome": TRIALS.c.outcome if ended else sa.null(),
-            "cost": TRIALS.c.cost if ended else sa.literal(0.0),
-            "happened_at": TRIALS.c.ended_at if ended else TRIALS.c.started_at,
-        }
-        source = sa.select(*values.values()).where(added)
-        connection.execute(sa.insert(EVENTS).from_select([*values], source))
+    source = sa.select(*values.values()).select_from(_TRIALS.join(numbers, sa.true())).where(added)
+    connection.execute(sa.insert(_REPORTS).from_select([*values], source))

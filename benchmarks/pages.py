@@ -27,7 +27,7 @@ from long_job import add_history
 from rich.console import Console
 from rich.table import Table
 from zeus_service.config import Config
-from zeus_service.db.tables import JOBS, TRIALS
+from zeus_service.db.tables import Job, Trial
 
 from service import HERE, JOB, Service, register, report_on, service
 
@@ -77,21 +77,22 @@ def _fill(url: str, database_url: str, jobs: int, trials: int, reports: int) -> 
 
 def _multiply(connection: sa.Connection, count: int) -> None:
     """Copy the job's row, and its first trials for each copy."""
-    job = connection.execute(sa.select(JOBS).where(JOBS.c.job_id == LONG)).one()._mapping
-    first = sa.and_(TRIALS.c.job_id == LONG, TRIALS.c.trial_number <= 24)
-    few = connection.execute(sa.select(TRIALS).where(first)).mappings().all()
+    jobs, trials = Job.__table__, Trial.__table__
+    job = connection.execute(sa.select(jobs).where(jobs.c.job_id == LONG)).one()._mapping
+    first = sa.and_(trials.c.job_key == job["key"], trials.c.trial_number <= 24)
+    few = connection.execute(sa.select(trials).where(first)).mappings().all()
     now = time.time()
     for start in range(1, count, 1000):
-        ids = [f"job-{number:06}" for number in range(start, min(start + 1000, count))]
+        keys = [job["key"] + number for number in range(start, min(start + 1000, count))]
         rows = [
-            {**job, "job_id": job_id, "trials": 24, "updated_at": now - index}
-            for index, job_id in enumerate(ids)
+            {**job, "key": key, "job_id": f"job-{key:06}", "trials": 24, "updated_at": now - key}
+            for key in keys
         ]
-        connection.execute(sa.insert(JOBS), rows)
-        trials = [
-            {**row, "job_id": job_id, "idempotency_key": None} for job_id in ids[:50] for row in few
+        connection.execute(sa.insert(jobs), rows)
+        copies = [
+            {**row, "job_key": key, "idempotency_key": None} for key in keys[:50] for row in few
         ]
-        connection.execute(sa.insert(TRIALS), trials)
+        connection.execute(sa.insert(trials), copies)
 
 
 def _requests(trials: int) -> Iterator[str]:

@@ -21,8 +21,8 @@ from sqlalchemy.exc import DBAPIError
 from zeus_service import create_app
 from zeus_service.config import Config
 from zeus_service.db.migrate import upgrade
-from zeus_service.db.tables import db
 from zeus_service.db.session import transaction
+from zeus_service.db.tables import db
 
 SERVERS = {"postgresql": "ZEUS_TEST_POSTGRES_URL", "mysql": "ZEUS_TEST_MYSQL_URL"}
 """Variables that name a server to use in place of one of the tests' own."""

@@ -27,8 +27,8 @@ from zeus_service.db.engine import cause
 from zeus_service.errors import OptimizerError, Unusable
 
 if TYPE_CHECKING:
-    from zeus_service.messages import JobSummary
-    from zeus_service.remote import RemoteService
+    from zeus_service.api.messages import JobSummary
+    from zeus_service.readers import Reader
 
 
 class _Commands(click.Group):
@@ -137,13 +137,12 @@ def show(job_id: str, trials: int, plot: Path | None, url: str | None, as_json: 
     with _reader(url) as reader:
         job = reader.get_job(job_id)
         if plot is not None:
-            _plot(plot, job_id, None if url is None else reader)
+            _plot(plot, job_id, reader)
             return
         latest = reader.list_trials(job_id, after=max(0, job.trials - trials), limit=1000)
     if as_json:
         listed = latest.model_dump()
-        more = {"latest_trials": listed["trials"], "broken_trials": listed["broken"]}
-        _print_json({**job.model_dump(mode="json"), **more})
+        _print_json({**job.model_dump(mode="json"), "latest_trials": listed["trials"]})
         return
     spec = job.spec
     _print(
@@ -170,15 +169,13 @@ def show(job_id: str, trials: int, plot: Path | None, url: str | None, as_json: 
             for trial in latest.trials
         ],
     )
-    for number in latest.broken:
-        click.echo(f"trial {number}: its row cannot be read")
 
 
-def _plot(path: Path, job_id: str, remote: "RemoteService | None") -> None:
+def _plot(path: Path, job_id: str, reader: "Reader") -> None:
     from zeus_service.pages import figures, standalone
 
-    draw = figures.draw if remote is None else remote.get_figure
-    page = standalone.page(job_id, {name: draw(job_id, name) for name in figures.FIGURES})
+    drawn = {name: reader.get_figure(job_id, name) for name in figures.FIGURES}
+    page = standalone.page(job_id, drawn)
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as error:
@@ -200,16 +197,10 @@ def _plot(path: Path, job_id: str, remote: "RemoteService | None") -> None:
 @_as_json
 def savings(job_id: str | None, days: int, by: str, url: str | None, as_json: bool) -> None:
     """Show what all jobs have saved against their default batch sizes, or JOB alone."""
-    from zeus_service import savings_report as use_cases
-    from zeus_service.savings import text as savings_text
+    from zeus_service.api import savings_text
 
     with _reader(url) as reader:
-        if url is not None:
-            found = reader.savings(job_id, days=days)
-        elif job_id is not None:
-            found = use_cases.of_job(job_id, use_cases.Rates.configured(), days=days)
-        else:
-            found = use_cases.of_all_jobs(use_cases.Rates.configured(), days=days)
+        found = reader.savings(job_id, days=days)
     if as_json:
         _print_json(found.model_dump(mode="json"))
         return
@@ -221,10 +212,13 @@ def savings(job_id: str | None, days: int, by: str, url: str | None, as_json: bo
 
 @main.command()
 @click.argument("job_id", metavar="JOB")
-@click.option("--force", is_flag=True, help="Also when it has running trials.")
+@click.option("--force", is_flag=True, help="Delete even if trials are running.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def delete(job_id: str, force: bool, yes: bool) -> None:
-    """Delete a job with its trials, reports, events and power profiles."""
+    """Delete a job with its trials, reports and power profiles.
+
+    Its id is free at once. The rows of a job with many trials go when `prune` runs.
+    """
     from zeus_service import maintenance
 
     with _database():
@@ -237,7 +231,7 @@ def delete(job_id: str, force: bool, yes: bool) -> None:
 
 
 class _Age(click.ParamType[float]):
-    """A time span such as 180d, in seconds."""
+    """A duration such as 180d, in seconds."""
 
     name = "age"
     _seconds: ClassVar = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
@@ -247,7 +241,7 @@ class _Age(click.ParamType[float]):
     ) -> float:
         matched = re.fullmatch(r"(\d{1,6})([mhdw])", str(value))
         if matched is None:
-            self.fail(f"{value!r} is no time span; write 180d, 12h, 30m or 8w", param, ctx)
+            self.fail(f"{value!r} is not a duration; write 180d, 12h, 30m or 8w", param, ctx)
         return int(matched[1]) * self._seconds[matched[2]]
 
 
@@ -258,31 +252,29 @@ class _Age(click.ParamType[float]):
     default=0,
     show_default=True,
     type=click.IntRange(0),
-    help="How many of each job's latest trials to keep, whatever their age.",
+    help="Keep the reports of each job's latest trials, this many, whatever their age.",
 )
 def prune(older_than: float, keep: int) -> None:
-    """Drop trials that ended longer ago than AGE, with their reports and events.
+    """Drop the reports of trials that ended longer ago than AGE, and rows of deleted jobs.
 
-    Jobs stay, and what they have learned. May run beside the service, as often as you like.
+    Jobs keep their trials, and all that they have learned. The service may run meanwhile.
     """
     from zeus_service import maintenance
 
     with _database():
         dropped = maintenance.prune(older_than_s=older_than, keep=keep)
-    click.echo(
-        f"dropped {dropped.trials} trials, {dropped.reports} reports and {dropped.events} events"
-    )
+    click.echo(f"dropped {dropped.reports} reports, and {dropped.rows} rows of deleted jobs")
 
 
 @main.command()
 @click.argument("job_id", metavar="JOB")
 def rebuild(job_id: str) -> None:
-    """Fold a job's events again, and store the resulting state."""
+    """Replay a job's trials, and store the resulting state and savings if they differ."""
     from zeus_service import maintenance
 
     with _database():
         same = maintenance.rebuild(job_id)
-    click.echo("the stored state was right" if same else "what was stored differed: mended")
+    click.echo("the stored state was right" if same else "the stored state differed: replaced")
 
 
 @main.group()
@@ -342,18 +334,17 @@ def _database() -> Iterator[None]:
 
 
 @contextmanager
-def _reader(url: str | None) -> Iterator[Any]:
-    """What reads jobs and trials: `optimizer`, on the configured database, or a `RemoteService`."""
+def _reader(url: str | None) -> "Iterator[Reader]":
+    """What reads jobs: from the configured database, or from the service at a URL."""
+    from zeus_service import readers
+
     if url is None:
-        from zeus_service import optimizer
-
         with _database():
-            yield optimizer
-        return
-    from zeus_service.remote import RemoteService
-
-    config = load_config()
-    yield RemoteService(url, next(iter(config.read_tokens + config.tokens), None))
+            yield readers.Database()
+    else:
+        config = load_config()
+        token = next(iter(config.read_tokens + config.tokens), None)
+        yield readers.RemoteService(url, token)
 
 
 def _show_revision(app: Flask) -> None:

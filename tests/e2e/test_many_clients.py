@@ -20,12 +20,13 @@ from databases import DATABASES, migrated_database
 from service.conftest import application
 from service.jobs import spec_json
 from service_process import ServiceProcess
-from sqlalchemy import Row, select
+from sqlalchemy import select
 from waiting import LIMIT_S, wait_until
 from zeus_service import maintenance, optimizer
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.db.tables import EVENTS, REPORTS, TRIALS
-from zeus_service.db.transactions import transaction
+from zeus_service.db.session import transaction
+from zeus_service.db.tables import Job, Trial
+from zeus_service.db.tables import Report as StoredReport
 
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusServiceUnavailable
@@ -132,21 +133,21 @@ def check(job_ids: list[str], done: Acknowledged) -> None:
     assert len(done.trials) == CLIENTS * TRIALS_EACH
     for job_id in job_ids:
         told = [number for job, number in done.trials if job == job_id]
-        with transaction(read_only=True) as connection:
+        with transaction(read_only=True) as session:
 
-            def rows(table: Any, job_id: str = job_id) -> list[Row[Any]]:
-                query = select(table).where(table.c.job_id == job_id)
-                return list(connection.execute(query))
+            def rows(table: Any, job_id: str = job_id) -> list[Any]:
+                query = select(table).join(Job, Job.key == table.job_key)
+                return list(session.scalars(query.where(Job.job_id == job_id)))
 
-            trials, reports, events = rows(TRIALS), rows(REPORTS), rows(EVENTS)
+            trials, reports = rows(Trial), rows(StoredReport)
         assert sorted(told) == sorted(row.trial_number for row in trials)
         assert sorted(told) == list(range(1, len(told) + 1))
         assert {row.outcome for row in trials} == {"converged"}
         stored = {(job_id, row.trial_number, row.sequence): row.cost for row in reports}
         assert stored == {key: cost for key, cost in done.reports.items() if key[0] == job_id}
-        happened = sorted((row.trial_number, row.kind) for row in events)
-        assert happened == [(n, kind) for n in sorted(told) for kind in ("ended", "started")]
-        assert maintenance.rebuild(job_id), "the fold of the events is not the stored state"
+        happened = [seq for row in trials for seq in (row.started_seq, row.ended_seq)]
+        assert sorted(happened) == list(range(1, 2 * len(told) + 1))
+        assert maintenance.rebuild(job_id), "the replay of the trials is not the stored state"
 
 
 @pytest.mark.parametrize("killing", [False, True], ids=["undisturbed", "killed at random"])

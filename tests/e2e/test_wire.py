@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from service.jobs import spec_json
-from zeus_service import messages as service
+from zeus_service.api import messages as service
 from zeus_service.api.v1 import IDEMPOTENCY_KEY_PATTERN
 from zeus_service.bandit import outcomes, spec
 from zeus_service.bandit import policy as base

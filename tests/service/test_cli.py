@@ -14,7 +14,7 @@ import pytest
 import requests
 from click.testing import CliRunner
 from databases import POSTGRESQL, migrated_database, server_url
-from service.jobs import register, spec_json
+from service.jobs import register, report, spec_json
 from service_fork import run_to_its_end
 from service_process import ServiceProcess, free_port
 from sqlalchemy import make_url, update
@@ -22,10 +22,9 @@ from waiting import LIMIT_S
 from zeus_service import optimizer
 from zeus_service.cli import main
 from zeus_service.config import Config, load_config
-from zeus_service.db.tables import EVENTS, TRIALS
-from zeus_service.db.transactions import transaction
+from zeus_service.db.session import transaction
+from zeus_service.db.tables import Trial
 from zeus_service.errors import Unusable
-from zeus_service.messages import TrialEnd
 
 COMMAND = str(Path(sys.executable).parent / "zeus-service")
 
@@ -275,7 +274,7 @@ def test_configuration_comes_from_a_dotenv_file(tmp_path: Path) -> None:
     assert "ZEUS_BSO_LOG_LEVEL='LOUD'" in one_error(result)
 
 
-def test_jobs_and_their_beliefs_are_printed(tmp_path: Path) -> None:
+def test_jobs_and_their_estimates_are_printed(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path) as service:
         api = f"{service.url}/api/v1/jobs"
         requests.post(api, json=spec_json(job_id="nightly", policy="zeus"), timeout=LIMIT_S)
@@ -305,20 +304,20 @@ def test_a_job_with_running_trials_is_deleted_only_by_force(app: object, url: st
     assert "no jobs yet" in zeus_service("jobs", database_url=url).stdout
 
 
-def test_old_trials_are_pruned(app: object, url: str) -> None:
-    register(lease_s=1)
-    optimizer.start_trial("job", None)
-    optimizer.end_trial("job", 1, TrialEnd(outcome="errored"))
-    with transaction() as connection:
-        connection.execute(update(TRIALS).values(lease_expires_at=0, ended_at=0))
-        connection.execute(update(EVENTS).values(happened_at=0))
+def test_old_reports_are_pruned_and_trials_stay(app: object, url: str) -> None:
+    register()
+    optimizer.start_trial("job")
+    optimizer.report("job", 1, report(1))
+    optimizer.end_trial("job", 1, "errored")
+    with transaction() as session:
+        session.execute(update(Trial).values(ended_at=0))
     result = zeus_service("prune", "--older-than=180d", database_url=url)
-    assert result.stdout == "dropped 1 trials, 0 reports and 2 events\n"
-    assert optimizer.list_trials("job").trials == []
+    assert result.stdout == "dropped 1 reports, and 0 rows of deleted jobs\n"
+    assert len(optimizer.list_trials("job")) == 1
 
 
 @pytest.mark.parametrize("age", ["180", "d", "-1d", "1.5d", "1y"])
-def test_an_age_that_is_no_time_span_is_reported(url: str, age: str) -> None:
+def test_an_age_that_is_not_a_duration_is_reported(url: str, age: str) -> None:
     result = zeus_service("prune", f"--older-than={age}", database_url=url)
     assert (result.returncode, "write 180d" in result.stderr) == (2, True)
 

@@ -21,11 +21,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from service.api.wires import Api
+from service.db.test_cost import statements
 from service.jobs import let_leases_expire, spec_json
 from service_process import ServiceProcess
 from waiting import LIMIT_S, wait_until
-from zeus_service.api import ops
-from zeus_service.db.transactions import transaction
+from zeus_service.db.tables import db
 from zeus_service.serving.logging import JSONFormatter, TextFormatter
 
 
@@ -165,9 +165,14 @@ def test_more_jobs_make_no_more_series(own_service: ServiceProcess, api: Api) ->
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # its plans are steps to read
 def test_a_scrape_does_not_read_the_trials_that_have_ended(app: Flask) -> None:
-    with transaction(read_only=True) as connection:
-        sql = ops._RUNNING.compile(connection, compile_kwargs={"literal_binds": True})
-        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}").all()
+    with statements() as seen:
+        app.test_client().get("/metrics")
+    with db.engine.connect() as connection:
+        plan = [
+            step
+            for statement, parameters in seen
+            for step in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+        ]
     steps = [step.detail for step in plan if "trials" in step.detail]
     assert steps
     assert all(step.startswith("SEARCH trials USING") for step in steps), steps

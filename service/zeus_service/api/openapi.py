@@ -11,7 +11,6 @@ from zeus_service.bandit.registry import POLICIES
 from zeus_service.bandit.spec import MAX_INTEGER
 from zeus_service.errors import BrokenJob
 
-_DEFECTS = BrokenJob
 _PROBLEM = {
     "type": "object",
     "description": "An error (RFC 9457). `code` is for programs, `detail` for people.",
@@ -107,7 +106,7 @@ def _complete_route(method: str, operation: dict[str, Any]) -> None:
         operation["requestBody"]["required"] = True
     for status in sorted(statuses):
         responses[str(status)] = _problem(status)
-    codes = dict([HTTP_ERRORS[500]]) | {each.code: str(each.__doc__) for each in _DEFECTS}
+    codes = dict([HTTP_ERRORS[500], (BrokenJob.code, str(BrokenJob.__doc__))])
     responses["500"] = problem_schema(500, codes)
     if operation["operationId"] == "start_trial":
         parameters.append(_IDEMPOTENCY_KEY_PARAMETER)

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Row, and_, case, func, or_, select
+from sqlalchemy import Row, and_, case, func, or_, select
+from sqlalchemy.orm import Session, aliased
 
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.db.clock import unix_now
-from zeus_service.db.tables import JOBS, POWER_PROFILES, REPORTS, TRIALS
-from zeus_service.db.transactions import use_case
+from zeus_service.db.session import now, use_case
+from zeus_service.db.tables import Job, PowerProfile, Report, Trial
 from zeus_service.errors import unknown_job
 
 # --- the list of jobs ----------------------------------------------------------------------------
@@ -40,24 +41,25 @@ SPARKLINE = 24
 PAGE_SIZE = 50
 """Rows on a page of jobs, trials or reports."""
 
-_HAS_LEASE = TRIALS.c.lease_expires_at >= unix_now()
+_IS_THERE = Job.job_id.is_not(None)
+"""A job that is deleted keeps its row for a while, without its id."""
+_HAS_LEASE = Trial.lease_expires_at >= unix_now()
 _RUNNING = (
-    select(TRIALS.c.job_id, func.count().label("running"))
-    .where(TRIALS.c.outcome.is_(None), _HAS_LEASE)
-    .group_by(TRIALS.c.job_id)
+    select(Trial.job_key, func.count().label("running"))
+    .where(Trial.outcome.is_(None), _HAS_LEASE)
+    .group_by(Trial.job_key)
     .subquery("running_trials")
 )
 _running = func.coalesce(_RUNNING.c.running, 0)
-_JOBS = JOBS.outerjoin(_RUNNING, _RUNNING.c.job_id == JOBS.c.job_id)
 
-SORTS: dict[str, sa.ColumnElement[Any]] = {
-    "last_run": JOBS.c.updated_at,
-    "job": JOBS.c.job_id,
-    "best": JOBS.c.best_batch_size,
-    "trials": JOBS.c.trials,
+SORTS: dict[str, Any] = {
+    "last_run": Job.updated_at,
+    "job": Job.job_id,
+    "best": Job.best_batch_size,
+    "trials": Job.trials,
     "running": _running,
-    "failures": JOBS.c.failures,
-    "saved": JOBS.c.saved_energy_j,
+    "failures": Job.failures,
+    "saved": Job.saved_energy_j,
 }
 """What a list of jobs can be sorted by."""
 
@@ -81,21 +83,19 @@ class JobPage:
 
     Args:
         query: What was asked for, with a page that exists.
-        jobs: Rows in order: columns of `JOBS`, `state` and `running`.
+        jobs: Rows in order: a job, its `state`, and how many of its trials are `running`.
         counts: Jobs that match the search, by state.
         running: Running trials whose lease has not expired, of all jobs.
         total: All jobs.
-        defaults: The default batch size of each of `jobs`, by id.
-        costs: The costs of its latest trials that ended, in joules, by id.
+        costs: The costs of each job's latest trials that ended, in joules, by its key.
     """
 
     query: JobQuery
-    jobs: Sequence[Row[Any]]
+    jobs: Sequence[Row[tuple[Job, JobState, int]]]
     counts: dict[JobState, int]
     running: int
     total: int
-    defaults: dict[str, int] = field(default_factory=dict)
-    costs: dict[str, list[float]] = field(default_factory=dict)
+    costs: dict[int, list[float]] = field(default_factory=dict)
 
     @property
     def found(self) -> int:
@@ -111,92 +111,77 @@ class JobPage:
 
 
 @use_case(read_only=True)
-def list_version(connection: Connection, *, now: float) -> tuple[object, ...]:
-    """Read what differs when the list of jobs does: by a minute at most, since jobs become stale.
-
-    Args:
-        connection: In a transaction.
-        now: Unix seconds.
-    """
-    running = select(func.count()).where(TRIALS.c.outcome.is_(None), _HAS_LEASE).scalar_subquery()
-    query = select(func.count(), func.max(JOBS.c.updated_at), running).select_from(JOBS)
-    row = connection.execute(query).one()
-    return (int(now // 60), *row)
+def list_version(session: Session) -> tuple[object, ...]:
+    """Read what differs when the list of jobs does, by a minute at most: jobs become stale."""
+    running = select(func.count()).where(Trial.outcome.is_(None), _HAS_LEASE).scalar_subquery()
+    query = select(unix_now(), func.count(), func.max(Job.updated_at), running)
+    now, *values = session.execute(query.select_from(Job).where(_IS_THERE)).one()
+    return (int(now // 60), *values)
 
 
 @use_case(read_only=True)
-def list_jobs(connection: Connection, query: JobQuery, *, now: float) -> JobPage:
-    """Read a page of jobs; the last one if there are fewer pages.
-
-    Args:
-        connection: In a transaction.
-        query: Which jobs.
-        now: Unix seconds.
-    """
-    state = _state(now)
-    matching = JOBS.c.job_id.icontains(query.search, autoescape=True) if query.search else sa.true()
-    by_state = select(state, func.count()).select_from(_JOBS).where(matching).group_by(state)
-    counts: dict[JobState, int] = dict(connection.execute(by_state).all())
-    running = connection.execute(select(func.sum(_RUNNING.c.running))).scalar() or 0
-    total = connection.execute(select(func.count()).select_from(JOBS)).scalar_one()
+def list_jobs(session: Session, query: JobQuery) -> JobPage:
+    """Read the page of jobs that a query asks for; the last one if there are fewer pages."""
+    search, state = query.search, _state(session)
+    matching = and_(_IS_THERE, Job.job_id.icontains(search, autoescape=True))
+    by_state = _with_running(select(state, func.count())).where(matching).group_by(state)
+    counts: dict[JobState, int] = dict(session.execute(by_state).all())
+    running = session.scalar(select(func.sum(_RUNNING.c.running))) or 0
+    total = session.scalar(select(func.count()).select_from(Job).where(_IS_THERE)) or 0
     found = JobPage(query, (), counts, int(running), total)
     query = replace(query, page=min(query.page, found.pages))
     key = SORTS[query.sort]
-    names = ("job_id", "best_batch_size", "trials", "failures", "updated_at", "estimated")
-    columns = JOBS.c[*names, "saved_energy_j", "saved_energy_j_error"]
-    rows: Sequence[Any] = connection.execute(
-        select(*columns, state.label("state"), _running.label("running"))
-        .select_from(_JOBS)
+    page = (
+        _with_running(select(Job, state.label("state"), _running.label("running")))
         .where(matching, state == query.state if query.state else sa.true())
-        .order_by(key.is_(None), key.desc() if query.descending else key.asc(), JOBS.c.job_id)
+        .order_by(key.is_(None), key.desc() if query.descending else key.asc(), Job.job_id)
         .limit(query.size)
         .offset((query.page - 1) * query.size)
-    ).all()
-    defaults, costs = _defaults(connection, rows), _latest_costs(connection, rows)
-    return replace(found, query=query, jobs=rows, defaults=defaults, costs=costs)
+    )
+    rows = session.execute(page).all()
+    costs = _latest_costs(session, [row.Job for row in rows])
+    return replace(found, query=query, jobs=rows, costs=costs)
 
 
 @use_case(read_only=True)
-def job_state(connection: Connection, job_id: str, *, now: float) -> JobState | None:
+def job_state(session: Session, job_id: str) -> JobState | None:
     """Read a job's state, or None if there is no such job."""
-    query = select(_state(now)).select_from(_JOBS).where(JOBS.c.job_id == job_id)
-    return connection.execute(query).scalar()
+    query = _with_running(select(_state(session))).where(Job.job_id == job_id)
+    state: JobState | None = session.scalar(query)
+    return state
 
 
-def _state(now: float) -> sa.ColumnElement[Any]:
-    interval = (JOBS.c.updated_at - JOBS.c.created_at) / JOBS.c.trials
-    idle = now - JOBS.c.updated_at
-    few = JOBS.c.trials < FEW_TRIALS
+def _with_running(query: sa.Select[Any]) -> sa.Select[Any]:
+    return query.select_from(Job).outerjoin(_RUNNING, _RUNNING.c.job_key == Job.key)
+
+
+def _state(session: Session) -> sa.ColumnElement[Any]:
+    interval = (Job.updated_at - Job.created_at) / Job.trials
+    idle = now(session) - Job.updated_at
+    few = Job.trials < FEW_TRIALS
     is_stale = and_(
-        JOBS.c.trials > 0,
+        Job.trials > 0,
         _running == 0,
         idle > STALE_AT_LEAST_S,
         case((few, idle > STALE_WITH_FEW_S), else_=idle > STALE_INTERVALS * interval),
     )
     # Literals, not parameters: PostgreSQL groups by the expression only if it is the same text.
     return case(
-        (JOBS.c.stage == sa.literal_column("'exhausted'"), sa.literal_column("'exhausted'")),
+        (Job.stage == sa.literal_column("'exhausted'"), sa.literal_column("'exhausted'")),
         (is_stale, sa.literal_column("'stale'")),
-        (JOBS.c.exploits >= SETTLED_AFTER, sa.literal_column("'settled'")),
+        (Job.exploits >= SETTLED_AFTER, sa.literal_column("'settled'")),
         else_=sa.literal_column("'learning'"),
     )
 
 
-def _defaults(connection: Connection, jobs: Sequence[Row[Any]]) -> dict[str, int]:
-    ids = [job.job_id for job in jobs]
-    specs = connection.execute(select(*JOBS.c["job_id", "spec"]).where(JOBS.c.job_id.in_(ids)))
-    return {job_id: spec["default_batch_size"] for job_id, spec in specs}
-
-
-def _latest_costs(connection: Connection, jobs: Sequence[Row[Any]]) -> dict[str, list[float]]:
-    costs: dict[str, list[float]] = {job.job_id: [] for job in jobs}
+def _latest_costs(session: Session, jobs: Sequence[Job]) -> dict[int, list[float]]:
+    costs: dict[int, list[float]] = {job.key: [] for job in jobs}
     latest = (
-        and_(TRIALS.c.job_id == job.job_id, TRIALS.c.trial_number > job.trials - SPARKLINE)
-        for job in jobs
+        and_(Trial.job_key == job.key, Trial.trial_number > job.trials - SPARKLINE) for job in jobs
     )
-    query = select(*TRIALS.c["job_id", "cost"]).where(or_(sa.false(), *latest), _TRAINED)
-    for job_id, cost in connection.execute(query.order_by(TRIALS.c.job_id, _number)):
-        costs[job_id].append(cost)
+    query = select(Trial.job_key, Trial.cost).where(or_(sa.false(), *latest), _TRAINED)
+    for key, cost in session.execute(query.order_by(Trial.job_key, Trial.trial_number)):
+        costs[key].append(cost)
     return costs
 
 
@@ -219,27 +204,38 @@ TRIAL_COLUMNS = (
 )
 """The columns of a trial that are shown and written to files."""
 
-_number = TRIALS.c.trial_number
-_TRAINED = and_(TRIALS.c.outcome.is_not(None), TRIALS.c.outcome != "withdrawn")
+_number = Trial.trial_number
+_TRAINED = and_(Trial.outcome.is_not(None), Trial.outcome != "withdrawn")
 """Trials that have ended; withdrawn ones have trained nothing."""
-_FIRST, _LAST = REPORTS.alias("first_report"), REPORTS.alias("last_report")
+_First, _Last = aliased(Report), aliased(Report)
 
 
-def _is_report(report: sa.FromClause, sequence: Any) -> sa.ColumnElement[bool]:
-    is_mine = report.c.job_id == TRIALS.c.job_id, report.c.trial_number == _number
-    return and_(*is_mine, report.c.sequence == sequence)
+def _columns(*names: str) -> list[Any]:
+    return [getattr(Trial, name) for name in names]
+
+
+def _is_report(report: type[Report], sequence: Any) -> sa.ColumnElement[bool]:
+    is_mine = report.job_key == Trial.job_key, report.trial_number == _number
+    return and_(*is_mine, report.sequence == sequence)
 
 
 _PROGRESS = (
     select(
-        *TRIALS.c[*TRIAL_COLUMNS, "lease_expires_at"],
-        _FIRST.c.metric.label("first_metric"),
-        _LAST.c.reported_at,
+        *_columns(*TRIAL_COLUMNS),
+        _HAS_LEASE.label("has_lease"),
+        _First.metric.label("first_metric"),
+        _Last.reported_at,
     )
-    .outerjoin(_FIRST, _is_report(_FIRST, 1))
-    .outerjoin(_LAST, _is_report(_LAST, TRIALS.c.reports))
+    .outerjoin(_First, _is_report(_First, 1))
+    .outerjoin(_Last, _is_report(_Last, Trial.reports))
 )
 """Trials, and how far they have come."""
+
+
+def _of_job(table: type[Trial | Report], job_id: str) -> sa.ColumnElement[bool]:
+    key = select(Job.key).where(Job.job_id == job_id).scalar_subquery()
+    is_mine: sa.ColumnElement[bool] = table.job_key == key
+    return is_mine
 
 
 @dataclass(frozen=True)
@@ -267,67 +263,67 @@ class TrialPage:
 class ReportPage:
     """Reports, descending; `older` is the `upto` of the next page."""
 
-    reports: Sequence[Row[Any]]
+    reports: Sequence[Report]
     upto: int | None
     older: int | None
 
 
 @use_case(read_only=True)
-def job_version(connection: Connection, job_id: str) -> tuple[object, ...]:
+def job_version(session: Session, job_id: str) -> tuple[object, ...]:
     """Read what differs when a trial of a job starts or ends, or the job itself changes."""
-    profiles = POWER_PROFILES.c.job_id == job_id
-    newest = select(func.max(POWER_PROFILES.c.updated_at)).where(profiles).scalar_subquery()
-    count = select(func.count()).select_from(POWER_PROFILES).where(profiles).scalar_subquery()
-    columns = JOBS.c["created_at", "updated_at", "trials", "failures"]
-    query = select(*columns, newest, count).where(JOBS.c.job_id == job_id)
-    row = connection.execute(query).one_or_none()
+    profiles = PowerProfile.job_key == Job.key
+    newest = select(func.max(PowerProfile.updated_at)).where(profiles).scalar_subquery()
+    count = select(func.count()).select_from(PowerProfile).where(profiles).scalar_subquery()
+    columns = Job.key, Job.sequence, Job.updated_at
+    query = select(*columns, newest, count).where(Job.job_id == job_id)
+    row = session.execute(query).one_or_none()
     if row is None:
         raise unknown_job(job_id)
     return tuple(row)
 
 
 @use_case(read_only=True)
-def running_version(connection: Connection, job_id: str) -> tuple[object, ...]:
+def running_version(session: Session, job_id: str) -> tuple[object, ...]:
     """Read what differs when a running trial of a job reports, or its lease expires."""
-    query = select(_number, TRIALS.c.reports, _HAS_LEASE)
-    return tuple(map(tuple, connection.execute(_latest_running(query, job_id))))
+    query: sa.Select[Any] = select(*_columns("trial_number", "reports"), _HAS_LEASE)
+    return tuple(map(tuple, session.execute(_latest_running(query, job_id))))
 
 
 @use_case(read_only=True)
-def trial_version(
-    connection: Connection, job_id: str, trial_number: int
-) -> tuple[object, ...] | None:
+def trial_version(session: Session, job_id: str, trial_number: int) -> tuple[object, ...] | None:
     """Read what differs when a trial's page does; None if there is no such trial."""
-    is_running = TRIALS.c.outcome.is_(None)
-    row = connection.execute(
-        select(
-            JOBS.c.created_at,
-            *TRIALS.c["started_at", "reports", "outcome", "ended_at"],
-            case((is_running, JOBS.c.cost_bound)),  # the bound moves on when others end
-            and_(is_running, _HAS_LEASE),
-        )
-        .join(JOBS, JOBS.c.job_id == TRIALS.c.job_id)
-        .where(TRIALS.c.job_id == job_id, _number == trial_number)
-    ).one_or_none()
+    is_running = Trial.outcome.is_(None)
+    columns = Trial.generation, Trial.reports, Trial.outcome, Trial.ended_at
+    bound = case((is_running, Job.cost_bound))  # it moves on when others end
+    query = select(*columns, bound, and_(is_running, _HAS_LEASE))
+    query = query.join(Job, Job.key == Trial.job_key).where(Job.job_id == job_id)
+    row = session.execute(query.where(_number == trial_number)).one_or_none()
     return None if row is None else tuple(row)
 
 
 @use_case(read_only=True)
-def list_trials(connection: Connection, job_id: str, query: TrialQuery) -> TrialPage:
+def count_controls(session: Session, job_id: str) -> int:
+    """Count a job's control trials."""
+    query = select(func.count()).where(_of_job(Trial, job_id), Trial.why == "control")
+    return session.scalar(query) or 0
+
+
+@use_case(read_only=True)
+def list_trials(session: Session, job_id: str, query: TrialQuery) -> TrialPage:
     """Read a page of a job's trials."""
-    where = [TRIALS.c.job_id == job_id]
+    where = [_of_job(Trial, job_id)]
     if query.outcome is not None:
-        where.append(TRIALS.c.outcome == (None if query.outcome == RUNNING else query.outcome))
+        where.append(Trial.outcome == (None if query.outcome == RUNNING else query.outcome))
     if query.batch_size is not None:
-        where.append(TRIALS.c.batch_size == query.batch_size)
-    page = select(*TRIALS.c[TRIAL_COLUMNS]).where(*where).order_by(_number.desc())
+        where.append(Trial.batch_size == query.batch_size)
+    page = select(*_columns(*TRIAL_COLUMNS)).where(*where).order_by(_number.desc())
     newer = None
     if query.upto is not None:
         above = select(_number).where(*where, _number > query.upto).order_by(_number)
-        after = connection.execute(above.limit(query.size)).scalars().all()
+        after = session.scalars(above.limit(query.size)).all()
         newer = after[-1] if after else None
         page = page.where(_number <= query.upto)
-    rows = connection.execute(page.limit(query.size + 1)).all()
+    rows = session.execute(page.limit(query.size + 1)).all()
     older = rows[query.size].trial_number if len(rows) > query.size else None
     return TrialPage(query, rows[: query.size], older, newer)
 
@@ -341,60 +337,60 @@ def all_trials(job_id: str) -> Iterator[Sequence[Row[Any]]]:
 
 
 @use_case(read_only=True)
-def _portion(connection: Connection, job_id: str, after: int) -> Sequence[Row[Any]]:
-    query = select(*TRIALS.c[TRIAL_COLUMNS]).where(TRIALS.c.job_id == job_id, _number > after)
-    return connection.execute(query.order_by(_number).limit(PORTION)).all()
+def _portion(session: Session, job_id: str, after: int) -> Sequence[Row[Any]]:
+    query = select(*_columns(*TRIAL_COLUMNS)).where(_of_job(Trial, job_id), _number > after)
+    return session.execute(query.order_by(_number).limit(PORTION)).all()
 
 
 @use_case(read_only=True)
-def get_trial(connection: Connection, job_id: str, trial_number: int) -> Any:
-    """Read a trial with `first_metric` and `reported_at` of its reports, or None."""
-    query = _PROGRESS.where(TRIALS.c.job_id == job_id, _number == trial_number)
-    return connection.execute(query).one_or_none()
+def get_trial(session: Session, job_id: str, trial_number: int) -> Any:
+    """Read a trial with `first_metric`, `reported_at` and `has_lease`; None if there is none."""
+    query = _PROGRESS.where(_of_job(Trial, job_id), _number == trial_number)
+    return session.execute(query).one_or_none()
 
 
 @use_case(read_only=True)
-def running_trials(connection: Connection, job_id: str) -> Sequence[Row[Any]]:
+def running_trials(session: Session, job_id: str) -> Sequence[Row[Any]]:
     """Read a job's running trials as `get_trial` does, newest first."""
-    return connection.execute(_latest_running(_PROGRESS, job_id)).all()
+    return session.execute(_latest_running(_PROGRESS, job_id)).all()
 
 
 def _latest_running(query: sa.Select[Any], job_id: str) -> sa.Select[Any]:
     # By their start: to order them by number, SQLite would read all trials of the job.
     return (
-        query.where(TRIALS.c.job_id == job_id, TRIALS.c.outcome.is_(None))
-        .order_by(TRIALS.c.started_at.desc(), _number.desc())
+        query.where(_of_job(Trial, job_id), Trial.outcome.is_(None))
+        .order_by(Trial.started_at.desc(), _number.desc())
         .limit(RUNNING_SHOWN)
     )
 
 
 @use_case(read_only=True)
-def latest_trials(connection: Connection, job_id: str) -> Sequence[Row[Any]]:
+def latest_trials(session: Session, job_id: str) -> Sequence[Row[Any]]:
     """Read the latest `POINTS` trials that have ended, ascending: their batch sizes and costs."""
-    query = select(*TRIALS.c["trial_number", "batch_size", "outcome", "cost"])
-    query = query.where(TRIALS.c.job_id == job_id, _TRAINED)
-    return connection.execute(query.order_by(_number.desc()).limit(POINTS)).all()[::-1]
+    query = select(*_columns("trial_number", "batch_size", "outcome", "cost"))
+    query = query.where(_of_job(Trial, job_id), _TRAINED).order_by(_number.desc())
+    return session.execute(query.limit(POINTS)).all()[::-1]
 
 
 @use_case(read_only=True)
-def latest_reports(connection: Connection, job_id: str, trial_number: int) -> Sequence[Row[Any]]:
+def latest_reports(session: Session, job_id: str, trial_number: int) -> Sequence[Report]:
     """Read the latest `POINTS` reports of a trial, ascending."""
-    return connection.execute(_reports(job_id, trial_number).limit(POINTS)).all()[::-1]
+    return session.scalars(_reports(job_id, trial_number).limit(POINTS)).all()[::-1]
 
 
 @use_case(read_only=True)
 def list_reports(
-    connection: Connection, job_id: str, trial_number: int, upto: int | None = None
+    session: Session, job_id: str, trial_number: int, upto: int | None = None
 ) -> ReportPage:
     """Read a page of a trial's reports up to a sequence number, with the decisions on them."""
     query = _reports(job_id, trial_number)
     if upto is not None:
-        query = query.where(REPORTS.c.sequence <= upto)
-    rows = connection.execute(query.limit(PAGE_SIZE + 1)).all()
+        query = query.where(Report.sequence <= upto)
+    rows = session.scalars(query.limit(PAGE_SIZE + 1)).all()
     older = rows[PAGE_SIZE].sequence if len(rows) > PAGE_SIZE else None
     return ReportPage(rows[:PAGE_SIZE], upto, older)
 
 
-def _reports(job_id: str, trial_number: int) -> sa.Select[Any]:
-    is_mine = REPORTS.c.job_id == job_id, REPORTS.c.trial_number == trial_number
-    return select(REPORTS).where(*is_mine).order_by(REPORTS.c.sequence.desc())
+def _reports(job_id: str, trial_number: int) -> sa.Select[Report]:
+    is_mine = _of_job(Report, job_id), Report.trial_number == trial_number
+    return select(Report).where(*is_mine).order_by(Report.sequence.desc())

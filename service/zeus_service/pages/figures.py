@@ -15,11 +15,14 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from zeus_service import optimizer, savings_report
+from zeus_service import optimizer
+from zeus_service.api import savings_report
+from zeus_service.api.messages import Estimate, Job, JobSavings, PowerProfile, Savings
+from zeus_service.api.savings_text import energy_unit
 from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.db import power_profiles, queries
-from zeus_service.messages import Estimate, Job, JobSavings, PowerProfileList, Savings
+from zeus_service.db import jobs, power_profiles, queries
+from zeus_service.db.tables import Report
 from zeus_service.pages.format import joules, runs, saved_energy, significant, words
 from zeus_service.pages.plotting import (
     BAND,
@@ -37,6 +40,8 @@ from zeus_service.pages.plotting import (
     figure_of,
     fit_y_axis,
     grouped,
+    label_at,
+    line_at,
     marker,
     new_layout,
     only_integers,
@@ -47,7 +52,6 @@ from zeus_service.pages.plotting import (
     unit_of,
     what_is_drawn,
 )
-from zeus_service.savings.text import energy_unit
 
 FIGURES: dict[str, tuple[str, str]] = {
     "valley": (
@@ -75,25 +79,30 @@ _FEW_DAYS = timedelta(days=7)
 
 def draw(job_id: str, name: str) -> Figure:
     """Read what a figure of `FIGURES` shows, and draw it."""
-    job = optimizer.get_job(job_id, count=False)
+    job = Job.with_estimates(optimizer.get_job(job_id), {})
     figures: dict[str, Callable[[], Figure]] = {
         "valley": lambda: valley(job, queries.latest_trials(job_id)),
         "costs": lambda: costs(job, queries.latest_trials(job_id)),
         "regret": lambda: regret(job, _savings(job_id)),
         "saved": lambda: saved(_savings(job_id)),
-        "power": lambda: power(job.spec, power_profiles.all_of(job_id, None)),
+        "power": lambda: power(job.spec, _profiles(job_id)),
     }
     return figures[name]()
 
 
 def draw_run(job_id: str, trial_number: int) -> Figure:
     """Read the latest reports of a trial, and draw them."""
-    spec = optimizer.get_job(job_id, count=False).spec
+    spec = jobs.specification(optimizer.get_job(job_id))
     return run(spec, queries.latest_reports(job_id, trial_number))
 
 
 def _savings(job_id: str) -> JobSavings:
     return savings_report.of_job(job_id, savings_report.Rates(), points=CURVE_POINTS)
+
+
+def _profiles(job_id: str) -> list[PowerProfile]:
+    found = power_profiles.list_profiles(job_id, None)
+    return [PowerProfile.model_validate(profile) for profile in found]
 
 
 def valley(job: Job, trials: Sequence[Row[Any]]) -> Figure:
@@ -127,9 +136,9 @@ def valley(job: Job, trials: Sequence[Row[Any]]) -> Figure:
         "range": [low_x - pad, high_x + pad],
         **ticks_at(spec.batch_sizes),
     }
-    layout["shapes"] = [_line_at(spec.default_batch_size)]
+    layout["shapes"] = [line_at(spec.default_batch_size)]
     at = math.log10(spec.default_batch_size)
-    layout["annotations"] = [_label_at(at, "default", to_the_left=2 * at > low_x + high_x)]
+    layout["annotations"] = [label_at(at, "default", to_the_left=2 * at > low_x + high_x)]
     summary = f"Best batch size so far: {job.best_batch_size or 'not known yet'}."
     return figure_of(data, layout, _runs_drawn(job, trials), summary)
 
@@ -277,9 +286,8 @@ def _sums_drawn(savings: JobSavings) -> str:
     return f"Sums after {count:,} of {last:,} runs." if last > CURVE_POINTS else ""
 
 
-def power(spec: JobSpec, found: PowerProfileList) -> Figure:
+def power(spec: JobSpec, profiles: Sequence[PowerProfile]) -> Figure:
     """Plot energy and time of a batch over the power limit, for each batch size and GPU model."""
-    profiles = found.profiles
     colours = batch_size_colours(spec)
     room = max(2, queries.POINTS // max(1, len(profiles)))
     shown = profiles[: queries.POINTS // room]
@@ -322,7 +330,7 @@ def power(spec: JobSpec, found: PowerProfileList) -> Figure:
     return figure_of(data, layout, note, f"Chosen limits: {chosen}." if chosen else "")
 
 
-def run(spec: JobSpec, reports: Sequence[Row[Any]]) -> Figure:
+def run(spec: JobSpec, reports: Sequence[Report]) -> Figure:
     """Plot the metric, the power and the cost of a trial over its epochs."""
     if not reports:
         return figure_of([], new_layout("epoch", ""), "It has not reported yet.", "")
@@ -376,21 +384,6 @@ def run(spec: JobSpec, reports: Sequence[Row[Any]]) -> Figure:
     left_out = first.sequence - 1
     note = what_is_drawn(len(reports), len(reports) + left_out, "reports")
     return figure_of(data, layout, note, last)
-
-
-def _line_at(batch_size: int) -> Figure:
-    return {"type": "line", "x0": batch_size, "x1": batch_size, "y0": 0, "y1": 1} | {
-        "yref": "paper",
-        "line": {"color": GREY, "dash": "dot", "width": 1.5},
-        "layer": "below",
-    }
-
-
-def _label_at(x: float, text: str, *, to_the_left: bool) -> Figure:
-    return {"x": x, "y": 1, "yref": "paper", "yanchor": "top", "text": text, "showarrow": False} | {
-        "xanchor": "right" if to_the_left else "left",
-        "xshift": -3 if to_the_left else 3,
-    }
 
 
 def _jittered(row: Row[Any]) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from urllib.parse import quote
 
-from zeus_service.savings.text import energy_unit, unit_of
+from zeus_service.api.savings_text import energy_unit, unit_of
 
 _JOULES = {"TJ": 1e12, "GJ": 1e9, "MJ": 1e6, "kJ": 1e3, "J": 0.0}
 _SPANS = ((86400, "d"), (3600, "h"), (60, "min"))

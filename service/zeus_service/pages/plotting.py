@@ -192,3 +192,20 @@ def band(x: Sequence[object], low: Sequence[float], high: Sequence[float], colou
         "line": {"width": 0},
         "hoverinfo": "skip",
     }
+
+
+def line_at(batch_size: int) -> Figure:
+    """A line through the figure at a batch size."""
+    return {"type": "line", "x0": batch_size, "x1": batch_size, "y0": 0, "y1": 1} | {
+        "yref": "paper",
+        "line": {"color": GREY, "dash": "dot", "width": 1.5},
+        "layer": "below",
+    }
+
+
+def label_at(x: float, text: str, *, to_the_left: bool) -> Figure:
+    """A label at the top of the figure, on one side of a place on the x axis."""
+    return {"x": x, "y": 1, "yref": "paper", "yanchor": "top", "text": text, "showarrow": False} | {
+        "xanchor": "right" if to_the_left else "left",
+        "xshift": -3 if to_the_left else 3,
+    }

@@ -25,16 +25,17 @@ from jinja2 import StrictUndefined
 from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import NotFound
 
-from zeus_service import __version__, maintenance, optimizer, savings_report
+from zeus_service import __version__, maintenance, optimizer
+from zeus_service.api import messages, savings_report
+from zeus_service.api.savings_report import Rates
 from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID, JobSpec
-from zeus_service.db import clock, queries
+from zeus_service.db import queries
 from zeus_service.errors import ExhaustedJob, JobBusy
 from zeus_service.pages import figures, plotting
 from zeus_service.pages.errors import set_up_errors
 from zeus_service.pages.format import FILTERS
 from zeus_service.pages.plotting import Figure
 from zeus_service.pages.session import require_writing, set_up_session
-from zeus_service.savings_report import Rates
 
 pages = APIBlueprint(
     "pages",
@@ -79,16 +80,16 @@ def plotly() -> Response:
 @pages.get("/")
 def jobs_page() -> ResponseReturnValue:
     """The jobs."""
-    now, query = clock.now(), job_query(request.args)
+    query = job_query(request.args)
 
     def values() -> dict[str, Any]:
         return {
-            "found": queries.list_jobs(query, now=now),
+            "found": queries.list_jobs(query),
             "states": queries.JOB_STATES,
             "savings": lambda: savings_report.of_all_jobs(Rates.configured(), days=DAYS),
         }
 
-    return _page("jobs.html", (query, *queries.list_version(now=now)), values)
+    return _page("jobs.html", (query, *queries.list_version()), values)
 
 
 @pages.get("/figures/saved")
@@ -98,23 +99,22 @@ def saved_figure() -> ResponseReturnValue:
     def draw() -> Figure:
         return figures.saved_by_all(savings_report.of_all_jobs(Rates(), days=DAYS))
 
-    return _figure(queries.list_version(now=clock.now()), draw)
+    return _figure(queries.list_version(), draw)
 
 
 @pages.get(JOB)
 def job_page(job_id: str) -> ResponseReturnValue:
     """A job."""
     query = trial_query(request.args)
-    state = queries.job_state(job_id, now=clock.now())
+    state = queries.job_state(job_id)
     version = state, *queries.job_version(job_id), *queries.running_version(job_id)
 
     def values() -> dict[str, Any]:
-        job = optimizer.get_job(job_id, count=False)
+        job = messages.Job.with_estimates(optimizer.get_job(job_id), {})
         return {
             "job": job,
             "spec": job.spec,
             "query": query,
-            "now": clock.now(),  # a lease that has expired since makes another version
             "state": state,
             "savings": lambda: savings_report.of_job(job_id, Rates.configured(), points=0),
             "price_per_kwh": Rates.configured().price_per_kwh,
@@ -125,6 +125,7 @@ def job_page(job_id: str) -> ResponseReturnValue:
             "next_choice": lambda: _next_choice(job_id),
             "running": lambda: queries.running_trials(job_id),
             "trials": lambda: queries.list_trials(job_id, query),
+            "controls": lambda: queries.count_controls(job_id),
             "progress": _progress,
         }
 
@@ -135,7 +136,7 @@ def job_page(job_id: str) -> ResponseReturnValue:
 def delete_form(job_id: str) -> ResponseReturnValue:
     """What is asked before a job is deleted."""
     require_writing()
-    return render("delete.html", job=optimizer.get_job(job_id), problem="")
+    return _delete_form(job_id)
 
 
 @pages.post(f"{JOB}/delete")
@@ -143,13 +144,18 @@ def delete(job_id: str) -> ResponseReturnValue:
     """Delete a job whose id was typed in to confirm it."""
     require_writing()
     if request.form.get("confirm", "").strip() != job_id:
-        problem = "That is not the id of this job."
-        return render("delete.html", job=optimizer.get_job(job_id), problem=problem), 422
+        return _delete_form(job_id, "That is not the id of this job."), 422
     try:
         maintenance.delete_job(job_id, force="force" in request.form)
     except JobBusy as error:
-        return render("delete.html", job=optimizer.get_job(job_id), problem=error.message), 409
+        return _delete_form(job_id, error.message), 409
     return redirect("/", 303)
+
+
+def _delete_form(job_id: str, problem: str = "") -> str:
+    running = len(queries.running_version(job_id))
+    job = optimizer.get_job(job_id)
+    return render("delete.html", job=job, running=running, problem=problem)
 
 
 @pages.get(f"{JOB}/figures/<name>")
@@ -177,12 +183,11 @@ def trial_page(job_id: str, trial_number: int) -> ResponseReturnValue:
     upto = whole(request.args, "upto")
 
     def values() -> dict[str, Any]:
-        job = optimizer.get_job(job_id, count=False)
+        job = messages.Job.with_estimates(optimizer.get_job(job_id), {})
         return {
             "job": job,
             "spec": job.spec,
             "trial": queries.get_trial(job_id, trial_number),
-            "now": clock.now(),
             "colours": plotting.batch_size_colours(job.spec),
             "reports": lambda: queries.list_reports(job_id, trial_number, upto),
             "progress": _progress,

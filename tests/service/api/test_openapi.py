@@ -21,8 +21,8 @@ from schemathesis.generation.stateful.state_machine import StepInput, StepOutput
 from service.jobs import spec_json
 from service_process import BIN, ServiceProcess
 from waiting import LIMIT_S
+from zeus_service.api.messages import Report, TrialEnd
 from zeus_service.bandit.spec import NewJob
-from zeus_service.messages import Report, TrialEnd
 
 TOKEN = {"Authorization": "Bearer one-that-may-write"}
 

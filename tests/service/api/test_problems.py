@@ -76,4 +76,4 @@ def test_the_description_has_every_code_of_a_500(app: Flask) -> None:
     described = app.test_client().get("/openapi.json").json
     schema = described["paths"]["/api/v1/jobs"]["post"]["responses"]["500"]["content"]
     codes = schema["application/problem+json"]["schema"]["allOf"][1]["properties"]["code"]
-    assert set(codes["enum"]) == {"internal_server_error", "broken_job", "policy_failed"}
+    assert set(codes["enum"]) == {"internal_server_error", "broken_job"}

@@ -18,6 +18,7 @@ from zeus_server import ServerError, ZeusServer
 from zeus_service import optimizer
 from zeus_service.bandit import zeus
 from zeus_service.bandit.policy import Moments
+from zeus_service.db.jobs import specification
 
 numbers = itertools.count()
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -99,7 +100,8 @@ class Both:
     def end(self, trial: dict[str, Any]) -> None:
         assert self.ours.patch("/trials", json=trial).status_code == 200
         self.theirs.end(self.their_trials[trial["trial_number"]])
-        arms = optimizer.get_job(self.job_id).arms
+        job = optimizer.get_job(self.job_id)
+        arms = zeus.ZeusPolicy().describe(specification(job), job.state)
         self.has_passed_over |= any(arm.status == "interrupted" for arm in arms)
 
     def run(self, trial: dict[str, Any], epochs: list[tuple[float, float, float]]) -> None:

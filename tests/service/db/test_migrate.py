@@ -20,13 +20,13 @@ from click.testing import CliRunner
 from databases import DATABASES, new_database
 from flask import Flask
 from forked import in_forked_child
-from service.jobs import register
+from service.jobs import register, report
 from service.test_cli import one_error, zeus_service
 from service_fork import ServiceFork
 from service_process import ServiceProcess, free_port
 from sqlalchemy import Engine, create_engine, func, inspect, select
 from waiting import LIMIT_S
-from zeus_service import create_app, messages, optimizer
+from zeus_service import create_app, optimizer
 from zeus_service.cli import main
 from zeus_service.config import Config
 from zeus_service.db import migrate as database
@@ -38,8 +38,8 @@ from zeus_service.db.migrate import (
     known_revisions,
     upgrade,
 )
-from zeus_service.db.tables import EVENTS, JOBS, REPORTS, TRIALS, db
-from zeus_service.db.transactions import transaction
+from zeus_service.db.session import transaction
+from zeus_service.db.tables import Job, Report, Trial, db
 from zeus_service.errors import Unusable
 
 
@@ -84,11 +84,11 @@ def test_the_revisions_make_what_the_models_say(app: Flask, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "change",
     [
-        lambda: TRIALS.c.cost.__setattr__("type", sa.Integer()),
-        lambda: JOBS.c.job_id.__setattr__("type", sa.String(100)),
-        lambda: JOBS.c.created_at.__setattr__("nullable", True),
-        lambda: JOBS.append_column(sa.Column("another", sa.Integer)),
-        lambda: sa.Index("another", TRIALS.c.started_at),
+        lambda: Trial.__table__.c.cost.__setattr__("type", sa.Integer()),
+        lambda: Job.__table__.c.job_id.__setattr__("type", sa.String(100)),
+        lambda: Job.__table__.c.created_at.__setattr__("nullable", True),
+        lambda: Job.__table__.append_column(sa.Column("another", sa.Integer)),
+        lambda: sa.Index("another", Trial.__table__.c.started_at),
     ],
 )
 def test_a_change_of_the_models_without_a_revision_is_found(
@@ -103,25 +103,24 @@ def test_a_change_of_the_models_without_a_revision_is_found(
 
 
 def fill() -> None:
-    """Put rows into every table."""
+    """Put rows into the tables."""
     register()
-    optimizer.start_trial("job", None)
-    figures = {"epoch": 1, "time_s": 1.0, "energy_j": 1.0, "metric": 0.1}
-    optimizer.report("job", 1, messages.Report(sequence=1, **figures))
+    optimizer.start_trial("job")
+    optimizer.report("job", 1, report(1))
 
 
 def rows() -> dict[str, int]:
     """How many rows each table has."""
-    with transaction(read_only=True) as connection:
+    with transaction(read_only=True) as session:
         return {
-            table.name: connection.execute(select(func.count()).select_from(table)).scalar_one()
-            for table in (JOBS, TRIALS, REPORTS, EVENTS)
+            table.__tablename__: session.scalar(select(func.count()).select_from(table)) or 0
+            for table in (Job, Trial, Report)
         }
 
 
 def test_every_revision_goes_down_and_up_with_rows_in_the_tables(app: Flask) -> None:
     fill()
-    assert rows() == {"jobs": 1, "trials": 1, "reports": 1, "events": 1}
+    assert rows() == {"jobs": 1, "trials": 1, "reports": 1}
     while current_revision() is not None:
         downgrade(app, "-1")
     assert inspect(db.engine).get_table_names() == ["alembic_version"]
@@ -253,8 +252,8 @@ def test_a_new_file_is_its_owners_alone_whatever_the_umask(tmp_path: Path, umask
     before = os.umask(umask)
     try:
         upgrade(app)
-        with app.app_context(), transaction() as connection:
-            connection.execute(sa.text("CREATE TABLE x (y)"))
+        with app.app_context(), transaction() as session:
+            session.execute(sa.text("CREATE TABLE x (y)"))
         modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     finally:
         os.umask(before)

@@ -9,13 +9,13 @@ import pytest
 from flask import Flask
 from service.db.test_power_profiles import profile
 from service.jobs import let_leases_expire, register
+from service.jobs import report as report_of
 from sqlalchemy import event, insert, select
-from zeus_service import optimizer
+from zeus_service import maintenance, optimizer
 from zeus_service.db import power_profiles, queries
 from zeus_service.db.queries import PORTION, TrialPage, TrialQuery
-from zeus_service.db.tables import TRIALS, db
-from zeus_service.db.transactions import transaction
-from zeus_service.messages import PowerProfile, Report, TrialEnd
+from zeus_service.db.session import transaction
+from zeus_service.db.tables import Trial, db
 
 
 @pytest.fixture
@@ -23,9 +23,10 @@ def job(app: Flask) -> str:
     """Two portions of trials: every third diverged, every fifth has another batch size."""
     register()
     optimizer.start_trial("job", None)
-    optimizer.end_trial("job", 1, TrialEnd(outcome="errored"))
-    with transaction() as connection:
-        row = connection.execute(select(TRIALS)).mappings().one()
+    optimizer.end_trial("job", 1, "errored")
+    table = Trial.__table__
+    with transaction() as session:
+        row = session.execute(select(table)).mappings().one()
         changes = [
             {
                 "trial_number": number,
@@ -34,7 +35,7 @@ def job(app: Flask) -> str:
             }
             for number in range(2, PORTION + 11)
         ]
-        connection.execute(insert(TRIALS), [{**row, **each} for each in changes])
+        session.execute(insert(table), [{**row, **each} for each in changes])
     return "job"
 
 
@@ -71,14 +72,13 @@ def test_portions_contain_every_trial_once(job: str) -> None:
 
 
 def report(number: int, sequence: int) -> None:
-    figures = {"epoch": sequence, "time_s": 1.0, "energy_j": 1.0}
-    optimizer.report("job", number, Report(sequence=sequence, metric=0.1 * sequence, **figures))
+    optimizer.report("job", number, report_of(sequence, metric=0.1 * sequence))
 
 
 def test_figures_draw_the_latest_trials_that_trained_something(job: str) -> None:
     rows = queries.latest_trials(job)
     assert [row.trial_number for row in rows] == list(range(9, PORTION + 9))
-    optimizer.end_trial(job, PORTION + 9, TrialEnd(outcome="withdrawn"))
+    optimizer.end_trial(job, PORTION + 9, "withdrawn")
     assert queries.latest_trials(job) == rows
 
 
@@ -102,7 +102,7 @@ def test_a_running_trial_has_its_first_metric_and_its_latest_report(app: Flask) 
     register()
     for _ in range(3):
         optimizer.start_trial("job", None)
-    optimizer.end_trial("job", 2, TrialEnd(outcome="errored"))
+    optimizer.end_trial("job", 2, "errored")
     for sequence in (1, 2, 3):
         report(3, sequence)
     newer, older = queries.running_trials("job")
@@ -123,7 +123,7 @@ def test_a_version_changes_with_what_its_page_shows(app: Flask, database_url: st
 
     def versions() -> dict[str, object]:
         return {
-            "jobs": queries.list_version(now=0.0),
+            "jobs": queries.list_version(),
             "job": queries.job_version("job"),
             "running": queries.running_version("job"),
             "trial": queries.trial_version("job", 1),
@@ -136,9 +136,40 @@ def test_a_version_changes_with_what_its_page_shows(app: Flask, database_url: st
     assert changed(lambda: let_leases_expire(database_url)) == {"jobs", "running", "trial"}
     assert changed(lambda: report(1, 2)) == {"jobs", "running", "trial"}
     assert changed(lambda: optimizer.start_trial("job", None)) == every - {"trial"}
-    assert changed(lambda: optimizer.end_trial("job", 1, TrialEnd(outcome="errored"))) == every
-    measured = PowerProfile.model_validate(profile())
-    assert changed(lambda: power_profiles.put("job", measured)) == {"job"}
+    assert changed(lambda: optimizer.end_trial("job", 1, "errored")) == every
+    assert changed(lambda: power_profiles.put("job", profile())) == {"job"}
+
+
+def test_a_deleted_job_is_not_read_and_its_id_has_other_versions(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "SWEEPS", 0)  # its rows are still there
+
+    def make() -> tuple[object, object]:
+        register()
+        optimizer.start_trial("job")
+        report(1, 1)
+        return queries.job_version("job"), queries.trial_version("job", 1)
+
+    before = make()
+    maintenance.delete_job("job", force=True)
+    page = queries.list_jobs(queries.JobQuery())
+    assert (page.jobs, page.total, page.counts) == ([], 0, {})
+    assert queries.job_state("job") is None
+    assert queries.get_trial("job", 1) is None
+    assert not queries.running_trials("job")
+    assert not queries.latest_reports("job", 1)
+    assert not [old for old, new in zip(before, make(), strict=True) if old == new]
+    assert [report.sequence for report in queries.latest_reports("job", 1)] == [1]
+
+
+def test_controls_are_counted(app: Flask) -> None:
+    register()
+    assert queries.count_controls("job") == 0
+    for control in (True, False, True):
+        optimizer.start_trial("job", control=control)
+    assert queries.count_controls("job") == 2
+    assert [trial.why for trial in queries.running_trials("job")][::2] == ["control", "control"]
 
 
 def test_no_version_and_no_running_trial_takes_a_pass_over_a_jobs_trials(app: Flask) -> None:
@@ -152,18 +183,20 @@ def test_no_version_and_no_running_trial_takes_a_pass_over_a_jobs_trials(app: Fl
     queries.running_version("job")
     queries.running_trials("job")
     queries.trial_version("job", 1)
-    queries.list_version(now=0.0)
-    queries.job_state("job", now=0.0)
-    with transaction() as connection:
+    queries.list_version()
+    queries.job_state("job")
+    with transaction() as session:
         plans = [
             row.detail
             for statement, parameters in list(statements)
             if statement.startswith("SELECT")
-            for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            for row in session.connection().exec_driver_sql(
+                f"EXPLAIN QUERY PLAN {statement}", parameters
+            )
         ]
     reads = [plan for plan in plans if "trials" in plan and plan.startswith(("SCAN", "SEARCH"))]
     assert len(reads) >= 5
-    by_index, by_key = "USING INDEX ix_trials_outcome", "(job_id=? AND trial_number=?)"
+    by_index, by_key = "USING INDEX ix_trials_outcome", "(job_key=? AND trial_number=?)"
     covered = "USING COVERING INDEX ix_trials_outcome"
     of_jobs = ("SCAN running_trials", "SEARCH running_trials")  # the few that are running
     assert [

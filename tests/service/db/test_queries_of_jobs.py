@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-import time
-
 from flask import Flask
-from service.jobs import let_leases_expire, spec_json
+from service.jobs import let_leases_expire, report
+from service.jobs import register as register_job
 from sqlalchemy import update
 from zeus_service import optimizer
-from zeus_service.bandit.spec import JobSpec
 from zeus_service.db.queries import SORTS, SPARKLINE, JobPage, JobQuery, list_jobs
-from zeus_service.db.tables import JOBS
-from zeus_service.db.transactions import transaction
-from zeus_service.messages import Report, TrialEnd
+from zeus_service.db.session import now as now_by
+from zeus_service.db.session import transaction
+from zeus_service.db.tables import Job
 
 DAY_S = 86400.0
 
 
 def register(*job_ids: str, **changes: object) -> None:
     for job_id in job_ids:
-        optimizer.register_job(JobSpec.model_validate(spec_json(job_id=job_id, **changes)))
+        register_job(job_id=job_id, **changes)
 
 
 def change(job_id: str, **values: object) -> None:
-    with transaction() as connection:
-        connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(values))
+    with transaction() as session:
+        session.execute(update(Job).where(Job.job_id == job_id).values(values))
 
 
-def read(*, now: float | None = None, **query: object) -> JobPage:
+def read(**query: object) -> JobPage:
     query = {"sort": "job", "descending": False, **query}
-    return list_jobs(JobQuery(**query), now=now or time.time())  # type: ignore[arg-type]
+    return list_jobs(JobQuery(**query))  # type: ignore[arg-type]
 
 
 def ids(**query: object) -> list[str]:
-    return [job.job_id for job in read(**query).jobs]
+    return [job.job_id for job, *_ in read(**query).jobs]
 
 
 def test_no_jobs(app: Flask) -> None:
@@ -56,7 +54,7 @@ def test_pages_are_cut_and_the_last_one_is_shown_beyond_the_end(app: Flask) -> N
     assert ids(size=3, page=2) == ["job-3", "job-4", "job-5"]
     page = read(size=3, page=99)
     assert (page.query.page, page.pages) == (3, 3)
-    assert [job.job_id for job in page.jobs] == ["job-6"]
+    assert [job.job_id for job, *_ in page.jobs] == ["job-6"]
 
 
 def test_each_sort_orders_the_jobs_and_unknown_values_come_last(app: Flask) -> None:
@@ -78,7 +76,8 @@ def test_each_sort_orders_the_jobs_and_unknown_values_come_last(app: Flask) -> N
 
 def test_states(app: Flask) -> None:
     register("new", "learning", "settled", "exhausted", "daily-stale", "monthly", "stale-but-runs")
-    now = time.time()
+    with transaction() as session:
+        now = now_by(session)
     change("learning", trials=9, exploits=4)
     change("settled", trials=9, exploits=5)
     change("exhausted", trials=9, stage="exhausted", exploits=9, created_at=0, updated_at=1)
@@ -87,8 +86,8 @@ def test_states(app: Flask) -> None:
     change("monthly", **{**ago, "trials": 2})
     optimizer.start_trial("stale-but-runs", None)
     change("stale-but-runs", **ago)
-    page = read(now=now)
-    found = {job.job_id: job.state for job in page.jobs}
+    page = read()
+    found = {job.job_id: state for job, state, _ in page.jobs}
     assert found == {
         "new": "learning",
         "learning": "learning",
@@ -100,8 +99,8 @@ def test_states(app: Flask) -> None:
     }
     assert page.counts == {"learning": 4, "settled": 1, "exhausted": 1, "stale": 1}
     assert page.running == 1
-    assert [job.job_id for job in read(now=now, state="stale").jobs] == ["daily-stale"]
-    assert read(now=now, state="stale").found == 1
+    assert ids(state="stale") == ["daily-stale"]
+    assert read(state="stale").found == 1
 
 
 def test_a_run_whose_lease_is_over_is_not_in_flight(app: Flask, database_url: str) -> None:
@@ -110,7 +109,7 @@ def test_a_run_whose_lease_is_over_is_not_in_flight(app: Flask, database_url: st
     let_leases_expire(database_url)
     optimizer.start_trial("job", None)
     page = read()
-    assert {job.job_id: job.running for job in page.jobs} == {"job": 1, "killed": 0}
+    assert {job.job_id: running for job, _, running in page.jobs} == {"job": 1, "killed": 0}
     assert page.running == 1
 
 
@@ -119,14 +118,13 @@ def test_a_job_has_its_latest_costs_its_default_and_its_runs(app: Flask) -> None
     register("other")
     for number in range(1, SPARKLINE + 4):
         optimizer.start_trial("job", None)
-        report = Report(sequence=1, epoch=1, time_s=0.0, energy_j=2.0 * number, metric=1.0)
-        optimizer.report("job", number, report)
+        optimizer.report("job", number, report(time_s=0.0, energy_j=2.0 * number, metric=1.0))
     optimizer.start_trial("job", None)
     optimizer.start_trial("job", None)
-    optimizer.end_trial("job", SPARKLINE + 5, TrialEnd(outcome="withdrawn"))
+    optimizer.end_trial("job", SPARKLINE + 5, "withdrawn")
     page = read()
-    job, other = page.jobs
-    assert page.costs == {"job": list(map(float, range(6, SPARKLINE + 4))), "other": []}
-    assert page.defaults == {"job": 32, "other": 32}
-    assert (job.trials, job.running, job.estimated) == (SPARKLINE + 5, 1, True)
-    assert (other.running, other.saved_energy_j) == (0, None)
+    (job, _, running), (other, _, none_running) = page.jobs
+    latest = list(map(float, range(6, SPARKLINE + 4)))
+    assert page.costs == {job.key: latest, other.key: []}
+    assert (job.trials, running, job.estimated) == (SPARKLINE + 5, 1, True)
+    assert (none_running, other.saved_energy_j) == (0, None)

@@ -8,21 +8,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from service.db.test_power_profiles import profile
 from service.jobs import spec
-from service.savings.test_ledger_power_limits import profile
-from zeus_service.bandit.policy import ArmEstimate
-from zeus_service.db.queries import POINTS
-from zeus_service.messages import (
+from zeus_service.api.messages import (
     Estimate,
     Job,
     JobSavings,
-    PowerProfileList,
+    PowerProfile,
     SavedAmounts,
     SavedOnDay,
     Savings,
     SavingsPoint,
     Spent,
 )
+from zeus_service.bandit.policy import ArmEstimate
+from zeus_service.db.queries import POINTS
 from zeus_service.pages import figures, plotting
 
 
@@ -120,9 +120,11 @@ def test_many_batch_sizes_leave_room_for_the_figure() -> None:
 
 def test_a_legend_names_the_gpu_models_of_few_batch_sizes() -> None:
     profiles = [
-        profile(batch_size=size, device_model=model) for size in range(1, 7) for model in "ABC"
+        PowerProfile.model_validate(profile(batch_size=size, device_model=model))
+        for size in range(1, 7)
+        for model in "ABC"
     ]
-    figure = figures.power(spec(), PowerProfileList(profiles=profiles))
+    figure = figures.power(spec(), profiles)
     assert figure["layout"]["showlegend"]
     assert "6 on C" in {trace["name"] for trace in figure["data"] if trace["showlegend"]}
 

@@ -18,7 +18,7 @@ from flask.testing import FlaskClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from service.conftest import application
-from service.jobs import register
+from service.jobs import register, report
 from sqlalchemy import event, update
 from werkzeug.datastructures import MultiDict
 from zeus_service import create_app, optimizer
@@ -32,9 +32,8 @@ from zeus_service.db.queries import (
     SORTS,
     TRIAL_COLUMNS,
 )
-from zeus_service.db.tables import JOBS, TRIALS, db
-from zeus_service.db.transactions import transaction
-from zeus_service.messages import Report, TrialEnd
+from zeus_service.db.session import transaction
+from zeus_service.db.tables import Job, Trial, db
 from zeus_service.pages.figures import FIGURES
 from zeus_service.pages.routes import PARTS
 
@@ -45,12 +44,11 @@ def add_job(job_id: str = "job", *, runs: int = 2, **changes: Any) -> None:
     for number in range(1, runs + 1):
         optimizer.start_trial(job_id, None)
         for epoch in (1, 2):
-            figures = {"epoch": epoch, "time_s": 10.0 * epoch, "energy_j": 900.0 * epoch}
-            report = Report(sequence=epoch, metric=0.46 * epoch, **figures)
-            optimizer.report(job_id, number, report)
+            figures = {"time_s": 10.0 * epoch, "energy_j": 900.0 * epoch, "metric": 0.46 * epoch}
+            optimizer.report(job_id, number, report(epoch, **figures))
     if runs:
         optimizer.start_trial(job_id, None)
-        optimizer.end_trial(job_id, runs + 1, TrialEnd(outcome="diverged", reason="<b>nan</b>"))
+        optimizer.end_trial(job_id, runs + 1, "diverged", "<b>nan</b>")
         optimizer.start_trial(job_id, None)
 
 
@@ -192,7 +190,7 @@ def test_what_has_not_changed_is_not_sent_again(client: FlaskClient, address: st
     assert 1 <= len([statement for statement in read if "SELECT" in statement]) <= 4
     assert not [statement for statement in read if "jobs.spec" in statement]  # nothing is rendered
     optimizer.start_trial("job", None)
-    optimizer.report("job", 4, Report(sequence=1, epoch=1, time_s=1, energy_j=1, metric=0.1))
+    optimizer.report("job", 4, report())
     changed = client.get(address, headers={"If-None-Match": answer.headers["ETag"]})
     shows_another_trial = re.search(r"/trial/[123]\b", address)
     assert changed.status_code == (304 if shows_another_trial else 200)
@@ -228,9 +226,9 @@ def test_the_file_of_trials_has_a_line_for_each(client: FlaskClient) -> None:
 def test_the_next_run_gets_what_the_job_page_says(client: FlaskClient) -> None:
     add_job()
     page = client.get("/job/job?part=standing").text
-    started, _ = optimizer.start_trial("job", None)
+    _, started, _ = optimizer.start_trial("job", None)
     assert re.search(r"The next run gets .*?</svg>(\d+)<", page)[1] == str(started.batch_size)
-    assert started.reason in page
+    assert started.start_reason in page
 
 
 @pytest.mark.parametrize(
@@ -253,11 +251,23 @@ def test_where_prices_are_set_a_job_says_which_ones_its_cost_takes(
             assert (shown in page.replace("\N{MULTIPLICATION SIGN}", "x")) == says
 
 
+def test_control_trials_are_counted_and_marked(client: FlaskClient) -> None:
+    add_job()
+    assert "as control" not in client.get("/job/job").text
+    optimizer.start_trial("job", control=True)
+    page = client.get("/job/job").text
+    assert "1 of the default as control" in page
+    assert "<td>control</td>" in page
+    assert "never stopped early: a control" in client.get("/job/job?part=running").text
+    assert "control: a control trial" in client.get("/job/job/trial/5").text
+    assert "control" in client.get("/job/job/trials.csv").text.splitlines()[-1]
+
+
 def test_an_exhausted_job_says_why(client: FlaskClient) -> None:
     add_job(runs=0, batch_sizes=[32])
     for number in (1, 2):
         optimizer.start_trial("job", None)
-        optimizer.end_trial("job", number, TrialEnd(outcome="diverged"))
+        optimizer.end_trial("job", number, "diverged")
     assert "No batch size is left" in client.get("/job/job").text
     assert 'class="state exhausted"' in client.get("/").text
 
@@ -279,7 +289,7 @@ def test_power_profiles_are_drawn_with_few_points(client: FlaskClient) -> None:
         }  # fmt: skip
         body = client.put(f"/api/v1/jobs/job/power-profiles/{batch_size}", json=profile)
         assert body.status_code == 201
-    assert len(power_profiles.all_of("job", None).profiles) == 100
+    assert len(power_profiles.list_profiles("job", None)) == 100
     answer = client.get("/job/job/figures/power")
     assert sum(len(trace["x"]) for trace in answer.json["data"]) <= 2 * POINTS  # energy and time
     unchanged = {"If-None-Match": answer.headers["ETag"]}
@@ -292,10 +302,10 @@ def test_a_broken_job_is_logged_by_its_page(
     client: FlaskClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     add_job()
-    with transaction() as connection:
-        connection.execute(update(JOBS).values(spec={}))
+    with transaction() as session:
+        session.execute(update(Job).values(spec={}))
     assert client.get("/job/job").status_code == 500
-    assert "job 'job' cannot be read" in caplog.text
+    assert "job 'job' cannot be used" in caplog.text
 
 
 def test_savings_are_unknown_until_a_run_with_the_default_has_converged(
@@ -311,7 +321,7 @@ def test_the_file_of_trials_has_no_formula(client: FlaskClient) -> None:
     formulas = ["=HYPERLINK(1)", "+1", "-1", "@a", "\t=1", "\r=1", "\n=1", "\t1", "\r\n=1"]
     for number, reason in enumerate([*formulas, "nan", "a\t=1"], start=1):
         optimizer.start_trial("job", None)
-        optimizer.end_trial("job", number, TrialEnd(outcome="errored", reason=reason))
+        optimizer.end_trial("job", number, "errored", reason)
     text = client.get("/job/job/trials.csv").text
     rows = csv.DictReader(io.StringIO(text, newline=""))
     expected = [*(f"'{formula}" for formula in formulas), "nan", "a\t=1"]
@@ -361,8 +371,8 @@ def test_the_pages_are_not_part_of_the_described_interface(client: FlaskClient) 
 def test_a_run_whose_lease_is_over_shows_no_sign_of_life(client: FlaskClient) -> None:
     add_job()
     assert "In flight" in client.get("/job/job").text
-    with transaction() as connection:
-        connection.execute(update(TRIALS).values(lease_expires_at=1.0))
+    with transaction() as session:
+        session.execute(update(Trial).values(lease_expires_at=1.0))
     text = client.get("/job/job").text
     assert "In flight" not in text
     assert "No sign of life" in text

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from zeus_service.simulation import family
 
+from benchmarks import family
 from benchmarks.savings import answers, coverage, simulate, width
 
 SEEDS = family.REPORTED[:40]  # the constants were chosen on others

@@ -1,4 +1,4 @@
-"""Read the jobs of a service on another machine, over its HTTP interface."""
+"""Read jobs for the command line: from the database, or from a service over HTTP."""
 
 import json
 import re
@@ -10,8 +10,19 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from zeus_service import optimizer
+from zeus_service.api import savings_report
+from zeus_service.api.messages import (
+    Job,
+    JobList,
+    JobSavings,
+    JobSummary,
+    Savings,
+    Trial,
+    TrialList,
+)
 from zeus_service.errors import Unusable
-from zeus_service.messages import Job, JobList, JobSavings, Savings, TrialList
+from zeus_service.pages import figures
 
 T = TypeVar("T")
 Message = TypeVar("Message", bound=BaseModel)
@@ -20,8 +31,37 @@ _FIGURE = TypeAdapter(dict[str, Any])
 _TIMEOUT_S = 30
 
 
+class Database:
+    """Reads the configured database, within the application's context."""
+
+    def list_jobs(self, *, after: str = "") -> JobList:
+        """Return jobs with an id greater than `after`, ordered by id."""
+        return JobList(jobs=[JobSummary.of(job) for job in optimizer.list_jobs(after=after)])
+
+    def get_job(self, job_id: str) -> Job:
+        """Return a job with the policy's estimates of its batch sizes."""
+        outcomes = optimizer.count_outcomes(job_id)
+        return Job.with_estimates(optimizer.get_job(job_id), outcomes)
+
+    def list_trials(self, job_id: str, *, after: int = 0, limit: int = 100) -> TrialList:
+        """Return a job's trials with a number greater than `after`, ordered by number."""
+        found = optimizer.list_trials(job_id, after=after, limit=limit)
+        return TrialList(trials=[Trial.of(job_id, trial) for trial in found])
+
+    def savings(self, job_id: str | None, *, days: int) -> JobSavings | Savings:
+        """Return what a job has saved, or all jobs together."""
+        rates = savings_report.Rates.configured()
+        if job_id is None:
+            return savings_report.of_all_jobs(rates, days=days)
+        return savings_report.of_job(job_id, rates, days=days)
+
+    def get_figure(self, job_id: str, name: str) -> dict[str, Any]:
+        """Return a figure of a job's page."""
+        return figures.draw(job_id, name)
+
+
 class RemoteService:
-    """The reading use cases of `optimizer` and `savings`, asked over HTTP.
+    """Reads the same from a service.
 
     Args:
         url: The service, such as `http://127.0.0.1:8765`.
@@ -42,12 +82,12 @@ class RemoteService:
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._opener = build_opener(_NoRedirects)
 
-    def list_jobs(self, *, after: str = "", limit: int = 100) -> JobList:
+    def list_jobs(self, *, after: str = "") -> JobList:
         """Return jobs with an id greater than `after`, ordered by id."""
-        return self._get(JobList, "/jobs", after=after, limit=limit)
+        return self._get(JobList, "/jobs", after=after)
 
     def get_job(self, job_id: str) -> Job:
-        """Return a job with the policy's beliefs about its batch sizes."""
+        """Return a job with the policy's estimates of its batch sizes."""
         return self._get(Job, _path(job_id))
 
     def list_trials(self, job_id: str, *, after: int = 0, limit: int = 100) -> TrialList:
@@ -61,7 +101,7 @@ class RemoteService:
         return self._get(JobSavings, f"{_path(job_id)}/savings", days=days)
 
     def get_figure(self, job_id: str, name: str) -> dict[str, Any]:
-        """Return a figure of a job, as the service's page of it shows it."""
+        """Return a figure of a job, as its page shows it."""
         address = f"{self._url}/job/{quote(job_id, safe='')}/figures/{name}"
         return self._parsed(address, _FIGURE)
 
@@ -98,6 +138,9 @@ class RemoteService:
 
 def _path(job_id: str) -> str:
     return f"/jobs/{quote(job_id, safe='')}"
+
+
+Reader = Database | RemoteService
 
 
 class _NoRedirects(HTTPRedirectHandler):
