@@ -329,9 +329,10 @@ def _start_trial(
 
 def _started_with(session: Session, idempotency_key: str) -> Trial | None:
     """The trial that was started with a key, unless its job was deleted."""
-    query = select(Trial).join(Job, Job.key == Trial.job_key)
-    query = query.where(Trial.idempotency_key == idempotency_key, Job.job_id.is_not(None))
-    return session.scalars(query.limit(1)).one_or_none()
+    # No join: MariaDB would read all trials of a job, if there is only one.
+    found = session.scalars(select(Trial).where(Trial.idempotency_key == idempotency_key)).all()
+    jobs_of = ((trial, session.get(Job, trial.job_key)) for trial in found)
+    return next((trial for trial, job in jobs_of if job and job.job_id is not None), None)
 
 
 def _mark_lost(session: Session, job: Job, spec: JobSpec) -> None:
