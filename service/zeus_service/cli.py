@@ -206,7 +206,7 @@ def savings(job_id: str | None, days: int, by: str, url: str | None, as_json: bo
         return
     _print(savings_text.summary(found))
     if rows := found.days if by == "day" else found.weeks:
-        _print(f"\n{savings_text.INTERVALS}\n")
+        _print("")
         _print_table((by, *savings_text.COLUMNS), map(savings_text.row, rows))
 
 

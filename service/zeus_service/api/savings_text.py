@@ -4,12 +4,6 @@ from zeus_service.api.messages import Estimate, JobSavings, SavedAmounts, SavedO
 
 COLUMNS = ("recurrences", "energy saved", "95 % interval", "time saved", "95 % interval")
 
-INTERVALS = (
-    "Each interval below follows from what was known about the default batch size at that time. It "
-    "is usually wider than its share of the interval above, which follows from what is known now."
-)
-"""Explains the intervals of a table of days or weeks."""
-
 _ENERGY = {"MWh": 3.6e9, "kWh": 3.6e6, "Wh": 3.6e3, "J": 0.0}
 _TIME = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 0.0}
 
