@@ -1,8 +1,8 @@
-"""The use cases of runs: register a job; start, report and end its trials.
+"""The use cases of runs: start, report and end the trials of a job.
 
-Everything that changes a job happens here or in `maintenance`, in one transaction each, under a
-lock on the job's row that the database holds. So the service stays correct with any number of
-workers and hosts. An unknown job or trial raises `NotFound`.
+What changes a job happens here, in `registration` and in `maintenance`, in one transaction each,
+under a lock on the job's row that the database holds. So the service stays correct with any number
+of workers and hosts. An unknown job or trial raises `NotFound`.
 
 Mapped objects are returned with the values that they had at the end of the transaction.
 """
@@ -12,82 +12,27 @@ from __future__ import annotations
 import secrets
 
 import numpy as np
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from zeus_service import counters
-from zeus_service.bandit import fold, reasons, stopping
+from zeus_service.bandit import reasons, stopping
 from zeus_service.bandit.outcomes import FINAL, Outcome
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft
-from zeus_service.bandit.registry import DEFAULT_POLICY, POLICIES, policy_of
+from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.bandit.stopping import Decision
-from zeus_service.db import jobs, savings, tables
+from zeus_service.db import jobs, tables
 from zeus_service.db.clock import unix_now
 from zeus_service.db.session import after_commit, use_case
 from zeus_service.db.tables import MAX_REASON, Job, Trial
 from zeus_service.errors import (
-    JobConflict,
     KeyConflict,
     OtherGeneration,
     ReportConflict,
     TrialFinished,
-    UnknownPolicy,
 )
 from zeus_service.savings import power
-
-_HARDWARE = {"max_power_w", "num_devices", "device_model", "meter"}
-_OTHER_ARGUMENTS = ". Pass the registered values, to keep what was learned, or use another job_id."
-_OTHER_HARDWARE = (
-    ". Use another job_id. Costs on different hardware, or by different meters, cannot be compared:"
-    " a job belongs to one kind of machine, its number of GPUs or CPU cores included."
-)
-
-MAX_LOST_AT_ONCE = 1000
-"""Expired trials that one start marks as lost: some tenths of a second. Later ones go on."""
-
-
-@use_case()
-def register_job(session: Session, given: JobSpec) -> tuple[Job, bool]:
-    """Register a job, or confirm that it is registered with this configuration.
-
-    A job whose trials have all ended, without a result, is registered again: its first run may have
-    failed because the configuration was wrong.
-
-    Returns:
-        The job, and whether it is new.
-
-    Raises:
-        UnknownPolicy: No policy has the name given.
-        JobConflict: The id is registered with another configuration.
-    """
-    policy = POLICIES.get(given.policy or DEFAULT_POLICY)
-    if policy is None:
-        raise UnknownPolicy(
-            f"policy {given.policy!r} is not known; choose one of {sorted(POLICIES)}",
-            errors={"policy": [f"must be one of {sorted(POLICIES)}"]},
-        )
-    resolved = given.model_copy(update={"policy": policy.name})
-    known = jobs.find(session, given.job_id)
-    if known is None:
-        return _added(session, jobs.new_job(resolved)), True
-    if not jobs.specification(known).differences(given):
-        return known, False
-    known = jobs.lock(session, given.job_id)
-    differences = jobs.specification(known).differences(given)
-    if not differences:
-        return known, False
-    if _has_taught_nothing(session, known):
-        return _reregistered(session, known, resolved), True
-    raise JobConflict(
-        f"job {given.job_id!r} is known with another configuration: "
-        + "; ".join(
-            f"{name} is {values['known']!r} there and {values['given']!r} here"
-            for name, values in differences.items()
-        )
-        + (_OTHER_HARDWARE if _HARDWARE & differences.keys() else _OTHER_ARGUMENTS),
-        differences=differences,
-    )
 
 
 def start_trial(
@@ -163,7 +108,7 @@ def report(
         setattr(trial, name, getattr(given, name))
     trial.lease_expires_at = unix_now() + spec.lease_s
     if decision.outcome is not None:
-        _end(session, job, spec, trial, decision.outcome, decision.reason)
+        jobs.end(session, job, spec, trial, decision.outcome, decision.reason)
     measured = {name: value for name, value in vars(given).items() if name in _STORED}
     this = {"job_key": job.key, "trial_number": trial_number, "reported_at": unix_now()}
     session.add(tables.Report(**this, **measured, **vars(decision)))
@@ -209,7 +154,7 @@ def end_trial(
     spec = jobs.specification(job)
     if trial.outcome is not None:
         jobs.revive(session, job, spec, trial)
-    _end(session, job, spec, trial, outcome, reason)
+    jobs.end(session, job, spec, trial, outcome, reason)
     session.flush()
     session.refresh(trial)
     return trial
@@ -301,7 +246,7 @@ def _start_trial(
             if known.job_key != job.key or (known.why == "control") != control:
                 raise KeyConflict("this Idempotency-Key was used for another start; make a new one")
             return job, known, False
-    _mark_lost(session, job, spec)
+    jobs.mark_lost(session, job, spec)
     choice = Choice(spec.default_batch_size, "control")
     if not control:
         chosen = _choose(session, job, spec)
@@ -335,12 +280,6 @@ def _started_with(session: Session, idempotency_key: str) -> Trial | None:
     return next((trial for trial, job in jobs_of if job and job.job_id is not None), None)
 
 
-def _mark_lost(session: Session, job: Job, spec: JobSpec) -> None:
-    """Mark running trials of a locked job whose lease has expired as lost."""
-    for trial in jobs.running(session, job, expired=True, limit=MAX_LOST_AT_ONCE):
-        _end(session, job, spec, trial, "lost", "its lease ran out")
-
-
 def _choose(session: Session, job: Job, spec: JobSpec) -> Choice | None:
     """The policy's choice, or a fallback, for the next trial; None if there is neither."""
     rng = np.random.default_rng([spec.random_seed(), job.trials + 1])
@@ -351,46 +290,6 @@ def _choose(session: Session, job: Job, spec: JobSpec) -> Choice | None:
         own = (trial for trial in running if trial.why not in ("fallback", "control"))
         first = next(own, None)
         return None if first is None else Choice(first.batch_size, "fallback")
-
-
-def _end(
-    session: Session, job: Job, spec: JobSpec, trial: Trial, outcome: Outcome, reason: str
-) -> None:
-    jobs.end(session, job, spec, trial, outcome, reason[:MAX_REASON])
-    after_commit(session, counters.trials_ended.labels(outcome).inc)
-
-
-def _added(session: Session, job: Job) -> Job:
-    session.add(job)
-    session.flush()
-    session.refresh(job, ["created_at", "updated_at"])
-    return job
-
-
-def _has_taught_nothing(session: Session, job: Job) -> bool:
-    """Whether a locked job has had trials, all have ended, and none had a result.
-
-    A job that has had no trial does not count: the run that has just registered it is about to
-    start one.
-    """
-    spec = jobs.specification(job)
-    _mark_lost(session, job, spec)
-    session.flush()
-    running = jobs.running(session, job)
-    return bool(job.trials) and not running and not fold.has_results(spec, job.state)
-
-
-def _reregistered(session: Session, job: Job, spec: JobSpec) -> Job:
-    """Replace a locked job by a new one, which keeps its power profiles and trial numbers."""
-    job.job_id = None
-    session.flush()
-    new = _added(session, jobs.new_job(spec, trials=job.trials))
-    profiles = tables.PowerProfile.job_key == job.key
-    session.execute(update(tables.PowerProfile).where(profiles).values(job_key=new.key))
-    key = new.key, spec.default_batch_size, spec.device_model
-    if (known := session.get(tables.PowerProfile, key)) is not None:
-        savings.note_profile(new, spec, known.profile)
-    return new
 
 
 def _same_answer(session: Session, trial: Trial, given: stopping.Report) -> Decision:

@@ -22,7 +22,7 @@ from service.jobs import spec_json
 from service_process import ServiceProcess
 from sqlalchemy import select
 from waiting import LIMIT_S, wait_until
-from zeus_service import maintenance, optimizer
+from zeus_service import maintenance, registration
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Job, Trial
@@ -163,7 +163,7 @@ def test_many_clients_lose_nothing(
     with migrated_database(kind, tmp_path) as url, application(url):
         for job_id in job_ids:
             given = spec_json(job_id=job_id, beta_knob=None)
-            optimizer.register_job(JobSpec.model_validate(given))
+            registration.register_job(JobSpec.model_validate(given))
         with (
             ServiceProcess(tmp_path, database_url=url, workers=WORKERS) as service,
             ThreadPoolExecutor(CLIENTS + 1) as pool,

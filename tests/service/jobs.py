@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import NullPool, create_engine, update
-from zeus_service import optimizer
+from zeus_service import registration
 from zeus_service.bandit.default import DefaultPolicy
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import Why
@@ -54,7 +54,7 @@ def spec(**changes: Any) -> JobSpec:
 
 def register(**changes: Any) -> tuple[Job, bool]:
     """Register a job with a valid specification, with changes, in the application's context."""
-    return optimizer.register_job(JobSpec.model_validate(spec_json(**changes)))
+    return registration.register_job(JobSpec.model_validate(spec_json(**changes)))
 
 
 def let_leases_expire(database_url: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from service.jobs import LEARNING, let_leases_expire, register, spec_json
-from zeus_service import counters, maintenance, optimizer
+from zeus_service import counters, maintenance, optimizer, registration
 from zeus_service.bandit import stopping
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import ArmEstimate, Choice
@@ -103,7 +103,7 @@ def test_a_job_is_not_exhausted_while_a_running_trial_may_converge(
         optimizer.end_trial("job", trial_number, "not_converged")
 
     job = spec_json(batch_sizes=[32], policy=policy)
-    optimizer.register_job(JobSpec.model_validate(job))
+    registration.register_job(JobSpec.model_validate(job))
     assert [start() for _ in range(3)] == [(32, "explore"), (32, "concurrent"), (32, "concurrent")]
     end(1)
     end(2)
@@ -242,7 +242,7 @@ def test_a_start_marks_some_lost_trials_at_a_time(
     app: Flask, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that a start after many that were lost is as fast as any."""
-    monkeypatch.setattr(optimizer, "MAX_LOST_AT_ONCE", 3)
+    monkeypatch.setattr(jobs, "MAX_LOST_AT_ONCE", 3)
     register()
     for _ in range(7):
         optimizer.start_trial("job")

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from werkzeug.exceptions import UnprocessableEntity, UnsupportedMediaType
 from werkzeug.routing import BaseConverter
 
-from zeus_service import errors, maintenance, optimizer
+from zeus_service import errors, maintenance, optimizer, registration
 from zeus_service.api import messages, savings_report
 from zeus_service.api.access import require_access
 from zeus_service.api.body import check_body
@@ -138,7 +138,7 @@ def require_json() -> None:
 def register_job(json_data: NewJob) -> tuple[messages.Job, int]:
     """Register a job, or confirm it."""
     g.job_id = json_data.job_id  # for the log
-    job, new = optimizer.register_job(json_data)
+    job, new = registration.register_job(json_data)
     return _described(job), 201 if new else 200
 
 

@@ -47,7 +47,7 @@ from werkzeug.exceptions import (
     UnsupportedMediaType,
 )
 
-from zeus_service import errors, maintenance, optimizer
+from zeus_service import errors, maintenance, optimizer, registration
 from zeus_service.api.access import is_browser, require_access_by_password
 from zeus_service.api.body import check_body
 from zeus_service.bandit import stopping
@@ -183,7 +183,7 @@ def use_zeus_form(response: Response) -> Response:
 def register_job() -> ResponseReturnValue:
     """Register a job, or confirm it; the answer fills in the `job_id`."""
     job = _body(ZeusJob)
-    _, new = optimizer.register_job(job)
+    _, new = registration.register_job(job)
     return job.to_json(), 201 if new else 200
 
 

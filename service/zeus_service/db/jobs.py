@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from sqlalchemy import Select, bindparam, select, update
 from sqlalchemy.orm import Session, undefer
 
+from zeus_service import counters
 from zeus_service.bandit import fold
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import State
@@ -21,9 +22,13 @@ from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import savings
 from zeus_service.db.clock import unix_now
-from zeus_service.db.tables import Job, Trial
+from zeus_service.db.session import after_commit
+from zeus_service.db.tables import MAX_REASON, Job, Trial
 from zeus_service.errors import BrokenJob, NotFound, unknown_job
 from zeus_service.savings import ledger as ledgers
+
+MAX_LOST_AT_ONCE = 1000
+"""Expired trials that one start marks as lost: some tenths of a second. Later ones go on."""
 
 
 def find(session: Session, job_id: str) -> Job | None:
@@ -169,12 +174,18 @@ def start(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     session.add(trial)
 
 
+def mark_lost(session: Session, job: Job, spec: JobSpec) -> None:
+    """End running trials of a locked job whose lease has expired, at most `MAX_LOST_AT_ONCE`."""
+    for trial in running(session, job, expired=True, limit=MAX_LOST_AT_ONCE):
+        end(session, job, spec, trial, "lost", "its lease ran out")
+
+
 def end(
     session: Session, job: Job, spec: JobSpec, trial: Trial, outcome: Outcome, reason: str
 ) -> None:
-    """Fold the end of a running trial into a locked job."""
+    """Fold the end of a running trial into a locked job; the reason is shortened if need be."""
     job.sequence += 1
-    trial.outcome, trial.reason, trial.ended_seq = outcome, reason, job.sequence
+    trial.outcome, trial.reason, trial.ended_seq = outcome, reason[:MAX_REASON], job.sequence
     trial.ended_at = unix_now()
     job.state, trial.counted = fold.end(spec, job.state, trial)
     if outcome == "converged":
@@ -184,6 +195,7 @@ def end(
     _summarize(job, spec)
     savings.record_end(session, job, spec, trial)
     job.updated_at = unix_now()
+    after_commit(session, counters.trials_ended.labels(outcome).inc)
 
 
 def revive(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:

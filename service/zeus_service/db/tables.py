@@ -63,28 +63,12 @@ class Job(db.Model):  # type: ignore[name-defined, misc]
     key: Mapped[int] = mapped_column(primary_key=True)
     job_id: Mapped[str | None] = mapped_column(_Id, unique=True)
     """Null once the job is deleted: `maintenance` removes its rows in small steps."""
-    spec: Mapped[dict[str, Any]]
-    state: Mapped[dict[str, Any]] = mapped_column(deferred=True, deferred_group="state")
-    """The policy's state; large, so it is loaded only where it is needed."""
-    cost_bound: Mapped[float | None]
-    """Early-stopping threshold in joules. It follows from the state, so that a report after which
-    its run continues does not load that."""
     trials: Mapped[int]
     """Number of the latest trial."""
     sequence: Mapped[int]
     """Counts starts, ends and revivals of trials: `started_seq` and `ended_seq` come from it."""
     created_at: Mapped[float]
     updated_at: Mapped[float]
-    ledger: Mapped[dict[str, Any]] = mapped_column(deferred=True, deferred_group="state")
-    """What is known of the costs of its batch sizes, for savings: see `savings.ledger`."""
-    saved_energy_j: Mapped[float | None]
-    """Sum over the job's eras; null while nothing is known of the default's cost."""
-    saved_energy_j_error: Mapped[float | None]
-    """Half the width of the 95 % interval."""
-    saved_time_s: Mapped[float | None]
-    saved_time_s_error: Mapped[float | None]
-    saved_cost: Mapped[float | None]
-    saved_cost_error: Mapped[float | None]
     estimated: Mapped[bool]
     """Whether the job's meter estimates."""
     stage: Mapped[str] = mapped_column(sa.String(255))
@@ -93,6 +77,23 @@ class Job(db.Model):  # type: ignore[name-defined, misc]
     """Latest choices in a row that were for the best batch size."""
     failures: Mapped[int]
     """Latest ends in a row that did not converge; withdrawn trials do not count."""
+    cost_bound: Mapped[float | None]
+    """Early-stopping threshold in joules. It follows from the state, so that a report after which
+    its run continues does not load that."""
+    saved_energy_j: Mapped[float | None]
+    """Sum over the job's eras; null while nothing is known of the default's cost."""
+    saved_energy_j_error: Mapped[float | None]
+    """Half the width of the 95 % interval."""
+    saved_time_s: Mapped[float | None]
+    saved_time_s_error: Mapped[float | None]
+    saved_cost: Mapped[float | None]
+    saved_cost_error: Mapped[float | None]
+    # Last, since SQLite reads past what comes before a column.
+    spec: Mapped[dict[str, Any]]
+    state: Mapped[dict[str, Any]] = mapped_column(deferred=True, deferred_group="state")
+    """The policy's state; large, so it is loaded only where it is needed."""
+    ledger: Mapped[dict[str, Any]] = mapped_column(deferred=True, deferred_group="state")
+    """What is known of the costs of its batch sizes, for savings: see `savings.ledger`."""
 
 
 class Trial(db.Model):  # type: ignore[name-defined, misc]

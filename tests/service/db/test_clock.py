@@ -8,7 +8,7 @@ from flask import Flask
 from service.db.test_power_profiles import profile
 from service.jobs import let_leases_expire, register, report, spec_json
 from sqlalchemy import select
-from zeus_service import maintenance, optimizer
+from zeus_service import maintenance, optimizer, registration
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import power_profiles
 from zeus_service.db.clock import unix_now
@@ -50,7 +50,7 @@ def test_no_instant_is_stored_by_a_replicas_clock(
     real_time, given = time.time, JobSpec.model_validate(spec_json(beta_knob=None))
     for skew_s in (-1e6, 1e6):
         at(skew_s, monkeypatch, real_time)
-        optimizer.register_job(given)
+        registration.register_job(given)
         for _ in range(3):
             optimizer.start_trial("job", None)
         optimizer.report("job", 1, report(1, metric=1.0))
