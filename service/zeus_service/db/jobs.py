@@ -96,10 +96,12 @@ def specification(job: Job, *, repair: bool = False) -> JobSpec:
     """
     try:
         spec = JobSpec.model_validate(job.spec)
+        if "state" not in vars(job):  # a report after which the run continues does not need it
+            return spec
         initial = policy_of(spec).initial_state(spec)
     except (KeyError, ValidationError) as error:
         raise BrokenJob(f"job {job.job_id!r} cannot be used: {_reason(error)}") from error
-    if not repair and "state" in vars(job) and not initial.keys() <= job.state.keys():
+    if not repair and not initial.keys() <= job.state.keys():
         raise BrokenJob(
             f"job {job.job_id!r} cannot be used: its state is not one of policy {spec.policy!r}; "
             "`zeus-service rebuild` replaces it"
