@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from sqlalchemy import ColumnElement, delete, select
+from sqlalchemy import ColumnElement, delete, exc, select
 from sqlalchemy.orm import Session
 
 from zeus_service.bandit.spec import JobSpec
@@ -22,7 +22,7 @@ from zeus_service.db import jobs
 from zeus_service.db.engine import shrink_sqlite_file
 from zeus_service.db.session import now, use_case
 from zeus_service.db.tables import Era, Job, PowerProfile, Report, Trial, db
-from zeus_service.errors import JobBusy
+from zeus_service.errors import Contended, JobBusy
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,7 +33,7 @@ TRIALS_AT_ONCE = 50
 """Trials of which one transaction deletes rows."""
 
 SWEEPS = 3
-"""Transactions in which the deletion of a job removes rows of deleted jobs; a small one is gone."""
+"""Transactions in which the deletion of a job removes rows of jobs that were deleted."""
 
 
 @dataclass
@@ -55,9 +55,9 @@ def prune(*, older_than_s: float, keep: int = 0) -> Dropped:
     for key, latest in _all_jobs():
         after = 0
         while numbers := _with_old_reports(key, before, after=after, last=latest - keep):
-            dropped.reports += _paced(_drop_reports, key, numbers)
+            dropped.reports += _paced(_drop_reports, key, numbers, before)
             after = numbers[-1]
-    while count := _paced(_sweep):
+    while (count := _paced(_sweep)) is not None:
         dropped.rows += count
     give_space_back()
     return dropped
@@ -71,8 +71,11 @@ def delete_job(job_id: str, *, force: bool = False) -> None:
         JobBusy: It has running trials, and `force` is not set.
     """
     _free_id(job_id, force)
-    for _ in range(SWEEPS):
-        _sweep()
+    try:
+        for _ in range(SWEEPS):
+            _sweep()
+    except (Contended, exc.DBAPIError, exc.TimeoutError) as error:
+        logger.warning("job %r is deleted; `prune` removes its rows: %s", job_id, error)
 
 
 @use_case(read_only=True)
@@ -136,8 +139,9 @@ def _with_old_reports(
 
 
 @use_case()
-def _drop_reports(session: Session, key: int, numbers: Sequence[int]) -> int:
-    return _delete(session, Report, Report.job_key == key, Report.trial_number.in_(numbers))
+def _drop_reports(session: Session, key: int, numbers: Sequence[int], before: float) -> int:
+    is_old = Report.reported_at < before  # a trial that was revived meanwhile keeps its newer ones
+    return _delete(session, Report, Report.job_key == key, Report.trial_number.in_(numbers), is_old)
 
 
 @use_case()
@@ -155,11 +159,11 @@ def _check_deletable(session: Session, job: Job, force: bool) -> None:
 
 
 @use_case()
-def _sweep(session: Session) -> int:
-    """Delete some rows of a job that was deleted; return how many."""
+def _sweep(session: Session) -> int | None:
+    """Delete some rows of a job that was deleted; return how many, or None if there is no job."""
     key = session.scalar(select(Job.key).where(Job.job_id.is_(None)).limit(1))
     if key is None:
-        return 0
+        return None
     query = select(Trial.trial_number).where(Trial.job_key == key).order_by(Trial.trial_number)
     numbers = session.scalars(query.limit(TRIALS_AT_ONCE)).all()
     if not numbers:

@@ -39,11 +39,14 @@ def converge(job_id: str = "job", reports: int = 4) -> int:
     return number
 
 
-def age(*numbers: int, by_s: float = YEAR_S) -> None:
-    """Make trials older."""
+def age(*numbers: int, by_s: float = YEAR_S, reports: bool = True) -> None:
+    """Make trials older, with their reports or without them."""
     with transaction() as session:
         these = update(Trial).where(Trial.trial_number.in_(numbers))
         session.execute(these.values(ended_at=Trial.ended_at - by_s))
+        if reports:
+            theirs = update(Report).where(Report.trial_number.in_(numbers))
+            session.execute(theirs.values(reported_at=Report.reported_at - by_s))
 
 
 def count(table: Any) -> int:
@@ -93,6 +96,14 @@ def test_a_trial_whose_reports_were_dropped_can_be_resumed(app: Flask) -> None:
     prune()
     assert optimizer.report("job", 1, report(2)).decision == "continue"
     assert maintenance.rebuild("job")
+
+
+def test_reports_that_came_since_the_trial_was_found_to_be_old_are_kept(app: Flask) -> None:
+    """The trial was resumed meanwhile: the same report again must get the same answer."""
+    register(beta_knob=None)
+    age(converge(), reports=False)
+    assert prune() == Dropped()
+    assert with_reports() == [1]
 
 
 def test_the_latest_trials_keep_their_reports_whatever_their_age(app: Flask) -> None:
@@ -163,6 +174,7 @@ def test_an_id_is_free_as_soon_as_its_job_is_deleted(
     with pytest.raises(NotFound):
         optimizer.report("job", 1, report(1))
     assert optimizer.list_jobs() == []
+    assert "zeus_bso_trials_running 0.0" in app.test_client().get("/metrics").text
     assert register()[1]
     assert optimizer.start_trial("job", "key")[1].trial_number == 1
     assert prune() == Dropped(rows=3 * 5 + 1 + 2)  # trials with reports, the job and its era

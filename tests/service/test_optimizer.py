@@ -253,3 +253,16 @@ def test_a_start_marks_some_lost_trials_at_a_time(
         lost.append(optimizer.count_outcomes("job")["lost"])
     assert lost == [3, 6, 7]
     assert maintenance.rebuild("job")
+
+
+def test_a_revival_leaves_failures_in_a_row_as_if_its_end_had_not_been(app: Flask) -> None:
+    register(beta_knob=None)
+    for outcome in ("errored", "converged", "errored"):
+        number = optimizer.start_trial("job")[1].trial_number
+        if outcome == "converged":
+            given = stopping.Report(sequence=1, epoch=1, time_s=1.0, energy_j=1.0, metric=1.0)
+            optimizer.report("job", number, given)
+        else:
+            optimizer.end_trial("job", number, "errored")
+    report(1)  # the first one is resumed
+    assert optimizer.get_job("job").failures == 1

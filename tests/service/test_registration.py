@@ -77,6 +77,22 @@ def test_a_job_that_has_learned_or_is_about_to_is_not(app: Flask, outcome: str |
     assert stored() == before
 
 
+@on_servers
+def test_a_run_that_converges_before_the_lock_is_not_thrown_away(
+    app: Flask, database_url: str
+) -> None:
+    def converge() -> None:
+        with application(database_url):
+            optimizer.report("job", 1, REPORT)
+
+    register()
+    start()
+    end_all("errored")
+    with just_before(" UPDATE", converge), pytest.raises(JobConflict):
+        register(monitor="loss")
+    assert optimizer.get_trial("job", 1).outcome == "converged"
+
+
 def test_a_conflict_changes_nothing_of_the_trials(app: Flask) -> None:
     register()
     start()

@@ -156,7 +156,10 @@ def _check_origin() -> None:
     origin = request.headers.get("Origin")
     if origin is None:
         return
-    parts = urlsplit(origin)
+    try:
+        parts = urlsplit(origin)
+    except ValueError:  # such as an unclosed bracket
+        raise Forbidden("the Origin is not valid") from None
     port = {"http": ":80", "https": ":443"}.get(parts.scheme, "")  # browsers leave it out
     if parts.netloc.lower().removesuffix(port) != request.host.lower().removesuffix(port):
         raise Forbidden(

@@ -204,5 +204,6 @@ _BOUNDS = {"": "", "_low": ": the lower bound", "_high": ": the upper bound"}
 def _read(session: Session) -> tuple[int, int, list[savings.Total]]:
     jobs = session.scalar(select(func.count()).select_from(Job).where(Job.job_id.is_not(None)))
     has_lease = Trial.lease_expires_at >= unix_now()
-    running = select(func.count()).select_from(Trial).where(Trial.outcome.is_(None), has_lease)
+    running = select(func.count()).select_from(Trial).join(Job, Job.key == Trial.job_key)
+    running = running.where(Job.job_id.is_not(None), Trial.outcome.is_(None), has_lease)
     return jobs or 0, session.scalar(running) or 0, savings.totals(session)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from pydantic import ValidationError
@@ -49,7 +50,11 @@ def get_without_state(session: Session, job_id: str) -> Job:
 def lock(session: Session, job_id: str) -> Job:
     """Lock a job, with its state, until the transaction ends."""
     query = _with_state(_job(job_id)).with_for_update(key_share=True, of=Job)
-    return _known(session.scalars(query).one_or_none(), job_id)
+    # What this session read before the lock is older than the row.
+    query = query.execution_options(populate_existing=True)
+    # PostgreSQL finds no row if the job was registered again while this waited for the old one.
+    job = session.scalars(query).one_or_none() or session.scalars(query).one_or_none()
+    return _known(job, job_id)
 
 
 def get_trial(session: Session, job_id: str, trial_number: int) -> Trial:
@@ -214,7 +219,8 @@ def revive(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     trial.outcome = trial.ended_seq = trial.ended_at = None
     trial.reason, trial.counted = "", False
     job.sequence += 1
-    job.failures = max(0, job.failures - 1)
+    ends = [row.outcome for row in others if row.outcome not in (None, "withdrawn")]
+    job.failures = len(list(takewhile(lambda each: each != "converged", reversed(ends))))
     if counted:
         session.flush()
         Replay.of(job, spec, history(session, job)).store(session, job, spec)

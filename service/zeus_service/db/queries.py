@@ -46,7 +46,8 @@ _IS_THERE = Job.job_id.is_not(None)
 _HAS_LEASE = Trial.lease_expires_at >= unix_now()
 _RUNNING = (
     select(Trial.job_key, func.count().label("running"))
-    .where(Trial.outcome.is_(None), _HAS_LEASE)
+    .join(Job, Job.key == Trial.job_key)
+    .where(_IS_THERE, Trial.outcome.is_(None), _HAS_LEASE)
     .group_by(Trial.job_key)
     .subquery("running_trials")
 )
@@ -113,7 +114,7 @@ class JobPage:
 @use_case(read_only=True)
 def list_version(session: Session) -> tuple[object, ...]:
     """Read what differs when the list of jobs does, by a minute at most: jobs become stale."""
-    running = select(func.count()).where(Trial.outcome.is_(None), _HAS_LEASE).scalar_subquery()
+    running = select(func.sum(_RUNNING.c.running)).scalar_subquery()
     query = select(unix_now(), func.count(), func.max(Job.updated_at), running)
     now, *values = session.execute(query.select_from(Job).where(_IS_THERE)).one()
     return (int(now // 60), *values)

@@ -118,7 +118,7 @@ class Replay:
             session.flush()
             for era in self.eras:
                 _store_era(session, job, self._spec, era)
-            job.ledger = self.ledger
+            job.ledger = {**self.ledger, "profile": job.ledger.get("profile", [])}
             _summarize(job, self._spec, self.eras)
         return same
 

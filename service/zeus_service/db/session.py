@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -34,8 +34,9 @@ DEADLINE_S = 15.0
 ATTEMPTS = 8
 """At a transaction that conflicts with others."""
 
-WAITING_INSIDE = POOL_SIZE // 4
-"""Connections of a process that wait in the database for one job; the others wait without one."""
+WAITING_INSIDE = 1
+"""Transactions of a process that lock the same job at once; others wait without a connection. So a
+job that stays locked takes one connection of each process, and leaves the others to other jobs."""
 
 MAX_WRITERS = 3 * POOL_SIZE // 4
 """Connections of a process that write: the rest serve reads, also while jobs are locked."""
@@ -45,7 +46,7 @@ _CONFLICTS = frozenset({1205, 1213, "40001", "40P01", "55P03", SQLITE_BUSY})
 
 _BUSY = "the job, or the database, is busy; send this again"
 
-_job_slots: WeakValueDictionary[str, threading.Semaphore] = WeakValueDictionary()
+_job_slots: WeakValueDictionary[tuple[int, str], threading.Semaphore] = WeakValueDictionary()
 _writer_slots: WeakKeyDictionary[Engine, threading.Semaphore] = WeakKeyDictionary()
 
 
@@ -100,7 +101,10 @@ def use_case(
                 return in_transaction(deadline, *args, **kwargs)
             first = next(iter(args), None)
             job_id = getattr(first, "job_id", first)
-            with _slot(_slots_of_job(job_id), deadline), _slot(_slots_of_writers(), deadline):
+            of_job = (
+                _slot(_slots_of_job(job_id), deadline) if isinstance(job_id, str) else nullcontext()
+            )
+            with of_job, _slot(_slots_of_writers(), deadline):
                 return in_transaction(deadline, *args, **kwargs)
 
         return call
@@ -186,8 +190,8 @@ def _slot(slots: threading.Semaphore, deadline: float) -> Iterator[None]:
         slots.release()
 
 
-def _slots_of_job(job_id: object) -> threading.Semaphore:
-    return _job_slots.setdefault(str(job_id), threading.Semaphore(WAITING_INSIDE))
+def _slots_of_job(job_id: str) -> threading.Semaphore:
+    return _job_slots.setdefault((id(db.engine), job_id), threading.Semaphore(WAITING_INSIDE))
 
 
 def _slots_of_writers() -> threading.Semaphore:

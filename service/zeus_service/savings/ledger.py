@@ -25,7 +25,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
-from zeus_service.bandit.outcomes import Outcome
+from zeus_service.bandit.outcomes import FINAL, Outcome
 from zeus_service.bandit.policy import ArmEstimate, reproducible
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.savings.expected import (
@@ -132,7 +132,7 @@ def record(
     converged = end.outcome == "converged"
     if converged and not measured:
         return ledger, era, False
-    if measured and end.default_power_limit_w is not None:
+    if end.outcome in FINAL and measured and end.default_power_limit_w is not None:
         ledger = {**ledger, "default_limit_w": end.default_power_limit_w}
     if converged:
         ledger, era = _with_run(ledger, era, end)

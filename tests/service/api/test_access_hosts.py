@@ -67,7 +67,9 @@ def test_where_no_page_has_a_token_or_all_are_let_in_any_name_is_taken(
     assert status(named, "/readyz", Host="evil.example") == 403
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:3000", ""])
+@pytest.mark.parametrize(
+    "origin", ["http://[", "http://evil.example", "null", "http://localhost:3000", ""]
+)
 @pytest.mark.parametrize("settings", [{}, {"insecure": True}])
 def test_a_page_of_another_origin_is_refused(
     make_app: Any, settings: dict[str, Any], origin: str

@@ -21,7 +21,7 @@ from zeus_service import create_app
 from zeus_service.config import Config
 from zeus_service.db import jobs
 from zeus_service.db.engine import POOL_SIZE
-from zeus_service.db.session import MAX_WRITERS, transaction, use_case
+from zeus_service.db.session import transaction, use_case
 from zeus_service.db.tables import db
 
 ROUNDS = 2
@@ -96,12 +96,12 @@ def test_connections_that_went_stale_while_idle_fail_no_request(kind: str, tmp_p
         for _ in range(ROUNDS):
             with transaction() as session:
                 for name in names:
-                    jobs.lock(session, name)  # so that they take all connections that may write
+                    jobs.lock(session, name)  # so that each job takes a connection
                 starts = [
                     pool.submit(requests.post, f"{root}/{name}/trials", json={})
                     for name in (*names, *names)
                 ]
-                wait_until(lambda: waiting_sessions() == MAX_WRITERS)
+                wait_until(lambda: waiting_sessions() == len(names))
             lists = [pool.submit(requests.get, root) for _ in range(16)]
             statuses = [future.result(timeout=LIMIT_S).status_code for future in (*starts, *lists)]
             assert statuses == [201] * 16 + [200] * 16
