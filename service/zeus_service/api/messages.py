@@ -54,8 +54,8 @@ class Report(_Message):
     """What a run measured from the start of training up to one validation end.
 
     Args:
-        power_limit_w: The GPUs' power limit in force; null if none is known, as without GPUs.
-        default_power_limit_w: Their default power limit; null likewise.
+        power_limit_w: The GPUs' power limit at the time; null without GPUs.
+        default_power_limit_w: Their default power limit; null without GPUs.
     """
 
     sequence: PositiveCount

@@ -17,7 +17,7 @@ Its paths lead to the same use cases and the same jobs as those under `/api/v1`.
   metric ends the run as `diverged`.
 - The client ends its trial whenever its process exits, without a reason. A trial that is still
   running becomes `interrupted`, which the policy ignores; that server does not learn from it,
-  either. If the run is alive after all (forked children run exit handlers, too), its next report
+  either. If the run is alive after all (forked children also run exit handlers), its next report
   revives the trial.
 - A token comes as the password of Basic authentication: that is what its client makes of a URL
   like `http://zeus:TOKEN@host`.

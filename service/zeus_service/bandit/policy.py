@@ -54,7 +54,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class ArmEstimate:
-    """A policy's belief about one batch size, for people to read.
+    """A policy's estimate of one batch size, for people to read.
 
     Args:
         pulls: Number of verdicts.

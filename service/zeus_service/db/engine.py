@@ -59,7 +59,7 @@ def error_code(error: BaseException | None) -> object:
     if getattr(error, "sqlite_errorname", "").startswith(SQLITE_BUSY):
         return SQLITE_BUSY  # it has variants, such as SQLITE_BUSY_RECOVERY
     first = next(iter(getattr(error, "args", ())), None)
-    # PyMySQL has an SQLSTATE, too, but one for many numbers
+    # PyMySQL also has an SQLSTATE, but one for many numbers
     return first if isinstance(first, int) else getattr(error, "sqlstate", None) or first
 
 
@@ -131,9 +131,9 @@ def create_sqlite_file(path: Path) -> None:
 
 
 def shrink_sqlite_file(path: Path) -> None:
-    """Give the free pages of a SQLite file back to the file system, beside other connections.
+    """Give the free pages of a SQLite file back to the file system while others use it.
 
-    `VACUUM` would write the whole file anew while nobody else may write. Only a file that was
+    `VACUUM` would rewrite the whole file while nobody else may write. Only a file that was
     created with `auto_vacuum = INCREMENTAL` shrinks; another uses its free pages again. So does a
     file that others keep locked: the next call goes on.
     """

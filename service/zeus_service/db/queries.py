@@ -37,7 +37,7 @@ STALE_WITH_FEW_S = 30 * 86400.0
 """nor before this while it has had fewer than `FEW_TRIALS`."""
 FEW_TRIALS = 3
 SPARKLINE = 24
-"""Latest trials whose costs are drawn beside a job."""
+"""Latest trials whose costs are drawn next to a job."""
 PAGE_SIZE = 50
 """Rows on a page of jobs, trials or reports."""
 
@@ -252,7 +252,7 @@ class TrialQuery:
 
 @dataclass(frozen=True)
 class TrialPage:
-    """Trials, descending; `older` and `newer` are the `upto` of the pages beside this one."""
+    """Trials, descending; `older` and `newer` are the `upto` of the adjacent pages."""
 
     query: TrialQuery
     trials: Sequence[Row[Any]]

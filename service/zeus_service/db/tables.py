@@ -27,7 +27,7 @@ class Base(DeclarativeBase):
     )
 
 
-# Not in `Base`, which Flask-SQLAlchemy copies: SQLAlchemy accepts no map beside a registry.
+# Not in `Base`, which Flask-SQLAlchemy copies: SQLAlchemy accepts a map or a registry, not both.
 Base.registry.update_type_annotation_map({float: sa.Double, dict[str, Any]: sa.JSON})
 
 

@@ -65,7 +65,7 @@ def set_up_errors(pages: Blueprint) -> None:
 
 
 def _is_figure() -> bool:
-    """Whether the answer is JSON, which programs read, too; see `remote.py`."""
+    """Whether the answer is JSON, which programs read, too; see `readers.py`."""
     return (request.endpoint or "").endswith("_figure")
 
 

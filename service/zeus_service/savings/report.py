@@ -51,7 +51,7 @@ class Saved:
 def saved(spec: JobSpec, eras: Iterable[Era]) -> Saved | None:
     """What a job has saved over its eras; None if no era has an expectation.
 
-    The trials of a day or a week are saved likewise: give each era with their sums alone.
+    For the trials of a day or a week, give each era with their sums alone.
 
     Args:
         spec: The job.
