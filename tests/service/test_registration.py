@@ -1,9 +1,11 @@
 """Jobs that are registered again: with another configuration, or after they were deleted."""
 
 from dataclasses import asdict, replace
+from threading import Thread
 from typing import Any, get_args
 
 import pytest
+from databases import waiting_sessions
 from flask import Flask
 from service.api.wires import zeus_job
 from service.conftest import application
@@ -11,6 +13,7 @@ from service.db.races import just_before, on_servers
 from service.db.test_power_profiles import profile
 from service.jobs import register
 from sqlalchemy import delete, update
+from waiting import wait_until
 from zeus_service import maintenance, optimizer
 from zeus_service.bandit.outcomes import NO_VERDICT, Verdict
 from zeus_service.bandit.registry import POLICIES
@@ -91,6 +94,30 @@ def test_a_run_that_converges_before_the_lock_is_not_thrown_away(
     with just_before(" UPDATE", converge), pytest.raises(JobConflict):
         register(monitor="loss")
     assert optimizer.get_trial("job", 1).outcome == "converged"
+
+
+@on_servers
+def test_a_start_that_waits_for_a_registration_starts_a_trial_of_the_new_job(
+    app: Flask, database_url: str
+) -> None:
+    sizes: list[int] = []
+
+    def start_there() -> None:
+        with application(database_url):
+            sizes.append(start().batch_size)
+
+    def let_it_wait() -> None:
+        other.start()
+        wait_until(lambda: waiting_sessions() == 1)
+
+    register()
+    start()
+    end_all("withdrawn")
+    other = Thread(target=start_there)
+    with just_before("INTO jobs", let_it_wait):
+        register(batch_sizes=[7], default_batch_size=7)
+    other.join()
+    assert sizes == [7]
 
 
 def test_a_conflict_changes_nothing_of_the_trials(app: Flask) -> None:

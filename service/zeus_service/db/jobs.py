@@ -6,10 +6,10 @@ What changes a job is called with the job's row locked. An unknown job or trial 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from sqlalchemy import Select, bindparam, select, update
@@ -27,6 +27,8 @@ from zeus_service.db.session import after_commit
 from zeus_service.db.tables import MAX_REASON, Job, Trial
 from zeus_service.errors import BrokenJob, NotFound, unknown_job
 from zeus_service.savings import ledger as ledgers
+
+T = TypeVar("T")
 
 MAX_LOST_AT_ONCE = 1000
 """Expired trials that one start marks as lost: some tenths of a second. Later ones go on."""
@@ -52,9 +54,7 @@ def lock(session: Session, job_id: str) -> Job:
     query = _with_state(_job(job_id)).with_for_update(key_share=True, of=Job)
     # What this session read before the lock is older than the row.
     query = query.execution_options(populate_existing=True)
-    # PostgreSQL finds no row if the job was registered again while this waited for the old one.
-    job = session.scalars(query).one_or_none() or session.scalars(query).one_or_none()
-    return _known(job, job_id)
+    return _known(_first_or_again(lambda: session.scalars(query).one_or_none()), job_id)
 
 
 def get_trial(session: Session, job_id: str, trial_number: int) -> Trial:
@@ -73,7 +73,7 @@ def lock_trial(session: Session, job_id: str, trial_number: int) -> tuple[Job, T
     Both rows are locked: a row that is only joined could be older than the lock on PostgreSQL.
     """
     this = {"job_id": job_id, "trial_number": trial_number}
-    row = session.execute(_LOCKED_TRIAL, this).one_or_none()
+    row = _first_or_again(lambda: session.execute(_LOCKED_TRIAL, this).one_or_none())
     if row is None:
         raise _unknown_trial(job_id, trial_number)
     return row.Job, row.Trial
@@ -282,6 +282,15 @@ def _job(job_id: str) -> Select[Job]:
 
 def _with_state(query: Select[Job]) -> Select[Job]:
     return query.options(undefer(Job.state), undefer(Job.ledger))
+
+
+def _first_or_again(read: Callable[[], T | None]) -> T | None:
+    """Read under a lock; again if there is no row.
+
+    PostgreSQL finds none if the job was registered again while the statement waited for its row.
+    """
+    found = read()
+    return read() if found is None else found
 
 
 def _known(job: Job | None, job_id: str) -> Job:
