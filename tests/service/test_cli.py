@@ -23,7 +23,7 @@ from zeus_service import optimizer
 from zeus_service.cli import main
 from zeus_service.config import Config, load_config
 from zeus_service.db.session import transaction
-from zeus_service.db.tables import Trial
+from zeus_service.db.tables import Report, Trial
 from zeus_service.errors import Unusable
 
 COMMAND = str(Path(sys.executable).parent / "zeus-service")
@@ -311,6 +311,7 @@ def test_old_reports_are_pruned_and_trials_stay(app: object, url: str) -> None:
     optimizer.end_trial("job", 1, "errored")
     with transaction() as session:
         session.execute(update(Trial).values(ended_at=0))
+        session.execute(update(Report).values(reported_at=0))
     result = zeus_service("prune", "--older-than=180d", database_url=url)
     assert result.stdout == "dropped 1 reports, and 0 rows of deleted jobs\n"
     assert len(optimizer.list_trials("job")) == 1

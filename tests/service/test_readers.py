@@ -73,7 +73,6 @@ def test_what_was_saved_is_shown_with_its_intervals(service: ServiceProcess) -> 
     rows = [line.split() for line in of_one.splitlines()]
     assert rows[-1][1:3] == ["2", "0"]  # recurrences, joules
     of_all = both_ways(service, "savings")
-    assert "what was known about the default batch size at that time" in of_all
     assert "1 job has saved 0 J (-" in of_all
     assert "of 101 more it is unknown" in of_all
     assert "unknown until a run with it has converged" in both_ways(service, "savings", "job-7")
