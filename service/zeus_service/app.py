@@ -1,7 +1,7 @@
 """The application factory.
 
-Whatever a request needs from disk is read here: a worker may run as a user who cannot enter the
-folders of Python's packages.
+What a request to the API needs from disk is read here: a worker may run as a user who cannot enter
+the folders of Python's packages. Pages read their templates and files when they are asked for.
 """
 
 import encodings.idna  # werkzeug uses it for the host's name of every request

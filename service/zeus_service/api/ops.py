@@ -165,7 +165,7 @@ class _Database(Collector):
             return
         yield GaugeMetricFamily(*up, 1)
         yield GaugeMetricFamily("zeus_bso_jobs", "Jobs registered.", jobs)
-        alive = "Trials that have not ended, and whose lease is in force."
+        alive = "Trials that have not ended, and whose lease has not expired."
         yield GaugeMetricFamily("zeus_bso_trials_running", alive, running)
         yield from _saved(totals)
         rates = Rates.configured()

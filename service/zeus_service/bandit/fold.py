@@ -78,7 +78,7 @@ def replay(
 
     Args:
         spec: The job.
-        trials: All of them: those that have ended in the order of their ends, then the running.
+        trials: All of them: the ended ones in the order of their ends, then the running ones.
         after_end: Called with each trial that has ended, and the state after its end.
 
     Returns:

@@ -71,7 +71,7 @@ def after_verdict(state: State, batch_size: int, outcome: Outcome) -> State:
 
 
 def with_counts_of(state: State, counts: State) -> State:
-    """Replace the counts of a state by those of another one."""
+    """Replace the counts of a state with another state's."""
     return {**state, KEY: counts[KEY]} if KEY in state else state
 
 
