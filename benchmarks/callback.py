@@ -31,7 +31,7 @@ from rich.table import Table
 from service import HERE, service
 from zeus_lightning import ZeusBSOCallback, ZeusPowerLimitCallback
 from zeus_lightning.client import BSOClient
-from zeus_lightning.messages import JobSpec, Report
+from zeus_lightning.messages import Hardware, JobSpec, Report
 from zeus_lightning.meters.cpu_estimate import cpu_model
 
 RUNS = Path(__file__).with_name("callback_runs.py")
@@ -86,13 +86,12 @@ def report_ms(url: str, reports: int = 300) -> list[float]:
         higher_is_better=True,
         monitor="val_acc",
         max_epochs=10 * reports,
-        max_power_w=250.0,
-        num_devices=1,
-        device_model="benchmark",
-        meter="benchmark",
     )
     client.register_job(job)
-    trial = client.start_trial(job.job_id, uuid4().hex)
+    hardware = Hardware(
+        device_model="none", num_devices=1, max_power_w=250.0, meter="none", estimated=False
+    )
+    trial = client.start_trial(job.job_id, uuid4().hex, hardware)
 
     def send(sequence: int) -> float:
         report = Report(

@@ -140,7 +140,10 @@ def calibration(
     for number, trial in enumerate(trials[: CALIBRATED_AT[-1]], 1):
         choice = Choice(trial.batch_size, trial.why)
         state = policy.begin(spec, state, choice)
-        state = policy.observe(spec, state, Observation(choice, trial.verdict, trial.cost))
+        observation = Observation(
+            choice, trial.verdict, trial.cost, trial.epochs, workload.hardware
+        )
+        state = policy.observe(spec, state, observation)
         if trial.verdict == "converged":
             converged.add(trial.batch_size)
         if number in CALIBRATED_AT:

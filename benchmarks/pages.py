@@ -29,7 +29,7 @@ from rich.table import Table
 from zeus_service.config import Config
 from zeus_service.db.tables import Job, Trial
 
-from service import HERE, JOB, Service, register, report_on, service
+from service import HARDWARE, HERE, JOB, Service, register, report_on, service
 
 LONG = "a-long-job"
 FIGURES = ("valley", "costs", "regret", "saved", "power")
@@ -60,7 +60,7 @@ def _fill(url: str, database_url: str, jobs: int, trials: int, reports: int) -> 
     requests.post(f"{url}/api/v1/jobs", json=body, timeout=60).raise_for_status()
     path = f"{url}/api/v1/jobs/{LONG}/trials"
     for number in range(1, 11):
-        started = requests.post(path, json={}, timeout=60).json()
+        started = requests.post(path, json={"hardware": HARDWARE}, timeout=60).json()
         report = {"sequence": 1, "epoch": 1, "time_s": 9.0, "energy_j": 900.0, "metric": 0.95}
         answer = requests.post(
             f"{path}/{number}/reports?generation={started['generation']}", json=report, timeout=60

@@ -295,15 +295,15 @@ def decision_ms(policy: str, count: int) -> list[float]:
     setting = Setting((9.0, 10.0, 11.0), {200.0: Epoch(1.0, 150.0)})
     workload = Workload("many", "synthetic", dict.fromkeys(sizes, setting), 80, 20, 200.0)
     spec = workload.spec(policy=policy, seed=1)
-    job, took = SimulatedJob(spec), []
+    job, took = SimulatedJob(spec, workload.hardware), []
     cost = np.random.default_rng(1)
     for number in range(1, 1002):
         rng = np.random.default_rng([1, number])
         began = time.thread_time()  # not the time of other processes
-        policy_of(spec).next_batch_size(spec, job.state, rng)
+        policy_of(spec).next_batch_size(spec, job.state, rng, sizes)
         took.append(1e3 * (time.thread_time() - began))
         started = job.start()
-        job.end(started, "converged", float(cost.normal(1000.0, 50.0)))
+        job.end(started, "converged", float(cost.normal(1000.0, 50.0)), epochs=10)
     return took[1:]  # without a cost, the first decision is to take the default
 
 

@@ -24,6 +24,7 @@ marginal value of information", Decision Analysis 7(4), 2010).
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
@@ -167,9 +168,11 @@ class ReferencePolicy:
         zeros = {name: [0.0] * len(spec.batch_sizes) for name in COUNTS}
         return {**zeros, "squares": 0.0, "recurrences": 0}
 
-    def next_batch_size(self, spec: JobSpec, state: State, rng: np.random.Generator) -> Choice:
+    def next_batch_size(
+        self, spec: JobSpec, state: State, rng: np.random.Generator, usable: Collection[int]
+    ) -> Choice:
         """The one for which the next runs, and all that follow, are expected to cost least."""
-        del rng
+        del rng, usable  # simulated devices divide every batch size
         tries = np.add(np.add(state["failed"], state["stopped"]), state["out_of_memory"])
         if not any(state["weight"]) and min(tries) >= TRIES:
             raise NoBatchSizeLeft

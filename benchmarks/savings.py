@@ -21,6 +21,7 @@ from zeus_service.bandit.policy import ArmEstimate, NoBatchSizeLeft
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.savings.ledger import Era, TrialEnd, new_ledger, record
+from zeus_service.savings.power import Profile
 from zeus_service.savings.report import Saved, saved
 from zeus_service.simulation.replay import MAX_TRIES, SimulatedJob
 from zeus_service.simulation.simulated_run import TrialRunner, run
@@ -33,19 +34,22 @@ POLICIES = ("information_directed", "zeus")
 AFTER = (1, 3, 10, 30, 400)
 
 
-class Books:
+class JobLedger:
     """A job's ledger, its eras, and its trials."""
 
-    def __init__(self, spec: JobSpec) -> None:
+    def __init__(self, spec: JobSpec, max_power_w: float, profile: Profile = ()) -> None:
         self.spec = spec
+        self.max_power_w = max_power_w
+        self.profile = profile
         self.ledger = new_ledger()
         self.eras = [Era()]
         self.trials: list[tuple[TrialEnd, int | None]] = []
 
     def end(self, trial: TrialEnd, estimate: ArmEstimate | None = None) -> None:
         """Record a trial's end."""
-        recorded = record(self.spec, self.ledger, self.eras[-1], trial, estimate)
-        self.ledger, era, counts = recorded
+        self.ledger, era, counts = record(
+            self.spec, self.ledger, self.eras[-1], trial, estimate, self.profile
+        )
         if era.number == self.eras[-1].number:
             self.eras.pop()
         self.eras.append(era)
@@ -54,7 +58,7 @@ class Books:
     @property
     def saved(self) -> Saved | None:
         """What the job has saved."""
-        return saved(self.spec, self.eras)
+        return saved(self.spec, self.max_power_w, self.eras)
 
 
 @dataclass(frozen=True)
@@ -83,14 +87,18 @@ class Answer:
 
 def simulate(
     workload: Workload, policy: str, seed: int, after: Sequence[int]
-) -> Iterator[tuple[Books, Answer]]:
+) -> Iterator[tuple[JobLedger, Answer]]:
     """Replay a job, and ask after some of its recurrences what it has saved.
 
     A recurrence is given up after `MAX_TRIES` failed trials. The job ends when its policy has no
     batch size left.
     """
     spec = workload.spec(policy=policy, seed=seed)
-    simulated, runner, books = SimulatedJob(spec), TrialRunner(spec), Books(spec)
+    simulated, runner, ledger = (
+        SimulatedJob(spec, workload.hardware),
+        TrialRunner(spec),
+        JobLedger(spec, workload.max_power_w),
+    )
     truth, count, of_default = np.zeros(3), 0, 0
     for recurrence in range(max(after)):
         now = workload.at(recurrence)
@@ -106,11 +114,12 @@ def simulate(
             target_epoch, _ = runner.draw(started.choice.batch_size, setting.target_epochs)
             price = setting.price(spec.eta_knob, now.max_power_w)
             ended = run(price, target_epoch, now.max_epochs, started.cost_bound, profiling=False)
-            spent = (ended.energy_j, ended.time_s, spec.cost(ended.energy_j, ended.time_s))
-            simulated.end(started, ended.verdict, spent[2])
+            cost = spec.cost(ended.energy_j, ended.time_s, now.max_power_w)
+            spent = (ended.energy_j, ended.time_s, cost)
+            simulated.end(started, ended.verdict, cost, ended.epochs)
             arms = policy_of(spec).describe(spec, simulated.state)
             (arm,) = (each for each in arms if each.batch_size == spec.default_batch_size)
-            books.end(TrialEnd(started.choice.batch_size, ended.verdict, *spent), arm)
+            ledger.end(TrialEnd(started.choice.batch_size, ended.verdict, *spent), arm)
             truth -= spent
             if ended.verdict == "converged":
                 break
@@ -118,9 +127,9 @@ def simulate(
             continue
         count += 1
         of_default += started.choice.batch_size == spec.default_batch_size
-        cost = spec.cost(expected.energy_j, expected.time_s)
+        cost = spec.cost(expected.energy_j, expected.time_s, now.max_power_w)
         truth += (expected.energy_j, expected.time_s, cost)
-        if recurrence + 1 in after and (found := books.saved):
+        if recurrence + 1 in after and (found := ledger.saved):
             sigma = np.log([each for each in default.target_epochs if math.isfinite(each)]).std()
             known = (
                 count * cost * math.expm1(1.96 * sigma / math.sqrt(of_default))
@@ -128,7 +137,7 @@ def simulate(
                 else None
             )
             energy_j, time_s, of_cost = truth.tolist()
-            yield books, Answer(recurrence + 1, found, (energy_j, time_s, of_cost), known)
+            yield ledger, Answer(recurrence + 1, found, (energy_j, time_s, of_cost), known)
 
 
 def answers(kind: str, policy: str, seeds: Sequence[int], after: Sequence[int]) -> list[Answer]:

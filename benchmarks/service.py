@@ -46,11 +46,9 @@ JOB = {
     "higher_is_better": True,
     "monitor": "val_acc",
     "max_epochs": 100,
-    "max_power_w": 250.0,
-    "num_devices": 1,
-    "device_model": "none",
-    "meter": "cpu-estimate",
 }
+HARDWARE = {"device_model": "none", "num_devices": 1, "max_power_w": 250.0, "meter": "none"}
+START = json.dumps({"hardware": HARDWARE})
 
 
 @dataclass
@@ -92,7 +90,7 @@ class Client:
         """Send what comes next."""
         trials = f"/api/v1/jobs/{self.job_id}/trials"
         if self.sequence == 0:
-            self._post(trials, "{}", f"Idempotency-Key: {uuid4().hex}\r\n")
+            self._post(trials, START, f"Idempotency-Key: {uuid4().hex}\r\n")
         else:
             n, metric = (
                 self.sequence,
@@ -247,7 +245,7 @@ def register(port: int, count: int = 1) -> list[str]:
 
     job_ids = [f"benchmark-{uuid4().hex}" for _ in range(count)]
     for job_id in job_ids:
-        body = {**JOB, "job_id": job_id}
+        body = {**JOB, **HARDWARE, "job_id": job_id}  # a service from before reads it here
         requests.post(
             f"http://127.0.0.1:{port}/api/v1/jobs", json=body, timeout=30
         ).raise_for_status()

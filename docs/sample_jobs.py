@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +17,9 @@ from zeus_service.simulation.workload import Workload
 
 DAY_S = 86400.0
 TARGET = 0.92
+
+
+GPU_MODEL = "NVIDIA A100-SXM4-40GB"
 
 
 @dataclass(frozen=True)
@@ -76,20 +79,21 @@ def _fill(client: FlaskClient, sample: Sample, workload: Workload, clock: Simple
     clock.time = lambda: first
     jobs, trials = "/api/v1/jobs", f"/api/v1/jobs/{sample.job_id}/trials"
     body = {
-        **workload.spec(job_id=sample.job_id, meter=sample.meter).model_dump(mode="json"),
+        **workload.spec(job_id=sample.job_id).model_dump(mode="json"),
         "target_metric": TARGET,
         "monitor": "val_acc",
-        "device_model": "NVIDIA A100-SXM4-40GB",
         "lease_s": 86400.0,
         "max_epochs": 12 if sample.fails else workload.max_epochs,
     }
     assert client.post(jobs, json=body).status_code == 201
+    hardware = {**asdict(workload.hardware), "meter": sample.meter}
+    hardware |= {"device_model": GPU_MODEL, "estimated": "estimate" in sample.meter}
     rng = np.random.default_rng(sample.seed)
     for run in range(sample.runs):
         start = now - (sample.days_ago + sample.runs - run) * DAY_S
         for _ in range(8):  # failed tries and the one that converges
             clock.time = lambda at=start: at
-            answer = client.post(trials, json={})
+            answer = client.post(trials, json={"hardware": hardware})
             if answer.status_code != 201:
                 return
             outcome, spent_s = _run(client, trials, answer.json, workload, rng, sample, clock)
@@ -98,7 +102,7 @@ def _fill(client: FlaskClient, sample: Sample, workload: Workload, clock: Simple
                 break
     if sample.running:
         clock.time = lambda: now - 1500
-        answer = client.post(trials, json={})
+        answer = client.post(trials, json={"hardware": hardware})
         clock.time = lambda: now - 20
         _run(client, trials, answer.json, workload, rng, sample, clock, upto=0.7)
     for batch_size in workload.settings:
@@ -156,7 +160,7 @@ def _put_profile(client: FlaskClient, path: str, workload: Workload, batch_size:
         for limit, each in setting.epochs.items()
     ]
     profile = {
-        "device_model": "NVIDIA A100-SXM4-40GB",
+        "device_model": GPU_MODEL,
         "driver": "580.65.06",
         "num_devices": 1,
         "batch_size": batch_size,

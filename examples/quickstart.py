@@ -203,7 +203,7 @@ def summarize(url: str, console: Console) -> None:
     """Print the best batch size and what it costs, and what all runs cost against the default."""
     path = f"{url}/api/v1/jobs/{JOB_ID}"
     job, trials = requests.get(path, timeout=10).json(), list_trials(url)
-    spec, best = job["spec"], job["best_batch_size"]
+    spec, hardware, best = job["spec"], job["hardware"], job["best_batch_size"]
     chosen = [trial for trial in trials if trial["why"] != "control"]
     converged = [trial for trial in chosen if trial["outcome"] == "converged"]
     cost = mean(trial["cost"] for trial in converged if trial["batch_size"] == best)
@@ -232,8 +232,8 @@ def summarize(url: str, console: Console) -> None:
         f"Saved against the default so far: [bold]{energy['estimate']:.0f} J[/] (95 % interval: "
         f"{energy['low']:.0f} to {energy['high']:.0f} J), by the job's runs of the default."
     )
-    estimate = " (an estimate: no energy counter was read)" if "estimate" in spec["meter"] else ""
-    console.print(f"Energy by {spec['meter']}{estimate}, on {spec['device_model']}.")
+    estimate = " (an estimate: no energy counter was read)" if hardware["estimated"] else ""
+    console.print(f"Energy by {hardware['meter']}{estimate}, on {hardware['device_model']}.")
 
 
 def list_trials(url: str) -> list[dict[str, Any]]:

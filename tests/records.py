@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zeus_lightning.messages import JobSpec, Report, TrialStart
+from zeus_lightning.messages import Hardware, JobSpec, Report, TrialStart
 from zeus_lightning.trial.record import TrialRecord
 
 
@@ -18,12 +18,14 @@ def job_spec(**fields: Any) -> JobSpec:
         "higher_is_better": True,
         "monitor": "val_acc",
         "max_epochs": 10,
-        "max_power_w": 100.0,
-        "num_devices": 1,
-        "device_model": "test",
-        "meter": "test",
     }
     return JobSpec(**(defaults | fields))
+
+
+def hardware(**fields: Any) -> Hardware:
+    """What a trial trains on."""
+    defaults: dict[str, Any] = {"device_model": "test", "num_devices": 1, "max_power_w": 100.0}
+    return Hardware(**(defaults | {"meter": "test", "estimated": False} | fields))
 
 
 def trial_start(**fields: Any) -> TrialStart:
@@ -55,5 +57,9 @@ def report(sequence: int = 1, **fields: Any) -> Report:
 
 def record(**fields: Any) -> TrialRecord:
     """The record of a trial."""
-    defaults: dict[str, Any] = {"job": job_spec(), "trial": trial_start(), "estimated": False}
+    defaults: dict[str, Any] = {
+        "job": job_spec(),
+        "trial": trial_start(),
+        "hardware": hardware(),
+    }
     return TrialRecord(**(defaults | fields))

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from zeus_lightning.client import BSOClient
-from zeus_lightning.messages import JobSpec, Report
+from zeus_lightning.messages import Hardware, JobSpec, Report
 
 
 def main(job_id: str, what: str) -> None:
@@ -28,17 +28,17 @@ def main(job_id: str, what: str) -> None:
         higher_is_better=True,
         monitor="val_acc",
         max_epochs=5,
-        max_power_w=100.0,
-        num_devices=1,
-        device_model="none",
-        meter="none",
         policy="default",
     )
     client.register_job(job)
-    trial = client.start_trial(job_id, uuid4().hex)
+    hardware = Hardware(
+        device_model="none", num_devices=1, max_power_w=100.0, meter="none", estimated=False
+    )
+    trial = client.start_trial(job_id, uuid4().hex, hardware)
 
     def write(outcome: str | None, report: dict[str, Any] | None = None) -> None:
         record = {"trial": trial.to_json(), "outcome": outcome, "report": report, "cost": 7.0}
+        record["hardware"] = hardware.to_json()
         Path(os.environ["ZEUS_OUTCOME_FILE"]).write_text(json.dumps(record))
 
     def interrupt(*_: object) -> None:

@@ -23,6 +23,7 @@ from zeus_lightning.errors import (
 from zeus_lightning.messages import (
     MAX_REASON,
     Decision,
+    Hardware,
     JobSpec,
     Outcome,
     Report,
@@ -76,16 +77,36 @@ class BSOClient:
         """A client of the same service that sends each call once, and waits for `timeout_s`."""
         return type(self)(self.url, self._token, timeout_s, retry=False)
 
-    def register_job(self, job: JobSpec) -> Json:
-        """Register a job, or confirm it; `ZeusJobConflict` if it has another configuration."""
-        return self._request("POST", "/api/v1/jobs", job.to_json())
+    def register_job(self, job: JobSpec) -> JobSpec:
+        """Register a job, or confirm it; return it with its registered values.
 
-    def start_trial(self, job_id: str, key: str) -> TrialStart:
-        """Start a trial; the same key (1 to 255 printable ASCII characters) gives the same one.
+        Raises:
+            ZeusJobConflict: It is registered with other values.
+        """
+        data = self._request("POST", "/api/v1/jobs", job.registration())
+        return self._parse(lambda data: JobSpec.from_json(data["spec"]), data)
+
+    def start_trial(
+        self, job_id: str, key: str, hardware: Hardware, multiple_of: int = 1
+    ) -> TrialStart:
+        """Start a trial; the same key gives the same one.
 
         With `$ZEUS_CONTROL`, it is a control trial.
+
+        Args:
+            job_id: The job.
+            key: 1 to 255 printable ASCII characters.
+            hardware: What the trial uses.
+            multiple_of: What its batch size is divided by, such as the number of devices.
+
+        Raises:
+            ZeusJobConflict: The job uses other hardware, or none of its batch sizes can be divided.
+            ZeusNoBatchSizeLeft: Every batch size has failed.
         """
-        headers, body = {"Idempotency-Key": key}, {"control": True} if is_control() else {}
+        headers = {"Idempotency-Key": key}
+        body: Json = {"hardware": hardware.to_json(), "multiple_of": multiple_of}
+        if is_control():
+            body["control"] = True
         data = self._request("POST", f"{_job(job_id)}/trials", body, headers)
         return self._parse(TrialStart.from_json, data)
 

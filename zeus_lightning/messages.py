@@ -5,7 +5,7 @@ value, and none is NaN or infinite. A run is stopped at its `cost_bound`, unless
 trial is lost after `lease_s` without a report or a heartbeat; its `outcome` is None while it runs.
 """
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self, get_args
 
 Why = Literal["explore", "exploit", "concurrent", "fallback", "control"]
@@ -36,7 +36,7 @@ class _Message:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Build from a JSON object, ignoring members that are unknown to this version."""
-        known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
+        known = {each.name for each in fields(cls)}  # type: ignore[arg-type]
         return cls(**{name: value for name, value in data.items() if name in known})
 
 
@@ -47,10 +47,8 @@ class JobSpec(_Message):
     Args:
         batch_sizes: Ascending; `default_batch_size` is one of them.
         higher_is_better: Whether `monitor` rises to the target; if not, it falls to it.
-        max_power_w: Sum over the devices of the highest settable power limit.
-        num_devices: Devices that train, over all nodes.
-        device_model: The devices' model, as the meter names it.
-        meter: Name of the energy meter; figures of different meters cannot be compared.
+        suggested: Names of the fields that were read from the program: where the registered job has
+            another value, the service takes that.
     """
 
     job_id: str
@@ -60,10 +58,7 @@ class JobSpec(_Message):
     higher_is_better: bool
     monitor: str
     max_epochs: int
-    max_power_w: float
-    num_devices: int
-    device_model: str
-    meter: str
+    batch_size_scope: Literal["global", "per_device"] = "global"
     eta_knob: float = 0.5
     beta_knob: float | None = 2.0
     num_pruning_rounds: int = 2
@@ -71,6 +66,32 @@ class JobSpec(_Message):
     policy: str | None = None
     seed: int | None = None
     lease_s: float = 900.0
+    suggested: list[str] = field(default_factory=list)
+
+    def registration(self) -> dict[str, Any]:
+        """The JSON object that registers it."""
+        values = self.to_json()
+        suggested = {name: values.pop(name) for name in values.pop("suggested")}
+        return {**values, "suggested": suggested}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware(_Message):
+    """What a trial trains on, and what measures its energy.
+
+    Args:
+        device_model: The devices' model, as the meter names it.
+        num_devices: Devices that train, over all nodes.
+        max_power_w: Sum over the devices of the highest settable power limit.
+        meter: Name of the energy meter; figures of different meters cannot be compared.
+        estimated: Whether the meter estimates the joules.
+    """
+
+    device_model: str
+    num_devices: int
+    max_power_w: float
+    meter: str
+    estimated: bool
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -263,13 +263,12 @@ class Recurrence:
                 cast("int", arguments.default_batch_size),
                 cast("int", arguments.max_epochs),
                 self._share,
-                self._meter,
-                self._share,
             ),
         )
         try:
             if saved is None:
-                self.batch_size = self._trial.start(client, job, self._meter)
+                record = self._trial.start(client, job, self._meter, self._share)
+                self.job, self.batch_size = record.job, record.trial.batch_size
             else:
                 self.batch_size = saved.record.trial.batch_size
                 sizes.check_shares([self.batch_size], self._share)

@@ -213,7 +213,8 @@ for run in range(1, RECURRENCES + 1):
 
 # %%
 job = get("")
-estimated = " (an estimate)" if "estimate" in job["spec"]["meter"] else ""
+hardware = job["hardware"]
+estimated = " (an estimate)" if hardware["estimated"] else ""
 ENERGY = f"energy in J{estimated}"
 
 figure, axes = plt.subplots(figsize=(8, 3.5))
@@ -290,7 +291,7 @@ print(
     f"{spent[-1]:.0f} J, and saved {energy['estimate']:.0f} J against the default batch size of "
     "128\n"
     f"(95 % interval: {energy['low']:.0f} to {energy['high']:.0f} J). Energy is measured by "
-    f"{job['spec']['meter']}{estimated} on {job['spec']['device_model']}."
+    f"{hardware['meter']}{estimated} on {hardware['device_model']}."
 )
 
 # %% [markdown]

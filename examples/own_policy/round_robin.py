@@ -11,6 +11,7 @@ Install it where the service runs, and name it in the callback:
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -36,16 +37,19 @@ class RoundRobinPolicy:
             for size in spec.batch_sizes
         }
 
-    def next_batch_size(self, spec: JobSpec, state: State, rng: np.random.Generator) -> Choice:
+    def next_batch_size(
+        self, spec: JobSpec, state: State, rng: np.random.Generator, usable: Collection[int]
+    ) -> Choice:
         """The first batch size with a try left, else the cheapest."""
-        left = {size: arm for size, arm in state.items() if not arm["failed"]}
+        left = [size for size in usable if not state[str(size)]["failed"]]
         if not left:
             raise NoBatchSizeLeft
-        size = min(left, key=lambda size: left[size]["begun"])
-        if left[size]["begun"] < TRIES:
-            return Choice(int(size), "explore")
-        best = self.best_batch_size(spec, state)
-        return Choice(best or int(size), "exploit" if best else "concurrent")
+        size = min(left, key=lambda size: state[str(size)]["begun"])
+        if state[str(size)]["begun"] < TRIES:
+            return Choice(size, "explore")
+        means = {size: mean for size in left if (mean := _mean(state, size)) is not None}
+        best = min(means, key=means.__getitem__, default=None)
+        return Choice(best or size, "exploit" if best else "concurrent")
 
     def begin(self, spec: JobSpec, state: State, choice: Choice) -> State:
         """Count the run."""

@@ -144,11 +144,12 @@ def show(job_id: str, trials: int, plot: Path | None, url: str | None, as_json: 
         listed = latest.model_dump()
         _print_json({**job.model_dump(mode="json"), "latest_trials": listed["trials"]})
         return
-    spec = job.spec
+    spec, hardware = job.spec, job.hardware
+    where = f" on {hardware.num_devices} x {hardware.device_model}" if hardware else ""
+    energy = f", energy by {hardware.meter}" if hardware else ""
     _print(
         f"{spec.job_id}: {job.stage}, best batch size {job.best_batch_size or '-'}; "
-        f"{spec.monitor} to {spec.target_metric:g} in {spec.max_epochs} epochs on "
-        f"{spec.num_devices} x {spec.device_model}, energy by {spec.meter}\n"
+        f"{spec.monitor} to {spec.target_metric:g} in {spec.max_epochs} epochs{where}{energy}\n"
     )
     _print_table(
         ("batch size", "trials", "mean cost (J)", "uncertainty (J)", "status"),

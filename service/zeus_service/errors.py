@@ -39,7 +39,7 @@ def unknown_job(job_id: str) -> NotFound:
 
 
 class JobConflict(OptimizerError):
-    """The job is registered with another configuration: see `differences`."""
+    """The job is registered with other values, or uses other hardware: see `differences`."""
 
     status, code = 409, "job_conflict"
 
@@ -86,8 +86,8 @@ class BrokenJob(OptimizerError):
     status, code = 500, "broken_job"
 
 
-class UnknownPolicy(OptimizerError):
-    """No policy has this name."""
+class InvalidJob(OptimizerError):
+    """A field of the job is missing, or has no valid value: see `errors`."""
 
     status, code = 422, "invalid"
 

@@ -18,11 +18,12 @@ from sqlalchemy import ColumnElement, delete, exc, select
 from sqlalchemy.orm import Session
 
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.db import jobs
+from zeus_service.db import jobs, savings
 from zeus_service.db.engine import shrink_sqlite_file
 from zeus_service.db.session import now, use_case
 from zeus_service.db.tables import Era, Job, PowerProfile, Report, Trial, db
 from zeus_service.errors import Contended, JobBusy
+from zeus_service.savings.power import Profile
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -95,8 +96,8 @@ def rebuild(job_id: str) -> bool:
         BrokenJob: Its specification is not valid.
     """
     while True:
-        job, spec, rows = _history(job_id)
-        same = _store(job_id, job, spec, jobs.Replay.of(job, spec, rows))
+        job, spec, rows, profile = _history(job_id)
+        same = _store(job_id, job, spec, jobs.Replay.of(spec, rows, profile))
         if same is not None:
             return same
 
@@ -185,11 +186,11 @@ def _delete(session: Session, table: type[Any], *where: ColumnElement[bool]) -> 
 
 
 @use_case(read_only=True)
-def _history(session: Session, job_id: str) -> tuple[Job, JobSpec, Sequence[Any]]:
-    """A job, its specification, and its trials to replay."""
+def _history(session: Session, job_id: str) -> tuple[Job, JobSpec, Sequence[Any], Profile]:
+    """A job, its specification, its trials to replay, and the default's power profile."""
     job = jobs.get(session, job_id)
-    rows = jobs.history(session, job)
-    return job, jobs.specification(job, repair=True), rows
+    spec, rows = jobs.specification(job, repair=True), jobs.history(session, job)
+    return job, spec, rows, savings.default_profile(session, job, spec)
 
 
 @use_case()

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from zeus_service import counters
 from zeus_service.bandit import reasons, stopping
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import FINAL, Outcome
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft
 from zeus_service.bandit.registry import policy_of
@@ -27,6 +28,7 @@ from zeus_service.db.clock import unix_now
 from zeus_service.db.session import after_commit, use_case
 from zeus_service.db.tables import MAX_REASON, Job, Trial
 from zeus_service.errors import (
+    JobConflict,
     KeyConflict,
     OtherGeneration,
     ReportConflict,
@@ -36,7 +38,12 @@ from zeus_service.savings import power
 
 
 def start_trial(
-    job_id: str, idempotency_key: str | None = None, *, control: bool = False
+    job_id: str,
+    idempotency_key: str | None = None,
+    *,
+    hardware: Hardware | None = None,
+    multiple_of: int = 1,
+    control: bool = False,
 ) -> tuple[Job, Trial, bool]:
     """Start a trial; the same key again returns the same trial.
 
@@ -48,6 +55,8 @@ def start_trial(
     Args:
         job_id: The job.
         idempotency_key: Names the start.
+        hardware: What the trial uses; None: what the job is registered with.
+        multiple_of: What its batch size is divided by, such as the number of devices.
         control: Train with the default batch size, without early stopping. Always granted.
 
     Returns:
@@ -55,9 +64,10 @@ def start_trial(
 
     Raises:
         KeyConflict: The key was used for another job, or with another `control`.
+        JobConflict: The job uses other hardware, or none of its batch sizes can be divided.
         ExhaustedJob: Every batch size has failed, and no trial from before that is running.
     """
-    job, trial, new = _start_trial(job_id, idempotency_key, control)
+    job, trial, new = _start_trial(job_id, idempotency_key, hardware, multiple_of, control)
     if trial is None:  # the trials that were lost stay so
         counters.exhausted_starts.inc()
         raise reasons.exhausted(jobs.specification(job), job.state)
@@ -93,7 +103,13 @@ def report(
     spec = jobs.specification(job)
     is_control = trial.why == "control"
     cost_bound = None if is_control else job.cost_bound
-    decision = stopping.decide(spec, given, previous_cost=trial.cost, cost_bound=cost_bound)
+    decision = stopping.decide(
+        spec,
+        given,
+        max_power_w=trial.hardware.max_power_w,
+        previous_cost=trial.cost,
+        cost_bound=cost_bound,
+    )
     if trial.outcome is not None:
         jobs.revive(session, job, spec, trial)
     joules = max(0.0, given.energy_j - trial.energy_j)
@@ -204,7 +220,7 @@ def next_choice(session: Session, job_id: str) -> tuple[Choice, str]:
     """
     job = jobs.get(session, job_id)
     spec = jobs.specification(job)
-    choice = _choose(session, job, spec)
+    choice = _choose(session, job, spec, spec.batch_sizes)
     if choice is None:
         raise reasons.exhausted(spec, job.state)
     return choice, reasons.reason(spec, job.state, choice)
@@ -236,7 +252,12 @@ _STORED = set(tables.Report.__table__.columns.keys())
 
 @use_case()
 def _start_trial(
-    session: Session, job_id: str, idempotency_key: str | None, control: bool
+    session: Session,
+    job_id: str,
+    idempotency_key: str | None,
+    hardware: Hardware | None,
+    multiple_of: int,
+    control: bool,
 ) -> tuple[Job, Trial | None, bool]:
     job = jobs.lock(session, job_id)
     spec = jobs.specification(job)
@@ -246,10 +267,14 @@ def _start_trial(
             if known.job_key != job.key or (known.why == "control") != control:
                 raise KeyConflict("this Idempotency-Key was used for another start; make a new one")
             return job, known, False
+    if hardware is None:
+        hardware = _registered_hardware(job)
+    jobs.set_hardware(session, job, spec, hardware)
     jobs.mark_lost(session, job, spec)
+    usable = _usable(spec, multiple_of, control)
     choice = Choice(spec.default_batch_size, "control")
     if not control:
-        chosen = _choose(session, job, spec)
+        chosen = _choose(session, job, spec, usable)
         if chosen is None:
             return job, None, False
         choice = chosen
@@ -259,6 +284,7 @@ def _start_trial(
         generation=secrets.token_hex(8),
         idempotency_key=idempotency_key,
         batch_size=choice.batch_size,
+        hardware=hardware,
         why=choice.why,
         start_reason=reasons.reason(spec, job.state, choice)[:MAX_REASON],
         start_cost_bound=None if control else job.cost_bound,
@@ -280,15 +306,34 @@ def _started_with(session: Session, idempotency_key: str) -> Trial | None:
     return next((trial for trial, job in jobs_of if job and job.job_id is not None), None)
 
 
-def _choose(session: Session, job: Job, spec: JobSpec) -> Choice | None:
+def _registered_hardware(job: Job) -> Hardware:
+    if job.hardware is None:
+        raise JobConflict(f"job {job.job_id!r} has no hardware; register it before this start")
+    return Hardware(**job.hardware)
+
+
+def _usable(spec: JobSpec, multiple_of: int, control: bool) -> list[int]:
+    """The batch sizes of which a trial may get one."""
+    wanted = [spec.default_batch_size] if control else spec.batch_sizes
+    usable = [size for size in wanted if size % multiple_of == 0]
+    if not usable:
+        raise JobConflict(
+            f"job {spec.job_id!r} has no batch size for this run: {wanted} cannot be divided by "
+            f"{multiple_of} (devices times accumulate_grad_batches). Use another number of "
+            "devices, or another job_id with other batch sizes."
+        )
+    return usable
+
+
+def _choose(session: Session, job: Job, spec: JobSpec, usable: list[int]) -> Choice | None:
     """The policy's choice, or a fallback, for the next trial; None if there is neither."""
     rng = np.random.default_rng([spec.random_seed(), job.trials + 1])
     try:
-        return policy_of(spec).next_batch_size(spec, job.state, rng)
+        return policy_of(spec).next_batch_size(spec, job.state, rng, usable)
     except NoBatchSizeLeft:
         running = jobs.running(session, job, expired=False)
         own = (trial for trial in running if trial.why not in ("fallback", "control"))
-        first = next(own, None)
+        first = next((trial for trial in own if trial.batch_size in usable), None)
         return None if first is None else Choice(first.batch_size, "fallback")
 
 

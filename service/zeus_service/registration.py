@@ -1,65 +1,115 @@
-"""Register jobs: a new one, a known one with the same configuration, or again with another one."""
+"""Register jobs: a new one, a known one again, or one that has learned nothing with other values.
+
+A registration is sparse: a client sends the fields that it insists on, and suggestions that it read
+from its program. For a field that it leaves out, a known job keeps the registered value, and a new
+one gets the default.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import ValidationError
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from zeus_service.bandit import fold
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.registry import DEFAULT_POLICY, POLICIES
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.db import jobs, savings
+from zeus_service.db import jobs
 from zeus_service.db.session import use_case
 from zeus_service.db.tables import Job, PowerProfile
-from zeus_service.errors import JobConflict, UnknownPolicy
-
-_HARDWARE = {"max_power_w", "num_devices", "device_model", "meter"}
-_OTHER_ARGUMENTS = ". Pass the registered values, to keep what was learned, or use another job_id."
-_OTHER_HARDWARE = (
-    ". Use another job_id. Costs on different hardware, or by different meters, cannot be compared:"
-    " a job belongs to one kind of machine, its number of GPUs or CPU cores included."
-)
+from zeus_service.errors import InvalidJob, JobConflict
 
 
 @use_case()
-def register_job(session: Session, given: JobSpec) -> tuple[Job, bool]:
-    """Register a job, or confirm that it is registered with this configuration.
+def register_job(
+    session: Session,
+    job_id: str,
+    given: Mapping[str, Any],
+    *,
+    suggested: Mapping[str, Any],
+    hardware: Hardware | None = None,
+) -> tuple[Job, bool]:
+    """Register a job, or confirm that it is registered with these values.
 
-    A job whose trials have all ended, without a result, is registered again: its first run may have
-    failed because the configuration was wrong.
+    If all trials of a job have ended without a result, other values replace the registered ones:
+    its first run may have failed because they were wrong.
+
+    Args:
+        session: In a transaction.
+        job_id: The job.
+        given: Fields of its `JobSpec`; each that differs from the registered value is a conflict.
+        suggested: Fields that are used where neither `given` nor the registered job has a value.
+        hardware: What its trials use, if the client says so now and not at each start.
 
     Returns:
-        The job, and whether it is new.
+        The job, and whether it is new or has new values.
 
     Raises:
-        UnknownPolicy: No policy has the name given.
-        JobConflict: The id is registered with another configuration.
+        InvalidJob: A field that has no default is missing, or fields contradict each other.
+        JobConflict: The job is registered with other values, or uses other hardware.
     """
-    policy = POLICIES.get(given.policy or DEFAULT_POLICY)
-    if policy is None:
-        raise UnknownPolicy(
-            f"policy {given.policy!r} is not known; choose one of {sorted(POLICIES)}",
-            errors={"policy": [f"must be one of {sorted(POLICIES)}"]},
-        )
-    resolved = given.model_copy(update={"policy": policy.name})
-    known = jobs.find(session, given.job_id)
+    _check_policy(given)
+    known = jobs.find(session, job_id)
     if known is None:
-        return _added(session, jobs.new_job(resolved)), True
-    if not jobs.specification(known).differences(given):
+        spec = _completed({**suggested, **given, "job_id": job_id})
+        return _added(session, jobs.new_job(spec, hardware=hardware)), True
+    is_same_hardware = hardware is None or known.hardware == asdict(hardware)
+    if is_same_hardware and not _differences(known, given):
         return known, False
-    known = jobs.lock(session, given.job_id)
-    differences = jobs.specification(known).differences(given)
-    if not differences:
-        return known, False
-    if _has_taught_nothing(session, known):
-        return _reregistered(session, known, resolved), True
-    raise JobConflict(
-        f"job {given.job_id!r} is known with another configuration: "
+    job = known = jobs.lock(session, job_id)
+    differences = _differences(known, given)
+    if differences:
+        if not jobs.has_taught_nothing(session, known, jobs.specification(known)):
+            raise _conflict(job_id, differences)
+        job = _reregistered(session, known, _completed({**known.spec, **suggested, **given}))
+    if hardware is not None:
+        jobs.set_hardware(session, job, jobs.specification(job), hardware)
+    return job, bool(differences)
+
+
+def _check_policy(values: Mapping[str, Any]) -> None:
+    policy = values.get("policy", DEFAULT_POLICY)
+    if policy not in POLICIES:
+        choices = f"choose one of {sorted(POLICIES)}"
+        raise InvalidJob(f"policy {policy!r} is unknown; {choices}", errors={"policy": [choices]})
+
+
+def _completed(values: Mapping[str, Any]) -> JobSpec:
+    values = {"policy": DEFAULT_POLICY, **values}
+    _check_policy(values)
+    try:
+        return JobSpec.model_validate(values)
+    except ValidationError as error:
+        found = {
+            ".".join(map(str, each["loc"])): [each["msg"].removeprefix("Value error, ")]
+            for each in error.errors()
+        }
+        summary = "; ".join(f"{name}: {text}" for name, (text,) in found.items())
+        raise InvalidJob(summary, errors=found) from error
+
+
+def _differences(known: Job, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Fields in which a registration differs from the known job: `{name: {known, given}}`."""
+    spec = jobs.specification(known).model_dump()
+    return {
+        name: {"known": spec[name], "given": value}
+        for name, value in given.items()
+        if spec[name] != value
+    }
+
+
+def _conflict(job_id: str, differences: dict[str, dict[str, Any]]) -> JobConflict:
+    return JobConflict(
+        f"job {job_id!r} is known with other values: "
         + "; ".join(
             f"{name} is {values['known']!r} there and {values['given']!r} here"
             for name, values in differences.items()
         )
-        + (_OTHER_HARDWARE if _HARDWARE & differences.keys() else _OTHER_ARGUMENTS),
+        + ". Pass the registered values, to keep what was learned, or use another job_id.",
         differences=differences,
     )
 
@@ -71,19 +121,6 @@ def _added(session: Session, job: Job) -> Job:
     return job
 
 
-def _has_taught_nothing(session: Session, job: Job) -> bool:
-    """Whether a locked job has had trials, all have ended, and none had a result.
-
-    A job that has had no trial does not count: the run that has just registered it is about to
-    start one.
-    """
-    spec = jobs.specification(job)
-    jobs.mark_lost(session, job, spec)
-    session.flush()
-    running = jobs.running(session, job)
-    return bool(job.trials) and not running and not fold.has_results(spec, job.state)
-
-
 def _reregistered(session: Session, job: Job, spec: JobSpec) -> Job:
     """Replace a locked job by a new one, which keeps its power profiles and trial numbers."""
     job.job_id = None
@@ -91,7 +128,4 @@ def _reregistered(session: Session, job: Job, spec: JobSpec) -> Job:
     new = _added(session, jobs.new_job(spec, trials=job.trials))
     profiles = PowerProfile.job_key == job.key
     session.execute(update(PowerProfile).where(profiles).values(job_key=new.key))
-    key = new.key, spec.default_batch_size, spec.device_model
-    if (known := session.get(PowerProfile, key)) is not None:
-        savings.note_profile(new, spec, known.profile)
     return new

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import requests
 from fake_nvml import FakeDriver
 from lightning.pytorch import Callback
 from programs import Data, Net, trainer, trials, zeus
 from service_process import ServiceProcess
+from waiting import LIMIT_S
 
 
 class DriversCount(Callback):
@@ -55,6 +57,8 @@ def test_the_job_knows_the_gpus_and_their_highest_power(
     callback = zeus(service.url, meter=f"nvml:0,{gpu.uuid}")
     trainer(callback).fit(Net(), datamodule=Data())
     assert callback.job is not None
-    assert callback.job.meter == "nvml"
-    assert callback.job.device_model == f"{fake_gpus.gpus[0].name} + Fake GPU X"
-    assert callback.job.max_power_w == 300 + 432
+    url = f"{service.url}/api/v1/jobs/{callback.job.job_id}"
+    hardware = requests.get(url, timeout=LIMIT_S).json()["hardware"]
+    assert hardware["meter"] == "nvml"
+    assert hardware["device_model"] == f"{fake_gpus.gpus[0].name} + Fake GPU X"
+    assert hardware["max_power_w"] == 300 + 432

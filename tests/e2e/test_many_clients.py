@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 from databases import DATABASES, migrated_database
+from records import hardware
 from service.conftest import application
-from service.jobs import spec_json
+from service.jobs import register
 from service_process import ServiceProcess
 from sqlalchemy import select
 from waiting import LIMIT_S, wait_until
-from zeus_service import maintenance, registration
-from zeus_service.bandit.spec import JobSpec
+from zeus_service import maintenance
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Job, Trial
 from zeus_service.db.tables import Report as StoredReport
@@ -98,7 +98,7 @@ def with_retry(port: int, job_id: str, number: int, done: Acknowledged) -> None:
 
     for turn in range(TRIALS_EACH):
         key = f"{job_id}-{number}-{turn}"
-        trial = until_it_is_taken(lambda key=key: client.start_trial(job_id, key))
+        trial = until_it_is_taken(lambda key=key: client.start_trial(job_id, key, hardware()))
         done.trials.append((job_id, trial.trial_number))
         for sequence in range(1, REPORTS_EACH + 1):
             report = Report(**figures(number, sequence))
@@ -162,8 +162,7 @@ def test_many_clients_lose_nothing(
     done, finished = Acknowledged(), Event()
     with migrated_database(kind, tmp_path) as url, application(url):
         for job_id in job_ids:
-            given = spec_json(job_id=job_id, beta_knob=None)
-            registration.register_job(JobSpec.model_validate(given))
+            register(job_id=job_id, beta_knob=None)
         with (
             ServiceProcess(tmp_path, database_url=url, workers=WORKERS) as service,
             ThreadPoolExecutor(CLIENTS + 1) as pool,

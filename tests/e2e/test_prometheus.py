@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import requests
 import yaml
 from running import Running
-from service.jobs import let_leases_expire, spec_json
+from service.jobs import HARDWARE, START, let_leases_expire, spec_json
 from service_process import ServiceProcess, free_port
 from waiting import LIMIT_S, wait_until
 
@@ -109,27 +110,28 @@ def load(service: ServiceProcess, suffix: str) -> None:
         assert response.status_code == status, response.text
         return response.json()
 
-    def run(job_id: str, metric: float) -> None:
-        trial = post(f"/jobs/{job_id}/trials", {})
+    def run(job_id: str, metric: float, start: dict[str, Any] = START) -> None:
+        trial = post(f"/jobs/{job_id}/trials", start)
         path = f"/jobs/{job_id}/trials/{trial['trial_number']}/reports"
         report = {"sequence": 1, "epoch": 1, "time_s": 10, "energy_j": 100, "metric": metric}
         post(f"{path}?generation={trial['generation']}", report, 200)
 
     estimated = f"estimated-{suffix}"
-    post("/jobs", spec_json(job_id=estimated, meter="cpu-estimate"))
-    run(estimated, metric=1.0)
+    post("/jobs", spec_json(job_id=estimated))
+    estimating = {**asdict(HARDWARE), "meter": "cpu-estimate", "estimated": True}
+    run(estimated, metric=1.0, start={"hardware": estimating})
     good, lost, exhausted = f"good-{suffix}", f"lost-{suffix}", f"exhausted-{suffix}"
     post("/jobs", spec_json(job_id=good))
     for _ in range(3):
         run(good, metric=1.0)
     post("/jobs", spec_json(job_id=lost))
-    post(f"/jobs/{lost}/trials", {})
+    post(f"/jobs/{lost}/trials", START)
     let_leases_expire(service.database_url)
-    post(f"/jobs/{lost}/trials", {})
+    post(f"/jobs/{lost}/trials", START)
     post("/jobs", spec_json(job_id=exhausted, policy="default", max_epochs=1))
     for _ in range(2):
         run(exhausted, metric=0.0)
-    post(f"/jobs/{exhausted}/trials", {}, 409)
+    post(f"/jobs/{exhausted}/trials", START, 409)
 
 
 def queries() -> dict[str, str]:

@@ -6,12 +6,13 @@ import dataclasses
 from typing import Any, get_args
 
 import pytest
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from service.jobs import spec_json
 from zeus_service.api import messages as service
 from zeus_service.api.v1 import IDEMPOTENCY_KEY_PATTERN
 from zeus_service.bandit import outcomes, spec
 from zeus_service.bandit import policy as base
+from zeus_service.bandit.hardware import Hardware
 
 from zeus_lightning import messages as client
 from zeus_lightning.errors import ZeusConfigError
@@ -46,7 +47,8 @@ def types_of(model: type) -> dict[str, Any]:
     return types
 
 
-MESSAGES: list[tuple[type, type[BaseModel]]] = [
+MESSAGES: list[tuple[type, type]] = [
+    (client.Hardware, Hardware),
     (client.TrialStart, service.TrialStart),
     (client.Report, service.Report),
     (client.Decision, service.Decision),
@@ -55,9 +57,7 @@ MESSAGES: list[tuple[type, type[BaseModel]]] = [
 
 
 @pytest.mark.parametrize(("ours", "theirs"), MESSAGES, ids=lambda model: model.__name__)
-def test_a_message_has_the_same_fields_and_types_on_both_sides(
-    ours: type, theirs: type[BaseModel]
-) -> None:
+def test_a_message_has_the_same_fields_and_types_on_both_sides(ours: type, theirs: type) -> None:
     assert types_of(ours) == types_of(theirs)
 
 
@@ -68,6 +68,7 @@ def test_what_the_client_reads_of_a_trial_the_service_sends() -> None:
 
 def test_a_job_has_the_same_fields_types_and_defaults_on_both_sides() -> None:
     ours, theirs = types_of(client.JobSpec), types_of(spec.JobSpec)
+    del ours["suggested"]
     assert ours.keys() == theirs.keys() - _SERVICE_ONLY
     assert ours == {name: theirs[name] for name in ours}
     defaults = {
@@ -109,9 +110,9 @@ def job_arguments(**changes: Any) -> JobArguments:
 
 
 def job_spec(**changes: Any) -> spec.JobSpec:
-    return spec.NewJob.model_validate(
-        spec_json(**{"batch_sizes": [32, 64], "default_batch_size": 64, **changes})
-    )
+    given = spec_json(**{"batch_sizes": [32, 64], "default_batch_size": 64, **changes})
+    registration = service.Registration.model_validate(given)
+    return spec.JobSpec(job_id=registration.job_id, **registration.values())
 
 
 @pytest.mark.parametrize(

@@ -342,9 +342,10 @@ def test_the_job_is_what_the_client_measured_with(
         assert prefix == "made"
         assert len(digits) == 8
         assert int(digits, 16) >= 0
-    spec = requests.get(f"{service.url}/api/v1/jobs/{job_id}", timeout=LIMIT_S).json()["spec"]
-    assert (spec["max_power_w"], spec["num_devices"]) == (2 * 300, 2)
-    assert (spec["device_model"], spec["seed"]) == (fake_gpus.gpus[0].name, 5)
+    job = requests.get(f"{service.url}/api/v1/jobs/{job_id}", timeout=LIMIT_S).json()
+    hardware = job["hardware"]
+    assert (hardware["max_power_w"], hardware["num_devices"]) == (2 * 300, 2)
+    assert (hardware["device_model"], job["spec"]["seed"]) == (fake_gpus.gpus[0].name, 5)
 
 
 def test_a_run_whose_metric_is_no_number_is_told_that_it_has_failed(

@@ -115,9 +115,9 @@ def test_all_ranks_train_one_trial_with_their_share_and_stop_together(run: Run) 
 
 @everywhere
 def test_energy_and_power_are_summed_over_ranks_and_time_is_not(run: Run) -> None:
+    hardware = trials(run.url, "converges")[0]["hardware"]
+    assert (hardware["max_power_w"], hardware["num_devices"]) == (run.world * 10, run.world)
     for rank in run.seen("converges"):
-        assert rank["job"]["max_power_w"] == run.world * 10
-        assert rank["job"]["num_devices"] == run.world
         assert rank["report"] == {
             "sequence": 3,
             "epoch": 3,
@@ -137,7 +137,9 @@ def test_the_cpu_seconds_of_all_ranks_count_once_whoever_started_whom(run: Run) 
     for rank in run.seen("given-up"):
         # more than the ranks' own seconds: what the callbacks after this one's reading take
         assert rank["report"]["energy_j"] == pytest.approx(sum(cpu_s) * WATTS_PER_CORE, rel=0.25)
-        assert rank["job"]["max_power_w"] == CpuEstimateMeter().max_power_w
+    hardware = trials(run.url, "given-up")[0]["hardware"]
+    assert hardware["max_power_w"] == CpuEstimateMeter().max_power_w
+    assert hardware["estimated"]
 
 
 @unless_spawned
@@ -267,10 +269,6 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             "higher_is_better": True,
             "monitor": "val_acc",
             "max_epochs": 5,
-            "max_power_w": 20,
-            "num_devices": 2,
-            "device_model": "step",
-            "meter": "step",
         }
         assert requests.post(f"{service.url}/api/v1/jobs", json=other, timeout=LIMIT_S).ok
         assert run_ranks(folder, scenarios) == 0
@@ -364,8 +362,8 @@ def test_without_strict_both_train_on_the_default_without_a_service(decided: Run
 
 
 def test_what_counts_a_whole_node_is_counted_once(decided: Run) -> None:
+    assert trials(decided.url, "meter-node")[0]["hardware"]["max_power_w"] == 10
     for rank in decided.seen("meter-node"):
-        assert rank["job"]["max_power_w"] == 10
         assert rank["report"]["energy_j"] == 6
 
 

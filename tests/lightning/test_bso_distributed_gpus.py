@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fake_nvml import FakeDriver
+from programs import trials
 from ranks import run_ranks, seen
 from service_process import ServiceProcess
 
@@ -27,7 +28,12 @@ def with_gpus(
     with ServiceProcess(folder) as service:
         scenarios = dict.fromkeys(("meter-gpus", "meter-shared-gpu", "meter-models"), service.url)
         assert run_ranks(folder, scenarios, env=driver.variables) == 0
-        yield lambda scenario: seen(folder, scenario)
+
+        def seen_by_ranks(scenario: str) -> list[Rank]:
+            hardware = [each["hardware"] for each in trials(service.url, scenario)]
+            return [{**rank, "hardware": hardware} for rank in seen(folder, scenario)]
+
+        yield seen_by_ranks
 
 
 @pytest.mark.parametrize(
@@ -41,8 +47,8 @@ def test_each_rank_reads_its_own_gpu_and_one_that_they_share_once(
     for rank in ranks:
         report = rank["report"]
         assert report["energy_j"] / report["time_s"] == pytest.approx(watts, rel=0.05)
-        assert rank["job"]["max_power_w"] == max_power_w
-        assert rank["job"]["device_model"] == "Fake H100"
+    (hardware,) = ranks[0]["hardware"]
+    assert (hardware["max_power_w"], hardware["device_model"]) == (max_power_w, "Fake H100")
 
 
 def test_different_gpus_are_an_error_on_all_ranks_that_lists_them(

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from programs import new_job
-from records import job_spec, report, trial_start
+from records import hardware, job_spec, report, trial_start
 from service_process import ServiceProcess, free_port
 
 from zeus_lightning.client import BSOClient
@@ -85,12 +85,13 @@ class Server:
 
 
 JSON = {"Content-Type": "application/json"}
+REGISTERED = json.dumps({"spec": job_spec().to_json()})
 
 
 def test_a_trial_goes_from_its_start_to_its_end(service: ServiceProcess) -> None:
     client, spec = BSOClient(service.url), job()
     client.register_job(spec)
-    start = client.start_trial(spec.job_id, spec.job_id)
+    start = client.start_trial(spec.job_id, spec.job_id, hardware())
     client.heartbeat(start)
     decision = client.report(start, report())
     assert (decision.decision, decision.outcome) == ("continue", None)
@@ -108,8 +109,8 @@ def test_every_call_may_be_sent_twice(service: ServiceProcess) -> None:
     client, spec = BSOClient(service.url), job()
     client.register_job(spec)
     client.register_job(spec)
-    start = client.start_trial(spec.job_id, spec.job_id)
-    assert client.start_trial(spec.job_id, spec.job_id) == start
+    start = client.start_trial(spec.job_id, spec.job_id, hardware())
+    assert client.start_trial(spec.job_id, spec.job_id, hardware()) == start
     first = client.report(start, report())
     assert client.report(start, report()) == first
     for _ in range(2):
@@ -132,12 +133,12 @@ def test_a_refusal_carries_the_services_reasons(service: ServiceProcess) -> None
 
 def test_an_unknown_job_is_named(service: ServiceProcess) -> None:
     with pytest.raises(ZeusServiceError, match="nobody-knows") as error:
-        BSOClient(service.url).start_trial("nobody-knows", "key")
+        BSOClient(service.url).start_trial("nobody-knows", "key", hardware())
     assert error.value.fields["code"] == "not_found"
 
 
 def test_a_path_in_the_url_is_kept() -> None:
-    server = Server((200, JSON, "{}"))
+    server = Server((200, JSON, REGISTERED))
     with server.running() as url:
         BSOClient(f"{url}/zeus/").register_job(job())
     assert server.seen[0]["path"] == "/zeus/api/v1/jobs"
@@ -145,7 +146,7 @@ def test_a_path_in_the_url_is_kept() -> None:
 
 @pytest.mark.parametrize("status", [502, 503, 504])
 def test_a_service_that_is_unavailable_for_a_moment_is_called_again(status: int) -> None:
-    server = Server((status, {}, "<html>"), (200, JSON, "{}"))
+    server = Server((status, {}, "<html>"), (200, JSON, REGISTERED))
     with server.running() as url:
         BSOClient(url).register_job(job())
     assert len(server.seen) == 2
@@ -163,7 +164,7 @@ def test_a_service_that_stays_unavailable_is_an_error_with_its_status() -> None:
 def test_retry_after_is_honoured_up_to_two_seconds(
     waits: list[float], seconds: str, waited: float
 ) -> None:
-    server = Server((503, {"Retry-After": seconds}, ""), (200, JSON, "{}"))
+    server = Server((503, {"Retry-After": seconds}, ""), (200, JSON, REGISTERED))
     with server.running() as url:
         BSOClient(url).register_job(job())
     assert waits == [waited]
@@ -202,7 +203,7 @@ def test_an_answer_of_another_version_is_an_error_that_says_so() -> None:
         Server((200, JSON, json.dumps({"trial": 1}))).running() as url,
         pytest.raises(ZeusServiceError, match="of the same version"),
     ):
-        BSOClient(url).start_trial("a", "key")
+        BSOClient(url).start_trial("a", "key", hardware())
 
 
 def test_a_refused_connection_is_an_error_after_waits_of_less_than_two_seconds(
@@ -304,7 +305,7 @@ def test_a_proxy_in_the_environment_is_used_for_other_hosts(
 ) -> None:
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
-    server = Server((200, JSON, "{}"))
+    server = Server((200, JSON, REGISTERED))
     with server.running() as proxy:
         monkeypatch.setenv("http_proxy", proxy)
         BSOClient("http://zeus.example").register_job(job())
@@ -332,7 +333,7 @@ def test_a_certificate_that_is_not_trusted_is_named_with_the_remedy(tmp_path: Pa
     subprocess.run(["openssl", *new, *subject], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    server = Server((200, JSON, "{}"))
+    server = Server((200, JSON, REGISTERED))
     with server.running(context) as url:
         client = BSOClient(url.replace("127.0.0.1", "localhost"))
         with pytest.raises(ZeusServiceUnavailable, match=r"self-signed.*\$REQUESTS_CA_BUNDLE"):

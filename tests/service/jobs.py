@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 from sqlalchemy import NullPool, create_engine, update
 from zeus_service import registration
 from zeus_service.bandit.default import DefaultPolicy
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Outcome
-from zeus_service.bandit.policy import Why
+from zeus_service.bandit.policy import Choice, Observation, Policy, State, Why
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.bandit.stopping import Report
@@ -20,6 +22,11 @@ LEARNING = {name: policy for name, policy in POLICIES.items() if name != Default
 """The policies that choose by what they have observed."""
 
 
+HARDWARE = Hardware("Fake GPU", 1, max_power_w=100.0, meter="nvml")
+START = {"hardware": asdict(HARDWARE)}
+"""The body that starts a trial on it."""
+
+
 @dataclass
 class PastTrial:
     """A trial as `bandit.fold` folds it: it runs while `outcome` is None; the cost is in joules."""
@@ -28,6 +35,18 @@ class PastTrial:
     why: Why
     outcome: Outcome | None = None
     cost: float = 0.0
+    epoch: int = 1
+    hardware: Hardware = HARDWARE
+
+
+def next_choice(policy: Policy, job: JobSpec, state: State, rng: np.random.Generator) -> Choice:
+    """The policy's choice for a trial that can use every batch size."""
+    return policy.next_batch_size(job, state, rng, job.batch_sizes)
+
+
+def observation(choice: Choice, verdict: Outcome | None, cost: float) -> Observation:
+    """The end of a trial of one epoch."""
+    return Observation(choice, verdict, cost, epochs=1, hardware=HARDWARE)
 
 
 def spec_json(**changes: Any) -> dict[str, Any]:
@@ -39,10 +58,6 @@ def spec_json(**changes: Any) -> dict[str, Any]:
         "target_metric": 0.9,
         "monitor": "val_acc",
         "max_epochs": 10,
-        "max_power_w": 100.0,
-        "num_devices": 1,
-        "device_model": "Fake GPU",
-        "meter": "nvml",
         **changes,
     }
 
@@ -52,9 +67,11 @@ def spec(**changes: Any) -> JobSpec:
     return JobSpec.model_validate(spec_json(**{"policy": "zeus", "seed": 1, **changes}))
 
 
-def register(**changes: Any) -> tuple[Job, bool]:
+def register(*, hardware: Hardware = HARDWARE, **changes: Any) -> tuple[Job, bool]:
     """Register a job with a valid specification, with changes, in the application's context."""
-    return registration.register_job(JobSpec.model_validate(spec_json(**changes)))
+    given = JobSpec.model_validate(spec_json(**changes))
+    values = given.model_dump(include=given.model_fields_set - {"job_id"})
+    return registration.register_job(given.job_id, values, suggested={}, hardware=hardware)
 
 
 def let_leases_expire(database_url: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import requests
 from databases import DATABASES, migrated_database
-from service.jobs import spec_json
+from service.jobs import START, spec_json
 from service_process import ServiceProcess
 from waiting import LIMIT_S
 from zeus_service import create_app
@@ -74,11 +74,11 @@ REQUESTS: list[tuple[str, str, Any, int]] = [
     ("POST", V1, SPEC, 201),
     ("POST", V1, {}, 422),
     ("GET", f"{V1}/none", None, 404),
-    ("POST", f"{V1}/job/trials", {}, 201),
+    ("POST", f"{V1}/job/trials", START, 201),
     ("POST", f"{V1}/job/trials/1/reports", REPORT, 200),
     ("POST", f"{V1}/job/trials/1/heartbeat", {}, 200),
     ("PATCH", f"{V1}/job/trials/1", {"outcome": "errored"}, 200),
-    ("POST", f"{V1}/job/trials", {}, 201),
+    ("POST", f"{V1}/job/trials", START, 201),
     ("POST", f"{V1}/job/trials/2/reports", {**REPORT, "metric": 0.95}, 200),  # it converges
     ("PUT", f"{V1}/job/power-profiles/32", PROFILE, 201),
     ("GET", f"{V1}/job/power-profiles/32?device_model=Fake+GPU", None, 200),

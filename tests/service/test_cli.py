@@ -14,7 +14,7 @@ import pytest
 import requests
 from click.testing import CliRunner
 from databases import POSTGRESQL, migrated_database, server_url
-from service.jobs import register, report, spec_json
+from service.jobs import START, register, report, spec_json
 from service_fork import run_to_its_end
 from service_process import ServiceProcess, free_port
 from sqlalchemy import make_url, update
@@ -278,7 +278,7 @@ def test_jobs_and_their_estimates_are_printed(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path) as service:
         api = f"{service.url}/api/v1/jobs"
         requests.post(api, json=spec_json(job_id="nightly", policy="zeus"), timeout=LIMIT_S)
-        start = requests.post(f"{api}/nightly/trials", json={}, timeout=LIMIT_S).json()
+        start = requests.post(f"{api}/nightly/trials", json=START, timeout=LIMIT_S).json()
         report = {"sequence": 1, "epoch": 3, "time_s": 10.0, "energy_j": 500.0, "metric": 0.95}
         path = f"{api}/nightly/trials/1/reports?generation={start['generation']}"
         assert requests.post(path, json=report, timeout=LIMIT_S).ok

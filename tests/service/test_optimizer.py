@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 from flask import Flask
-from service.jobs import LEARNING, let_leases_expire, register, spec_json
-from zeus_service import counters, maintenance, optimizer, registration
+from service.jobs import LEARNING, let_leases_expire, register
+from zeus_service import counters, maintenance, optimizer
 from zeus_service.bandit import stopping
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import ArmEstimate, Choice
 from zeus_service.bandit.registry import POLICIES, policy_of
-from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs
 from zeus_service.db.tables import MAX_REASON, Trial
 from zeus_service.errors import ExhaustedJob, KeyConflict, ReportConflict
@@ -102,8 +101,7 @@ def test_a_job_is_not_exhausted_while_a_running_trial_may_converge(
     def end(trial_number: int) -> None:
         optimizer.end_trial("job", trial_number, "not_converged")
 
-    job = spec_json(batch_sizes=[32], policy=policy)
-    registration.register_job(JobSpec.model_validate(job))
+    register(batch_sizes=[32], policy=policy)
     assert [start() for _ in range(3)] == [(32, "explore"), (32, "concurrent"), (32, "concurrent")]
     end(1)
     end(2)

@@ -18,7 +18,7 @@ import requests
 from databases import DATABASES, migrated_database
 from postgres_cluster import PostgresCluster, binaries
 from service.conftest import application
-from service.jobs import spec_json
+from service.jobs import START, spec_json
 from service_process import ServiceProcess
 from sqlalchemy import NullPool, create_engine, make_url, select
 from waiting import LIMIT_S, wait_until
@@ -152,7 +152,7 @@ def test_sigterm_lets_the_requests_in_flight_finish(kind: str, tmp_path: Path) -
         with transaction() as locking:
             db_jobs.lock(locking, "job")
             starts = [
-                pool.submit(requests.post, f"{jobs}/job/trials", json={}, timeout=LIMIT_S)
+                pool.submit(requests.post, f"{jobs}/job/trials", json=START, timeout=LIMIT_S)
                 for _ in range(4)
             ]
             connections = 5 if kind == "sqlite" else 4
@@ -244,24 +244,27 @@ def test_a_file_that_becomes_read_only_is_told_and_passes() -> None:
             jobs = f"{service.url}/api/v1/jobs"
             assert requests.post(jobs, json=spec_json(), timeout=LIMIT_S).status_code == 201
             path.chmod(0o444)
-            answer = requests.post(f"{jobs}/job/trials", json={}, timeout=LIMIT_S)
+            answer = requests.post(f"{jobs}/job/trials", json=START, timeout=LIMIT_S)
             check_unavailable(answer)
             assert "readonly database" in service.log.read_text()
             assert requests.get(jobs, timeout=LIMIT_S).ok
             for part in folder.glob(f"{path.name}*"):  # the log and its index have its mode
                 part.chmod(0o666)
-            assert requests.post(f"{jobs}/job/trials", json={}, timeout=LIMIT_S).status_code == 201
+            assert (
+                requests.post(f"{jobs}/job/trials", json=START, timeout=LIMIT_S).status_code == 201
+            )
             if os.getuid() == 0:  # the same by its owner: its mode stays as it is
                 for part in folder.glob(f"{path.name}*"):
                     os.chown(part, 0, 0)
                     part.chmod(0o644)
-                answer = requests.post(f"{jobs}/job/trials", json={}, timeout=LIMIT_S)
+                answer = requests.post(f"{jobs}/job/trials", json=START, timeout=LIMIT_S)
                 check_unavailable(answer)
                 nobody = pwd.getpwnam("nobody")
                 for part in folder.glob(f"{path.name}*"):
                     os.chown(part, nobody.pw_uid, nobody.pw_gid)
                 assert (
-                    requests.post(f"{jobs}/job/trials", json={}, timeout=LIMIT_S).status_code == 201
+                    requests.post(f"{jobs}/job/trials", json=START, timeout=LIMIT_S).status_code
+                    == 201
                 )
 
 

@@ -14,7 +14,7 @@ import pytest
 import requests
 from click.testing import CliRunner, Result
 from service.api.wires import Api
-from service.jobs import spec_json
+from service.jobs import START, spec_json
 from service_process import ServiceProcess, free_port
 from waiting import LIMIT_S
 from zeus_service.cli import main
@@ -39,7 +39,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
         for job_id in (LONG, *(f"job-{number}" for number in range(101))):
             post("", spec_json(job_id=job_id, policy="zeus"))
         for number in (1, 2):
-            post(f"/{LONG}/trials", {})
+            post(f"/{LONG}/trials", START)
             figures = {"epoch": 3, "time_s": 10.0 * number, "energy_j": 500.0, "metric": 0.95}
             post(f"/{LONG}/trials/{number}/reports", {"sequence": 1, **figures})
         yield process

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from service.api.wires import Api
 from service.db.test_cost import statements
-from service.jobs import let_leases_expire, spec_json
+from service.jobs import START, let_leases_expire, spec_json
 from service_process import ServiceProcess
 from waiting import LIMIT_S, wait_until
 from zeus_service.db.tables import db
@@ -114,7 +114,7 @@ def test_a_worker_that_is_killed_leaves_its_counts(own_service: ServiceProcess, 
 def test_trials_and_joules_are_counted_once(own_service: ServiceProcess, api: Api) -> None:
     post(api, "/jobs", spec_json(beta_knob=None))
     for _ in range(4):
-        post(api, "/jobs/job/trials", {})
+        post(api, "/jobs/job/trials", START)
     for sequence, energy_j, metric in ((1, 100.0, 0.5), (2, 250.0, 0.95)):
         for _ in range(2):  # the same again counts once
             post(api, "/jobs/job/trials/1/reports", report(sequence, energy_j, metric))
@@ -132,7 +132,7 @@ def test_trials_and_joules_are_counted_once(own_service: ServiceProcess, api: Ap
 
     let_leases_expire(own_service.database_url)
     assert metrics(own_service)["zeus_bso_trials_running",] == 0
-    post(api, "/jobs/job/trials", {})  # the two others are lost
+    post(api, "/jobs/job/trials", START)  # the two others are lost
     found = metrics(own_service)
     assert found["zeus_bso_trials_ended_total", "lost"] == 2
     assert found["zeus_bso_trials_running",] == 1
@@ -147,7 +147,7 @@ def test_trials_and_joules_are_counted_once(own_service: ServiceProcess, api: Ap
 def test_more_jobs_make_no_more_series(own_service: ServiceProcess, api: Api) -> None:
     def run(number: int) -> None:
         post(api, "/jobs", spec_json(job_id=f"job-{number}"))
-        post(api, f"/jobs/job-{number}/trials", {})
+        post(api, f"/jobs/job-{number}/trials", START)
         post(api, f"/jobs/job-{number}/trials/1/reports", report(1, number, 0.95))
 
     run(0)
@@ -155,7 +155,7 @@ def test_more_jobs_make_no_more_series(own_service: ServiceProcess, api: Api) ->
     before = metrics(own_service)
     for number in range(1, 10):
         run(number)
-    post(api, "/jobs/job-0/trials", {})
+    post(api, "/jobs/job-0/trials", START)
     found = metrics(own_service)
     assert found.keys() == before.keys()
     assert not any("job-" in part for key in found for part in key)

@@ -16,9 +16,9 @@ from zeus_lightning.messages import MAX_INTEGER, MAX_METRIC, JobSpec
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program.lr_scaling import LRScaling, find_rates
 from zeus_lightning.program.printed_number import as_printed
-from zeus_lightning.ranks.run_meter import RunMeter
 
 _OPTIONAL = ("job_id", "default_batch_size", "max_epochs", "beta_knob", "seed", "lr_scaling")
+_READ_FROM_PROGRAM = ("default_batch_size", "batch_sizes")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 _JOB_ID_RULE = "1 to 255 letters, digits and ._:-, starting with a letter or digit"
 
@@ -77,7 +77,7 @@ class JobArguments:
         if not (omitted or valid(value)):
             raise ZeusConfigError(f"{name} is {value!r}; it must be {rule}")
 
-    def job(self, trainer: Trainer, module: LightningModule, meter: RunMeter) -> JobSpec:
+    def job(self, trainer: Trainer, module: LightningModule) -> JobSpec:
         """Make the job of these arguments and a program; an error if they do not fit."""
         max_epochs = self.max_epochs or trainer.max_epochs or 0
         if max_epochs < 1:
@@ -95,19 +95,9 @@ class JobArguments:
         default = sizes.default_batch_size(
             trainer, module, self.batch_size_attribute, share, self.default_batch_size
         )
-        return self.spec(
-            type(module).__name__, default, max_epochs, share, meter, trainer.world_size
-        )
+        return self.spec(type(module).__name__, default, max_epochs, share)
 
-    def spec(
-        self,
-        name: str,
-        default: int,
-        max_epochs: int,
-        share: int,
-        meter: RunMeter,
-        num_devices: int,
-    ) -> JobSpec:
+    def spec(self, name: str, default: int, max_epochs: int, share: int) -> JobSpec:
         """Make the job of these arguments.
 
         Args:
@@ -115,8 +105,6 @@ class JobArguments:
             default: Its default batch size.
             max_epochs: Epochs after which a batch size has failed.
             share: What each batch size is divided by, such as the number of devices.
-            meter: The run's meter.
-            num_devices: How many devices train.
 
         Raises:
             ZeusConfigError: The id is invalid, or a batch size cannot be divided.
@@ -139,16 +127,14 @@ class JobArguments:
             higher_is_better=self.mode == "max",
             monitor=self.monitor,
             max_epochs=min(int(max_epochs), MAX_INTEGER),
-            max_power_w=meter.max_power_w,
-            num_devices=num_devices,
-            device_model=meter.device_model,
-            meter=meter.name,
+            batch_size_scope=self.batch_size_scope,
             eta_knob=as_printed(self.eta_knob),
             beta_knob=None if self.beta_knob is None else as_printed(self.beta_knob),
             num_pruning_rounds=int(self.num_pruning_rounds),
             window_size=int(self.window_size),
             policy=self.policy,
             seed=None if self.seed is None else int(self.seed),
+            suggested=[name for name in _READ_FROM_PROGRAM if getattr(self, name) is None],
         )
 
 

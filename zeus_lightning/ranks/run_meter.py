@@ -13,6 +13,7 @@ from threading import Thread
 from lightning.pytorch.strategies import Strategy
 
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
+from zeus_lightning.messages import Hardware
 from zeus_lightning.meters import EnergyMeter, Reading, open_meter
 from zeus_lightning.meters.combined import CombinedMeter
 from zeus_lightning.meters.gpu import GpuMeter
@@ -107,6 +108,7 @@ class RunMeter:
         self._opened = ExitStack()  # closes the meter, unless the caller passed it in
         host = _host()
         processes = gather(strategy, (host, os.getpid()))
+        self._num_devices = len(processes)
         pids = [pid for its_host, pid in processes if its_host == host]
         try:
             self._meter = on_every_rank(strategy, lambda: self._open(choice, pids))
@@ -158,6 +160,17 @@ class RunMeter:
             )
             for part in self._parts
         ]
+
+    @property
+    def hardware(self) -> Hardware:
+        """What the run trains on."""
+        return Hardware(
+            device_model=self.device_model,
+            num_devices=self._num_devices,
+            max_power_w=self.max_power_w,
+            meter=self.name,
+            estimated=self.is_estimate,
+        )
 
     def scope(self) -> str:
         """What is measured and what is left out, in one line."""

@@ -36,7 +36,7 @@ class RunOutcome:
             reason=data.get("reason", ""),
             report=None if report is None else Report.from_json(report),
             cost=data.get("cost"),
-            estimated=data.get("estimated", False),
+            estimated=data.get("hardware", {}).get("estimated", False),
         )
 
 

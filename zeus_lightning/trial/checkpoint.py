@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.messages import JobSpec, Report, TrialStatus
+from zeus_lightning.messages import Hardware, JobSpec, Report, TrialStatus
 from zeus_lightning.meters import Reading
 from zeus_lightning.trial.record import TrialRecord
 from zeus_lightning.trial.reporter import TrialReporter
@@ -62,11 +62,13 @@ class SavedTrial:
         record = replace(self.record, job=job, outcome=None, reason="")
         return TrialReporter(client, record, last, unsent)
 
-    def check_resumable(self, job: JobSpec, status: TrialStatus | None) -> None:
+    def check_resumable(self, job: JobSpec, hardware: Hardware, status: TrialStatus | None) -> None:
         """Raise a `ZeusConfigError` unless the job's run can resume a trial of this status."""
         trial = self.record.trial
         if self.record.job.job_id != job.job_id:
             problem = f"but this run's job is {job.job_id!r}"
+        elif self.record.hardware != hardware:
+            problem = f"on other hardware: {self.record.hardware} there, {hardware} here"
         elif status is None or status.batch_size != trial.batch_size:
             problem = "which the service does not know"
         elif status.generation != trial.generation:
@@ -84,16 +86,23 @@ class SavedTrial:
 
 
 def resume_trial(
-    client: BSOClient, job: JobSpec, saved: SavedTrial, *, instead_of: TrialReporter | None
-) -> int:
+    client: BSOClient,
+    job: JobSpec,
+    hardware: Hardware,
+    saved: SavedTrial,
+    *,
+    instead_of: TrialReporter | None,
+) -> tuple[JobSpec, int]:
     """Withdraw the trial that this run may have started, and check that a saved one can be resumed.
 
-    Returns the number of reports that the service has of it.
+    Returns:
+        The job with its registered values, and the number of reports that the service has of it.
     """
     if instead_of is None:
-        client.register_job(job)
+        job = client.register_job(job)
     else:
         instead_of.end_quietly("withdrawn", f"the run resumes {saved}")
+        job = instead_of.record.job
     status = client.trial_status(job.job_id, saved.record.trial.trial_number)
-    saved.check_resumable(job, status)
-    return 0 if status is None else status.reports
+    saved.check_resumable(job, hardware, status)
+    return job, 0 if status is None else status.reports

@@ -84,7 +84,7 @@ class Fit:
         rank_zero_info(f"zeus: {self._meter.scope()}")
         try:
             self.job = on_every_rank(
-                self._strategy, lambda: self.arguments.job(self.trainer, self.module, self._meter)
+                self._strategy, lambda: self.arguments.job(self.trainer, self.module)
             )
         except BaseException:
             self._meter.close()
@@ -97,7 +97,8 @@ class Fit:
     def start(self) -> None:
         """Start a trial and set its batch size; unless `strict`, the default one if that fails."""
         try:
-            batch_size = self.trial.start(self.client, self.job, self._meter)
+            record = self.trial.start(self.client, self.job, self._meter, self._share())
+            self.job, batch_size = record.job, record.trial.batch_size
         except ZeusServiceUnavailable as error:
             if self.strict:
                 raise ZeusServiceUnavailable(

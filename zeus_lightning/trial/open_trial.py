@@ -46,25 +46,33 @@ class OpenTrial:
         self.reporter: TrialReporter | None = None
         self.failure: ZeusTrialFailed | None = None
 
-    def start(self, client: BSOClient, job: JobSpec, meter: RunMeter) -> int:
-        """Start a trial of a job, and return its batch size."""
-        trial = on_rank_zero(self._ranks, lambda: start_trial(client, job))
-        record = TrialRecord(job=job, trial=trial, estimated=meter.is_estimate)
+    def start(self, client: BSOClient, job: JobSpec, meter: RunMeter, share: int) -> TrialRecord:
+        """Start a trial of a job.
+
+        Args:
+            client: The service.
+            job: The job; the record has its registered values.
+            meter: The run's meter.
+            share: What the batch size is divided by.
+        """
+        record = on_rank_zero(self._ranks, lambda: start_trial(client, job, meter.hardware, share))
         self._open(TrialReporter(client, record))
+        trial = record.trial
         rank_zero_info(
             f"zeus: trial {trial.trial_number} of job {trial.job_id!r} trains with batch size "
             f"{trial.batch_size} ({trial.why}): {trial.reason}"
         )
-        return trial.batch_size
+        return record
 
     def resume(self, client: BSOClient, job: JobSpec, meter: RunMeter, saved: SavedTrial) -> None:
         """Resume a checkpoint's trial, in place of one that `start` has started."""
         started = self.reporter
-        received = on_rank_zero(
-            self._ranks, lambda: resume_trial(client, job, saved, instead_of=started)
+        registered, received = on_rank_zero(
+            self._ranks,
+            lambda: resume_trial(client, job, meter.hardware, saved, instead_of=started),
         )
         meter.resume_from(saved.spent)
-        self._open(saved.reopen(client, job, received))
+        self._open(saved.reopen(client, registered, received))
         rank_zero_info(f"zeus: resuming {saved} with batch size {saved.record.trial.batch_size}")
 
     def _open(self, reporter: TrialReporter) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from zeus_lightning.messages import JobSpec, Outcome, Report, TrialStart
+from zeus_lightning.messages import Hardware, JobSpec, Outcome, Report, TrialStart
 from zeus_lightning.meters import Reading
 from zeus_lightning.program.target import Mode, out_of_reach
 
@@ -16,7 +16,7 @@ class TrialRecord:
     """A trial from its start to its end, as the run that trains it records it.
 
     Args:
-        estimated: Whether the joules are estimates.
+        hardware: What it trains on.
         report: The last report; None before the first.
         lowest: The lowest metric of all reports; None before the first.
         highest: The highest one.
@@ -27,7 +27,7 @@ class TrialRecord:
 
     job: JobSpec
     trial: TrialStart
-    estimated: bool
+    hardware: Hardware
     report: Report | None = None
     lowest: float | None = None
     highest: float | None = None
@@ -51,7 +51,7 @@ class TrialRecord:
         """Cost at the last report in joules (Zeus: You, Chung and Chowdhury, NSDI 2023)."""
         if self.report is None:
             return None
-        eta, time_j = self.job.eta_knob, self.job.max_power_w * self.report.time_s
+        eta, time_j = self.job.eta_knob, self.hardware.max_power_w * self.report.time_s
         return eta * self.report.energy_j + (1 - eta) * time_j
 
     @property
@@ -91,7 +91,7 @@ class TrialRecord:
             text += (
                 f" ({self.job.monitor} {self.report.metric:.6g} after {self.report.epoch} epochs, "
                 f"{self.report.time_s:.1f} s, {self.report.energy_j:.1f} J"
-                f"{' (estimated)' if self.estimated else ''}, cost {self.cost:.1f} J"
+                f"{' (estimated)' if self.hardware.estimated else ''}, cost {self.cost:.1f} J"
                 f"{', measuring power limits included' if self.profiled else ''})"
             )
         return text
@@ -133,6 +133,7 @@ class TrialRecord:
         messages = {
             "job": JobSpec.from_json(data["job"]),
             "trial": TrialStart.from_json(data["trial"]),
+            "hardware": Hardware.from_json(data["hardware"]),
             "report": None if data["report"] is None else Report.from_json(data["report"]),
         }
         return cls(**(data | messages))

@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusServiceError, ZeusServiceUnavailable
-from zeus_lightning.messages import FAILED, MAX_METRIC, JobSpec, Outcome, Report, TrialStart
+from zeus_lightning.messages import FAILED, MAX_METRIC, Hardware, JobSpec, Outcome, Report
 from zeus_lightning.meters import Reading
 from zeus_lightning.trial.outcome_file import write_outcome
 from zeus_lightning.trial.record import TrialRecord
@@ -193,17 +193,27 @@ def _refused(error: ZeusServiceError) -> bool:
     return "code" in error.fields and error.fields["status"] < 500
 
 
-def start_trial(client: BSOClient, job: JobSpec) -> TrialStart:
-    """Register a job and start a trial of it; withdraw one whose start was not answered."""
-    client.register_job(job)
+def start_trial(
+    client: BSOClient, job: JobSpec, hardware: Hardware, multiple_of: int
+) -> TrialRecord:
+    """Register a job and start a trial of it; withdraw one whose start was not answered.
+
+    Args:
+        client: The service.
+        job: The job; the record has its registered values.
+        hardware: What the trial uses.
+        multiple_of: What its batch size is divided by.
+    """
+    job = client.register_job(job)
     key = uuid4().hex
     try:
-        return client.start_trial(job.job_id, key)
+        trial = client.start_trial(job.job_id, key, hardware, multiple_of)
     except (ZeusServiceUnavailable, KeyboardInterrupt):
         # the service may have started it all the same: the key names it
         with suppress(ZeusServiceError):
             once = client.without_retries(_LAST_TIMEOUT_S)
-            trial = once.start_trial(job.job_id, key)
+            trial = once.start_trial(job.job_id, key, hardware, multiple_of)
             reason = "the run never received the response to its start request"
             once.end_trial(trial, "withdrawn", reason)
         raise
+    return TrialRecord(job=job, trial=trial, hardware=hardware)

@@ -5,15 +5,26 @@ Times are in seconds, energies and costs in joules, powers in watts, instants in
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    create_model,
+    model_validator,
+)
 
 from zeus_service.bandit import stopping
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import ArmEstimate, Why
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import (
+    JOB_ID_PATTERN,
     REAL,
     Amount,
     Count,
@@ -40,13 +51,68 @@ class Empty(_Message):
     """The body of a request without fields: `{}`."""
 
 
+def _new_id(value: Any) -> Any:
+    if isinstance(value, str) and not re.fullmatch(JOB_ID_PATTERN, value):
+        raise ValueError(
+            "must be at most 255 letters (A-Z, a-z), digits, '.', '_', ':' and '-', and begin with "
+            "a letter or a digit"
+        )
+    return value
+
+
+_Fields: Any = create_model(
+    "_Fields",
+    __base__=_Message,
+    **{  # type: ignore[call-overload] # mypy knows no fields that are computed
+        name: (field.rebuild_annotation() | None, None)
+        for name, field in JobSpec.model_fields.items()
+        if name != "job_id"
+    },
+)
+
+
+class SparseSpec(_Fields):  # type: ignore[misc] # for the same reason
+    """Fields of a job's specification, any of which may be absent or null.
+
+    A `beta_knob` of null is a value: no early stopping.
+    """
+
+    def values(self) -> dict[str, Any]:
+        """The fields that have a value."""
+        return {
+            name: value
+            for name in self.model_fields_set & _Fields.model_fields.keys()
+            if (value := getattr(self, name)) is not None or name == "beta_knob"
+        }
+
+
+class Registration(SparseSpec):
+    """A recurring job, with an id that can stand in a path as it is.
+
+    A field without a value takes the registered one, else the suggestion, else the default.
+
+    Args:
+        suggested: What the client read from its program: never a conflict with the registered job.
+    """
+
+    job_id: Annotated[
+        str, BeforeValidator(_new_id), Field(pattern=f"^{JOB_ID_PATTERN}$", max_length=255)
+    ]
+    suggested: SparseSpec = SparseSpec()
+
+
 class NewTrial(_Message):
     """What a start asks for.
 
     Args:
+        hardware: What the trial uses.
+        multiple_of: What its batch size is divided by: the number of devices, times
+            accumulate_grad_batches. 1 if batch sizes are per device.
         control: Train with the default batch size, without early stopping.
     """
 
+    hardware: Hardware
+    multiple_of: PositiveCount = 1
     control: Annotated[bool, Field(strict=True)] = False
 
 
@@ -133,6 +199,7 @@ class Trial(_Message):
     trial_number: int
     generation: str
     batch_size: int
+    hardware: Hardware
     why: Why
     outcome: Outcome | None
     reason: str
@@ -174,6 +241,7 @@ class Job(JobSummary):
     """A job with its specification and the policy's estimates."""
 
     spec: JobSpec
+    hardware: Hardware | None
     cost_bound: float | None
     arms: list[ArmEstimate]
     outcomes: dict[str, int]
@@ -189,6 +257,7 @@ class Job(JobSummary):
         return cls(
             **JobSummary.of(job).model_dump(),
             spec=spec,
+            hardware=Hardware(**job.hardware) if job.hardware else None,
             cost_bound=job.cost_bound,
             arms=policy_of(spec).describe(spec, job.state),
             outcomes=outcomes,
@@ -328,7 +397,8 @@ class JobSavings(_Message):
     """What a job has saved against its default batch size at the default power limit.
 
     Args:
-        estimated: Whether the joules come from a meter that estimates.
+        meter: The meter of the joules; null before the first trial.
+        estimated: Whether it estimates them.
         expected: What one run of the default is expected to spend now; null if nothing is known.
         basis: Whether that comes from runs of the default, of this era or one before, or from the
             policy's estimate.
@@ -337,7 +407,7 @@ class JobSavings(_Message):
     """
 
     job_id: str
-    meter: str
+    meter: str | None
     estimated: bool
     default_batch_size: int
     recurrences: int

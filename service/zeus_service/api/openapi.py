@@ -30,17 +30,21 @@ _PATH_SCHEMAS: dict[str, Any] = {
     "batch_size": _POSITIVE,
 }
 _EXAMPLES: dict[str, dict[str, Any]] = {
-    "NewJob": {
+    "Registration": {
         "job_id": "mnist-nightly",
         "batch_sizes": [32, 64, 128],
         "default_batch_size": 64,
         "target_metric": 0.98,
         "monitor": "val_acc",
         "max_epochs": 20,
-        "max_power_w": 300.0,
-        "num_devices": 1,
-        "device_model": "NVIDIA A40",
-        "meter": "nvml",
+    },
+    "NewTrial": {
+        "hardware": {
+            "device_model": "NVIDIA A40",
+            "num_devices": 1,
+            "max_power_w": 300.0,
+            "meter": "nvml",
+        }
     },
     "Report": {"sequence": 1, "epoch": 1, "time_s": 61.2, "energy_j": 9873.5, "metric": 0.91},
     "TrialEnd": {"outcome": "out_of_memory", "reason": "OutOfMemoryError on rank 1"},
@@ -71,7 +75,7 @@ def _complete(spec: dict[str, Any]) -> dict[str, Any]:
     schemas["Problem"] = _PROBLEM
     for name, example in _EXAMPLES.items():
         schemas[name]["examples"] = [example]
-    schemas["NewJob"]["properties"]["policy"] = {"enum": [*sorted(POLICIES), None]}
+    schemas["Registration"]["properties"]["policy"] = {"enum": [*sorted(POLICIES), None]}
     spec["paths"]["/readyz"]["get"]["responses"]["503"] = _problem(503)
     metrics = spec["paths"]["/metrics"]["get"]
     metrics["responses"]["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}

@@ -68,16 +68,17 @@ def of_job(
     runs = job.ledger["arms"].get(str(spec.default_batch_size), {}).get("runs", 0)
     is_from_runs = bool(runs or (expected and expected.carried))
     first = _first(session, days)
-    by_day = _days(spec, savings.by_day(session, job, since=first)) if points else []
-    known = saved(spec, eras)
+    power_w = job.max_power_w
+    by_day = _days(spec, power_w, savings.by_day(session, job, since=first)) if points else []
+    known = saved(spec, power_w, eras)
     return messages.JobSavings(
         job_id=job_id,
-        meter=spec.meter,
-        estimated=spec.estimated,
+        meter=job.hardware["meter"] if job.hardware else None,
+        estimated=job.estimated,
         default_batch_size=spec.default_batch_size,
         recurrences=sum(era.recurrences for era in eras),
         spent=_spent(eras),
-        expected=_expected(spec, eras[-1]) if expected else None,
+        expected=_expected(spec, power_w, eras[-1]) if expected else None,
         basis=None if expected is None else "runs" if is_from_runs else "estimate",
         default_runs=runs,
         saved=None if known is None else _amounts(known, rates),
@@ -92,7 +93,7 @@ def of_job(
                 saved=None if part is None else _plain_amounts(part),
             )
             for portion in (savings.by_number(session, job, limit=points) if points else ())
-            for part in [saved(spec, portion.eras)]
+            for part in [saved(spec, power_w, portion.eras)]
         ],
     )
 
@@ -125,11 +126,11 @@ def _first(session: Session, days: int) -> int:
     return first - (first - _MONDAY) % 7
 
 
-def _days(spec: JobSpec, portions: Iterable[savings.Portion]) -> list[Day]:
+def _days(spec: JobSpec, max_power_w: float, portions: Iterable[savings.Portion]) -> list[Day]:
     return [
         (portion.key, sum(era.recurrences for era in portion.eras), part)
         for portion in portions
-        if (part := saved(spec, portion.eras)) is not None
+        if (part := saved(spec, max_power_w, portion.eras)) is not None
     ]
 
 
@@ -169,10 +170,10 @@ def _spent(eras: Iterable[Era]) -> messages.Spent:
     )
 
 
-def _expected(spec: JobSpec, era: Era) -> messages.Amounts:
+def _expected(spec: JobSpec, max_power_w: float, era: Era) -> messages.Amounts:
     """What one run of the default is expected to spend: what a run for nothing would save."""
     one = Era(era.number, 1, 0.0, 0.0, 0.0, era.expected)
-    part = saved(spec, [one])
+    part = saved(spec, max_power_w, [one])
     assert part is not None, "the era has an expectation"
     return _plain_amounts(part)
 

@@ -18,7 +18,7 @@ from zeus_service.api.access import require_access
 from zeus_service.api.body import check_body
 from zeus_service.api.problems import conflicts
 from zeus_service.api.savings_report import Rates
-from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID, Name, NewJob
+from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID, Name
 from zeus_service.db import power_profiles, tables
 
 v1 = APIBlueprint("v1", __name__, url_prefix="/api/v1", tag="jobs")
@@ -132,13 +132,15 @@ def require_json() -> None:
 
 
 @v1.post("/jobs")
-@v1.input(NewJob)
+@v1.input(messages.Registration)
 @v1.output(messages.Job, **_NEW, links=links(get_job=_NEW_JOB, start_trial=_NEW_JOB))
-@v1.doc(responses={200: "Known, with the same configuration.", **conflicts(errors.JobConflict)})
-def register_job(json_data: NewJob) -> tuple[messages.Job, int]:
-    """Register a job, or confirm it."""
+@v1.doc(responses={200: "Known, with the same values.", **conflicts(errors.JobConflict)})
+def register_job(json_data: messages.Registration) -> tuple[messages.Job, int]:
+    """Register a job, or confirm it; the answer has all its values."""
     g.job_id = json_data.job_id  # for the log
-    job, new = registration.register_job(json_data)
+    job, new = registration.register_job(
+        json_data.job_id, json_data.values(), suggested=json_data.suggested.values()
+    )
     return _described(job), 201 if new else 200
 
 
@@ -178,7 +180,7 @@ def delete_job(job_id: str, query_data: Deletion) -> tuple[str, int]:
 @v1.doc(
     responses={
         200: "This Idempotency-Key started it before.",
-        **conflicts(errors.KeyConflict, errors.ExhaustedJob),
+        **conflicts(errors.KeyConflict, errors.JobConflict, errors.ExhaustedJob),
     }
 )
 def start_trial(job_id: str, json_data: messages.NewTrial) -> tuple[messages.TrialStart, int]:
@@ -186,7 +188,7 @@ def start_trial(job_id: str, json_data: messages.NewTrial) -> tuple[messages.Tri
     key = request.headers.get("Idempotency-Key")
     if key is not None and not re.fullmatch(IDEMPOTENCY_KEY_PATTERN, key):
         raise UnprocessableEntity("Idempotency-Key must be 1 to 255 printable ASCII characters")
-    job, trial, new = optimizer.start_trial(job_id, key, control=json_data.control)
+    job, trial, new = optimizer.start_trial(job_id, key, **vars(json_data))
     return messages.TrialStart.of(job, trial), 201 if new else 200
 
 

@@ -51,6 +51,7 @@ from zeus_service import errors, maintenance, optimizer, registration
 from zeus_service.api.access import is_browser, require_access_by_password
 from zeus_service.api.body import check_body
 from zeus_service.bandit import stopping
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import FINAL, Outcome
 from zeus_service.bandit.spec import (
     MAX_JOB_ID,
@@ -72,16 +73,20 @@ N = TypeVar("N", "ZeusJob", "NamedJob", "NamedTrial", "ZeusReport")
 zeus_wire = APIBlueprint("zeus_wire", __name__, enable_openapi=False)
 
 
+UNSENT = {"monitor": "metric", "policy": "zeus", "early_stop": "spent", "lease_s": 6.0 * 3600}
+"""What Zeus's client does not send: it may join a job of `/api/v1` that has other values."""
+
+
 class ZeusJob(JobSpec):
-    """A job in the format of Zeus's client; what that client does not send is the same for all."""
+    """A job in the format of Zeus's client."""
 
     job_id_prefix: Annotated[str, Field(max_length=MAX_JOB_ID)]
     target_metric: Metric = 0.5
     higher_is_better: bool = Field(True, alias="higher_is_better_metric")
     max_epochs: PositiveCount = 100
-    max_power_w: PositiveAmount = Field(alias="max_power")
-    num_devices: PositiveCount = Field(alias="number_of_gpus")
-    device_model: Name = Field(alias="gpu_model")
+    max_power: PositiveAmount
+    number_of_gpus: PositiveCount
+    gpu_model: Name
     seed: Annotated[int, Field(ge=0, le=2**32 - 1), WHOLE] | None = Field(None, alias="mab_seed")
 
     @model_validator(mode="before")
@@ -90,15 +95,8 @@ class ZeusJob(JobSpec):
         if not isinstance(given, dict):
             return given
         made = f"{given.get('job_id_prefix')}-{secrets.token_hex(4)}"
-        return {
-            **given,
-            "job_id": made if given.get("job_id") is None else given["job_id"],
-            "monitor": "metric",
-            "meter": "nvml",
-            "policy": "zeus",
-            "early_stop": "spent",
-            "lease_s": 6 * 3600,
-        }
+        job_id = made if given.get("job_id") is None else given["job_id"]
+        return {**given, **UNSENT, "job_id": job_id}
 
     @field_validator("job_id")
     @classmethod
@@ -115,16 +113,18 @@ class ZeusJob(JobSpec):
             )
         return self
 
-    def unspecified(self) -> set[str]:
-        """Fields that this client does not send: it may join a job of `/api/v1`.
+    def given(self) -> dict[str, Any]:
+        """The fields of a `JobSpec` that this client sends."""
+        names = JobSpec.model_fields.keys() - UNSENT.keys() - {"job_id", "batch_size_scope"}
+        return self.model_dump(include=names)
 
-        The meter must match: this client has only one.
-        """
-        return {"monitor", "policy", "early_stop", "lease_s"}
+    def hardware(self) -> Hardware:
+        """What all trials of the job use; this client has only one meter."""
+        return Hardware(self.gpu_model, self.number_of_gpus, self.max_power, meter="nvml")
 
     def to_json(self) -> dict[str, Any]:
         """The job in the format of Zeus's client."""
-        return self.model_dump(by_alias=True, exclude=self.unspecified() | {"meter"})
+        return self.model_dump(by_alias=True, exclude={*UNSENT, "batch_size_scope"})
 
 
 class NamedJob(BaseModel):
@@ -183,7 +183,9 @@ def use_zeus_form(response: Response) -> Response:
 def register_job() -> ResponseReturnValue:
     """Register a job, or confirm it; the answer fills in the `job_id`."""
     job = _body(ZeusJob)
-    _, new = registration.register_job(job)
+    _, new = registration.register_job(
+        job.job_id, job.given(), suggested=UNSENT, hardware=job.hardware()
+    )
     return job.to_json(), 201 if new else 200
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 
@@ -33,9 +34,11 @@ class DefaultPolicy:
         """See `Policy`."""
         return {"converged": 0, "mean": 0.0, "m2": 0.0, "failed": 0}
 
-    def next_batch_size(self, spec: JobSpec, state: State, rng: np.random.Generator) -> Choice:
+    def next_batch_size(
+        self, spec: JobSpec, state: State, rng: np.random.Generator, usable: Collection[int]
+    ) -> Choice:
         """See `Policy`."""
-        if _is_given_up(state):
+        if _is_given_up(state) or spec.default_batch_size not in usable:
             raise NoBatchSizeLeft
         return Choice(spec.default_batch_size, "explore")
 

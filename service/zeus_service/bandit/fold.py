@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from zeus_service.bandit import inconclusive
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import NO_VERDICT, Outcome
 from zeus_service.bandit.policy import Choice, Observation, State, Why
 from zeus_service.bandit.registry import policy_of
@@ -23,8 +24,10 @@ class PastTrial(Protocol):
 
     batch_size: int
     why: Why
+    hardware: Hardware
     outcome: Outcome | None
     cost: float
+    epoch: int
 
 
 def begin(spec: JobSpec, state: State, trial: PastTrial) -> State:
@@ -41,13 +44,16 @@ def end(spec: JobSpec, state: State, trial: PastTrial) -> tuple[State, bool]:
     """
     policy, batch_size, outcome = policy_of(spec), trial.batch_size, trial.outcome
     assert outcome is not None, "the trial has ended"
-    choice = Choice(batch_size, trial.why)
-    if outcome not in NO_VERDICT:
-        state = policy.observe(spec, state, Observation(choice, outcome, trial.cost))
-        return inconclusive.after(state, batch_size, outcome), False
-    counts = outcome != "withdrawn" and inconclusive.is_retried(state, batch_size)
-    verdict = outcome if counts else None
-    state = policy.observe(spec, state, Observation(choice, verdict, trial.cost))
+    is_retried = inconclusive.is_retried(state, batch_size)
+    counts = outcome in NO_VERDICT and outcome != "withdrawn" and is_retried
+    observation = Observation(
+        choice=Choice(batch_size, trial.why),
+        verdict=outcome if counts or outcome not in NO_VERDICT else None,
+        cost=trial.cost,
+        epochs=trial.epoch,
+        hardware=trial.hardware,
+    )
+    state = policy.observe(spec, state, observation)
     return inconclusive.after(state, batch_size, outcome), counts
 
 

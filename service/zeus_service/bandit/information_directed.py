@@ -29,6 +29,7 @@ for each later verdict.
 """
 
 import math
+from collections.abc import Collection
 from itertools import accumulate
 from statistics import NormalDist
 
@@ -116,15 +117,18 @@ class InformationDirectedPolicy:
             "stops_in_a_row": 0,  # of batch sizes that have converged before
         }
 
-    def next_batch_size(self, spec: JobSpec, state: State, rng: np.random.Generator) -> Choice:
+    def next_batch_size(
+        self, spec: JobSpec, state: State, rng: np.random.Generator, usable: Collection[int]
+    ) -> Choice:
         """The batch size with the least regret for the information that it yields."""
         alive = np.flatnonzero(_alive(spec, state))
-        if not alive.size:
+        can_use = np.array([spec.batch_sizes[index] in usable for index in alive], bool)
+        if not can_use.any():
             raise NoBatchSizeLeft
         passed = passed_over(state)
-        eligible = np.array([spec.batch_sizes[index] not in passed for index in alive])
+        eligible = can_use & [spec.batch_sizes[index] not in passed for index in alive]
         if not eligible.any():
-            eligible[:] = True
+            eligible = can_use
         belief = _belief(spec, state)
         if belief is None:
             why: Why = "concurrent" if state["running"] else "explore"

@@ -6,11 +6,13 @@ and return the next, without a clock, a database or global random numbers.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.spec import JobSpec
 
@@ -26,7 +28,7 @@ default batch size without early stopping, because the run asked for it."""
 
 
 class NoBatchSizeLeft(Exception):
-    """Every batch size of the job has failed."""
+    """Every batch size that the trial could use has failed."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,20 @@ class Observation:
         choice: The choice that the trial was started with.
         verdict: The outcome, if it is or counts as a verdict on the batch size; else None.
         cost: Cost of the trial in joules.
+        epochs: Epochs trained, up to the last report; 0 without one.
+        hardware: What it was trained on.
     """
 
     choice: Choice
     verdict: Outcome | None
     cost: float
+    epochs: int
+    hardware: Hardware
+
+    @property
+    def epoch_cost(self) -> float | None:
+        """Mean cost of an epoch in joules; None if the trial has not reported any."""
+        return self.cost / self.epochs if self.epochs else None
 
 
 @dataclass(frozen=True)
@@ -79,8 +90,20 @@ class Policy(Protocol):
     def initial_state(self, spec: JobSpec) -> State:
         """The state of a job that has had no trial."""
 
-    def next_batch_size(self, spec: JobSpec, state: State, rng: np.random.Generator) -> Choice:
-        """Choose the batch size of a new trial; `NoBatchSizeLeft` if all have failed."""
+    def next_batch_size(
+        self, spec: JobSpec, state: State, rng: np.random.Generator, usable: Collection[int]
+    ) -> Choice:
+        """Choose the batch size of a new trial.
+
+        Args:
+            spec: The job.
+            state: Its state.
+            rng: Seeded by the job and the number of the trial.
+            usable: The job's batch sizes that the trial's devices can divide, at least one.
+
+        Raises:
+            NoBatchSizeLeft: All usable ones have failed.
+        """
 
     def begin(self, spec: JobSpec, state: State, choice: Choice) -> State:
         """Count a trial that was started with this choice, or revived.

@@ -1,4 +1,4 @@
-"""A recurring job's specification, as a client registers it.
+"""A recurring job's specification, complete; `registration` says how a sparse one is completed.
 
 Numbers on the wire are strict: no strings, no booleans, no NaN, no infinity.
 """
@@ -6,7 +6,6 @@ Numbers on the wire are strict: no strings, no booleans, no NaN, no infinity.
 from __future__ import annotations
 
 import hashlib
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -72,36 +71,39 @@ def _ascending(values: list[int]) -> list[int]:
     return sorted(values)
 
 
+BatchSizes = Annotated[
+    list[PositiveCount],
+    Field(min_length=1, max_length=128, json_schema_extra={"uniqueItems": True}),
+    AfterValidator(_ascending),
+]
+
+
 class JobSpec(BaseModel):
     """A recurring job. Defaults are those of the Zeus project's batch size server.
 
     Args:
+        batch_size_scope: What a batch size counts. `global`: the samples of an optimizer step, over
+            all devices. `per_device`: those of one device, so that every trial must train on as
+            many devices.
         early_stop: What is compared with the early-stop bound. `expected`: the cost at the next
             report, unless the target is reached; the policy derives the bound from the runs that
             converged. `spent`, the rule of the Zeus project's server: the cost so far, even if the
-            target is reached; runs that failed count for the bound, too. None: `expected`.
+            target is reached; runs that failed also count for the bound.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     job_id: AnyJobId
-    batch_sizes: Annotated[
-        list[PositiveCount],
-        Field(min_length=1, max_length=128, json_schema_extra={"uniqueItems": True}),
-        AfterValidator(_ascending),
-    ]
+    batch_sizes: BatchSizes
     default_batch_size: PositiveCount
     target_metric: Metric
     higher_is_better: Annotated[bool, Field(strict=True)] = True
     monitor: Name
     max_epochs: PositiveCount
-    max_power_w: PositiveAmount
-    num_devices: PositiveCount
-    device_model: Name
-    meter: Name
+    batch_size_scope: Literal["global", "per_device"] = "global"
     eta_knob: Annotated[float, Field(ge=0, le=1), REAL] = 0.5
     beta_knob: PositiveAmount | None = 2.0
-    early_stop: Literal["expected", "spent"] | None = None
+    early_stop: Literal["expected", "spent"] = "expected"
     num_pruning_rounds: Annotated[int, Field(ge=0, le=100), WHOLE] = 2
     window_size: Annotated[int, Field(ge=0, le=1000), WHOLE] = 0
     mab_prior_mean: Annotated[float, Field(ge=-1e30, le=1e30), REAL] = 0.0
@@ -119,12 +121,17 @@ class JobSpec(BaseModel):
             raise ValueError(f"{value} is not among batch_sizes {offered}")
         return value
 
-    def cost(self, energy_j: float, time_s: float) -> float:
+    def cost(self, energy_j: float, time_s: float, max_power_w: float) -> float:
         """Cost of a run in joules: `eta * energy + (1 - eta) * MaxPower * time`.
+
+        Args:
+            energy_j: Joules of the run.
+            time_s: Seconds of the run.
+            max_power_w: MaxPower of its hardware, in watts.
 
         Source: Zeus (You, Chung, Chowdhury, NSDI 2023).
         """
-        return self.eta_knob * energy_j + (1 - self.eta_knob) * self.max_power_w * time_s
+        return self.eta_knob * energy_j + (1 - self.eta_knob) * max_power_w * time_s
 
     def reached(self, metric: float) -> bool:
         """Whether a metric reaches the target."""
@@ -132,43 +139,8 @@ class JobSpec(BaseModel):
             metric >= self.target_metric if self.higher_is_better else metric <= self.target_metric
         )
 
-    @property
-    def estimated(self) -> bool:
-        """Whether the joules come from a meter that estimates, as its name says."""
-        return "estimate" in self.meter
-
     def random_seed(self) -> int:
         """The seed given, or one derived from the job id, so that every choice can be replayed."""
         if self.seed is not None:
             return self.seed
         return int.from_bytes(hashlib.sha256(self.job_id.encode()).digest()[:4], "big")
-
-    def unspecified(self) -> set[str]:
-        """Optional fields that this registration leaves open: they match any registered value."""
-        return {name for name in ("policy", "seed", "early_stop") if getattr(self, name) is None}
-
-    def differences(self, given: JobSpec) -> dict[str, dict[str, Any]]:
-        """Fields in which another registration of this job differs: `{name: {known, given}}`."""
-        mine, theirs = self.model_dump(), given.model_dump()
-        return {
-            name: {"known": mine[name], "given": theirs[name]}
-            for name in mine
-            if mine[name] != theirs[name] and name not in given.unspecified()
-        }
-
-
-def _new_id(value: Any) -> Any:
-    if isinstance(value, str) and not re.fullmatch(JOB_ID_PATTERN, value):
-        raise ValueError(
-            "must be at most 255 letters (A-Z, a-z), digits, '.', '_', ':' and '-', and begin with "
-            "a letter or a digit"
-        )
-    return value
-
-
-class NewJob(JobSpec):
-    """A recurring job, with an id that can stand in a path as it is."""
-
-    job_id: Annotated[
-        str, BeforeValidator(_new_id), Field(pattern=f"^{JOB_ID_PATTERN}$", max_length=255)
-    ]

@@ -42,7 +42,12 @@ class Decision:
 
 
 def decide(
-    spec: JobSpec, report: Report, *, previous_cost: float, cost_bound: float | None
+    spec: JobSpec,
+    report: Report,
+    *,
+    max_power_w: float,
+    previous_cost: float,
+    cost_bound: float | None,
 ) -> Decision:
     """Decide whether a run continues after a report.
 
@@ -54,12 +59,13 @@ def decide(
     Args:
         spec: The job.
         report: Cumulative time and energy of the run.
+        max_power_w: MaxPower of the run's hardware, in watts.
         previous_cost: Cost in joules at the previous report; 0 at the first.
         cost_bound: Early-stop bound in joules, or None for no bound.
 
     Source: Zeus (You, Chung, Chowdhury, NSDI 2023), section 4, for the bound.
     """
-    cost = spec.cost(report.energy_j, report.time_s)
+    cost = spec.cost(report.energy_j, report.time_s, max_power_w)
     spent = spec.early_stop == "spent"
     judged = cost if spent else cost + max(cost - previous_cost, 0.0)
     past_bound = cost_bound is not None and judged > cost_bound

@@ -24,7 +24,7 @@ this run has failed; here it is the lowest mean of those that converged and are 
 """
 
 import math
-from collections.abc import Container
+from collections.abc import Collection, Container
 from typing import Any
 
 import numpy as np
@@ -74,24 +74,30 @@ class ZeusPolicy:
             # If `early_stop` is `spent`, also "lowest", the lowest cost of any finished run.
         }
 
-    def next_batch_size(self, spec: JobSpec, state: State, rng: np.random.Generator) -> Choice:
+    def next_batch_size(
+        self, spec: JobSpec, state: State, rng: np.random.Generator, usable: Collection[int]
+    ) -> Choice:
         """The round's next batch size, or a draw from the arms."""
-        if not state["candidates"]:
+        candidates = [b for b in state["candidates"] if b in usable]
+        if not candidates:
             raise NoBatchSizeLeft
         passed = passed_over(state)
+        unusable = set(spec.batch_sizes).difference(usable)
+        skipped = unusable.union(passed)
         if not _sampling(spec, state):
-            pending = _pending(state, passed)
-            if pending is None:  # those that are left are passed over
+            pending = _pending(state, skipped)
+            if pending is None:  # what is left of the round is skipped
                 best = self.best_batch_size(spec, state)
-                if best is not None and best not in passed:
+                if best is not None and best not in skipped:
                     return Choice(best, "exploit")
-                pending = _pending(state)
-            assert pending is not None, "observe() ends a round that has nothing left to try"
+                pending = _pending(state, unusable)
+            if pending is None:  # what is left of the round is unusable
+                return Choice(min(candidates, key=lambda b: abs(b - state["start"])), "concurrent")
             if str(pending) in state["exploring"]:
-                return Choice(self._while_exploring(spec, state, pending), "concurrent")
+                return Choice(self._while_exploring(spec, state, pending, skipped), "concurrent")
             return Choice(pending, "explore")
 
-        candidates = [b for b in state["candidates"] if b not in passed] or state["candidates"]
+        candidates = [b for b in candidates if b not in passed] or candidates
         needed = _explorations_needed(spec)
         short = [b for b in candidates if _arm(state, b)["count"] < needed]
         free = [
@@ -100,7 +106,7 @@ class ZeusPolicy:
         if free:
             return Choice(int(rng.choice(free)), "explore")
         if short:
-            return Choice(self._while_exploring(spec, state, short[0]), "concurrent")
+            return Choice(self._while_exploring(spec, state, short[0], skipped), "concurrent")
         draws = [rng.normal(*_belief(spec, _arm(state, b))) for b in candidates]
         return Choice(candidates[int(np.argmax(draws))], "exploit")
 
@@ -185,13 +191,14 @@ class ZeusPolicy:
             estimates.append(ArmEstimate(batch_size, count, mean, spread, status))
         return estimates
 
-    def _while_exploring(self, spec: JobSpec, state: State, pending: int) -> int:
-        passed = passed_over(state)
+    def _while_exploring(
+        self, spec: JobSpec, state: State, pending: int, skipped: Container[int]
+    ) -> int:
         best = self.best_batch_size(spec, state)
-        if best is not None and best not in passed:
+        if best is not None and best not in skipped:
             return best
         default = spec.default_batch_size
-        free = default in state["candidates"] and _alive(state, default) and default not in passed
+        free = default in state["candidates"] and _alive(state, default) and default not in skipped
         return default if free else pending
 
     def _cost_of_failure(self, spec: JobSpec, state: State, observation: Observation) -> float:

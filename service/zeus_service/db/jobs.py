@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import takewhile
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session, undefer
 
 from zeus_service import counters
 from zeus_service.bandit import fold
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import State
 from zeus_service.bandit.registry import policy_of
@@ -25,8 +26,9 @@ from zeus_service.db import savings
 from zeus_service.db.clock import unix_now
 from zeus_service.db.session import after_commit
 from zeus_service.db.tables import MAX_REASON, Job, Trial
-from zeus_service.errors import BrokenJob, NotFound, unknown_job
+from zeus_service.errors import BrokenJob, JobConflict, NotFound, unknown_job
 from zeus_service.savings import ledger as ledgers
+from zeus_service.savings.power import Profile
 
 T = TypeVar("T")
 
@@ -114,12 +116,13 @@ def specification(job: Job, *, repair: bool = False) -> JobSpec:
     return spec
 
 
-def new_job(spec: JobSpec, *, trials: int = 0) -> Job:
+def new_job(spec: JobSpec, *, trials: int = 0, hardware: Hardware | None = None) -> Job:
     """Make the row of a job without trials.
 
     Args:
         spec: Its specification.
         trials: The latest number of a trial that is not used again.
+        hardware: What its trials will use, if that is known.
     """
     job = Job(
         job_id=spec.job_id,
@@ -130,7 +133,8 @@ def new_job(spec: JobSpec, *, trials: int = 0) -> Job:
         created_at=unix_now(),
         updated_at=unix_now(),
         ledger=ledgers.new_ledger(),
-        estimated=spec.estimated,
+        hardware=hardware and asdict(hardware),
+        estimated=hardware is not None and hardware.estimated,
         exploits=0,
         failures=0,
     )
@@ -159,12 +163,52 @@ def running(
 
 def history(session: Session, job: Job) -> Sequence[Any]:
     """Read what is replayed of a job's trials: in the order of their ends, then the running."""
-    names = ("trial_number", "batch_size", "why", "outcome", "counted", "era", "cost", "energy_j")
-    limits = ("power_limit_w", "default_power_limit_w")
-    columns = (getattr(Trial, name) for name in (*names, "time_s", *limits))
+    names = ("trial_number", "batch_size", "hardware", "why", "outcome", "counted", "era")
+    measured = ("epoch", "cost", "energy_j", "time_s", "power_limit_w", "default_power_limit_w")
+    columns = (getattr(Trial, name) for name in (*names, *measured))
     query = select(*columns).where(Trial.job_key == job.key)
     ended_first = Trial.ended_seq.is_(None)  # databases differ in where nulls come
     return session.execute(query.order_by(ended_first, Trial.ended_seq, Trial.started_seq)).all()
+
+
+def has_taught_nothing(session: Session, job: Job, spec: JobSpec) -> bool:
+    """Whether a locked job has had trials, all have ended, and none had a result.
+
+    A job that has had no trial does not count: the run that has just registered it is about to
+    start one.
+    """
+    mark_lost(session, job, spec)
+    session.flush()
+    is_idle = bool(job.trials) and not running(session, job, limit=1)
+    return is_idle and not fold.has_results(spec, job.state)
+
+
+def set_hardware(session: Session, job: Job, spec: JobSpec, hardware: Hardware) -> None:
+    """Note what a locked job's trials use.
+
+    Raises:
+        JobConflict: It is other hardware than before, unless that has taught nothing.
+    """
+    values = asdict(hardware)
+    if values == job.hardware:
+        return
+    if job.hardware is not None and not has_taught_nothing(session, job, spec):
+        differences = {
+            name: {"known": known, "given": values[name]}
+            for name, known in job.hardware.items()
+            if known != values[name]
+        }
+        raise JobConflict(
+            f"job {job.job_id!r} is known with other hardware: "
+            + "; ".join(
+                f"{name} is {each['known']!r} there and {each['given']!r} here"
+                for name, each in differences.items()
+            )
+            + ". Use another job_id: costs on different hardware, or by different meters, cannot be"
+            " compared.",
+            differences=differences,
+        )
+    job.hardware, job.estimated = values, hardware.estimated
 
 
 def start(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
@@ -223,7 +267,8 @@ def revive(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     job.failures = len(list(takewhile(lambda each: each != "converged", reversed(ends))))
     if counted:
         session.flush()
-        Replay.of(job, spec, history(session, job)).store(session, job, spec)
+        profile = savings.default_profile(session, job, spec)
+        Replay.of(spec, history(session, job), profile).store(session, job, spec)
     else:
         job.state = fold.revive(spec, job.state, trial, others)
     job.updated_at = unix_now()
@@ -246,9 +291,9 @@ class Replay:
     savings: savings.Replay
 
     @classmethod
-    def of(cls, job: Job, spec: JobSpec, rows: Sequence[Any]) -> Replay:
-        """Replay what `history` returned."""
-        saved = savings.Replay(spec, job.ledger)
+    def of(cls, spec: JobSpec, rows: Sequence[Any], profile: Profile) -> Replay:
+        """Replay what `history` returned, with what `savings.default_profile` did."""
+        saved = savings.Replay(spec, profile)
         return cls(rows, *fold.replay(spec, rows, saved.record), saved)
 
     def store(self, session: Session, job: Job, spec: JobSpec) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from zeus_service.db import jobs, savings
+from zeus_service.db import jobs
 from zeus_service.db.clock import unix_now
 from zeus_service.db.session import use_case
 from zeus_service.db.tables import PowerProfile
@@ -25,7 +25,6 @@ def put(session: Session, job_id: str, profile: dict[str, Any]) -> bool:
     row = stored or PowerProfile(job_key=key[0], batch_size=key[1], device_model=key[2])
     row.profile, row.updated_at = profile, unix_now()
     session.add(row)
-    savings.note_profile(job, jobs.specification(job), profile)
     return stored is None
 
 

@@ -18,10 +18,11 @@ from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import tables
 from zeus_service.db.clock import unix_day
-from zeus_service.db.tables import Job, Trial
+from zeus_service.db.tables import Job, PowerProfile, Trial
 from zeus_service.savings import ledger as ledgers
-from zeus_service.savings.expected import Expected, Ledger
+from zeus_service.savings.expected import Expected
 from zeus_service.savings.ledger import Era, TrialEnd
+from zeus_service.savings.power import Profile
 from zeus_service.savings.report import Estimate, Saved, saved
 
 
@@ -64,7 +65,12 @@ def record_end(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     eras = load_eras(session, job)
     era = eras.pop() if eras else Era()
     ledger, after, counts = ledgers.record(
-        spec, job.ledger, era, _end_of(trial), _default(spec, job.state)
+        spec,
+        job.ledger,
+        era,
+        _end_of(trial),
+        _default(spec, job.state),
+        default_profile(session, job, spec),
     )
     if after.number != era.number:
         eras.append(era)
@@ -91,9 +97,10 @@ def take_back(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
 class Replay:
     """The savings of a job from its trials, one end at a time: see `fold.replay`."""
 
-    def __init__(self, spec: JobSpec, ledger: Ledger) -> None:
+    def __init__(self, spec: JobSpec, profile: Profile) -> None:
         self._spec = spec
-        self.ledger = {**ledgers.new_ledger(), "profile": ledger.get("profile", [])}
+        self._profile = profile
+        self.ledger = ledgers.new_ledger()
         self.eras = [Era()]
         self.era_of: dict[int, int | None] = {}
         """The number of the era that each trial counts in, by trial number."""
@@ -103,7 +110,7 @@ class Replay:
         estimate = _default(self._spec, state)
         era = self.eras.pop()
         self.ledger, after, counts = ledgers.record(
-            self._spec, self.ledger, era, _end_of(trial), estimate
+            self._spec, self.ledger, era, _end_of(trial), estimate, self._profile
         )
         self.eras += [after] if after.number == era.number else [era, after]
         self.era_of[trial.trial_number] = after.number if counts else None
@@ -118,20 +125,17 @@ class Replay:
             session.flush()
             for era in self.eras:
                 _store_era(session, job, self._spec, era)
-            job.ledger = {**self.ledger, "profile": job.ledger.get("profile", [])}
+            job.ledger = self.ledger
             _summarize(job, self._spec, self.eras)
         return same
 
 
-def note_profile(job: Job, spec: JobSpec, profile: dict[str, Any]) -> None:
-    """Note the power profile of a locked job's default batch size in its ledger."""
-    if (profile["batch_size"], profile["device_model"]) == (
-        spec.default_batch_size,
-        spec.device_model,
-    ):
-        names = ("limit_w", "energy_j", "time_s")
-        points = ([point[name] for name in names] for point in profile["points"])
-        job.ledger = ledgers.with_profile(job.ledger, points)
+def default_profile(session: Session, job: Job, spec: JobSpec) -> Profile:
+    """Read what was measured at each power limit with the default batch size, on the job's GPUs."""
+    model = job.hardware and job.hardware["device_model"]
+    known = session.get(PowerProfile, (job.key, spec.default_batch_size, model))
+    points = known.profile["points"] if known else []
+    return sorted((each["limit_w"], each["energy_j"], each["time_s"]) for each in points)
 
 
 def load_eras(session: Session, job: Job) -> list[Era]:
@@ -260,25 +264,28 @@ def _store_era(session: Session, job: Job, spec: JobSpec, era: Era) -> None:
     row.recurrences = era.recurrences
     row.spent_energy_j, row.spent_time_s, row.spent_cost = era.energy_j, era.time_s, era.cost
     row.carried = bool(era.expected and era.expected.carried)
-    for name, value in _expected_columns(spec, era.expected).items():
+    for name, value in _expected_columns(spec, job.max_power_w, era.expected).items():
         setattr(row, name, value)
     if known is None:
         session.add(row)
         session.flush()  # so that the next end in this transaction finds it
 
 
-def _expected_columns(spec: JobSpec, expected: Expected | None) -> dict[str, float | None]:
+def _expected_columns(
+    spec: JobSpec, max_power_w: float, expected: Expected | None
+) -> dict[str, float | None]:
     if expected is None:
         return dict.fromkeys(_EXPECTED)
     mean = expected.energy_j, expected.time_s
     error = expected.energy_error_j, expected.time_error_s
-    pairs = zip((*mean, spec.cost(*mean)), (*error, spec.cost(*error)), strict=True)
+    mean_cost, error_cost = (spec.cost(*each, max_power_w) for each in (mean, error))
+    pairs = zip((*mean, mean_cost), (*error, error_cost), strict=True)
     return dict(zip(_EXPECTED, (each for pair in pairs for each in pair), strict=True))
 
 
 def _summarize(job: Job, spec: JobSpec, eras: Iterable[Era]) -> None:
     """Set the columns of a job for what it has saved."""
-    known = saved(spec, eras)
+    known = saved(spec, job.max_power_w, eras)
     for name in _QUANTITIES:
         estimate = None if known is None else getattr(known, name)
         setattr(job, f"saved_{name}", None if estimate is None else estimate.mean)

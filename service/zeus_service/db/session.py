@@ -60,7 +60,7 @@ def use_case(
     allows. Whether a commit whose answer was lost was carried out, only the caller can find out.
 
     What the function returns keeps the values that it has loaded. If its first argument is a job's
-    id, or has one as `job_id`, at most `WAITING_INSIDE` calls for this job use a connection.
+    id, at most `WAITING_INSIDE` calls for this job use a connection.
 
     Raises:
         Contended: Others kept the job or the database busy until the request's deadline.
@@ -99,8 +99,7 @@ def use_case(
             deadline = _deadline()
             if read_only:
                 return in_transaction(deadline, *args, **kwargs)
-            first = next(iter(args), None)
-            job_id = getattr(first, "job_id", first)
+            job_id = next(iter(args), None)
             of_job = (
                 _slot(_slots_of_job(job_id), deadline) if isinstance(job_id, str) else nullcontext()
             )

@@ -11,7 +11,9 @@ from typing import Annotated, Any
 import sqlalchemy as sa
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy.dialects.postgresql import VARCHAR
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, composite, mapped_column
+
+from zeus_service.bandit.hardware import Hardware
 
 
 class Base(DeclarativeBase):
@@ -70,7 +72,7 @@ class Job(db.Model):  # type: ignore[name-defined, misc]
     created_at: Mapped[float]
     updated_at: Mapped[float]
     estimated: Mapped[bool]
-    """Whether the job's meter estimates."""
+    """Whether the meter of its hardware estimates."""
     stage: Mapped[str] = mapped_column(sa.String(255))
     best_batch_size: Mapped[int | None]
     exploits: Mapped[int]
@@ -90,10 +92,17 @@ class Job(db.Model):  # type: ignore[name-defined, misc]
     saved_cost_error: Mapped[float | None]
     # Last, since SQLite reads past what comes before a column.
     spec: Mapped[dict[str, Any]]
+    hardware: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
+    """What all its trials train on, see `bandit.hardware`; null before the first."""
     state: Mapped[dict[str, Any]] = mapped_column(deferred=True, deferred_group="state")
     """The policy's state; large, so it is loaded only where it is needed."""
     ledger: Mapped[dict[str, Any]] = mapped_column(deferred=True, deferred_group="state")
     """What is known of the costs of its batch sizes, for savings: see `savings.ledger`."""
+
+    @property
+    def max_power_w(self) -> float:
+        """MaxPower of its hardware, in watts; 0 while it has none, and has spent nothing."""
+        return float(self.hardware["max_power_w"]) if self.hardware else 0.0
 
 
 class Trial(db.Model):  # type: ignore[name-defined, misc]
@@ -115,6 +124,13 @@ class Trial(db.Model):  # type: ignore[name-defined, misc]
     """Random: a trial of the same number exists again after a job was deleted or restored."""
     idempotency_key: Mapped[str | None] = mapped_column(_Id)
     batch_size: Mapped[int]
+    hardware: Mapped[Hardware] = composite(
+        mapped_column("device_model", sa.String(255)),
+        mapped_column("num_devices"),
+        mapped_column("max_power_w"),
+        mapped_column("meter", sa.String(255)),
+        mapped_column("estimated"),
+    )
     why: Mapped[str] = mapped_column(sa.String(32))
     start_reason: Mapped[str] = mapped_column(sa.String(MAX_REASON))
     start_cost_bound: Mapped[float | None]

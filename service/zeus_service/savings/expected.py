@@ -68,23 +68,26 @@ class Expected:
     carried: bool = False
 
 
-def expectation(spec: JobSpec, ledger: Ledger, estimate: ArmEstimate | None) -> Expected | None:
+def expectation(
+    spec: JobSpec, ledger: Ledger, estimate: ArmEstimate | None, profile: power.Profile = ()
+) -> Expected | None:
     """What a run of the default is expected to spend in the open era; None if nothing is known.
 
     Args:
         spec: The job.
         ledger: Its ledger.
         estimate: The policy's estimate of the default's cost; None if it has none.
+        profile: The default's power profile; empty if it has none.
     """
     if str(spec.default_batch_size) in ledger["arms"]:
-        return _from_runs(spec, ledger)
+        return _from_runs(spec, ledger, profile)
     before = ledger["before"]
     if before is None:
         failed = estimate is not None and estimate.pulls > 0
-        return None if failed else _from_estimate(spec, ledger, estimate)
+        return None if failed else _from_estimate(spec, ledger, estimate, profile)
     carried = _carried_over(spec, ledger)
     return carried or _spanning(
-        Expected(**before["expected"]), _from_estimate(spec, ledger, estimate)
+        Expected(**before["expected"]), _from_estimate(spec, ledger, estimate, profile)
     )
 
 
@@ -114,7 +117,7 @@ def truncation(arm: Arm) -> Truncation:
     return Truncation.of_counts(arm["runs"], arm["stops"])
 
 
-def _from_runs(spec: JobSpec, ledger: Ledger) -> Expected:
+def _from_runs(spec: JobSpec, ledger: Ledger, profile: power.Profile) -> Expected:
     """The mean of the default's runs, of which at least one has converged."""
     arm = ledger["arms"][str(spec.default_batch_size)]
     deviations, degrees = noise(ledger)
@@ -122,13 +125,15 @@ def _from_runs(spec: JobSpec, ledger: Ledger) -> Expected:
     share = 1 - 1 / arm["runs"] if ledger["before"] is None else 1.0
     factor = 1 + share * (truncation(arm).factor(deviations[2]) - 1)
     amounts = [factor * each for each in arm["mean"]]
-    mean = _at_default_limit(ledger, arm, amounts)
+    mean = _at_default_limit(ledger, arm, amounts, profile)
     root = math.sqrt(arm["runs"])
     relative = [lognormal.relative_error(each / root, degrees) for each in deviations[:2]]
     return _expected(mean, [part * each for part, each in zip(relative, mean, strict=True)])
 
 
-def _from_estimate(spec: JobSpec, ledger: Ledger, estimate: ArmEstimate | None) -> Expected | None:
+def _from_estimate(
+    spec: JobSpec, ledger: Ledger, estimate: ArmEstimate | None, profile: power.Profile
+) -> Expected | None:
     """The policy's estimate of the default's cost, as energy and time."""
     if not ledger["arms"] or estimate is None or not estimate.mean or estimate.spread is None:
         return None
@@ -137,7 +142,7 @@ def _from_estimate(spec: JobSpec, ledger: Ledger, estimate: ArmEstimate | None) 
     arm = ledger["arms"][nearest]
     energy, time, cost = arm["logs"]
     amounts = [estimate.mean * math.exp(log - cost) for log in (energy, time)]
-    mean = _at_default_limit(ledger, arm, amounts)
+    mean = _at_default_limit(ledger, arm, amounts, profile)
     spread = math.hypot(estimate.spread / estimate.mean, RATIO_NOISE * octaves[nearest])
     return _expected(mean, [min(1.0, lognormal.Z * spread) * each for each in mean])
 
@@ -191,9 +196,11 @@ def _same_limit(arm: Arm, other: Arm) -> bool:
     return math.isclose(*limits, rel_tol=SAME_LIMIT)
 
 
-def _at_default_limit(ledger: Ledger, arm: Arm, amounts: Sequence[float]) -> list[float]:
+def _at_default_limit(
+    ledger: Ledger, arm: Arm, amounts: Sequence[float], profile: power.Profile
+) -> list[float]:
     """What energy and time at a batch size's mean limit would be at the default limit."""
-    ratios = power.ratio(ledger["profile"], arm["limit_w"], ledger["default_limit_w"])
+    ratios = power.ratio(profile, arm["limit_w"], ledger["default_limit_w"])
     return [ratio * amount for ratio, amount in zip(ratios, amounts, strict=True)]
 
 

@@ -22,7 +22,6 @@ A ledger describes the trials on one kind of hardware.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
 from zeus_service.bandit.outcomes import FINAL, Outcome
@@ -37,7 +36,7 @@ from zeus_service.savings.expected import (
     pooled,
     truncation,
 )
-from zeus_service.savings.power import Point, thinned
+from zeus_service.savings.power import Profile
 
 DRIFT_ALLOWANCE = 0.25
 """Subtracted from each surprise, in standard deviations, as noise."""
@@ -102,18 +101,17 @@ def new_ledger() -> Ledger:
         "degrees": 0.0,
         "cusum": [0.0, 0.0],  # cumulative sums of surprises: [dearer, cheaper]
         "before": None,  # the era before: its "arms", and what was "expected" at its end
-        "profile": [],  # the default's power profile: [watts, joules, seconds] of a batch
         "default_limit_w": None,  # the GPUs' default power limit
     }
 
 
-def with_profile(ledger: Ledger, points: Iterable[Point]) -> Ledger:
-    """The ledger with the power profile of the default batch size, which has a point at least."""
-    return {**ledger, "profile": thinned(points)}
-
-
 def record(
-    spec: JobSpec, ledger: Ledger, era: Era, end: TrialEnd, estimate: ArmEstimate | None
+    spec: JobSpec,
+    ledger: Ledger,
+    era: Era,
+    end: TrialEnd,
+    estimate: ArmEstimate | None,
+    profile: Profile = (),
 ) -> tuple[Ledger, Era, bool]:
     """Add a trial that has ended.
 
@@ -123,6 +121,7 @@ def record(
         era: The open era before the end.
         end: The trial's end.
         estimate: The policy's estimate of the default batch size after the end.
+        profile: The default's power profile; empty if it has none.
 
     Returns:
         The ledger; the era that is open now, a new one if its number differs; and whether the trial
@@ -144,7 +143,7 @@ def record(
         energy_j=era.energy_j + end.energy_j,
         time_s=era.time_s + end.time_s,
         cost=era.cost + end.cost,
-        expected=expectation(spec, ledger, estimate),
+        expected=expectation(spec, ledger, estimate, profile),
     )
     return ledger, era, True
 
@@ -241,7 +240,6 @@ def _next_era(ledger: Ledger, era: Era) -> tuple[Ledger, Era]:
         "squares": squares,
         "degrees": degrees,
         "before": {"arms": ledger["arms"], "expected": asdict(era.expected)},
-        "profile": ledger["profile"],
         "default_limit_w": ledger["default_limit_w"],
     }
     return {**new_ledger(), **kept}, Era(era.number + 1)

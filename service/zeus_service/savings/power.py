@@ -5,14 +5,13 @@ Energies are in joules, times in seconds, limits in watts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-Point = Sequence[float]
-"""A measured limit: its watts, and the joules and seconds of a batch there."""
+Profile = Sequence[Sequence[float]]
+"""For each limit that was measured, ascending: its watts, and the joules and seconds of a batch."""
 
-MAX_POINTS = 32
 LARGEST_RATIO = 1000.0
 """Between two limits, of energy or time: a profile with a larger ratio does not describe a GPU."""
 
@@ -39,22 +38,15 @@ def mean_limit(
     return None if mean_w is None else mean_w + (1 - share) * (limit_w - mean_w)
 
 
-def thinned(points: Iterable[Point]) -> list[list[float]]:
-    """The points of a profile, at least one, by ascending limit: at most `MAX_POINTS` of them."""
-    rows = sorted(list(point) for point in points)
-    step = -(-(len(rows) - 1) // (MAX_POINTS - 1)) or 1
-    return [*rows[:-1:step], rows[-1]]
-
-
 def ratio(
-    points: Sequence[Point], limit_w: float | None, default_limit_w: float | None
+    profile: Profile, limit_w: float | None, default_limit_w: float | None
 ) -> tuple[float, float]:
     """Energy and time of a batch at the default limit, divided by those at another limit.
 
     Between two points, energy and time are interpolated; beyond the last one they stay the same.
 
     Args:
-        points: A profile as `thinned` returns it; empty if there is none.
+        profile: What was measured; empty if nothing was.
         limit_w: The other limit; None if it is unknown.
         default_limit_w: The default limit; None if it is unknown.
 
@@ -62,9 +54,9 @@ def ratio(
         (1, 1) if a limit or the profile is unknown, or if a ratio or its inverse exceeds
         `LARGEST_RATIO`.
     """
-    if not points or limit_w is None or default_limit_w is None:
+    if not profile or limit_w is None or default_limit_w is None:
         return 1.0, 1.0
-    watts, *amounts = zip(*points, strict=True)
+    watts, *amounts = zip(*profile, strict=True)
     pairs = [np.interp([limit_w, default_limit_w], watts, column).tolist() for column in amounts]
     if any(max(pair) > LARGEST_RATIO * min(pair) for pair in pairs):
         return 1.0, 1.0

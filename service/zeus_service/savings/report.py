@@ -48,13 +48,14 @@ class Saved:
     cost: Estimate
 
 
-def saved(spec: JobSpec, eras: Iterable[Era]) -> Saved | None:
+def saved(spec: JobSpec, max_power_w: float, eras: Iterable[Era]) -> Saved | None:
     """What a job has saved over its eras; None if no era has an expectation.
 
     For the trials of a day or a week, give each era with their sums alone.
 
     Args:
         spec: The job.
+        max_power_w: MaxPower of its hardware, in watts.
         eras: In the order of their numbers. Those without an expectation are left out.
     """
     known = [(era, era.expected) for era in eras if era.expected is not None]
@@ -69,10 +70,14 @@ def saved(spec: JobSpec, eras: Iterable[Era]) -> Saved | None:
         sum(era.recurrences * each.time_s - era.time_s for era, each in known),
         _error([era.recurrences * each.time_error_s for era, each in known], chained),
     )
-    costs = [
-        era.recurrences * spec.cost(each.energy_j, each.time_s) - era.cost for era, each in known
-    ]
-    return Saved(energy, time, Estimate(sum(costs), spec.cost(energy.error, time.error)))
+    cost = Estimate(
+        sum(
+            era.recurrences * spec.cost(each.energy_j, each.time_s, max_power_w) - era.cost
+            for era, each in known
+        ),
+        spec.cost(energy.error, time.error, max_power_w),
+    )
+    return Saved(energy, time, cost)
 
 
 def total(parts: Iterable[Saved]) -> Saved:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Verdict
 from zeus_service.bandit.policy import NoBatchSizeLeft, Observation
 from zeus_service.bandit.registry import policy_of
@@ -22,8 +23,9 @@ MAX_TRIES = 20
 class SimulatedJob:
     """A job whose state is in memory; `optimizer` does the same in the database."""
 
-    def __init__(self, spec: JobSpec) -> None:
+    def __init__(self, spec: JobSpec, hardware: Hardware) -> None:
         self._spec = spec
+        self._hardware = hardware
         self._policy = policy_of(spec)
         self._trials = 0
         self.state = self._policy.initial_state(spec)
@@ -32,15 +34,16 @@ class SimulatedJob:
         """Start a trial; raise `NoBatchSizeLeft` if the policy has none left to try."""
         number = self._trials + 1
         rng = np.random.default_rng([self._spec.random_seed(), number])
-        choice = self._policy.next_batch_size(self._spec, self.state, rng)
+        sizes = self._spec.batch_sizes
+        choice = self._policy.next_batch_size(self._spec, self.state, rng, sizes)
         self._trials = number
         bound = self._policy.cost_bound(self._spec, self.state)
         self.state = self._policy.begin(self._spec, self.state, choice)
         return StartedTrial(number, choice, bound)
 
-    def end(self, started: StartedTrial, verdict: Verdict, cost: float) -> None:
+    def end(self, started: StartedTrial, verdict: Verdict, cost: float, epochs: int) -> None:
         """End a trial that has spent `cost` joules."""
-        observation = Observation(started.choice, verdict, cost)
+        observation = Observation(started.choice, verdict, cost, epochs, self._hardware)
         self.state = self._policy.observe(self._spec, self.state, observation)
 
 
@@ -79,7 +82,7 @@ def replay(
     if isinstance(submissions, int):
         starts = range(0, submissions * MAX_TRIES, MAX_TRIES)
         submissions = [Submission(start, start + 1, 1.0) for start in starts]
-    job, runner = SimulatedJob(spec), TrialRunner(spec)
+    job, runner = SimulatedJob(spec, workload.hardware), TrialRunner(spec)
     running: list[_Running] = []
     ended: list[SimulatedTrial] = []
 
@@ -96,7 +99,7 @@ def replay(
     def end() -> None:
         run = heapq.heappop(running)
         trial, ratio = run.trial, run.submission.runtime_ratio
-        job.end(run.started, trial.verdict, trial.cost)
+        job.end(run.started, trial.verdict, trial.cost, trial.epochs)
         spent = {name: getattr(trial, name) * ratio for name in ("time_s", "energy_j", "cost")}
         ended.append(replace(trial, **spent))
         if trial.verdict != "converged" and run.tries < MAX_TRIES:

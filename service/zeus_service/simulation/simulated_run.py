@@ -91,7 +91,7 @@ class TrialRunner:
             batch_size=started.choice.batch_size,
             power_limit_w=price.power_limit_w,
             why=started.choice.why,
-            cost=self._spec.cost(ended.energy_j, ended.time_s),
+            cost=self._spec.cost(ended.energy_j, ended.time_s, workload.max_power_w),
             **vars(ended),
         )
 

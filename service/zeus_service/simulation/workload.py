@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import JobSpec
 
 
@@ -124,13 +125,14 @@ class Workload:
                 "target_metric": 1.0,
                 "monitor": "reached",
                 "max_epochs": self.max_epochs,
-                "max_power_w": self.max_power_w,
-                "num_devices": 1,
-                "device_model": self.gpu,
-                "meter": "recorded",
                 **knobs,
             }
         )
+
+    @property
+    def hardware(self) -> Hardware:
+        """What all runs are trained on."""
+        return Hardware(self.gpu, 1, self.max_power_w, meter="recorded")
 
     def expected_cost(self, batch_size: int, eta_knob: float) -> float:
         """Cost in joules of reaching the target with a batch size at its best power limit."""

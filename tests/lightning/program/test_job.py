@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,6 @@ from programs import Data, Net, trainer
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.program.job import JobArguments
-
-METER: Any = SimpleNamespace(max_power_w=300.0, device_model="test", name="nvml")
 
 
 def arguments(**fields: Any) -> JobArguments:
@@ -49,7 +46,7 @@ def attached(batch_size: int = 8, **options: Any) -> Any:
 
 
 def job_of(runner: Any, **fields: Any) -> Any:
-    return arguments(**fields).job(runner, runner.lightning_module, METER)
+    return arguments(**fields).job(runner, runner.lightning_module)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +63,8 @@ def test_what_the_arguments_leave_out_is_the_programs_own(monkeypatch: pytest.Mo
     job = job_of(attached(batch_size=4, max_epochs=7, accumulate_grad_batches=2))
     assert (job.job_id, job.max_epochs, job.default_batch_size) == ("Net", 7, 8)
     assert job.batch_sizes == [2, 4, 8, 16, 32, 64]
-    assert (job.max_power_w, job.device_model, job.meter) == (300.0, "test", "nvml")
+    assert job.suggested == ["default_batch_size", "batch_sizes"]
+    assert job_of(attached(), batch_sizes=[4, 8]).suggested == ["default_batch_size"]
 
 
 def test_the_environment_names_the_job_where_no_argument_does(

@@ -63,7 +63,8 @@ def test_a_terminal_of_80_columns_wraps_no_line_of_a_try_and_not_the_bar(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
     trial = trial_start(batch_size=16384, why="control", reason="a long story " * 30)
-    record = {"trial": trial.to_json(), "reason": "CUDA out of memory. " * 30, "estimated": True}
+    record = {"trial": trial.to_json(), "reason": "CUDA out of memory. " * 30}
+    record["hardware"] = {"estimated": True}
     record |= {"report": report(**LARGE).to_json(), "cost": 2345678901.2}
     shown = lines_on_a_terminal(
         *(str(BIN / "zeus-lightning"), "recur", f"--url={service.url}", "--compare"),

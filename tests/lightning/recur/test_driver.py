@@ -40,7 +40,8 @@ trial["why"] = "control" if os.environ["ZEUS_CONTROL"] == "1" else "explore"
 report = dict(sequence=1, epoch=3, time_s=1.5, energy_j=20.0, metric=0.5)
 if outcome:
     Path(os.environ["ZEUS_OUTCOME_FILE"]).write_text(json.dumps(
-        dict(trial=trial, outcome=outcome, report=report, cost=10.0, estimated=True)))
+        dict(trial=trial, outcome=outcome, report=report, cost=10.0,
+        hardware=dict(estimated=True))))
 sys.exit(exit_code)
 """
 """A run that ends as its argument says for each try, as exit status and outcome."""

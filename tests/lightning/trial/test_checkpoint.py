@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from records import job_spec, record, report
+from records import hardware, job_spec, record, report
 
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusConfigError
@@ -39,7 +39,7 @@ def test_a_saved_trial_survives_json() -> None:
 
 @pytest.mark.parametrize("outcome", [None, "interrupted", "errored", "lost"])
 def test_a_trial_without_a_verdict_can_be_resumed(outcome: str | None) -> None:
-    SAVED.check_resumable(job_spec(), status(outcome=outcome))
+    SAVED.check_resumable(job_spec(), hardware(), status(outcome=outcome))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,13 @@ def test_a_trial_that_cannot_be_resumed_is_an_error_with_advice(
     job_id: str, known: TrialStatus | None, message: str
 ) -> None:
     with pytest.raises(ZeusConfigError, match=f"{message}.*without ckpt_path"):
-        SAVED.check_resumable(job_spec(job_id=job_id), known)
+        SAVED.check_resumable(job_spec(job_id=job_id), hardware(), known)
+
+
+def test_a_trial_is_not_resumed_on_other_hardware() -> None:
+    other = hardware(num_devices=2)
+    with pytest.raises(ZeusConfigError, match=r"on other hardware: .*num_devices=1.*num_devices=2"):
+        SAVED.check_resumable(job_spec(), other, status())
 
 
 @pytest.mark.parametrize(("received", "unsent"), [(2, [3, 4]), (3, [4]), (7, [])])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from records import job_spec, record, report
+from records import hardware, job_spec, record, report
 
 from zeus_lightning.meters import Reading
 from zeus_lightning.trial.record import TrialRecord
 
 
 def test_the_cost_weighs_energy_and_the_time_at_the_highest_power() -> None:
-    job = job_spec(eta_knob=0.25, max_power_w=100.0)
+    job = job_spec(eta_knob=0.25)
     last = report(time_s=3.0, energy_j=40.0)
     assert record(job=job, report=last).cost == 0.25 * 40 + 0.75 * 100 * 3
     assert record(job=job).cost is None
@@ -39,7 +39,11 @@ def test_nothing_is_spent_or_logged_before_the_first_report() -> None:
 
 def test_the_summary_names_the_trial_its_figures_and_how_they_were_measured() -> None:
     ended = record(
-        estimated=True, profiled=True, outcome="converged", reason="done.", report=report(3)
+        hardware=hardware(estimated=True),
+        profiled=True,
+        outcome="converged",
+        reason="done.",
+        report=report(3),
     )
     assert ended.summary() == (
         "trial 1 of job 'job' with batch size 8 ended as converged: done (val_acc 0.5 after 3 "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import requests
 from calls import assert_one_call_of_a_second, recorded_calls
 from programs import new_job, outcomes, trials
 from proxy import Body, Proxy, Request
-from records import job_spec, record
+from records import hardware, job_spec, record
 from service_process import ServiceProcess
 from waiting import LIMIT_S
 
@@ -28,7 +29,7 @@ SPENT = Reading(energy_j=2.0, time_s=1.0)
 def started(url: str, job: JobSpec) -> TrialReporter:
     """The reporter of a trial that has just been started."""
     client = BSOClient(url)
-    return TrialReporter(client, record(job=job, trial=start_trial(client, job)))
+    return TrialReporter(client, start_trial(client, job, hardware(), 1))
 
 
 @pytest.fixture
@@ -116,8 +117,8 @@ def test_the_outcome_that_another_rank_reported_first_stands(
     service: ServiceProcess, job: JobSpec
 ) -> None:
     client = BSOClient(service.url)
-    trial = start_trial(client, job)
-    first, second = (TrialReporter(client, record(job=job, trial=trial)) for _ in range(2))
+    started = start_trial(client, job, hardware(), 1)
+    first, second = (TrialReporter(client, replace(started)) for _ in range(2))
     first.end_at_once("out_of_memory", "CUDA out of memory")
     second.end_at_once("errored", "connection closed by peer")
     assert first.record.outcome == second.record.outcome == "out_of_memory"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from service.api.wires import Api
-from service.jobs import spec_json
+from service.jobs import START, spec_json
 from service_process import ServiceProcess
 
 _numbers = itertools.count()
@@ -31,5 +31,5 @@ def job(api: Api) -> str:
 @pytest.fixture
 def trial(api: Api, job: str) -> str:
     """The path of the first trial of a job of the test's own."""
-    assert api("POST", f"/jobs/{job}/trials", {}).status_code == 201
+    assert api("POST", f"/jobs/{job}/trials", START).status_code == 201
     return f"/jobs/{job}/trials/1"

@@ -15,6 +15,7 @@ import pytest
 import requests
 from databases import DATABASES, new_database
 from pydantic import ValidationError
+from records import hardware
 from service.jobs import spec_json
 from service.test_cli import one_error, zeus_service
 from service_fork import run_to_its_end
@@ -117,9 +118,9 @@ def test_without_a_token_only_these_routes_answer(tmp_path: Path) -> None:
 def test_the_client_says_what_to_do_about_a_token(guarded: ServiceProcess) -> None:
     for token, status in ((None, 401), ("wrong", 401), (READER, 403)):
         with pytest.raises(ZeusServiceError, match=rf"HTTP {status}.*\$ZEUS_BSO_TOKEN") as error:
-            BSOClient(guarded.url, token).start_trial("job", "key")
+            BSOClient(guarded.url, token).start_trial("job", "key", hardware())
         assert error.value.fields["status"] == status
-    BSOClient(guarded.url, NEW).start_trial("job", "key")
+    BSOClient(guarded.url, NEW).start_trial("job", "key", hardware())
 
 
 def test_no_token_is_ever_logged(guarded: ServiceProcess) -> None:

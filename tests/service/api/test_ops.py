@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from flask import Flask
 from service.conftest import application
 from service.db.races import on_servers
-from service.jobs import register
+from service.jobs import START, register
 from sqlalchemy import event, make_url
 from zeus_service.api import ops
 from zeus_service.db.tables import db
@@ -74,7 +74,7 @@ def test_pages_are_served_from_a_standby_that_only_reads(database_url: str) -> N
     url = make_url(database_url).update_query_dict(option).render_as_string(hide_password=False)
     with application(url) as standby:
         client = standby.test_client()
-        assert client.post("/api/v1/jobs/job/trials", json={}).status_code == 503
+        assert client.post("/api/v1/jobs/job/trials", json=START).status_code == 503
         for path in ("/readyz", "/", "/job/job", "/api/v1/jobs"):
             assert client.get(path).status_code == 200, path
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from flask import Flask
 from service.db.test_power_profiles import profile as any_profile
+from service.jobs import HARDWARE
 from service.jobs import register as register_job
 from service.jobs import report as new_report
 from sqlalchemy import update
@@ -20,6 +22,7 @@ from zeus_service.db.tables import Trial
 from zeus_service.pages import figures
 
 NO_RATES = Rates()
+ESTIMATING = replace(HARDWARE, meter="cpu-estimate", estimated=True)
 
 
 def register(job_id: str = "job", **changes: Any) -> None:
@@ -148,8 +151,8 @@ def test_days_and_weeks_add_up_to_what_was_saved(app: Flask) -> None:
 
 
 def test_jobs_add_up_and_estimated_meters_are_told_apart(app: Flask) -> None:
-    for job_id, meter in (("a", "nvml"), ("b", "nvml"), ("c", "cpu-estimate")):
-        register(job_id, meter=meter, policy="zeus", mab_num_explorations=1)
+    for job_id, hardware in (("a", HARDWARE), ("b", HARDWARE), ("c", ESTIMATING)):
+        register(job_id, hardware=hardware, policy="zeus", mab_num_explorations=1)
         converge(100.0, job_id)
         converge(60.0, job_id)
     register("unknown")
@@ -177,7 +180,7 @@ def test_a_job_that_is_registered_anew_begins_with_nothing_spent(app: Flask) -> 
     report(number := start(), 30.0)
     end(number, "errored")
     assert of_all().days == []  # nothing is expected yet
-    register(monitor="val_loss", meter="cpu-estimate")
+    register(monitor="val_loss", hardware=ESTIMATING)
     found = savings.of_job("job", NO_RATES)
     assert (found.spent.energy_j, found.days, found.estimated) == (0.0, [], True)
     assert optimizer.get_job("job").estimated

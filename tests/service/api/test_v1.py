@@ -6,7 +6,7 @@ import time
 
 import requests
 from service.api.wires import Api, problem, report
-from service.jobs import let_leases_expire, spec_json
+from service.jobs import START, let_leases_expire, spec_json
 from service_process import ServiceProcess
 from waiting import LIMIT_S
 from zeus_service.bandit.registry import DEFAULT_POLICY
@@ -30,9 +30,30 @@ def test_a_job_known_with_another_configuration_names_what_differs(api: Api, job
     assert "eta_knob is 0.5 there and 0.25 here" in body["detail"]
 
 
-def test_a_job_registered_on_other_hardware_is_refused_with_the_reason(api: Api, job: str) -> None:
-    other = spec_json(job_id=job, max_power_w=300.0)
-    assert "different hardware" in api("POST", "/jobs", other).json()["detail"]
+def test_a_start_on_other_hardware_is_refused_with_the_reason(
+    api: Api, job: str, trial: str
+) -> None:
+    api("POST", f"{trial}/reports", report(metric=0.9))
+    other = {"hardware": {**START["hardware"], "max_power_w": 300.0}}
+    body = problem(api("POST", f"/jobs/{job}/trials", other), 409, "job_conflict")
+    assert body["differences"] == {"max_power_w": {"known": 100.0, "given": 300.0}}
+    assert "different hardware" in body["detail"]
+
+
+def test_the_hardware_of_a_start_stands_on_its_trial(api: Api, job: str, trial: str) -> None:
+    expected = {**START["hardware"], "estimated": False}
+    assert api("GET", f"/jobs/{job}/trials").json()["trials"][0]["hardware"] == expected
+    assert api("GET", f"/jobs/{job}").json()["hardware"] == expected
+
+
+def test_a_start_gets_a_batch_size_that_its_devices_can_divide(api: Api) -> None:
+    given = spec_json(job_id="divided", batch_sizes=[10, 12, 16], default_batch_size=10)
+    api("POST", "/jobs", given)
+    start = api("POST", "/jobs/divided/trials", {**START, "multiple_of": 6}).json()
+    assert start["batch_size"] == 12
+    for more in ({"multiple_of": 7}, {"multiple_of": 6, "control": True}):
+        answer = api("POST", "/jobs/divided/trials", {**START, **more})
+        assert "cannot be divided by" in problem(answer, 409, "job_conflict")["detail"]
 
 
 def test_the_order_of_batch_sizes_is_no_difference(api: Api, job: str) -> None:
@@ -41,7 +62,7 @@ def test_the_order_of_batch_sizes_is_no_difference(api: Api, job: str) -> None:
 
 
 def test_a_start_says_what_to_train_with_and_why(api: Api, job: str) -> None:
-    start = api("POST", f"/jobs/{job}/trials", {}).json()
+    start = api("POST", f"/jobs/{job}/trials", START).json()
     assert (start["trial_number"], start["batch_size"], start["why"]) == (1, 32, "explore")
     assert start["cost_bound"] is None
     assert start["lease_s"] == 900.0
@@ -50,17 +71,19 @@ def test_a_start_says_what_to_train_with_and_why(api: Api, job: str) -> None:
 def test_the_same_key_starts_one_trial(api: Api, job: str) -> None:
     headers = {"Idempotency-Key": f"key-{job}"}
     path = f"/jobs/{job}/trials"
-    first, second = (api("POST", path, {}, headers=headers) for _ in range(2))
-    assert (first.status_code, second.status_code) == (201, 200)
-    assert first.json() == second.json()
-    assert api("POST", path, {}).json()["trial_number"] == 2
+    first = api("POST", path, START, headers=headers)
+    other = {"hardware": {**START["hardware"], "num_devices": 2}}
+    second, third = (api("POST", path, body, headers=headers) for body in (START, other))
+    assert (first.status_code, second.status_code, third.status_code) == (201, 200, 200)
+    assert first.json() == second.json() == third.json()
+    assert api("POST", path, START).json()["trial_number"] == 2
 
 
 def test_a_key_of_another_job_is_refused(api: Api, job: str) -> None:
     api("POST", "/jobs", spec_json(job_id=f"{job}-other"))
     headers = {"Idempotency-Key": f"key-{job}"}
-    api("POST", f"/jobs/{job}/trials", {}, headers=headers)
-    response = api("POST", f"/jobs/{job}-other/trials", {}, headers=headers)
+    api("POST", f"/jobs/{job}/trials", START, headers=headers)
+    response = api("POST", f"/jobs/{job}-other/trials", START, headers=headers)
     problem(response, 409, "key_conflict")
 
 
@@ -104,7 +127,7 @@ def test_a_run_is_stopped_before_the_report_that_would_cross_the_bound(
     api: Api, job: str, trial: str
 ) -> None:
     api("POST", f"{trial}/reports", report(metric=0.9))  # a cost of 750 J: a bound of 1500 J
-    assert api("POST", f"/jobs/{job}/trials", {}).json()["cost_bound"] == 1500.0
+    assert api("POST", f"/jobs/{job}/trials", START).json()["cost_bound"] == 1500.0
     path = f"/jobs/{job}/trials/2/reports"
     answers = [
         api("POST", path, report(sequence, time_s=0, energy_j=energy_j)).json()
@@ -134,7 +157,7 @@ def test_a_deleted_job_leaves_nothing_behind(api: Api, job: str, trial: str) -> 
     api("POST", f"{trial}/reports", report(metric=0.9))
     api("DELETE", f"/jobs/{job}")
     assert api("POST", "/jobs", spec_json(job_id=job)).status_code == 201
-    start = api("POST", f"/jobs/{job}/trials", {})
+    start = api("POST", f"/jobs/{job}/trials", START)
     assert (start.status_code, start.json()["trial_number"]) == (201, 1)
     assert api("POST", f"{trial}/reports", report()).json()["decision"] == "continue"
 
@@ -150,12 +173,12 @@ def test_a_trial_whose_lease_ran_out_is_lost_at_the_next_start(
 ) -> None:
     api("POST", "/jobs", spec_json(job_id="lease"))
     path = "/jobs/lease/trials"
-    assert api("POST", path, {}).json()["why"] == "explore"
-    assert api("POST", path, {}).json()["why"] == "concurrent"
+    assert api("POST", path, START).json()["why"] == "explore"
+    assert api("POST", path, START).json()["why"] == "concurrent"
     api("PATCH", f"{path}/2", {"outcome": "withdrawn"})
     assert api("POST", f"{path}/1/heartbeat", {}).json() == {"lease_s": 900.0}
     let_leases_expire(any_service.database_url)
-    start = api("POST", path, {}).json()
+    start = api("POST", path, START).json()
     assert (start["batch_size"], start["why"]) == (32, "explore")
     assert api("GET", path).json()["trials"][0]["outcome"] == "lost"
     problem(api("POST", f"{path}/1/heartbeat", {}), 409, "trial_finished")
@@ -168,10 +191,10 @@ def test_a_lost_trial_is_no_verdict_and_blocks_no_exploration(
     api("POST", "/jobs", spec_json(job_id="lost"))
     path = "/jobs/lost/trials"
     before = api("GET", "/jobs/lost").json()["arms"]
-    api("POST", path, {})
+    api("POST", path, START)
     let_leases_expire(any_service.database_url)
     for _ in range(2):  # it is lost at the next start, and once
-        start = api("POST", path, {}).json()
+        start = api("POST", path, START).json()
         api("PATCH", f"{path}/{start['trial_number']}", {"outcome": "withdrawn"})
         assert (start["batch_size"], start["why"]) == (32, "explore")
     outcomes = {"lost": 1, "withdrawn": 2}
@@ -184,10 +207,10 @@ def test_a_report_revives_a_lost_trial_also_when_it_is_the_last(
 ) -> None:
     api("POST", "/jobs", spec_json(job_id="revived"))
     path = "/jobs/revived/trials"
-    api("POST", path, {})
+    api("POST", path, START)
     api("POST", f"{path}/1/reports", report())
     let_leases_expire(any_service.database_url)
-    api("POST", path, {})
+    api("POST", path, START)
     assert api("GET", path).json()["trials"][0]["outcome"] == "lost"
     last = api("POST", f"{path}/1/reports", report(2, metric=0.95)).json()
     assert (last["decision"], last["outcome"]) == ("stop", "converged")
@@ -214,7 +237,7 @@ def test_what_names_no_job_or_trial_is_not_found(api: Api, job: str) -> None:
     for method, rest, body in (
         ("GET", "", None),
         ("DELETE", "", None),
-        ("POST", "/trials", {}),
+        ("POST", "/trials", START),
         ("GET", "/trials", None),
     ):
         problem(api(method, f"/jobs/nowhere{rest}", body), 404, "not_found")
@@ -239,9 +262,9 @@ def test_a_job_shows_what_is_believed(api: Api, job: str, trial: str) -> None:
 def test_a_job_whose_batch_sizes_have_all_failed_says_so(api: Api, job: str) -> None:
     path = f"/jobs/{job}/trials"
     for _ in range(2):
-        number = api("POST", path, {}).json()["trial_number"]
+        number = api("POST", path, START).json()["trial_number"]
         api("PATCH", f"{path}/{number}", {"outcome": "not_converged"})
-    body = problem(api("POST", path, {}), 409, "no_batch_size_left")
+    body = problem(api("POST", path, START), 409, "no_batch_size_left")
     assert "32 (not_converged), 64 (not_converged) failed; 8, 16, 128 lie" in body["detail"]
 
 
@@ -256,7 +279,7 @@ def test_a_job_with_running_trials_is_deleted_only_by_force(api: Api, job: str, 
 
 def test_jobs_and_trials_are_listed_in_pages(api: Api, job: str) -> None:
     for _ in range(3):
-        api("POST", f"/jobs/{job}/trials", {})
+        api("POST", f"/jobs/{job}/trials", START)
     page = api("GET", f"/jobs/{job}/trials?after=1&limit=1").json()
     assert [trial["trial_number"] for trial in page["trials"]] == [2]
     api("POST", "/jobs", spec_json(job_id=f"{job}a"))

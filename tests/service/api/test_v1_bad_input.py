@@ -8,11 +8,11 @@ import socket
 import pytest
 import requests
 from service.api.wires import Api, problem, report
-from service.jobs import spec_json
+from service.jobs import START, spec_json
 from service_process import ServiceProcess
 from waiting import LIMIT_S
 
-NUMBERS = [10**400, 1e300, -1, -1e300, "1", True, None, [], {}, [[1]], 1.5, "x" * 10_000]
+NUMBERS = [10**400, 1e300, -1, -1e300, "1", True, [], {}, [[1]], 1.5, "x" * 10_000]
 UNSUITED = {
     "batch_sizes": [
         [],
@@ -28,21 +28,19 @@ UNSUITED = {
         list(range(999)),
     ],
     "default_batch_size": [*NUMBERS, 7],
-    "target_metric": [10**400, 1e300, -1e300, "1", True, None, []],
+    "target_metric": [10**400, 1e300, -1e300, "1", True, []],
     "max_epochs": [*NUMBERS, 0],
-    "eta_knob": [1.01, -0.01, "0.5", True, 10**400, None],
+    "eta_knob": [1.01, -0.01, "0.5", True, 10**400],
     "beta_knob": [0, -1, "2", True, 1e300],
     "num_pruning_rounds": NUMBERS,
     "window_size": [*NUMBERS, 1001],
-    "max_power_w": [0, -1, "1", True, None, 10**400, 1e300],
-    "num_devices": [*NUMBERS, 0],
     "lease_s": [0, -1, 1e300, "900", True],
     "seed": [-1, 1.5, "1", True, 2**32],
     "policy": ["", "best", 1, True, "x" * 300],
-    "monitor": ["", None, 1, "\x00", "x" * 300],
-    "device_model": ["", None, 1, "a\nb"],
+    "monitor": ["", 1, "\x00", "x" * 300],
+    "batch_size_scope": ["", 1, "local"],
     "job_id": ["", None, 1, "..", "../x", "a/b", "a b", "a\n", "é", "\x00", "x" * 256],
-    "higher_is_better": [None, 2, 1, "maybe", "true"],
+    "higher_is_better": [2, 1, "maybe", "true"],
 }
 
 
@@ -53,6 +51,40 @@ def test_a_job_with_an_unsuited_value_is_refused_by_name(api: Api, field: str) -
         body = problem(api.raw("/jobs", json.dumps(given)), 422, "invalid")
         assert {name.split(".")[0] for name in body["errors"]} == {field}
     problem(api("GET", "/jobs/unsuited"), 404, "not_found")
+
+
+HARDWARE = {
+    "device_model": ["", None, 1, "a\nb"],
+    "num_devices": [*NUMBERS, None, 0],
+    "max_power_w": [0, -1, "1", True, None, 10**400, 1e300],
+    "meter": ["", None, 1, "x" * 300],
+    "estimated": [None, 1, "true"],
+}
+
+
+@pytest.mark.parametrize("field", HARDWARE)
+def test_a_start_on_unsuited_hardware_is_refused_by_name(api: Api, job: str, field: str) -> None:
+    for value in HARDWARE[field]:
+        start = {"hardware": {**START["hardware"], field: value}}
+        body = problem(api.raw(f"/jobs/{job}/trials", json.dumps(start)), 422, "invalid")
+        assert set(body["errors"]) == {f"hardware.{field}"}
+    assert api("GET", f"/jobs/{job}").json()["hardware"] is None
+
+
+@pytest.mark.parametrize("field", ["batch_sizes", "default_batch_size", "target_metric", "monitor"])
+def test_a_new_job_that_lacks_a_field_is_refused_by_name(api: Api, field: str) -> None:
+    for given in (spec_json(job_id="lacks"), spec_json(job_id="lacks", **{field: None})):
+        lacking = {name: value for name, value in given.items() if name != field or value is None}
+        body = problem(api("POST", "/jobs", lacking), 422, "invalid")
+        assert body["errors"] == {field: ["Field required"]}
+
+
+def test_a_default_that_is_not_offered_is_refused_by_name(api: Api) -> None:
+    given = spec_json(job_id="lacks", default_batch_size=None, suggested={"default_batch_size": 7})
+    body = problem(api("POST", "/jobs", given), 422, "invalid")
+    assert body["errors"] == {
+        "default_batch_size": ["7 is not among batch_sizes [8, 16, 32, 64, 128]"]
+    }
 
 
 def test_a_job_id_that_is_none_is_refused_in_words(api: Api) -> None:
@@ -105,7 +137,8 @@ def test_a_chunked_body_is_taken_up_to_64_kib(api: Api, job: str) -> None:
         path = f"{api.root}/api/v1/jobs/{job}/trials"
         return requests.post(path, iter([body]), headers=headers, timeout=LIMIT_S)
 
-    assert post(b" " * 65_534 + b"{}").status_code == 201
+    start = json.dumps(START).encode()
+    assert post(b" " * (65_536 - len(start)) + start).status_code == 201
     problem(post(b"{}" + b" " * 65_535), 413, "too_large")
     problem(post(b"{}" + b" " * 70_000 + b"x"), 413, "too_large")
 
@@ -202,7 +235,7 @@ def test_a_call_of_a_trial_without_its_generation_is_refused(
 
 @pytest.mark.parametrize("key", ["", "a b", "x" * 256, "\x7f"])
 def test_a_malformed_idempotency_key_is_refused(api: Api, job: str, key: str) -> None:
-    response = api("POST", f"/jobs/{job}/trials", {}, headers={"Idempotency-Key": key})
+    response = api("POST", f"/jobs/{job}/trials", START, headers={"Idempotency-Key": key})
     assert response.status_code in (400, 422)
     assert api("GET", f"/jobs/{job}/trials").json()["trials"] == []
 

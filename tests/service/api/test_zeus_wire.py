@@ -94,7 +94,7 @@ def test_what_a_job_asks_of_the_bandit_is_what_it_gets(wire: Wire) -> None:
     spec = wire("GET", "/api/v1/jobs/zeus-asked").json()["spec"]
     ours = {"mab_seed": "seed", "higher_is_better_metric": "higher_is_better"}
     assert spec.items() >= {ours.get(name, name): value for name, value in asked.items()}.items()
-    assert (spec["policy"], spec["meter"], spec["monitor"]) == ("zeus", "nvml", "metric")
+    assert (spec["policy"], spec["monitor"]) == ("zeus", "metric")
     assert (spec["early_stop"], spec["lease_s"]) == ("spent", 21600.0)
 
 
@@ -107,8 +107,20 @@ def test_unknown_keys_are_ignored_those_of_the_other_wire_included(wire: Wire) -
 def test_a_job_known_with_another_configuration_is_refused(wire: Wire, job: str) -> None:
     for name, value in {"max_epochs": 11, "mab_seed": 3, "gpu_model": "Other GPU"}.items():
         message = error(wire("POST", "/jobs", zeus_job(job_id=job, **{name: value})), 409)
-        assert "known with another configuration" in message
+        assert "is known with" in message
         assert repr(value) in message
+
+
+def test_every_trial_of_a_job_has_the_hardware_of_its_registration(wire: Wire, job: str) -> None:
+    wire.start(job)
+    (trial,) = wire("GET", f"/api/v1/jobs/{job}/trials").json()["trials"]
+    assert trial["hardware"] == {
+        "device_model": "Fake GPU",
+        "num_devices": 1,
+        "max_power_w": 100.0,
+        "meter": "nvml",
+        "estimated": False,
+    }
 
 
 def test_a_seed_of_its_own_is_no_seed_left_open(wire: Wire) -> None:

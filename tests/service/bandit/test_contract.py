@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service.jobs import LEARNING, PastTrial, spec
+from service.jobs import LEARNING, PastTrial, next_choice, observation, spec
 from zeus_service.bandit import fold
 from zeus_service.bandit.outcomes import FINAL, RESUMABLE
-from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Observation, Policy, State
+from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Policy, State
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.simulation.replay import replay
@@ -60,7 +60,7 @@ def choose(
     """What a trial is started with."""
     if control:
         return Choice(job.default_batch_size, "control")
-    return policy.next_batch_size(job, state, np.random.default_rng([1, number]))
+    return next_choice(policy, job, state, np.random.default_rng([1, number]))
 
 
 def play(policy: Policy, job: JobSpec, moves: list[Any]) -> tuple[State, Choice | None]:
@@ -77,9 +77,9 @@ def play(policy: Policy, job: JobSpec, moves: list[Any]) -> tuple[State, Choice 
             running.append(choice)
         else:
             choice = running.pop(which % len(running))
-            state = policy.observe(job, state, Observation(choice, verdict, cost))
+            state = policy.observe(job, state, observation(choice, verdict, cost))
     try:
-        return state, policy.next_batch_size(job, state, np.random.default_rng(0))
+        return state, next_choice(policy, job, state, np.random.default_rng(0))
     except NoBatchSizeLeft:
         return state, None
 
@@ -102,7 +102,7 @@ def test_a_trial_without_a_verdict_leaves_no_trace(
     if choice:
         during = policy.begin(job, state, choice)
         assert policy.cost_bound(job, during) == policy.cost_bound(job, state)
-        assert policy.observe(job, during, Observation(choice, None, 123.0)) == state
+        assert policy.observe(job, during, observation(choice, None, 123.0)) == state
 
 
 @policies
@@ -117,8 +117,8 @@ def test_functions_do_not_change_what_they_are_given(
         during = policy.begin(job, state, choice)
         assert json.dumps(state) == before
         between = json.dumps(during)
-        policy.observe(job, during, Observation(choice, "converged", 1.0))
-        policy.observe(job, during, Observation(choice, "out_of_memory", 1.0))
+        policy.observe(job, during, observation(choice, "converged", 1.0))
+        policy.observe(job, during, observation(choice, "out_of_memory", 1.0))
         assert json.dumps(during) == between
     policy.describe(job, state)
     policy.cost_bound(job, state)
@@ -153,7 +153,7 @@ def test_a_control_trial_is_learned_from_even_if_every_batch_size_has_failed(
     control = Choice(job.default_batch_size, "control")
     during = policy.begin(job, state, control)
     assert policy.cost_bound(job, during) == policy.cost_bound(job, state)
-    after = policy.observe(job, during, Observation(control, "converged", 1000.0))
+    after = policy.observe(job, during, observation(control, "converged", 1000.0))
     pulls = {arm.batch_size: arm.pulls for arm in policy.describe(job, after)}
     assert after != state
     assert pulls[job.default_batch_size] >= 1
@@ -323,7 +323,7 @@ def test_another_processor_differs_in_what_is_believed(monkeypatch: pytest.Monke
     policy = POLICIES["information_directed"]
     job, choice = spec(), Choice(32, "explore")
     state = policy.begin(job, policy.initial_state(job), choice)
-    state = policy.observe(job, state, Observation(choice, "converged", 1000.0))
+    state = policy.observe(job, state, observation(choice, "converged", 1000.0))
     here = policy.cost_bound(job, state)
     with another_processor(monkeypatch):
         there = policy.cost_bound(job, state)
@@ -336,9 +336,9 @@ def test_the_state_does_not_grow_with_trials(policy: Policy) -> None:
     job = spec(window_size=10)
     state, rng, sizes = policy.initial_state(job), np.random.default_rng(0), []
     for number in range(2000):
-        state = policy.begin(job, state, policy.next_batch_size(job, state, rng))
+        state = policy.begin(job, state, next_choice(policy, job, state, rng))
         choice = Choice(job.batch_sizes[number % 5], "explore")
-        state = policy.observe(job, state, Observation(choice, "converged", rng.normal(1e3, 10)))
+        state = policy.observe(job, state, observation(choice, "converged", rng.normal(1e3, 10)))
         sizes.append(len(json.dumps(state)))
     assert sizes[-1] < 1.1 * sizes[100]
 
@@ -352,9 +352,9 @@ def test_thousands_of_trials_leave_a_small_state_that_still_decides(policy: Poli
         choice = Choice(job.batch_sizes[number % 3], "exploit")
         state = policy.begin(job, state, choice)
         verdict = verdicts[number // 3 % 10]
-        state = policy.observe(job, state, Observation(choice, verdict, rng.normal(1e3, 100)))
+        state = policy.observe(job, state, observation(choice, verdict, rng.normal(1e3, 100)))
     assert len(json.dumps(state, allow_nan=False)) < 3000
-    assert policy.next_batch_size(job, state, rng).batch_size in job.batch_sizes
+    assert next_choice(policy, job, state, rng).batch_size in job.batch_sizes
     assert policy.cost_bound(job, state) > 1000
 
 
@@ -363,10 +363,10 @@ def test_the_only_batch_size_is_always_taken(policy: Policy) -> None:
     job, rng = spec(batch_sizes=[32]), np.random.default_rng(0)
     state = policy.initial_state(job)
     for _ in range(50):
-        choice = policy.next_batch_size(job, state, rng)
+        choice = next_choice(policy, job, state, rng)
         assert choice.batch_size == 32
         state = policy.begin(job, state, choice)
-        state = policy.observe(job, state, Observation(choice, "converged", rng.normal(1e3, 50)))
+        state = policy.observe(job, state, observation(choice, "converged", rng.normal(1e3, 50)))
     assert policy.best_batch_size(job, state) == 32
 
 
@@ -379,9 +379,9 @@ def test_all_failing_is_an_error_not_a_loop(policy: Policy, rounds: int, window_
 
     def fail_100_trials(state: State) -> None:
         for number in range(100):
-            choice = policy.next_batch_size(job, state, np.random.default_rng(number))
+            choice = next_choice(policy, job, state, np.random.default_rng(number))
             state = policy.begin(job, state, choice)
-            state = policy.observe(job, state, Observation(choice, "not_converged", 1.0))
+            state = policy.observe(job, state, observation(choice, "not_converged", 1.0))
 
     with pytest.raises(NoBatchSizeLeft):
         fail_100_trials(state)

@@ -7,9 +7,9 @@ from statistics import mean, stdev
 
 import numpy as np
 import pytest
-from service.jobs import spec
+from service.jobs import next_choice, observation, spec
 from zeus_service.bandit.default import DefaultPolicy
-from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Observation, State
+from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, State
 from zeus_service.bandit.reasons import exhausted
 from zeus_service.simulation.replay import replay
 from zeus_service.simulation.synthetic_workloads import synthetic_workload
@@ -22,7 +22,7 @@ def after(*ends: tuple[str, float]) -> State:
     state = POLICY.initial_state(JOB)
     for verdict, cost in ends:
         state = POLICY.begin(JOB, state, CHOICE)
-        state = POLICY.observe(JOB, state, Observation(CHOICE, verdict, cost))
+        state = POLICY.observe(JOB, state, observation(CHOICE, verdict, cost))
     return state
 
 
@@ -70,6 +70,6 @@ def test_a_default_that_never_converges_is_given_up(failures: list[str], given_u
     assert (POLICY.stage(JOB, state) == "exhausted") is given_up
     if given_up:
         with pytest.raises(NoBatchSizeLeft):
-            POLICY.next_batch_size(JOB, state, np.random.default_rng(0))
+            next_choice(POLICY, JOB, state, np.random.default_rng(0))
     saved = after(("converged", 1.0), *ends * 10)
-    assert POLICY.next_batch_size(JOB, saved, np.random.default_rng(0)) == CHOICE
+    assert next_choice(POLICY, JOB, saved, np.random.default_rng(0)) == CHOICE

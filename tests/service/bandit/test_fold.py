@@ -10,12 +10,14 @@ import pytest
 from flask import Flask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from service.jobs import register, report
+from service.jobs import HARDWARE, PastTrial, next_choice, register, report
 from sqlalchemy import update
 from zeus_service import maintenance, optimizer
 from zeus_service.bandit import fold
-from zeus_service.bandit.policy import Choice
+from zeus_service.bandit.default import DefaultPolicy
+from zeus_service.bandit.policy import Choice, Observation, Policy, State
 from zeus_service.bandit.registry import POLICIES
+from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Job, Trial
@@ -110,6 +112,26 @@ def test_a_revival_of_an_end_that_counted_replays_the_job(app: Flask, policy: st
     assert not any(trial.counted for trial in optimizer.list_trials("job"))
 
 
+def test_a_policy_learns_what_a_trial_ran_on_its_epochs_and_what_one_cost(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned: list[Observation] = []
+    observe = DefaultPolicy.observe
+
+    def record(self: Policy, spec: JobSpec, state: State, observation: Observation) -> State:
+        learned.append(observation)
+        return observe(self, spec, state, observation)
+
+    monkeypatch.setattr(DefaultPolicy, "observe", record)
+    register(policy="default", eta_knob=1.0)
+    for _ in range(2):
+        optimizer.start_trial("job")
+    optimizer.report("job", 1, report(1, epoch=4, energy_j=1000.0, metric=1.0))
+    optimizer.end_trial("job", 2, "diverged")
+    assert [each.hardware for each in learned] == [HARDWARE] * 2
+    assert [(each.epochs, each.epoch_cost) for each in learned] == [(4, 250.0), (0, None)]
+
+
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_choice_can_be_replayed_from_the_seed_and_the_trial_number(
     app: Flask, name: str
@@ -130,12 +152,12 @@ def test_every_choice_can_be_replayed_from_the_seed_and_the_trial_number(
         ended.sort(key=lambda each: each.ended_seq)
         state, _ = fold.replay(spec, [*ended, *running])
         rng = np.random.default_rng([7, trial.trial_number])
-        chosen = policy.next_batch_size(spec, state, rng)
+        chosen = next_choice(policy, spec, state, rng)
         assert chosen == Choice(trial.batch_size, trial.why)
 
 
-def unended(trial: Trial) -> Trial:
-    return Trial(batch_size=trial.batch_size, why=trial.why, outcome=None, cost=0.0)
+def unended(trial: Trial) -> PastTrial:
+    return PastTrial(trial.batch_size, trial.why)
 
 
 def test_rebuilding_repairs_a_state_that_was_damaged(app: Flask) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from service.jobs import PastTrial, spec
+from service.jobs import PastTrial, next_choice, spec
 from zeus_service.bandit import fold
 from zeus_service.bandit.inconclusive import passed_over, without_counts
 from zeus_service.bandit.outcomes import NO_VERDICT, Outcome
@@ -34,7 +34,7 @@ class Job:
 
     def choose(self) -> Choice:
         rng = np.random.default_rng([1, len(self.trials)])
-        return POLICIES[self.spec.policy or ""].next_batch_size(self.spec, self.state, rng)
+        return next_choice(POLICIES[self.spec.policy or ""], self.spec, self.state, rng)
 
     def start(self) -> PastTrial:
         """Start a trial."""

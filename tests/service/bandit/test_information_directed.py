@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from service.jobs import spec
+from service.jobs import next_choice, observation, spec
 from zeus_service.bandit.information_directed import InformationDirectedPolicy
 from zeus_service.bandit.outcomes import Verdict
-from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Observation, State
+from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, State
 from zeus_service.bandit.spec import JobSpec
 
 policy = InformationDirectedPolicy()
@@ -22,7 +22,7 @@ def observe(
     """A trial, started and ended."""
     choice = Choice(batch_size, "exploit")
     state = policy.begin(job, state, choice)
-    return policy.observe(job, state, Observation(choice, verdict, cost))
+    return policy.observe(job, state, observation(choice, verdict, cost))
 
 
 def after(job: JobSpec, *trials: tuple[int, float] | tuple[int, float, Verdict]) -> State:
@@ -34,9 +34,7 @@ def after(job: JobSpec, *trials: tuple[int, float] | tuple[int, float, Verdict])
 
 
 def choices(job: JobSpec, state: State, seeds: int = 50) -> list[Choice]:
-    return [
-        policy.next_batch_size(job, state, np.random.default_rng(seed)) for seed in range(seeds)
-    ]
+    return [next_choice(policy, job, state, np.random.default_rng(seed)) for seed in range(seeds)]
 
 
 def costs(center: int, noise: float = 0.05, tries: int = 6) -> list[tuple[int, float]]:
@@ -56,7 +54,7 @@ def test_the_default_comes_first() -> None:
 def test_while_all_fail_the_nearest_to_the_default_comes_next() -> None:
     job, state, order = spec(), policy.initial_state(spec()), []
     for _ in range(5):
-        choice = policy.next_batch_size(job, state, np.random.default_rng(0))
+        choice = next_choice(policy, job, state, np.random.default_rng(0))
         order.append(choice.batch_size)
         state = observe(job, state, choice.batch_size, 10.0, "not_converged")
     assert order == [32, 16, 64, 8, 128]
@@ -75,7 +73,7 @@ def test_a_single_batch_size_that_fails_twice_is_an_error() -> None:
     state = after(job, (32, 1.0, "diverged"))
     assert choices(job, state, 1) == [Choice(32, "explore")]
     with pytest.raises(NoBatchSizeLeft):
-        policy.next_batch_size(job, observe(job, state, 32, 1.0, "diverged"), RNG)
+        next_choice(policy, job, observe(job, state, 32, 1.0, "diverged"), RNG)
 
 
 def test_failures_never_end_a_batch_size_that_has_converged() -> None:
@@ -141,7 +139,7 @@ def test_running_out_of_memory_at_random_hardly_ever_gives_up_the_best_batch_siz
     for seed in range(tries):
         state, rng = policy.initial_state(job), np.random.default_rng(seed)
         for number in range(30):
-            b = policy.next_batch_size(job, state, np.random.default_rng([1, number])).batch_size
+            b = next_choice(policy, job, state, np.random.default_rng([1, number])).batch_size
             cost = 1000 * (1 + 0.6 * math.log2(128 / b)) * math.exp(rng.normal(0, 0.05))
             chance = rng.random() < 0.2
             state = observe(job, state, b, cost, "out_of_memory" if chance else "converged")
@@ -155,7 +153,7 @@ def test_a_limit_of_memory_costs_few_runs() -> None:
         state, rng = policy.initial_state(job), np.random.default_rng(seed)
         failed = 0
         for number in range(60):
-            b = policy.next_batch_size(job, state, np.random.default_rng([1, number])).batch_size
+            b = next_choice(policy, job, state, np.random.default_rng([1, number])).batch_size
             cost = 1000 * (1 + 0.6 * math.log2(128 / b)) * math.exp(rng.normal(0, 0.05))
             state = observe(job, state, b, cost, "out_of_memory" if b > 32 else "converged")
             failed += b > 32
@@ -172,7 +170,7 @@ def test_exploration_fades() -> None:
     job, rng = spec(), np.random.default_rng(0)
     state, picks = policy.initial_state(job), []
     for number in range(120):
-        choice = policy.next_batch_size(job, state, np.random.default_rng([1, number]))
+        choice = next_choice(policy, job, state, np.random.default_rng([1, number]))
         cost = 1000 * (1 + 0.3 * abs(math.log2(choice.batch_size / 16))) * rng.normal(1, 0.03)
         state = observe(job, state, choice.batch_size, cost)
         picks.append(choice)
@@ -222,7 +220,7 @@ def test_a_job_that_becomes_slower_for_good_is_not_stopped_for_ever(slower: floa
     state = after(job, *costs(16, tries=30))
     stopped = []
     for number in range(40):
-        choice = policy.next_batch_size(job, state, np.random.default_rng(number))
+        choice = next_choice(policy, job, state, np.random.default_rng(number))
         cost = slower * 1000 * (1 + 0.4 * abs(math.log2(choice.batch_size / 16)))
         bound = policy.cost_bound(job, state)
         stopped.append(cost > bound)
@@ -254,7 +252,7 @@ def recurring(
     """Let the policy choose, and runs converge; the state after them, and what was chosen."""
     rng, chosen = np.random.default_rng(seed), []
     for number in range(count):
-        b = policy.next_batch_size(job, state, np.random.default_rng([seed, number])).batch_size
+        b = next_choice(policy, job, state, np.random.default_rng([seed, number])).batch_size
         state = observe(job, state, b, 1000 * math.exp(log_costs[b] + rng.normal(0, 0.05)))
         chosen.append(b)
     return state, chosen
@@ -305,7 +303,7 @@ def test_a_batch_size_that_never_converges_again_is_left_after_few_failures(
     """However often it has converged: the data may have grown."""
     job = spec()
     state, failures = after(job, *costs(64, tries=2), *[(64, 1000.0)] * 150), 0
-    while (choice := policy.next_batch_size(job, state, np.random.default_rng(0))).batch_size >= 64:
+    while (choice := next_choice(policy, job, state, np.random.default_rng(0))).batch_size >= 64:
         state, failures = observe(job, state, choice.batch_size, 500.0, verdict), failures + 1
         assert failures < 12
     assert failures >= 4  # fewer may be bad luck

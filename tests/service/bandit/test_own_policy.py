@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from service.jobs import spec_json
+from service.jobs import START, spec_json
 from service.test_cli import one_error
 from service_process import BIN, ServiceProcess
 from waiting import LIMIT_S
@@ -44,7 +44,7 @@ def test_the_service_chooses_by_it(tmp_path: Path, installed: Path) -> None:
         assert requests.post(api, json=job, timeout=LIMIT_S).status_code == 201
         taken = []
         for _ in range(6):
-            trial = requests.post(f"{api}/job/trials", json={}, timeout=LIMIT_S).json()
+            trial = requests.post(f"{api}/job/trials", json=START, timeout=LIMIT_S).json()
             taken.append((trial["batch_size"], trial["why"]))
             figures = {"epoch": 1, "time_s": 1.0, "metric": 1.0, "sequence": 1}
             report = {"energy_j": 10.0 * trial["batch_size"], **figures}

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from service.jobs import spec
+from service.jobs import next_choice, observation, spec
 from zeus_service.bandit.default import DefaultPolicy
 from zeus_service.bandit.information_directed import InformationDirectedPolicy
-from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Observation, Policy, State
+from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Policy, State
 from zeus_service.bandit.zeus import ZeusPolicy
 
 OWN = (ZeusPolicy(), InformationDirectedPolicy(), DefaultPolicy())
@@ -23,9 +23,9 @@ def test_out_of_memory_gives_up_the_batch_size_and_all_larger_ones(policy: Polic
     job = spec()
     choice = Choice(32, "explore")
     state = policy.begin(job, policy.initial_state(job), choice)
-    state = policy.observe(job, state, Observation(choice, "out_of_memory", 0.0))
+    state = policy.observe(job, state, observation(choice, "out_of_memory", 0.0))
     for seed in range(50):
-        assert policy.next_batch_size(job, state, np.random.default_rng(seed)).batch_size < 32
+        assert next_choice(policy, job, state, np.random.default_rng(seed)).batch_size < 32
 
 
 @learning_policies
@@ -38,11 +38,11 @@ def test_the_cheapest_batch_size_is_found(policy: Policy, scale: float, default:
         rng = np.random.default_rng(seed)
         state = policy.initial_state(job)
         for _ in range(60):
-            choice = policy.next_batch_size(job, state, rng)
+            choice = next_choice(policy, job, state, rng)
             state = policy.begin(job, state, choice)
             cost = scale * 1000 * (1 + 0.3 * abs(math.log2(choice.batch_size / 16)))
             cost *= rng.normal(1, 0.03)
-            state = policy.observe(job, state, Observation(choice, "converged", cost))
+            state = policy.observe(job, state, observation(choice, "converged", cost))
         found.append(policy.best_batch_size(job, state))
     assert found == [16] * 10
 
@@ -52,11 +52,11 @@ def test_one_unlucky_divergence_does_not_ban_the_best_batch_size(policy: Policy)
     job, rng = spec(), np.random.default_rng(0)
     state, last = policy.initial_state(job), []
     for number in range(100):
-        choice = policy.next_batch_size(job, state, rng)
+        choice = next_choice(policy, job, state, rng)
         cost = 1000 * (1 + 0.5 * abs(math.log2(choice.batch_size / 32))) * rng.normal(1, 0.03)
         verdict = "diverged" if number == 60 else "converged"
         state = policy.begin(job, state, choice)
-        state = policy.observe(job, state, Observation(choice, verdict, cost))
+        state = policy.observe(job, state, observation(choice, verdict, cost))
         last.append(choice.batch_size)
     assert last[60] == 32
     assert last[61:].count(32) > 30
@@ -67,7 +67,7 @@ def test_with_a_window_a_job_that_became_slower_is_not_stopped_for_ever(policy: 
     job, rng = spec(window_size=5), np.random.default_rng(0)
     state, stops = policy.initial_state(job), []
     for number in range(200):
-        choice = policy.next_batch_size(job, state, rng)
+        choice = next_choice(policy, job, state, rng)
         slower = 1 if number < 60 else 3
         cost = slower * 1000 * (1 + 0.5 * abs(math.log2(choice.batch_size / 32)))
         cost *= rng.normal(1, 0.03)
@@ -75,7 +75,7 @@ def test_with_a_window_a_job_that_became_slower_is_not_stopped_for_ever(policy: 
         stopped = number >= 10 and cost > bound
         state = policy.begin(job, state, choice)
         verdict = "early_stopped" if stopped else "converged"
-        state = policy.observe(job, state, Observation(choice, verdict, min(cost, bound)))
+        state = policy.observe(job, state, observation(choice, verdict, min(cost, bound)))
         stops.append(stopped)
     assert sum(stops[160:]) < 10
 
@@ -87,17 +87,17 @@ def test_a_control_trial_that_converges_brings_an_exhausted_job_back(policy: Pol
     def fail_until_none_is_left(state: State) -> State:
         while True:
             try:
-                choice = policy.next_batch_size(job, state, rng)
+                choice = next_choice(policy, job, state, rng)
             except NoBatchSizeLeft:
                 return state
             state = policy.begin(job, state, choice)
-            state = policy.observe(job, state, Observation(choice, "not_converged", 1.0))
+            state = policy.observe(job, state, observation(choice, "not_converged", 1.0))
 
     state = fail_until_none_is_left(policy.initial_state(job))
     control = Choice(32, "control")
     state = policy.begin(job, state, control)
-    state = policy.observe(job, state, Observation(control, "converged", 1000.0))
-    assert policy.next_batch_size(job, state, rng).batch_size == 32
+    state = policy.observe(job, state, observation(control, "converged", 1000.0))
+    assert next_choice(policy, job, state, rng).batch_size == 32
     assert policy.best_batch_size(job, state) == 32
 
 
@@ -105,6 +105,6 @@ def test_with_zeus_a_control_trial_fills_the_arm_but_not_the_round() -> None:
     policy, job = ZeusPolicy(), spec()
     control = Choice(32, "control")
     state = policy.begin(job, policy.initial_state(job), control)
-    state = policy.observe(job, state, Observation(control, "converged", 1000.0))
+    state = policy.observe(job, state, observation(control, "converged", 1000.0))
     assert {arm.batch_size: arm.mean for arm in policy.describe(job, state)}[32] == 1000.0
-    assert policy.next_batch_size(job, state, np.random.default_rng(0)) == Choice(32, "explore")
+    assert next_choice(policy, job, state, np.random.default_rng(0)) == Choice(32, "explore")

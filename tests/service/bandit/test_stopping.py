@@ -8,7 +8,10 @@ import pytest
 from service.jobs import spec
 from zeus_service.bandit.stopping import Decision, Report, decide
 
-JOB = spec(eta_knob=0.25, max_power_w=100.0, target_metric=0.9, max_epochs=10)
+JOB = spec(eta_knob=0.25, target_metric=0.9, max_epochs=10)
+
+
+FIRST: dict[str, Any] = {"max_power_w": 100.0, "previous_cost": 0.0, "cost_bound": None}
 
 
 def report(cost: float, metric: float = 0.5, epoch: int = 1) -> Report:
@@ -17,7 +20,7 @@ def report(cost: float, metric: float = 0.5, epoch: int = 1) -> Report:
 
 
 def ask(given: Report, **known: Any) -> Decision:
-    return decide(JOB, given, **{"previous_cost": 0.0, "cost_bound": None, **known})
+    return decide(JOB, given, **{**FIRST, **known})
 
 
 def test_the_cost_weighs_energy_against_time_at_maximum_power() -> None:
@@ -35,9 +38,8 @@ def test_a_run_that_reaches_its_target_has_converged() -> None:
 
 def test_a_target_may_be_one_to_fall_to() -> None:
     falling = spec(target_metric=0.9, higher_is_better=False)
-    known = {"previous_cost": 0.0, "cost_bound": None}
-    assert decide(falling, report(1.0, metric=0.91), **known).decision == "continue"
-    assert decide(falling, report(1.0, metric=0.9), **known).outcome == "converged"
+    assert decide(falling, report(1.0, metric=0.91), **FIRST).decision == "continue"
+    assert decide(falling, report(1.0, metric=0.9), **FIRST).outcome == "converged"
 
 
 def test_a_run_that_reaches_its_target_past_the_bound_is_not_thrown_away() -> None:
@@ -64,13 +66,13 @@ SPENT = JOB.model_copy(update={"early_stop": "spent"})
 
 @pytest.mark.parametrize(("cost", "outcome"), [(5.9, None), (6.0, None), (6.1, "early_stopped")])
 def test_a_job_may_ask_to_be_judged_by_the_cost_so_far(cost: float, outcome: str | None) -> None:
-    known = {"previous_cost": 0.0, "cost_bound": 6.0}
+    known = {**FIRST, "cost_bound": 6.0}
     assert decide(SPENT, report(cost), **known).outcome == outcome
 
 
 @pytest.mark.parametrize("epoch", [1, 10])
 def test_past_the_bound_such_a_run_has_failed_even_at_its_target(epoch: int) -> None:
-    known = {"previous_cost": 0.0, "cost_bound": 6.0}
+    known = {**FIRST, "cost_bound": 6.0}
     reached = decide(SPENT, report(6.0, metric=0.9, epoch=epoch), **known)
     assert reached.outcome == "converged"
     past = decide(SPENT, report(6.1, metric=0.9, epoch=epoch), **known)

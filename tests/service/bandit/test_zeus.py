@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from service.jobs import spec
+from service.jobs import next_choice, observation, spec
 from zeus_service.bandit.outcomes import Verdict
-from zeus_service.bandit.policy import Choice, Moments, NoBatchSizeLeft, Observation, State
+from zeus_service.bandit.policy import Choice, Moments, NoBatchSizeLeft, State
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.bandit.zeus import ZeusPolicy
 
@@ -23,9 +23,9 @@ def run(
     job: JobSpec, state: State, cost: float, verdict: Verdict | None = "converged"
 ) -> tuple[Choice, State]:
     """One trial, started and ended."""
-    choice = policy.next_batch_size(job, state, RNG)
+    choice = next_choice(policy, job, state, RNG)
     state = policy.begin(job, state, choice)
-    return choice, policy.observe(job, state, Observation(choice, verdict, cost))
+    return choice, policy.observe(job, state, observation(choice, verdict, cost))
 
 
 def prune(job: JobSpec, outcomes: list[Mapping[int, float | Verdict]]) -> tuple[list[int], State]:
@@ -33,7 +33,7 @@ def prune(job: JobSpec, outcomes: list[Mapping[int, float | Verdict]]) -> tuple[
     state, order = policy.initial_state(job), []
     for number, round_outcomes in enumerate(outcomes, 1):
         while state["round"] == number:
-            batch_size = policy.next_batch_size(job, state, RNG).batch_size
+            batch_size = next_choice(policy, job, state, RNG).batch_size
             outcome = round_outcomes[batch_size]
             if isinstance(outcome, str):
                 choice, state = run(job, state, 5.0, outcome)
@@ -84,7 +84,7 @@ def test_a_first_round_without_survivors_is_an_error() -> None:
     outcomes: dict[int, float | Verdict] = {32: "not_converged", 64: "not_converged"}
     _, state = prune(spec(num_pruning_rounds=1), [outcomes])
     with pytest.raises(NoBatchSizeLeft):
-        policy.next_batch_size(spec(), state, RNG)
+        next_choice(policy, spec(), state, RNG)
 
 
 def test_a_later_round_without_survivors_keeps_its_candidates() -> None:
@@ -97,60 +97,60 @@ def test_a_later_round_without_survivors_keeps_its_candidates() -> None:
 
 def test_a_start_during_an_exploration_gets_the_default_while_nothing_is_known() -> None:
     job, state = spec(), policy.initial_state(spec())
-    state = policy.begin(job, state, policy.next_batch_size(job, state, RNG))
-    assert policy.next_batch_size(job, state, RNG) == Choice(32, "concurrent")
+    state = policy.begin(job, state, next_choice(policy, job, state, RNG))
+    assert next_choice(policy, job, state, RNG) == Choice(32, "concurrent")
 
 
 def test_a_start_during_an_exploration_gets_the_cheapest_known() -> None:
     job, state = spec(), policy.initial_state(spec())
     _, state = run(job, state, 20.0)
     _, state = run(job, state, 10.0)  # 16
-    state = policy.begin(job, state, policy.next_batch_size(job, state, RNG))
-    assert policy.next_batch_size(job, state, RNG) == Choice(16, "concurrent")
+    state = policy.begin(job, state, next_choice(policy, job, state, RNG))
+    assert next_choice(policy, job, state, RNG) == Choice(16, "concurrent")
 
 
 def test_a_start_during_an_exploration_avoids_a_default_that_failed() -> None:
     job, state = spec(), policy.initial_state(spec())
     _, state = run(job, state, 20.0, "not_converged")
-    state = policy.begin(job, state, policy.next_batch_size(job, state, RNG))
-    assert policy.next_batch_size(job, state, RNG) == Choice(64, "concurrent")
+    state = policy.begin(job, state, next_choice(policy, job, state, RNG))
+    assert next_choice(policy, job, state, RNG) == Choice(64, "concurrent")
 
 
 def test_an_exploration_that_was_lost_is_tried_again() -> None:
     job, state = spec(), policy.initial_state(spec())
     lost, state = run(job, state, 0.0, None)
-    assert policy.next_batch_size(job, state, RNG) == lost
+    assert next_choice(policy, job, state, RNG) == lost
 
 
 @pytest.mark.parametrize("verdict", ["converged", "not_converged"])
 def test_a_concurrent_trial_counts_for_its_arm_not_for_the_round(verdict: Verdict) -> None:
     job, state = spec(), policy.initial_state(spec())
-    slow = policy.next_batch_size(job, state, RNG)
+    slow = next_choice(policy, job, state, RNG)
     state = policy.begin(job, state, slow)
-    concurrent = policy.next_batch_size(job, state, RNG)
+    concurrent = next_choice(policy, job, state, RNG)
     state = policy.begin(job, state, concurrent)
-    state = policy.observe(job, state, Observation(concurrent, verdict, 10.0))
+    state = policy.observe(job, state, observation(concurrent, verdict, 10.0))
     assert policy.describe(job, state)[2].pulls == 1
-    assert policy.next_batch_size(job, state, RNG).why == "concurrent"
-    state = policy.observe(job, state, Observation(slow, "converged", 20.0))
-    assert policy.next_batch_size(job, state, RNG) == Choice(16, "explore")
+    assert next_choice(policy, job, state, RNG).why == "concurrent"
+    state = policy.observe(job, state, observation(slow, "converged", 20.0))
+    assert next_choice(policy, job, state, RNG) == Choice(16, "explore")
 
 
 def test_a_first_round_without_survivors_keeps_what_converged_beside_it() -> None:
     job, state = spec(batch_sizes=[32]), policy.initial_state(spec(batch_sizes=[32]))
-    exploring = policy.next_batch_size(job, state, RNG)
+    exploring = next_choice(policy, job, state, RNG)
     concurrent = Choice(32, "concurrent")
     for choice in (exploring, concurrent):
         state = policy.begin(job, state, choice)
-    state = policy.observe(job, state, Observation(concurrent, "converged", 10.0))
-    state = policy.observe(job, state, Observation(exploring, "not_converged", 10.0))
-    assert policy.next_batch_size(job, state, RNG) == Choice(32, "explore")
+    state = policy.observe(job, state, observation(concurrent, "converged", 10.0))
+    state = policy.observe(job, state, observation(exploring, "not_converged", 10.0))
+    assert next_choice(policy, job, state, RNG) == Choice(32, "explore")
 
 
 def test_without_pruning_rounds_arms_are_explored_in_random_order() -> None:
     job = spec(num_pruning_rounds=0, mab_num_explorations=2)
     first = {
-        policy.next_batch_size(job, policy.initial_state(job), np.random.default_rng(seed))
+        next_choice(policy, job, policy.initial_state(job), np.random.default_rng(seed))
         for seed in range(60)
     }
     assert first == {Choice(b, "explore") for b in job.batch_sizes}
@@ -160,15 +160,15 @@ def test_without_pruning_rounds_arms_are_explored_in_random_order() -> None:
         pulls.append(choice.batch_size)
         assert choice.why == "explore"
     assert sorted(pulls) == sorted(job.batch_sizes * 2)
-    assert policy.next_batch_size(job, state, RNG).why == "exploit"
+    assert next_choice(policy, job, state, RNG).why == "exploit"
 
 
 def test_explorations_in_flight_count_when_arms_are_short_of_observations() -> None:
     job = spec(num_pruning_rounds=0, mab_num_explorations=1, batch_sizes=[16, 32])
     state = policy.initial_state(job)
     for _ in range(2):
-        state = policy.begin(job, state, policy.next_batch_size(job, state, RNG))
-    assert policy.next_batch_size(job, state, RNG) == Choice(32, "concurrent")
+        state = policy.begin(job, state, next_choice(policy, job, state, RNG))
+    assert next_choice(policy, job, state, RNG) == Choice(32, "concurrent")
 
 
 def test_the_belief_about_an_arm_is_the_conjugate_posterior() -> None:
@@ -193,20 +193,20 @@ def test_the_belief_about_an_arm_is_the_conjugate_posterior() -> None:
             assert scale == pytest.approx(precision**-0.5)
             return 0.0
 
-    assert policy.next_batch_size(job, state, Recorder()).batch_size == 32
+    assert next_choice(policy, job, state, Recorder()).batch_size == 32
 
 
 def test_an_arm_that_is_clearly_cheaper_is_always_taken() -> None:
     costs = {8: 100.0, 16: 10.0, 32: 100.0, 64: 100.0, 128: 100.0}
     noisy = {b: c * 1.01 for b, c in costs.items()}
     _, state = prune(spec(), [costs, noisy])
-    choices = {policy.next_batch_size(spec(), state, np.random.default_rng(s)) for s in range(100)}
+    choices = {next_choice(policy, spec(), state, np.random.default_rng(s)) for s in range(100)}
     assert choices == {Choice(16, "exploit")}
 
 
 def observe(job: JobSpec, state: State, batch_size: int, cost: float, verdict: Verdict) -> State:
     """The end of an exploration."""
-    return policy.observe(job, state, Observation(Choice(batch_size, "explore"), verdict, cost))
+    return policy.observe(job, state, observation(Choice(batch_size, "explore"), verdict, cost))
 
 
 def test_the_first_verdict_of_a_round_stands() -> None:
@@ -237,9 +237,9 @@ def test_out_of_memory_of_a_smaller_one_keeps_the_only_one_that_has_converged() 
     state = observe(job, policy.initial_state(job), 64, 10.0, "converged")
     state = observe(job, state, 32, 0.0, "out_of_memory")
     assert policy.best_batch_size(job, state) == 64
-    assert policy.next_batch_size(job, state, RNG) == Choice(16, "explore")
+    assert next_choice(policy, job, state, RNG) == Choice(16, "explore")
     state = observe(job, state, 16, 20.0, "early_stopped")
-    assert policy.next_batch_size(job, state, RNG).batch_size == 64
+    assert next_choice(policy, job, state, RNG).batch_size == 64
 
 
 def test_out_of_memory_gives_up_larger_ones_that_converged_if_a_smaller_one_has_too() -> None:
@@ -274,15 +274,15 @@ def test_a_job_in_which_a_batch_size_has_converged_is_never_exhausted(
     for number, (at_once, which, verdict, cost) in enumerate(ends):
         while len(running) < at_once and policy.stage(job, state) != "exhausted":
             rng = np.random.default_rng(number)
-            running.append(policy.next_batch_size(job, state, rng))
+            running.append(next_choice(policy, job, state, rng))
             state = policy.begin(job, state, running[-1])
         if not running:
             break
         choice = running.pop(which % len(running))
-        state = policy.observe(job, state, Observation(choice, verdict, cost))
+        state = policy.observe(job, state, observation(choice, verdict, cost))
         has_converged |= verdict == "converged"
         if has_converged:
-            assert policy.next_batch_size(job, state, RNG).batch_size in job.batch_sizes
+            assert next_choice(policy, job, state, RNG).batch_size in job.batch_sizes
             assert policy.stage(job, state) != "exhausted"
 
 
@@ -293,7 +293,7 @@ def test_a_trial_that_converges_when_all_others_have_failed_saves_the_job() -> N
     assert policy.stage(job, state) == "exhausted"
     state = observe(job, state, 32, 1.0, "converged")
     assert policy.best_batch_size(job, state) == 32
-    assert policy.next_batch_size(job, state, RNG).batch_size == 32
+    assert next_choice(policy, job, state, RNG).batch_size == 32
 
 
 def test_without_pruning_rounds_an_arm_that_never_converges_is_given_up() -> None:
@@ -310,7 +310,7 @@ def test_a_window_smaller_than_the_explorations_still_ends_them() -> None:
     state = policy.initial_state(job)
     for batch_size in (16, 32):
         state = observe(job, state, batch_size, 10.0, "converged")
-    assert policy.next_batch_size(job, state, RNG).why == "exploit"
+    assert next_choice(policy, job, state, RNG).why == "exploit"
 
 
 def test_with_a_window_the_bound_forgets_a_lucky_run_of_a_pruned_arm() -> None:
@@ -334,7 +334,7 @@ def test_costs_too_alike_for_a_precision_are_taken_as_equal() -> None:
     for cost in (1e-160, 2e-160):
         state = observe(job, state, 16, cost, "converged")
         state = observe(job, state, 32, cost / 2, "converged")
-    assert policy.next_batch_size(job, state, RNG).batch_size == 32
+    assert next_choice(policy, job, state, RNG).batch_size == 32
 
 
 def test_a_window_forgets_what_is_older() -> None:
@@ -343,7 +343,7 @@ def test_a_window_forgets_what_is_older() -> None:
     for batch_size, costs in ((16, [10, 11, 12, 100, 110, 120]), (32, [50, 51, 52])):
         for cost in costs:
             choice = Choice(batch_size, "exploit")
-            state = policy.observe(job, state, Observation(choice, "converged", float(cost)))
+            state = policy.observe(job, state, observation(choice, "converged", float(cost)))
     assert policy.best_batch_size(job, state) == 32
     assert policy.cost_bound(job, state) == 100.0
     arm = policy.describe(job, state)[0]
@@ -383,7 +383,7 @@ def test_a_run_that_diverges_at_once_does_not_count_as_cheap() -> None:
     _, state = prune(job, [costs, costs])
     for _ in range(3):
         choice = Choice(32, "exploit")
-        state = policy.observe(job, state, Observation(choice, "diverged", 0.001))
+        state = policy.observe(job, state, observation(choice, "diverged", 0.001))
     arm = next(arm for arm in policy.describe(job, state) if arm.batch_size == 32)
     assert arm.mean == pytest.approx((10 + 10 + 3 * 20) / 5)
 

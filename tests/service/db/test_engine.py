@@ -13,7 +13,7 @@ import requests
 from flask import Flask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from service.jobs import register, report, spec_json
+from service.jobs import START, register, report, spec_json
 from service_process import ServiceProcess
 from sqlalchemy import select, update
 from waiting import LIMIT_S
@@ -109,12 +109,12 @@ def test_an_id_may_have_255_characters_of_all_that_are_allowed(any_service: Serv
     jobs = f"{any_service.url}/api/v1/jobs"
     answer = requests.post(jobs, json=spec_json(job_id=job_id), timeout=LIMIT_S)
     assert (answer.status_code, answer.json()["job_id"]) == (201, job_id)
-    assert requests.post(f"{jobs}/{job_id}/trials", json={}, timeout=LIMIT_S).status_code == 201
+    assert requests.post(f"{jobs}/{job_id}/trials", json=START, timeout=LIMIT_S).status_code == 201
     key = "~!" * 127 + "k"
     for status in (201, 200):
         headers = {"Idempotency-Key": key}
         started = requests.post(
-            f"{jobs}/{job_id}/trials", json={}, headers=headers, timeout=LIMIT_S
+            f"{jobs}/{job_id}/trials", json=START, headers=headers, timeout=LIMIT_S
         )
         assert (started.status_code, started.json()["trial_number"]) == (status, 2)
     assert requests.delete(f"{jobs}/{job_id}?force=true", timeout=LIMIT_S).status_code == 204

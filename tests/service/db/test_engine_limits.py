@@ -13,7 +13,7 @@ from flask import Flask
 from service.api.wires import Api, report
 from service.conftest import application
 from service.db.races import on_servers
-from service.jobs import spec_json
+from service.jobs import START, spec_json
 from service_process import ServiceProcess
 from sqlalchemy import make_url
 from waiting import LIMIT_S, wait_until
@@ -96,7 +96,7 @@ def test_many_clients_share_the_few_connections_that_are_allowed(
         api, job = Api(service.url), f"/jobs/job-{number}"
         answers = [api("POST", "/jobs", spec_json(job_id=job.rpartition("/")[2]))]
         for trial in range(1, 4):
-            answers.append(api("POST", f"{job}/trials", {}))
+            answers.append(api("POST", f"{job}/trials", START))
             answers += [api("POST", f"{job}/trials/{trial}/reports", report(n)) for n in (1, 2)]
             answers.append(api("GET", job))
         return [answer.status_code for answer in answers]

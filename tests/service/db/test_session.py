@@ -16,7 +16,7 @@ from service.api.wires import Api
 from service.api.wires import report as report_json
 from service.conftest import application
 from service.db.races import add_one, just_before, on_servers, trials_of
-from service.jobs import register, report, spec_json
+from service.jobs import START, register, report, spec_json
 from service_process import ServiceProcess
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
@@ -82,7 +82,7 @@ def test_many_that_register_start_report_and_delete_the_same_jobs_see_no_failure
                 jobs = f"{service.url}/api/v1/jobs"
                 job = f"{jobs}/job-{(number + turn) % 2}"
                 answers = [session.post(jobs, json=spec_json(job_id=job.rpartition("/")[2]))]
-                start = session.post(f"{job}/trials", json={})
+                start = session.post(f"{job}/trials", json=START)
                 answers.append(start)
                 if start.ok:
                     for sequence in (1, 2):
@@ -137,7 +137,7 @@ def test_a_last_report_that_many_send_at_once_is_taken_once(
     ):
         api = Api(service.url)
         api("POST", "/jobs", spec_json())
-        generation = api("POST", "/jobs/job/trials", {}).json()["generation"]
+        generation = api("POST", "/jobs/job/trials", START).json()["generation"]
 
         def send(_number: int) -> tuple[int, str]:
             path = f"{service.url}/api/v1/jobs/job/trials/1/reports"
@@ -192,10 +192,10 @@ def test_waiting_for_a_job_leaves_connections_to_others(
     post = app.test_client().post
     with ThreadPoolExecutor(40) as pool, transaction() as session:
         jobs.lock(session, "job")
-        waiting = [pool.submit(post, "/api/v1/jobs/job/trials", json={}) for _ in range(39)]
+        waiting = [pool.submit(post, "/api/v1/jobs/job/trials", json=START) for _ in range(39)]
         if db.engine.dialect.name != "sqlite":
             wait_until(lambda: waiting_sessions() == WAITING_INSIDE)
-            started = pool.submit(post, "/api/v1/jobs/other/trials", json={})
+            started = pool.submit(post, "/api/v1/jobs/other/trials", json=START)
             assert started.result(LIMIT_S).status_code == 201
         assert app.test_client().get("/api/v1/jobs").status_code == 200
         answers = [each.result(LIMIT_S) for each in waiting]

@@ -12,7 +12,7 @@ from databases import kill_connections, migrated_database, waiting_sessions
 from flask import Flask
 from service.conftest import application
 from service.db.races import SERVERS, add_one, on_servers, trials_of
-from service.jobs import register
+from service.jobs import START, register
 from service_process import ServiceProcess
 from sqlalchemy import exc, text
 from sqlalchemy.orm import Session
@@ -98,7 +98,7 @@ def test_connections_that_went_stale_while_idle_fail_no_request(kind: str, tmp_p
                 for name in names:
                     jobs.lock(session, name)  # so that each job takes a connection
                 starts = [
-                    pool.submit(requests.post, f"{root}/{name}/trials", json={})
+                    pool.submit(requests.post, f"{root}/{name}/trials", json=START)
                     for name in (*names, *names)
                 ]
                 wait_until(lambda: waiting_sessions() == len(names))
@@ -149,7 +149,7 @@ def test_a_job_that_stays_locked_is_reported_as_unavailable(
     register()
     with ThreadPoolExecutor(1) as pool, transaction() as session:
         jobs.lock(session, "job")
-        start = pool.submit(app.test_client().post, "/api/v1/jobs/job/trials", json={})
+        start = pool.submit(app.test_client().post, "/api/v1/jobs/job/trials", json=START)
         with contextlib.suppress(TimeoutError):
             start.result(timeout=LIMIT_S)
         in_time = start.done()

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from databases import DATABASES, migrated_database
 from playwright.sync_api import Page, Route, expect
 from service.api.wires import Api, Wire, report, zeus_job
-from service.jobs import spec_json
+from service.jobs import START, spec_json
 from service.pages.conftest import DRAWN, PHONE, Open
 from service_process import ServiceProcess
 from sqlalchemy import NullPool, create_engine
@@ -70,7 +70,7 @@ JOBS: dict[str, dict[str, Any]] = {
 
 
 def start(api: Api, job_id: str) -> None:
-    assert api("POST", f"/jobs/{job_id}/trials", {}).status_code == 201
+    assert api("POST", f"/jobs/{job_id}/trials", START).status_code == 201
 
 
 def end(api: Api, trial: str, outcome: str) -> bool:

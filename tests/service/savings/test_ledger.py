@@ -14,20 +14,23 @@ from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.bandit.spec import MAX_AMOUNT, JobSpec
 from zeus_service.savings import expected
 from zeus_service.savings.expected import Expected
-from zeus_service.savings.ledger import TrialEnd, with_profile, without
+from zeus_service.savings.ledger import TrialEnd, without
 from zeus_service.savings.lognormal import t_quantile
+from zeus_service.savings.power import Profile
 
-from benchmarks.savings import Books
+from benchmarks.savings import JobLedger
 
 ETA_1 = spec(eta_knob=1.0)  # cost is energy; the default batch size is 32
 PROFILE = [(100.0, 20.0, 0.30), (200.0, 25.0, 0.24), (300.0, 30.0, 0.21)]
 
 
-class Job(Books):
+class Job(JobLedger):
     """A job's ledger, by default one whose cost is its energy."""
 
-    def __init__(self, spec: JobSpec = ETA_1) -> None:
-        super().__init__(spec)
+    def __init__(
+        self, spec: JobSpec = ETA_1, max_power_w: float = 100.0, profile: Profile = ()
+    ) -> None:
+        super().__init__(spec, max_power_w, profile)
         self.estimate: ArmEstimate | None = None
 
     def run(
@@ -40,7 +43,7 @@ class Job(Books):
     ) -> None:
         """A trial; it takes a second for each ten joules, and the default limit is 300 W."""
         time_s = energy_j / 10 if time_s is None else time_s
-        cost = self.spec.cost(energy_j, time_s)
+        cost = self.spec.cost(energy_j, time_s, self.max_power_w)
         default_w = None if limit_w is None else 300.0
         end = TrialEnd(batch_size, outcome, energy_j, time_s, cost, limit_w, default_w)
         self.end(end, self.estimate)
@@ -168,7 +171,7 @@ def test_expectations_are_right_where_runs_are_stopped(bound: float) -> None:
 
 
 def test_before_a_run_of_the_default_the_policys_estimate_stands_in() -> None:
-    job = Job(spec(eta_knob=0.5, max_power_w=20.0))
+    job = Job(spec(eta_knob=0.5), max_power_w=20.0)
     assert job.saved is None
     job.estimate = ArmEstimate(32, 0, 300.0, 30.0, "alive")
     job.run(8, 100.0)  # two octaves from the default
@@ -199,8 +202,7 @@ def test_a_default_that_never_converged_has_no_expectation(estimate: ArmEstimate
 
 
 def test_a_run_below_the_default_power_limit_counts_with_what_it_would_have_spent_there() -> None:
-    job = Job()
-    job.ledger = with_profile(job.ledger, PROFILE)
+    job = Job(profile=PROFILE)
     job.run(32, 1000.0, 9.6, limit_w=200.0)
     assert (job.expected.energy_j, job.expected.time_s) == pytest.approx((1200.0, 8.4))
     assert job.saved_j == pytest.approx(200.0)
@@ -213,8 +215,7 @@ def test_a_run_below_the_default_power_limit_counts_with_what_it_would_have_spen
 
 
 def test_the_policys_estimate_is_converted_to_the_default_power_limit() -> None:
-    job = Job()
-    job.ledger = with_profile(job.ledger, PROFILE)
+    job = Job(profile=PROFILE)
     job.estimate = ArmEstimate(32, 0, 300.0, 30.0, "alive")
     job.run(64, 100.0, limit_w=200.0)
     assert job.expected.energy_j == pytest.approx(300.0 * 30 / 25, rel=1e-5)
@@ -231,8 +232,7 @@ def test_an_absurd_estimate_stays_within_what_a_report_can_carry() -> None:
 def test_a_profile_changes_nothing_at_the_default_limit_or_at_an_unknown_one(
     limit_w: float | None,
 ) -> None:
-    job = Job()
-    job.ledger = with_profile(job.ledger, PROFILE)
+    job = Job(profile=PROFILE)
     job.run(32, 1000.0, limit_w=limit_w)
     assert job.expected.energy_j == pytest.approx(1000.0)
 

@@ -9,7 +9,6 @@ import pytest
 from service.savings.test_ledger import Job
 from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.savings.expected import CHANGE_NOISE
-from zeus_service.savings.ledger import with_profile
 
 
 def learned(limit_w: float | None = 300.0) -> Job:
@@ -144,8 +143,7 @@ def test_the_farther_a_batch_size_is_from_the_default_the_less_its_change_says()
 
 
 def test_a_new_era_knows_the_noise_and_the_power_profile_of_the_one_before() -> None:
-    job = Job()
-    job.ledger = with_profile(job.ledger, [(200.0, 25.0, 0.24), (300.0, 30.0, 0.21)])
+    job = Job(profile=[(200.0, 25.0, 0.24), (300.0, 30.0, 0.21)])
     for factor in (0.6, 1.5) * 20:
         job.run(32, 100.0 * factor, limit_w=200.0)
     while len(job.eras) == 1:

@@ -41,15 +41,6 @@ def test_nothing_changes_where_a_limit_or_the_profile_is_unknown(
     assert power.ratio(points, limit_w, default_limit_w) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize("count", [1, 2, 32, 33, 500])
-def test_a_long_profile_keeps_its_ends_and_some_points_between(count: int) -> None:
-    thinned = power.thinned([(w, w + 0.5, 1.0) for w in range(count, 0, -1)])
-    assert min(count, power.MAX_POINTS) // 2 < len(thinned) <= power.MAX_POINTS
-    assert (thinned[0][0], thinned[-1][0]) == (1, count)
-    assert thinned == sorted(thinned)
-    assert all(energy == watts + 0.5 for watts, energy, _ in thinned)
-
-
 @pytest.mark.parametrize(
     ("reports", "mean_w"),
     [

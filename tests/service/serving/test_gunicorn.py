@@ -20,7 +20,7 @@ import pytest
 import requests
 from databases import DATABASES, migrated_database, waiting_sessions
 from service.conftest import application
-from service.jobs import spec_json
+from service.jobs import START, spec_json
 from service_process import ServiceProcess
 from waiting import LIMIT_S, wait_until
 from zeus_service.config import Config
@@ -42,7 +42,7 @@ def register(service: ServiceProcess, *job_ids: str) -> None:
 
 
 def start(service: ServiceProcess, job_id: str) -> requests.Response:
-    return call(service, "POST", f"/api/v1/jobs/{job_id}/trials", json={})
+    return call(service, "POST", f"/api/v1/jobs/{job_id}/trials", json=START)
 
 
 def generation(started: requests.Response) -> str:

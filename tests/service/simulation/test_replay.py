@@ -52,13 +52,15 @@ def test_the_same_seed_gives_the_same_history_and_another_seed_another(policy: s
 def test_the_state_is_the_replay_of_the_trials(policy: str) -> None:
     workload = synthetic_workload(4)
     spec = workload.spec(policy=policy, seed=7)
-    job, runner, trials = SimulatedJob(spec), TrialRunner(spec), []
+    job, runner, trials = SimulatedJob(spec, workload.hardware), TrialRunner(spec), []
     for trial in replay(workload, spec, 60):
         started = job.start()
         assert started.choice == Choice(trial.batch_size, trial.why)
         assert runner.run(workload, started, trial.recurrence) == trial
-        job.end(started, trial.verdict, trial.cost)
-        trials.append(PastTrial(trial.batch_size, trial.why, trial.verdict, trial.cost))
+        job.end(started, trial.verdict, trial.cost, trial.epochs)
+        trials.append(
+            PastTrial(trial.batch_size, trial.why, trial.verdict, trial.cost, trial.epochs)
+        )
     assert job.state == fold.replay(spec, trials)[0]
     assert json.loads(json.dumps(job.state)) == job.state
 
@@ -100,9 +102,9 @@ def test_a_recurrence_without_a_batch_size_left_has_no_trial() -> None:
     spec = workload.spec(policy="zeus", seed=1)
     trials = replay(workload, spec, 5)
     assert [(trial.recurrence, trial.batch_size) for trial in trials] == [(0, 16), (0, 32)]
-    job = SimulatedJob(spec)
+    job = SimulatedJob(spec, workload.hardware)
     for trial in trials:
-        job.end(job.start(), trial.verdict, trial.cost)
+        job.end(job.start(), trial.verdict, trial.cost, trial.epochs)
     with pytest.raises(NoBatchSizeLeft):
         job.start()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 from uuid import uuid4
 
@@ -47,7 +47,7 @@ def test_a_live_service_gives_the_history_of_the_replay(
     jobs = f"{service.url}/api/v1/jobs"
     post(jobs, spec.model_dump(mode="json"))
     for trial in trials:
-        started = post(f"{jobs}/{spec.job_id}/trials", {})
+        started = post(f"{jobs}/{spec.job_id}/trials", {"hardware": asdict(workload.hardware)})
         reports = f"{jobs}/{spec.job_id}/trials/{trial.number}/reports"
         reports += f"?generation={started['generation']}"
         assert started["trial_number"] == trial.number

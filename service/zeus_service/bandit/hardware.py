@@ -1,0 +1,27 @@
+"""What a trial trains on, and what measures its energy."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from zeus_service.bandit.spec import Name, PositiveAmount, PositiveCount
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The devices of a trial, over all nodes, and the meter of their energy.
+
+    Args:
+        device_model: The devices' model, as the meter names it.
+        num_devices: How many devices train.
+        max_power_w: Sum over the devices of the highest power limit that can be set, in watts.
+        meter: The meter's name. Joules of different meters cannot be compared.
+        estimated: Whether the meter estimates the joules instead of measuring them.
+    """
+
+    device_model: Name
+    num_devices: PositiveCount
+    max_power_w: PositiveAmount
+    meter: Name
+    estimated: Annotated[bool, Field(strict=True)] = False
