@@ -23,7 +23,7 @@ $(STAMP): setup.cfg pyproject.toml constraints.txt service/setup.cfg service/req
 	@echo "Installing into $(VENV): about three minutes the first time, more where nothing is cached."
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --constraint constraints.txt \
-		--editable '.[analysis,dev]' --editable './service[analysis]'
+		--editable '.[analysis,dev]' --editable ./service
 	@touch $@
 
 demo: install
@@ -65,7 +65,7 @@ constraints:
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet torch==2.13.0 \
-		--editable '.[analysis,figures,dev]' --editable './service[analysis]'
+		--editable '.[analysis,figures,dev]' --editable ./service
 	{ sed '/^#/!d' constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu//'; } > constraints.new
 	mv constraints.new constraints.txt
 	@touch $(STAMP)

@@ -20,9 +20,10 @@ from rich.table import Column, Table
 from zeus_service.bandit.policy import Choice, Observation
 from zeus_service.bandit.registry import POLICIES, policy_of
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.simulation.experiment import Experiment
+from zeus_service.simulation.experiment import Experiment, tally
+from zeus_service.simulation.replay import replay
+from zeus_service.simulation.results import EARLY
 from zeus_service.simulation.simulated_run import SimulatedTrial, TrialRunner
-from zeus_service.simulation.summary import EARLY, tally
 from zeus_service.simulation.workload import Workload
 
 LAST = 50
@@ -103,7 +104,7 @@ def replayed(kind: str, seed: int, policy: str) -> Replayed:
         assert isinstance(made.recurrences, int), "the reference knows no overlapping trials"
         POLICIES[REFERENCE] = ReferencePolicy(made.recurrences)
     experiment = Experiment(workload, spec, made.recurrences)
-    trials = experiment.run()
+    trials = replay(workload, spec, made.recurrences)
     if tally(experiment, trials).none_left:
         return Replayed(kind, policy, None, None, None, ())
     ratios = np.array(experiment.ratios)

@@ -27,10 +27,11 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
 
-import joblib
 import numpy as np
 from family import CHOSEN_ON, KINDS, REPORTED
 from family_runs import (
@@ -48,10 +49,17 @@ from rich.progress import track
 from rich.table import Column, Table
 from zeus_service.bandit.registry import POLICIES, policy_of
 from zeus_service.simulation import SimulationError, recorded_runs
-from zeus_service.simulation.experiment import Experiment, run_all
+from zeus_service.simulation.experiment import (
+    Experiment,
+    Key,
+    Tally,
+    by_key,
+    run_all,
+    spent_over_oracle,
+)
 from zeus_service.simulation.replay import SimulatedJob, replay
+from zeus_service.simulation.results import EARLY
 from zeus_service.simulation.submissions import synthetic_groups
-from zeus_service.simulation.summary import Summary, summarize, tally
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
 from zeus_service.simulation.workload import Epoch, Setting, Workload
 
@@ -66,6 +74,7 @@ DECISION_MS = {20: 2.0, 128: 5.0}
 """The upper limit by the number of batch sizes."""
 CONSOLE = Console()
 T = TypeVar("T")
+Results = dict[Key, list[Tally]]
 
 
 def main() -> int:
@@ -77,7 +86,7 @@ def main() -> int:
     parser.add_argument("--traces", type=Path, default=os.environ.get("ZEUS_TRACES"))
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--policy", action="append", choices=list(POLICIES), help="default: all")
-    parser.add_argument("--jobs", type=int, default=-1, help="processes; default: one per core")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--family", action="store_true", help="replay only the wide family")
     parser.add_argument("--part", choices=list(PARTS), default="reported")
     parser.add_argument("--reference", action="store_true", help="also replay the yardstick")
@@ -91,9 +100,9 @@ def main() -> int:
     policies = arguments.policy or list(POLICIES)
     try:
         pairs = [
-            recorded_runs.read(arguments.traces, gpu, recorded_runs.RECIPES[name])
+            recorded_runs.read(arguments.traces, gpu, recipe)
             for gpu in recorded_runs.gpus(arguments.traces)
-            for name in recorded_runs.paper_workloads(arguments.traces, gpu)
+            for recipe in recorded_runs.paper_recipes(arguments.traces, gpu)
         ]
     except SimulationError as error:
         parser.error(str(error))
@@ -102,11 +111,11 @@ def main() -> int:
         f"{arguments.seeds} seeds"
     )
 
-    def compare(title: str, experiments: list[Experiment], *, each: bool = False) -> list[Summary]:
-        results = shown(run_all(experiments, arguments.jobs), title, len(experiments))
-        summaries = summarize(list(map(tally, experiments, results)))
-        CONSOLE.print(excess_table(title, summaries, policies, each=each))
-        return summaries
+    def compare(title: str, experiments: list[Experiment], *, each: bool = False) -> Results:
+        tallies = shown(run_all(experiments, arguments.jobs), title, len(experiments))
+        results = by_key(tallies)
+        CONSOLE.print(excess_table(title, results, policies, each=each))
+        return results
 
     seeds = range(arguments.seeds)
     recorded = compare("Recorded runs", recurring(pairs, policies, seeds), each=True)
@@ -126,8 +135,8 @@ def main() -> int:
         if policy != "zeus" and "zeus" in policies:
             passed.append(check_recorded(recorded, policy))
             passed += [
-                check_no_worse(title, summaries, policy)
-                for title, summaries in (
+                check_no_worse(title, results, policy)
+                for title, results in (
                     ("overlapping submissions", busy),
                     ("drift", still),
                     ("drift with a window", window),
@@ -146,9 +155,9 @@ def family(arguments: Namespace) -> bool:
         still = [kind for kind in KINDS if kind not in CHANGING]
         runs += [(kind, seed, REFERENCE) for kind in still for seed in seeds]
         policies = [*policies, REFERENCE]
-    parallel = joblib.Parallel(n_jobs=arguments.jobs, return_as="generator")
-    replays = parallel(joblib.delayed(replayed)(*run) for run in runs)
-    results = list(shown(replays, "The wide family", len(runs)))
+    with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
+        replays = pool.map(replayed, *zip(*runs, strict=True))
+        results = list(shown(replays, "The wide family", len(runs)))
     CONSOLE.print(f"The wide family, part {arguments.part}: {len(seeds)} workloads of each kind")
     CONSOLE.print(family_table(results, policies))
     if arguments.reference:
@@ -200,18 +209,16 @@ def overlapping(
     ]
 
 
-def excess(summaries: Sequence[Summary], policy: str, *, early: bool) -> float:
+def excess(results: Results, policy: str, *, early: bool) -> float:
     """Mean excess of a policy over workloads."""
     return statistics.mean(
-        (row.early_cost if early else row.cost).value - 1
-        for row in summaries
-        if row.policy == policy
+        spent_over_oracle(tallies, EARLY if early else None).value - 1
+        for key, tallies in results.items()
+        if key.policy == policy
     )
 
 
-def excess_table(
-    title: str, summaries: Sequence[Summary], policies: Sequence[str], *, each: bool
-) -> Table:
+def excess_table(title: str, results: Results, policies: Sequence[str], *, each: bool) -> Table:
     """The mean excess of each policy over all recurrences and over the first 30.
 
     With `each`, the table also has the excess on each workload.
@@ -224,11 +231,11 @@ def excess_table(
         title=f"{title}: excess",
         title_justify="left",
     )
-    rows: dict[str, list[Summary]] = {}
+    rows: dict[str, Results] = {}
     if each:
-        for row in summaries:
-            rows.setdefault(f"{row.workload} {row.gpu}", []).append(row)
-    rows[f"mean of {len(summaries) // len(policies)}"] = list(summaries)
+        for key, tallies in results.items():
+            rows.setdefault(f"{key.workload} {key.gpu}", {})[key] = tallies
+    rows[f"mean of {len(results) // len(policies)}"] = results
     for name, group in rows.items():
         table.add_row(name)
         for policy in policies:
@@ -237,31 +244,29 @@ def excess_table(
     return table
 
 
-def check_recorded(summaries: Sequence[Summary], policy: str) -> bool:
+def check_recorded(results: Results, policy: str) -> bool:
     """Check for at most half of the excess of `zeus`, and at most a point more on every pair."""
     right = True
     for early, span in ((False, "the full horizon"), (True, "the first 30")):
-        share = excess(summaries, policy, early=early) / excess(summaries, "zeus", early=early)
+        share = excess(results, policy, early=early) / excess(results, "zeus", early=early)
         right &= checked(
             share <= 0.5, f"{policy}: {share:.0%} of the excess of zeus over {span} (at most 50 %)"
         )
-    values = {
-        (row.workload, row.gpu, row.policy): row.cost.value
-        for row in summaries
-        if row.policy in ("zeus", policy)
-    }
-    pairs = {(row.workload, row.gpu) for row in summaries}
-    worst = max(pairs, key=lambda pair: values[*pair, policy] - values[*pair, "zeus"])
-    points = values[*worst, policy] - values[*worst, "zeus"]
+    costs = {key: spent_over_oracle(tallies).value for key, tallies in results.items()}
+    points, worst = max(
+        (costs[key._replace(policy=policy)] - cost, f"{key.workload} {key.gpu}")
+        for key, cost in costs.items()
+        if key.policy == "zeus"
+    )
     return right & checked(
         points <= 0.01,
-        f"{policy}: {points:+.2%} against zeus on its worst pair, {' '.join(worst)} (at most +1 %)",
+        f"{policy}: {points:+.2%} against zeus on its worst pair, {worst} (at most +1 %)",
     )
 
 
-def check_no_worse(title: str, summaries: Sequence[Summary], policy: str) -> bool:
+def check_no_worse(title: str, results: Results, policy: str) -> bool:
     """Check for no more excess than that of `zeus`."""
-    mine, theirs = (excess(summaries, name, early=False) for name in (policy, "zeus"))
+    mine, theirs = (excess(results, name, early=False) for name in (policy, "zeus"))
     return checked(mine <= theirs, f"{policy}: {mine:.2%} under {title}, zeus {theirs:.2%}")
 
 

@@ -6,6 +6,7 @@ the same figures.
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 from collections.abc import Sequence
@@ -18,9 +19,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
-from zeus_service.simulation.experiment import Experiment, run_all
-from zeus_service.simulation.plots import Floats, curves
-from zeus_service.simulation.summary import Tally, ratio, tally
+from zeus_service.simulation.experiment import Experiment, Tally, by_key, ratio, run_all
+from zeus_service.simulation.plots import Floats, relative_costs
+from zeus_service.simulation.replay import replay
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
 from zeus_service.simulation.workload import Workload
 
@@ -104,11 +105,17 @@ def regret() -> Figure:
 def choices() -> Figure:
     """Plot which batch size is tried first at each recurrence."""
     figure = Figure(figsize=(7, 1.0 + 1.8 * len(POLICIES)), layout="constrained")
-    every = curves(replayed([EXAMPLE], EXAMPLE_SEEDS, recurrences=100))
-    for axes, one in zip(np.atleast_1d(figure.subplots(len(every), 1)), every, strict=True):
-        image = axes.imshow(one.chosen, aspect="auto", origin="lower", cmap="Blues", vmin=0, vmax=1)
-        axes.set_yticks(range(len(one.batch_sizes)), [str(size) for size in one.batch_sizes])
-        axes.set(title=one.policy, xlabel="recurrence", ylabel="batch size")
+    sizes = list(EXAMPLE.settings)
+    for axes, policy in zip(figure.subplots(len(POLICIES), 1), POLICIES, strict=True):
+        chosen = np.zeros((len(sizes), 100))
+        for seed in EXAMPLE_SEEDS:
+            trials = replay(EXAMPLE, EXAMPLE.spec(policy=policy, seed=seed), 100)
+            first = {trial.recurrence: trial.batch_size for trial in reversed(trials)}
+            for recurrence, batch_size in first.items():
+                chosen[sizes.index(batch_size), recurrence] += 1 / len(EXAMPLE_SEEDS)
+        image = axes.imshow(chosen, aspect="auto", origin="lower", cmap="Blues", vmin=0, vmax=1)
+        axes.set_yticks(range(len(sizes)), [str(size) for size in sizes])
+        axes.set(title=policy, xlabel="recurrence", ylabel="batch size")
         figure.colorbar(image, ax=axes, format=PercentFormatter(1.0, 0), label="of the seeds")
     return figure
 
@@ -242,7 +249,7 @@ def replayed(
         for workload in workloads
         for seed in seeds
     ]
-    return list(map(tally, experiments, run_all(experiments, jobs=-1)))
+    return list(run_all(experiments, jobs=os.cpu_count() or 1))
 
 
 def by_policy(
@@ -253,8 +260,9 @@ def by_policy(
 ) -> dict[str, Floats]:
     """For every policy, (replays, recurrences), costs over that of the best batch size."""
     costs: dict[str, list[Floats]] = {}
-    for one in curves(replayed(workloads, seeds, recurrences=recurrences, **job_knobs)):
-        costs.setdefault(one.policy, []).append(one.cost)
+    tallies = replayed(workloads, seeds, recurrences=recurrences, **job_knobs)
+    for key, group in by_key(tallies).items():
+        costs.setdefault(key.policy, []).append(relative_costs(group))
     return {policy: np.concatenate(each) for policy, each in costs.items()}
 
 

@@ -35,7 +35,7 @@ SERVERS = {"postgresql", "mysql"}
 """Parameters of tests that need a server."""
 
 STARTERS = {
-    *("subprocess", "Popen", "multiprocessing", "joblib", "fork"),
+    *("subprocess", "Popen", "multiprocessing", "fork"),
     "CONTEXT",  # of `forked.py`, which starts a fork server
     "run_all",  # the simulator's, in several processes
     # the command `recur`, which starts runs, and what in it does so
@@ -134,7 +134,7 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _audit_fork_exec() -> None:
-    """Raise an audit event where multiprocessing and joblib start a process: Python raises none."""
+    """Raise an audit event where multiprocessing starts a process: Python raises none."""
     fork_exec = _posixsubprocess.fork_exec
 
     def audited(*arguments: Any) -> int:

@@ -238,7 +238,6 @@ def test_a_slice_that_is_missing_is_one_line_and_no_traceback(
         "cifar100/digits_as_cifar.py",
         "imagenet/digits_as_folders.py",
         "mnist/digits_as_idx.py",
-        "trace_driven/made_up_cluster.py",
     ],
 )
 def test_a_script_that_writes_data_shows_its_arguments_if_there_are_none(

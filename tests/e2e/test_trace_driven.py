@@ -9,13 +9,11 @@ import shlex
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from service.simulation import recorded
 from waiting import LIMIT_S
-from zeus_service.simulation import submissions
 from zeus_service.simulation.recorded_runs import RECIPES
 from zeus_service.simulation.workload import Setting
 
@@ -62,7 +60,6 @@ def test_there_are_both_simulations() -> None:
         "python",
         "zeus-service",
         "zeus-service",
-        "python",
         "zeus-service",
     ]
 
@@ -90,24 +87,10 @@ def run(folder: Path, trace: Path, command: str) -> str:
 
 @pytest.mark.parametrize(
     ("command", "printed"),
-    list(zip(COMMANDS[:3], (HISTORY, TABLE, TABLE), strict=True)),
+    list(zip(COMMANDS, (HISTORY, TABLE, TABLE, TABLE), strict=True)),
 )
 def test_a_command_of_the_readme_runs(
     trace: Path, tmp_path: Path, command: str, printed: str
 ) -> None:
     output = run(tmp_path, trace, command)
     assert re.search(printed, output), output
-
-
-def test_a_cluster_of_the_published_format_can_be_made_up(trace: Path, tmp_path: Path) -> None:
-    make, simulate = COMMANDS[3:]
-    run(tmp_path, trace, make)
-    groups = submissions.read(tmp_path / "cluster.csv")
-    assert [(each.dataset, len(each.submissions)) for each in groups] == [("librispeech", 100)] * 4
-    overlapping = [
-        earlier.end_s > later.start_s
-        for group in groups
-        for earlier, later in pairwise(group.submissions)
-    ]
-    assert sum(overlapping) > len(overlapping) / 4
-    assert re.search(TABLE, run(tmp_path, trace, simulate))

@@ -7,21 +7,20 @@ it was not measured on that GPU, or does not fit its memory. Missing or invalid 
 """
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, NamedTuple
+
+import click
+from pydantic import FiniteFloat, PositiveInt
 
 from zeus_service.simulation import SimulationError
-from zeus_service.simulation.csv_rows import Row, rows_of
+from zeus_service.simulation.csv_rows import PositiveAmount, Row, read_rows
 from zeus_service.simulation.workload import Epoch, Setting, Workload
 
-_TRAIN = "summary_train.csv"
-_IDENTITY = ("dataset", "network", "optimizer")
-_TRAIN_COLUMNS = (*_IDENTITY, "batch_size", "target_metric", "target_epoch")
-_POWER_COLUMNS = (*_IDENTITY, "batch_size", "power_limit", "time_per_epoch", "average_power")
+_TRAIN, _POWER = "summary_train.csv", "summary_power_"
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(NamedTuple):
     """Which of the recorded runs are a workload, and how it is trained.
 
     Args:
@@ -51,75 +50,91 @@ RECIPES = {
 """The workloads of the Zeus paper."""
 
 
-def recipe(
-    name: str,
-    *,
-    target: float | None = None,
-    max_epochs: int | None = None,
-    default: int | None = None,
-) -> Recipe:
-    """The recipe of a workload: a dataset of `RECIPES`, or `DATASET/NETWORK/OPTIMIZER`.
+class _Measured(Row):
+    """What the rows of both files have."""
 
-    The other arguments replace the paper's; any other workload needs them all.
-    """
-    dataset, *rest = name.split("/")
-    paper = RECIPES.get(dataset)
-    if paper and rest in ([], [paper.network, paper.optimizer]):
-        rest = [paper.network, paper.optimizer]
-        target = paper.target_metric if target is None else target
-        max_epochs = max_epochs or paper.max_epochs
-        default = default or paper.default_batch_size
-    if len(rest) != 2 or target is None or max_epochs is None or default is None:
-        raise SimulationError(
-            f"workload {name!r} is not one of the Zeus paper's ({', '.join(RECIPES)}); give it as "
-            "DATASET/NETWORK/OPTIMIZER with --target, --max-epochs and --default-batch-size"
-        )
-    return Recipe(dataset, rest[0], rest[1], target, max_epochs, default)
+    dataset: str
+    network: str
+    optimizer: str
+    batch_size: PositiveInt
+
+    def belongs_to(self, recipe: Recipe) -> bool:
+        """Whether this row was measured on a workload."""
+        return (self.dataset, self.network, self.optimizer) == recipe[:3]
+
+
+class _Run(_Measured):
+    """A run and a target metric; the epoch is `nan` if the run never reached the target."""
+
+    target_metric: FiniteFloat
+    target_epoch: PositiveInt | Literal["nan"]
+
+
+class _EpochAtLimit(_Measured):
+    """An epoch at a power limit: watts, seconds, watts."""
+
+    power_limit: PositiveAmount
+    time_per_epoch: PositiveAmount
+    average_power: PositiveAmount
 
 
 def gpus(directory: Path) -> list[str]:
     """The GPUs whose power data a directory contains, at least one."""
-    prefix = "summary_power_"
-    names = sorted(path.stem.removeprefix(prefix) for path in directory.glob(f"{prefix}*.csv"))
+    names = sorted(path.stem.removeprefix(_POWER) for path in directory.glob(f"{_POWER}*.csv"))
     if not names:
         raise SimulationError(
-            f"{directory}: no file {prefix}GPU.csv here; name the directory of the recorded runs"
+            f"{directory}: no file {_POWER}GPU.csv here; name the directory of the recorded runs"
         )
     return names
 
 
-def paper_workloads(directory: Path, gpu: str) -> list[str]:
+def paper_recipes(directory: Path, gpu: str) -> list[Recipe]:
     """The paper's workloads that have both runs and power data for a GPU."""
-    trained = {row.text("dataset") for row in rows_of(directory / _TRAIN, _TRAIN_COLUMNS)}
-    power = _power_path(directory, gpu)
-    measured = {row.text("dataset") for row in rows_of(power, _POWER_COLUMNS)}
-    return sorted(trained & measured & RECIPES.keys())
+    trained = {row.dataset for row in read_rows(directory / _TRAIN, _Run)}
+    measured = {row.dataset for row in read_rows(directory / f"{_POWER}{gpu}.csv", _EpochAtLimit)}
+    return [RECIPES[name] for name in sorted(trained & measured & RECIPES.keys())]
 
 
 def read(directory: Path, gpu: str, recipe: Recipe) -> Workload:
-    """Read one workload on one GPU."""
-    train, power = directory / _TRAIN, _power_path(directory, gpu)
-    runs = _runs(train, recipe)
-    epochs, max_power_w = _epochs(power, recipe)
+    """Read one workload on one GPU; write to stderr which batch sizes it lacks."""
+    train, power = directory / _TRAIN, directory / f"{_POWER}{gpu}.csv"
+    runs: dict[int, list[float]] = {}
+    for run in read_rows(train, _Run):
+        if run.belongs_to(recipe) and run.target_metric == recipe.target_metric:
+            target_epoch = math.inf if run.target_epoch == "nan" else float(run.target_epoch)
+            runs.setdefault(run.batch_size, []).append(target_epoch)
+    measured = read_rows(power, _EpochAtLimit)
+    epochs: dict[int, dict[float, Epoch]] = {}
+    for row in measured:
+        if row.belongs_to(recipe):
+            limits = epochs.setdefault(row.batch_size, {})
+            if row.power_limit in limits:
+                raise SimulationError(
+                    f"{power}: two rows for batch size {row.batch_size} at {row.power_limit:g} W; "
+                    "keep one of them"
+                )
+            energy_j = row.time_per_epoch * row.average_power
+            limits[row.power_limit] = Epoch(row.time_per_epoch, energy_j)
     sizes = sorted(runs.keys() & epochs.keys())
-    default = min(recipe.default_batch_size, max(epochs))
+    default = min(recipe.default_batch_size, max(epochs, default=recipe.default_batch_size))
     if default not in sizes:
         raise SimulationError(
-            f"{recipe.dataset}: the default batch size {default} needs runs and power data; "
-            f"{train} has runs of {sorted(runs)}, {power} has power data of {sorted(epochs)}; "
-            "record what is missing, or take a default that has both"
+            f"{'/'.join(recipe[:3])} with the target {recipe.target_metric:g}: the default batch "
+            f"size {default} needs runs and power data; {train} has runs of {sorted(runs)}, "
+            f"{power} has power data of {sorted(epochs)}"
         )
-    notes = []
     if default != recipe.default_batch_size:
-        notes.append(
+        click.echo(
             f"{recipe.dataset} {gpu}: no power data of the default batch size "
             f"{recipe.default_batch_size} or larger ones: the largest measured, {default}, takes "
-            "its place"
+            "its place",
+            err=True,
         )
     if left_out := sorted(runs.keys() - epochs.keys()):
-        notes.append(
+        click.echo(
             f"{recipe.dataset} {gpu}: batch sizes {', '.join(map(str, left_out))} have runs but no "
-            "power data: left out"
+            "power data: left out",
+            err=True,
         )
     workload = Workload(
         name=recipe.dataset,
@@ -127,8 +142,7 @@ def read(directory: Path, gpu: str, recipe: Recipe) -> Workload:
         settings={size: Setting(tuple(runs[size]), epochs[size]) for size in sizes},
         default_batch_size=default,
         max_epochs=recipe.max_epochs,
-        max_power_w=max_power_w,
-        notes=tuple(notes),
+        max_power_w=max(row.power_limit for row in measured),
     )
     if math.isinf(workload.expected_cost(workload.oracle(0.5), 0.5)):
         raise SimulationError(
@@ -137,59 +151,3 @@ def read(directory: Path, gpu: str, recipe: Recipe) -> Workload:
             "or more epochs"
         )
     return workload
-
-
-def _power_path(directory: Path, gpu: str) -> Path:
-    path = directory / f"summary_power_{gpu}.csv"
-    if not path.is_file():
-        raise SimulationError(
-            f"{path}: no such file; the GPUs with power data are {', '.join(gpus(directory))}"
-        )
-    return path
-
-
-def _runs(path: Path, recipe: Recipe) -> dict[int, list[float]]:
-    """For every batch size, the epochs in which its runs reached the target; infinite: never."""
-    runs: dict[int, list[float]] = {}
-    targets: set[float] = set()
-    for row in _of_recipe(path, list(rows_of(path, _TRAIN_COLUMNS)), recipe):
-        target = row.number("target_metric")
-        targets.add(target)
-        if target == recipe.target_metric:
-            never = row.text("target_epoch").lower() in ("nan", "+nan", "-nan")
-            epoch = math.inf if never else row.whole("target_epoch")
-            runs.setdefault(row.whole("batch_size"), []).append(epoch)
-    if not runs:
-        raise SimulationError(
-            f"{path}: no row of {recipe.dataset} has the target {recipe.target_metric:g}; those "
-            f"recorded are {', '.join(f'{target:g}' for target in sorted(targets))}"
-        )
-    return runs
-
-
-def _epochs(path: Path, recipe: Recipe) -> tuple[dict[int, dict[float, Epoch]], float]:
-    """Epochs by batch size and power limit, and the largest limit in the file."""
-    epochs: dict[int, dict[float, Epoch]] = {}
-    rows = list(rows_of(path, _POWER_COLUMNS))
-    for row in _of_recipe(path, rows, recipe):
-        limit_w, time_s = row.amount("power_limit"), row.amount("time_per_epoch")
-        limits = epochs.setdefault(row.whole("batch_size"), {})
-        if limit_w in limits:
-            raise SimulationError(
-                f"{path}, row {row.line}: a second row for batch size {row.text('batch_size')} at "
-                f"{limit_w:g} W; keep one of them"
-            )
-        limits[limit_w] = Epoch(time_s, time_s * row.amount("average_power"))
-    return epochs, max(row.amount("power_limit") for row in rows)
-
-
-def _of_recipe(path: Path, rows: list[Row], recipe: Recipe) -> list[Row]:
-    """The rows of a workload."""
-    names = ["/".join(row.text(column) for column in _IDENTITY) for row in rows]
-    wanted = f"{recipe.dataset}/{recipe.network}/{recipe.optimizer}"
-    found = [row for row, name in zip(rows, names, strict=True) if name == wanted]
-    if not found:
-        raise SimulationError(
-            f"{path}: no row of workload {wanted}; those there are {', '.join(sorted(set(names)))}"
-        )
-    return found

@@ -10,10 +10,9 @@ from itertools import cycle
 from pathlib import Path
 
 import numpy as np
+from pydantic import FiniteFloat
 
-from zeus_service.simulation.csv_rows import rows_of
-
-_COLUMNS = ("group", "start_time", "end_time", "dataset", "runtime_ratio")
+from zeus_service.simulation.csv_rows import PositiveAmount, Row, read_rows
 
 
 @dataclass(frozen=True)
@@ -38,23 +37,23 @@ class Group:
     submissions: tuple[Submission, ...]
 
 
-def read(path: Path) -> list[Group]:
+class _Row(Row):
+    group: str
+    start_time: FiniteFloat
+    end_time: FiniteFloat
+    dataset: str
+    runtime_ratio: PositiveAmount
+
+
+def read_groups(path: Path) -> list[Group]:
     """Read a file of submissions; raise a `SimulationError` if it is invalid."""
-    groups: dict[str, list[Submission]] = {}
-    datasets: dict[str, str] = {}
-    for row in rows_of(path, _COLUMNS):
-        group = row.text("group")
-        dataset = datasets.setdefault(group, row.text("dataset"))
-        if row.text("dataset") != dataset:
-            raise row.error("dataset", f"{dataset!r}, as in the other rows of group {group}")
-        start_s, end_s = row.number("start_time"), row.number("end_time")
-        if end_s < start_s:
-            raise row.error("end_time", f"at least start_time, {start_s:g}")
-        submission = Submission(start_s, end_s, row.amount("runtime_ratio"))
-        groups.setdefault(group, []).append(submission)
+    groups: dict[tuple[str, str], list[Submission]] = {}
+    for row in read_rows(path, _Row):
+        submission = Submission(row.start_time, row.end_time, row.runtime_ratio)
+        groups.setdefault((row.group, row.dataset), []).append(submission)
     return [
-        Group(name, datasets[name], tuple(sorted(submissions, key=lambda each: each.start_s)))
-        for name, submissions in groups.items()
+        Group(name, dataset, tuple(sorted(submissions, key=lambda each: each.start_s)))
+        for (name, dataset), submissions in groups.items()
     ]
 
 

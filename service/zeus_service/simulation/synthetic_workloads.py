@@ -53,7 +53,8 @@ def drifting_workload(seed: int, *, phases: int = 8, length: int = 40) -> Worklo
         _valley(rng, sizes, float(optimum), round(start), shape, seed)
         for optimum in np.linspace(start, end, phases)
     ]
-    return replace(workloads[0], phases=tuple(workloads), phase_length=length)
+    name = f"drifting-{seed}"
+    return replace(workloads[0], name=name, phases=tuple(workloads), phase_length=length)
 
 
 class _Shape(NamedTuple):

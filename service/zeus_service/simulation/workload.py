@@ -86,7 +86,6 @@ class Workload:
         default_batch_size: The batch size from which exploration starts.
         max_epochs: Epochs after which a run has failed.
         max_power_w: The GPU's largest power limit in watts.
-        notes: What a person should know of how it was read, a line each.
         phases: Workloads that take its place, each for `phase_length` recurrences, the last for
             ever; they have the same batch sizes, limits and default. Empty: it does not drift.
     """
@@ -97,7 +96,6 @@ class Workload:
     default_batch_size: int
     max_epochs: int
     max_power_w: float
-    notes: tuple[str, ...] = ()
     phases: tuple[Workload, ...] = ()
     phase_length: int = 0
 

@@ -36,7 +36,7 @@ def workload() -> Workload:
 
 def write(directory: Path, written: Workload, recipe: Recipe = RECIPE) -> None:
     """Write a workload to `summary_train.csv` and `summary_power_{gpu}.csv`."""
-    identity = {name: getattr(recipe, name) for name in ("dataset", "network", "optimizer")}
+    identity = dict(zip(("dataset", "network", "optimizer"), recipe, strict=False))
     train = [
         {
             **identity,

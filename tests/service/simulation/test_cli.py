@@ -14,9 +14,15 @@ from click.testing import CliRunner, Result
 from service.simulation import recorded
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.cli import main
+from zeus_service.simulation.replay import replay
 
-LETTERS = ["--workload=letters/net/sgd", "--target=0.5", "--max-epochs=20"]
-LETTERS += ["--default-batch-size=16"]
+
+def letters(target: float = 0.5, max_epochs: int = 20, default: int = 16) -> list[str]:
+    """Options that describe the tiny recorded workload."""
+    return ["--recipe", "letters", "net", "sgd", str(target), str(max_epochs), str(default)]
+
+
+LETTERS = letters()
 
 
 def simulate(*arguments: str | Path) -> Result:
@@ -45,7 +51,7 @@ def row_of(policy: str, result: Result) -> list[str]:
 def test_a_newcomer_needs_no_files() -> None:
     command = Path(sys.executable).parent / "zeus-service"
     result = subprocess.run(
-        [command, "simulate", "--synthetic", "--seeds=2", "--recurrences=10"],
+        [command, "simulate", "--seeds=2", "--recurrences=10"],
         env={**os.environ, "COLUMNS": "80"},
         capture_output=True,
         text=True,
@@ -75,24 +81,26 @@ def test_the_table_says_what_each_policy_spends(traces: Path) -> None:
 
 
 def test_the_same_command_gives_the_same_table() -> None:
-    arguments = ("--synthetic", "--seeds=2", "--recurrences=20")
+    arguments = ("--seeds=2", "--recurrences=20")
     assert simulate(*arguments).stdout == simulate(*arguments).stdout
 
 
-def test_the_table_is_written_as_csv(traces: Path, tmp_path: Path) -> None:
-    path = tmp_path / "table.csv"
+def test_the_replays_are_written_as_csv(traces: Path, tmp_path: Path) -> None:
+    path = tmp_path / "replays.csv"
     simulate(f"--traces={traces}", *LETTERS, "--policy=zeus", "--seeds=4", f"--csv={path}")
     with path.open(newline="") as file:
-        (row,) = csv.DictReader(file)
-    assert (row["workload"], row["gpu"], row["policy"]) == ("letters", "tiny", "zeus")
-    assert (row["replays"], row["recurrences"]) == ("4", str(4 * 2 * 3 * 2))
-    assert 1.0 < float(row["cost"]) < 2.0
-    assert float(row["cost_error"]) > 0
+        rows = list(csv.DictReader(file))
+    assert [row["seed"] for row in rows] == ["0", "1", "2", "3"]
+    for row in rows:
+        assert (row["workload"], row["gpu"], row["policy"]) == ("letters", "tiny", "zeus")
+        assert row["recurrences"] == str(2 * 3 * 2)
+        assert 1.0 < float(row["cost_j"]) / float(row["oracle_cost_j"]) < 2.0
+    assert len({row["cost_j"] for row in rows}) > 1
 
 
 def test_the_figures_are_written(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
-    simulate("--synthetic", "--workload=synthetic-7", "--seeds=2", f"--plot={path}")
+    simulate("--synthetic=7", "--seeds=2", f"--plot={path}")
     assert "synthetic-7 on simulated" in path.read_text()
 
 
@@ -116,48 +124,52 @@ def test_a_recorded_cluster_is_replayed(traces: Path, tmp_path: Path) -> None:
     )
     assert result.exit_code == 0
     with table.open(newline="") as file:
-        (row,) = csv.DictReader(file)
-    assert (row["replays"], row["recurrences"]) == ("6", "120")
+        rows = list(csv.DictReader(file))
+    assert [row["recurrences"] for row in rows] == ["20"] * 6
+    assert len({row["seed"] for row in rows}) == 6
 
 
 def test_a_synthetic_cluster_is_replayed() -> None:
-    result = simulate(
-        "--synthetic", "--workload=synthetic-1", "--cluster=synthetic", "--seeds=1", "--drift"
-    )
+    result = simulate("--synthetic=1", "--drifting=2", "--cluster=synthetic", "--seeds=1")
     assert result.exit_code == 0
     assert "synthetic-1 simulated" in result.stdout
+    assert "drifting-2 simulated" in result.stdout
 
 
 def test_drift_is_replayed_with_a_window() -> None:
     def cost(*arguments: str) -> float:
-        result = simulate(
-            "--synthetic", "--workload=synthetic-0", "--drift", "--seeds=5", "--policy=zeus",
-            *arguments,
-        )  # fmt: skip
+        result = simulate("--drifting=0", "--seeds=5", "--policy=zeus", *arguments)
         return float(row_of("zeus", result)[0].split("±")[0])
 
     assert cost("--window-size=10") < cost("--window-size=0")
 
 
 def test_a_policy_that_gives_up_leaves_the_others_their_results(traces: Path) -> None:
-    letters = [*LETTERS[:3], "--default-batch-size=32", "--max-epochs=18", "--seeds=2"]
-    result = simulate(f"--traces={traces}", *letters)
+    never = letters(max_epochs=18, default=32)
+    result = simulate(f"--traces={traces}", *never, "--seeds=2")
     assert result.exit_code == 0
     assert row_of("default", result)[:2] == ["gave", "up"]
     assert float(row_of("information_directed", result)[0].split("±")[0]) > 1
-    assert "with default: gave up in 2 of 2 replays" in " ".join(result.stdout.split())
+    assert "gave up in 2 of 2 replays" in " ".join(result.stdout.split())
 
 
-def test_without_beta_no_run_is_stopped(traces: Path) -> None:
+def test_a_large_beta_stops_no_run(traces: Path) -> None:
+    workload = recorded.workload()
     arguments = (f"--traces={traces}", *LETTERS, "--policy=zeus", "--seeds=4")
-    stopped, never = (simulate(*arguments, f"--beta={beta}") for beta in (1.1, "none"))
+    stopped, never = (simulate(*arguments, f"--beta={beta}") for beta in ("1.1", "1e9"))
     assert row_of("zeus", never) != row_of("zeus", stopped)
+    for seed in range(4):
+        spec = workload.spec(policy="zeus", seed=seed, beta_knob=1e9)
+        without = spec.model_copy(update={"beta_knob": None})
+        trials = replay(workload, spec, 60)
+        assert trials == replay(workload, without, 60)
+        assert all(trial.verdict != "early_stopped" for trial in trials)
 
 
 def test_a_default_that_was_not_measured_is_replaced_with_a_printed_line(traces: Path) -> None:
-    letters = [*LETTERS[:3], "--default-batch-size=64", "--seeds=1"]
     text = "letters tiny: no power data of the default batch size 64 or larger ones: the largest "
-    assert simulate(f"--traces={traces}", *letters).stderr.startswith(text)
+    result = simulate(f"--traces={traces}", *letters(default=64), "--seeds=1")
+    assert result.stderr.startswith(text)
 
 
 @pytest.mark.parametrize("option", ["--csv", "--plot"])
@@ -166,16 +178,14 @@ def test_a_file_that_cannot_be_written_is_told_before_the_long_work(
 ) -> None:
     monkeypatch.delattr("zeus_service.simulation.cli.run_all")
     for path in ("/proc/table", "/nowhere/table"):
-        assert f"'{path}': No such file or directory" in the_error(
-            "--synthetic", f"{option}={path}"
-        )
+        assert f"'{path}': No such file or directory" in the_error(f"{option}={path}")
 
 
 def test_a_table_is_overwritten_but_not_by_a_command_that_fails(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text("an older table\n")
-    arguments = ("--synthetic", "--seeds=1", "--recurrences=2", f"--csv={path}")
-    the_error(*arguments, "--jobs=0")
+    arguments = ("--seeds=1", "--recurrences=2", f"--csv={path}")
+    the_error(*arguments, "--eta=2")
     assert path.read_text() == "an older table\n"
     simulate(*arguments)
     assert path.read_text().startswith("workload,gpu,policy,")
@@ -192,23 +202,24 @@ def test_batch_sizes_that_are_left_out_are_named(traces: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name recorded runs with --traces DIR, or take --synthetic"),
-        (["--drift"], "name recorded runs with --traces DIR, or take --synthetic"),
-        (["--synthetic", "--seeds=0"], "'--seeds': 0 is not in the range"),
-        (["--synthetic", "--recurrences=0"], "'--recurrences': 0 is not in the range"),
-        (["--synthetic", "--recurrences=-1"], "'--recurrences': -1 is not in the range"),
-        (["--synthetic", "--seeds=many"], "'--seeds': 'many' is not a valid integer"),
-        (["--synthetic", "--eta=1.5"], "'--eta': 1.5 is not in the range"),
-        (["--synthetic", "--eta=nan"], "eta_knob is nan"),
-        (["--synthetic", "--beta=0"], "'--beta': 0.0 is not in the range"),
-        (["--synthetic", "--beta=inf"], "beta_knob is inf"),
-        (["--synthetic", "--jobs=0"], "--jobs must be at least 1"),
-        (["--synthetic", "--policy=best"], "'--policy': 'best' is not one of"),
-        (["--synthetic", "--workload=squad"], "'squad' is not synthetic"),
-        (["--synthetic", "--gpu=v100", "--target=0.5"], "--gpu, --target: only for recorded runs"),
-        (["--synthetic", "--max-epochs=5"], "--max-epochs: only for recorded runs"),
-        (["--synthetic", "--default-batch-size=8"], "--default-batch-size: only for recorded"),
-        (["--synthetic", "--cluster=nowhere.csv"], "nowhere.csv: cannot be read"),
+        (["--gpu=v100"], "recorded runs need their directory: name it with --traces"),
+        (["--workload=squad"], "recorded runs need their directory: name it with --traces"),
+        (LETTERS, "recorded runs need their directory: name it with --traces"),
+        (["--seeds=0"], "'--seeds': 0 is not in the range"),
+        (["--recurrences=0"], "'--recurrences': 0 is not in the range"),
+        (["--recurrences=-1"], "'--recurrences': -1 is not in the range"),
+        (["--seeds=many"], "'--seeds': 'many' is not a valid integer"),
+        (["--eta=1.5"], "eta_knob: Input should be less than or equal to 1 (1.5)"),
+        (["--eta=nan"], "eta_knob: Input should be less than or equal to 1 (nan)"),
+        (["--beta=0"], "beta_knob: Input should be greater than 0 (0.0)"),
+        (["--beta=inf"], "beta_knob: Input should be a finite number (inf)"),
+        (["--window-size=-1"], "window_size: Input should be greater than or equal to 0 (-1)"),
+        (["--jobs=0"], "'--jobs': 0 is not in the range"),
+        (["--policy=best"], "'--policy': 'best' is not one of"),
+        (["--traces=.", "--workload=best"], "'--workload': 'best' is not one of"),
+        (["--synthetic=-1"], "'--synthetic': -1 is not in the range"),
+        (["--drifting=few"], "'--drifting': 'few' is not a valid integer"),
+        (["--cluster=nowhere.csv"], "nowhere.csv: cannot be read"),
         (["--traces=nowhere"], "nowhere: no file summary_power_GPU.csv here"),
     ],
 )
@@ -216,24 +227,19 @@ def test_a_wrong_argument_is_one_message(arguments: list[str], message: str) -> 
     assert message in the_error(*arguments)
 
 
-def test_recorded_and_synthetic_runs_exclude_each_other(traces: Path) -> None:
-    assert "or take --synthetic" in the_error(f"--traces={traces}", "--synthetic")
+def test_recorded_and_synthetic_workloads_are_compared_in_one_table(traces: Path) -> None:
+    result = simulate(f"--traces={traces}", *LETTERS, "--synthetic=3", "--seeds=1")
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert ["letters", "tiny"] in lines
+    assert ["synthetic-3", "simulated"] in lines
 
 
 def test_a_directory_without_the_papers_workloads_says_how_to_name_another(traces: Path) -> None:
-    assert "--workload DATASET/NETWORK/OPTIMIZER" in the_error(f"--traces={traces}")
+    assert "describe yours with --recipe" in the_error(f"--traces={traces}")
 
 
 def test_a_cluster_without_the_workload_says_which_it_has(traces: Path, tmp_path: Path) -> None:
     path = tmp_path / "groups.csv"
     path.write_text("group,start_time,end_time,dataset,runtime_ratio\na,0,1,squad,1\n")
     error = the_error(f"--traces={traces}", *LETTERS, f"--cluster={path}")
-    assert error.endswith("take --workload of squad")
-
-
-def test_what_is_missing_is_told_before_the_long_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    monkeypatch.setitem(sys.modules, "joblib", None)
-    assert "pip install plotly" in the_error("--synthetic", "--plot=page.html")
-    assert "pip install joblib" in the_error("--synthetic", "--jobs=2")
-    assert simulate("--synthetic", "--seeds=1", "--recurrences=2").exit_code == 0
+    assert error.endswith("no group trains these workloads, only squad")

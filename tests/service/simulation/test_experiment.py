@@ -1,13 +1,28 @@
-"""Many replays."""
+"""Many replays, and what they cost."""
 
 from __future__ import annotations
 
-import joblib
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from service.simulation import recorded
-from zeus_service.simulation.experiment import Experiment, run_all
-from zeus_service.simulation.submissions import synthetic_groups
+from zeus_service.bandit.outcomes import Verdict
+from zeus_service.simulation.experiment import (
+    Experiment,
+    by_key,
+    ratio,
+    run_all,
+    spent_over_oracle,
+    tally,
+)
+from zeus_service.simulation.simulated_run import SimulatedTrial
+from zeus_service.simulation.submissions import Submission, synthetic_groups
 
 WORKLOAD = recorded.workload()
+SPEC = WORKLOAD.spec(policy="zeus", seed=1)
 OVERLAPPING = synthetic_groups(["letters"], 0, groups=1, submissions=10)[0].submissions
 EXPERIMENTS = [
     Experiment(WORKLOAD, WORKLOAD.spec(policy="zeus", seed=seed), submissions)
@@ -15,23 +30,70 @@ EXPERIMENTS = [
     for submissions in (12, OVERLAPPING)
 ]
 
+# 8: 0.5 x 400 J + 0.5 x 200 W x 5 s = 700 J an epoch at 100 W, 0.5 x 640 + 400 = 720 at 200 W.
+ORACLE = 6 * 700.0
+
 
 def test_two_processes_give_what_one_gives_in_the_same_order() -> None:
     assert list(run_all(EXPERIMENTS, jobs=2)) == list(run_all(EXPERIMENTS, jobs=1))
-
-
-class DoesNotStream(joblib._parallel_backends.ThreadingBackend):  # type: ignore[misc] # has no types
-    """As joblib's `multiprocessing`, which forks a process of many threads: that may hang."""
-
-    supports_return_generator = False
-
-
-def test_a_backend_of_joblib_that_does_not_stream_gives_the_same() -> None:
-    with joblib.parallel_config(backend=DoesNotStream(), n_jobs=2):
-        assert list(run_all(EXPERIMENTS)) == list(run_all(EXPERIMENTS, jobs=1))
 
 
 def test_results_come_one_by_one() -> None:
     results = run_all(EXPERIMENTS, jobs=1)
     assert next(results) == EXPERIMENTS[0].run()
     assert len(list(results)) == len(EXPERIMENTS) - 1
+
+
+def trial(recurrence: int, batch_size: int, verdict: Verdict, cost: float) -> SimulatedTrial:
+    return SimulatedTrial(recurrence, 1, batch_size, 100.0, "explore", verdict, 1, 2.0, 3.0, cost)
+
+
+def test_a_replay_is_added_up() -> None:
+    trials = [
+        trial(0, 16, "converged", 100.0),
+        trial(1, 32, "early_stopped", 30.0),
+        trial(1, 8, "converged", 50.0),
+        trial(40, 8, "not_converged", 7.0),
+    ]
+    added = tally(Experiment(WORKLOAD, SPEC, 41), trials)
+    assert added.costs == (100.0, 80.0, *[0.0] * 38, 7.0)
+    assert added.oracle_costs == pytest.approx([ORACLE] * 41)
+    assert spent_over_oracle([added]).value == pytest.approx(187.0 / (41 * ORACLE))
+    assert spent_over_oracle([added], 30).value == pytest.approx(180.0 / (30 * ORACLE))
+    assert (added.energy_j, added.time_s) == (12.0, 8.0)
+    # 16 at 200 W: 9 epochs of 3 s and 480 J.
+    assert added.default_energy_j == pytest.approx(41 * 9 * 480.0)
+    assert added.default_time_s == pytest.approx(41 * 9 * 3.0)
+    assert (added.failed, added.unreached, added.none_left) == (2, 39, True)
+    assert added.final == (16, 8)
+
+
+def test_a_longer_submission_is_measured_against_a_longer_best_run() -> None:
+    longer = (Submission(0.0, 1.0, 2.0), Submission(2.0, 3.0, 0.5))
+    assert tally(Experiment(WORKLOAD, SPEC, longer), []).oracle_costs == pytest.approx(
+        [2 * ORACLE, ORACLE / 2]
+    )
+
+
+@given(values=st.lists(st.floats(0.1, 10), min_size=2, max_size=50), length=st.floats(0.1, 1e6))
+def test_of_replays_of_one_length_the_error_is_that_of_a_mean(
+    values: list[float], length: float
+) -> None:
+    estimate = ratio([(value * length, length) for value in values])
+    assert estimate.value == pytest.approx(np.mean(values))
+    expected = np.std(values, ddof=1) / math.sqrt(len(values))
+    assert estimate.error == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_replays_are_grouped_by_workload_gpu_and_policy() -> None:
+    experiments = [
+        Experiment(WORKLOAD, SPEC.model_copy(update={"policy": policy, "seed": seed}), 20)
+        for policy in ("zeus", "other")
+        for seed in (1, 2)
+    ]
+    trials = [trial(index, 8, "converged", ORACLE * 2) for index in range(20)]
+    groups = by_key(tally(each, trials) for each in experiments)
+    assert list(groups) == [("letters", "tiny", "zeus"), ("letters", "tiny", "other")]
+    assert [[each.seed for each in group] for group in groups.values()] == [[1, 2], [1, 2]]
+    for group in groups.values():
+        assert spent_over_oracle(group).value == spent_over_oracle(group, 30).value == 2.0
