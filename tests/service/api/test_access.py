@@ -22,7 +22,8 @@ from service_process import APPLICATION, BIN, GUNICORN, ServiceProcess, free_por
 from sqlalchemy import make_url
 from waiting import LIMIT_S, wait_until
 from zeus_service import create_app
-from zeus_service.config import Config, problems
+from zeus_service.config import Config, load_config, problems
+from zeus_service.errors import Unusable
 
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusServiceError
@@ -211,9 +212,9 @@ def test_an_unusable_secrets_file_is_reported_by_name(
 ) -> None:
     def error(path: Path) -> str:
         monkeypatch.setenv(f"ZEUS_BSO_{name}_FILE", str(path))
-        with pytest.raises(ValidationError) as error:
-            Config()
-        return problems(error.value)
+        with pytest.raises(Unusable) as error:
+            load_config()
+        return str(error.value)
 
     empty, binary = tmp_path / "empty", tmp_path / "binary"
     empty.write_text(" \n")
@@ -224,9 +225,6 @@ def test_an_unusable_secrets_file_is_reported_by_name(
     monkeypatch.setenv(f"ZEUS_BSO_{name}", PASSWORD)
     assert "both set" in error(empty)
     assert PASSWORD not in error(empty)
-    with pytest.raises(ValidationError) as raised:
-        Config()
-    assert PASSWORD not in str(raised.value) + repr(raised.value)
 
 
 @pytest.mark.parametrize("password", [PASSWORD, "p@ss:w/rd%20?#", "é"])
@@ -237,7 +235,7 @@ def test_the_databases_password_may_come_apart_from_its_url(
     secret.write_text(f"{password}\n")
     monkeypatch.setenv("ZEUS_BSO_DATABASE_URL", "mysql://zeus@database/zeus")
     monkeypatch.setenv("ZEUS_BSO_DATABASE_PASSWORD_FILE", str(secret))
-    config = Config()
+    config = load_config()
     url = make_url(config.database_url)
     assert (url.username, url.password, url.host) == ("zeus", password, "database")
     assert password not in repr(config) + config.shown_database
