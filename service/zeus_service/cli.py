@@ -1,14 +1,15 @@
 """`zeus-service`: run the service, and inspect its database.
 
 What only some commands need, they import: `serve` and its workers must not keep it in memory.
-`serve` must also set up the metrics of its workers before prometheus-client is imported, which
-`optimizer` imports.
+Gunicorn's configuration must also set up the metrics of the workers before prometheus-client is
+imported, which `optimizer` imports.
 """
 
 import io
 import json
 import logging
 import re
+import socket
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -71,16 +72,31 @@ def main() -> None:
     "--workers", default=2, show_default=True, type=click.IntRange(1, 256), help="Processes."
 )
 def serve(bind: str, workers: int) -> None:
-    """Run the service."""
-    from zeus_service.serving import gunicorn
+    """Run the service.
 
-    gunicorn.patch()
-    config = gunicorn.server_config()
-    gunicorn.check_bind(bind, config)
-    gunicorn.make_ready(config)
-    # gunicorn reads the command line of the process it runs in; this one is click's.
-    sys.argv = sys.argv[:1]
-    gunicorn.Server(bind=bind, workers=workers).run()
+    Gunicorn's own options can be given in GUNICORN_CMD_ARGS.
+    """
+    from gunicorn.app import wsgiapp
+
+    _check_bind(bind)
+    config = "--config=python:zeus_service.serving.gunicorn"
+    sys.argv[1:] = [config, f"--bind={bind}", f"--workers={workers}"]  # gunicorn reads them there
+    wsgiapp.run(prog="zeus-service serve")
+
+
+def _check_bind(bind: str) -> None:
+    """Check at once that the service can listen on `HOST:PORT`: gunicorn retries for 5 seconds."""
+    host, _, port = bind.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise Unusable(f"{bind!r} is not HOST:PORT, such as 127.0.0.1:8765")
+    host = host.strip("[]")
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host, int(port)), family=family).close()
+    except OSError as error:
+        raise Unusable(
+            f"cannot listen on {bind}: {error.strerror}; choose another with --bind"
+        ) from error
 
 
 _remote = click.option(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import socket
 import sqlite3
 import subprocess
@@ -23,11 +21,9 @@ from service.conftest import application
 from service.jobs import spec_json
 from service_process import ServiceProcess
 from waiting import LIMIT_S, wait_until
-from zeus_service.config import Config
 from zeus_service.db.engine import POOL_SIZE
 from zeus_service.db.jobs import lock
 from zeus_service.db.session import DEADLINE_S, WAITING_INSIDE, transaction
-from zeus_service.serving.gunicorn import settings
 
 SERVERS = DATABASES[1:]
 
@@ -198,13 +194,17 @@ def test_connections_are_shared_between_workers(tmp_path: Path) -> None:
 
 
 def test_sigterm_ends_a_worker_that_has_only_the_masters_handler() -> None:
-    pid = os.fork()
-    if pid == 0:
-        signal.signal(signal.SIGTERM, lambda *_: None)
-        settings(Config())["post_fork"](None, None)
-        os.kill(os.getpid(), signal.SIGTERM)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
+    in_new_process(
+        "import os, signal; from zeus_service.serving import gunicorn\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    signal.signal(signal.SIGTERM, lambda *_: None)\n"
+        "    gunicorn.post_fork(None, None)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    os._exit(0)\n"
+        "gunicorn.on_exit(None)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM"
+    )
 
 
 def in_new_process(program: str) -> None:
@@ -224,13 +224,6 @@ def test_only_the_entry_points_of_serving_patch(database_url: str) -> None:
         f"import os; os.environ['ZEUS_BSO_DATABASE_URL'] = {database_url!r}",
         "from zeus_service.cli import main; main(['--version'], standalone_mode=False)",
         "from zeus_service.cli import main; main(['jobs'], standalone_mode=False)",
-        "import zeus_service.serving.gunicorn, zeus_service.wsgi",
+        "import zeus_service.app",
     ]
     in_new_process(f"\n{check}\n".join([*programs, ""]))
-
-
-def test_a_patch_that_comes_after_psycopg_is_an_error() -> None:
-    in_new_process(
-        "import psycopg\nfrom zeus_service.serving.gunicorn import patch\n"
-        "try: patch()\nexcept RuntimeError: pass\nelse: raise AssertionError"
-    )

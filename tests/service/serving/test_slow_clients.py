@@ -17,8 +17,9 @@ import requests
 from service.jobs import spec_json
 from service_process import ServiceProcess
 from waiting import LIMIT_S
-from zeus_service.serving.gunicorn import KEEPALIVE_S
 
+KEEPALIVE_S = 10
+"""How long the service waits for a request's head."""
 HEAD = b"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 JSON = {"Content-Type": "application/json"}
 STOPS = {
