@@ -8,14 +8,13 @@ imported, which `optimizer` imports.
 import io
 import json
 import logging
-import re
 import socket
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from flask import Flask
@@ -246,23 +245,8 @@ def delete(job_id: str, force: bool, yes: bool) -> None:
     click.echo(f"job {job_id!r} is deleted")
 
 
-class _Age(click.ParamType[float]):
-    """A duration such as 180d, in seconds."""
-
-    name = "age"
-    _seconds: ClassVar = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        matched = re.fullmatch(r"(\d{1,6})([mhdw])", str(value))
-        if matched is None:
-            self.fail(f"{value!r} is not a duration; write 180d, 12h, 30m or 8w", param, ctx)
-        return int(matched[1]) * self._seconds[matched[2]]
-
-
 @main.command()
-@click.option("--older-than", required=True, type=_Age(), metavar="AGE", help="Such as 180d.")
+@click.option("--older-than-days", required=True, type=click.FloatRange(0))
 @click.option(
     "--keep",
     default=0,
@@ -270,15 +254,15 @@ class _Age(click.ParamType[float]):
     type=click.IntRange(0),
     help="Keep the reports of each job's latest trials, this many, whatever their age.",
 )
-def prune(older_than: float, keep: int) -> None:
-    """Drop the reports of trials that ended longer ago than AGE, and rows of deleted jobs.
+def prune(older_than_days: float, keep: int) -> None:
+    """Drop the reports of trials that ended longer ago than that, and rows of deleted jobs.
 
     Jobs keep their trials, and all that they have learned. The service may run meanwhile.
     """
     from zeus_service import maintenance
 
     with _database():
-        dropped = maintenance.prune(older_than_s=older_than, keep=keep)
+        dropped = maintenance.prune(older_than_s=older_than_days * 86400, keep=keep)
     click.echo(f"dropped {dropped.reports} reports, and {dropped.rows} rows of deleted jobs")
 
 
@@ -331,11 +315,10 @@ def current() -> None:
 def sql(revisions: str) -> None:
     """Print the SQL of an upgrade, without a connection.
 
-    It is in the dialect of ZEUS_BSO_DATABASE_URL, from an empty database unless FROM is given. A
-    comment says so where there is nothing to upgrade.
+    It is in the dialect of ZEUS_BSO_DATABASE_URL, from an empty database unless FROM is given.
     """
     printed = io.StringIO()
-    database.upgrade(create_app(load_config()), revisions, sql=printed)
+    database.write_sql(create_app(load_config()), revisions, printed)
     click.echo(printed.getvalue(), nl=False)
 
 

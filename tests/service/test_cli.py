@@ -260,15 +260,15 @@ def test_old_reports_are_pruned_and_trials_stay(app: object, url: str) -> None:
     with transaction() as session:
         session.execute(update(Trial).values(ended_at=0))
         session.execute(update(Report).values(reported_at=0))
-    result = zeus_service("prune", "--older-than=180d", database_url=url)
+    result = zeus_service("prune", "--older-than-days=180", database_url=url)
     assert result.stdout == "dropped 1 reports, and 0 rows of deleted jobs\n"
     assert len(optimizer.list_trials("job")) == 1
 
 
-@pytest.mark.parametrize("age", ["180", "d", "-1d", "1.5d", "1y"])
-def test_an_age_that_is_not_a_duration_is_reported(url: str, age: str) -> None:
-    result = zeus_service("prune", f"--older-than={age}", database_url=url)
-    assert (result.returncode, "write 180d" in result.stderr) == (2, True)
+@pytest.mark.parametrize("days", ["d", "-1", "180d"])
+def test_an_age_that_is_not_a_number_of_days_is_reported(url: str, days: str) -> None:
+    result = zeus_service("prune", f"--older-than-days={days}", database_url=url)
+    assert (result.returncode, days in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["show", "delete"])

@@ -44,29 +44,20 @@ def prepare(app: Flask) -> None:
             db.engine.dispose()  # no connection may cross a fork
 
 
-def upgrade(app: Flask, revision: str = "head", *, sql: TextIO | None = None) -> None:
-    """Migrate up to a revision, or write the SQL that would to `sql`, without a connection.
-
-    With `sql`, the revision may be `FROM:TO`, and a comment takes the place of the SQL if no
-    revision lies between them. Without it, a SQLite file that does not exist is created.
-    """
+def upgrade(app: Flask, revision: str = "head") -> None:
+    """Migrate up to a revision. A SQLite file that does not exist is created."""
     with app.app_context(), _naming_the_database("migrate"):
-        path = current_config().sqlite_path
-        if path and sql is None:
+        if path := current_config().sqlite_path:
             create_sqlite_file(path)
-        elif sql is None:
-            current_revision()  # names what is wrong with a connection
-        if sql and not _lies_between(revision):
-            sql.write(f"-- nothing to upgrade from {revision.replace(':', ' to ')}\n")
         else:
-            command.upgrade(_alembic(sql), revision, sql=sql is not None)
+            current_revision()  # names what is wrong with a connection
+        command.upgrade(_alembic(), revision)
 
 
-def _lies_between(revisions: str) -> bool:
-    """Whether an upgrade `FROM:TO`, or from nothing, has anything to do."""
-    first, _, last = revisions.rpartition(":")
-    scripts = ScriptDirectory.from_config(_alembic())
-    return any(scripts.iterate_revisions(last, first or "base"))
+def write_sql(app: Flask, revisions: str, output: TextIO) -> None:
+    """Write the SQL of an upgrade `FROM:TO`, or from an empty database, without a connection."""
+    with app.app_context(), _naming_the_database("migrate"):
+        command.upgrade(_alembic(output), revisions, sql=True)
 
 
 def downgrade(app: Flask, revision: str) -> None:
@@ -131,8 +122,8 @@ def check_revision() -> None:
     )
 
 
-def _alembic(sql: TextIO | None = None) -> AlembicConfig:
-    alembic = AlembicConfig(str(MIGRATIONS / "alembic.ini"), output_buffer=sql)
+def _alembic(output: TextIO | None = None) -> AlembicConfig:
+    alembic = AlembicConfig(str(MIGRATIONS / "alembic.ini"), output_buffer=output)
     alembic.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     return alembic
 

@@ -5,29 +5,28 @@ configuration and prepares the database. Workers inherit the application, so one
 another has the same configuration, whatever the environment says by then.
 
 Import this module only to serve: it replaces blocking calls by gevent's, so that a worker serves
-others while it waits. That comes first, since psycopg chooses at import how to wait.
+others while it waits. It comes before `zeus_service.app`, since psycopg chooses at import how to
+wait, and prometheus-client where to count.
 """
+
+import contextlib
+import fcntl
+import ipaddress
+import os
+import resource
+import shutil
+import signal
+import socket
+import tempfile
+from pathlib import Path
+from typing import Any
 
 from gevent import monkey
 
-monkey.patch_all()
-
-import contextlib  # noqa: E402
-import fcntl  # noqa: E402
-import ipaddress  # noqa: E402
-import os  # noqa: E402
-import resource  # noqa: E402
-import shutil  # noqa: E402
-import signal  # noqa: E402
-import socket  # noqa: E402
-import tempfile  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Any  # noqa: E402
-
-from zeus_service.config import Config, load_config  # noqa: E402
-from zeus_service.errors import Unusable  # noqa: E402
-from zeus_service.serving.logging import LOGGERS  # noqa: E402
-from zeus_service.version import __version__  # noqa: E402
+from zeus_service.config import Config, load_config
+from zeus_service.errors import Unusable
+from zeus_service.serving.logging import LOGGERS
+from zeus_service.version import __version__
 
 CONNECTIONS = 5000
 """Client connections per worker, idle ones included, at about 20 kB of memory each. A worker that
@@ -86,6 +85,7 @@ def _lock(folder: Path) -> int:
     return descriptor
 
 
+monkey.patch_all()
 share_counters()
 _config = load_config()
 
@@ -125,7 +125,6 @@ def on_reload(server: Any) -> None:
     One that the service could not have started with is logged and changes nothing.
     """
     global loglevel  # gunicorn reads it at the next SIGHUP
-    # After gevent's patch: the application imports what it replaces.
     from zeus_service.app import make_ready_app
 
     try:
