@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, ExceptionContext, event
-from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
+from sqlalchemy.exc import DisconnectionError
 
 POOL_SIZE = 16
 """Database connections per process, at most; they are opened when they are needed."""
@@ -67,9 +67,10 @@ def has_too_many_connections(error: BaseException | None) -> bool:
     )
 
 
-def cause(error: SQLAlchemyError) -> str:
+def cause(error: Exception) -> str:
     """The database's own message, in one line, without the statement."""
-    return " ".join(str(getattr(error, "orig", None) or error).split())
+    text = str(getattr(error, "orig", None) or f"{type(error).__name__}: {error}")
+    return " ".join(text.split())
 
 
 def engine_options(url: URL) -> dict[str, Any]:
