@@ -27,8 +27,11 @@ from zeus_service.db.engine import cause
 from zeus_service.errors import OptimizerError, Unusable
 
 if TYPE_CHECKING:
-    from zeus_service.api.messages import JobSummary
     from zeus_service.readers import Reader
+
+JOBS = "/api/v1/jobs"
+JOB = f"{JOBS}/{{}}"
+"""The paths of the API that commands read."""
 
 
 class _Commands(click.Group):
@@ -111,9 +114,11 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_as_json
 def jobs(url: str | None, as_json: bool) -> None:
     """List the jobs."""
+    from zeus_service.api.messages import JobList, JobSummary
+
     found: list[JobSummary] = []
     with _reader(url) as reader:
-        while page := reader.list_jobs(after=found[-1].job_id if found else "").jobs:
+        while page := reader.read(JobList, JOBS, after=found[-1].job_id if found else "").jobs:
             found += page
     if as_json:
         _print_json([job.model_dump(mode="json") for job in found])
@@ -149,12 +154,15 @@ def jobs(url: str | None, as_json: bool) -> None:
 @_as_json
 def show(job_id: str, trials: int, plot: Path | None, url: str | None, as_json: bool) -> None:
     """Show a job's batch sizes and its latest trials."""
+    from zeus_service.api.messages import Job, TrialList
+
     with _reader(url) as reader:
-        job = reader.get_job(job_id)
+        job = reader.read(Job, JOB, job_id)
         if plot is not None:
             _plot(plot, job_id, reader)
             return
-        latest = reader.list_trials(job_id, after=max(0, job.trials - trials), limit=1000)
+        after = max(0, job.trials - trials)
+        latest = reader.read(TrialList, f"{JOB}/trials", job_id, after=after, limit=1000)
     if as_json:
         listed = latest.model_dump()
         _print_json({**job.model_dump(mode="json"), "latest_trials": listed["trials"]})
@@ -189,7 +197,10 @@ def show(job_id: str, trials: int, plot: Path | None, url: str | None, as_json: 
 def _plot(path: Path, job_id: str, reader: "Reader") -> None:
     from zeus_service.pages import figures, standalone
 
-    drawn = {name: reader.get_figure(job_id, name) for name in figures.FIGURES}
+    drawn = {
+        name: reader.read(dict[str, Any], f"/job/{{}}/figures/{name}", job_id)
+        for name in figures.FIGURES
+    }
     page = standalone.page(job_id, drawn)
     try:
         path.write_text(page, encoding="utf-8")
@@ -213,9 +224,14 @@ def _plot(path: Path, job_id: str, reader: "Reader") -> None:
 def savings(job_id: str | None, days: int, by: str, url: str | None, as_json: bool) -> None:
     """Show what all jobs have saved against their default batch sizes, or JOB alone."""
     from zeus_service.api import savings_text
+    from zeus_service.api.messages import JobSavings, Savings
 
     with _reader(url) as reader:
-        found = reader.savings(job_id, days=days)
+        found: JobSavings | Savings
+        if job_id is None:
+            found = reader.read(Savings, "/api/v1/savings", days=days)
+        else:
+            found = reader.read(JobSavings, f"{JOB}/savings", job_id, days=days)
     if as_json:
         _print_json(found.model_dump(mode="json"))
         return
@@ -323,13 +339,13 @@ def sql(revisions: str) -> None:
 
 
 @contextmanager
-def _database() -> Iterator[None]:
+def _database() -> Iterator[Flask]:
     """The application's context on a database that exists and has the right revision."""
     app = create_app(load_config())
     logging.basicConfig()
     with app.app_context():
         database.check_revision()
-        yield
+        yield app
 
 
 @contextmanager
@@ -338,12 +354,12 @@ def _reader(url: str | None) -> "Iterator[Reader]":
     from zeus_service import readers
 
     if url is None:
-        with _database():
-            yield readers.Database()
+        with _database() as app:
+            yield readers.from_database(app)
     else:
         config = load_config()
         token = next(iter(config.read_tokens + config.tokens), None)
-        yield readers.RemoteService(url, token)
+        yield readers.from_service(url, token)
 
 
 def _show_revision(app: Flask) -> None:
