@@ -53,24 +53,21 @@ def report(sequence: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def running(kind: str, folder: Path, **more: Any) -> Iterator[ServiceProcess]:
+def running(kind: str, folder: Path) -> Iterator[ServiceProcess]:
     """A service of one worker, within the context of an application on its database."""
     with (
         migrated_database(kind, folder) as url,
         application(url),
-        ServiceProcess(folder, database_url=url, **more) as service,
+        ServiceProcess(folder, database_url=url) as service,
     ):
         yield service
 
 
-@pytest.mark.parametrize("gunicorn", [False, True], ids=["serve", "gunicorn"])
 @pytest.mark.parametrize("kind", SERVERS)
-def test_a_worker_overlaps_its_waits_for_the_database(
-    kind: str, gunicorn: bool, tmp_path: Path
-) -> None:
+def test_a_worker_overlaps_its_waits_for_the_database(kind: str, tmp_path: Path) -> None:
     names = [f"job-{n}" for n in range(6)]
     with (
-        running(kind, tmp_path, gunicorn=gunicorn) as service,
+        running(kind, tmp_path) as service,
         ThreadPoolExecutor(len(names)) as pool,
     ):
         register(service, *names)

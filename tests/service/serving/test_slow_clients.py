@@ -42,13 +42,11 @@ def files(soft: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["serve", "gunicorn"])
-def two_workers(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ServiceProcess]:
+@pytest.fixture(scope="module")
+def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """Started under the limit of open files that most Linux systems have."""
     folder = tmp_path_factory.mktemp("service")
-    with files(1024), ServiceProcess(folder, workers=2, gunicorn=request.param) as service:
+    with files(1024), ServiceProcess(folder, workers=2) as service:
         yield service
 
 
