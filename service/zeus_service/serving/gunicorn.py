@@ -125,10 +125,8 @@ def on_reload(server: Any) -> None:
     One that the service could not have started with is logged and changes nothing.
     """
     global loglevel  # gunicorn reads it at the next SIGHUP
-    from zeus_service.app import make_ready_app
-
     try:
-        app = make_ready_app()
+        app = server.app.load()  # calls `wsgi_app` again
         config = app.extensions["zeus_config"]
         check_access(config, [listener.sock for listener in server.LISTENERS])
     except Unusable as error:

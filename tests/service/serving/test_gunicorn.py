@@ -19,7 +19,8 @@ import requests
 from databases import DATABASES, migrated_database, waiting_sessions
 from service.conftest import application
 from service.jobs import spec_json
-from service_process import ServiceProcess
+from service_fork import run_to_its_end
+from service_process import ServiceProcess, free_port
 from waiting import LIMIT_S, wait_until
 from zeus_service.db.engine import POOL_SIZE
 from zeus_service.db.jobs import lock
@@ -188,6 +189,21 @@ def test_connections_are_shared_between_workers(tmp_path: Path) -> None:
                 return all(connections(pid, service.port) > 0 for pid in service.workers())
 
         wait_until(both_have_some)
+
+
+def test_serve_takes_gunicorns_own_options(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    with ServiceProcess(tmp_path, GUNICORN_CMD_ARGS=f"--access-logfile={log}") as service:
+        assert call(service, "GET", "/healthz").ok
+    assert "GET /healthz" in log.read_text()
+
+
+def test_an_option_that_would_listen_unchecked_is_refused(tmp_path: Path) -> None:
+    env = {"GUNICORN_CMD_ARGS": "--reuse-port", "ZEUS_BSO_DATABASE_URL": f"sqlite:///{tmp_path}/x"}
+    bind = f"--bind=127.0.0.1:{free_port()}"
+    refused = run_to_its_end("serve", bind, folder=tmp_path, **env)
+    assert refused.returncode == 1
+    assert "Error: reuse_port is not supported" in refused.stderr
 
 
 def test_sigterm_ends_a_worker_that_has_only_the_masters_handler() -> None:
