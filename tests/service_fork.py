@@ -21,8 +21,8 @@ from waiting import LIMIT_S
 CONTEXT = get_context("forkserver")
 
 _server = forkserver.ForkServer()  # not that of processes that train, which has imported torch
-# What the command imports before gevent's patch. All else is imported in the fork, after it.
-_server.set_forkserver_preload(["zeus_service.cli", "zeus_service.serving.gunicorn"])
+# Gunicorn notes the current folder at its import; the fork imports it, and what follows its patch.
+_server.set_forkserver_preload(["zeus_service.cli"])
 
 
 class ServiceFork(Popen):

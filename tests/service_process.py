@@ -19,12 +19,7 @@ from service_fork import ServiceFork
 from waiting import LIMIT_S, wait_until
 
 BIN = Path(sys.executable).parent
-GUNICORN = (
-    str(BIN / "gunicorn"),
-    f"--config={Path(__file__).parents[1] / 'service' / 'gunicorn.conf.py'}",
-)
-APPLICATION = "zeus_service.wsgi:app"
-
+GUNICORN = (str(BIN / "gunicorn"), "--config=python:zeus_service.serving.gunicorn")
 
 PORTS = range(15_000, 32_000)
 """Below the ports that Linux gives to clients: one of those might take a server's while it is
@@ -45,8 +40,9 @@ class ServiceProcess(Running):
 
     `database_url` names its database, by default a SQLite file in `folder`. `program` is the
     `zeus-service` to run, by default a fork of one that is imported already; `gunicorn` runs
-    gunicorn with `service/gunicorn.conf.py` instead, for `application`. Its output goes to
-    `folder/service.log`. It runs within a `with`, at whose end it need not wait for its clients.
+    gunicorn itself with the service's configuration. `application` replaces the service's own
+    application. Its output goes to `folder/service.log`. It runs within a `with`, at whose end it
+    need not wait for its clients.
     """
 
     def __init__(
@@ -57,7 +53,7 @@ class ServiceProcess(Running):
         workers: int = 1,
         program: Path | None = None,
         gunicorn: bool = False,
-        application: str = APPLICATION,
+        application: str = "",
         **env: str,
     ) -> None:
         self.database_url = database_url or f"sqlite:///{folder / 'service.sqlite3'}"
@@ -66,16 +62,20 @@ class ServiceProcess(Running):
         self.log = folder / "service.log"
         self._forked = not (gunicorn or program)
         self._command = [
-            *((*GUNICORN, application) if gunicorn else (str(program), "serve")),
+            *(GUNICORN if gunicorn else (str(program), "serve")),
             f"--bind=127.0.0.1:{self.port}",
             f"--workers={workers}",
+            *([application] if application else []),
         ]
         self._env = {**os.environ, "ZEUS_BSO_DATABASE_URL": self.database_url, **env}
         self._process: subprocess.Popen[bytes] | ServiceFork | None = None
 
     def bind_to(self, host: str) -> None:
         """Listen there, from the next start on."""
-        self._command[-2] = f"--bind={host}:{self.port}"
+        self._command = [
+            f"--bind={host}:{self.port}" if each.startswith("--bind=") else each
+            for each in self._command
+        ]
 
     def signal(self, signal_number: int) -> None:
         """Send a signal to the process that holds the workers."""

@@ -16,7 +16,7 @@ def create_app(config: Config | None = None) -> APIFlask:
     """Create the WSGI application; `config` is by default from the environment and `.env`.
 
     Raises:
-        pydantic.ValidationError: An environment variable has an invalid value.
+        Unusable: A setting is invalid.
     """
     from zeus_service.app import make_app
 

@@ -21,9 +21,9 @@ from zeus_service.api.ops import set_up_ops
 from zeus_service.api.problems import set_up_errors
 from zeus_service.api.v1 import JobIdConverter, v1
 from zeus_service.api.zeus_wire import zeus_wire
-from zeus_service.config import Config
+from zeus_service.config import Config, load_config
 from zeus_service.db.engine import engine_options, set_up
-from zeus_service.db.migrate import known_revisions
+from zeus_service.db.migrate import known_revisions, prepare
 from zeus_service.db.tables import db
 from zeus_service.pages.routes import pages
 
@@ -31,7 +31,7 @@ from zeus_service.pages.routes import pages
 def make_app(config: Config | None = None) -> APIFlask:
     """Create the WSGI application; see `zeus_service.create_app`."""
     known_revisions()
-    config = config or Config()
+    config = config or load_config()
     app = APIFlask(
         "zeus_service",
         title="zeus-service",
@@ -62,4 +62,15 @@ def make_app(config: Config | None = None) -> APIFlask:
     if config.zeus_wire:
         app.register_blueprint(zeus_wire)
     app.register_blueprint(pages)
+    return app
+
+
+def make_ready_app() -> APIFlask:
+    """Create the application to serve, and prepare its database.
+
+    Raises:
+        Unusable: The configuration or the database is unusable.
+    """
+    app = make_app()
+    prepare(app)
     return app

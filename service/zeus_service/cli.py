@@ -1,20 +1,20 @@
 """`zeus-service`: run the service, and inspect its database.
 
 What only some commands need, they import: `serve` and its workers must not keep it in memory.
-`serve` must also set up the metrics of its workers before prometheus-client is imported, which
-`optimizer` imports.
+Gunicorn's configuration must also set up the metrics of the workers before prometheus-client is
+imported, which `optimizer` imports.
 """
 
 import io
 import json
 import logging
-import re
+import socket
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from flask import Flask
@@ -27,8 +27,11 @@ from zeus_service.db.engine import cause
 from zeus_service.errors import OptimizerError, Unusable
 
 if TYPE_CHECKING:
-    from zeus_service.api.messages import JobSummary
     from zeus_service.readers import Reader
+
+JOBS = "/api/v1/jobs"
+JOB = f"{JOBS}/{{}}"
+"""The paths of the API that commands read."""
 
 
 class _Commands(click.Group):
@@ -71,16 +74,31 @@ def main() -> None:
     "--workers", default=2, show_default=True, type=click.IntRange(1, 256), help="Processes."
 )
 def serve(bind: str, workers: int) -> None:
-    """Run the service."""
-    from zeus_service.serving import gunicorn
+    """Run the service.
 
-    gunicorn.patch()
-    config = gunicorn.server_config()
-    gunicorn.check_bind(bind, config)
-    gunicorn.make_ready(config)
-    # gunicorn reads the command line of the process it runs in; this one is click's.
-    sys.argv = sys.argv[:1]
-    gunicorn.Server(bind=bind, workers=workers).run()
+    Gunicorn's own options can be given in GUNICORN_CMD_ARGS.
+    """
+    from gunicorn.app import wsgiapp
+
+    _check_bind(bind)
+    config = "--config=python:zeus_service.serving.gunicorn"
+    sys.argv[1:] = [config, f"--bind={bind}", f"--workers={workers}"]  # gunicorn reads them there
+    wsgiapp.run(prog="zeus-service serve")
+
+
+def _check_bind(bind: str) -> None:
+    """Check at once that the service can listen on `HOST:PORT`: gunicorn retries for 5 seconds."""
+    host, _, port = bind.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise Unusable(f"{bind!r} is not HOST:PORT, such as 127.0.0.1:8765")
+    host = host.strip("[]")
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host, int(port)), family=family).close()
+    except OSError as error:
+        raise Unusable(
+            f"cannot listen on {bind}: {error.strerror}; choose another with --bind"
+        ) from error
 
 
 _remote = click.option(
@@ -96,9 +114,11 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_as_json
 def jobs(url: str | None, as_json: bool) -> None:
     """List the jobs."""
+    from zeus_service.api.messages import JobList, JobSummary
+
     found: list[JobSummary] = []
     with _reader(url) as reader:
-        while page := reader.list_jobs(after=found[-1].job_id if found else "").jobs:
+        while page := reader.read(JobList, JOBS, after=found[-1].job_id if found else "").jobs:
             found += page
     if as_json:
         _print_json([job.model_dump(mode="json") for job in found])
@@ -134,12 +154,15 @@ def jobs(url: str | None, as_json: bool) -> None:
 @_as_json
 def show(job_id: str, trials: int, plot: Path | None, url: str | None, as_json: bool) -> None:
     """Show a job's batch sizes and its latest trials."""
+    from zeus_service.api.messages import Job, TrialList
+
     with _reader(url) as reader:
-        job = reader.get_job(job_id)
+        job = reader.read(Job, JOB, job_id)
         if plot is not None:
             _plot(plot, job_id, reader)
             return
-        latest = reader.list_trials(job_id, after=max(0, job.trials - trials), limit=1000)
+        after = max(0, job.trials - trials)
+        latest = reader.read(TrialList, f"{JOB}/trials", job_id, after=after, limit=1000)
     if as_json:
         listed = latest.model_dump()
         _print_json({**job.model_dump(mode="json"), "latest_trials": listed["trials"]})
@@ -175,7 +198,10 @@ def show(job_id: str, trials: int, plot: Path | None, url: str | None, as_json: 
 def _plot(path: Path, job_id: str, reader: "Reader") -> None:
     from zeus_service.pages import figures, standalone
 
-    drawn = {name: reader.get_figure(job_id, name) for name in figures.FIGURES}
+    drawn = {
+        name: reader.read(dict[str, Any], f"/job/{{}}/figures/{name}", job_id)
+        for name in figures.FIGURES
+    }
     page = standalone.page(job_id, drawn)
     try:
         path.write_text(page, encoding="utf-8")
@@ -199,9 +225,14 @@ def _plot(path: Path, job_id: str, reader: "Reader") -> None:
 def savings(job_id: str | None, days: int, by: str, url: str | None, as_json: bool) -> None:
     """Show what all jobs have saved against their default batch sizes, or JOB alone."""
     from zeus_service.api import savings_text
+    from zeus_service.api.messages import JobSavings, Savings
 
     with _reader(url) as reader:
-        found = reader.savings(job_id, days=days)
+        found: JobSavings | Savings
+        if job_id is None:
+            found = reader.read(Savings, "/api/v1/savings", days=days)
+        else:
+            found = reader.read(JobSavings, f"{JOB}/savings", job_id, days=days)
     if as_json:
         _print_json(found.model_dump(mode="json"))
         return
@@ -231,23 +262,8 @@ def delete(job_id: str, force: bool, yes: bool) -> None:
     click.echo(f"job {job_id!r} is deleted")
 
 
-class _Age(click.ParamType[float]):
-    """A duration such as 180d, in seconds."""
-
-    name = "age"
-    _seconds: ClassVar = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        matched = re.fullmatch(r"(\d{1,6})([mhdw])", str(value))
-        if matched is None:
-            self.fail(f"{value!r} is not a duration; write 180d, 12h, 30m or 8w", param, ctx)
-        return int(matched[1]) * self._seconds[matched[2]]
-
-
 @main.command()
-@click.option("--older-than", required=True, type=_Age(), metavar="AGE", help="Such as 180d.")
+@click.option("--older-than-days", required=True, type=click.FloatRange(0))
 @click.option(
     "--keep",
     default=0,
@@ -255,15 +271,15 @@ class _Age(click.ParamType[float]):
     type=click.IntRange(0),
     help="Keep the reports of each job's latest trials, this many, whatever their age.",
 )
-def prune(older_than: float, keep: int) -> None:
-    """Drop the reports of trials that ended longer ago than AGE, and rows of deleted jobs.
+def prune(older_than_days: float, keep: int) -> None:
+    """Drop the reports of trials that ended longer ago than that, and rows of deleted jobs.
 
     Jobs keep their trials, and all that they have learned. The service may run meanwhile.
     """
     from zeus_service import maintenance
 
     with _database():
-        dropped = maintenance.prune(older_than_s=older_than, keep=keep)
+        dropped = maintenance.prune(older_than_s=older_than_days * 86400, keep=keep)
     click.echo(f"dropped {dropped.reports} reports, and {dropped.rows} rows of deleted jobs")
 
 
@@ -316,22 +332,21 @@ def current() -> None:
 def sql(revisions: str) -> None:
     """Print the SQL of an upgrade, without a connection.
 
-    It is in the dialect of ZEUS_BSO_DATABASE_URL, from an empty database unless FROM is given. A
-    comment says so where there is nothing to upgrade.
+    It is in the dialect of ZEUS_BSO_DATABASE_URL, from an empty database unless FROM is given.
     """
     printed = io.StringIO()
-    database.upgrade(create_app(load_config()), revisions, sql=printed)
+    database.write_sql(create_app(load_config()), revisions, printed)
     click.echo(printed.getvalue(), nl=False)
 
 
 @contextmanager
-def _database() -> Iterator[None]:
+def _database() -> Iterator[Flask]:
     """The application's context on a database that exists and has the right revision."""
     app = create_app(load_config())
     logging.basicConfig()
     with app.app_context():
         database.check_revision()
-        yield
+        yield app
 
 
 @contextmanager
@@ -340,12 +355,12 @@ def _reader(url: str | None) -> "Iterator[Reader]":
     from zeus_service import readers
 
     if url is None:
-        with _database():
-            yield readers.Database()
+        with _database() as app:
+            yield readers.from_database(app)
     else:
         config = load_config()
         token = next(iter(config.read_tokens + config.tokens), None)
-        yield readers.RemoteService(url, token)
+        yield readers.from_service(url, token)
 
 
 def _show_revision(app: Flask) -> None:

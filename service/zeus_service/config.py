@@ -5,14 +5,16 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from dotenv import dotenv_values
 from flask import current_app
 from platformdirs import user_data_path
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
@@ -20,7 +22,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -33,35 +34,17 @@ _DRIVERS = {
     "mysql": "mysql+pymysql",
     "mariadb": "mysql+pymysql",
 }
-"""The driver for each kind of database, whichever the URL names: that of the Zeus project's server
-names asynchronous ones."""
-
-_LOG_LEVELS = {"WARN": "WARNING", "NOTSET": "DEBUG"}
-"""Other names of levels, in the configuration of the Zeus project's server."""
+"""The driver for each kind of database, whichever the URL names."""
 
 MIN_SECRET = 16
 """Characters of a token or a key; shorter ones can be guessed."""
 
-_PREFIX = "ZEUS_BSO_"
-_OF_KUBERNETES = re.compile(
-    r"""(\w+_)?(
-        SERVICE_HOST=[0-9a-f.:]+ | SERVICE_PORT(_\w+)?=\d+
-        | PORT(_\d+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://[0-9a-f.:[\]]+
-        | PORT_\d+_(TCP|UDP|SCTP)_(PROTO=(tcp|udp|sctp) | PORT=\d+ | ADDR=[0-9a-f.:]+)
-    )""",
-    re.VERBOSE,
-)
-"""The rest of variables, with their values, that Kubernetes sets for a Service whose name begins
-with `zeus-bso`."""
+_SECRET = f"[!-~]{{{MIN_SECRET},}}"
 
-_OF_ZEUS = ("DB_USER", "DB_PASSWORD", "ROOT_PASSWORD", "SERVER_PORT")
-"""The rest of variables in the Zeus project's `.env` that only its containers read."""
+_PREFIX = "ZEUS_BSO_"
 
 _SECRETS = ("database_url", "database_password", "token", "read_token", "secret_key")
-
-
-def _log_level(name: str) -> str:
-    return _LOG_LEVELS.get(name.upper(), name.upper())
+"""Settings that can be read from a file, and whose values appear in no message."""
 
 
 def _host_names(names: str) -> str:
@@ -75,11 +58,8 @@ def _default_database_url() -> str:
     return f"sqlite:///{user_data_path('zeus-service') / 'zeus.sqlite3'}"
 
 
-class Config(BaseSettings):
-    """The settings: each is the variable `ZEUS_BSO_...` of its name.
-
-    A secret can be read from the file that `..._file` names, such as `database_password_file`: the
-    secret that the database's own container reads.
+class Config(BaseModel):
+    """The settings: `load_config` reads each from the variable `ZEUS_BSO_...` of its name.
 
     Args:
         database_url: SQLAlchemy URL: `sqlite:///...`, `postgresql://...` or `mysql://...` (MariaDB
@@ -106,71 +86,35 @@ class Config(BaseSettings):
         echo_sql: Log every SQL statement.
     """
 
-    model_config = SettingsConfigDict(
-        env_prefix=_PREFIX,
-        env_file=".env",
-        env_file_encoding="utf-8",
-        env_ignore_empty=True,
-        extra="ignore",
-        hide_input_in_errors=True,  # it may be a secret
-    )
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)  # it may be a secret
 
     database_url: str = Field(default_factory=_default_database_url, repr=False)
-    database_url_file: Path | None = None
     database_password: SecretStr | None = None
-    database_password_file: Path | None = None
     token: SecretStr | None = None
-    token_file: Path | None = None
     read_token: SecretStr | None = None
-    read_token_file: Path | None = None
     secret_key: SecretStr | None = None
-    secret_key_file: Path | None = None
     insecure: bool = False
     allowed_hosts: Annotated[str, AfterValidator(_host_names)] = ""
     zeus_wire: bool = True
     price_per_kwh: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None = None
     carbon_intensity: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None = None
     log_level: Annotated[
-        Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_log_level)
+        Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(str.upper)
     ] = "INFO"
     log_format: Annotated[Literal["text", "json"], BeforeValidator(str.lower)] = "text"
     echo_sql: bool = False
 
-    @model_validator(mode="before")
-    @classmethod
-    def _read_files(cls, values: dict[str, Any]) -> dict[str, Any]:
-        for name in _SECRETS:
-            path = values.get(f"{name}_file")
-            if path is None:
-                continue
-            variable = f"ZEUS_BSO_{name.upper()}"
-            if values.get(name) is not None:
-                raise ValueError(f"{variable} and {variable}_FILE are both set; keep one")
-            try:
-                text = Path(path).read_text(encoding="utf-8").strip()
-            except (OSError, UnicodeDecodeError) as error:
-                reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-                raise ValueError(f"{variable}_FILE: cannot read {path}: {reason}") from None
-            if not text:
-                raise ValueError(f"{variable}_FILE: {path} is empty")
-            values = {**values, name: text}
-        return values
-
     @field_validator("token", "read_token", "secret_key")
     @classmethod
     def _cannot_be_guessed(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        if value is None:
-            return None
-        is_key = info.field_name == "secret_key"
-        secrets = [value.get_secret_value()] if is_key else _split(value)
-        if not is_key and not (secrets and all(re.fullmatch("[!-~]+", each) for each in secrets)):
-            raise ValueError(
-                "a token must be printable ASCII without blanks; several are separated by commas"
-            )
-        if any(len(each) < MIN_SECRET for each in secrets):
-            raise ValueError(
-                f"it must have at least {MIN_SECRET} characters: try `openssl rand -hex 32`"
-            )
+        if value is not None:
+            text = value.get_secret_value()
+            secrets = [text] if info.field_name == "secret_key" else _split(text)
+            if not (secrets and all(re.fullmatch(_SECRET, each) for each in secrets)):
+                raise ValueError(
+                    f"it must have at least {MIN_SECRET} characters, printable ASCII without "
+                    "blanks: try `openssl rand -hex 32`; several tokens are separated by commas"
+                )
         return value
 
     @field_validator("database_url")
@@ -231,18 +175,17 @@ class Config(BaseSettings):
     @property
     def tokens(self) -> list[str]:
         """Tokens that may read and write."""
-        return _split(self.token)
+        return _split(self.token.get_secret_value()) if self.token else []
 
     @property
     def read_tokens(self) -> list[str]:
         """Tokens that may only read."""
-        return _split(self.read_token)
+        return _split(self.read_token.get_secret_value()) if self.read_token else []
 
     @property
     def hosts(self) -> frozenset[str]:
         """The names of `allowed_hosts`, in small letters."""
-        names = (name.strip().lower() for name in self.allowed_hosts.split(","))
-        return frozenset(name for name in names if name)
+        return frozenset(_split(self.allowed_hosts.lower()))
 
     @property
     def has_tokens(self) -> bool:
@@ -250,47 +193,67 @@ class Config(BaseSettings):
         return bool(self.tokens or self.read_tokens)
 
 
-def _split(tokens: SecretStr | None) -> list[str]:
-    given = tokens.get_secret_value() if tokens else ""
-    return [token for part in given.split(",") if (token := part.strip())]
+def _split(text: str) -> list[str]:
+    return [name for part in text.split(",") if (name := part.strip())]
+
+
+VARIABLES = tuple(
+    f"{_PREFIX}{name.upper()}" for name in (*Config.model_fields, *(f"{n}_file" for n in _SECRETS))
+)
+"""The variables of all settings, and of the files that secrets can be read from."""
 
 
 def load_config() -> Config:
-    """The configuration, from the environment and `.env`.
+    """The configuration, from `.env` and the environment, which wins.
+
+    Each secret can be read from the file that `ZEUS_BSO_..._FILE` names.
 
     Raises:
         Unusable: It is invalid; the message has a line for each problem.
     """
     try:
-        _check_names({**dotenv_values(".env", encoding="utf-8"), **os.environ})
-        return Config()
-    except ValidationError as error:
-        raise Unusable(problems(error)) from error
+        in_file = dotenv_values(".env", encoding="utf-8")
     except UnicodeDecodeError as error:
         raise Unusable(f"the .env file is not UTF-8: {error}") from error
     except OSError as error:
         raise Unusable(f"cannot read the .env file: {error.strerror}") from error
+    settings = _settings(in_file) | _settings(os.environ)
+    for name in _SECRETS:
+        if path := settings.pop(f"{name}_file", None):
+            variable = f"{_PREFIX}{name.upper()}"
+            if name in settings:
+                raise Unusable(f"{variable} and {variable}_FILE are both set; keep one")
+            settings[name] = _read_secret(f"{variable}_FILE", path)
+    try:
+        return Config.model_validate(settings)
+    except ValidationError as error:
+        raise Unusable(problems(error)) from error
+
+
+def _settings(variables: Mapping[str, str | None]) -> dict[str, str]:
+    """The settings among variables; an empty one is not given."""
+    return {
+        name.upper().removeprefix(_PREFIX).lower(): value
+        for name, value in variables.items()
+        if name.upper().startswith(_PREFIX) and value
+    }
+
+
+def _read_secret(variable: str, path: str) -> str:
+    try:
+        secret = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise Unusable(f"{variable}: cannot read {path}: {reason}") from None
+    if not secret:
+        raise Unusable(f"{variable}: {path} is empty")
+    return secret
 
 
 def current_config() -> Config:
     """The configuration of the application in whose context this is called."""
     config: Config = current_app.extensions["zeus_config"]
     return config
-
-
-def _check_names(given: Mapping[str, str | None]) -> None:
-    """Refuse variables with the prefix that are not settings: a misspelt one would do nothing."""
-    known = [f"{_PREFIX}{name}".upper() for name in Config.model_fields]
-    values = {name.upper(): value for name, value in given.items()}
-    unknown = []
-    for name in sorted(values.keys() - known):
-        rest = name.removeprefix(_PREFIX)
-        is_others = rest in _OF_ZEUS or _OF_KUBERNETES.fullmatch(f"{rest}={values[name]}")
-        if rest != name and not is_others:
-            (nearest,) = difflib.get_close_matches(name, known, n=1, cutoff=0)
-            unknown.append(f"{name} is not a setting; use {nearest}, or remove it")
-    if unknown:
-        raise Unusable("\n".join(unknown))
 
 
 def problems(error: ValidationError) -> str:
@@ -300,7 +263,11 @@ def problems(error: ValidationError) -> str:
         message = found["msg"].removeprefix("Value error, ")
         if found["loc"]:
             name = "_".join(map(str, found["loc"]))
+            variable = f"{_PREFIX}{name.upper()}"
             value = "" if name in _SECRETS else f"={found['input']!r}"
-            message = f"ZEUS_BSO_{name.upper()}{value}: {message}"
+            message = f"{variable}{value}: {message}"
+            if found["type"] == "extra_forbidden":  # a misspelt setting would do nothing
+                (nearest,) = difflib.get_close_matches(variable, VARIABLES, n=1, cutoff=0)
+                message = f"{variable} is not a setting; use {nearest}, or remove it"
         lines.append(message)
     return "\n".join(lines)

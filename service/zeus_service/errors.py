@@ -103,8 +103,9 @@ class Contended(OptimizerError):
         logger.warning("%s", f"{self.message} ({reason})" if reason else self.message)
 
 
-class Unusable(Exception):
+class Unusable(RuntimeError):
     """Raised when the configuration, an address, the database, a policy or a service is unusable.
 
-    The message names it, says why, and what to do; it contains no secrets.
+    The message names it, says why, and what to do; it contains no secrets. Gunicorn prints a
+    `RuntimeError` at its start in one line, and exits with status 1.
     """

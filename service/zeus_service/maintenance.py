@@ -6,12 +6,11 @@ transactions, with pauses in which others get their turn. Each may be interrupte
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from sqlalchemy import ColumnElement, delete, exc, select
@@ -19,7 +18,6 @@ from sqlalchemy.orm import Session
 
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, savings
-from zeus_service.db.engine import shrink_sqlite_file
 from zeus_service.db.session import now, use_case
 from zeus_service.db.tables import Era, Job, PowerProfile, Report, Trial, db
 from zeus_service.errors import Contended, JobBusy
@@ -103,13 +101,10 @@ def rebuild(job_id: str) -> bool:
 
 
 def give_space_back() -> None:
-    """Shrink SQLite's file; the other databases use free space again by themselves."""
-    if db.engine.dialect.name != "sqlite":
-        return
-    try:
-        shrink_sqlite_file(Path(db.engine.url.database or ""))
-    except sqlite3.Error as error:  # the rows are deleted all the same
-        logger.warning("the database's file was not shrunk: %s", error)
+    """Write SQLite's log back into its file, which then shrinks."""
+    if db.engine.dialect.name == "sqlite":
+        with contextlib.closing(db.engine.raw_connection()) as connection:
+            connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
 _now = use_case(read_only=True)(now)

@@ -1,146 +1,101 @@
-"""Read jobs for the command line: from the database, or from a service over HTTP."""
+"""Read jobs for the command line: from the database, or from a service over HTTP.
+
+Both give what the API gives. A path has `{}` in place of the job's id.
+"""
 
 import json
 import re
+from collections.abc import Callable
 from http.client import HTTPException, HTTPMessage
-from typing import IO, Any, TypeVar
+from typing import IO, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from flask import Flask
+from pydantic import TypeAdapter, ValidationError
 
-from zeus_service import optimizer
-from zeus_service.api import savings_report
-from zeus_service.api.messages import (
-    Job,
-    JobList,
-    JobSavings,
-    JobSummary,
-    Savings,
-    Trial,
-    TrialList,
-)
 from zeus_service.errors import Unusable
-from zeus_service.pages import figures
 
 T = TypeVar("T")
-Message = TypeVar("Message", bound=BaseModel)
-_FIGURE = TypeAdapter(dict[str, Any])
 
 _TIMEOUT_S = 30
 
 
-class Database:
-    """Reads the configured database, within the application's context."""
-
-    def list_jobs(self, *, after: str = "") -> JobList:
-        """Return jobs with an id greater than `after`, ordered by id."""
-        return JobList(jobs=[JobSummary.of(job) for job in optimizer.list_jobs(after=after)])
-
-    def get_job(self, job_id: str) -> Job:
-        """Return a job with the policy's estimates of its batch sizes."""
-        outcomes = optimizer.count_outcomes(job_id)
-        return Job.with_estimates(optimizer.get_job(job_id), outcomes)
-
-    def list_trials(self, job_id: str, *, after: int = 0, limit: int = 100) -> TrialList:
-        """Return a job's trials with a number greater than `after`, ordered by number."""
-        found = optimizer.list_trials(job_id, after=after, limit=limit)
-        return TrialList(trials=[Trial.of(job_id, trial) for trial in found])
-
-    def savings(self, job_id: str | None, *, days: int) -> JobSavings | Savings:
-        """Return what a job has saved, or all jobs together."""
-        rates = savings_report.Rates.configured()
-        if job_id is None:
-            return savings_report.of_all_jobs(rates, days=days)
-        return savings_report.of_job(job_id, rates, days=days)
-
-    def get_figure(self, job_id: str, name: str) -> dict[str, Any]:
-        """Return a figure of a job's page."""
-        return figures.draw(job_id, name)
-
-
-class RemoteService:
-    """Reads the same from a service.
+class Reader:
+    """Reads messages of the API.
 
     Args:
-        url: The service, such as `http://127.0.0.1:8765`.
-        token: A bearer token, if the service wants one.
-
-    The methods raise `Unusable` if the service cannot be reached, or refuses.
+        source: What is read, for messages.
+        send: Returns the body of the answer to a GET of a path, for the id of a job.
     """
 
-    def __init__(self, url: str, token: str | None = None) -> None:
-        if "@" in url:  # what is before it may be secret
-            raise Unusable(
-                "the address of the service has a user or a password; use http://HOST:PORT, and "
-                "set ZEUS_BSO_READ_TOKEN or ZEUS_BSO_TOKEN"
-            )
-        if not re.fullmatch(r"https?://[^/?#]+/?", url):
-            raise Unusable(f"{url!r} is not a service URL; use http://HOST:PORT")
-        self._url = url.rstrip("/")
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._opener = build_opener(_NoRedirects)
+    def __init__(self, source: str, send: Callable[[str, str | None], bytes]) -> None:
+        self._source = source
+        self._send = send
 
-    def list_jobs(self, *, after: str = "") -> JobList:
-        """Return jobs with an id greater than `after`, ordered by id."""
-        return self._get(JobList, "/jobs", after=after)
-
-    def get_job(self, job_id: str) -> Job:
-        """Return a job with the policy's estimates of its batch sizes."""
-        return self._get(Job, _path(job_id))
-
-    def list_trials(self, job_id: str, *, after: int = 0, limit: int = 100) -> TrialList:
-        """Return a job's trials with a number greater than `after`, ordered by number."""
-        return self._get(TrialList, f"{_path(job_id)}/trials", after=after, limit=limit)
-
-    def savings(self, job_id: str | None, *, days: int) -> JobSavings | Savings:
-        """Return what a job has saved, or all jobs together."""
-        if job_id is None:
-            return self._get(Savings, "/savings", days=days)
-        return self._get(JobSavings, f"{_path(job_id)}/savings", days=days)
-
-    def get_figure(self, job_id: str, name: str) -> dict[str, Any]:
-        """Return a figure of a job, as its page shows it."""
-        address = f"{self._url}/job/{quote(job_id, safe='')}/figures/{name}"
-        return self._parsed(address, _FIGURE)
-
-    def _get(self, kind: type[Message], path: str, **query: object) -> Message:
-        address = f"{self._url}/api/v1{path}?{urlencode(query)}"
-        return self._parsed(address, TypeAdapter(kind))
-
-    def _parsed(self, address: str, kind: TypeAdapter[T]) -> T:
+    def read(self, kind: type[T], path: str, job_id: str | None = None, **query: object) -> T:
+        """Read a message of a kind; raise `Unusable` if the answer is another."""
+        answer = self._send(f"{path}?{urlencode(query)}", job_id)
         try:
-            return kind.validate_json(self._read(address))
+            return TypeAdapter(kind).validate_json(answer)
+        except ValidationError as error:
+            raise Unusable(f"{self._source} is not a zeus-service of this version") from error
+
+
+def from_database(app: Flask) -> Reader:
+    """Call the application's views in this process, which raise the errors of the use cases."""
+
+    def send(path: str, job_id: str | None) -> bytes:
+        with app.test_request_context(path.format("job")) as context:
+            if job_id is not None:  # no path has an id with a slash
+                context.request.view_args = {**(context.request.view_args or {}), "job_id": job_id}
+            return app.make_response(app.dispatch_request()).get_data()
+
+    return Reader("the database", send)
+
+
+def from_service(url: str, token: str | None = None) -> Reader:
+    """Ask a service, with a bearer token if it wants one.
+
+    Raises:
+        Unusable: This is not a service URL. The reader raises it if the service cannot be reached,
+            or refuses.
+    """
+    if "@" in url:  # what is before it may be secret
+        raise Unusable(
+            "the address of the service has a user or a password; use http://HOST:PORT, and "
+            "set ZEUS_BSO_READ_TOKEN or ZEUS_BSO_TOKEN"
+        )
+    if not re.fullmatch(r"https?://[^/?#]+/?", url):
+        raise Unusable(f"{url!r} is not a service URL; use http://HOST:PORT")
+    service = url.rstrip("/")
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    opener = build_opener(_NoRedirects)
+
+    def send(path: str, job_id: str | None) -> bytes:
+        request = Request(service + path.format(quote(job_id or "", safe="")), headers=headers)
+        try:
+            with opener.open(request, timeout=_TIMEOUT_S) as answer:
+                content: bytes = answer.read()
+                return content
         except HTTPError as error:
-            raise self._refused(error) from error
+            raise _refused(service, error) from error
         except (URLError, OSError, HTTPException) as error:
             reason = getattr(error, "reason", error)
-            raise Unusable(f"no answer from {self._url}: {reason}") from error
-        except ValidationError as error:
-            raise Unusable(f"{self._url} is not a zeus-service of this version") from error
+            raise Unusable(f"no answer from {service}: {reason}") from error
 
-    def _read(self, address: str) -> bytes:
-        request = Request(address, headers=self._headers)
-        with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
-            content: bytes = answer.read()
-            return content
-
-    def _refused(self, error: HTTPError) -> Unusable:
-        try:
-            detail = json.loads(error.read())["detail"]
-        except (ValueError, KeyError, TypeError):
-            return Unusable(f"{self._url} is not a zeus-service: it answered {error.code}")
-        if error.code in (401, 403):
-            detail += "; set ZEUS_BSO_READ_TOKEN or ZEUS_BSO_TOKEN to it"
-        return Unusable(f"{self._url}: {detail}")
+    return Reader(service, send)
 
 
-def _path(job_id: str) -> str:
-    return f"/jobs/{quote(job_id, safe='')}"
-
-
-Reader = Database | RemoteService
+def _refused(service: str, error: HTTPError) -> Unusable:
+    try:
+        detail = json.loads(error.read())["detail"]
+    except (ValueError, KeyError, TypeError):
+        return Unusable(f"{service} is not a zeus-service: it answered {error.code}")
+    if error.code in (401, 403):
+        detail += "; set ZEUS_BSO_READ_TOKEN or ZEUS_BSO_TOKEN to it"
+    return Unusable(f"{service}: {detail}")
 
 
 class _NoRedirects(HTTPRedirectHandler):

@@ -22,7 +22,7 @@ import pytest
 import yaml
 from kubeflow.training import models as operator_models
 from waiting import LIMIT_S
-from zeus_service.config import Config
+from zeus_service.config import load_config
 from zeus_service.version import __version__
 
 from zeus_lightning.environment import EXIT_TRY_AGAIN
@@ -175,7 +175,7 @@ def test_the_service_understands_its_settings(
     monkeypatch.chdir(tmp_path)
     for name, value in (settings | own).items():
         monkeypatch.setenv(name, value.replace("/run/secrets/zeus", str(tmp_path)))
-    config = Config()
+    config = load_config()
     assert config.log_format == "json"
     backend = "sqlite" if overlay == "overlays/sqlite" else "postgresql"
     assert config.database_url.startswith(backend)

@@ -17,7 +17,9 @@ from zeus_service.pages.figures import FIGURES
 
 WATCHED = """
 import sys
-from zeus_service.wsgi import app
+from zeus_service.app import make_ready_app
+
+app = make_ready_app()
 
 def watch(event, arguments):
     if event == "open" and str(arguments[0]).endswith((".py", ".pyc", ".so")):
@@ -31,7 +33,9 @@ sys.addaudithook(watch)
 LOADED = """
 import sys
 import zeus_service.cli  # as `zeus-service serve` does
-from zeus_service.wsgi import app
+from zeus_service.app import make_ready_app
+
+app = make_ready_app()
 
 @app.get("/modules")
 def modules():

@@ -131,40 +131,6 @@ def test_a_misspelt_setting_is_an_error_that_names_the_nearest(
     assert str(error.value) == f"{misspelt.upper()} is not a setting; use {meant}, or remove it"
 
 
-OF_KUBERNETES = {
-    "SERVICE_HOST": "10.0.0.1",
-    "SERVICE_PORT": "8765",
-    "SERVICE_PORT_HTTP": "8765",
-    "PORT": "tcp://10.0.0.1:8765",
-    "PORT_8765_TCP": "tcp://[fd00::1]:8765",
-    "PORT_8765_TCP_PROTO": "tcp",
-    "PORT_8765_TCP_PORT": "8765",
-    "PORT_8765_TCP_ADDR": "fd00::1",
-}
-"""What Kubernetes sets for a Service of one port, called `http`."""
-
-
-def test_variables_that_kubernetes_sets_for_a_service_of_this_name_are_no_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for prefix in ("ZEUS_BSO", "ZEUS_BSO_DATABASE"):
-        for name, value in OF_KUBERNETES.items():
-            monkeypatch.setenv(f"{prefix}_{name}", value)
-    load_config()
-
-
-def test_the_env_file_of_the_zeus_projects_server_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    names = ("DB_USER", "DB_PASSWORD", "ROOT_PASSWORD", "SERVER_PORT", "LOG_LEVEL", "ECHO_SQL")
-    values = ("zeus", "secret", "secret", "8765", "INFO", "True")
-    lines = [f"ZEUS_BSO_{name}={value}" for name, value in zip(names, values, strict=True)]
-    Path(".env").write_text("\n".join([*lines, "ZEUS_BSO_DATABASE_URL=sqlite+aiosqlite:///x.db"]))
-    assert load_config().database_url == f"sqlite:///{tmp_path / 'x.db'}"
-
-
 @pytest.mark.parametrize(
     "database_url",
     [
@@ -233,27 +199,9 @@ def test_a_database_url_that_cannot_be_used_is_reported_when_it_starts(database_
     assert "secret" not in error
 
 
-@pytest.mark.parametrize(
-    ("zeus", "ours"),
-    [
-        ("mysql+asyncmy://u:p%40@h:3307/d", "mysql+pymysql://u:p%40@h:3307/d"),
-        ("mysql+aiomysql://u@h/d?charset=utf8mb4", "mysql+pymysql://u@h/d?charset=utf8mb4"),
-        ("mariadb+asyncmy://u@h/d", "mysql+pymysql://u@h/d"),
-        ("postgresql+asyncpg://u@h/d", "postgresql+psycopg://u@h/d"),
-        ("sqlite+aiosqlite:////tmp/z.db", "sqlite:////tmp/z.db"),
-    ],
-)
-def test_a_database_url_of_zeus_own_server_names_the_same_database(zeus: str, ours: str) -> None:
-    assert Config(database_url=zeus).database_url == ours
-
-
-@pytest.mark.parametrize("level", ["WARN", "CRITICAL", "NOTSET"])
-def test_a_log_level_of_zeus_own_server_is_one_here(tmp_path: Path, level: str) -> None:
-    url = f"sqlite+aiosqlite:///{tmp_path}/z.db"
-    with ServiceProcess(tmp_path, database_url=url, ZEUS_BSO_LOG_LEVEL=level) as service:
-        assert requests.get(f"{service.url}/readyz", timeout=LIMIT_S).status_code == 200
-    assert (tmp_path / "z.db").exists()
-    assert ("[INFO]" in service.log.read_text()) is (level == "NOTSET")
+def test_a_database_url_may_name_any_driver_of_its_database() -> None:
+    url = "mysql+asyncmy://u:p%40@h:3307/d?charset=utf8mb4"
+    assert Config(database_url=url).database_url == url.replace("asyncmy", "pymysql")
 
 
 def test_an_empty_variable_is_as_none(url: str) -> None:
@@ -312,15 +260,15 @@ def test_old_reports_are_pruned_and_trials_stay(app: object, url: str) -> None:
     with transaction() as session:
         session.execute(update(Trial).values(ended_at=0))
         session.execute(update(Report).values(reported_at=0))
-    result = zeus_service("prune", "--older-than=180d", database_url=url)
+    result = zeus_service("prune", "--older-than-days=180", database_url=url)
     assert result.stdout == "dropped 1 reports, and 0 rows of deleted jobs\n"
     assert len(optimizer.list_trials("job")) == 1
 
 
-@pytest.mark.parametrize("age", ["180", "d", "-1d", "1.5d", "1y"])
-def test_an_age_that_is_not_a_duration_is_reported(url: str, age: str) -> None:
-    result = zeus_service("prune", f"--older-than={age}", database_url=url)
-    assert (result.returncode, "write 180d" in result.stderr) == (2, True)
+@pytest.mark.parametrize("days", ["d", "-1", "180d"])
+def test_an_age_that_is_not_a_number_of_days_is_reported(url: str, days: str) -> None:
+    result = zeus_service("prune", f"--older-than-days={days}", database_url=url)
+    assert (result.returncode, days in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["show", "delete"])

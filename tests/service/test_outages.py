@@ -209,19 +209,14 @@ def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
 
 AS_NOBODY = """#!{python}
 import os
+from zeus_service.serving import gunicorn
 from zeus_service import create_app
 from zeus_service.cli import main
 from zeus_service.db.tables import db
-from zeus_service.serving import gunicorn
-
-def share_counters():
-    share()
-    os.chmod(os.environ["PROMETHEUS_MULTIPROC_DIR"], 0o777)
 
 if os.getuid() == 0:  # who may write any file
-    settings, share = gunicorn.settings, gunicorn.share_counters
-    gunicorn.settings = lambda config: {{**settings(config), "user": "nobody"}}
-    gunicorn.share_counters = share_counters
+    gunicorn.user = "nobody"
+    os.chmod(os.environ["PROMETHEUS_MULTIPROC_DIR"], 0o777)
     # Who perhaps may not read where Python and the service lie: everything is imported now.
     app = create_app()
     app.test_client().get("/api/v1/jobs")

@@ -49,17 +49,6 @@ def problem(status: int, code: str, detail: str, **fields: Any) -> Response:
     return response
 
 
-def problem_of(error: HTTPException) -> Response:
-    """A problem response for an error of the framework."""
-    status = error.code or 500
-    detail = HTTP_ERRORS[500][1] if status == 500 else error.description or error.name
-    answer = problem(status, _code(status), detail)
-    for name, value in error.get_headers():  # Allow, WWW-Authenticate, Retry-After
-        if name != "Content-Type":
-            answer.headers[name] = value
-    return answer
-
-
 def conflicts(*errors: type[OptimizerError]) -> dict[int, Any]:
     """Describe the conflicts of a route, for APIFlask's `doc(responses=...)`."""
     return {409: problem_schema(409, {error.code: str(error.__doc__) for error in errors})}
@@ -83,7 +72,8 @@ def set_up_errors(app: APIFlask) -> None:
 
     @app.errorhandler(OptimizerError)
     def use_case_failed(error: OptimizerError) -> Response:
-        log_broken(error)
+        if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:  # the client cannot have caused it
+            error.log(logger)
         return problem(error.status, error.code, error.message, **error.fields)
 
     @app.errorhandler(HTTPError)
@@ -98,27 +88,23 @@ def set_up_errors(app: APIFlask) -> None:
 
     @app.errorhandler(HTTPException)
     def refused(error: HTTPException) -> Response:
-        return problem_of(error)
+        status = error.code or 500
+        detail = HTTP_ERRORS[500][1] if status == 500 else error.description or error.name
+        answer = problem(status, _code(status), detail)
+        for name, value in error.get_headers():  # Allow, WWW-Authenticate, Retry-After
+            if name != "Content-Type":
+                answer.headers[name] = value
+        return answer
 
     @app.errorhandler(exc.DBAPIError)
     @app.errorhandler(exc.TimeoutError)
     def database_failed(error: exc.DBAPIError | exc.TimeoutError) -> Response:
-        log_database_error(error)
+        if isinstance(error, exc.IntegrityError | exc.DataError):
+            raise error  # the service's own defect
+        logger.error("database: %s", cause(error))
         # the reason may name the database's host, port and user
-        return problem(503, _code(503), "the database cannot be used; the service's log says why")
-
-
-def log_broken(error: OptimizerError) -> None:
-    """Log an error that the client cannot have caused, such as a row that is damaged or locked."""
-    if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        error.log(logger)
-
-
-def log_database_error(error: exc.DBAPIError | exc.TimeoutError) -> None:
-    """Log why the database cannot be used; raise an error that is the service's own defect."""
-    if isinstance(error, exc.IntegrityError | exc.DataError):
-        raise error
-    logger.error("database: %s", cause(error))
+        detail = "the database cannot be used now; the service's log says why"
+        return problem(503, _code(503), detail)
 
 
 def _code(status: int) -> str:

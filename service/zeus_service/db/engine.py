@@ -6,12 +6,11 @@ import contextlib
 import os
 import re
 import sqlite3
-import time
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, ExceptionContext, event
-from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
+from sqlalchemy.exc import DisconnectionError
 
 POOL_SIZE = 16
 """Database connections per process, at most; they are opened when they are needed."""
@@ -21,9 +20,6 @@ BUSY_MS = 20
 `session.use_case` waits for the rest."""
 
 SQLITE_BUSY = "SQLITE_BUSY"
-
-_FREED_AT_ONCE = 1000
-"""Pages of 4 KiB that one transaction gives back: some milliseconds."""
 
 _CONNECT: dict[str, dict[str, Any]] = {
     "postgresql": {
@@ -71,9 +67,10 @@ def has_too_many_connections(error: BaseException | None) -> bool:
     )
 
 
-def cause(error: SQLAlchemyError) -> str:
+def cause(error: Exception) -> str:
     """The database's own message, in one line, without the statement."""
-    return " ".join(str(getattr(error, "orig", None) or error).split())
+    text = str(getattr(error, "orig", None) or f"{type(error).__name__}: {error}")
+    return " ".join(text.split())
 
 
 def engine_options(url: URL) -> dict[str, Any]:
@@ -125,38 +122,9 @@ def create_sqlite_file(path: Path) -> None:
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
     with contextlib.closing(sqlite3.connect(path, timeout=30)) as connection:
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only in a file without tables
+        connection.execute("PRAGMA auto_vacuum = FULL")  # only in a file without tables
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA user_version = 0")  # fails if it cannot be written
-
-
-def shrink_sqlite_file(path: Path) -> None:
-    """Give the free pages of a SQLite file back to the file system while others use it.
-
-    `VACUUM` would rewrite the whole file while nobody else may write. Only a file that was
-    created with `auto_vacuum = INCREMENTAL` shrinks; another uses its free pages again. So does a
-    file that others keep locked: the next call goes on.
-    """
-    with contextlib.closing(
-        sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None)
-    ) as connection:
-
-        def pages() -> int:
-            return int(connection.execute("PRAGMA page_count").fetchone()[0])
-
-        attempts, before = 0, pages() + 1
-        while attempts < 100 and pages() < before:
-            before = pages()
-            began = time.monotonic()
-            try:  # `execute` would free one page only
-                connection.executescript(f"PRAGMA incremental_vacuum({_FREED_AT_ONCE})")
-            except sqlite3.OperationalError as error:
-                if error_code(error) != SQLITE_BUSY:
-                    raise
-                attempts, before = attempts + 1, before + 1
-            time.sleep(time.monotonic() - began)  # others get their turn
-        # The file is cut when the log is written back into it.
-        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
 
 def set_up_sqlite_migration(connection: Connection) -> None:

@@ -1,13 +1,12 @@
 """Migrate the database to the revision that this version works with, and check it.
 
-The functions raise `Unusable` if the database cannot be reached, read, migrated or written,
-or has a revision that they cannot work with.
+The functions raise `Unusable` if the database cannot be opened or read, or has a revision that they
+cannot work with.
 """
 
-import contextlib
 import functools
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
@@ -17,14 +16,13 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from flask import Flask
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from zeus_service.config import current_config
 from zeus_service.db.engine import cause, create_sqlite_file
 from zeus_service.db.session import use_case
 from zeus_service.db.tables import db
-from zeus_service.errors import Contended, Unusable
+from zeus_service.errors import Unusable
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -44,49 +42,63 @@ def prepare(app: Flask) -> None:
             db.engine.dispose()  # no connection may cross a fork
 
 
-def upgrade(app: Flask, revision: str = "head", *, sql: TextIO | None = None) -> None:
-    """Migrate up to a revision, or write the SQL that would to `sql`, without a connection.
-
-    With `sql`, the revision may be `FROM:TO`, and a comment takes the place of the SQL if no
-    revision lies between them. Without it, a SQLite file that does not exist is created.
-    """
-    with app.app_context(), _naming_the_database("migrate"):
-        path = current_config().sqlite_path
-        if path and sql is None:
-            create_sqlite_file(path)
-        elif sql is None:
-            current_revision()  # names what is wrong with a connection
-        if sql and not _lies_between(revision):
-            sql.write(f"-- nothing to upgrade from {revision.replace(':', ' to ')}\n")
-        else:
-            command.upgrade(_alembic(sql), revision, sql=sql is not None)
-
-
-def _lies_between(revisions: str) -> bool:
-    """Whether an upgrade `FROM:TO`, or from nothing, has anything to do."""
-    first, _, last = revisions.rpartition(":")
-    scripts = ScriptDirectory.from_config(_alembic())
-    return any(scripts.iterate_revisions(last, first or "base"))
+def upgrade(app: Flask, revision: str = "head") -> None:
+    """Migrate up to a revision. A SQLite file that does not exist is created."""
+    with app.app_context():
+        if path := current_config().sqlite_path:
+            try:
+                create_sqlite_file(path)
+            except (OSError, sqlite3.Error) as error:
+                raise Unusable(
+                    f"cannot open {_shown()}: {error}; set ZEUS_BSO_DATABASE_URL to a file that "
+                    "this user can write, such as sqlite:////var/lib/zeus/zeus.sqlite3"
+                ) from error
+        current_revision()  # names what is wrong with a connection
+        _run(command.upgrade, _alembic(), revision)
 
 
 def downgrade(app: Flask, revision: str) -> None:
     """Migrate down to a revision; `base` drops everything."""
-    with app.app_context(), _naming_the_database("migrate"):
+    with app.app_context():
         current_revision()
-        command.downgrade(_alembic(), revision)
+        _run(command.downgrade, _alembic(), revision)
+
+
+def write_sql(app: Flask, revisions: str, output: TextIO) -> None:
+    """Write the SQL of an upgrade `FROM:TO`, or from an empty database, without a connection."""
+    with app.app_context():
+        _run(command.upgrade, _alembic(output), revisions, sql=True)
+
+
+def _run(change: Callable[..., None], alembic: AlembicConfig, revision: str, **more: bool) -> None:
+    try:
+        change(alembic, revision, **more)
+    except CommandError as error:
+        raise Unusable(
+            f"cannot migrate {_shown()}: {error}. Only the newer version of zeus-service that "
+            "migrated a database can migrate it back"
+        ) from error
 
 
 def current_revision() -> str | None:
     """The database's revision, within the application's context, or None without tables."""
-    _check_exists()
-    with _naming_the_database("read"):
-        try:
-            return _read_revision()
-        except (SQLAlchemyError, Contended):
-            raise
-        except Exception as error:  # drivers raise any for a URL that they cannot use
-            text = f"{type(error).__name__}: {error}"
-            raise Unusable(f"cannot read {_shown()}: {text}") from error
+    path = current_config().sqlite_path
+    if path and not path.exists():  # opening it would create it
+        raise Unusable(
+            f"no database at {path}; `zeus-service serve` creates it, or ZEUS_BSO_DATABASE_URL "
+            "names another"
+        )
+    try:
+        return _read_revision()
+    except Exception as error:  # drivers raise any for a URL that they cannot use
+        remedy = ""
+        name = getattr(getattr(error, "orig", None), "sqlite_errorname", "")
+        if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
+            remedy = (
+                "; SQLite writes to the file and its folder even to read: use a user who may, "
+                "such as the service's, or ask the service with --url"
+            )
+        raise Unusable(f"cannot read {_shown()}: {cause(error)}{remedy}") from error
 
 
 @use_case(read_only=True)
@@ -105,16 +117,6 @@ def known_revisions() -> tuple[str, ...]:
     return tuple(script.revision for script in scripts)
 
 
-def _check_exists() -> None:
-    """Check that a SQLite file exists: opening it would create it."""
-    path = current_config().sqlite_path
-    if path and not path.exists():
-        raise Unusable(
-            f"no database at {path}; `zeus-service serve` creates it, or ZEUS_BSO_DATABASE_URL "
-            "names another"
-        )
-
-
 def check_revision() -> None:
     """Check, within the application's context, that the database has this version's revision."""
     found, (head, *older) = current_revision(), known_revisions()
@@ -131,39 +133,11 @@ def check_revision() -> None:
     )
 
 
-def _alembic(sql: TextIO | None = None) -> AlembicConfig:
-    alembic = AlembicConfig(str(MIGRATIONS / "alembic.ini"), output_buffer=sql)
+def _alembic(output: TextIO | None = None) -> AlembicConfig:
+    alembic = AlembicConfig(str(MIGRATIONS / "alembic.ini"), output_buffer=output)
     alembic.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     return alembic
 
 
 def _shown() -> str:
     return f"the database {current_config().shown_database}"
-
-
-@contextlib.contextmanager
-def _naming_the_database(verb: str) -> Iterator[None]:
-    """Raise errors of the database and of Alembic as `Unusable`."""
-    try:
-        yield
-    except SQLAlchemyError as error:
-        remedy = ""
-        name = getattr(getattr(error, "orig", None), "sqlite_errorname", "")
-        if verb == "read" and name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
-            remedy = (
-                "; SQLite writes to the file and its folder even to read: use a user who may, "
-                "such as the service's, or ask the service with --url"
-            )
-        raise Unusable(f"cannot {verb} {_shown()}: {cause(error)}{remedy}") from error
-    except (OSError, sqlite3.Error) as error:
-        raise Unusable(
-            f"cannot open {_shown()}: {error}; set ZEUS_BSO_DATABASE_URL to a file that this user "
-            "can write, such as sqlite:////var/lib/zeus/zeus.sqlite3"
-        ) from error
-    except Contended as error:
-        raise Unusable(f"cannot {verb} {_shown()}: it is locked") from error
-    except CommandError as error:
-        raise Unusable(
-            f"cannot {verb} {_shown()}: {error}. A database of a newer version of zeus-service can "
-            "be migrated by that version only"
-        ) from error

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import socket
 import sqlite3
 import subprocess
@@ -21,13 +19,12 @@ import requests
 from databases import DATABASES, migrated_database, waiting_sessions
 from service.conftest import application
 from service.jobs import START, spec_json
-from service_process import ServiceProcess
+from service_fork import run_to_its_end
+from service_process import ServiceProcess, free_port
 from waiting import LIMIT_S, wait_until
-from zeus_service.config import Config
 from zeus_service.db.engine import POOL_SIZE
 from zeus_service.db.jobs import lock
 from zeus_service.db.session import DEADLINE_S, WAITING_INSIDE, transaction
-from zeus_service.serving.gunicorn import settings
 
 SERVERS = DATABASES[1:]
 
@@ -57,24 +54,21 @@ def report(sequence: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def running(kind: str, folder: Path, **more: Any) -> Iterator[ServiceProcess]:
+def running(kind: str, folder: Path) -> Iterator[ServiceProcess]:
     """A service of one worker, within the context of an application on its database."""
     with (
         migrated_database(kind, folder) as url,
         application(url),
-        ServiceProcess(folder, database_url=url, **more) as service,
+        ServiceProcess(folder, database_url=url) as service,
     ):
         yield service
 
 
-@pytest.mark.parametrize("gunicorn", [False, True], ids=["serve", "gunicorn"])
 @pytest.mark.parametrize("kind", SERVERS)
-def test_a_worker_overlaps_its_waits_for_the_database(
-    kind: str, gunicorn: bool, tmp_path: Path
-) -> None:
+def test_a_worker_overlaps_its_waits_for_the_database(kind: str, tmp_path: Path) -> None:
     names = [f"job-{n}" for n in range(6)]
     with (
-        running(kind, tmp_path, gunicorn=gunicorn) as service,
+        running(kind, tmp_path) as service,
         ThreadPoolExecutor(len(names)) as pool,
     ):
         register(service, *names)
@@ -197,14 +191,33 @@ def test_connections_are_shared_between_workers(tmp_path: Path) -> None:
         wait_until(both_have_some)
 
 
+def test_serve_takes_gunicorns_own_options(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    with ServiceProcess(tmp_path, GUNICORN_CMD_ARGS=f"--access-logfile={log}") as service:
+        assert call(service, "GET", "/healthz").ok
+    assert "GET /healthz" in log.read_text()
+
+
+def test_an_option_that_would_listen_unchecked_is_refused(tmp_path: Path) -> None:
+    env = {"GUNICORN_CMD_ARGS": "--reuse-port", "ZEUS_BSO_DATABASE_URL": f"sqlite:///{tmp_path}/x"}
+    bind = f"--bind=127.0.0.1:{free_port()}"
+    refused = run_to_its_end("serve", bind, folder=tmp_path, **env)
+    assert refused.returncode == 1
+    assert "Error: reuse_port is not supported" in refused.stderr
+
+
 def test_sigterm_ends_a_worker_that_has_only_the_masters_handler() -> None:
-    pid = os.fork()
-    if pid == 0:
-        signal.signal(signal.SIGTERM, lambda *_: None)
-        settings(Config())["post_fork"](None, None)
-        os.kill(os.getpid(), signal.SIGTERM)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
+    in_new_process(
+        "import os, signal; from zeus_service.serving import gunicorn\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    signal.signal(signal.SIGTERM, lambda *_: None)\n"
+        "    gunicorn.post_fork(None, None)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    os._exit(0)\n"
+        "gunicorn.on_exit(None)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM"
+    )
 
 
 def in_new_process(program: str) -> None:
@@ -224,13 +237,6 @@ def test_only_the_entry_points_of_serving_patch(database_url: str) -> None:
         f"import os; os.environ['ZEUS_BSO_DATABASE_URL'] = {database_url!r}",
         "from zeus_service.cli import main; main(['--version'], standalone_mode=False)",
         "from zeus_service.cli import main; main(['jobs'], standalone_mode=False)",
-        "import zeus_service.serving.gunicorn, zeus_service.wsgi",
+        "import zeus_service.app",
     ]
     in_new_process(f"\n{check}\n".join([*programs, ""]))
-
-
-def test_a_patch_that_comes_after_psycopg_is_an_error() -> None:
-    in_new_process(
-        "import psycopg\nfrom zeus_service.serving.gunicorn import patch\n"
-        "try: patch()\nexcept RuntimeError: pass\nelse: raise AssertionError"
-    )

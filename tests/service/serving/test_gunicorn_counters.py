@@ -12,7 +12,6 @@ import requests
 from service.test_seen_from_outside import metrics
 from service_process import ServiceProcess
 from waiting import LIMIT_S, wait_until
-from zeus_service.serving.gunicorn import METRICS
 
 ASKED = ("zeus_bso_http_requests_total", "GET", "/api/v1/jobs", "200")
 
@@ -53,7 +52,7 @@ def test_the_folder_of_a_killed_server_is_deleted_by_the_next(
     tmp_path: Path, temporary: Path
 ) -> None:
     def folders() -> set[Path]:
-        return set(temporary.glob(f"{METRICS}*"))
+        return set(temporary.glob("zeus-service-metrics-*"))
 
     (tmp_path / "other").mkdir()
     env = {"TMPDIR": str(temporary)}

@@ -16,8 +16,6 @@ from zeus_service import create_app
 from zeus_service.config import Config
 from zeus_service.db.migrate import upgrade
 
-BOTH_WAYS = pytest.mark.parametrize("gunicorn", [False, True], ids=["serve", "gunicorn"])
-
 
 def hang_up(service: ServiceProcess) -> None:
     """Send SIGHUP, and wait until the workers are others."""
@@ -28,9 +26,8 @@ def hang_up(service: ServiceProcess) -> None:
     )
 
 
-@BOTH_WAYS
-def test_the_log_has_the_level_that_a_hangup_reads(tmp_path: Path, gunicorn: bool) -> None:
-    with ServiceProcess(tmp_path, gunicorn=gunicorn) as service:
+def test_the_log_has_the_level_that_a_hangup_reads(tmp_path: Path) -> None:
+    with ServiceProcess(tmp_path) as service:
         (tmp_path / ".env").write_text("ZEUS_BSO_LOG_LEVEL=ERROR\n")
         hang_up(service)
         requests.get(f"{service.url}/healthz?after", timeout=LIMIT_S)
@@ -48,15 +45,12 @@ def connections(pid: int, port: int | None) -> int:
     return sum(bool(each.raddr) and each.raddr.port == port for each in found)
 
 
-@BOTH_WAYS
 @pytest.mark.parametrize("kind", DATABASES[1:])
-def test_a_database_that_a_start_would_refuse_changes_nothing(
-    kind: str, gunicorn: bool, tmp_path: Path
-) -> None:
+def test_a_database_that_a_start_would_refuse_changes_nothing(kind: str, tmp_path: Path) -> None:
     (tmp_path / ".env").write_text(f"ZEUS_BSO_DATABASE_URL=sqlite:///{tmp_path}/first.sqlite3\n")
     with (
         new_database(kind, tmp_path) as empty,
-        ServiceProcess(tmp_path, gunicorn=gunicorn, ZEUS_BSO_DATABASE_URL="") as service,
+        ServiceProcess(tmp_path, ZEUS_BSO_DATABASE_URL="") as service,
     ):
         (tmp_path / ".env").write_text(f"ZEUS_BSO_DATABASE_URL={empty}\n")
         port = make_url(empty).port

@@ -17,8 +17,9 @@ import requests
 from service.jobs import spec_json
 from service_process import ServiceProcess
 from waiting import LIMIT_S
-from zeus_service.serving.gunicorn import KEEPALIVE_S
 
+KEEPALIVE_S = 10
+"""How long the service waits for a request's head."""
 HEAD = b"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 JSON = {"Content-Type": "application/json"}
 STOPS = {
@@ -41,13 +42,11 @@ def files(soft: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["serve", "gunicorn"])
-def two_workers(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ServiceProcess]:
+@pytest.fixture(scope="module")
+def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """Started under the limit of open files that most Linux systems have."""
     folder = tmp_path_factory.mktemp("service")
-    with files(1024), ServiceProcess(folder, workers=2, gunicorn=request.param) as service:
+    with files(1024), ServiceProcess(folder, workers=2) as service:
         yield service
 
 
