@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
@@ -124,21 +123,12 @@ def jobs(url: str | None, as_json: bool) -> None:
     type=click.IntRange(1, 1000),
     help="How many of the latest to list.",
 )
-@click.option(
-    "--plot",
-    metavar="PAGE.html",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Write a page with the job's figures, which needs no service and no network, instead.",
-)
 @_remote
 @_as_json
-def show(job_id: str, trials: int, plot: Path | None, url: str | None, as_json: bool) -> None:
+def show(job_id: str, trials: int, url: str | None, as_json: bool) -> None:
     """Show a job's batch sizes and its latest trials."""
     with _reader(url) as reader:
         job = reader.get_job(job_id)
-        if plot is not None:
-            _plot(plot, job_id, reader)
-            return
         latest = reader.list_trials(job_id, after=max(0, job.trials - trials), limit=1000)
     if as_json:
         listed = latest.model_dump()
@@ -169,18 +159,6 @@ def show(job_id: str, trials: int, plot: Path | None, url: str | None, as_json: 
             for trial in latest.trials
         ],
     )
-
-
-def _plot(path: Path, job_id: str, reader: "Reader") -> None:
-    from zeus_service.pages import figures, standalone
-
-    drawn = {name: reader.get_figure(job_id, name) for name in figures.FIGURES}
-    page = standalone.page(job_id, drawn)
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise click.ClickException(f"{path}: cannot be written: {error.strerror}") from error
-    click.echo(path)
 
 
 @main.command()

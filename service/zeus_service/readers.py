@@ -3,12 +3,12 @@
 import json
 import re
 from http.client import HTTPException, HTTPMessage
-from typing import IO, Any, TypeVar
+from typing import IO, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from zeus_service import optimizer
 from zeus_service.api import savings_report
@@ -22,11 +22,8 @@ from zeus_service.api.messages import (
     TrialList,
 )
 from zeus_service.errors import Unusable
-from zeus_service.pages import figures
 
-T = TypeVar("T")
 Message = TypeVar("Message", bound=BaseModel)
-_FIGURE = TypeAdapter(dict[str, Any])
 
 _TIMEOUT_S = 30
 
@@ -54,10 +51,6 @@ class Database:
         if job_id is None:
             return savings_report.of_all_jobs(rates, days=days)
         return savings_report.of_job(job_id, rates, days=days)
-
-    def get_figure(self, job_id: str, name: str) -> dict[str, Any]:
-        """Return a figure of a job's page."""
-        return figures.draw(job_id, name)
 
 
 class RemoteService:
@@ -100,18 +93,9 @@ class RemoteService:
             return self._get(Savings, "/savings", days=days)
         return self._get(JobSavings, f"{_path(job_id)}/savings", days=days)
 
-    def get_figure(self, job_id: str, name: str) -> dict[str, Any]:
-        """Return a figure of a job, as its page shows it."""
-        address = f"{self._url}/job/{quote(job_id, safe='')}/figures/{name}"
-        return self._parsed(address, _FIGURE)
-
     def _get(self, kind: type[Message], path: str, **query: object) -> Message:
-        address = f"{self._url}/api/v1{path}?{urlencode(query)}"
-        return self._parsed(address, TypeAdapter(kind))
-
-    def _parsed(self, address: str, kind: TypeAdapter[T]) -> T:
         try:
-            return kind.validate_json(self._read(address))
+            return kind.model_validate_json(self._read(f"/api/v1{path}?{urlencode(query)}"))
         except HTTPError as error:
             raise self._refused(error) from error
         except (URLError, OSError, HTTPException) as error:
@@ -120,8 +104,8 @@ class RemoteService:
         except ValidationError as error:
             raise Unusable(f"{self._url} is not a zeus-service of this version") from error
 
-    def _read(self, address: str) -> bytes:
-        request = Request(address, headers=self._headers)
+    def _read(self, path: str) -> bytes:
+        request = Request(f"{self._url}{path}", headers=self._headers)
         with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
             content: bytes = answer.read()
             return content

@@ -1,10 +1,10 @@
-"""Errors as pages, those of figures as problems, and the pages' headers."""
+"""Errors as pages, and the pages' headers."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
 
-from flask import Blueprint, Response, make_response, request
+from flask import Blueprint, Response, make_response
 from flask import render_template as render
 from sqlalchemy import exc
 from werkzeug.exceptions import HTTPException
@@ -13,8 +13,6 @@ from zeus_service.api.problems import (
     RETRY_AFTER_S,
     log_broken,
     log_database_error,
-    problem,
-    problem_of,
 )
 from zeus_service.errors import NotFound, OptimizerError
 
@@ -32,29 +30,24 @@ HEADERS = {
 
 
 def set_up_errors(pages: Blueprint) -> None:
-    """Show every error of a page as a page, and every error of a figure as a problem."""
+    """Show every error as a page."""
 
     @pages.errorhandler(OptimizerError)
     def use_case_failed(error: OptimizerError) -> Response:
         log_broken(error)
-        if _is_figure():
-            return problem(error.status, error.code, error.message, **error.fields)
         if isinstance(error, NotFound):  # the message is for a shell
             return error_page(error.status, "There is no such job; it may have been deleted.")
         return error_page(error.status, error.message)
 
     @pages.errorhandler(HTTPException)
     def refused(error: HTTPException) -> Response:
-        if _is_figure():
-            return problem_of(error)
         return error_page(error.code or 500, error.description or error.name)
 
     @pages.errorhandler(exc.DBAPIError)
     @pages.errorhandler(exc.TimeoutError)
     def database_failed(error: exc.DBAPIError | exc.TimeoutError) -> Response:
         log_database_error(error)
-        detail = "The database cannot be used now; the service's log says why."
-        return problem(503, "unavailable", detail) if _is_figure() else error_page(503, detail)
+        return error_page(503, "The database cannot be used now; the service's log says why.")
 
     @pages.after_request
     def add_headers(response: Response) -> Response:
@@ -64,13 +57,8 @@ def set_up_errors(pages: Blueprint) -> None:
         return response
 
 
-def _is_figure() -> bool:
-    """Whether the answer is JSON, which programs read, too; see `readers.py`."""
-    return (request.endpoint or "").endswith("_figure")
-
-
 def error_page(status: int, detail: str) -> Response:
-    """A page that names what failed; that of an unavailable database tries again by itself."""
+    """A page that names what failed; it tries again by itself while the database is away."""
     title = HTTPStatus(status).phrase
     response = make_response(render("error.html", status=status, title=title, detail=detail))
     response.status_code = status

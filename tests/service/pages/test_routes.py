@@ -114,11 +114,9 @@ def test_an_id_with_a_slash_is_listed_without_a_page(client: FlaskClient) -> Non
 def test_what_does_not_exist_is_a_page_that_says_so(client: FlaskClient, address: str) -> None:
     add_job()
     answer = client.get(address)
-    is_figure = "/figures/" in address  # which programs read, too
-    mimetype = "application/problem+json" if is_figure else "text/html"
-    assert (answer.status_code, answer.mimetype) == (404, mimetype)
+    assert (answer.status_code, answer.mimetype) == (404, "text/html")
     assert "Not Found" in answer.text
-    assert is_figure or "`" not in answer.text  # no command: on a page there are links
+    assert "`" not in answer.text  # no command: on a page there are links
     assert "Content-Security-Policy" in answer.headers
 
 
