@@ -164,28 +164,27 @@ def show(job_id: str, trials: int, url: str | None, as_json: bool) -> None:
 @main.command()
 @click.argument("job_id", metavar="[JOB]", required=False)
 @click.option(
-    *("--days", "days"),
-    default=30,
+    "--weeks",
+    default=13,
     show_default=True,
-    type=click.IntRange(1, 366),
+    type=click.IntRange(1, 53),
     help="How many of the latest to list.",
 )
-@click.option("--by", type=click.Choice(["day", "week"]), default="week", show_default=True)
 @_remote
 @_as_json
-def savings(job_id: str | None, days: int, by: str, url: str | None, as_json: bool) -> None:
+def savings(job_id: str | None, weeks: int, url: str | None, as_json: bool) -> None:
     """Show what all jobs have saved against their default batch sizes, or JOB alone."""
-    from zeus_service.api import savings_text
+    from zeus_service.api import text
 
     with _reader(url) as reader:
-        found = reader.savings(job_id, days=days)
+        found = reader.savings(job_id, weeks=weeks)
     if as_json:
         _print_json(found.model_dump(mode="json"))
         return
-    _print(savings_text.summary(found))
-    if rows := found.days if by == "day" else found.weeks:
+    _print(text.savings_summary(found))
+    if found.weeks:
         _print("")
-        _print_table((by, *savings_text.COLUMNS), map(savings_text.row, rows))
+        _print_table(text.COLUMNS, map(text.savings_row, found.weeks))
 
 
 @main.command()

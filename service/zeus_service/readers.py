@@ -45,12 +45,12 @@ class Database:
         found = optimizer.list_trials(job_id, after=after, limit=limit)
         return TrialList(trials=[Trial.of(job_id, trial) for trial in found])
 
-    def savings(self, job_id: str | None, *, days: int) -> JobSavings | Savings:
+    def savings(self, job_id: str | None, *, weeks: int) -> JobSavings | Savings:
         """Return what a job has saved, or all jobs together."""
         rates = savings_report.Rates.configured()
         if job_id is None:
-            return savings_report.of_all_jobs(rates, days=days)
-        return savings_report.of_job(job_id, rates, days=days)
+            return savings_report.of_all_jobs(rates, weeks=weeks)
+        return savings_report.of_job(job_id, rates, weeks=weeks)
 
 
 class RemoteService:
@@ -87,11 +87,11 @@ class RemoteService:
         """Return a job's trials with a number greater than `after`, ordered by number."""
         return self._get(TrialList, f"{_path(job_id)}/trials", after=after, limit=limit)
 
-    def savings(self, job_id: str | None, *, days: int) -> JobSavings | Savings:
+    def savings(self, job_id: str | None, *, weeks: int) -> JobSavings | Savings:
         """Return what a job has saved, or all jobs together."""
         if job_id is None:
-            return self._get(Savings, "/savings", days=days)
-        return self._get(JobSavings, f"{_path(job_id)}/savings", days=days)
+            return self._get(Savings, "/savings", weeks=weeks)
+        return self._get(JobSavings, f"{_path(job_id)}/savings", weeks=weeks)
 
     def _get(self, kind: type[Message], path: str, **query: object) -> Message:
         try:

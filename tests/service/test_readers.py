@@ -67,7 +67,7 @@ def test_all_jobs_are_listed_with_their_whole_ids_however_narrow(service: Servic
 
 
 def test_what_was_saved_is_shown_with_its_intervals(service: ServiceProcess) -> None:
-    of_one = both_ways(service, "savings", LONG, "--by=day")
+    of_one = both_ways(service, "savings", LONG, "--weeks=2")
     # The default took 500 J and 10 s, and so did the next batch size, in 20 s.
     assert f"job '{LONG}' has saved 0 J (-" in of_one
     rows = [line.split() for line in of_one.splitlines()]

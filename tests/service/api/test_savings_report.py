@@ -1,7 +1,8 @@
-"""What jobs have saved, as the API answers: sums of trials, eras, days and jobs agree."""
+"""What jobs have saved, as the API answers: sums of trials, eras, weeks and jobs agree."""
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 import pytest
@@ -66,8 +67,8 @@ def converge(energy_j: float, job_id: str = "job", **limits: float) -> int:
     return number
 
 
-def of_all(days: int = 30) -> Savings:
-    return savings.of_all_jobs(NO_RATES, days=days)
+def of_all(weeks: int = 13) -> Savings:
+    return savings.of_all_jobs(NO_RATES, weeks=weeks)
 
 
 def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spent(
@@ -130,21 +131,23 @@ def test_a_lost_trial_counts_at_the_next_start_and_once_when_it_comes_back(app: 
     assert (found.spent.energy_j, found.recurrences) == (200.0, 2)
     assert found.saved is not None
     assert found.saved.energy_j.estimate == pytest.approx(0.0)
-    assert sum(day.recurrences for day in found.days) == 2
+    assert sum(week.recurrences for week in found.weeks) == 2
 
 
-def test_days_and_weeks_add_up_to_what_was_saved(app: Flask) -> None:
+def test_weeks_add_up_to_what_was_saved(app: Flask) -> None:
     register()
     for age, energy_j in enumerate((90.0, 120.0, 99.0, 75.0)):
-        days_ago(converge(energy_j), 20 - age)
+        days_ago(converge(energy_j), 7 * (4 - age))
     found = savings.of_job("job", NO_RATES)
-    assert len(found.days) == 4
+    assert len(found.weeks) == 4
+    assert {date.fromisoformat(week.week).weekday() for week in found.weeks} == {0}
     assert found.saved is not None
-    for rows in (found.days, found.weeks, of_all().days, of_all().weeks):
+    for rows in (found.weeks, of_all().weeks):
         total = sum(row.saved.energy_j.estimate for row in rows)
         assert total == pytest.approx(found.saved.energy_j.estimate, abs=1e-6)
         assert sum(row.recurrences for row in rows) == 4
-    assert of_all(days=1).days == []
+    assert of_all(weeks=1).weeks == []
+    assert len(of_all(weeks=2).weeks) == 1
 
 
 def test_jobs_add_up_and_estimated_meters_are_told_apart(app: Flask) -> None:
@@ -162,24 +165,24 @@ def test_jobs_add_up_and_estimated_meters_are_told_apart(app: Flask) -> None:
     assert found.by_meter[1].saved.energy_j.estimate == pytest.approx(40.0)
     band = found.saved.energy_j.high - found.saved.energy_j.estimate
     assert band == pytest.approx(sum(error**2 for error in errors) ** 0.5)
-    assert found.days[0].saved.energy_j.high == pytest.approx(found.saved.energy_j.high)
+    assert found.weeks[0].saved.energy_j.high == pytest.approx(found.saved.energy_j.high)
 
 
 def test_a_deleted_job_counts_no_more(app: Flask) -> None:
     register()
     converge(100.0)
     maintenance.delete_job("job")
-    assert (of_all().jobs, of_all().days) == (0, [])
+    assert (of_all().jobs, of_all().weeks) == (0, [])
 
 
 def test_a_job_that_is_registered_anew_begins_with_nothing_spent(app: Flask) -> None:
     register()
     report(number := start(), 30.0)
     end(number, "errored")
-    assert of_all().days == []  # nothing is expected yet
+    assert of_all().weeks == []  # nothing is expected yet
     register(monitor="val_loss", meter="cpu-estimate")
     found = savings.of_job("job", NO_RATES)
-    assert (found.spent.energy_j, found.days, found.estimated) == (0.0, [], True)
+    assert (found.spent.energy_j, found.weeks, found.estimated) == (0.0, [], True)
     assert optimizer.get_job("job").estimated
 
 
@@ -236,20 +239,12 @@ def test_a_revival_takes_back_what_the_trial_had_spent_from_its_own_era(app: Fla
     assert maintenance.rebuild("job")
 
 
-def test_the_curves_end_with_the_sum_and_the_band_of_the_headline(app: Flask) -> None:
-    for job_id, runs in (("a", (90.0, 120.0, 99.0)), ("b", (70.0,))):
-        register(job_id, policy="zeus")
-        for energy_j in runs:
-            converge(energy_j, job_id)
-    for number in (1, 2, 3):  # as if on days of their own
-        days_ago(number, 9 - number)
-    saved = of_all().saved.energy_j
-    band, line = figures.saved_by_all(of_all())["data"]
-    assert line["y"][-1] == pytest.approx(saved.estimate, rel=1e-4)
-    high, low = band["y"][2], band["y"][3]  # there and back
-    assert (low, high) == pytest.approx((saved.low, saved.high), rel=1e-4)
-    of_job = savings.of_job("a", NO_RATES)
-    band, line = figures.saved(of_job)["data"]
+def test_the_curve_of_a_job_ends_with_the_sum_and_the_band_of_the_headline(app: Flask) -> None:
+    register()
+    for energy_j in (90.0, 120.0, 99.0):
+        converge(energy_j)
+    of_job = savings.of_job("job", NO_RATES)
     assert of_job.saved is not None
-    ends = of_job.saved.energy_j.low, of_job.saved.energy_j.high
-    assert (band["y"][3], band["y"][2]) == pytest.approx(ends, rel=1e-4)
+    energy = of_job.saved.energy_j
+    ends = [3600 * trace["y"][-1] for trace in figures.saved(of_job)["data"]]
+    assert ends == pytest.approx([energy.low, energy.high, energy.estimate])

@@ -8,7 +8,7 @@ from service.pages.test_routes import add_job
 
 def test_a_job_with_a_single_run_does_not_deny_that_it_converged(app: Flask) -> None:
     def tiles(job_id: str) -> str:
-        return str(app.test_client().get(f"/job/{job_id}?part=standing").text)
+        return str(app.test_client().get(f"/job/{job_id}").text)
 
     denied = "no run has converged yet"
     three = {"policy": "zeus", "batch_sizes": [8, 16, 32]}
