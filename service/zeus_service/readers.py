@@ -47,10 +47,9 @@ class Database:
 
     def savings(self, job_id: str | None, *, weeks: int) -> JobSavings | Savings:
         """Return what a job has saved, or all jobs together."""
-        rates = savings_report.Rates.configured()
         if job_id is None:
-            return savings_report.of_all_jobs(rates, weeks=weeks)
-        return savings_report.of_job(job_id, rates, weeks=weeks)
+            return savings_report.of_all_jobs(weeks=weeks)
+        return savings_report.of_job(job_id, weeks=weeks)
 
 
 class RemoteService:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session
@@ -22,35 +21,15 @@ WEEKS = 13
 """How many of the latest weeks are shown, unless another number is asked for."""
 
 
-@dataclass(frozen=True)
-class Rates:
-    """What energy costs.
-
-    Args:
-        price_per_kwh: In money, of whatever currency.
-        carbon_intensity: Grams of CO2 equivalent for each kWh.
-    """
-
-    price_per_kwh: float | None = None
-    carbon_intensity: float | None = None
-
-    @classmethod
-    def configured(cls) -> Rates:
-        """The rates in the configuration; to be called within the application's context."""
-        config = current_config()
-        return cls(config.price_per_kwh, config.carbon_intensity)
-
-
 @use_case(read_only=True)
 def of_job(
-    session: Session, job_id: str, rates: Rates, *, weeks: int = WEEKS, points: int = 200
+    session: Session, job_id: str, *, weeks: int = WEEKS, points: int = 200
 ) -> messages.JobSavings:
     """Return what a job has saved, in its latest weeks, and over its trials.
 
     Args:
         session: In a transaction.
         job_id: The job.
-        rates: What energy costs.
         weeks: How many weeks, the current one included.
         points: How many points, at most: of jobs with more trials, a point has several.
 
@@ -75,8 +54,8 @@ def of_job(
         expected=_expected(spec, eras[-1]) if expected else None,
         basis=None if expected is None else "runs" if is_from_runs else "estimate",
         default_runs=runs,
-        saved=None if known is None else _amounts(known, rates),
-        weeks=_weeks(session, weeks, rates, job),
+        saved=None if known is None else _amounts(known),
+        weeks=_weeks(session, weeks, job),
         points=[
             messages.SavingsPoint(
                 trial_number=portion.last_trial,
@@ -92,7 +71,7 @@ def of_job(
 
 
 @use_case(read_only=True)
-def of_all_jobs(session: Session, rates: Rates, *, weeks: int = WEEKS) -> messages.Savings:
+def of_all_jobs(session: Session, *, weeks: int = WEEKS) -> messages.Savings:
     """Return what all jobs have saved together, and in the latest weeks; see `of_job`."""
     totals = savings.totals(session)
     all_jobs = sum(each.jobs for each in totals)
@@ -100,25 +79,23 @@ def of_all_jobs(session: Session, rates: Rates, *, weeks: int = WEEKS) -> messag
         jobs=all_jobs,
         unknown=all_jobs - sum(each.known for each in totals),
         estimated=any(each.estimated and each.known for each in totals),
-        saved=_amounts(total(each.saved for each in totals), rates),
+        saved=_amounts(total(each.saved for each in totals)),
         by_meter=[
             messages.SavingsOfMeter(
-                estimated=each.estimated, jobs=each.known, saved=_amounts(each.saved, rates)
+                estimated=each.estimated, jobs=each.known, saved=_amounts(each.saved)
             )
             for each in totals
         ],
-        weeks=_weeks(session, weeks, rates),
+        weeks=_weeks(session, weeks),
     )
 
 
-def _weeks(
-    session: Session, weeks: int, rates: Rates, job: Job | None = None
-) -> list[messages.SavedInWeek]:
+def _weeks(session: Session, weeks: int, job: Job | None = None) -> list[messages.SavedInWeek]:
     return [
         messages.SavedInWeek(
             week=f"{datetime.fromtimestamp(number * WEEK_S - SINCE_MONDAY_S, UTC):%Y-%m-%d}",
             recurrences=recurrences,
-            saved=_amounts(part, rates),
+            saved=_amounts(part),
         )
         for number, recurrences, part in (
             savings.by_week(session, weeks=weeks, job=job) if weeks else ()
@@ -149,9 +126,9 @@ def _plain_amounts(part: Saved) -> messages.Amounts:
     )
 
 
-def _amounts(part: Saved, rates: Rates) -> messages.SavedAmounts:
+def _amounts(part: Saved) -> messages.SavedAmounts:
     energy = part.energy_j.times(1 / J_PER_KWH)
-    price, intensity = rates.price_per_kwh, rates.carbon_intensity
+    price, intensity = current_config().price_per_kwh, current_config().carbon_intensity
     return messages.SavedAmounts(
         **dict(_plain_amounts(part)),
         energy_kwh=_estimate(energy),

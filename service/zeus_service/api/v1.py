@@ -17,7 +17,7 @@ from zeus_service.api import messages, savings_report
 from zeus_service.api.access import require_access
 from zeus_service.api.body import check_body
 from zeus_service.api.problems import conflicts
-from zeus_service.api.savings_report import WEEKS, Rates
+from zeus_service.api.savings_report import WEEKS
 from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID, Name, NewJob
 from zeus_service.db import power_profiles, tables
 
@@ -281,8 +281,7 @@ def list_power_profiles(job_id: str, query_data: OnAnyGpuModel) -> messages.Powe
 @v1.output(messages.JobSavings)
 def job_savings(job_id: str, query_data: Points) -> messages.JobSavings:
     """Show what a job has saved against its default batch size."""
-    rates, weeks, points = Rates.configured(), query_data.weeks, query_data.points
-    return savings_report.of_job(job_id, rates, weeks=weeks, points=points)
+    return savings_report.of_job(job_id, weeks=query_data.weeks, points=query_data.points)
 
 
 @v1.get("/savings")
@@ -290,7 +289,7 @@ def job_savings(job_id: str, query_data: Points) -> messages.JobSavings:
 @v1.output(messages.Savings)
 def all_savings(query_data: Span) -> messages.Savings:
     """Show what all jobs have saved together, and in each week."""
-    return savings_report.of_all_jobs(Rates.configured(), weeks=query_data.weeks)
+    return savings_report.of_all_jobs(weeks=query_data.weeks)
 
 
 def _described(job: tables.Job) -> messages.Job:

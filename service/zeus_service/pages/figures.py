@@ -85,7 +85,7 @@ def draw_run(job_id: str, trial_number: int) -> Figure:
 
 
 def _savings(job_id: str) -> JobSavings:
-    return savings_report.of_job(job_id, savings_report.Rates(), weeks=0, points=CURVE_POINTS)
+    return savings_report.of_job(job_id, weeks=0, points=CURVE_POINTS)
 
 
 def batch_size_colours(spec: JobSpec) -> dict[int, str]:

@@ -29,8 +29,8 @@ from werkzeug.exceptions import NotFound
 
 from zeus_service import __version__, maintenance, optimizer
 from zeus_service.api import messages, savings_report, text
-from zeus_service.api.savings_report import Rates
 from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID
+from zeus_service.config import current_config
 from zeus_service.db import queries
 from zeus_service.errors import ExhaustedJob, JobBusy
 from zeus_service.pages import figures
@@ -92,7 +92,7 @@ def jobs_page() -> ResponseReturnValue:
             "found": found,
             "query": found.query,
             "states": queries.JOB_STATES,
-            "savings": savings_report.of_all_jobs(Rates.configured(), weeks=0),
+            "savings": savings_report.of_all_jobs(weeks=0),
         }
 
     return _page("jobs.html", queries.list_version(), values)
@@ -102,7 +102,7 @@ def jobs_page() -> ResponseReturnValue:
 def saved_figure() -> ResponseReturnValue:
     """The figure of what all jobs have saved, as Plotly's JSON."""
     return _figure(
-        queries.list_version(), lambda: figures.saved_by_all(savings_report.of_all_jobs(Rates()))
+        queries.list_version(), lambda: figures.saved_by_all(savings_report.of_all_jobs())
     )
 
 
@@ -112,14 +112,14 @@ def job_page(job_id: str) -> ResponseReturnValue:
     version = queries.job_version(job_id), queries.running_version(job_id)
 
     def values() -> dict[str, Any]:
-        query, rates = trial_query(request.args), Rates.configured()
+        query = trial_query(request.args)
         next_size, why = _next_choice(job_id)
         return {
             **_job_values(job_id),
             "query": query,
             "state": queries.job_state(job_id),
-            "savings": savings_report.of_job(job_id, rates, weeks=0, points=0),
-            "price_per_kwh": rates.price_per_kwh,
+            "savings": savings_report.of_job(job_id, weeks=0, points=0),
+            "price_per_kwh": current_config().price_per_kwh,
             "titles": figures.FIGURES,
             "filters": (*queries.OUTCOMES, queries.RUNNING),
             "next_size": next_size,
@@ -205,7 +205,8 @@ def _page(
     template: str, version: tuple[object, ...], values: Callable[[], dict[str, Any]]
 ) -> Response:
     """A page; 304 if it has not changed."""
-    shown = request.host, g.viewer, Rates.configured(), version
+    prices = current_config().price_per_kwh, current_config().carbon_intensity
+    shown = request.host, g.viewer, prices, version
     return _unless_unchanged(shown, "text/html", lambda: render(template, **values()))
 
 

@@ -14,13 +14,11 @@ from sqlalchemy import update
 from zeus_service import maintenance, optimizer
 from zeus_service.api import savings_report as savings
 from zeus_service.api.messages import Savings
-from zeus_service.api.savings_report import Rates
+from zeus_service.config import Config
 from zeus_service.db import power_profiles
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Trial
 from zeus_service.pages import figures
-
-NO_RATES = Rates()
 
 
 def register(job_id: str = "job", **changes: Any) -> None:
@@ -68,19 +66,21 @@ def converge(energy_j: float, job_id: str = "job", **limits: float) -> int:
 
 
 def of_all(weeks: int = 13) -> Savings:
-    return savings.of_all_jobs(NO_RATES, weeks=weeks)
+    return savings.of_all_jobs(weeks=weeks)
 
 
 def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spent(
-    app: Flask,
+    app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    priced = Config(price_per_kwh=0.5, carbon_intensity=400.0)
+    monkeypatch.setitem(app.extensions, "zeus_config", priced)
     register()
     for energy_j in (90.0, 110.0):
         converge(energy_j)
     report(start(), 40.0)
     report(failed := start(), 30.0)
     end(failed, "errored")
-    found = savings.of_job("job", Rates(price_per_kwh=0.5, carbon_intensity=400.0))
+    found = savings.of_job("job")
     assert found.recurrences == 2
     assert found.spent.energy_j == 230.0  # a running trial does not count yet
     assert found.expected is not None
@@ -98,7 +98,7 @@ def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spen
     assert [point.recurrences for point in found.points] == [1, 1, 0]
     saved = [point.saved.energy_j.estimate for point in found.points if point.saved]
     assert saved == pytest.approx([10.0, -10.0, -30.0])
-    (together,) = savings.of_job("job", NO_RATES, points=1).points
+    (together,) = savings.of_job("job", points=1).points
     assert (together.trial_number, together.recurrences) == (failed, 2)
     assert together.saved is not None
     assert together.saved.energy_j.estimate == pytest.approx(-30.0)
@@ -106,11 +106,11 @@ def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spen
 
 def test_nothing_is_said_of_a_job_whose_default_is_unknown(app: Flask) -> None:
     register()
-    empty = savings.of_job("job", NO_RATES)
+    empty = savings.of_job("job")
     assert (empty.saved, empty.expected, empty.basis, empty.points) == (None, None, None, [])
     report(number := start(), 30.0)
     end(number, "errored")
-    found = savings.of_job("job", NO_RATES)
+    found = savings.of_job("job")
     assert found.saved is None
     assert found.points[0].saved is None
     assert found.spent.energy_j == 30.0
@@ -125,9 +125,9 @@ def test_a_lost_trial_counts_at_the_next_start_and_once_when_it_comes_back(app: 
     with transaction() as session:
         session.execute(update(Trial).values(lease_expires_at=1.0))
     start()
-    assert savings.of_job("job", NO_RATES).spent.energy_j == 140.0
+    assert savings.of_job("job").spent.energy_j == 140.0
     report(lost, 100.0, sequence=2)
-    found = savings.of_job("job", NO_RATES)
+    found = savings.of_job("job")
     assert (found.spent.energy_j, found.recurrences) == (200.0, 2)
     assert found.saved is not None
     assert found.saved.energy_j.estimate == pytest.approx(0.0)
@@ -138,7 +138,7 @@ def test_weeks_add_up_to_what_was_saved(app: Flask) -> None:
     register()
     for age, energy_j in enumerate((90.0, 120.0, 99.0, 75.0)):
         days_ago(converge(energy_j), 7 * (4 - age))
-    found = savings.of_job("job", NO_RATES)
+    found = savings.of_job("job")
     assert len(found.weeks) == 4
     assert {date.fromisoformat(week.week).weekday() for week in found.weeks} == {0}
     assert found.saved is not None
@@ -156,7 +156,7 @@ def test_jobs_add_up_and_estimated_meters_are_told_apart(app: Flask) -> None:
         converge(100.0, job_id)
         converge(60.0, job_id)
     register("unknown")
-    each = [savings.of_job(job_id, NO_RATES).saved for job_id in "abc"]
+    each = [savings.of_job(job_id).saved for job_id in "abc"]
     errors = [one.energy_j.high - one.energy_j.estimate for one in each if one]
     found = of_all()
     assert (found.jobs, found.unknown, found.estimated) == (4, 1, True)
@@ -181,7 +181,7 @@ def test_a_job_that_is_registered_anew_begins_with_nothing_spent(app: Flask) -> 
     end(number, "errored")
     assert of_all().weeks == []  # nothing is expected yet
     register(monitor="val_loss", meter="cpu-estimate")
-    found = savings.of_job("job", NO_RATES)
+    found = savings.of_job("job")
     assert (found.spent.energy_j, found.weeks, found.estimated) == (0.0, [], True)
     assert optimizer.get_job("job").estimated
 
@@ -190,21 +190,21 @@ def test_a_power_profile_counts_for_the_runs_below_the_default_limit(app: Flask)
     register()
     power_profiles.put("job", profile())  # 30 J at 300 W, the default, and 25 J at 200 W
     converge(120.0, power_limit_w=300.0, default_power_limit_w=300.0)
-    found = savings.of_job("job", NO_RATES)
+    found = savings.of_job("job")
     assert found.saved is not None
     assert found.saved.energy_j.estimate == pytest.approx(0.0)
     number = start()
     report(number, 50.0, power_limit_w=300.0, default_power_limit_w=300.0)
     report(number, 100.0, sequence=2, power_limit_w=100.0, default_power_limit_w=300.0)
     assert optimizer.get_trial("job", number).power_limit_w == pytest.approx(200.0)
-    found = savings.of_job("job", NO_RATES)
+    found = savings.of_job("job")
     assert found.expected is not None
     # The two runs took 110 J at 250 W in the mean; a batch takes 30 J instead of 27.5 J at 300 W.
     assert found.expected.energy_j.estimate == pytest.approx(120.0)
     assert found.saved is not None
     assert found.saved.energy_j.estimate == pytest.approx(20.0)
     power_profiles.put("job", profile(batch_size=64))
-    assert savings.of_job("job", NO_RATES) == found
+    assert savings.of_job("job") == found
 
 
 def test_a_dead_meter_saves_nothing(app: Flask) -> None:
@@ -213,7 +213,7 @@ def test_a_dead_meter_saves_nothing(app: Flask) -> None:
         converge(10_000.0)
     for _ in range(20):
         converge(0.0)
-    found = savings.of_job("job", NO_RATES)
+    found = savings.of_job("job")
     assert found.recurrences == 5
     assert found.saved is not None
     assert found.saved.energy_j.estimate == pytest.approx(0.0, abs=1e-6)
@@ -228,10 +228,10 @@ def test_a_revival_takes_back_what_the_trial_had_spent_from_its_own_era(app: Fla
     end(revived)
     while optimizer.get_trial("job", (last := converge(300.0))).era == 1:
         pass  # until the job counts as changed
-    before = savings.of_job("job", NO_RATES)
+    before = savings.of_job("job")
     assert before.saved is not None
     report(revived, 41.0, sequence=3)
-    after = savings.of_job("job", NO_RATES)
+    after = savings.of_job("job")
     assert after.spent.energy_j == pytest.approx(before.spent.energy_j + 1.0)
     assert optimizer.get_trial("job", last).era == 2
     assert optimizer.get_trial("job", revived).era == 2
@@ -243,7 +243,7 @@ def test_the_curve_of_a_job_ends_with_the_sum_and_the_band_of_the_headline(app: 
     register()
     for energy_j in (90.0, 120.0, 99.0):
         converge(energy_j)
-    of_job = savings.of_job("job", NO_RATES)
+    of_job = savings.of_job("job")
     assert of_job.saved is not None
     energy = of_job.saved.energy_j
     ends = [3600 * trace["y"][-1] for trace in figures.saved(of_job)["data"]]
