@@ -105,14 +105,9 @@ def valley(job: Job, trials: Sequence[Trial]) -> Figure:
     means = [arm.mean or 0.0 for arm in known]
     data = []
     if known:
-        text = [f"{joules(arm.mean)}, {runs(arm.pulls)}" for arm in known]
         errors = [DEVIATIONS * (arm.spread or 0.0) for arm in known]
         curve = _curve("estimate", [arm.batch_size for arm in known], means, BLUE)
-        data.append(
-            curve
-            | {"error_y": {"type": "data", "array": errors}, "text": text}
-            | {"hovertemplate": "estimate for %{x}: %{text}<extra></extra>"}
-        )
+        data.append(curve | {"error_y": {"type": "data", "array": errors}})
     for outcome, (colour, symbol) in OUTCOMES.items():
         if rows := [trial for trial in trials if trial.outcome == outcome]:
             marker = {"color": colour, "symbol": symbol, "size": 7, "opacity": 0.75}
@@ -121,8 +116,9 @@ def valley(job: Job, trials: Sequence[Trial]) -> Figure:
     lines = [_line("x", sizes.index(job.spec.default_batch_size), "default")]
     if job.cost_bound:
         lines.append(_line("y", job.cost_bound, "early stop", RED))
-    # An interval may reach far beyond all that was seen.
-    highest = max([*means, *(trial.cost for trial in trials), job.cost_bound or 0.0], default=0.0)
+    # Estimates of batch sizes that have not been tried may reach far beyond all that was seen.
+    highest = max([trial.cost for trial in trials] or means, default=0.0)
+    highest = max(highest, job.cost_bound or 0.0)
     layout = {
         "xaxis": _axis("batch size", type="category", categoryarray=sizes),
         "yaxis": _joule_axis("cost of a run", range=[0, 1.15 * highest or 1.0]),
@@ -168,7 +164,7 @@ def regret(job: Job, savings: JobSavings) -> Figure:
         "showlegend": False,
     }
     summary = f"Regret so far: {joules(sums[-1])}."
-    return {"data": [curve], "layout": layout, "note": _sums_drawn(savings), "summary": summary}
+    return {"data": [curve], "layout": layout, "note": "", "summary": summary}
 
 
 def saved(savings: JobSavings) -> Figure:
@@ -202,7 +198,6 @@ def saved(savings: JobSavings) -> Figure:
     note = f"Against {basis} of the default, with a 95 % band."
     if savings.estimated:
         note += " Energy is estimated."
-    note = f"{note} {_sums_drawn(savings)}".rstrip()
     summary = f"Saved so far: {saved_energy(savings.saved.energy_j.estimate)}."
     return {"data": data, "layout": layout, "note": note, "summary": summary}
 
@@ -359,7 +354,13 @@ def _line(axis: str, at: float, text: str, colour: str = GREY) -> Figure:
         f"{across}1": 1,
         f"{across}ref": f"{across} domain",
         "line": {"color": colour, "dash": "dash", "width": 1.5},
-        "label": {"text": text, "textposition": "end", "textangle": 0, "yanchor": "top"},
+        "label": {
+            "text": text,
+            "textposition": "end",
+            "textangle": 0,
+            "yanchor": "top",
+            "xanchor": "right" if axis == "y" else "center",
+        },
     }
 
 
@@ -387,12 +388,6 @@ def _runs_drawn(job: Job, trials: Sequence[Trial]) -> str:
         return "No run has ended yet."
     # Runs that are in flight or were withdrawn are among the job's trials, but not drawn.
     return _what_is_drawn(len(trials), job.trials, "runs") if len(trials) == queries.POINTS else ""
-
-
-def _sums_drawn(savings: JobSavings) -> str:
-    """What a figure of sums says if a point has several runs."""
-    count, last = len(savings.points), savings.points[-1].trial_number
-    return f"Sums after {count:,} of {last:,} runs." if last > CURVE_POINTS else ""
 
 
 def _what_is_drawn(shown: int, total: int, of_what: str) -> str:

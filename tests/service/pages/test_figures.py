@@ -63,7 +63,7 @@ def test_the_valley_has_the_estimates_with_intervals_the_runs_and_the_threshold(
     lines = {line["label"]["text"]: line for line in figure["layout"]["shapes"]}
     assert (lines["early stop"]["y0"], lines["early stop"]["y1"]) == (20e3, 20e3)
     assert lines["default"]["x0"] == spec().batch_sizes.index(spec().default_batch_size)
-    assert figure["layout"]["yaxis"]["range"] == [0, pytest.approx(1.15 * 128e3)]
+    assert figure["layout"]["yaxis"]["range"] == [0, pytest.approx(1.15 * 20e3)]
 
 
 def test_what_was_left_out_is_said() -> None:
