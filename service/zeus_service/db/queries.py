@@ -239,7 +239,7 @@ def running_trials(session: Session, job_id: str) -> Sequence[Row[Trial, bool]]:
 
 @use_case(read_only=True)
 def latest_trials(session: Session, job_id: str) -> Sequence[Trial]:
-    """Read the latest `POINTS` trials that have ended, ascending, but for withdrawn ones."""
+    """Read the latest `POINTS` trials that have ended, ascending, except withdrawn ones."""
     has_trained = and_(Trial.outcome.is_not(None), Trial.outcome != "withdrawn")
     query = select(Trial).where(_of_job(Trial, job_id), has_trained)
     return session.scalars(query.order_by(_number.desc()).limit(POINTS)).all()[::-1]

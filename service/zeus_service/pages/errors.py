@@ -36,7 +36,9 @@ def set_up_errors(pages: Blueprint) -> None:
     def use_case_failed(error: OptimizerError) -> Response:
         log_broken(error)
         if isinstance(error, NotFound):  # the message is for a shell
-            return error_page(error.status, "There is no such job; it may have been deleted.")
+            return error_page(
+                error.status, "There is no such job or run; it may have been deleted."
+            )
         return error_page(error.status, error.message)
 
     @pages.errorhandler(HTTPException)

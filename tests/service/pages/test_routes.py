@@ -359,3 +359,18 @@ def test_a_run_whose_lease_is_over_shows_no_sign_of_life(client: FlaskClient) ->
     assert "In flight" not in text
     assert "No sign of life" in text
     assert "<span>runs in flight</span><strong>0</strong>" in client.get("/").text
+
+
+def test_a_job_with_a_single_run_does_not_deny_that_it_converged(
+    client: FlaskClient,
+) -> None:
+    def tiles(job_id: str) -> str:
+        return str(client.get(f"/job/{job_id}").text)
+
+    denied = "no run has converged yet"
+    three = {"policy": "zeus", "batch_sizes": [8, 16, 32]}
+    add_job("new", runs=0, **three)
+    assert denied in tiles("new")
+    add_job("once", runs=1, **three)  # 32 converges, and 16 fails
+    assert "of 1 run<" in tiles("once")
+    assert denied not in tiles("once")
