@@ -5,8 +5,7 @@
 
 Each page and each of its requests is to take at most 500 ms, and a worker's memory is to stay
 bounded. The last column is the worker's CPU time for a poll of what has not changed: an open page
-polls its parts and figures, and the goal is at most 5 ms. These are measurements to read, not
-tests.
+polls itself, and the goal is at most 5 ms. These are measurements to read, not tests.
 """
 
 from __future__ import annotations
@@ -96,14 +95,13 @@ def _multiply(connection: sa.Connection, count: int) -> None:
 
 
 def _requests(trials: int) -> Iterator[str]:
-    yield from ("/", "/?part=list", "/?part=summary", "/figures/saved")
+    yield from ("/", "/figures/saved")
     yield from ("/?sort=failures&page=200", "/?q=job-0012", "/?state=settled&sort=best")
     path = f"/job/{LONG}"
     yield path
-    yield from (f"{path}?part={part}" for part in ("standing", "running", "trials"))
     yield from (f"{path}/figures/{name}" for name in FIGURES)
-    yield f"{path}?part=trials&outcome=errored"  # there is none: all trials are read
-    yield f"{path}?part=trials&outcome=lost&batch_size=64&upto={trials // 2}"
+    yield f"{path}?outcome=errored"  # there is none: all trials are read
+    yield f"{path}?outcome=lost&batch_size=64&upto={trials // 2}"
     yield f"{path}/trial/{trials // 2}"
     yield f"{path}/trial/{trials // 2}/figures/run"
 

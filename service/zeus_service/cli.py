@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -144,23 +143,14 @@ def jobs(url: str | None, as_json: bool) -> None:
     type=click.IntRange(1, 1000),
     help="How many of the latest to list.",
 )
-@click.option(
-    "--plot",
-    metavar="PAGE.html",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Write a page with the job's figures, which needs no service and no network, instead.",
-)
 @_remote
 @_as_json
-def show(job_id: str, trials: int, plot: Path | None, url: str | None, as_json: bool) -> None:
+def show(job_id: str, trials: int, url: str | None, as_json: bool) -> None:
     """Show a job's batch sizes and its latest trials."""
     from zeus_service.api.messages import Job, TrialList
 
     with _reader(url) as reader:
         job = reader.read(Job, JOB, job_id)
-        if plot is not None:
-            _plot(plot, job_id, reader)
-            return
         after = max(0, job.trials - trials)
         latest = reader.read(TrialList, f"{JOB}/trials", job_id, after=after, limit=1000)
     if as_json:
@@ -195,51 +185,35 @@ def show(job_id: str, trials: int, plot: Path | None, url: str | None, as_json: 
     )
 
 
-def _plot(path: Path, job_id: str, reader: "Reader") -> None:
-    from zeus_service.pages import figures, standalone
-
-    drawn = {
-        name: reader.read(dict[str, Any], f"/job/{{}}/figures/{name}", job_id)
-        for name in figures.FIGURES
-    }
-    page = standalone.page(job_id, drawn)
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise click.ClickException(f"{path}: cannot be written: {error.strerror}") from error
-    click.echo(path)
-
-
 @main.command()
 @click.argument("job_id", metavar="[JOB]", required=False)
 @click.option(
-    *("--days", "days"),
-    default=30,
+    "--weeks",
+    default=13,
     show_default=True,
-    type=click.IntRange(1, 366),
+    type=click.IntRange(1, 53),
     help="How many of the latest to list.",
 )
-@click.option("--by", type=click.Choice(["day", "week"]), default="week", show_default=True)
 @_remote
 @_as_json
-def savings(job_id: str | None, days: int, by: str, url: str | None, as_json: bool) -> None:
+def savings(job_id: str | None, weeks: int, url: str | None, as_json: bool) -> None:
     """Show what all jobs have saved against their default batch sizes, or JOB alone."""
-    from zeus_service.api import savings_text
+    from zeus_service.api import text
     from zeus_service.api.messages import JobSavings, Savings
 
     with _reader(url) as reader:
         found: JobSavings | Savings
         if job_id is None:
-            found = reader.read(Savings, "/api/v1/savings", days=days)
+            found = reader.read(Savings, "/api/v1/savings", weeks=weeks)
         else:
-            found = reader.read(JobSavings, f"{JOB}/savings", job_id, days=days)
+            found = reader.read(JobSavings, f"{JOB}/savings", job_id, weeks=weeks)
     if as_json:
         _print_json(found.model_dump(mode="json"))
         return
-    _print(savings_text.summary(found))
-    if rows := found.days if by == "day" else found.weeks:
+    _print(text.savings_summary(found))
+    if found.weeks:
         _print("")
-        _print_table((by, *savings_text.COLUMNS), map(savings_text.row, rows))
+        _print_table(text.COLUMNS, map(text.savings_row, found.weeks))
 
 
 @main.command()

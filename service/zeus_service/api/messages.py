@@ -369,13 +369,13 @@ class SavedAmounts(Amounts):
     co2e_kg: Estimate | None
 
 
-class SavedOnDay(_Message):
-    """By how much savings changed within a day or a week, in UTC; the week's day is its Monday.
+class SavedInWeek(_Message):
+    """What was saved in a week that began on this Monday, in UTC.
 
-    They change by recurrences, and by what further runs teach about the default batch size.
+    It changes when further runs teach more about the default batch size.
     """
 
-    day: str
+    week: str
     recurrences: int
     saved: SavedAmounts
 
@@ -416,8 +416,7 @@ class JobSavings(_Message):
     basis: Literal["runs", "estimate"] | None
     default_runs: int
     saved: SavedAmounts | None
-    days: list[SavedOnDay]
-    weeks: list[SavedOnDay]
+    weeks: list[SavedInWeek]
     points: list[SavingsPoint]
 
 
@@ -448,5 +447,4 @@ class Savings(_Message):
     estimated: bool
     saved: SavedAmounts
     by_meter: list[SavingsOfMeter]
-    days: list[SavedOnDay]
-    weeks: list[SavedOnDay]
+    weeks: list[SavedInWeek]

@@ -29,7 +29,7 @@ from werkzeug.exceptions import ServiceUnavailable
 from zeus_service import __version__, counters
 from zeus_service.api.access import require_access
 from zeus_service.api.messages import Health
-from zeus_service.api.savings_report import Rates
+from zeus_service.config import current_config
 from zeus_service.db import savings
 from zeus_service.db.clock import unix_now
 from zeus_service.db.migrate import check_revision
@@ -168,12 +168,13 @@ class _Database(Collector):
         alive = "Trials that have not ended, and whose lease has not expired."
         yield GaugeMetricFamily("zeus_bso_trials_running", alive, running)
         yield from _saved(totals)
-        rates = Rates.configured()
-        if rates.price_per_kwh is not None:
-            yield GaugeMetricFamily("zeus_bso_price_per_kwh", "As configured.", rates.price_per_kwh)
-        if rates.carbon_intensity is not None:
-            carbon = ("zeus_bso_carbon_intensity_grams_per_kwh", "As configured.")
-            yield GaugeMetricFamily(*carbon, rates.carbon_intensity)
+        config = current_config()
+        for name, value in (
+            ("zeus_bso_price_per_kwh", config.price_per_kwh),
+            ("zeus_bso_carbon_intensity_grams_per_kwh", config.carbon_intensity),
+        ):
+            if value is not None:
+                yield GaugeMetricFamily(name, "As configured.", value)
 
 
 def _saved(totals: list[savings.Total]) -> Iterator[GaugeMetricFamily]:

@@ -17,7 +17,7 @@ from zeus_service.api import messages, savings_report
 from zeus_service.api.access import require_access
 from zeus_service.api.body import check_body
 from zeus_service.api.problems import conflicts
-from zeus_service.api.savings_report import Rates
+from zeus_service.api.savings_report import WEEKS
 from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID, Name
 from zeus_service.db import power_profiles, tables
 
@@ -72,13 +72,13 @@ class TrialPage(BaseModel):
 
 
 class Span(BaseModel):
-    """How many days, up to today; a few more come before, so that they begin on a Monday."""
+    """How many weeks, the current one included."""
 
-    days: Annotated[int, Field(ge=1, le=366)] = 30
+    weeks: Annotated[int, Field(ge=1, le=53)] = WEEKS
 
 
 class Points(Span):
-    """How many days, and how many points at most."""
+    """How many weeks, and how many points at most."""
 
     points: Annotated[int, Field(ge=1, le=2000)] = 200
 
@@ -283,16 +283,15 @@ def list_power_profiles(job_id: str, query_data: OnAnyGpuModel) -> messages.Powe
 @v1.output(messages.JobSavings)
 def job_savings(job_id: str, query_data: Points) -> messages.JobSavings:
     """Show what a job has saved against its default batch size."""
-    rates, days, points = Rates.configured(), query_data.days, query_data.points
-    return savings_report.of_job(job_id, rates, days=days, points=points)
+    return savings_report.of_job(job_id, weeks=query_data.weeks, points=query_data.points)
 
 
 @v1.get("/savings")
 @v1.input(Span, location="query")
 @v1.output(messages.Savings)
 def all_savings(query_data: Span) -> messages.Savings:
-    """Show what all jobs have saved together, by day and by week."""
-    return savings_report.of_all_jobs(Rates.configured(), days=query_data.days)
+    """Show what all jobs have saved together, and in each week."""
+    return savings_report.of_all_jobs(weeks=query_data.weeks)
 
 
 def _described(job: tables.Job) -> messages.Job:

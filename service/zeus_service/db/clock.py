@@ -9,7 +9,9 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-DAY_S = 86400
+WEEK_S = 7 * 86400
+SINCE_MONDAY_S = 3 * 86400
+"""Seconds from a Monday to the beginning of 1970, a Thursday."""
 
 
 class unix_now(FunctionElement[float]):  # noqa: N801 - SQLAlchemy's style for functions
@@ -35,17 +37,17 @@ def _mysql(_element: unix_now, _compiler: Any, **_options: Any) -> str:
     return "CAST(unix_timestamp(now(6)) AS double)"  # sessions have UTC
 
 
-class unix_day(FunctionElement[int]):  # noqa: N801 - SQLAlchemy's style for functions
-    """Days since 1970, in UTC, of an instant in Unix seconds."""
+class unix_week(FunctionElement[int]):  # noqa: N801 - SQLAlchemy's style for functions
+    """Weeks since the Monday before 1970, in UTC, of an instant in Unix seconds."""
 
     type = sa.Integer()
     inherit_cache = True
 
 
-@compiles(unix_day)
-def _day(element: unix_day, compiler: Any, **options: Any) -> str:
-    days = f"{compiler.process(element.clauses, **options)} / {DAY_S}"
+@compiles(unix_week)
+def _week(element: unix_week, compiler: Any, **options: Any) -> str:
+    weeks = f"({compiler.process(element.clauses, **options)} + {SINCE_MONDAY_S}) / {WEEK_S}"
     if compiler.dialect.name == "sqlite":
-        return f"CAST({days} AS INTEGER)"  # it cuts, and not every build has `floor`
+        return f"CAST({weeks} AS INTEGER)"  # it cuts, and not every build has `floor`
     integer = "integer" if compiler.dialect.name == "postgresql" else "signed"
-    return f"CAST(floor({days}) AS {integer})"
+    return f"CAST(floor({weeks}) AS {integer})"

@@ -17,7 +17,7 @@ from zeus_service.bandit.policy import ArmEstimate, State
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import tables
-from zeus_service.db.clock import unix_day
+from zeus_service.db.clock import unix_now, unix_week
 from zeus_service.db.tables import Job, PowerProfile, Trial
 from zeus_service.savings import ledger as ledgers
 from zeus_service.savings.expected import Expected
@@ -31,13 +31,11 @@ class Portion:
     """Some of a job's trials that have ended.
 
     Args:
-        key: What they have in common: a day since 1970, or the number of the portion.
         last_trial: The highest trial number.
         ended_at: Unix seconds, of the trial that ended last.
         eras: Their eras, each with the sums of these trials alone.
     """
 
-    key: int
     last_trial: int
     ended_at: float
     eras: list[Era]
@@ -143,23 +141,24 @@ def load_eras(session: Session, job: Job) -> list[Era]:
     return [_era(row) for row in session.scalars(_eras(job))]
 
 
-def by_day(session: Session, job: Job, *, since: int) -> list[Portion]:
-    """Sum a job's trials by the day on which they ended, in UTC.
-
-    Args:
-        session: In a transaction.
-        job: The job.
-        since: The first day, counted from 1970.
-    """
-    day = unix_day(Trial.ended_at)
-    return _portions(session, job, day, day >= since)
-
-
 def by_number(session: Session, job: Job, *, limit: int) -> list[Portion]:
     """Sum a job's trials in at most `limit` portions of as many trial numbers each."""
     width = max(1, -(-job.trials // limit))
     before = Trial.trial_number - 1
-    return _portions(session, job, before - before % width, Trial.ended_at.is_not(None))
+    portion = before - before % width
+    sums = (func.sum(_CONVERGED), *map(func.sum, (Trial.energy_j, Trial.time_s, Trial.cost)))
+    ends = func.max(Trial.trial_number), func.max(Trial.ended_at)
+    query = select(portion, Trial.era, *ends, *sums)
+    query = query.where(Trial.job_key == job.key, Trial.era.is_not(None))
+    expected = {era.number: era.expected for era in load_eras(session, job)}
+    found: dict[int, Portion] = {}
+    for row in session.execute(query.group_by(portion, Trial.era).order_by(portion, Trial.era)):
+        energy_j, time_s, cost = row[5:]
+        era = Era(row[1], int(row[4]), energy_j, time_s, cost, expected.get(row[1]))
+        before_it = found.get(row[0], Portion(0, 0.0, []))
+        last, ended_at = max(before_it.last_trial, row[2]), max(before_it.ended_at, row[3])
+        found[row[0]] = Portion(last, ended_at, [*before_it.eras, era])
+    return list(found.values())
 
 
 def totals(session: Session) -> list[Total]:
@@ -174,13 +173,20 @@ def totals(session: Session) -> list[Total]:
     return [Total(bool(row[0]), row[1], row[2], _saved(row[3:6], row[6:])) for row in rows]
 
 
-def days_of_all(session: Session, *, since: int) -> list[tuple[int, int, Saved]]:
-    """Sum what all jobs have saved on each day: the day, its recurrences, and what was saved.
+def by_week(
+    session: Session, *, weeks: int, job: Job | None = None
+) -> list[tuple[int, int, Saved]]:
+    """Sum up the latest weeks: the week, its recurrences, and what was saved in it.
 
     The errors of different jobs and eras are independent.
+
+    Args:
+        session: In a transaction.
+        weeks: How many weeks, the current one included, by the database's clock.
+        job: Whose trials; those of all jobs by default.
     """
     era = tables.Era
-    day = unix_day(Trial.ended_at).label("day")
+    week = unix_week(Trial.ended_at).label("week")
     converged = func.sum(_CONVERGED)
     spent = [
         func.sum(column).label(column.key) for column in (Trial.energy_j, Trial.time_s, Trial.cost)
@@ -188,12 +194,13 @@ def days_of_all(session: Session, *, since: int) -> list[tuple[int, int, Saved]]
     expected = [era.expected_energy_j, era.expected_time_s, era.expected_cost]
     errors = [era.expected_energy_j_error, era.expected_time_s_error, era.expected_cost_error]
     is_known = era.expected_energy_j.is_not(None)
+    is_there = Job.job_id.is_not(None) if job is None else Job.key == job.key
     inner = (
-        select(day, converged.label("converged"), *spent, *expected, *errors)
+        select(week, converged.label("converged"), *spent, *expected, *errors)
         .join(era, (era.job_key == Trial.job_key) & (era.era == Trial.era))
         .join(Job, Job.key == Trial.job_key)
-        .where(day >= since, is_known, Job.job_id.is_not(None))
-        .group_by(day, Trial.job_key, Trial.era, *expected, *errors)
+        .where(week > unix_week(unix_now()) - weeks, is_known, is_there)
+        .group_by(week, Trial.job_key, Trial.era, *expected, *errors)
         .subquery()
     )
     n = inner.c.converged
@@ -202,8 +209,8 @@ def days_of_all(session: Session, *, since: int) -> list[tuple[int, int, Saved]]
         for each, total in zip(expected, spent, strict=True)
     ]
     squares = [func.sum(n * n * inner.c[each.key] * inner.c[each.key]) for each in errors]
-    query = select(inner.c.day, func.sum(n), *means, *squares).group_by(inner.c.day)
-    rows = session.execute(query.order_by(inner.c.day)).all()
+    query = select(inner.c.week, func.sum(n), *means, *squares).group_by(inner.c.week)
+    rows = session.execute(query.order_by(inner.c.week)).all()
     return [(row[0], int(row[1]), _saved(row[2:5], row[5:])) for row in rows]
 
 
@@ -211,22 +218,6 @@ _QUANTITIES = ("energy_j", "time_s", "cost")
 _SAVED = tuple(f"saved_{name}{end}" for name in _QUANTITIES for end in ("", "_error"))
 _EXPECTED = tuple(f"expected_{name}{end}" for name in _QUANTITIES for end in ("", "_error"))
 _CONVERGED = case((Trial.outcome == "converged", 1), else_=0)
-
-
-def _portions(session: Session, job: Job, key: Any, where: Any) -> list[Portion]:
-    sums = (func.sum(_CONVERGED), *map(func.sum, (Trial.energy_j, Trial.time_s, Trial.cost)))
-    ends = func.max(Trial.trial_number), func.max(Trial.ended_at)
-    query = select(key, Trial.era, *ends, *sums)
-    query = query.where(Trial.job_key == job.key, Trial.era.is_not(None), where)
-    expected = {era.number: era.expected for era in load_eras(session, job)}
-    found: dict[int, Portion] = {}
-    for row in session.execute(query.group_by(key, Trial.era).order_by(key, Trial.era)):
-        energy_j, time_s, cost = row[5:]
-        era = Era(row[1], int(row[4]), energy_j, time_s, cost, expected.get(row[1]))
-        before = found.get(row[0], Portion(row[0], 0, 0.0, []))
-        last, ended_at = max(before.last_trial, row[2]), max(before.ended_at, row[3])
-        found[row[0]] = Portion(row[0], last, ended_at, [*before.eras, era])
-    return list(found.values())
 
 
 def _eras(job: Job) -> Select[tables.Era]:

@@ -1,10 +1,10 @@
-"""Errors as pages, those of figures as problems, and the pages' headers."""
+"""Errors as pages, and the pages' headers."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
 
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response
 from flask import render_template as render
 
 HEADERS = {
@@ -21,12 +21,11 @@ HEADERS = {
 
 
 def set_up_errors(pages: Blueprint) -> None:
-    """Show each problem as a page, except those of figures, which programs also read."""
+    """Show each problem as a page."""
 
     @pages.after_request
     def show_problem(response: Response) -> Response:
-        is_figure = (request.endpoint or "").endswith("_figure")  # see `readers.py`
-        if response.mimetype == "application/problem+json" and not is_figure:
+        if response.mimetype == "application/problem+json":
             problem = response.get_json()
             if response.status_code == HTTPStatus.NOT_FOUND:  # the detail is for a shell
                 problem["detail"] = "There is no such job or run; it may have been deleted."

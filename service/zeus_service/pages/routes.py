@@ -1,8 +1,8 @@
-"""The pages: jobs, a job, a trial; and the parts and figures of them that change.
+"""The pages: jobs, a job, a trial; and their figures.
 
-A page is complete without a script but for its figures. Its script asks for a part or a figure with
-the `ETag` of what it shows. The tag is of a version that is cheap to read: if it is still the same,
-the answer is 304, and nothing is read or rendered.
+A page is complete without a script but for its figures. Its script asks for the page again with the
+`ETag` of what it shows, and for the figures when the page has changed. The tag is of a version that
+is cheap to read: if it is still the same, the answer is 304, and nothing is read or rendered.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator
+from importlib.metadata import distribution
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -26,15 +28,14 @@ from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import NotFound
 
 from zeus_service import __version__, maintenance, optimizer
-from zeus_service.api import messages, savings_report
-from zeus_service.api.savings_report import Rates
-from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID, JobSpec
+from zeus_service.api import messages, savings_report, text
+from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID
+from zeus_service.config import current_config
 from zeus_service.db import queries
 from zeus_service.errors import ExhaustedJob, JobBusy
-from zeus_service.pages import figures, plotting
+from zeus_service.pages import figures
 from zeus_service.pages.errors import set_up_errors
-from zeus_service.pages.format import FILTERS
-from zeus_service.pages.plotting import Figure
+from zeus_service.pages.figures import Figure
 from zeus_service.pages.session import require_writing, set_up_session
 
 pages = APIBlueprint(
@@ -53,7 +54,9 @@ def _set_up_templates(state: BlueprintSetupState) -> None:
     environment = state.app.jinja_env  # all of the application's templates are the pages'
     environment.undefined = StrictUndefined
     environment.trim_blocks = environment.lstrip_blocks = True
-    environment.filters |= FILTERS
+    for shown in (text.runs, text.joules, text.saved_energy, text.seconds, text.significant,
+                  text.number, text.iso, text.utc, text.job_path, text.words):  # fmt: skip
+        environment.filters[shown.__name__] = shown
     environment.globals["version"] = __version__
 
 
@@ -61,20 +64,21 @@ pages.record_once(_set_up_templates)
 
 JOB = "/job/<job_id:job_id>"
 TRIAL = f"{JOB}/trial/<int(min=1, max={MAX_INTEGER}):trial_number>"
-DAYS = 90
-"""Days in the figure of what all jobs have saved."""
-PARTS = {
-    "jobs.html": ("summary", "list"),
-    "job.html": ("standing", "running", "trials"),
-    "trial.html": ("trial_standing", "reports"),
-}
-"""The parts of each page that change while it is open."""
+PLOTLY = Path(str(distribution("plotly").locate_file("plotly/package_data/plotly.min.js")))
+"""Plotly's JavaScript, in the package; found without importing that."""
+PORTION = 1000
+"""Trials that are read at once for a file."""
+CSV_COLUMNS = (
+    *("trial_number", "batch_size", "why", "start_reason", "start_cost_bound", "outcome"),
+    *("reason", "started_at", "ended_at", "reports", "epoch", "time_s", "energy_j", "metric"),
+    "cost",
+)
 
 
 @pages.get("/assets/plotly.js")
 def plotly() -> Response:
     """Plotly's JavaScript, from its package: pages work without a network."""
-    return send_file(plotting.PLOTLY)
+    return send_file(PLOTLY)
 
 
 @pages.get("/")
@@ -83,50 +87,46 @@ def jobs_page() -> ResponseReturnValue:
     query = job_query(request.args)
 
     def values() -> dict[str, Any]:
+        found = queries.list_jobs(query)
         return {
-            "found": queries.list_jobs(query),
+            "found": found,
+            "query": found.query,
             "states": queries.JOB_STATES,
-            "savings": lambda: savings_report.of_all_jobs(Rates.configured(), days=DAYS),
+            "savings": savings_report.of_all_jobs(weeks=0),
         }
 
-    return _page("jobs.html", (query, *queries.list_version()), values)
+    return _page("jobs.html", queries.list_version(), values)
 
 
 @pages.get("/figures/saved")
 def saved_figure() -> ResponseReturnValue:
     """The figure of what all jobs have saved, as Plotly's JSON."""
-
-    def draw() -> Figure:
-        return figures.saved_by_all(savings_report.of_all_jobs(Rates(), days=DAYS))
-
-    return _figure(queries.list_version(), draw)
+    return _figure(
+        queries.list_version(), lambda: figures.saved_by_all(savings_report.of_all_jobs())
+    )
 
 
 @pages.get(JOB)
 def job_page(job_id: str) -> ResponseReturnValue:
     """A job."""
-    query = trial_query(request.args)
-    state = queries.job_state(job_id)
-    version = state, *queries.job_version(job_id), *queries.running_version(job_id)
+    version = queries.job_version(job_id), queries.running_version(job_id)
 
     def values() -> dict[str, Any]:
-        job = messages.Job.with_estimates(optimizer.get_job(job_id), {})
+        query = trial_query(request.args)
+        next_size, why = _next_choice(job_id)
         return {
-            "job": job,
-            "spec": job.spec,
+            **_job_values(job_id),
             "query": query,
-            "state": state,
-            "savings": lambda: savings_report.of_job(job_id, Rates.configured(), points=0),
-            "price_per_kwh": Rates.configured().price_per_kwh,
-            "arms": {arm.batch_size: arm for arm in job.arms},
-            "colours": plotting.batch_size_colours(job.spec),
+            "state": queries.job_state(job_id),
+            "savings": savings_report.of_job(job_id, weeks=0, points=0),
+            "price_per_kwh": current_config().price_per_kwh,
             "titles": figures.FIGURES,
             "filters": (*queries.OUTCOMES, queries.RUNNING),
-            "next_choice": lambda: _next_choice(job_id),
-            "running": lambda: queries.running_trials(job_id),
-            "trials": lambda: queries.list_trials(job_id, query),
-            "controls": lambda: queries.count_controls(job_id),
-            "progress": _progress,
+            "next_size": next_size,
+            "why": why,
+            "running": queries.running_trials(job_id),
+            "trials": queries.list_trials(job_id, **query),
+            "controls": queries.count_controls(job_id),
         }
 
     return _page("job.html", version, values)
@@ -162,7 +162,7 @@ def _delete_form(job_id: str, problem: str = "") -> str:
 def job_figure(job_id: str, name: str) -> ResponseReturnValue:
     """A figure of a job, as Plotly's JSON."""
     if name not in figures.FIGURES:
-        raise NotFound(f"no figure {name!r} of a job")
+        raise NotFound("There is no such figure.")
     return _figure(queries.job_version(job_id), lambda: figures.draw(job_id, name))
 
 
@@ -179,38 +179,35 @@ def trials_csv(job_id: str) -> Response:
 @pages.get(TRIAL)
 def trial_page(job_id: str, trial_number: int) -> ResponseReturnValue:
     """A trial."""
-    version = _trial_version(job_id, trial_number)
-    upto = whole(request.args, "upto")
 
     def values() -> dict[str, Any]:
-        job = messages.Job.with_estimates(optimizer.get_job(job_id), {})
+        upto = whole(request.args, "upto")
+        trial, has_lease = queries.get_trial(job_id, trial_number)
         return {
-            "job": job,
-            "spec": job.spec,
-            "trial": queries.get_trial(job_id, trial_number),
-            "colours": plotting.batch_size_colours(job.spec),
-            "reports": lambda: queries.list_reports(job_id, trial_number, upto),
-            "progress": _progress,
+            **_job_values(job_id),
+            "query": {} if upto is None else {"upto": upto},
+            "trial": trial,
+            "has_lease": has_lease,
+            "reports": queries.list_reports(job_id, trial_number, upto),
         }
 
-    return _page("trial.html", version, values)
+    return _page("trial.html", queries.trial_version(job_id, trial_number), values)
 
 
 @pages.get(f"{TRIAL}/figures/run")
 def trial_figure(job_id: str, trial_number: int) -> ResponseReturnValue:
     """The figure of a trial, as Plotly's JSON."""
-    version = _trial_version(job_id, trial_number)
+    version = queries.trial_version(job_id, trial_number)
     return _figure(version, lambda: figures.draw_run(job_id, trial_number))
 
 
 def _page(
     template: str, version: tuple[object, ...], values: Callable[[], dict[str, Any]]
 ) -> Response:
-    """A page, or the part of it that the argument `part` names; 304 if it has not changed."""
-    part = request.args.get("part", "")
-    name = f"_{part}.html" if part in PARTS[template] else template
-    shown = name, request.host, g.viewer, Rates.configured(), version
-    return _unless_unchanged(shown, "text/html", lambda: render(name, **values()))
+    """A page; 304 if it has not changed."""
+    prices = current_config().price_per_kwh, current_config().carbon_intensity
+    shown = request.host, g.viewer, prices, version
+    return _unless_unchanged(shown, "text/html", lambda: render(template, **values()))
 
 
 def _figure(version: tuple[object, ...], draw: Callable[[], Figure]) -> Response:
@@ -234,11 +231,15 @@ def _unless_unchanged(
     return response
 
 
-def _trial_version(job_id: str, trial_number: int) -> tuple[object, ...]:
-    version = queries.trial_version(job_id, trial_number)
-    if version is None:
-        raise NotFound(f"Job {job_id} has no run {trial_number}.")
-    return version
+def _job_values(job_id: str) -> dict[str, Any]:
+    """What the templates of a job and of its trials show of the job."""
+    job = messages.Job.with_estimates(optimizer.get_job(job_id), {})
+    return {
+        "job": job,
+        "spec": job.spec,
+        "arms": {arm.batch_size: arm for arm in job.arms},
+        "colours": figures.batch_size_colours(job.spec),
+    }
 
 
 def _next_choice(job_id: str) -> tuple[int | None, str]:
@@ -247,18 +248,6 @@ def _next_choice(job_id: str) -> tuple[int | None, str]:
     except ExhaustedJob as error:
         return None, error.message
     return choice.batch_size, reason
-
-
-def _progress(spec: JobSpec, trial: Any) -> float:
-    """How far a metric has come from its first value to the target, in [0, 1]."""
-    if trial.metric is None:
-        return 0.0
-    if spec.reached(trial.metric):
-        return 1.0
-    if trial.first_metric is None or trial.first_metric == spec.target_metric:
-        return 0.0
-    share = (trial.metric - trial.first_metric) / (spec.target_metric - trial.first_metric)
-    return float(min(1.0, max(0.0, share)))
 
 
 # --- arguments of addresses: one that makes no sense is its default ------------------------------
@@ -277,14 +266,15 @@ def job_query(given: MultiDict[str, str]) -> queries.JobQuery:
     )
 
 
-def trial_query(given: MultiDict[str, str]) -> queries.TrialQuery:
-    """Which trials to list."""
+def trial_query(given: MultiDict[str, str]) -> dict[str, Any]:
+    """Which trials to list: arguments of `queries.list_trials`."""
     outcome = given.get("outcome")
-    return queries.TrialQuery(
-        outcome=outcome if outcome in (*queries.OUTCOMES, queries.RUNNING) else None,
-        batch_size=whole(given, "batch_size"),
-        upto=whole(given, "upto"),
-    )
+    query = {
+        "outcome": outcome if outcome in (*queries.OUTCOMES, queries.RUNNING) else None,
+        "batch_size": whole(given, "batch_size"),
+        "upto": whole(given, "upto"),
+    }
+    return {name: value for name, value in query.items() if value is not None}
 
 
 def whole(given: MultiDict[str, str], name: str) -> int | None:
@@ -301,12 +291,15 @@ def whole(given: MultiDict[str, str], name: str) -> int | None:
 def _csv(job_id: str) -> Iterator[str]:
     buffer = io.StringIO()
     writer = csv.writer(buffer)
-    writer.writerow(queries.TRIAL_COLUMNS)
-    for rows in queries.all_trials(job_id):
-        writer.writerows([_literal(value) for value in row] for row in rows)
+    writer.writerow(CSV_COLUMNS)
+    after = 0
+    while trials := optimizer.list_trials(job_id, after=after, limit=PORTION):
+        for trial in trials:
+            writer.writerow([_literal(getattr(trial, name)) for name in CSV_COLUMNS])
         yield buffer.getvalue()
         buffer.seek(0)
         buffer.truncate()
+        after = trials[-1].trial_number
     yield buffer.getvalue()
 
 

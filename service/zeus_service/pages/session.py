@@ -101,8 +101,7 @@ def _require_viewer() -> Response | None:
     if found is not None:
         g.viewer = found
         return None
-    is_page = request.method == "GET" and "part" not in request.args
-    if not (is_page and request.accept_mimetypes.accept_html):
+    if request.method != "GET" or not request.accept_mimetypes.accept_html:
         raise Unauthorized("Sign in, or send a token of this service as a bearer token.")
     query = f"?{request.query_string.decode('latin-1')}" if request.query_string else ""
     address = urlencode({"next": f"{quote(request.path)}{query}"})

@@ -1,8 +1,9 @@
-"""What jobs have saved, as the API answers: sums of trials, eras, days and jobs agree."""
+"""What jobs have saved, as the API answers: sums of trials, eras, weeks and jobs agree."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 from typing import Any
 
 import pytest
@@ -15,13 +16,12 @@ from sqlalchemy import update
 from zeus_service import maintenance, optimizer
 from zeus_service.api import savings_report as savings
 from zeus_service.api.messages import Savings
-from zeus_service.api.savings_report import Rates
+from zeus_service.config import Config
 from zeus_service.db import power_profiles
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Trial
 from zeus_service.pages import figures
 
-NO_RATES = Rates()
 ESTIMATING = replace(HARDWARE, meter="cpu-estimate", estimated=True)
 
 
@@ -69,20 +69,22 @@ def converge(energy_j: float, job_id: str = "job", **limits: float) -> int:
     return number
 
 
-def of_all(days: int = 30) -> Savings:
-    return savings.of_all_jobs(NO_RATES, days=days)
+def of_all(weeks: int = 13) -> Savings:
+    return savings.of_all_jobs(weeks=weeks)
 
 
 def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spent(
-    app: Flask,
+    app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    priced = Config(price_per_kwh=0.5, carbon_intensity=400.0)
+    monkeypatch.setitem(app.extensions, "zeus_config", priced)
     register()
     for energy_j in (90.0, 110.0):
         converge(energy_j)
     report(start(), 40.0)
     report(failed := start(), 30.0)
     end(failed, "errored")
-    found = savings.of_job("job", Rates(price_per_kwh=0.5, carbon_intensity=400.0))
+    found = savings.of_job("job")
     assert found.recurrences == 2
     assert found.spent.energy_j == 230.0  # a running trial does not count yet
     assert found.expected is not None
@@ -100,7 +102,7 @@ def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spen
     assert [point.recurrences for point in found.points] == [1, 1, 0]
     saved = [point.saved.energy_j.estimate for point in found.points if point.saved]
     assert saved == pytest.approx([10.0, -10.0, -30.0])
-    (together,) = savings.of_job("job", NO_RATES, points=1).points
+    (together,) = savings.of_job("job", points=1).points
     assert (together.trial_number, together.recurrences) == (failed, 2)
     assert together.saved is not None
     assert together.saved.energy_j.estimate == pytest.approx(-30.0)
@@ -108,11 +110,11 @@ def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spen
 
 def test_nothing_is_said_of_a_job_whose_default_is_unknown(app: Flask) -> None:
     register()
-    empty = savings.of_job("job", NO_RATES)
+    empty = savings.of_job("job")
     assert (empty.saved, empty.expected, empty.basis, empty.points) == (None, None, None, [])
     report(number := start(), 30.0)
     end(number, "errored")
-    found = savings.of_job("job", NO_RATES)
+    found = savings.of_job("job")
     assert found.saved is None
     assert found.points[0].saved is None
     assert found.spent.energy_j == 30.0
@@ -127,27 +129,29 @@ def test_a_lost_trial_counts_at_the_next_start_and_once_when_it_comes_back(app: 
     with transaction() as session:
         session.execute(update(Trial).values(lease_expires_at=1.0))
     start()
-    assert savings.of_job("job", NO_RATES).spent.energy_j == 140.0
+    assert savings.of_job("job").spent.energy_j == 140.0
     report(lost, 100.0, sequence=2)
-    found = savings.of_job("job", NO_RATES)
+    found = savings.of_job("job")
     assert (found.spent.energy_j, found.recurrences) == (200.0, 2)
     assert found.saved is not None
     assert found.saved.energy_j.estimate == pytest.approx(0.0)
-    assert sum(day.recurrences for day in found.days) == 2
+    assert sum(week.recurrences for week in found.weeks) == 2
 
 
-def test_days_and_weeks_add_up_to_what_was_saved(app: Flask) -> None:
+def test_weeks_add_up_to_what_was_saved(app: Flask) -> None:
     register()
     for age, energy_j in enumerate((90.0, 120.0, 99.0, 75.0)):
-        days_ago(converge(energy_j), 20 - age)
-    found = savings.of_job("job", NO_RATES)
-    assert len(found.days) == 4
+        days_ago(converge(energy_j), 7 * (4 - age))
+    found = savings.of_job("job")
+    assert len(found.weeks) == 4
+    assert {date.fromisoformat(week.week).weekday() for week in found.weeks} == {0}
     assert found.saved is not None
-    for rows in (found.days, found.weeks, of_all().days, of_all().weeks):
+    for rows in (found.weeks, of_all().weeks):
         total = sum(row.saved.energy_j.estimate for row in rows)
         assert total == pytest.approx(found.saved.energy_j.estimate, abs=1e-6)
         assert sum(row.recurrences for row in rows) == 4
-    assert of_all(days=1).days == []
+    assert of_all(weeks=1).weeks == []
+    assert len(of_all(weeks=2).weeks) == 1
 
 
 def test_jobs_add_up_and_estimated_meters_are_told_apart(app: Flask) -> None:
@@ -156,7 +160,7 @@ def test_jobs_add_up_and_estimated_meters_are_told_apart(app: Flask) -> None:
         converge(100.0, job_id)
         converge(60.0, job_id)
     register("unknown")
-    each = [savings.of_job(job_id, NO_RATES).saved for job_id in "abc"]
+    each = [savings.of_job(job_id).saved for job_id in "abc"]
     errors = [one.energy_j.high - one.energy_j.estimate for one in each if one]
     found = of_all()
     assert (found.jobs, found.unknown, found.estimated) == (4, 1, True)
@@ -165,24 +169,24 @@ def test_jobs_add_up_and_estimated_meters_are_told_apart(app: Flask) -> None:
     assert found.by_meter[1].saved.energy_j.estimate == pytest.approx(40.0)
     band = found.saved.energy_j.high - found.saved.energy_j.estimate
     assert band == pytest.approx(sum(error**2 for error in errors) ** 0.5)
-    assert found.days[0].saved.energy_j.high == pytest.approx(found.saved.energy_j.high)
+    assert found.weeks[0].saved.energy_j.high == pytest.approx(found.saved.energy_j.high)
 
 
 def test_a_deleted_job_counts_no_more(app: Flask) -> None:
     register()
     converge(100.0)
     maintenance.delete_job("job")
-    assert (of_all().jobs, of_all().days) == (0, [])
+    assert (of_all().jobs, of_all().weeks) == (0, [])
 
 
 def test_a_job_that_is_registered_anew_begins_with_nothing_spent(app: Flask) -> None:
     register()
     report(number := start(), 30.0)
     end(number, "errored")
-    assert of_all().days == []  # nothing is expected yet
+    assert of_all().weeks == []  # nothing is expected yet
     register(monitor="val_loss", hardware=ESTIMATING)
-    found = savings.of_job("job", NO_RATES)
-    assert (found.spent.energy_j, found.days, found.estimated) == (0.0, [], True)
+    found = savings.of_job("job")
+    assert (found.spent.energy_j, found.weeks, found.estimated) == (0.0, [], True)
     assert optimizer.get_job("job").estimated
 
 
@@ -190,21 +194,21 @@ def test_a_power_profile_counts_for_the_runs_below_the_default_limit(app: Flask)
     register()
     power_profiles.put("job", profile())  # 30 J at 300 W, the default, and 25 J at 200 W
     converge(120.0, power_limit_w=300.0, default_power_limit_w=300.0)
-    found = savings.of_job("job", NO_RATES)
+    found = savings.of_job("job")
     assert found.saved is not None
     assert found.saved.energy_j.estimate == pytest.approx(0.0)
     number = start()
     report(number, 50.0, power_limit_w=300.0, default_power_limit_w=300.0)
     report(number, 100.0, sequence=2, power_limit_w=100.0, default_power_limit_w=300.0)
     assert optimizer.get_trial("job", number).power_limit_w == pytest.approx(200.0)
-    found = savings.of_job("job", NO_RATES)
+    found = savings.of_job("job")
     assert found.expected is not None
     # The two runs took 110 J at 250 W in the mean; a batch takes 30 J instead of 27.5 J at 300 W.
     assert found.expected.energy_j.estimate == pytest.approx(120.0)
     assert found.saved is not None
     assert found.saved.energy_j.estimate == pytest.approx(20.0)
     power_profiles.put("job", profile(batch_size=64))
-    assert savings.of_job("job", NO_RATES) == found
+    assert savings.of_job("job") == found
 
 
 def test_a_dead_meter_saves_nothing(app: Flask) -> None:
@@ -213,7 +217,7 @@ def test_a_dead_meter_saves_nothing(app: Flask) -> None:
         converge(10_000.0)
     for _ in range(20):
         converge(0.0)
-    found = savings.of_job("job", NO_RATES)
+    found = savings.of_job("job")
     assert found.recurrences == 5
     assert found.saved is not None
     assert found.saved.energy_j.estimate == pytest.approx(0.0, abs=1e-6)
@@ -228,10 +232,10 @@ def test_a_revival_takes_back_what_the_trial_had_spent_from_its_own_era(app: Fla
     end(revived)
     while optimizer.get_trial("job", (last := converge(300.0))).era == 1:
         pass  # until the job counts as changed
-    before = savings.of_job("job", NO_RATES)
+    before = savings.of_job("job")
     assert before.saved is not None
     report(revived, 41.0, sequence=3)
-    after = savings.of_job("job", NO_RATES)
+    after = savings.of_job("job")
     assert after.spent.energy_j == pytest.approx(before.spent.energy_j + 1.0)
     assert optimizer.get_trial("job", last).era == 2
     assert optimizer.get_trial("job", revived).era == 2
@@ -239,20 +243,12 @@ def test_a_revival_takes_back_what_the_trial_had_spent_from_its_own_era(app: Fla
     assert maintenance.rebuild("job")
 
 
-def test_the_curves_end_with_the_sum_and_the_band_of_the_headline(app: Flask) -> None:
-    for job_id, runs in (("a", (90.0, 120.0, 99.0)), ("b", (70.0,))):
-        register(job_id, policy="zeus")
-        for energy_j in runs:
-            converge(energy_j, job_id)
-    for number in (1, 2, 3):  # as if on days of their own
-        days_ago(number, 9 - number)
-    saved = of_all().saved.energy_j
-    band, line = figures.saved_by_all(of_all())["data"]
-    assert line["y"][-1] == pytest.approx(saved.estimate, rel=1e-4)
-    high, low = band["y"][2], band["y"][3]  # there and back
-    assert (low, high) == pytest.approx((saved.low, saved.high), rel=1e-4)
-    of_job = savings.of_job("a", NO_RATES)
-    band, line = figures.saved(of_job)["data"]
+def test_the_curve_of_a_job_ends_with_the_sum_and_the_band_of_the_headline(app: Flask) -> None:
+    register()
+    for energy_j in (90.0, 120.0, 99.0):
+        converge(energy_j)
+    of_job = savings.of_job("job")
     assert of_job.saved is not None
-    ends = of_job.saved.energy_j.low, of_job.saved.energy_j.high
-    assert (band["y"][3], band["y"][2]) == pytest.approx(ends, rel=1e-4)
+    energy = of_job.saved.energy_j
+    ends = [3600 * trace["y"][-1] for trace in figures.saved(of_job)["data"]]
+    assert ends == pytest.approx([energy.low, energy.high, energy.estimate])

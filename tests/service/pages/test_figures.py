@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,16 +13,15 @@ from zeus_service.api.messages import (
     Estimate,
     Job,
     JobSavings,
-    PowerProfile,
     SavedAmounts,
-    SavedOnDay,
+    SavedInWeek,
     Savings,
     SavingsPoint,
     Spent,
 )
 from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.db.queries import POINTS
-from zeus_service.pages import figures, plotting
+from zeus_service.pages import figures
 
 
 def row(**values: Any) -> Any:
@@ -49,24 +47,23 @@ def job(**changes: Any) -> Job:
 
 def test_each_batch_size_has_a_colour_of_its_own() -> None:
     sizes = list(range(1, 129))
-    colours = plotting.batch_size_colours(spec(batch_sizes=sizes, default_batch_size=1))
+    colours = figures.batch_size_colours(spec(batch_sizes=sizes, default_batch_size=1))
     assert len(set(colours.values())) == 128
-    assert plotting.batch_size_colours(spec(batch_sizes=[32]))
+    assert figures.batch_size_colours(spec(batch_sizes=[32]))
 
 
-def test_the_valley_has_the_estimates_their_band_the_runs_and_the_bound() -> None:
+def test_the_valley_has_the_estimates_with_intervals_the_runs_and_the_threshold() -> None:
     rows = [row(cost=9000.0), row(trial_number=2, outcome="early_stopped", cost=15_000.0)]
     figure = figures.valley(job(), rows)
     traces = {trace["name"]: trace for trace in figure["data"]}
-    assert list(traces) == [
-        "95 % band of the estimate", "estimate", "converged", "early stopped", "early stop",
-    ]  # fmt: skip
-    assert traces["estimate"]["y"] == [8.0, 16.0, 32.0, 64.0, 128.0]
-    band = traces["95 % band of the estimate"]["y"]
-    assert (band[0], band[-1]) == (8 * 1.2, 8 * 0.8)
-    assert traces["early stop"]["y"] == [20.0, 20.0]
-    assert traces["early stopped"]["y"] == [15.0]
-    assert figure["layout"]["yaxis"]["title"]["text"] == "cost of a run (kJ)"
+    assert list(traces) == ["estimate", "converged", "early stopped"]
+    assert traces["estimate"]["y"] == [8e3, 16e3, 32e3, 64e3, 128e3]
+    assert traces["estimate"]["error_y"]["array"][0] == 8e3 * 0.2
+    assert traces["early stopped"]["y"] == [15e3]
+    lines = {line["label"]["text"]: line for line in figure["layout"]["shapes"]}
+    assert (lines["early stop"]["y0"], lines["early stop"]["y1"]) == (20e3, 20e3)
+    assert lines["default"]["x0"] == spec().batch_sizes.index(spec().default_batch_size)
+    assert figure["layout"]["yaxis"]["range"] == [0, pytest.approx(1.15 * 20e3)]
 
 
 def test_what_was_left_out_is_said() -> None:
@@ -77,56 +74,13 @@ def test_what_was_left_out_is_said() -> None:
         assert draw(job(trials=0), [])["note"] == "No run has ended yet."
 
 
-def test_costs_that_differ_much_have_a_logarithmic_axis() -> None:
-    for high, kind in ((3e4, None), (3e5, "log")):
-        rows = [row(cost=2e3), row(trial_number=2, cost=high)]
-        layout = figures.costs(job(), rows)["layout"]
-        assert layout["yaxis"].get("type") == kind
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [(2e3, 3e5, {"dtick": "D2"}), (2e3, 3e9, {}), (2e-9, 3e12, {"exponentformat": "e"})],
-)
-def test_ticks_of_a_logarithmic_axis_do_not_overlap(
-    low: float, high: float, ticks: dict[str, str]
-) -> None:
-    rows = [row(cost=low), row(trial_number=2, cost=high)]
-    axis = figures.costs(job(), rows)["layout"]["yaxis"]
-    assert {name: axis[name] for name in ("dtick", "exponentformat") if name in axis} == ticks
-
-
-def test_a_power_of_ten_without_a_prefix_is_no_superscript() -> None:
-    values = {"time_s": 1.0, "energy_j": 1.0, "cost_bound": None}
-    rows = [row(epoch=1, metric=-1e30, **values), row(epoch=2, metric=0.0, **values)]
-    layout = figures.run(spec(), rows)["layout"]
-    assert layout["yaxis"]["exponentformat"] == "e"
-    assert "exponentformat" not in layout["yaxis2"]
-
-
-def test_many_batch_sizes_leave_room_for_the_figure() -> None:
-    sizes = range(1, 129)
-    of_many = spec(batch_sizes=list(sizes), default_batch_size=1)
-    rows = [row(batch_size=size, trial_number=size) for size in sizes]
-    many = figures.costs(job(spec=of_many), rows)
-    assert not many["layout"]["showlegend"]
-    assert "violet for the smallest" in many["note"]
-    assert figures.costs(job(spec=of_many), rows[:5])["layout"]["showlegend"]
-    valley = figures.valley(job(spec=of_many), rows)
-    ticks = valley["layout"]["xaxis"]["tickvals"]
-    assert len(ticks) <= 11
-    assert all(high / low > 1.6 for low, high in pairwise(ticks))
-
-
 def test_a_legend_names_the_gpu_models_of_few_batch_sizes() -> None:
     profiles = [
-        PowerProfile.model_validate(profile(batch_size=size, device_model=model))
-        for size in range(1, 7)
-        for model in "ABC"
+        profile(batch_size=size, device_model=model) for size in range(1, 7) for model in "ABC"
     ]
     figure = figures.power(spec(), profiles)
     assert figure["layout"]["showlegend"]
-    assert "6 on C" in {trace["name"] for trace in figure["data"] if trace["showlegend"]}
+    assert "6 on C" in {trace["name"] for trace in figure["data"]}
 
 
 @pytest.mark.parametrize("converged", [1, 0])
@@ -136,31 +90,25 @@ def test_regret_is_what_runs_cost_beyond_the_best(converged: int) -> None:
     points = [SavingsPoint(**point, spent=spent)]
     savings = JobSavings.model_construct(points=points, spent=spent, recurrences=converged)
     figure = figures.regret(job(), savings)
-    assert figure["data"][0]["y"] == [10.0 - 8.0 * converged]
+    assert figure["data"][0]["y"] == [10_000.0 - 8000.0 * converged]
     assert figure["note"] == ""
     unknown = figures.regret(job(best_batch_size=None), savings)
     assert unknown["data"] == []
     assert "not known yet" in unknown["note"]
 
 
-@pytest.mark.parametrize(
-    ("joules", "drawn", "unit", "text"),
-    [(120.0, 120.0, "J", "120 J"), (7.2e7, 20.0, "kWh", "20.0 kWh")],
-)
-def test_what_was_saved_has_a_unit_that_suits_it(
-    joules: float, drawn: float, unit: str, text: str
-) -> None:
-    energy = Estimate(estimate=joules, low=joules / 2, high=1.5 * joules)
+def test_what_all_jobs_have_saved_is_drawn_by_week_with_intervals() -> None:
+    energy = Estimate(estimate=7.2e7, low=3.6e7, high=10.8e7)
     saved = SavedAmounts.model_construct(energy_j=energy)
-    days = [SavedOnDay.model_construct(day="2026-11-23", recurrences=1, saved=saved)]
-    figure = figures.saved_by_all(Savings.model_construct(saved=saved, days=days, estimated=False))
-    band, line = figure["data"]
-    assert band["y"] == [1.5 * drawn, 0.5 * drawn]
-    assert line["y"] == [drawn]
-    assert figure["layout"]["yaxis"]["title"]["text"] == f"{unit} saved"
-    assert text in figure["summary"]
-    axis = figure["layout"]["xaxis"]
-    assert (axis["range"], axis["dtick"]) == (["2026-11-22", "2026-11-24"], 86_400_000)
+    weeks = [SavedInWeek.model_construct(week="2026-11-23", recurrences=1, saved=saved)]
+    figure = figures.saved_by_all(
+        Savings.model_construct(saved=saved, weeks=weeks, estimated=False)
+    )
+    (bars,) = figure["data"]
+    assert (bars["x"], bars["y"]) == (["2026-11-23"], [20_000.0])
+    assert bars["error_y"]["array"] == [10_000.0]
+    assert figure["layout"]["yaxis"]["ticksuffix"] == "Wh"
+    assert figure["summary"] == "Saved so far: 20.0 kWh, 10.0 kWh to 30.0 kWh."
 
 
 def test_a_run_has_its_power_between_reports() -> None:
@@ -170,7 +118,7 @@ def test_a_run_has_its_power_between_reports() -> None:
         row(epoch=2, time_s=20.0, energy_j=2500.0, metric=0.2, cost_bound=3000.0),
     ]
     traces = {trace["name"]: trace for trace in figures.run(spec(), rows)["data"]}
-    assert traces["power (W)"]["y"] == [50.0, 200.0, None]
+    assert traces["power"]["y"] == [50.0, 200.0, None]
     assert traces["bound"]["y"][0] is None
     json.dumps(traces, allow_nan=False)
     assert figures.run(spec(), [])["data"] == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,18 +23,12 @@ from werkzeug.datastructures import MultiDict
 from zeus_service import create_app, optimizer
 from zeus_service.config import Config
 from zeus_service.db import power_profiles
-from zeus_service.db.queries import (
-    JOB_STATES,
-    OUTCOMES,
-    POINTS,
-    RUNNING,
-    SORTS,
-    TRIAL_COLUMNS,
-)
+from zeus_service.db.queries import JOB_STATES, OUTCOMES, POINTS, RUNNING, SORTS
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Job, Trial, db
+from zeus_service.pages import routes
 from zeus_service.pages.figures import FIGURES
-from zeus_service.pages.routes import PARTS
+from zeus_service.pages.routes import CSV_COLUMNS
 
 
 def add_job(job_id: str = "job", *, runs: int = 2, **changes: Any) -> None:
@@ -114,11 +107,9 @@ def test_an_id_with_a_slash_is_listed_without_a_page(client: FlaskClient) -> Non
 def test_what_does_not_exist_is_a_page_that_says_so(client: FlaskClient, address: str) -> None:
     add_job()
     answer = client.get(address)
-    is_figure = "/figures/" in address  # which programs read, too
-    mimetype = "application/problem+json" if is_figure else "text/html"
-    assert (answer.status_code, answer.mimetype) == (404, mimetype)
+    assert (answer.status_code, answer.mimetype) == (404, "text/html")
     assert "Not Found" in answer.text
-    assert is_figure or "`" not in answer.text  # no command: on a page there are links
+    assert "`" not in answer.text  # no command: on a page there are links
     assert "Content-Security-Policy" in answer.headers
 
 
@@ -138,8 +129,8 @@ def every_page_route(client: FlaskClient) -> list[str]:
     return found
 
 
-NAMES = ["state", "sort", "order", "page", "upto", "outcome", "batch_size", "part"]
-SENSIBLE = ["asc", *JOB_STATES, *SORTS, *OUTCOMES, RUNNING, *itertools.chain(*PARTS.values())]
+NAMES = ["state", "sort", "order", "page", "upto", "outcome", "batch_size"]
+SENSIBLE = ["asc", *JOB_STATES, *SORTS, *OUTCOMES, RUNNING]
 VALUES = (
     st.text(max_size=8) | st.sampled_from(["-1", "1e9", "²", "\0", "%", "../..", "é" * 400])
 ).filter(lambda text: text not in SENSIBLE and not re.fullmatch("[0-9]+", text))
@@ -174,12 +165,7 @@ def test_no_query_is_an_error_of_the_service(client: FlaskClient) -> None:
     check()
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["/?part=list", "/?part=summary", "/figures/saved"]
-    + [f"/job/job?part={part}" for part in PARTS["job.html"]]
-    + every_address()[4:],
-)
+@pytest.mark.parametrize("address", ["/", "/figures/saved", "/job/job", *every_address()[4:]])
 def test_what_has_not_changed_is_not_sent_again(client: FlaskClient, address: str) -> None:
     add_job()
     answer = client.get(address)
@@ -196,14 +182,6 @@ def test_what_has_not_changed_is_not_sent_again(client: FlaskClient, address: st
     assert changed.status_code == (304 if shows_another_trial else 200)
 
 
-def test_a_part_is_only_that_part(client: FlaskClient) -> None:
-    add_job()
-    whole, part = client.get("/job/job").text, client.get("/job/job?part=running").text
-    assert part.strip() in whole
-    assert "Run 4" in part
-    assert "<html" not in part
-
-
 def test_the_file_of_a_job_with_any_letters_can_be_fetched(client: FlaskClient) -> None:
     add_job("ü 😀")
     answer = client.get(f"/job/{quote('ü 😀')}/trials.csv")
@@ -212,20 +190,23 @@ def test_the_file_of_a_job_with_any_letters_can_be_fetched(client: FlaskClient) 
     assert name == "attachment; filename*=UTF-8''%C3%BC%20%F0%9F%98%80-trials.csv"
 
 
-def test_the_file_of_trials_has_a_line_for_each(client: FlaskClient) -> None:
+def test_the_file_of_trials_has_a_line_for_each(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "PORTION", 3)
     add_job()
     answer = client.get("/job/job/trials.csv")
     assert answer.mimetype == "text/csv"
     assert answer.headers["Content-Disposition"] == "attachment; filename*=UTF-8''job-trials.csv"
     rows = list(csv.DictReader(answer.text.splitlines()))
-    assert list(rows[0]) == list(TRIAL_COLUMNS)
+    assert list(rows[0]) == list(CSV_COLUMNS)
     assert [row["outcome"] for row in rows] == ["converged", "converged", "diverged", ""]
     assert float(rows[0]["energy_j"]) == 1800.0
 
 
 def test_the_next_run_gets_what_the_job_page_says(client: FlaskClient) -> None:
     add_job()
-    page = client.get("/job/job?part=standing").text
+    page = client.get("/job/job").text
     _, started, _ = optimizer.start_trial("job", None)
     assert re.search(r"The next run gets .*?</svg>(\d+)<", page)[1] == str(started.batch_size)
     assert started.start_reason in page
@@ -258,7 +239,7 @@ def test_control_trials_are_counted_and_marked(client: FlaskClient) -> None:
     page = client.get("/job/job").text
     assert "1 of the default as control" in page
     assert "<td>control</td>" in page
-    assert "never stopped early: a control" in client.get("/job/job?part=running").text
+    assert "never stopped early: a control" in client.get("/job/job").text
     assert "control: a control trial" in client.get("/job/job/trial/5").text
     assert "control" in client.get("/job/job/trials.csv").text.splitlines()[-1]
 
@@ -378,3 +359,18 @@ def test_a_run_whose_lease_is_over_shows_no_sign_of_life(client: FlaskClient) ->
     assert "In flight" not in text
     assert "No sign of life" in text
     assert "<span>runs in flight</span><strong>0</strong>" in client.get("/").text
+
+
+def test_a_job_with_a_single_run_does_not_deny_that_it_converged(
+    client: FlaskClient,
+) -> None:
+    def tiles(job_id: str) -> str:
+        return str(client.get(f"/job/{job_id}").text)
+
+    denied = "no run has converged yet"
+    three = {"policy": "zeus", "batch_sizes": [8, 16, 32]}
+    add_job("new", runs=0, **three)
+    assert denied in tiles("new")
+    add_job("once", runs=1, **three)  # 32 converges, and 16 fails
+    assert "of 1 run<" in tiles("once")
+    assert denied not in tiles("once")

@@ -18,31 +18,30 @@ const zeusFigures = (() => {
     return (name) => found[name];
   }
 
-  // On a phone, figures that stand side by side stand one below the other.
-  function stacked(layout) {
-    layout.xaxis.domain = layout.xaxis2.domain = [0, 1];
-    layout.yaxis.domain = [0.6, 1];
-    layout.yaxis2.domain = [0, 0.38];
-  }
-
+  // What all figures have in common, in the colours of the theme.
   function themed(layout, width) {
     const colour = colours();
-    const axis = { gridcolor: colour("--line"), linecolor: colour("--line"), tickcolor: colour("--line") };
-    const result = structuredClone(layout);
-    for (const name of Object.keys(result)) {
-      if (/^[xy]axis\d*$/.test(name)) result[name] = { ...axis, ...result[name] };
-    }
-    if (result.xaxis2 && width < 520) stacked(result);
-    result.paper_bgcolor = result.plot_bgcolor = "rgba(0,0,0,0)";
-    result.font = { color: colour("--quiet"), size: 12, family: getComputedStyle(document.body).fontFamily };
-    result.hoverlabel = {
-      bgcolor: colour("--card"),
-      bordercolor: colour("--line"),
-      font: { color: colour("--text"), family: result.font.family },
+    const font = { color: colour("--quiet"), size: 12, family: getComputedStyle(document.body).fontFamily };
+    const axis = { automargin: true, gridcolor: colour("--line"), linecolor: colour("--line"), zerolinecolor: colour("--line") };
+    // Superscripts need inline styles, which the policy forbids.
+    const exponents = { exponentformat: "e", minexponent: 5 };
+    const common = {
+      margin: { l: 56, r: 12, t: 12, b: 44 },
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font,
+      hovermode: "closest",
+      hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--line"), font: { ...font, color: colour("--text") } },
+      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, maxheight: 60 },
+      xaxis: { ...axis, ...exponents, zeroline: false },
+      yaxis: { ...axis, ...exponents, rangemode: "tozero" },
+      // A finger that moves over a figure scrolls the page.
+      dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
     };
-    // A finger that moves over a figure scrolls the page.
-    result.dragmode = matchMedia("(pointer: coarse)").matches ? false : "zoom";
-    return result;
+    // On a phone, figures that stand side by side stand one below the other.
+    const sideBySide = layout.grid?.columns > 1;
+    const grid = sideBySide && width < 520 ? { ...layout.grid, rows: layout.grid.columns, columns: 1 } : layout.grid;
+    return { ...structuredClone(layout), ...(grid && { grid }), template: { layout: common } };
   }
 
   function draw(place, figure, open) {
@@ -68,7 +67,7 @@ const zeusFigures = (() => {
 
   function redraw() {
     for (const [place, figure] of drawn) {
-      if (figure.data.length) Plotly.relayout(place, themed(figure.layout, place.clientWidth));
+      if (figure.data.length) Plotly.react(place, figure.data, themed(figure.layout, place.clientWidth), CONFIG);
     }
   }
 

@@ -1,9 +1,8 @@
-// What changes while a page is open: parts and figures of it, asked for with the ETag of what is shown.
+// What changes while a page is open: the page is asked for again, with the ETag of what it shows.
 "use strict";
 
 const SOON_MS = 2000;
 const LATER_MS = 10000;
-const shown = new WeakMap(); // the address and the ETag of what each section and figure shows
 
 // --- times -----------------------------------------------------------------------------------------
 
@@ -28,9 +27,13 @@ function showTimes(root) {
 
 // --- requests --------------------------------------------------------------------------------------
 
-async function ask(place, address) {
-  const last = shown.get(place);
-  const headers = last?.address === address ? { "If-None-Match": last.tag } : {};
+let shown = {}; // the address and the ETag of what the page shows
+const texts = new WeakMap(); // each section as the service sent it
+for (const section of document.querySelectorAll("[data-live]")) texts.set(section, section.innerHTML);
+const tags = new WeakMap(); // the ETag of what each figure shows
+
+async function ask(address, tag) {
+  const headers = tag ? { "If-None-Match": tag } : {};
   const response = await fetch(address, { headers, cache: "no-store", credentials: "same-origin", redirect: "manual" });
   if (response.status === 304) return null;
   if (response.type === "opaqueredirect" || response.status === 401) {
@@ -41,33 +44,24 @@ async function ask(place, address) {
   return response;
 }
 
-function partAddress(section) {
-  const address = new URL(location.href);
-  const [name, value] = section.dataset.live.split("=");
-  address.searchParams.set(name, value);
-  address.hash = "";
-  return address.pathname + address.search;
+async function refreshPage() {
+  const address = location.pathname + location.search;
+  const response = await ask(address, shown.address === address ? shown.tag : null);
+  if (!response) return false;
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  if (location.pathname + location.search !== address) return false; // the search has changed meanwhile
+  for (const section of document.querySelectorAll("[data-live]")) replace(section, page.getElementById(section.id));
+  shown = { address, tag: response.headers.get("ETag") };
+  return true;
 }
 
-async function refreshPart(section) {
-  const address = partAddress(section);
-  const response = await ask(section, address);
-  if (!response) return;
-  const text = await response.text();
-  if (partAddress(section) !== address) return; // the search has changed meanwhile
-  if (section.contains(document.activeElement) && document.activeElement.matches("input, select")) return; // somebody is writing there: later
-  shown.set(section, { address, tag: response.headers.get("ETag") });
-  replace(section, text);
-}
-
-function replace(section, text) {
+function replace(section, fresh) {
+  if (texts.get(section) === fresh.innerHTML) return;
+  texts.set(section, fresh.innerHTML);
   const focused = section.contains(document.activeElement) ? document.activeElement : null;
   const address = focused?.getAttribute("href");
-  const opened = [...section.querySelectorAll("details")].map((each) => each.open);
   const scrolled = [...section.querySelectorAll(".scroll")].map((each) => each.scrollLeft);
-  const parsed = new DOMParser().parseFromString(text, "text/html");
-  section.replaceChildren(...parsed.body.childNodes);
-  section.querySelectorAll("details").forEach((each, index) => { each.open = opened[index] ?? each.open; });
+  section.replaceChildren(...fresh.childNodes);
   section.querySelectorAll(".scroll").forEach((each, index) => { each.scrollLeft = scrolled[index] ?? 0; });
   if (address) section.querySelector(`a[href="${CSS.escape(address)}"]`)?.focus({ preventScroll: true });
   showTimes(section);
@@ -75,36 +69,29 @@ function replace(section, text) {
 
 async function refreshFigure(place) {
   const address = place.dataset.figure;
-  const response = await ask(place, address);
+  const response = await ask(address, tags.get(place));
   if (!response) return;
-  const figure = await response.json();
-  shown.set(place, { address, tag: response.headers.get("ETag") });
   const job = address.split("/figures/")[0];
-  zeusFigures.draw(place, figure, job.includes("/trial/") ? null : (number) => location.assign(`${job}/trial/${number}`));
+  zeusFigures.draw(place, await response.json(), job.includes("/trial/") ? null : (number) => location.assign(`${job}/trial/${number}`));
+  tags.set(place, response.headers.get("ETag"));
 }
 
-// --- the rounds ------------------------------------------------------------------------------------
-
 const live = document.getElementById("live");
-let round = 0;
 
 async function refresh() {
   if (!document.hidden) {
-    const inFlight = document.querySelector("[data-in-flight]") !== null;
-    const all = !inFlight || round % 3 === 0;
-    const sections = [...document.querySelectorAll("[data-live]")].filter((each) => all || "often" in each.dataset);
-    const places = [...document.querySelectorAll("[data-figure]")].filter((each) => all || each.dataset.figure.includes("/trial/"));
     try {
-      for (const section of sections) await refreshPart(section);
-      for (const place of places) await refreshFigure(place);
+      if (await refreshPage()) {
+        await Promise.all([...document.querySelectorAll("[data-figure]")].map(refreshFigure));
+      }
       live.hidden = true;
     } catch (error) {
+      shown = {}; // figures may be missing
       live.textContent = "The service does not answer; trying again";
       live.hidden = false;
       console.info(`not refreshed: ${error.message}`);
     }
     showTimes(document);
-    round += 1;
   }
   const soon = document.querySelector("[data-in-flight]") !== null;
   setTimeout(refresh, soon ? SOON_MS : LATER_MS);
@@ -116,12 +103,12 @@ function searchWhileTyping(input) {
   let timer = 0;
   input.addEventListener("input", () => {
     clearTimeout(timer);
-    timer = setTimeout(async () => {
+    timer = setTimeout(() => {
       const address = new URL(location.href);
       address.searchParams.set("q", input.value);
       address.searchParams.delete("page");
       history.replaceState(null, "", address);
-      for (const section of document.querySelectorAll("[data-live]")) await refreshPart(section).catch(() => {});
+      refreshPage().catch(() => {});
     }, 200);
   });
   document.addEventListener("keydown", (event) => {
@@ -136,6 +123,5 @@ zeusFigures.setTheme(document.getElementById("theme"));
 showTimes(document);
 const search = document.getElementById("search");
 if (search) searchWhileTyping(search);
-Promise.all([...document.querySelectorAll("[data-figure]")].map((place) => refreshFigure(place).catch(() => {})))
-  .finally(() => setTimeout(refresh, SOON_MS));
+if (document.querySelector("[data-live]")) refresh();
 setInterval(() => showTimes(document), 5000);

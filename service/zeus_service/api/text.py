@@ -1,0 +1,129 @@
+"""Quantities, times, names and savings as people read them, on pages and on the command line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+from zeus_service.api.messages import Estimate, JobSavings, SavedAmounts, SavedInWeek, Savings
+
+_JOULES = {"TJ": 1e12, "GJ": 1e9, "MJ": 1e6, "kJ": 1e3, "J": 1.0}
+_BILLED = {"MWh": 3.6e9, "kWh": 3.6e6, "Wh": 3.6e3, "J": 1.0}
+_TIMES = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
+NONE = "\N{EN DASH}"
+COLUMNS = ("week", "recurrences", "energy saved", "95 % interval", "time saved", "95 % interval")
+"""Of a table of weeks."""
+
+
+def runs(count: int) -> str:
+    """A number of runs: `1 run`, `1,200 runs`."""
+    return f"{count:,} run{'' if count == 1 else 's'}"
+
+
+def joules(value: float | None) -> str:
+    """An energy or a cost: `12.3 kJ`."""
+    return _with_unit(value, _JOULES)
+
+
+def saved_energy(value: float | None) -> str:
+    """What was saved, in the units of bills: `1.23 kWh`."""
+    return _with_unit(value, _BILLED)
+
+
+def seconds(value: float | None) -> str:
+    """A duration: `1.38 h`."""
+    return _with_unit(value, _TIMES)
+
+
+def _with_unit(value: float | None, units: Mapping[str, float]) -> str:
+    """A value in the largest of these units that is not larger, or in the smallest."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    fitting = (unit for unit, size in units.items() if abs(value) >= size)
+    unit = next(fitting, list(units)[-1])
+    return f"{significant(value / units[unit])} {unit}"
+
+
+def significant(value: float) -> str:
+    """Three significant digits, without an exponent unless the value is very large or small."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 1e15 or abs(value) < 1e-4:
+        return f"{value:.3g}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{digits}f}"
+
+
+def number(value: float | None) -> str:
+    """A metric with five significant digits."""
+    return NONE if value is None else f"{value:.5g}"
+
+
+def iso(instant: float) -> str:
+    """Unix seconds in the form of a `datetime` attribute."""
+    return datetime.fromtimestamp(instant, UTC).isoformat(timespec="seconds")
+
+
+def utc(instant: float) -> str:
+    """Unix seconds as a date and time."""
+    return f"{datetime.fromtimestamp(instant, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def job_path(job_id: str) -> str:
+    """The address of a job's page."""
+    return f"/job/{quote(job_id, safe='')}"
+
+
+def words(name: str | None) -> str:
+    """A name of an outcome as words: `out of memory`."""
+    return "running" if name is None else name.replace("_", " ")
+
+
+def savings_summary(found: JobSavings | Savings) -> str:
+    """What a job or all jobs have saved, in a few sentences."""
+    if isinstance(found, JobSavings):
+        text = _saved(found.saved, f"job {found.job_id!r} has")
+        if found.saved is None:
+            text = (
+                f"job {found.job_id!r}: what its default batch size, {found.default_batch_size}, "
+                "would spend is unknown until a run with it has converged"
+            )
+        return text + (f"; energy is estimated by {found.meter}" if found.estimated else "")
+    known = found.jobs - found.unknown
+    text = _saved(found.saved, "1 job has" if known == 1 else f"{known} jobs have")
+    if found.unknown:
+        text += f"; of {found.unknown} more it is unknown"
+    if found.estimated:
+        (estimated,) = (part for part in found.by_meter if part.estimated)
+        text += f"; energy is an estimate for {estimated.jobs}"
+    return text
+
+
+def savings_row(week: SavedInWeek) -> tuple[str, int, str, str, str, str]:
+    """The cells of a week: see `COLUMNS`."""
+    energy, time = week.saved.energy_j, week.saved.time_s
+    return (
+        *(week.week, week.recurrences),
+        *(saved_energy(energy.estimate), _interval(energy, _BILLED)),
+        *(seconds(time.estimate), _interval(time, _TIMES)),
+    )
+
+
+def _saved(saved: SavedAmounts | None, who: str) -> str:
+    if saved is None:
+        return ""
+    parts = [
+        f"{_with_unit(value.estimate, units)} ({_interval(value, units)})"
+        for value, units in ((saved.energy_j, _BILLED), (saved.time_s, _TIMES))
+    ]
+    for value, unit in ((saved.money, "of money"), (saved.co2e_kg, "kg CO2e")):
+        if value is not None:
+            estimate, low, high = map(significant, (value.estimate, value.low, value.high))
+            parts.append(f"{estimate} ({low} to {high}) {unit}")
+    return f"{who} saved {', '.join(parts)}, against the default batch size"
+
+
+def _interval(value: Estimate, units: Mapping[str, float]) -> str:
+    return f"{_with_unit(value.low, units)} to {_with_unit(value.high, units)}"

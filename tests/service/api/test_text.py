@@ -1,0 +1,80 @@
+"""Quantities and savings as people read them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from zeus_service.api import text as shown
+from zeus_service.api.messages import JobSavings
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 J"), (0.5, "0.500 J"), (999.0, "999 J"), (1234.5, "1.23 kJ"), (3.6e6, "3.60 MJ"),
+     (-5.0e9, "-5.00 GJ"), (2e16, "20,000 TJ"),
+     (None, shown.NONE), (math.inf, shown.NONE)],
+)  # fmt: skip
+def test_joules(value: float | None, text: str) -> None:
+    assert shown.joules(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 J"), (123.4, "123 J"), (-9.0e4, "-25.0 Wh"), (3.6e6, "1.00 kWh"),
+     (4.44e9, "1.23 MWh"), (3.6e13, "10,000 MWh"), (None, shown.NONE)],
+)  # fmt: skip
+def test_what_was_saved_is_in_the_units_of_bills(value: float | None, text: str) -> None:
+    assert shown.saved_energy(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 s"), (1.234, "1.23 s"), (59.96, "60.0 s"), (61, "1.02 min"), (3600, "1.00 h"),
+     (-4980, "-1.38 h"), (90000, "1.04 d"), (None, shown.NONE)],
+)  # fmt: skip
+def test_seconds(value: float | None, text: str) -> None:
+    assert shown.seconds(value) == text
+
+
+def test_other_texts() -> None:
+    assert shown.iso(0.0) == "1970-01-01T00:00:00+00:00"
+    assert shown.utc(1.0) == "1970-01-01 00:00:01 UTC"
+    assert shown.words("out_of_memory") == "out of memory"
+    assert shown.words(None) == "running"
+    assert shown.job_path("a b/<é>") == "/job/a%20b%2F%3C%C3%A9%3E"
+    assert shown.number(None) == shown.NONE
+    assert shown.number(0.123456) == "0.12346"
+
+
+def about(value: float) -> dict[str, float]:
+    return {"estimate": value, "low": value / 2, "high": value * 2}
+
+
+def test_money_and_carbon_are_told_where_known_and_meters_that_estimate_always() -> None:
+    saved = {"energy_j": about(7.2e6), "time_s": about(7200), "cost": about(1)}
+    rates = {"energy_kwh": about(2), "money": about(0.6), "co2e_kg": about(0.8)}
+    job = JobSavings.model_validate(
+        {
+            "job_id": "job",
+            "meter": "cpu-estimate",
+            "estimated": True,
+            "default_batch_size": 64,
+            "recurrences": 1,
+            "spent": {"energy_j": 1, "time_s": 1, "cost": 1},
+            "expected": None,
+            "basis": "runs",
+            "default_runs": 1,
+            "saved": {**saved, **rates},
+            "weeks": [],
+            "points": [],
+        }
+    )
+    assert shown.savings_summary(job) == (
+        "job 'job' has saved 2.00 kWh (1.00 kWh to 4.00 kWh), 2.00 h (1.00 h to 4.00 h), "
+        "0.600 (0.300 to 1.20) of money, 0.800 (0.400 to 1.60) kg CO2e, against the "
+        "default batch size; energy is estimated by cpu-estimate"
+    )
+    assert job.saved is not None
+    unpriced = job.saved.model_copy(update={"money": None, "co2e_kg": None})
+    assert "money" not in shown.savings_summary(job.model_copy(update={"saved": unpriced}))
