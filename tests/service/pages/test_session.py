@@ -14,6 +14,7 @@ from databases import migrated_database
 from flask.testing import FlaskClient
 from service.jobs import spec_json
 from zeus_service import counters, create_app
+from zeus_service.api import access
 from zeus_service.config import Config
 from zeus_service.db.tables import db
 from zeus_service.pages import session
@@ -39,8 +40,9 @@ def clients(tmp_path: Path) -> Iterator[Callable[..., FlaskClient]]:
 
 
 @pytest.fixture
-def client(clients: Callable[..., FlaskClient]) -> FlaskClient:
+def client(clients: Callable[..., FlaskClient], monkeypatch: pytest.MonkeyPatch) -> FlaskClient:
     """A client of a service with tokens and a job."""
+    monkeypatch.setattr(access, "REFUSAL_S", 0.0)
     client = clients()
     headers = {"Authorization": f"Bearer {WRITE}"}
     assert client.post("/api/v1/jobs", json=spec_json(), headers=headers).status_code == 201
@@ -198,11 +200,14 @@ def test_programs_may_send_their_token_to_the_pages(client: FlaskClient) -> None
         assert client.get("/", headers=headers).status_code == status
 
 
-def test_a_failed_sign_in_is_counted_and_logged_without_the_token(
-    client: FlaskClient, caplog: pytest.LogCaptureFixture
+def test_a_failed_sign_in_is_slow_counted_and_logged_without_the_token(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(access, "REFUSAL_S", 0.2)
     before = failed()
+    began = time.monotonic()
     answer = sign_in(client, "a-wrong-one-of-many", form={"next": "/job/job"})
+    assert time.monotonic() - began >= 0.2
     assert answer.status_code == 401
     assert "This token is not valid for this service." in answer.text
     assert 'value="/job/job"' in answer.text
