@@ -87,7 +87,7 @@ def test_postgresql_may_be_restarted_in_the_middle(
             while turn < 3 or not finished.is_set():
                 turn += 1
                 key = {"Idempotency-Key": f"{number}-{turn}"}
-                start = until_it_is_taken("", {}, **key)
+                start = until_it_is_taken("", START, **key)
                 trial = start["trial_number"]
                 path = f"/{trial}/reports?generation={start['generation']}"
                 for sequence in (1, 2):

@@ -60,7 +60,8 @@ class Total:
 
 def record_end(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     """Add a trial that has just ended to the open era of a locked job, or to a new one."""
-    eras = load_eras(session, job)
+    rows = session.scalars(_eras(job)).all()
+    eras = list(map(_era, rows))
     era = eras.pop() if eras else Era()
     ledger, after, counts = ledgers.record(
         spec,
@@ -73,7 +74,7 @@ def record_end(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     if after.number != era.number:
         eras.append(era)
     job.ledger, trial.era = ledger, after.number if counts else None
-    _store_era(session, job, spec, after)
+    _store_era(session, job, spec, after, rows)
     _summarize(job, spec, [*eras, after])
 
 
@@ -81,13 +82,14 @@ def take_back(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     """Take what a trial had spent from the era that it counts in: it is running again."""
     if trial.era is None:
         return
+    rows = session.scalars(_eras(job)).all()
     eras = [
         ledgers.without(era, trial.energy_j, trial.time_s, trial.cost)
         if era.number == trial.era
         else era
-        for era in load_eras(session, job)
+        for era in map(_era, rows)
     ]
-    _store_era(session, job, spec, eras[trial.era - 1])
+    _store_era(session, job, spec, eras[trial.era - 1], rows)
     trial.era = None
     _summarize(job, spec, eras)
 
@@ -249,8 +251,11 @@ def _era(row: tables.Era) -> Era:
     return Era(row.era, row.recurrences, *spent, expected)
 
 
-def _store_era(session: Session, job: Job, spec: JobSpec, era: Era) -> None:
-    known = session.get(tables.Era, (job.key, era.number))
+def _store_era(
+    session: Session, job: Job, spec: JobSpec, era: Era, rows: Iterable[tables.Era] = ()
+) -> None:
+    """Change an era's row, if it is among these, or add one."""
+    known = next((row for row in rows if row.era == era.number), None)
     row = known or tables.Era(job_key=job.key, era=era.number)
     row.recurrences = era.recurrences
     row.spent_energy_j, row.spent_time_s, row.spent_cost = era.energy_j, era.time_s, era.cost

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 from flask import Flask
 from service.db.test_power_profiles import profile
-from service.jobs import let_leases_expire, register, report, spec_json
+from service.jobs import let_leases_expire, register, report
 from sqlalchemy import select
-from zeus_service import maintenance, optimizer, registration
-from zeus_service.bandit.spec import JobSpec
+from zeus_service import maintenance, optimizer
 from zeus_service.db import power_profiles
 from zeus_service.db.clock import unix_now
 from zeus_service.db.session import transaction
@@ -47,10 +46,10 @@ def test_no_instant_is_stored_by_a_replicas_clock(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what is old is old by the database's."""
-    real_time, given = time.time, JobSpec.model_validate(spec_json(beta_knob=None))
+    real_time = time.time
     for skew_s in (-1e6, 1e6):
         at(skew_s, monkeypatch, real_time)
-        registration.register_job(given)
+        register(beta_knob=None)
         for _ in range(3):
             optimizer.start_trial("job", None)
         optimizer.report("job", 1, report(1, metric=1.0))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from service.db.test_power_profiles import profile
-from service.jobs import spec
+from service.jobs import HARDWARE, spec
 from zeus_service.api.messages import (
     Estimate,
     Job,
@@ -39,9 +39,18 @@ def job(**changes: Any) -> Job:
     arms = [
         ArmEstimate(size, 1, 1000.0 * size, 100.0 * size, "alive") for size in spec().batch_sizes
     ]
-    values = {"job_id": "job", "stage": "learning", "best_batch_size": 8, "trials": 3} | {
-        "updated_at": 0.0, "spec": spec(), "cost_bound": 20_000.0, "arms": arms, "outcomes": {},
-    }  # fmt: skip
+    values = {
+        "job_id": "job",
+        "stage": "learning",
+        "best_batch_size": 8,
+        "trials": 3,
+        "updated_at": 0.0,
+        "spec": spec(),
+        "hardware": HARDWARE,
+        "cost_bound": 20_000.0,
+        "arms": arms,
+        "outcomes": {},
+    }
     return Job(**{**values, **changes})
 
 

@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,7 +18,7 @@ from flask.testing import FlaskClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from service.conftest import application
-from service.jobs import register, report
+from service.jobs import HARDWARE, register, report
 from sqlalchemy import event, update
 from werkzeug.datastructures import MultiDict
 from zeus_service import create_app, optimizer
@@ -227,7 +228,7 @@ def test_where_prices_are_set_a_job_says_which_ones_its_cost_takes(
         for price, says in ((0.3, True), (None, False)):
             app = create_app(Config(database_url=url, price_per_kwh=price))
             with app.app_context():
-                add_job(eta_knob=eta_knob, max_power_w=700.0, runs=0)
+                add_job(eta_knob=eta_knob, hardware=replace(HARDWARE, max_power_w=700.0), runs=0)
             page = app.test_client().get("/job/job").text
             assert (shown in page.replace("\N{MULTIPLICATION SIGN}", "x")) == says
 
@@ -254,7 +255,7 @@ def test_an_exhausted_job_says_why(client: FlaskClient) -> None:
 
 
 def test_estimates_are_marked(client: FlaskClient) -> None:
-    add_job(meter="cpu-estimate")
+    add_job(hardware=replace(HARDWARE, estimated=True))
     for address in ("/", "/job/job", "/job/job/trial/1"):
         assert "estimated" in client.get(address).text
 

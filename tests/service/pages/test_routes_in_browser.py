@@ -60,15 +60,20 @@ JOBS: dict[str, dict[str, Any]] = {
     "no-run": {},
     "some-runs": {"monitor": "val_<b>acc"},
     "in-flight": {},
-    "estimated": {"meter": "cpu-estimate"},
+    "estimated": {},
     "exhausted": {"batch_sizes": [32]},
     "long": {},
-    ODD: {name: 255 * name[0] for name in ("monitor", "device_model", "meter")},
+    ODD: {"monitor": 255 * "m"},
+}
+HARDWARE = {
+    "estimated": {"meter": "cpu-estimate", "estimated": True},
+    ODD: {"device_model": 255 * "d", "meter": 255 * "m"},
 }
 
 
 def start(api: Api, job_id: str) -> None:
-    assert api("POST", f"/jobs/{job_id}/trials", START).status_code == 201
+    body = {"hardware": START["hardware"] | HARDWARE.get(job_id, {})}
+    assert api("POST", f"/jobs/{job_id}/trials", body).status_code == 201
 
 
 def end(api: Api, trial: str, outcome: str) -> bool:
