@@ -117,7 +117,7 @@ def replayed(kind: str, seed: int, policy: str) -> Replayed:
         phase, at = phase_of[trial.recurrence], trial.recurrence
         targets = workload.at(at).settings[trial.batch_size].target_epochs
         draw, _ = runner.draw(trial.batch_size, targets)
-        luck = 0.0 if trial.verdict == "out_of_memory" else phase.luck(trial.batch_size, draw)
+        luck = 0.0 if trial.result == "out_of_memory" else phase.luck(trial.batch_size, draw)
         spent[at] += trial.cost - luck * ratios[at]
         last[at] = phase.totals[trial.batch_size] * ratios[at] / oracle[at] - 1
     early = slice(0, EARLY)
@@ -141,11 +141,9 @@ def calibration(
     for number, trial in enumerate(trials[: CALIBRATED_AT[-1]], 1):
         choice = Choice(trial.batch_size, trial.why)
         state = policy.begin(spec, state, choice)
-        observation = Observation(
-            choice, trial.verdict, trial.cost, trial.epochs, workload.hardware
-        )
+        observation = Observation(choice, trial.result, trial.cost, trial.epochs, workload.hardware)
         state = policy.observe(spec, state, observation)
-        if trial.verdict == "converged":
+        if trial.result == "converged":
             converged.add(trial.batch_size)
         if number in CALIBRATED_AT:
             errors = [

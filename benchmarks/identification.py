@@ -4,7 +4,7 @@ A job of the wide family is stuck if its last 50 of 500 recurrences are more tha
 the best batch size (`family_runs.py`). The 450 before them say which one that is. Here, runs of
 every batch size are free: no regret, no failures, no stops, and which batch sizes converge is
 known. Then the batch size of the lowest mean log cost is chosen, or that of the lowest expected
-cost by the policy's belief.
+cost by the policy's posterior.
 
 A policy has 450 runs for all batch sizes together, so it compares two with at most 225 each.
 Top-two sampling shares them so that the best batch size is found, whatever the runs cost. Kinds
@@ -26,7 +26,7 @@ from family_runs import LAST, LONG, STUCK, Outlays
 from reference import CHANGING
 from rich.console import Console
 from rich.table import Table
-from zeus_service.bandit.cost_model import Evidence, Floats, believe
+from zeus_service.bandit.cost_model import Evidence, Floats, infer
 
 RUNS = LONG - LAST
 RNG = np.random.default_rng(0)
@@ -82,7 +82,7 @@ def choices(sizes: list[int], costs: list[Floats]) -> tuple[int, int]:
         float(sum(each.var() * len(each) for each in costs)),
         float(sum(len(each) - 1 for each in costs)),
     )
-    return int(np.argmin(means)), int(believe(evidence).mean.argmin())
+    return int(np.argmin(means)), int(infer(evidence).mean.argmin())
 
 
 def main() -> None:
@@ -93,7 +93,7 @@ def main() -> None:
     jobs = [log_costs(kind, seed) for kind in kinds for seed in seeds]
     title = "How often the chosen batch size is more than 3 % dearer than the best"
     table = Table(title=f"{title}, of {len(jobs)} jobs of {len(kinds)} kinds")
-    for heading in ("runs", "by the lowest mean", "by the belief"):
+    for heading in ("runs", "by the lowest mean", "by the posterior"):
         table.add_column(heading, justify="right")
     shares: dict[str, Callable[[Floats, Floats], list[Floats]]] = {
         f"{RUNS} in all, shared equally": lambda *job: of_each(*job, RUNS // len(job[0])),

@@ -4,7 +4,7 @@ It knows the distribution of the family of synthetic workloads, but not of which
 how many recurrences are left; it does not know that jobs can change. It is slow, and no policy of
 the service.
 
-**Belief.** The prior is a sample of the family's own workloads, with the job's batch sizes and
+**Posterior.** The prior is a sample of the family's own workloads, with the job's batch sizes and
 default. Their valleys are combined with each noise and roughness of a grid, and weighted by the
 likelihood of the trials so far; the offset of the curve and each batch size's deviation from the
 valley are integrated in closed form. The grid has no roughness near zero, and one that is larger
@@ -176,25 +176,31 @@ class ReferencePolicy:
         tries = np.add(np.add(state["failed"], state["stopped"]), state["out_of_memory"])
         if not any(state["weight"]) and min(tries) >= TRIES:
             raise NoBatchSizeLeft
-        belief = self._posterior(spec, state)
+        posterior = self._posterior(spec, state)
         # In costs of the best batch size, a failed run costs about two, a lack of memory a tenth.
-        never, memory = (np.minimum(each, 0.98) for each in (belief.never, belief.memory))
-        always = belief.log_cost + np.log1p(2 * never / (1 - never) + 0.1 * memory / (1 - memory))
-        deviation = np.sqrt(np.diagonal(belief.covariance, axis1=1, axis2=2) + belief.noise**2)
+        never, memory = (np.minimum(each, 0.98) for each in (posterior.never, posterior.memory))
+        always = posterior.log_cost + np.log1p(
+            2 * never / (1 - never) + 0.1 * memory / (1 - memory)
+        )
+        deviation = np.sqrt(
+            np.diagonal(posterior.covariance, axis1=1, axis2=2) + posterior.noise**2
+        )
         log_bound = math.log(min(self.cost_bound(spec, state), 1e300))
-        slow = normal_cdf((belief.log_cost - log_bound) / deviation)
+        slow = normal_cdf((posterior.log_cost - log_bound) / deviation)
         stopped = never + (1 - never) * slow
         failing = stopped + (1 - stopped) * memory
         means = always.mean(axis=0)
         best = int(np.argmin(means))
-        now = np.exp(np.minimum(belief.log_cost - means[best], 5))
+        now = np.exp(np.minimum(posterior.log_cost - means[best], 5))
         lost = (1 - memory) * stopped * 2 + memory * 0.1 * now
         extra = ((1 - failing) * now + lost + failing).mean(axis=0)
         extra = np.maximum(extra - extra[best], 0)
         left = max(1, self._horizon - state["recurrences"])
         runs = np.array(RUNS)
         scores = [
-            (runs * extra[i] - np.maximum(0, left - runs) * gains(i, always, failing, belief)).min()
+            (
+                runs * extra[i] - np.maximum(0, left - runs) * gains(i, always, failing, posterior)
+            ).min()
             for i in range(len(spec.batch_sizes))
         ]
         chosen = int(np.argmin(scores))
@@ -210,18 +216,18 @@ class ReferencePolicy:
         index = spec.batch_sizes.index(observation.choice.batch_size)
         state = {k: list(v) if isinstance(v, list) else v for k, v in state.items()}
         log_cost = math.log(max(observation.cost, 1e-300))
-        if observation.verdict == "converged":
+        if observation.result == "converged":
             state["recurrences"] += 1
             state["converged"][index] += 1
             weight, mean = state["weight"][index], state["mean"][index]
             state["squares"] += weight / (weight + 1) * (log_cost - mean) ** 2
             state["weight"][index] = weight + 1
             state["mean"][index] = mean + (log_cost - mean) / (weight + 1)
-        elif observation.verdict == "early_stopped":
+        elif observation.result == "early_stopped":
             count = state["stopped"][index] = state["stopped"][index] + 1
             mean = state["stopped_mean"][index]
             state["stopped_mean"][index] = mean + (log_cost - mean) / count
-        elif observation.verdict == "out_of_memory":
+        elif observation.result == "out_of_memory":
             state["out_of_memory"][index] += 1
         else:
             state["failed"][index] += 1
@@ -231,8 +237,8 @@ class ReferencePolicy:
         """`beta_knob` times the lowest expected cost; at least two and a half deviations above."""
         if not any(state["weight"]) or spec.beta_knob is None:
             return math.inf
-        belief = self._posterior(spec, state)
-        means, noise = belief.log_cost.mean(axis=0), float(belief.noise.mean())
+        posterior = self._posterior(spec, state)
+        means, noise = posterior.log_cost.mean(axis=0), float(posterior.noise.mean())
         lowest = float(means[np.array(state["weight"]) > 0].min())
         return math.exp(lowest + max(math.log(spec.beta_knob) + noise**2 / 2, 2.5 * noise))
 
@@ -260,22 +266,22 @@ class ReferencePolicy:
         return posterior(tuple(spec.batch_sizes), spec.default_batch_size, items)
 
 
-def gains(index: int, always: Floats, failing: Floats, belief: Posterior) -> Floats:
+def gains(index: int, always: Floats, failing: Floats, posterior: Posterior) -> Floats:
     """What each of `RUNS` with a batch size is expected to save in a later recurrence.
 
     Args:
         index: Of the batch size.
         always: (c, n), log costs of a recurrence if a batch size is always chosen.
         failing: (c, n), probabilities that a run fails.
-        belief: Of the same components.
+        posterior: Of the same components.
     """
     fails, converges = failing[:, index], 1 - failing[:, index]
     if_failed = float((fails @ always / max(fails.sum(), 1e-12)).min())
     weight = converges / max(converges.sum(), 1e-12)
     means = weight @ always
     covariance = weight @ ((always - means)[:, [index]] * (always - means))
-    covariance += weight @ belief.covariance[:, index]
-    noises = np.square(belief.noise).mean() / np.array(RUNS)
+    covariance += weight @ posterior.covariance[:, index]
+    noises = np.square(posterior.noise).mean() / np.array(RUNS)
     moved = covariance / np.sqrt(covariance[index] + noises)[:, None]
     if_converged = (means[:, None] + moved[:, :, None] * Z).min(axis=1).mean(axis=1)
     chance = float(fails.mean())

@@ -116,12 +116,12 @@ def simulate(
             ended = run(price, target_epoch, now.max_epochs, started.cost_bound, profiling=False)
             cost = spec.cost(ended.energy_j, ended.time_s, now.max_power_w)
             spent = (ended.energy_j, ended.time_s, cost)
-            simulated.end(started, ended.verdict, cost, ended.epochs)
+            simulated.end(started, ended.result, cost, ended.epochs)
             arms = policy_of(spec).describe(spec, simulated.state)
             (arm,) = (each for each in arms if each.batch_size == spec.default_batch_size)
-            ledger.end(TrialEnd(started.choice.batch_size, ended.verdict, *spent), arm)
+            ledger.end(TrialEnd(started.choice.batch_size, ended.result, *spent), arm)
             truth -= spent
-            if ended.verdict == "converged":
+            if ended.result == "converged":
                 break
         else:
             continue

@@ -56,15 +56,15 @@ class RoundRobinPolicy:
         return _changed(state, choice, begun=1)
 
     def observe(self, spec: JobSpec, state: State, observation: Observation) -> State:
-        """Count its cost or failure; without a verdict, undo `begin`."""
-        choice, verdict = observation.choice, observation.verdict
-        if verdict is None:
+        """Count its cost or failure; without a result, undo `begin`."""
+        choice, result = observation.choice, observation.result
+        if result is None:
             return _changed(state, choice, begun=-1)
-        if verdict == "out_of_memory":  # all larger ones fail, too
+        if result == "out_of_memory":  # all larger ones fail, too
             for size in spec.batch_sizes:
                 if size > choice.batch_size and not state[str(size)]["converged"]:
                     state = _changed(state, Choice(size, "explore"), failed=1)
-        if verdict == "converged":
+        if result == "converged":
             return _changed(state, choice, converged=1, cost=observation.cost)
         return _changed(state, choice, failed=1)
 

@@ -199,7 +199,7 @@ def show(job_id: str, trials: int, url: str | None, as_json: bool) -> None:
 def savings(job_id: str | None, weeks: int, url: str | None, as_json: bool) -> None:
     """Show what all jobs have saved against their default batch sizes, or JOB alone."""
     from zeus_service.api import text
-    from zeus_service.api.messages import JobSavings, Savings
+    from zeus_service.api.savings_messages import JobSavings, Savings
 
     with _reader(url) as reader:
         found: JobSavings | Savings

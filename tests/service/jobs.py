@@ -44,9 +44,9 @@ def next_choice(policy: Policy, job: JobSpec, state: State, rng: np.random.Gener
     return policy.next_batch_size(job, state, rng, job.batch_sizes)
 
 
-def observation(choice: Choice, verdict: Outcome | None, cost: float) -> Observation:
+def observation(choice: Choice, result: Outcome | None, cost: float) -> Observation:
     """The end of a trial of one epoch."""
-    return Observation(choice, verdict, cost, epochs=1, hardware=HARDWARE)
+    return Observation(choice, result, cost, epochs=1, hardware=HARDWARE)
 
 
 def spec_json(**changes: Any) -> dict[str, Any]:

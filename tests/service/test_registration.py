@@ -15,7 +15,7 @@ from service.jobs import register
 from sqlalchemy import delete, update
 from waiting import wait_until
 from zeus_service import maintenance, optimizer
-from zeus_service.bandit.outcomes import NO_VERDICT, Verdict
+from zeus_service.bandit.outcomes import NO_RESULT, Result
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.bandit.stopping import Report
 from zeus_service.db import jobs, power_profiles
@@ -45,7 +45,7 @@ def end_all(outcome: Any) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("outcome", sorted(NO_VERDICT))
+@pytest.mark.parametrize("outcome", sorted(NO_RESULT))
 def test_a_job_whose_runs_taught_nothing_is_registered_anew(
     app: Flask, policy: str, outcome: str
 ) -> None:
@@ -65,14 +65,14 @@ def test_a_job_whose_runs_taught_nothing_is_registered_anew(
     assert maintenance.rebuild("job")
 
 
-@pytest.mark.parametrize("outcome", [None, "no run", *get_args(Verdict)])
+@pytest.mark.parametrize("outcome", [None, "no run", *get_args(Result)])
 def test_a_job_that_has_learned_or_is_about_to_is_not(app: Flask, outcome: str | None) -> None:
     register()
     if outcome != "no run":
         start()
         end_all("interrupted")
         start()
-    if outcome in get_args(Verdict):
+    if outcome in get_args(Result):
         end_all(outcome)
     before = stored()
     with pytest.raises(JobConflict):

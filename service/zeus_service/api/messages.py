@@ -43,11 +43,13 @@ Instant = Annotated[float, Field(ge=0, le=253_402_214_400)]
 """Unix seconds, up to the year 9999."""
 
 
-class _Message(BaseModel):
+class Message(BaseModel):
+    """A JSON object; unknown members are ignored."""
+
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-class Empty(_Message):
+class Empty(Message):
     """The body of a request without fields: `{}`."""
 
 
@@ -62,7 +64,7 @@ def _new_id(value: Any) -> Any:
 
 _Fields: Any = create_model(
     "_Fields",
-    __base__=_Message,
+    __base__=Message,
     **{  # type: ignore[call-overload] # mypy knows no fields that are computed
         name: (field.rebuild_annotation() | None, None)
         for name, field in JobSpec.model_fields.items()
@@ -101,7 +103,7 @@ class Registration(SparseSpec):
     suggested: SparseSpec = SparseSpec()
 
 
-class NewTrial(_Message):
+class NewTrial(Message):
     """What a start asks for.
 
     Args:
@@ -116,7 +118,7 @@ class NewTrial(_Message):
     control: Annotated[bool, Field(strict=True)] = False
 
 
-class Report(_Message):
+class Report(Message):
     """What a run measured from the start of training up to one validation end.
 
     Args:
@@ -137,7 +139,7 @@ class Report(_Message):
         return stopping.Report(**self.model_dump())
 
 
-class Decision(_Message):
+class Decision(Message):
     """The answer to a report."""
 
     decision: Literal["continue", "stop"]
@@ -147,7 +149,7 @@ class Decision(_Message):
     reason: str
 
 
-class TrialEnd(_Message):
+class TrialEnd(Message):
     """A run ends its own trial."""
 
     outcome: Literal[
@@ -156,7 +158,7 @@ class TrialEnd(_Message):
     reason: Reason = ""
 
 
-class TrialStart(_Message):
+class TrialStart(Message):
     """A trial was started: train with this batch size, and send `generation` with each call."""
 
     job_id: str
@@ -181,13 +183,13 @@ class TrialStart(_Message):
         )
 
 
-class Lease(_Message):
+class Lease(Message):
     """Seconds from now after which the trial counts as lost."""
 
     lease_s: float
 
 
-class Trial(_Message):
+class Trial(Message):
     """One run of a job; `reports` is the sequence number of its last report, 0 before any.
 
     Args:
@@ -222,7 +224,7 @@ class Trial(_Message):
         return cls(job_id=job_id, **values)
 
 
-class JobSummary(_Message):
+class JobSummary(Message):
     """A job in a list."""
 
     job_id: str
@@ -264,26 +266,26 @@ class Job(JobSummary):
         )
 
 
-class JobList(_Message):
+class JobList(Message):
     """A page of jobs, ordered by id."""
 
     jobs: list[JobSummary]
 
 
-class TrialList(_Message):
+class TrialList(Message):
     """A page of a job's trials, ordered by number."""
 
     trials: list[Trial]
 
 
-class Health(_Message):
+class Health(Message):
     """The service answers."""
 
     status: Literal["ok"]
     version: str
 
 
-class PowerPoint(_Message):
+class PowerPoint(Message):
     """Energy (J, over all GPUs) and time (s) of one training batch at one power limit (W)."""
 
     limit_w: PositiveCount
@@ -305,7 +307,7 @@ def _text(value: Any) -> Any:
     return value
 
 
-class PowerProfile(_Message):
+class PowerProfile(Message):
     """Measurements for a batch size on a GPU model, and the power limit chosen from them."""
 
     device_model: Name
@@ -331,120 +333,7 @@ class PowerProfile(_Message):
         return self
 
 
-class PowerProfileList(_Message):
+class PowerProfileList(Message):
     """A job's power profiles, ordered by batch size."""
 
     profiles: list[PowerProfile]
-
-
-class Estimate(_Message):
-    """An estimate, and its 95 % interval."""
-
-    estimate: float
-    low: float
-    high: float
-
-
-class Spent(_Message):
-    """Joules, seconds and cost that trials have spent."""
-
-    energy_j: float
-    time_s: float
-    cost: float
-
-
-class Amounts(_Message):
-    """Estimates of joules, seconds and cost."""
-
-    energy_j: Estimate
-    time_s: Estimate
-    cost: Estimate
-
-
-class SavedAmounts(Amounts):
-    """What was saved; `money` and `co2e_kg` where the service knows the price and the intensity."""
-
-    energy_kwh: Estimate
-    money: Estimate | None
-    co2e_kg: Estimate | None
-
-
-class SavedInWeek(_Message):
-    """What was saved in a week that began on this Monday, in UTC.
-
-    It changes when further runs teach more about the default batch size.
-    """
-
-    week: str
-    recurrences: int
-    saved: SavedAmounts
-
-
-class SavingsPoint(_Message):
-    """The trials that have ended since the point before, up to a trial number.
-
-    A point without recurrences has failed tries only; its savings are negative.
-    """
-
-    trial_number: int
-    ended_at: float
-    recurrences: int
-    spent: Spent
-    saved: Amounts | None
-
-
-class JobSavings(_Message):
-    """What a job has saved against its default batch size at the default power limit.
-
-    Args:
-        meter: The meter of the joules; null before the first trial.
-        estimated: Whether it estimates them.
-        expected: What one run of the default is expected to spend now; null if nothing is known.
-        basis: Whether that comes from runs of the default, of this era or one before, or from the
-            policy's estimate.
-        default_runs: Runs of the default that converged, since the job last changed.
-        points: The job's trials in portions.
-    """
-
-    job_id: str
-    meter: str | None
-    estimated: bool
-    default_batch_size: int
-    recurrences: int
-    spent: Spent
-    expected: Amounts | None
-    basis: Literal["runs", "estimate"] | None
-    default_runs: int
-    saved: SavedAmounts | None
-    weeks: list[SavedInWeek]
-    points: list[SavingsPoint]
-
-
-class SavingsOfMeter(_Message):
-    """What jobs have saved, by whether their meters estimate.
-
-    Args:
-        jobs: Jobs with an expectation of what their default spends.
-    """
-
-    estimated: bool
-    jobs: int
-    saved: SavedAmounts
-
-
-class Savings(_Message):
-    """What all jobs have saved together.
-
-    Args:
-        jobs: All jobs.
-        unknown: Jobs without an expectation of what their default spends: they count for nothing.
-        estimated: Whether any part of the savings comes from meters that estimate.
-        by_meter: The parts from meters that measure and from meters that estimate.
-    """
-
-    jobs: int
-    unknown: int
-    estimated: bool
-    saved: SavedAmounts
-    by_meter: list[SavingsOfMeter]
-    weeks: list[SavedInWeek]

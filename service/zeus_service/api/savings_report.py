@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session
 
-from zeus_service.api import messages
+from zeus_service.api import savings_messages as messages
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.config import current_config
 from zeus_service.db import jobs, savings

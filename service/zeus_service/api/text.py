@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from urllib.parse import quote
 
-from zeus_service.api.messages import Estimate, JobSavings, SavedAmounts, SavedInWeek, Savings
+from zeus_service.api.savings_messages import (
+    Estimate,
+    JobSavings,
+    SavedAmounts,
+    SavedInWeek,
+    Savings,
+)
 
 _JOULES = {"TJ": 1e12, "GJ": 1e9, "MJ": 1e6, "kJ": 1e3, "J": 1.0}
 _BILLED = {"MWh": 3.6e9, "kWh": 3.6e6, "Wh": 3.6e3, "J": 1.0}

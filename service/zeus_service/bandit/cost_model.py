@@ -1,4 +1,4 @@
-"""The belief about the cost of a run, over all batch sizes at once.
+"""The posterior of the cost of a run, over all batch sizes at once.
 
 Bayesian inference in closed form: no fit and no iteration, so nothing that can fail to converge.
 
@@ -18,13 +18,13 @@ slopes and `sigma` lie on coarse grids. All points are equally likely before the
 of cost does not matter, because of `c`.
 
 **A curve of any shape** is one more point of the grid, with each `sigma`: no valley, `h = 0`, and a
-larger residual. When costs refute every valley, the belief is there, and batch sizes are almost
+larger residual. When costs refute every valley, the posterior is there, and batch sizes are almost
 independent of each other.
 
 At each point of the grid, `f` is a Gaussian process with a flat offset (Rasmussen and Williams,
 "Gaussian Processes for Machine Learning", 2006, sections 2.2 and 2.7); the number, mean and sum of
 squares of each batch size's log costs are sufficient statistics. The points are weighted by their
-marginal likelihoods (section 5.4.1): the belief is a mixture.
+marginal likelihoods (section 5.4.1): the posterior is a mixture.
 
 **A run that was stopped** at cost `e` would have cost more. Each point's weight is multiplied by
 its probability of that, and its mean moves by one step of moment matching (chapter 3 there,
@@ -56,7 +56,7 @@ UNLIKELY = 20.0
 """Before stopped runs are considered, points of the grid are left out whose log likelihood is this
 much below the largest."""
 LEAST_SHARE = 1e-4
-"""Points of the grid with a smaller share of the belief are left out."""
+"""Points of the grid with a smaller share of the posterior are left out."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Belief:
+class Posterior:
     """A mixture of Gaussians over the log costs of n batch sizes.
 
     In a component of group `m`, the deviations of the log costs from their means are
@@ -159,14 +159,14 @@ def normal_cdf(value: Floats) -> Floats:
 
 
 @lru_cache(maxsize=64)
-def believe(evidence: Evidence) -> Belief:
-    """Compute the belief from evidence that has at least one cost."""
+def infer(evidence: Evidence) -> Posterior:
+    """Compute the posterior from evidence that has at least one cost."""
     parts = [_part(evidence, *each) for each in _curves(evidence.batch_sizes)]
     log_likelihood = np.concatenate([part[0] for part in parts])
     share = np.exp(log_likelihood - log_likelihood.max())
     share /= share.sum()
     kept = share > LEAST_SHARE
-    return Belief(
+    return Posterior(
         share[kept] / share[kept].sum(),
         np.concatenate([part[1] for part in parts])[kept],
         np.concatenate([len(NOISES) * i + part[2] for i, part in enumerate(parts)])[kept],
@@ -179,11 +179,11 @@ def believe(evidence: Evidence) -> Belief:
 def _part(
     evidence: Evidence, shapes: Floats, features: Floats, rough: float
 ) -> tuple[Floats, Floats, NDArray[np.intp], Floats, Floats]:
-    """Compute the belief with some shapes and one prior of the residual.
+    """Compute the posterior with some shapes and one prior of the residual.
 
     Returns:
         (k,), log likelihoods; (k, n), means; (k,), each one's index in `NOISES`; and
-        `Belief.factors` and `Belief.own` for each of `NOISES`.
+        `Posterior.factors` and `Posterior.own` for each of `NOISES`.
     """
     noises = np.array(NOISES)
     variances = noises[:, None] ** 2
@@ -212,7 +212,7 @@ def _part(
     likely = log_likelihood > log_likelihood.max() - UNLIKELY
     group, shape = likely.nonzero()
     log_likelihood = log_likelihood[likely]
-    alone = rough**2 * precision  # the share of a batch size's own deviation that is believed
+    alone = rough**2 * precision  # the share of a batch size's own deviation that is estimated
     coefficients = whitened @ triangles.transpose(0, 2, 1)
     smooth = coefficients[likely] @ features.T
     means = shapes[shape] + smooth + alone[group] * (above_shape[shape] - smooth)

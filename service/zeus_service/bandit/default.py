@@ -48,11 +48,11 @@ class DefaultPolicy:
 
     def observe(self, spec: JobSpec, state: State, observation: Observation) -> State:
         """See `Policy`."""
-        verdict = observation.verdict
-        if verdict is None or observation.choice.batch_size != spec.default_batch_size:
+        result = observation.result
+        if result is None or observation.choice.batch_size != spec.default_batch_size:
             return state
-        if verdict != "converged":
-            failure = "out_of_memory" if verdict == "out_of_memory" else "failed"
+        if result != "converged":
+            failure = "out_of_memory" if result == "out_of_memory" else "failed"
             return {**state, failure: state.get(failure, 0) + 1}
         costs = Moments(state["converged"], state["mean"], state["m2"]).add(observation.cost)
         return {**state, "converged": costs.count, "mean": costs.mean, "m2": costs.m2}

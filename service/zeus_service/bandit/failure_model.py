@@ -1,4 +1,4 @@
-"""The belief about whether a run converges, for each batch size.
+"""Whether runs of a batch size converge: the posterior, and which batch sizes are given up.
 
 A batch size either never converges, or its runs fail now and then. How often is about the same for
 all that have ever converged, so that one failure of a good batch size says little: each one's
@@ -14,10 +14,13 @@ likely that is follows from its failures in a row in the same way.
 """
 
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 
 from zeus_service.bandit.cost_model import Floats
+from zeus_service.bandit.policy import State
+from zeus_service.bandit.spec import JobSpec
 
 PRIOR_FAILURES, PRIOR_SUCCESSES = 0.1, 0.9
 NEIGHBOUR_TRIES = 2.0
@@ -28,6 +31,11 @@ PRIOR_NEVER_AGAIN = 1e-5
 """Probability that a batch size that has converged never does so again, before its failures."""
 LEAST_RATE_IN_A_ROW = 0.1
 """In a row, runs fail at least so often by bad luck, which strikes several at once."""
+FAILURES_TO_GIVE_UP = 2
+OUT_OF_MEMORY_TO_GIVE_UP = 2
+"""At least; more if batch sizes that fit run out of memory, too."""
+BAD_LUCK = 0.005
+"""Tries that run out of memory are no chance if the probability of that is at most this."""
 
 
 def failure_probabilities(
@@ -73,6 +81,43 @@ def failure_probabilities(
     bad_luck = np.where(ever, bad_luck_in_a_row, bad_luck)
     never: Floats = before / (before + (1 - before) * bad_luck)
     return never, np.where(ever, rate, pooled)
+
+
+def why_given_up(spec: JobSpec, state: State) -> list[str]:
+    """For each batch size, the result for which it was given up; empty if it was not.
+
+    One that has ever converged is never given up: later failures may be bad luck.
+    """
+    return [
+        ""
+        if ever_converged
+        else "out_of_memory"
+        if exceeds_memory
+        else str(failure)
+        if hard_failures >= FAILURES_TO_GIVE_UP
+        else ""
+        for ever_converged, exceeds_memory, hard_failures, failure in zip(
+            state["ever_converged"],
+            _exceeds_memory(spec, state),
+            state["hard_failures"],
+            state["failure"],
+            strict=True,
+        )
+    ]
+
+
+def _exceeds_memory(spec: JobSpec, state: State) -> list[bool]:
+    """Whether a batch size is too large for the memory, and bad luck unlikely to be the cause.
+
+    Without a limit, each try runs out of memory as often as those of batch sizes that are known to
+    fit. Above these, all tries up to this batch size have run out of memory, if any has.
+    """
+    tries = list(zip(spec.batch_sizes, state["out_of_memory"], state["pulls"], strict=True))
+    fitting = [(failures, pulls) for size, failures, pulls in tries if size <= state["fits"]]
+    others = PRIOR_FAILURES + sum(failures for failures, _ in fitting)
+    rate = others / (PRIOR_FAILURES + PRIOR_SUCCESSES + sum(pulls for _, pulls in fitting))
+    in_a_row = accumulate(failures if size > state["fits"] else 0 for size, failures, _ in tries)
+    return [n >= OUT_OF_MEMORY_TO_GIVE_UP and rate**n <= BAD_LUCK for n in in_a_row]
 
 
 @lru_cache(maxsize=256)

@@ -19,13 +19,13 @@ for them; such a policy takes no batch size that is passed over while there are 
 
 from typing import Any
 
-from zeus_service.bandit.outcomes import NO_VERDICT, Outcome
+from zeus_service.bandit.outcomes import NO_RESULT, Outcome
 from zeus_service.bandit.policy import State
 
 IN_A_ROW = 3
 KEY = "unfinished"
 """`{batch size: {"ends": number of ends without a result in a row, "outcome": of the last one,
-"verdicts": number of results of other batch sizes since then}}`"""
+"results": number of results of other batch sizes since then}}`"""
 
 
 def passed_over(state: State) -> dict[int, str]:
@@ -33,19 +33,19 @@ def passed_over(state: State) -> dict[int, str]:
     return {
         int(batch_size): row["outcome"]
         for batch_size, row in state.get(KEY, {}).items()
-        if row["verdicts"] < _verdicts_needed(row)
+        if row["results"] < _results_needed(row)
     }
 
 
 def is_retried(state: State, batch_size: int) -> bool:
     """Whether the batch size was passed over, and others have had results since."""
     row = state.get(KEY, {}).get(str(batch_size))
-    return row is not None and 0 < _verdicts_needed(row) <= row["verdicts"]
+    return row is not None and 0 < _results_needed(row) <= row["results"]
 
 
 def after(state: State, batch_size: int, outcome: Outcome) -> State:
     """Count a trial's end, whatever it is."""
-    count = after_end if outcome in NO_VERDICT else after_verdict
+    count = after_end if outcome in NO_RESULT else after_result
     return count(state, batch_size, outcome)
 
 
@@ -56,17 +56,17 @@ def after_end(state: State, batch_size: int, outcome: Outcome) -> State:
     if batch_size in passed_over(state):  # the trial was started before
         return state
     ends = state[KEY].get(str(batch_size), {"ends": 0})["ends"] + 1
-    row = {"ends": ends, "outcome": outcome, "verdicts": 0}
+    row = {"ends": ends, "outcome": outcome, "results": 0}
     return {**state, KEY: {**state[KEY], str(batch_size): row}}
 
 
-def after_verdict(state: State, batch_size: int, outcome: Outcome) -> State:
+def after_result(state: State, batch_size: int, outcome: Outcome) -> State:
     """Count a result for the other batch sizes, unless the trial only ran out of memory."""
     if KEY not in state:
         return state
     rows = {size: row for size, row in state[KEY].items() if size != str(batch_size)}
     if outcome != "out_of_memory":
-        rows = {size: {**row, "verdicts": row["verdicts"] + 1} for size, row in rows.items()}
+        rows = {size: {**row, "results": row["results"] + 1} for size, row in rows.items()}
     return {**state, KEY: rows}
 
 
@@ -80,6 +80,6 @@ def without_counts(state: State) -> State:
     return {key: value for key, value in state.items() if key != KEY}
 
 
-def _verdicts_needed(row: dict[str, Any]) -> int:
+def _results_needed(row: dict[str, Any]) -> int:
     """How many results of others end the wait: none, or 1, 2, 4, and so on."""
     return int(2 ** (row["ends"] - IN_A_ROW)) if row["ends"] >= IN_A_ROW else 0

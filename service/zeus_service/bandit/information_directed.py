@@ -1,8 +1,8 @@
 """Information-directed sampling over a valley of costs; `docs/policies.md` describes the method.
 
-**Beliefs.** `cost_model.py` has the belief about the cost of a run that converges,
-`failure_model.py` the belief about whether a run converges. A run that was stopped early was either
-slow or would never have converged: it counts as a failure with the probability of the latter.
+**Models.** `cost_model.py` has the posterior of what a run costs that converges, `failure_model.py`
+the posterior of whether a run converges. A run that was stopped early was either slow or would
+never have converged: it counts as a failure with the probability of the latter.
 
 **Choice.** The batch size `i` with the smallest `regret[i]^2.5 / information[i]` is chosen. The
 regret is the cost that is expected to be lost by trying `i` now instead of the best batch size,
@@ -11,12 +11,12 @@ retries and early stops included. With `k` trials of `i` running, the informatio
     log(1 + (k + 1) v / sigma^2) - log(1 + k v / sigma^2)
 
 where `v` is the variance of the expected log cost of `i` over which batch size is the best. All are
-estimated from draws of the belief. Exploration ends by itself once no cost would change the choice.
-Until a run has converged, all trials get the default, or the batch size nearest to it among those
-that failed least. Source: Russo and Van Roy, "Learning to optimize via information-directed
+estimated from draws of the posterior. Exploration ends by itself once no cost would change the
+choice. Until a run has converged, all trials get the default, or the batch size nearest to it among
+those that failed least. Source: Russo and Van Roy, "Learning to optimize via information-directed
 sampling", Operations Research 66(1), 2018, where the exponent is 2 and two actions are mixed.
 
-**Early stop.** The bound is `beta_knob` times the believed cost of the best batch size, which one
+**Early stop.** The bound is `beta_knob` times the estimated cost of the best batch size, which one
 lucky run does not lower; but at least two standard deviations above the cost of its runs. When runs
 of batch sizes that have converged before are stopped one after the other, the bound doubles each
 time after the first: a job that has become slower for good converges again.
@@ -25,12 +25,11 @@ time after the first: a job that has become slower for good converges again.
 added up in both directions. When a sum exceeds its threshold, the job has changed: costs are
 forgotten, and exploration starts again. Source: Page, "Continuous inspection schemes", Biometrika
 41, 1954. With a `window_size`, earlier runs also count less: by the factor `1 - 1 / window_size`
-for each later verdict.
+for each later result.
 """
 
 import math
 from collections.abc import Collection
-from itertools import accumulate
 from statistics import NormalDist
 
 import numpy as np
@@ -38,18 +37,14 @@ from numpy.typing import NDArray
 
 from zeus_service.bandit.cost_model import (
     LEAST_WEIGHT,
-    Belief,
     Evidence,
     Floats,
-    believe,
+    Posterior,
+    infer,
     lowest,
     normal_cdf,
 )
-from zeus_service.bandit.failure_model import (
-    PRIOR_FAILURES,
-    PRIOR_SUCCESSES,
-    failure_probabilities,
-)
+from zeus_service.bandit.failure_model import failure_probabilities, why_given_up
 from zeus_service.bandit.inconclusive import passed_over
 from zeus_service.bandit.policy import (
     ArmEstimate,
@@ -66,13 +61,8 @@ from zeus_service.bandit.spec import JobSpec
 DRAWS = 256
 REGRET_EXPONENT = 2.5
 """2 in the source. A larger exponent explores less, and nearer to the best batch size."""
-FAILURES_TO_GIVE_UP = 2
-OUT_OF_MEMORY_TO_GIVE_UP = 2
-"""At least; more if batch sizes that fit run out of memory, too."""
-BAD_LUCK = 0.005
-"""Tries that run out of memory are no chance if the probability of that is at most this."""
 TRAINED = ("converged", "early_stopped", "not_converged", "diverged")
-"""Verdicts of runs that did not run out of memory."""
+"""Results of runs that did not run out of memory."""
 LEAST_COST = 1e-300
 """In joules. A smaller cost means that the meter does not count."""
 COST_OF_FAILURE = 4.0
@@ -104,12 +94,12 @@ class InformationDirectedPolicy:
             "degrees_of_freedom": 0.0,
             "converged": [0.0] * count,  # number of tries that converged
             "failed": [0.0] * count,  # number of tries that failed, in fractions
-            "pulls": [0] * count,  # number of verdicts
+            "pulls": [0] * count,  # number of results
             "ever_converged": [False] * count,
             # number of failures but early stops and out of memory; from the first that converges,
             "hard_failures": [0] * count,  # out of memory included, since the last that did
             "out_of_memory": [0] * count,  # number of tries that ran out of memory
-            "failure": [None] * count,  # verdict of the latest failure
+            "failure": [None] * count,  # result of the latest failure
             "fits": 0,  # largest batch size that trained
             "unfinished": {},  # counted by `fold`
             "running": {},  # {batch size: number of trials running}
@@ -129,13 +119,13 @@ class InformationDirectedPolicy:
         eligible = can_use & [spec.batch_sizes[index] not in passed for index in alive]
         if not eligible.any():
             eligible = can_use
-        belief = _belief(spec, state)
-        if belief is None:
+        posterior = _posterior(spec, state)
+        if posterior is None:
             why: Why = "concurrent" if state["running"] else "explore"
             return Choice(_nearest_to_default(spec, state, alive[eligible]), why)
-        outlook = _Outlook(spec, state, belief)
+        outlook = _Outlook(spec, state, posterior)
         best = outlook.best(alive)
-        drawn, noises = belief.draw(DRAWS, rng)
+        drawn, noises = posterior.draw(DRAWS, rng)
         never = rng.random(DRAWS) < outlook.never[:, None]
         draws = drawn.T + outlook.log_retries[:, None] + math.log(COST_OF_FAILURE) * never
         log_costs = np.ascontiguousarray(draws)[alive]  # (alive, DRAWS)
@@ -143,7 +133,7 @@ class InformationDirectedPolicy:
         regret_of_best = outlook.log_cost[best] - lowest.mean()
         cost_now = outlook.cost_now(drawn, noises)
         regret = cost_now[alive] - cost_now[best] + regret_of_best
-        signal = _variance_over_which_is_best(log_costs, lowest) / belief.noise_variance
+        signal = _variance_over_which_is_best(log_costs, lowest) / posterior.noise_variance
         running = np.array([state["running"].get(str(b), 0) for b in spec.batch_sizes])[alive]
         information = np.log1p((running + 1) * signal) - np.log1p(running * signal)
         ratio = np.maximum(regret, 0) ** REGRET_EXPONENT / np.maximum(information, 1e-9)
@@ -158,34 +148,34 @@ class InformationDirectedPolicy:
         """Add the trial's cost or failure to the statistics of its batch size."""
         batch_size = observation.choice.batch_size
         before = {**state, "running": counted(state["running"], batch_size, -1)}
-        if observation.verdict is None:
+        if observation.result is None:
             return before
         index = spec.batch_sizes.index(batch_size)
         after = _discounted(spec, before)
         after["pulls"][index] += 1
-        if observation.verdict in TRAINED:
+        if observation.result in TRAINED:
             after["fits"] = max(after["fits"], batch_size)
-        if observation.verdict == "converged":
+        if observation.result == "converged":
             _add_convergence(spec, before, after, index, observation)
         else:
-            after["failure"][index] = observation.verdict
+            after["failure"][index] = observation.result
             _add_failure(spec, before, after, index, observation)
         return after
 
     def cost_bound(self, spec: JobSpec, state: State) -> float:
-        """`beta_knob` times the believed cost of the best batch size, with room for its noise."""
-        belief = _belief(spec, state)
-        log_bound = math.inf if belief is None else _log_cost_bound(spec, state, belief)
+        """`beta_knob` times the estimated cost of the best batch size, with room for its noise."""
+        posterior = _posterior(spec, state)
+        log_bound = math.inf if posterior is None else _log_cost_bound(spec, state, posterior)
         return math.exp(min(log_bound, 700.0)) if math.isfinite(log_bound) else math.inf
 
     def best_batch_size(self, spec: JobSpec, state: State) -> int | None:
         """The lowest expected cost, retries included, among those that have converged."""
-        belief = _belief(spec, state)
-        if belief is None:  # even without a cost, some may have converged
+        posterior = _posterior(spec, state)
+        if posterior is None:  # even without a cost, some may have converged
             pairs = zip(spec.batch_sizes, state["ever_converged"], strict=True)
             return next((batch_size for batch_size, ever in pairs if ever), None)
         alive = np.flatnonzero(_alive(spec, state))
-        return int(spec.batch_sizes[_Outlook(spec, state, belief).best(alive)])
+        return int(spec.batch_sizes[_Outlook(spec, state, posterior).best(alive)])
 
     def stage(self, spec: JobSpec, state: State) -> str:
         """`starting` until a run has converged, then `learning`; `exhausted` if all have failed."""
@@ -195,14 +185,14 @@ class InformationDirectedPolicy:
 
     def describe(self, spec: JobSpec, state: State) -> list[ArmEstimate]:
         """Mean and deviation of each batch size's cost, `exp(f + noise)`, which is log-normal."""
-        belief, passed = _belief(spec, state), passed_over(state)
-        given_up = _why_given_up(spec, state)
+        posterior, passed = _posterior(spec, state), passed_over(state)
+        given_up = why_given_up(spec, state)
         arms = []
         for index, batch_size in enumerate(spec.batch_sizes):
             mean = spread = None
-            if belief is not None:
-                variance = min(float(belief.variance[index]), 100.0)
-                mean = math.exp(belief.mean[index] + (variance + belief.noise_variance) / 2)
+            if posterior is not None:
+                variance = min(float(posterior.variance[index]), 100.0)
+                mean = math.exp(posterior.mean[index] + (variance + posterior.noise_variance) / 2)
                 spread = mean * math.sqrt(math.expm1(variance))
             status = given_up[index] or passed.get(batch_size, "alive")
             arms.append(ArmEstimate(batch_size, state["pulls"][index], mean, spread, status))
@@ -218,16 +208,16 @@ class _Outlook:
         log_cost: (n,), the expected log cost of a recurrence if a batch size is always chosen.
     """
 
-    def __init__(self, spec: JobSpec, state: State, belief: Belief) -> None:
-        self._belief = belief
+    def __init__(self, spec: JobSpec, state: State, posterior: Posterior) -> None:
+        self._posterior = posterior
         self._known = np.array(state["weight"]) > LEAST_WEIGHT
         self.never, rate = _failing(spec, state)
-        self._log_unit = float(belief.mean[self._known].min())
-        self._log_bound = _log_cost_bound(spec, state, belief) - self._log_unit
+        self._log_unit = float(posterior.mean[self._known].min())
+        self._log_bound = _log_cost_bound(spec, state, posterior) - self._log_unit
         self._failure = math.exp(min(self._log_bound, math.log(COST_OF_FAILURE)))
         self.log_retries = np.log1p(rate / (1 - rate) * self._failure)
         self._failing = self.never + (1 - self.never) * rate
-        self.log_cost = belief.mean + self.log_retries + math.log(COST_OF_FAILURE) * self.never
+        self.log_cost = posterior.mean + self.log_retries + math.log(COST_OF_FAILURE) * self.never
 
     def best(self, alive: NDArray[np.intp]) -> int:
         """The index of the cheapest among those alive that have a cost."""
@@ -243,7 +233,7 @@ class _Outlook:
         """
         log_cost = draws - self._log_unit
         cost = np.exp(np.minimum(log_cost + noises**2 / 2, 30))
-        retry = math.exp(self._belief.noise_variance / 2)
+        retry = math.exp(self._posterior.noise_variance / 2)
         if math.isfinite(self._log_bound):
             # The mean of a log-normal cost that is censored at the bound.
             bound = math.exp(min(self._log_bound, 30))
@@ -271,8 +261,8 @@ def _variance_over_which_is_best(log_costs: Floats, lowest: Floats) -> Floats:
     return variance
 
 
-def _belief(spec: JobSpec, state: State) -> Belief | None:
-    """The belief about costs; None without any cost."""
+def _posterior(spec: JobSpec, state: State) -> Posterior | None:
+    """The posterior of the costs; None without any cost."""
     if max(state["weight"]) <= LEAST_WEIGHT:
         return None
     evidence = Evidence(
@@ -284,7 +274,7 @@ def _belief(spec: JobSpec, state: State) -> Belief | None:
         sum_of_squares=state["sum_of_squares"],
         degrees_of_freedom=state["degrees_of_freedom"],
     )
-    return believe(evidence)
+    return infer(evidence)
 
 
 def _failing(spec: JobSpec, state: State) -> tuple[Floats, Floats]:
@@ -297,15 +287,15 @@ def _failing(spec: JobSpec, state: State) -> tuple[Floats, Floats]:
     )
 
 
-def _log_cost_bound(spec: JobSpec, state: State, belief: Belief) -> float:
+def _log_cost_bound(spec: JobSpec, state: State, posterior: Posterior) -> float:
     """The logarithm of the early-stop bound; infinite if the job has none."""
     if spec.beta_knob is None:
         return math.inf
     known = np.array(state["weight"]) > LEAST_WEIGHT
-    best = np.flatnonzero(known)[lowest(belief.mean[known])]
-    noise = belief.noise_variance
-    mean = float(belief.mean[best])
-    room = BOUND_DEVIATIONS * math.sqrt(noise + float(belief.variance[best]))
+    best = np.flatnonzero(known)[lowest(posterior.mean[known])]
+    noise = posterior.noise_variance
+    mean = float(posterior.mean[best])
+    room = BOUND_DEVIATIONS * math.sqrt(noise + float(posterior.variance[best]))
     doublings: int = max(0, state["stops_in_a_row"] - 1)
     bound = max(mean + noise / 2 + math.log(spec.beta_knob), mean + room)
     return bound + doublings * math.log(2)
@@ -319,44 +309,7 @@ def _nearest_to_default(spec: JobSpec, state: State, alive: NDArray[np.intp]) ->
 
 
 def _alive(spec: JobSpec, state: State) -> NDArray[np.bool_]:
-    return np.array([not reason for reason in _why_given_up(spec, state)])
-
-
-def _why_given_up(spec: JobSpec, state: State) -> list[str]:
-    """For each batch size, the verdict for which it was given up; empty if it was not.
-
-    One that has ever converged is never given up: later failures may be bad luck.
-    """
-    return [
-        ""
-        if ever_converged
-        else "out_of_memory"
-        if exceeds_memory
-        else str(failure)
-        if hard_failures >= FAILURES_TO_GIVE_UP
-        else ""
-        for ever_converged, exceeds_memory, hard_failures, failure in zip(
-            state["ever_converged"],
-            _exceeds_memory(spec, state),
-            state["hard_failures"],
-            state["failure"],
-            strict=True,
-        )
-    ]
-
-
-def _exceeds_memory(spec: JobSpec, state: State) -> list[bool]:
-    """Whether a batch size is too large for the memory, and bad luck unlikely to be the cause.
-
-    Without a limit, each try runs out of memory as often as those of batch sizes that are known to
-    fit. Above these, all tries up to this batch size have run out of memory, if any has.
-    """
-    tries = list(zip(spec.batch_sizes, state["out_of_memory"], state["pulls"], strict=True))
-    fitting = [(failures, pulls) for size, failures, pulls in tries if size <= state["fits"]]
-    others = PRIOR_FAILURES + sum(failures for failures, _ in fitting)
-    rate = others / (PRIOR_FAILURES + PRIOR_SUCCESSES + sum(pulls for _, pulls in fitting))
-    in_a_row = accumulate(failures if size > state["fits"] else 0 for size, failures, _ in tries)
-    return [n >= OUT_OF_MEMORY_TO_GIVE_UP and rate**n <= BAD_LUCK for n in in_a_row]
+    return np.array([not reason for reason in why_given_up(spec, state)])
 
 
 def _discounted(spec: JobSpec, state: State) -> State:
@@ -393,10 +346,10 @@ def _add_convergence(
 def _add_failure(
     spec: JobSpec, before: State, state: State, index: int, observation: Observation
 ) -> None:
-    belief = _belief(spec, before)
-    if observation.verdict != "early_stopped" or belief is None:
+    posterior = _posterior(spec, before)
+    if observation.result != "early_stopped" or posterior is None:
         state["failed"][index] += 1
-        out_of_memory = observation.verdict == "out_of_memory"
+        out_of_memory = observation.result == "out_of_memory"
         state["out_of_memory"][index] += out_of_memory
         state["hard_failures"][index] += not out_of_memory or state["ever_converged"][index]
         return
@@ -405,11 +358,11 @@ def _add_failure(
     log_cost = math.log(max(observation.cost, LEAST_COST))
     if spec.beta_knob is not None:
         # The run had not reached its target, and its next epoch would have crossed the bound.
-        log_cost = max(log_cost, _log_cost_bound(spec, before, belief))
+        log_cost = max(log_cost, _log_cost_bound(spec, before, posterior))
     log_cost = reproducible(log_cost)
     never, rate = (float(each[index]) for each in _failing(spec, before))
     failing = never + (1 - never) * rate
-    slow = (1 - failing) * max(belief.exceeds(index, log_cost), 1e-9)
+    slow = (1 - failing) * max(posterior.exceeds(index, log_cost), 1e-9)
     failure = reproducible(failing / (failing + slow))
     state["failed"][index] += failure
     share = 1 - failure
@@ -422,11 +375,11 @@ def _add_failure(
 
 def _drifted(spec: JobSpec, before: State, state: State, index: int, log_cost: float) -> bool:
     """Advance the cumulative sums; return whether the job has changed."""
-    belief = _belief(spec, before)
-    if belief is None:
+    posterior = _posterior(spec, before)
+    if posterior is None:
         return False
     least = LEAST_PROBABILITY
-    probability = min(max(belief.exceeds(index, log_cost), least), 1 - least)
+    probability = min(max(posterior.exceeds(index, log_cost), least), 1 - least)
     surprise = reproducible(-NormalDist().inv_cdf(probability))
     dearer, cheaper = state["cusum"]
     dearer = max(0.0, dearer + surprise - DRIFT_ALLOWANCE)

@@ -1,14 +1,14 @@
-"""How a trial can end: which outcomes are verdicts, and which can be resumed."""
+"""How a trial can end: which outcomes are results, and which can be resumed."""
 
 from typing import Literal, get_args
 
-Verdict = Literal["converged", "early_stopped", "not_converged", "diverged", "out_of_memory"]
+Result = Literal["converged", "early_stopped", "not_converged", "diverged", "out_of_memory"]
 """Outcomes that the policy observes."""
 
-Outcome = Literal[Verdict, "interrupted", "errored", "withdrawn", "lost"]
+Outcome = Literal[Result, "interrupted", "errored", "withdrawn", "lost"]
 
-NO_VERDICT: frozenset[Outcome] = frozenset({"interrupted", "errored", "withdrawn", "lost"})
-"""Outcomes that are no verdict by themselves; `inconclusive` says when one counts."""
+NO_RESULT: frozenset[Outcome] = frozenset({"interrupted", "errored", "withdrawn", "lost"})
+"""Outcomes that are not results by themselves; `inconclusive` says when one counts as a result."""
 
 RESUMABLE: frozenset[Outcome] = frozenset({"interrupted", "errored", "lost"})
 """Outcomes that a later report revokes: the run is alive after all, or was resumed."""

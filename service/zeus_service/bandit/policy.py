@@ -45,14 +45,14 @@ class Observation:
 
     Args:
         choice: The choice that the trial was started with.
-        verdict: The outcome, if it is or counts as a verdict on the batch size; else None.
+        result: The outcome, if it is or counts as a result of the batch size; else None.
         cost: Cost of the trial in joules.
         epochs: Epochs trained, up to the last report; 0 without one.
         hardware: What it was trained on.
     """
 
     choice: Choice
-    verdict: Outcome | None
+    result: Outcome | None
     cost: float
     epochs: int
     hardware: Hardware
@@ -68,7 +68,7 @@ class ArmEstimate:
     """A policy's estimate of one batch size, for people to read.
 
     Args:
-        pulls: Number of verdicts.
+        pulls: Number of results.
         mean: Expected cost in joules; None if unknown.
         spread: Standard deviation of that expectation in joules; None if unknown.
         status: `alive`, or the reason why it is not.
@@ -112,13 +112,13 @@ class Policy(Protocol):
         """
 
     def observe(self, spec: JobSpec, state: State, observation: Observation) -> State:
-        """Learn from a trial's end. Without a verdict, the state is as before its `begin`."""
+        """Learn from a trial's end. Without a result, the state is as before its `begin`."""
 
     def cost_bound(self, spec: JobSpec, state: State) -> float:
         """Cost in joules past which a run is stopped; infinite without a bound."""
 
     def best_batch_size(self, spec: JobSpec, state: State) -> int | None:
-        """The batch size believed to be the cheapest; None before any has converged."""
+        """The batch size estimated to be the cheapest; None before any has converged."""
 
     def stage(self, spec: JobSpec, state: State) -> str:
         """The stage of the job's exploration, in one or two words."""

@@ -9,7 +9,7 @@ in the Zeus project's server. If none converges, those that have ever converged 
 in an earlier round must not end the job.
 
 **Sampling.** After the last round, each candidate is an arm. With `n` costs of mean `m` and
-variance `v`, the belief about its expected reward, the negative cost, is normal with
+variance `v`, the posterior of its expected reward, the negative cost, is normal with
 
     precision = prior_precision + n / v
     mean = (prior_precision * prior_mean - n / v * m) / precision
@@ -48,11 +48,11 @@ _NEW_ARM: dict[str, Any] = {
     "converged": 0,  # number of those whose runs converged
     "ever_converged": False,  # also before the window
     "lowest": None,  # lowest cost of a run that converged
-    "failure": None,  # verdict of the latest failure
+    "failure": None,  # result of the latest failure
     "recent": [],  # the latest `window_size` of [cost, converged]; empty without a window
 }
 _FINISHED = ("converged", "early_stopped", "not_converged")
-"""Verdicts that follow from a report; the Zeus project's server takes costs from these."""
+"""Results that follow from a report; the Zeus project's server takes costs from these."""
 
 
 class ZeusPolicy:
@@ -107,7 +107,7 @@ class ZeusPolicy:
             return Choice(int(rng.choice(free)), "explore")
         if short:
             return Choice(self._while_exploring(spec, state, short[0], skipped), "concurrent")
-        draws = [rng.normal(*_belief(spec, _arm(state, b))) for b in candidates]
+        draws = [rng.normal(*_posterior(spec, _arm(state, b))) for b in candidates]
         return Choice(candidates[int(np.argmax(draws))], "exploit")
 
     def begin(self, spec: JobSpec, state: State, choice: Choice) -> State:
@@ -117,25 +117,25 @@ class ZeusPolicy:
     def observe(self, spec: JobSpec, state: State, observation: Observation) -> State:
         """Add the cost to the arm, and end the round if it has nothing left to try."""
         state = _count_exploring(state, observation.choice, -1)
-        if observation.verdict is None:
+        if observation.result is None:
             return state
         batch_size = observation.choice.batch_size
-        converged = observation.verdict == "converged"
+        converged = observation.result == "converged"
         cost = observation.cost if converged else self._cost_of_failure(spec, state, observation)
         arm = _add(_arm(state, batch_size), cost, converged, spec.window_size)
         if not converged:
-            arm["failure"] = observation.verdict
+            arm["failure"] = observation.result
         state = {**state, "arms": {**state["arms"], str(batch_size): arm}}
-        if spec.early_stop == "spent" and observation.verdict in _FINISHED and observation.cost:
+        if spec.early_stop == "spent" and observation.result in _FINISHED and observation.cost:
             state = {**state, "lowest": min(observation.cost, state.get("lowest", math.inf))}
 
-        if observation.verdict == "out_of_memory":
+        if observation.result == "out_of_memory":
             state = _give_up_from(state, batch_size)
         elif _sampling(spec, state):
             if arm["count"] >= _explorations_needed(spec) and not arm["ever_converged"]:
                 state = {**state, "candidates": [b for b in state["candidates"] if b != batch_size]}
         elif batch_size in state["candidates"] and observation.choice.why == "explore":
-            # The first verdict in a round stands, even from a trial that began before the round.
+            # The first result in a round stands, even from a trial that began before the round.
             if converged and str(batch_size) not in state["tried"]:
                 state = {**state, "costs": {**state["costs"], str(batch_size): cost}}
             state = {**state, "tried": {str(batch_size): converged, **state["tried"]}}
@@ -307,7 +307,7 @@ def _add(arm: dict[str, Any], cost: float, converged: bool, window_size: int) ->
     }
 
 
-def _belief(spec: JobSpec, arm: dict[str, Any]) -> tuple[float, float]:
+def _posterior(spec: JobSpec, arm: dict[str, Any]) -> tuple[float, float]:
     """Mean and standard deviation of the expected reward, the negative cost in joules."""
     variance = arm["m2"] / arm["count"]
     if variance < 1e-300:  # its inverse would be infinite

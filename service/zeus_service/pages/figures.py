@@ -15,7 +15,8 @@ from typing import Any
 
 from zeus_service import optimizer
 from zeus_service.api import savings_report
-from zeus_service.api.messages import Job, JobSavings, PowerProfile, Savings
+from zeus_service.api.messages import Job, PowerProfile
+from zeus_service.api.savings_messages import JobSavings, Savings
 from zeus_service.api.text import joules, runs, saved_energy, significant, words
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, power_profiles, queries

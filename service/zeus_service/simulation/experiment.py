@@ -93,7 +93,7 @@ def tally(experiment: Experiment, trials: Sequence[SimulatedTrial]) -> Tally:
     for trial in trials:
         costs[trial.recurrence] += trial.cost
     tries = Counter(trial.recurrence for trial in trials)
-    reached = {t.recurrence: t.batch_size for t in trials if t.verdict == "converged"}
+    reached = {t.recurrence: t.batch_size for t in trials if t.result == "converged"}
     missed = [recurrence for recurrence in range(len(ratios)) if recurrence not in reached]
     defaults = [default.times(ratio) for (_, default), ratio in zip(phases, ratios, strict=True)]
     return Tally(
@@ -105,7 +105,7 @@ def tally(experiment: Experiment, trials: Sequence[SimulatedTrial]) -> Tally:
         default_energy_j=math.fsum(run.energy_j for run in defaults),
         time_s=math.fsum(trial.time_s for trial in trials),
         default_time_s=math.fsum(run.time_s for run in defaults),
-        failed=sum(trial.verdict != "converged" for trial in trials),
+        failed=sum(trial.result != "converged" for trial in trials),
         unreached=len(missed),
         none_left=any(tries[recurrence] < MAX_TRIES for recurrence in missed),
         final=tuple(reached[recurrence] for recurrence in sorted(reached)[-10:]),

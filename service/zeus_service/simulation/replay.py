@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from zeus_service.bandit.hardware import Hardware
-from zeus_service.bandit.outcomes import Verdict
+from zeus_service.bandit.outcomes import Result
 from zeus_service.bandit.policy import NoBatchSizeLeft, Observation
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
@@ -41,9 +41,9 @@ class SimulatedJob:
         self.state = self._policy.begin(self._spec, self.state, choice)
         return StartedTrial(number, choice, bound)
 
-    def end(self, started: StartedTrial, verdict: Verdict, cost: float, epochs: int) -> None:
+    def end(self, started: StartedTrial, result: Result, cost: float, epochs: int) -> None:
         """End a trial that has spent `cost` joules."""
-        observation = Observation(started.choice, verdict, cost, epochs, self._hardware)
+        observation = Observation(started.choice, result, cost, epochs, self._hardware)
         self.state = self._policy.observe(self._spec, self.state, observation)
 
 
@@ -99,10 +99,10 @@ def replay(
     def end() -> None:
         run = heapq.heappop(running)
         trial, ratio = run.trial, run.submission.runtime_ratio
-        job.end(run.started, trial.verdict, trial.cost, trial.epochs)
+        job.end(run.started, trial.result, trial.cost, trial.epochs)
         spent = {name: getattr(trial, name) * ratio for name in ("time_s", "energy_j", "cost")}
         ended.append(replace(trial, **spent))
-        if trial.verdict != "converged" and run.tries < MAX_TRIES:
+        if trial.result != "converged" and run.tries < MAX_TRIES:
             start(trial.recurrence, run.submission, run.end_s, run.tries + 1)
 
     for recurrence, submission in enumerate(submissions):

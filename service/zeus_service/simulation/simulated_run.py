@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zeus_service.bandit.outcomes import Verdict
+from zeus_service.bandit.outcomes import Result
 from zeus_service.bandit.policy import Choice, Why
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.simulation.workload import Price, Workload
@@ -15,7 +15,7 @@ from zeus_service.simulation.workload import Price, Workload
 class Run:
     """How a run ended, and the epochs, seconds and joules that it took."""
 
-    verdict: Verdict
+    result: Result
     epochs: int
     time_s: float
     energy_j: float
@@ -44,7 +44,7 @@ class SimulatedTrial:
     batch_size: int
     power_limit_w: float
     why: Why
-    verdict: Verdict
+    result: Result
     epochs: int
     time_s: float
     energy_j: float
@@ -118,11 +118,11 @@ def run(
     last = max_epochs
     if math.isfinite(cost_bound):
         last = int(min(cost_bound // price.epoch_cost, max_epochs))
-    verdict: Verdict = "early_stopped" if last < max_epochs else "not_converged"
+    result: Result = "early_stopped" if last < max_epochs else "not_converged"
     epochs = last
     if target_epoch <= last:
-        verdict, epochs = "converged", int(target_epoch)
-    return Run(verdict, epochs, *_time_and_energy(price, epochs, profiling=profiling))
+        result, epochs = "converged", int(target_epoch)
+    return Run(result, epochs, *_time_and_energy(price, epochs, profiling=profiling))
 
 
 def _time_and_energy(price: Price, epochs: int, *, profiling: bool) -> tuple[float, float]:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 from zeus_service.api import text as shown
-from zeus_service.api.messages import JobSavings
+from zeus_service.api.savings_messages import JobSavings
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def test_a_trial_whose_lease_ran_out_is_lost_at_the_next_start(
     assert api("POST", f"{path}/1/reports", report()).json()["decision"] == "continue"
 
 
-def test_a_lost_trial_is_no_verdict_and_blocks_no_exploration(
+def test_a_lost_trial_is_no_result_and_blocks_no_exploration(
     api: Api, any_service: ServiceProcess
 ) -> None:
     api("POST", "/jobs", spec_json(job_id="lost"))

@@ -135,7 +135,7 @@ class Both:
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_the_pruning_rounds_and_the_verdicts_are_the_same(
+def test_the_pruning_rounds_and_the_results_are_the_same(
     app: Flask, job: dict[str, Any], default: int, runs: list[Any]
 ) -> None:
     sizes = job["batch_sizes"]
@@ -164,7 +164,7 @@ def test_the_pruning_rounds_and_the_verdicts_are_the_same(
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_overlapping_runs_get_the_same_explorations_and_verdicts(
+def test_overlapping_runs_get_the_same_explorations_and_results(
     app: Flask, job: dict[str, Any], default: int, runs: list[Any], order: list[int]
 ) -> None:
     sizes = job["batch_sizes"]
@@ -256,12 +256,12 @@ def test_a_job_whose_later_round_fails_goes_on_here_and_is_over_there(app: Flask
     costs=st.lists(st.integers(1, 10**6), min_size=2, max_size=20, unique=True),
     prior=st.sampled_from([(0.0, 0.0), (-100.0, 1e-4), (5.0, 1.0)]),
 )
-def test_an_arm_is_believed_to_cost_the_same(costs: list[int], prior: tuple[float, float]) -> None:
+def test_an_arm_is_estimated_to_cost_the_same(costs: list[int], prior: tuple[float, float]) -> None:
     mean, precision = prior
     moments = Moments()
     for cost in costs:
         moments = moments.add(cost)
-    ours = zeus._belief(spec(mab_prior_mean=mean, mab_prior_precision=precision), vars(moments))
+    ours = zeus._posterior(spec(mab_prior_mean=mean, mab_prior_precision=precision), vars(moments))
     theirs = zeus_server.mab.GaussianTS(None)._fit_arm(
         zeus_server.arms.BatchSizeBase(job_id="job", batch_size=8),
         mean,

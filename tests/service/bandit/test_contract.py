@@ -23,7 +23,7 @@ from zeus_service.simulation.replay import replay
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
 from zeus_service.simulation.workload import Workload
 
-VERDICTS = ["converged", "early_stopped", "not_converged", "diverged", "out_of_memory", None]
+RESULTS = ["converged", "early_stopped", "not_converged", "diverged", "out_of_memory", None]
 
 policies = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 learning_policies = pytest.mark.parametrize("policy", LEARNING.values(), ids=LEARNING)
@@ -47,7 +47,7 @@ moves = st.lists(
     st.tuples(
         st.sampled_from(["start", "start", "control", "end", "end", "end"]),
         st.integers(0, 7),  # which running one
-        st.sampled_from(VERDICTS),
+        st.sampled_from(RESULTS),
         st.floats(0, 1e12),
     ),
     max_size=60,
@@ -66,7 +66,7 @@ def choose(
 def play(policy: Policy, job: JobSpec, moves: list[Any]) -> tuple[State, Choice | None]:
     """Play a history; return the state, and the next choice, None when all have failed."""
     state, running = policy.initial_state(job), []
-    for number, (move, which, verdict, cost) in enumerate(moves):
+    for number, (move, which, result, cost) in enumerate(moves):
         if move != "end" or not running:
             try:
                 choice = choose(policy, job, state, number, control=move == "control")
@@ -77,7 +77,7 @@ def play(policy: Policy, job: JobSpec, moves: list[Any]) -> tuple[State, Choice 
             running.append(choice)
         else:
             choice = running.pop(which % len(running))
-            state = policy.observe(job, state, observation(choice, verdict, cost))
+            state = policy.observe(job, state, observation(choice, result, cost))
     try:
         return state, next_choice(policy, job, state, np.random.default_rng(0))
     except NoBatchSizeLeft:
@@ -95,7 +95,7 @@ def test_a_state_is_json_and_survives_it(policy: Policy, job: JobSpec, moves: li
 @policies
 @given(job=specs, moves=moves)
 @settings(max_examples=150, deadline=None)
-def test_a_trial_without_a_verdict_leaves_no_trace(
+def test_a_trial_without_a_result_leaves_no_trace(
     policy: Policy, job: JobSpec, moves: list[Any]
 ) -> None:
     state, choice = play(policy, job, moves)
@@ -292,7 +292,7 @@ def test_the_state_does_not_depend_on_the_processor(
 ) -> None:
     job = workload.spec(policy=policy.name, seed=1, **knobs)
     trials = [
-        PastTrial(trial.batch_size, trial.why, trial.verdict, trial.cost)
+        PastTrial(trial.batch_size, trial.why, trial.result, trial.cost)
         for trial in replay(workload, job, 200)
     ]
     assert {trial.outcome for trial in trials} == {"converged", "early_stopped"}
@@ -319,7 +319,7 @@ def test_a_tie_does_not_depend_on_the_processor(
             assert states(job, trials) == here
 
 
-def test_another_processor_differs_in_what_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_processor_differs_in_what_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = POLICIES["information_directed"]
     job, choice = spec(), Choice(32, "explore")
     state = policy.begin(job, policy.initial_state(job), choice)
@@ -346,13 +346,13 @@ def test_the_state_does_not_grow_with_trials(policy: Policy) -> None:
 @policies
 def test_thousands_of_trials_leave_a_small_state_that_still_decides(policy: Policy) -> None:
     job, rng = spec(), np.random.default_rng(0)
-    verdicts = ["converged"] * 8 + ["early_stopped", "not_converged"]
+    results = ["converged"] * 8 + ["early_stopped", "not_converged"]
     state = policy.initial_state(job)
     for number in range(3_000):
         choice = Choice(job.batch_sizes[number % 3], "exploit")
         state = policy.begin(job, state, choice)
-        verdict = verdicts[number // 3 % 10]
-        state = policy.observe(job, state, observation(choice, verdict, rng.normal(1e3, 100)))
+        result = results[number // 3 % 10]
+        state = policy.observe(job, state, observation(choice, result, rng.normal(1e3, 100)))
     assert len(json.dumps(state, allow_nan=False)) < 3000
     assert next_choice(policy, job, state, rng).batch_size in job.batch_sizes
     assert policy.cost_bound(job, state) > 1000

@@ -1,4 +1,4 @@
-"""The belief about costs is the posterior it claims to be."""
+"""The posterior of the costs is the one that the model claims."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zeus_service.bandit import cost_model
-from zeus_service.bandit.cost_model import Belief, Evidence, Floats, believe
+from zeus_service.bandit.cost_model import Evidence, Floats, Posterior, infer
 
 SIZES = (8, 16, 32, 64, 128)
 runs = st.lists(st.tuples(st.integers(0, 4), st.floats(-1, 1)), min_size=1, max_size=12)
@@ -72,19 +72,19 @@ def by_brute_force(log_costs: list[tuple[int, float]]) -> tuple[Floats, Floats]:
 @given(runs)
 @settings(max_examples=10, deadline=None)
 def test_the_belief_is_the_posterior_of_all_single_runs(log_costs: list[tuple[int, float]]) -> None:
-    belief = believe(evidence(log_costs))
+    posterior = infer(evidence(log_costs))
     mean, variance = by_brute_force(log_costs)
-    assert belief.mean == pytest.approx(mean, abs=0.01)
-    assert belief.variance == pytest.approx(variance, abs=0.01, rel=0.05)
+    assert posterior.mean == pytest.approx(mean, abs=0.01)
+    assert posterior.variance == pytest.approx(variance, abs=0.01, rel=0.05)
 
 
 @given(runs, st.floats(-30, 30))
 @settings(max_examples=50, deadline=None)
 def test_the_unit_of_cost_does_not_matter(log_costs: list[tuple[int, float]], unit: float) -> None:
-    belief = believe(evidence(log_costs))
-    other = believe(evidence([(index, y + unit) for index, y in log_costs]))
-    assert other.mean - unit == pytest.approx(belief.mean, abs=1e-3)
-    assert other.variance == pytest.approx(belief.variance, abs=1e-3)
+    posterior = infer(evidence(log_costs))
+    other = infer(evidence([(index, y + unit) for index, y in log_costs]))
+    assert other.mean - unit == pytest.approx(posterior.mean, abs=1e-3)
+    assert other.variance == pytest.approx(posterior.variance, abs=1e-3)
 
 
 @given(
@@ -102,37 +102,37 @@ def test_a_belief_is_finite_whatever_was_seen(
         [(i % count, y) for i, y in stops],
         tuple(sorted(sizes)),
     )
-    belief = believe(given)
-    assert np.isfinite(belief.mean).all()
-    assert np.isfinite(belief.variance).all()
-    assert (belief.variance >= 0).all()
-    assert belief.share.sum() == pytest.approx(1)
-    assert np.isfinite(np.hstack(belief.draw(64, np.random.default_rng(0)))).all()
+    posterior = infer(given)
+    assert np.isfinite(posterior.mean).all()
+    assert np.isfinite(posterior.variance).all()
+    assert (posterior.variance >= 0).all()
+    assert posterior.share.sum() == pytest.approx(1)
+    assert np.isfinite(np.hstack(posterior.draw(64, np.random.default_rng(0)))).all()
 
 
-def test_draws_have_the_moments_of_the_belief() -> None:
-    belief = believe(evidence([(2, 0.0), (3, 0.3), (3, 0.25)]))
-    draws, noises = belief.draw(200_000, np.random.default_rng(0))
-    assert draws.mean(axis=0) == pytest.approx(belief.mean, abs=0.01)
-    assert np.mean(noises**2) == pytest.approx(belief.noise_variance, rel=0.02)
-    assert draws.var(axis=0) == pytest.approx(belief.variance, rel=0.03)
+def test_draws_have_the_moments_of_the_posterior() -> None:
+    posterior = infer(evidence([(2, 0.0), (3, 0.3), (3, 0.25)]))
+    draws, noises = posterior.draw(200_000, np.random.default_rng(0))
+    assert draws.mean(axis=0) == pytest.approx(posterior.mean, abs=0.01)
+    assert np.mean(noises**2) == pytest.approx(posterior.noise_variance, rel=0.02)
+    assert draws.var(axis=0) == pytest.approx(posterior.variance, rel=0.03)
 
 
-def test_beyond_a_dearer_neighbour_it_is_believed_to_be_dearer_still() -> None:
-    belief = believe(evidence([(1, 0.5), (2, 0.0), (2, 0.02), (3, 0.0)]))
-    assert belief.mean[0] > belief.mean[1] > 0.4
+def test_beyond_a_dearer_neighbour_it_is_estimated_to_be_dearer_still() -> None:
+    posterior = infer(evidence([(1, 0.5), (2, 0.0), (2, 0.02), (3, 0.0)]))
+    assert posterior.mean[0] > posterior.mean[1] > 0.4
 
 
 def test_the_noise_is_learned_from_all_batch_sizes_together() -> None:
     rng = np.random.default_rng(0)
     for noise in (0.01, 0.08, 0.4):
         pairs = [(index, float(rng.normal(0, noise))) for index in range(5) for _ in range(8)]
-        assert believe(evidence(pairs)).noise_variance ** 0.5 == pytest.approx(noise, rel=0.3)
+        assert infer(evidence(pairs)).noise_variance ** 0.5 == pytest.approx(noise, rel=0.3)
 
 
 def test_a_stopped_run_raises_the_belief_above_where_it_stopped() -> None:
     seen = [(2, 0.0), (2, 0.05)]
-    before, after = (believe(evidence(seen, stops)) for stops in ([], [(4, 0.7)]))
+    before, after = (infer(evidence(seen, stops)) for stops in ([], [(4, 0.7)]))
     assert before.mean[4] < 0.7 < after.mean[4]
     assert after.mean[2] == pytest.approx(before.mean[2], abs=0.05)
     assert before.exceeds(4, 0.7) < after.exceeds(4, 0.7)
@@ -152,10 +152,10 @@ def truth_of(rng: np.random.Generator) -> tuple[Floats, float]:
     return valley + rng.normal(0, 0.05, len(SIZES)), float(np.exp(rng.uniform(-4, -1.5)))
 
 
-def seen_of(truth: Floats, noise: float, rng: np.random.Generator, count: int) -> Belief:
+def seen_of(truth: Floats, noise: float, rng: np.random.Generator, count: int) -> Posterior:
     tried = rng.choice(len(SIZES), size=3, replace=False)
     indices = [int(rng.choice(tried)) for _ in range(count)]
-    return believe(evidence([(i, float(truth[i] + rng.normal(0, noise))) for i in indices]))
+    return infer(evidence([(i, float(truth[i] + rng.normal(0, noise))) for i in indices]))
 
 
 @pytest.mark.parametrize("count", [2, 5, 20])
@@ -163,8 +163,8 @@ def test_nineteen_truths_of_twenty_lie_within_two_deviations(count: int) -> None
     rng, within = np.random.default_rng(count), []
     for _ in range(200):
         truth, noise = truth_of(rng)
-        belief = seen_of(truth, noise, rng, count)
-        within.extend(np.abs(truth - belief.mean) < 2 * np.sqrt(belief.variance))
+        posterior = seen_of(truth, noise, rng, count)
+        within.extend(np.abs(truth - posterior.mean) < 2 * np.sqrt(posterior.variance))
     assert 0.9 < np.mean(within) <= 1
 
 
@@ -173,9 +173,9 @@ def test_evidence_of_two_valleys_overrules_the_belief_in_one() -> None:
     for seed in range(40):
         rng = np.random.default_rng(seed)
         pairs = [(i, float(truth[i] + rng.normal(0, 0.05))) for i in range(5) for _ in range(6)]
-        belief = believe(evidence(pairs))
-        deviation = np.sqrt(belief.variance)
-        within.append(np.abs(truth - belief.mean) < 2 * deviation)
+        posterior = infer(evidence(pairs))
+        deviation = np.sqrt(posterior.variance)
+        within.append(np.abs(truth - posterior.mean) < 2 * deviation)
         assert (deviation < 0.04).all()
     # The unit of cost is known by these means, too: all of them may be off together.
     assert 0.88 < np.mean(within) <= 1

@@ -20,9 +20,9 @@ CHOICE = Choice(32, "explore")
 
 def after(*ends: tuple[str, float]) -> State:
     state = POLICY.initial_state(JOB)
-    for verdict, cost in ends:
+    for result, cost in ends:
         state = POLICY.begin(JOB, state, CHOICE)
-        state = POLICY.observe(JOB, state, observation(CHOICE, verdict, cost))
+        state = POLICY.observe(JOB, state, observation(CHOICE, result, cost))
     return state
 
 
@@ -30,7 +30,7 @@ def test_the_default_is_always_taken_and_no_run_is_stopped_early() -> None:
     workload = synthetic_workload(4)
     trials = replay(workload, workload.spec(policy="default", seed=1), 50)
     assert {trial.batch_size for trial in trials} == {workload.default_batch_size}
-    assert {trial.verdict for trial in trials} == {"converged"}
+    assert {trial.result for trial in trials} == {"converged"}
     assert POLICY.cost_bound(JOB, after(*[("converged", 10.0)] * 5)) == math.inf
 
 
@@ -47,7 +47,7 @@ def test_its_mean_cost_is_shown_with_its_standard_error() -> None:
     "ends", [["out_of_memory"], ["converged", *["diverged"] * 10], ["converged", "out_of_memory"]]
 )
 def test_its_trials_are_counted(ends: list[str]) -> None:
-    arms = POLICY.describe(JOB, after(*((verdict, 1.0) for verdict in ends)))
+    arms = POLICY.describe(JOB, after(*((result, 1.0) for result in ends)))
     assert sum(arm.pulls for arm in arms) == len(ends)
 
 
@@ -65,7 +65,7 @@ def test_once_it_is_given_up_the_error_names_it_alone() -> None:
     ],
 )
 def test_a_default_that_never_converges_is_given_up(failures: list[str], given_up: bool) -> None:
-    ends = [(verdict, 1.0) for verdict in failures]
+    ends = [(result, 1.0) for result in failures]
     state = after(*ends)
     assert (POLICY.stage(JOB, state) == "exhausted") is given_up
     if given_up:

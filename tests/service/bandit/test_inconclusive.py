@@ -10,12 +10,12 @@ import pytest
 from service.jobs import PastTrial, next_choice, spec
 from zeus_service.bandit import fold
 from zeus_service.bandit.inconclusive import passed_over, without_counts
-from zeus_service.bandit.outcomes import NO_VERDICT, Outcome
+from zeus_service.bandit.outcomes import NO_RESULT, Outcome
 from zeus_service.bandit.policy import Choice
 from zeus_service.bandit.registry import POLICIES
 
 policies = pytest.mark.parametrize("policy", ["zeus", "information_directed"])
-outcomes = pytest.mark.parametrize("outcome", sorted(NO_VERDICT - {"withdrawn"}))
+outcomes = pytest.mark.parametrize("outcome", sorted(NO_RESULT - {"withdrawn"}))
 
 
 def distance(batch_size: int) -> float:
@@ -68,7 +68,7 @@ def always(outcome: Outcome) -> Callable[[int], Outcome]:
 @policies
 @outcomes
 @pytest.mark.parametrize("bad", [{32}, {32, 64, 128}, {16, 32, 64, 128}, {8, 16, 32}])
-def test_a_default_that_never_gets_to_a_verdict_does_not_hold_up_the_job(
+def test_a_default_that_never_gets_to_a_result_does_not_hold_up_the_job(
     policy: str, outcome: Outcome, bad: set[int]
 ) -> None:
     job = Job(policy)
@@ -111,7 +111,7 @@ def test_trials_that_resumed_runs_withdraw_pass_over_no_batch_size(policy: str) 
 
 
 @policies
-def test_trials_that_end_now_and_then_without_a_verdict_cost_no_batch_size(policy: str) -> None:
+def test_trials_that_end_now_and_then_without_a_result_cost_no_batch_size(policy: str) -> None:
     for seed in range(10):
         job, rng = Job(policy, seed), np.random.default_rng(seed)
         for _ in range(100):
@@ -121,7 +121,7 @@ def test_trials_that_end_now_and_then_without_a_verdict_cost_no_batch_size(polic
 
 @policies
 @pytest.mark.parametrize("outcome", ["lost", "interrupted", "errored"])
-def test_a_trial_that_comes_back_ends_the_row_and_its_verdict_counts(
+def test_a_trial_that_comes_back_ends_the_row_and_its_result_counts(
     policy: str, outcome: Outcome
 ) -> None:
     job = Job(policy)
@@ -146,7 +146,7 @@ def test_while_one_is_passed_over_overlapping_trials_do_not_get_it_either(policy
 
 
 @policies
-def test_the_retry_after_others_have_trained_counts_as_a_verdict(policy: str) -> None:
+def test_the_retry_after_others_have_trained_counts_as_a_result(policy: str) -> None:
     job = Job(policy)
     sizes = [job.run(lambda size: "errored" if size == 32 else "converged") for _ in range(60)]
     assert 4 <= sizes.count(32) <= 8

@@ -1,4 +1,4 @@
-"""What the policy makes of its belief."""
+"""What the policy makes of its posterior."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from service.jobs import next_choice, observation, spec
 from zeus_service.bandit.information_directed import InformationDirectedPolicy
-from zeus_service.bandit.outcomes import Verdict
+from zeus_service.bandit.outcomes import Result
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, State
 from zeus_service.bandit.spec import JobSpec
 
@@ -17,16 +17,16 @@ RNG = np.random.default_rng(0)
 
 
 def observe(
-    job: JobSpec, state: State, batch_size: int, cost: float, verdict: Verdict = "converged"
+    job: JobSpec, state: State, batch_size: int, cost: float, result: Result = "converged"
 ) -> State:
     """A trial, started and ended."""
     choice = Choice(batch_size, "exploit")
     state = policy.begin(job, state, choice)
-    return policy.observe(job, state, observation(choice, verdict, cost))
+    return policy.observe(job, state, observation(choice, result, cost))
 
 
-def after(job: JobSpec, *trials: tuple[int, float] | tuple[int, float, Verdict]) -> State:
-    """The state after trials: batch size, cost, and verdict unless it converged."""
+def after(job: JobSpec, *trials: tuple[int, float] | tuple[int, float, Result]) -> State:
+    """The state after trials: batch size, cost, and result unless it converged."""
     state = policy.initial_state(job)
     for trial in trials:
         state = observe(job, state, *trial)
@@ -100,7 +100,7 @@ def given_up(job: JobSpec, state: State) -> set[int]:
     return {arm.batch_size for arm in policy.describe(job, state) if arm.status != "alive"}
 
 
-def out_of_memory(*batch_sizes: int) -> list[tuple[int, float, Verdict]]:
+def out_of_memory(*batch_sizes: int) -> list[tuple[int, float, Result]]:
     return [(batch_size, 0.0, "out_of_memory") for batch_size in batch_sizes]
 
 
@@ -192,7 +192,7 @@ def test_starts_before_anything_is_known_get_the_default() -> None:
     assert set(choices(job, state)) == {Choice(32, "concurrent")}
 
 
-def test_the_bound_is_beta_times_the_believed_cost_of_the_best() -> None:
+def test_the_bound_is_beta_times_the_estimated_cost_of_the_best() -> None:
     job = spec(beta_knob=3.0)
     assert math.isinf(policy.cost_bound(job, policy.initial_state(job)))
     state = after(job, *costs(16))
@@ -224,8 +224,8 @@ def test_a_job_that_becomes_slower_for_good_is_not_stopped_for_ever(slower: floa
         cost = slower * 1000 * (1 + 0.4 * abs(math.log2(choice.batch_size / 16)))
         bound = policy.cost_bound(job, state)
         stopped.append(cost > bound)
-        verdict: Verdict = "early_stopped" if cost > bound else "converged"
-        state = observe(job, state, choice.batch_size, min(cost, bound), verdict)
+        result: Result = "early_stopped" if cost > bound else "converged"
+        state = observe(job, state, choice.batch_size, min(cost, bound), result)
     assert not any(stopped[20:])
     assert policy.best_batch_size(job, state) == 16
 
@@ -296,15 +296,15 @@ def test_one_failure_of_a_batch_size_does_not_starve_it() -> None:
     assert sum(count >= 15 for count in chosen) >= 5
 
 
-@pytest.mark.parametrize("verdict", ["out_of_memory", "diverged"])
+@pytest.mark.parametrize("result", ["out_of_memory", "diverged"])
 def test_a_batch_size_that_never_converges_again_is_left_after_few_failures(
-    verdict: Verdict,
+    result: Result,
 ) -> None:
     """However often it has converged: the data may have grown."""
     job = spec()
     state, failures = after(job, *costs(64, tries=2), *[(64, 1000.0)] * 150), 0
     while (choice := next_choice(policy, job, state, np.random.default_rng(0))).batch_size >= 64:
-        state, failures = observe(job, state, choice.batch_size, 500.0, verdict), failures + 1
+        state, failures = observe(job, state, choice.batch_size, 500.0, result), failures + 1
         assert failures < 12
     assert failures >= 4  # fewer may be bad luck
     assert policy.best_batch_size(job, state) == 32

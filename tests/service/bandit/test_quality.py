@@ -54,9 +54,9 @@ def test_one_unlucky_divergence_does_not_ban_the_best_batch_size(policy: Policy)
     for number in range(100):
         choice = next_choice(policy, job, state, rng)
         cost = 1000 * (1 + 0.5 * abs(math.log2(choice.batch_size / 32))) * rng.normal(1, 0.03)
-        verdict = "diverged" if number == 60 else "converged"
+        result = "diverged" if number == 60 else "converged"
         state = policy.begin(job, state, choice)
-        state = policy.observe(job, state, observation(choice, verdict, cost))
+        state = policy.observe(job, state, observation(choice, result, cost))
         last.append(choice.batch_size)
     assert last[60] == 32
     assert last[61:].count(32) > 30
@@ -74,8 +74,8 @@ def test_with_a_window_a_job_that_became_slower_is_not_stopped_for_ever(policy: 
         bound = policy.cost_bound(job, state)
         stopped = number >= 10 and cost > bound
         state = policy.begin(job, state, choice)
-        verdict = "early_stopped" if stopped else "converged"
-        state = policy.observe(job, state, observation(choice, verdict, min(cost, bound)))
+        result = "early_stopped" if stopped else "converged"
+        state = policy.observe(job, state, observation(choice, result, min(cost, bound)))
         stops.append(stopped)
     assert sum(stops[160:]) < 10
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from service.jobs import next_choice, observation, spec
-from zeus_service.bandit.outcomes import Verdict
+from zeus_service.bandit.outcomes import Result
 from zeus_service.bandit.policy import Choice, Moments, NoBatchSizeLeft, State
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.bandit.zeus import ZeusPolicy
@@ -20,16 +20,16 @@ RNG = np.random.default_rng(0)
 
 
 def run(
-    job: JobSpec, state: State, cost: float, verdict: Verdict | None = "converged"
+    job: JobSpec, state: State, cost: float, result: Result | None = "converged"
 ) -> tuple[Choice, State]:
     """One trial, started and ended."""
     choice = next_choice(policy, job, state, RNG)
     state = policy.begin(job, state, choice)
-    return choice, policy.observe(job, state, observation(choice, verdict, cost))
+    return choice, policy.observe(job, state, observation(choice, result, cost))
 
 
-def prune(job: JobSpec, outcomes: list[Mapping[int, float | Verdict]]) -> tuple[list[int], State]:
-    """Play pruning rounds: a cost for those that converge, a verdict for those that fail."""
+def prune(job: JobSpec, outcomes: list[Mapping[int, float | Result]]) -> tuple[list[int], State]:
+    """Play pruning rounds: a cost for those that converge, a result for those that fail."""
     state, order = policy.initial_state(job), []
     for number, round_outcomes in enumerate(outcomes, 1):
         while state["round"] == number:
@@ -51,21 +51,21 @@ def test_a_round_tries_the_default_then_downwards_then_upwards() -> None:
 
 
 def test_each_direction_ends_at_its_first_failure() -> None:
-    outcomes: dict[int, float | Verdict] = {32: 10.0, 16: "not_converged", 64: "early_stopped"}
+    outcomes: dict[int, float | Result] = {32: 10.0, 16: "not_converged", 64: "early_stopped"}
     order, state = prune(spec(num_pruning_rounds=1), [outcomes])
     assert order == [32, 16, 64]
     assert state["candidates"] == [32]
 
 
 def test_a_failing_default_still_lets_larger_ones_be_tried() -> None:
-    outcomes: dict[int, float | Verdict] = {32: "not_converged", 64: 10.0, 128: "not_converged"}
+    outcomes: dict[int, float | Result] = {32: "not_converged", 64: 10.0, 128: "not_converged"}
     order, state = prune(spec(num_pruning_rounds=1), [outcomes])
     assert order == [32, 64, 128]
     assert state["candidates"] == [64]
 
 
 def test_the_next_round_starts_from_the_cheapest_survivor_over_the_survivors() -> None:
-    first: dict[int, float | Verdict] = {32: 20.0, 16: 10.0, 8: 30.0, 64: 40.0, 128: "diverged"}
+    first: dict[int, float | Result] = {32: 20.0, 16: 10.0, 8: 30.0, 64: 40.0, 128: "diverged"}
     second = {16: 10.0, 8: 30.0, 32: 20.0, 64: 40.0}
     order, state = prune(spec(), [first, second])
     assert order == [32, 16, 8, 64, 128, 16, 8, 32, 64]
@@ -81,15 +81,15 @@ def test_a_third_round_starts_from_the_cheapest_of_the_second() -> None:
 
 
 def test_a_first_round_without_survivors_is_an_error() -> None:
-    outcomes: dict[int, float | Verdict] = {32: "not_converged", 64: "not_converged"}
+    outcomes: dict[int, float | Result] = {32: "not_converged", 64: "not_converged"}
     _, state = prune(spec(num_pruning_rounds=1), [outcomes])
     with pytest.raises(NoBatchSizeLeft):
         next_choice(policy, spec(), state, RNG)
 
 
 def test_a_later_round_without_survivors_keeps_its_candidates() -> None:
-    first: dict[int, float | Verdict] = {32: 20.0, 16: 1.0, 8: "early_stopped", 64: "diverged"}
-    second: dict[int, float | Verdict] = {16: "early_stopped", 32: "early_stopped"}
+    first: dict[int, float | Result] = {32: 20.0, 16: 1.0, 8: "early_stopped", 64: "diverged"}
+    second: dict[int, float | Result] = {16: "early_stopped", 32: "early_stopped"}
     _, state = prune(spec(), [first, second])
     assert policy.stage(spec(), state) == "sampling"
     assert state["candidates"] == [16, 32]
@@ -122,14 +122,14 @@ def test_an_exploration_that_was_lost_is_tried_again() -> None:
     assert next_choice(policy, job, state, RNG) == lost
 
 
-@pytest.mark.parametrize("verdict", ["converged", "not_converged"])
-def test_a_concurrent_trial_counts_for_its_arm_not_for_the_round(verdict: Verdict) -> None:
+@pytest.mark.parametrize("result", ["converged", "not_converged"])
+def test_a_concurrent_trial_counts_for_its_arm_not_for_the_round(result: Result) -> None:
     job, state = spec(), policy.initial_state(spec())
     slow = next_choice(policy, job, state, RNG)
     state = policy.begin(job, state, slow)
     concurrent = next_choice(policy, job, state, RNG)
     state = policy.begin(job, state, concurrent)
-    state = policy.observe(job, state, observation(concurrent, verdict, 10.0))
+    state = policy.observe(job, state, observation(concurrent, result, 10.0))
     assert policy.describe(job, state)[2].pulls == 1
     assert next_choice(policy, job, state, RNG).why == "concurrent"
     state = policy.observe(job, state, observation(slow, "converged", 20.0))
@@ -204,19 +204,19 @@ def test_an_arm_that_is_clearly_cheaper_is_always_taken() -> None:
     assert choices == {Choice(16, "exploit")}
 
 
-def observe(job: JobSpec, state: State, batch_size: int, cost: float, verdict: Verdict) -> State:
+def observe(job: JobSpec, state: State, batch_size: int, cost: float, result: Result) -> State:
     """The end of an exploration."""
-    return policy.observe(job, state, observation(Choice(batch_size, "explore"), verdict, cost))
+    return policy.observe(job, state, observation(Choice(batch_size, "explore"), result, cost))
 
 
-def test_the_first_verdict_of_a_round_stands() -> None:
+def test_the_first_result_of_a_round_stands() -> None:
     job, state = spec(), policy.initial_state(spec())
     state = observe(job, state, 32, 10.0, "converged")
     state = observe(job, state, 32, 10.0, "not_converged")
     assert state["tried"] == {"32": True}
 
 
-def test_out_of_memory_leaves_the_verdicts_of_smaller_ones() -> None:
+def test_out_of_memory_leaves_the_results_of_smaller_ones() -> None:
     job, state = spec(), policy.initial_state(spec())
     for batch_size in (32, 16, 8):
         state = observe(job, state, batch_size, 10.0, "converged")
@@ -267,11 +267,11 @@ def test_out_of_memory_gives_up_larger_ones_that_converged_if_a_smaller_one_has_
     ),
 )
 def test_a_job_in_which_a_batch_size_has_converged_is_never_exhausted(
-    rounds: int, window: int, ends: list[tuple[int, int, Verdict, float]]
+    rounds: int, window: int, ends: list[tuple[int, int, Result, float]]
 ) -> None:
     job = spec(default_batch_size=64, num_pruning_rounds=rounds, window_size=window)
     state, running, has_converged = policy.initial_state(job), list[Choice](), False
-    for number, (at_once, which, verdict, cost) in enumerate(ends):
+    for number, (at_once, which, result, cost) in enumerate(ends):
         while len(running) < at_once and policy.stage(job, state) != "exhausted":
             rng = np.random.default_rng(number)
             running.append(next_choice(policy, job, state, rng))
@@ -279,8 +279,8 @@ def test_a_job_in_which_a_batch_size_has_converged_is_never_exhausted(
         if not running:
             break
         choice = running.pop(which % len(running))
-        state = policy.observe(job, state, observation(choice, verdict, cost))
-        has_converged |= verdict == "converged"
+        state = policy.observe(job, state, observation(choice, result, cost))
+        has_converged |= result == "converged"
         if has_converged:
             assert next_choice(policy, job, state, RNG).batch_size in job.batch_sizes
             assert policy.stage(job, state) != "exhausted"
@@ -299,8 +299,8 @@ def test_a_trial_that_converges_when_all_others_have_failed_saves_the_job() -> N
 def test_without_pruning_rounds_an_arm_that_never_converges_is_given_up() -> None:
     job = spec(num_pruning_rounds=0, batch_sizes=[16, 32])
     state = policy.initial_state(job)
-    for verdict in ("converged", "not_converged"):
-        state = observe(job, state, 16, 10.0, verdict)
+    for result in ("converged", "not_converged"):
+        state = observe(job, state, 16, 10.0, result)
         state = observe(job, state, 32, 10.0, "not_converged")
     assert state["candidates"] == [16]
 
@@ -315,8 +315,8 @@ def test_a_window_smaller_than_the_explorations_still_ends_them() -> None:
 
 def test_with_a_window_the_bound_forgets_a_lucky_run_of_a_pruned_arm() -> None:
     job = spec(window_size=3)
-    first: dict[int, float | Verdict] = {32: 50.0, 16: 10.0, 8: "diverged", 64: "diverged"}
-    second: dict[int, float | Verdict] = {16: "early_stopped", 32: 50.0}
+    first: dict[int, float | Result] = {32: 50.0, 16: 10.0, 8: "diverged", 64: "diverged"}
+    second: dict[int, float | Result] = {16: "early_stopped", 32: 50.0}
     _, state = prune(job, [first, second])
     assert state["candidates"] == [32]
     assert policy.cost_bound(job, state) == 100.0
@@ -362,7 +362,7 @@ def test_the_bound_is_beta_times_the_lowest_cost_that_converged() -> None:
 def test_the_bound_may_be_taken_from_every_run_that_its_reports_ended() -> None:
     job = spec(early_stop="spent", window_size=2)
     state = policy.initial_state(job)
-    ends: list[tuple[float, Verdict, float]] = [
+    ends: list[tuple[float, Result, float]] = [
         (1.0, "diverged", math.inf),
         (1.0, "out_of_memory", math.inf),
         (0.0, "converged", math.inf),
@@ -371,8 +371,8 @@ def test_the_bound_may_be_taken_from_every_run_that_its_reports_ended() -> None:
         (20.0, "early_stopped", 40.0),
         (50.0, "converged", 40.0),
     ]
-    for cost, verdict, bound in ends:
-        state = observe(job, state, 32, cost, verdict)
+    for cost, result, bound in ends:
+        state = observe(job, state, 32, cost, result)
         assert policy.cost_bound(job, state) == bound
     assert math.isinf(policy.cost_bound(spec(early_stop="spent", beta_knob=None), state))
 

@@ -163,7 +163,7 @@ def test_a_large_beta_stops_no_run(traces: Path) -> None:
         without = spec.model_copy(update={"beta_knob": None})
         trials = replay(workload, spec, 60)
         assert trials == replay(workload, without, 60)
-        assert all(trial.verdict != "early_stopped" for trial in trials)
+        assert all(trial.result != "early_stopped" for trial in trials)
 
 
 def test_a_default_that_was_not_measured_is_replaced_with_a_printed_line(traces: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from service.simulation import recorded
-from zeus_service.bandit.outcomes import Verdict
+from zeus_service.bandit.outcomes import Result
 from zeus_service.simulation.experiment import (
     Experiment,
     by_key,
@@ -44,8 +44,8 @@ def test_results_come_one_by_one() -> None:
     assert len(list(results)) == len(EXPERIMENTS) - 1
 
 
-def trial(recurrence: int, batch_size: int, verdict: Verdict, cost: float) -> SimulatedTrial:
-    return SimulatedTrial(recurrence, 1, batch_size, 100.0, "explore", verdict, 1, 2.0, 3.0, cost)
+def trial(recurrence: int, batch_size: int, result: Result, cost: float) -> SimulatedTrial:
+    return SimulatedTrial(recurrence, 1, batch_size, 100.0, "explore", result, 1, 2.0, 3.0, cost)
 
 
 def test_a_replay_is_added_up() -> None:

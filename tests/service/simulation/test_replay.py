@@ -33,9 +33,9 @@ def test_every_recurrence_is_tried_until_it_reaches_the_target(policy: str, seed
     trials = replay(workload, workload.spec(policy=policy, seed=seed), 40)
     assert [trial.number for trial in trials] == list(range(1, len(trials) + 1))
     for before, after in pairwise(trials):
-        assert after.recurrence == before.recurrence + (before.verdict == "converged")
+        assert after.recurrence == before.recurrence + (before.result == "converged")
     assert trials[-1].recurrence == 39
-    assert trials[-1].verdict == "converged"
+    assert trials[-1].result == "converged"
 
 
 @pytest.mark.parametrize("policy", LEARNING)
@@ -57,9 +57,9 @@ def test_the_state_is_the_replay_of_the_trials(policy: str) -> None:
         started = job.start()
         assert started.choice == Choice(trial.batch_size, trial.why)
         assert runner.run(workload, started, trial.recurrence) == trial
-        job.end(started, trial.verdict, trial.cost, trial.epochs)
+        job.end(started, trial.result, trial.cost, trial.epochs)
         trials.append(
-            PastTrial(trial.batch_size, trial.why, trial.verdict, trial.cost, trial.epochs)
+            PastTrial(trial.batch_size, trial.why, trial.result, trial.cost, trial.epochs)
         )
     assert job.state == fold.replay(spec, trials)[0]
     assert json.loads(json.dumps(job.state)) == job.state
@@ -78,12 +78,12 @@ def test_a_run_is_stopped_before_it_crosses_beta_times_the_lowest_cost() -> None
     trials = replay(workload, workload.spec(policy="zeus", seed=1, beta_knob=1.5), 60)
     lowest = math.inf
     for trial in trials:
-        if trial.verdict == "early_stopped":
+        if trial.result == "early_stopped":
             price = workload.settings[trial.batch_size].price(0.5, workload.max_power_w)
             assert trial.epochs == 1.5 * lowest // price.epoch_cost
-        if trial.verdict == "converged":
+        if trial.result == "converged":
             lowest = min(lowest, trial.cost)
-    assert any(trial.verdict == "early_stopped" for trial in trials)
+    assert any(trial.result == "early_stopped" for trial in trials)
 
 
 def test_a_recurrence_is_given_up_after_its_last_try() -> None:
@@ -104,7 +104,7 @@ def test_a_recurrence_without_a_batch_size_left_has_no_trial() -> None:
     assert [(trial.recurrence, trial.batch_size) for trial in trials] == [(0, 16), (0, 32)]
     job = SimulatedJob(spec, workload.hardware)
     for trial in trials:
-        job.end(job.start(), trial.verdict, trial.cost, trial.epochs)
+        job.end(job.start(), trial.result, trial.cost, trial.epochs)
     with pytest.raises(NoBatchSizeLeft):
         job.start()
 
@@ -184,7 +184,7 @@ def test_a_failed_run_is_retried_when_it_fails_and_takes_as_long_again() -> None
         (3, 2),
         (4, 1),
     ]
-    assert trials[1].verdict == "early_stopped"
+    assert trials[1].result == "early_stopped"
 
 
 def test_a_submission_that_takes_longer_costs_more_and_teaches_the_same() -> None:
@@ -207,6 +207,6 @@ def test_every_submission_of_a_busy_cluster_reaches_its_target(policy: str) -> N
     for group in submissions.synthetic_groups([workload.name], 3, groups=5, submissions=60):
         spec = workload.spec(policy=policy, seed=1)
         trials = replay(workload, spec, group.submissions)
-        reached = [trial.recurrence for trial in trials if trial.verdict == "converged"]
+        reached = [trial.recurrence for trial in trials if trial.result == "converged"]
         assert sorted(reached) == list(range(60))
         assert sorted(trial.number for trial in trials) == list(range(1, len(trials) + 1))

@@ -43,7 +43,7 @@ def test_a_live_service_gives_the_history_of_the_replay(
     spec = workload.spec(job_id=f"replayed-{uuid4().hex}", policy=policy, seed=10, beta_knob=1.6)
     trials = replay(workload, spec, 14)
     if policy in LEARNING:
-        assert {trial.verdict for trial in trials} >= {"converged", "early_stopped"}
+        assert {trial.result for trial in trials} >= {"converged", "early_stopped"}
     jobs = f"{service.url}/api/v1/jobs"
     post(jobs, spec.model_dump(mode="json"))
     for trial in trials:
@@ -54,7 +54,7 @@ def test_a_live_service_gives_the_history_of_the_replay(
         assert (started["batch_size"], started["why"]) == (trial.batch_size, trial.why)
         epoch_s = trial.time_s / trial.epochs
         epoch_j = trial.energy_j / trial.epochs
-        target_epoch = trial.epochs if trial.verdict == "converged" else math.inf
+        target_epoch = trial.epochs if trial.result == "converged" else math.inf
         decisions = [
             post(
                 reports,
@@ -69,5 +69,5 @@ def test_a_live_service_gives_the_history_of_the_replay(
             for epoch in range(1, trial.epochs + 1)
         ]
         assert {each["decision"] for each in decisions[:-1]} <= {"continue"}
-        assert decisions[-1]["outcome"] == trial.verdict
+        assert decisions[-1]["outcome"] == trial.result
         assert decisions[-1]["cost"] == pytest.approx(trial.cost)

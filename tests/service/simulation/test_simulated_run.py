@@ -58,11 +58,11 @@ def test_a_run_ends_at_its_target_or_before_the_epoch_that_would_cross_the_bound
     assert ended.epochs * 250.0 <= bound
     assert ended.epochs <= min(target, max_epochs)
     assert (ended.time_s, ended.energy_j) == (ended.epochs * 2.0, ended.epochs * 300.0)
-    if ended.verdict == "converged":
+    if ended.result == "converged":
         assert ended.epochs == target
     else:
         assert target > ended.epochs
-        assert (ended.verdict == "not_converged") == (ended.epochs == max_epochs)
+        assert (ended.result == "not_converged") == (ended.epochs == max_epochs)
         assert ended.epochs == max_epochs or (ended.epochs + 1) * 250.0 > bound
 
 
@@ -73,7 +73,7 @@ def test_only_the_first_epoch_profiles() -> None:
 
 def test_a_run_that_is_stopped_before_its_first_epoch_costs_nothing() -> None:
     ended = run(PRICE, 4.0, 9, 249.0, profiling=True)
-    assert vars(ended) == {"verdict": "early_stopped", "epochs": 0, "time_s": 0.0, "energy_j": 0.0}
+    assert vars(ended) == {"result": "early_stopped", "epochs": 0, "time_s": 0.0, "energy_j": 0.0}
 
 
 def test_only_the_first_try_of_a_batch_size_profiles() -> None:
@@ -125,7 +125,7 @@ def test_a_run_that_runs_out_of_memory_takes_a_tenth_of_its_epochs() -> None:
     for number in range(1, 401):
         started = StartedTrial(number, Choice(32, "explore"), math.inf)
         trial = trials.run(workload, started, 0)
-        ended[trial.verdict] += 1
-        assert trial.epochs == (2 if trial.verdict == "out_of_memory" else 20)
+        ended[trial.result] += 1
+        assert trial.epochs == (2 if trial.result == "out_of_memory" else 20)
     assert ended["out_of_memory"] + ended["converged"] == 400
     assert 70 <= ended["out_of_memory"] <= 130
