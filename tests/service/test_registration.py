@@ -1,4 +1,4 @@
-"""Jobs that are registered again: with another configuration, or after they were deleted."""
+"""Sparse registrations, and jobs that are registered again: changed, or after they were deleted."""
 
 from dataclasses import asdict, replace
 from threading import Thread
@@ -11,10 +11,10 @@ from service.api.wires import zeus_job
 from service.conftest import application
 from service.db.races import just_before, on_servers
 from service.db.test_power_profiles import profile
-from service.jobs import register
+from service.jobs import HARDWARE, register
 from sqlalchemy import delete, update
 from waiting import wait_until
-from zeus_service import maintenance, optimizer
+from zeus_service import maintenance, optimizer, registration
 from zeus_service.bandit.outcomes import NO_RESULT, Result
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.bandit.stopping import Report
@@ -42,6 +42,86 @@ def end_all(outcome: Any) -> None:
         return
     for trial in optimizer.list_trials("job"):
         optimizer.end_trial("job", trial.trial_number, outcome)
+
+
+REQUIRED = {"batch_sizes": [8, 16], "default_batch_size": 8, "target_metric": 0.9}
+REQUIRED |= {"monitor": "val_acc", "max_epochs": 10}
+
+
+def register_sparse(given: dict[str, Any], **suggested: Any) -> dict[str, Any]:
+    """Register a job; return its specification."""
+    job, _ = registration.register_job("job", given, suggested=suggested)
+    return job.spec
+
+
+def test_a_field_without_a_value_takes_the_registered_one_the_suggestion_or_the_default(
+    app: Flask,
+) -> None:
+    first = register_sparse(REQUIRED, max_epochs=99, eta_knob=0.3)
+    assert first.items() >= {**REQUIRED, "eta_knob": 0.3, "beta_knob": 2.0}.items()
+    assert register_sparse({}, default_batch_size=16, eta_knob=0.4) == first
+    assert register_sparse({"eta_knob": 0.3}, batch_sizes=[1]) == first
+
+
+def test_only_a_given_value_that_differs_is_a_conflict(app: Flask) -> None:
+    register_sparse(REQUIRED)
+    with pytest.raises(JobConflict) as raised:
+        register_sparse({**REQUIRED, "max_epochs": 11, "beta_knob": None}, monitor="loss")
+    assert raised.value.fields["differences"] == {
+        "max_epochs": {"known": 10, "given": 11},
+        "beta_knob": {"known": 2.0, "given": None},
+    }
+
+
+def test_a_null_is_not_a_value_except_for_the_beta_knob(app: Flask) -> None:
+    nulls: dict[str, Any] = {"seed": None, "eta_knob": None, "policy": None, "beta_knob": None}
+    nulls["suggested"] = {"eta_knob": 0.25, "lease_s": None}
+    answer = app.test_client().post("/api/v1/jobs", json={"job_id": "job", **REQUIRED, **nulls})
+    spec = answer.get_json()["spec"]
+    assert (spec["eta_knob"], spec["lease_s"], spec["beta_knob"]) == (0.25, 900.0, None)
+
+
+@on_servers
+def test_the_first_of_two_registrations_wins(app: Flask, database_url: str) -> None:
+    def register_there() -> None:
+        with application(database_url):
+            register_sparse(REQUIRED, eta_knob=0.1)
+
+    with just_before("INTO jobs", register_there):
+        assert register_sparse(REQUIRED, eta_knob=0.2)["eta_knob"] == 0.1
+
+
+OTHER = replace(HARDWARE, meter="rapl (estimate)", estimated=True)
+
+
+@pytest.mark.parametrize("outcome", [None, "interrupted", "diverged"])
+def test_a_job_keeps_its_hardware_once_it_has_learned(app: Flask, outcome: Any) -> None:
+    register_sparse(REQUIRED)
+    optimizer.start_trial("job", hardware=HARDWARE)
+    if outcome:
+        optimizer.end_trial("job", 1, outcome)
+    if outcome != "interrupted":
+        with pytest.raises(JobConflict, match="different hardware"):
+            optimizer.start_trial("job", hardware=OTHER)
+        return
+    job, trial, _ = optimizer.start_trial("job", hardware=OTHER)
+    assert (job.hardware, job.estimated, trial.hardware) == (asdict(OTHER), True, OTHER)
+    assert maintenance.rebuild("job")
+
+
+def test_a_registration_with_other_hardware_is_refused_like_a_start(app: Flask) -> None:
+    register()
+    with pytest.raises(JobConflict, match="different hardware"):
+        registration.register_job("job", {}, suggested={}, hardware=OTHER)
+    assert optimizer.get_job("job").hardware == asdict(HARDWARE)
+
+
+def test_a_start_without_hardware_needs_a_registered_one(app: Flask) -> None:
+    register_sparse(REQUIRED)
+    with pytest.raises(JobConflict, match="no hardware"):
+        optimizer.start_trial("job")
+    registration.register_job("job", {}, suggested={}, hardware=HARDWARE)
+    assert optimizer.start_trial("job")[1].hardware == HARDWARE
 
 
 @pytest.mark.parametrize("policy", POLICIES)
