@@ -65,7 +65,6 @@ class JobSpec(_Message):
     window_size: int = 0
     policy: str | None = None
     seed: int | None = None
-    lease_s: float = 900.0
     suggested: list[str] = field(default_factory=list)
 
     def registration(self) -> dict[str, Any]:
@@ -92,6 +91,9 @@ class Hardware(_Message):
     max_power_w: float
     meter: str
     estimated: bool
+
+    def __str__(self) -> str:
+        return f"{self.num_devices} x {self.device_model} ({self.max_power_w:g} W, by {self.meter})"
 
 
 @dataclass(frozen=True, kw_only=True)

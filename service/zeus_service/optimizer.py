@@ -10,6 +10,7 @@ Mapped objects are returned with the values that they had at the end of the tran
 from __future__ import annotations
 
 import secrets
+from dataclasses import asdict
 
 import numpy as np
 from sqlalchemy import func, select
@@ -69,8 +70,11 @@ def start_trial(
     """
     job, trial, new = _start_trial(job_id, idempotency_key, hardware, multiple_of, control)
     if trial is None:  # the trials that were lost stay so
-        counters.exhausted_starts.inc()
-        raise reasons.exhausted(jobs.specification(job), job.state)
+        spec = jobs.specification(job)
+        usable = _usable(spec, multiple_of, control)
+        if usable == spec.batch_sizes:
+            counters.exhausted_starts.inc()
+        raise reasons.exhausted(spec, job.state, usable)
     return job, trial, new
 
 
@@ -111,7 +115,7 @@ def report(
         cost_bound=cost_bound,
     )
     if trial.outcome is not None:
-        jobs.revive(session, job, spec, trial)
+        _revive(session, job, spec, trial)
     joules = max(0.0, given.energy_j - trial.energy_j)
     after_commit(session, lambda: counters.energy_j.inc(joules))
     before_s = trial.time_s if trial.reports else 0.0
@@ -169,7 +173,7 @@ def end_trial(
         raise ReportConflict(f"report {before_report} of trial {trial_number} was sent before")
     spec = jobs.specification(job)
     if trial.outcome is not None:
-        jobs.revive(session, job, spec, trial)
+        _revive(session, job, spec, trial)
     jobs.end(session, job, spec, trial, outcome, reason)
     session.flush()
     session.refresh(trial)
@@ -222,7 +226,7 @@ def next_choice(session: Session, job_id: str) -> tuple[Choice, str]:
     spec = jobs.specification(job)
     choice = _choose(session, job, spec, spec.batch_sizes)
     if choice is None:
-        raise reasons.exhausted(spec, job.state)
+        raise reasons.exhausted(spec, job.state, spec.batch_sizes)
     return choice, reasons.reason(spec, job.state, choice)
 
 
@@ -308,7 +312,7 @@ def _started_with(session: Session, idempotency_key: str) -> Trial | None:
 
 def _registered_hardware(job: Job) -> Hardware:
     if job.hardware is None:
-        raise JobConflict(f"job {job.job_id!r} has no hardware; register it before this start")
+        raise JobConflict(f"job {job.job_id!r} is registered without hardware; register it here")
     return Hardware(**job.hardware)
 
 
@@ -350,6 +354,12 @@ def _same_answer(session: Session, trial: Trial, given: stopping.Report) -> Deci
             f"report {given.sequence} was sent before with other figures", known=known
         )
     return Decision(**{name: getattr(stored, name) for name in Decision.__annotations__})
+
+
+def _revive(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
+    if asdict(trial.hardware) != job.hardware:  # the job has moved to other hardware since
+        raise _finished(spec.job_id, trial)
+    jobs.revive(session, job, spec, trial)
 
 
 def _check_generation(job_id: str, trial: Trial, generation: str | None) -> None:

@@ -65,7 +65,7 @@ def register_job(
     if differences:
         if not jobs.has_taught_nothing(session, known, jobs.specification(known)):
             raise _conflict(job_id, differences)
-        job = _reregistered(session, known, _completed({**known.spec, **suggested, **given}))
+        job = _reregistered(session, known, _changed(known, given, suggested))
     if hardware is not None:
         jobs.set_hardware(session, job, jobs.specification(job), hardware)
     return job, bool(differences)
@@ -90,6 +90,13 @@ def _completed(values: Mapping[str, Any]) -> JobSpec:
         }
         summary = "; ".join(f"{name}: {text}" for name, (text,) in found.items())
         raise InvalidJob(summary, errors=found) from error
+
+
+def _changed(known: Job, given: Mapping[str, Any], suggested: Mapping[str, Any]) -> JobSpec:
+    try:
+        return _completed({**suggested, **known.spec, **given})
+    except InvalidJob:  # the registered default is not among the batch sizes that are given now
+        return _completed({**known.spec, **suggested, **given})
 
 
 def _differences(known: Job, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

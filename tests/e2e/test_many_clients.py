@@ -10,16 +10,15 @@ import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
 from databases import DATABASES, migrated_database
-from records import hardware
 from service.conftest import application
-from service.jobs import register
+from service.jobs import HARDWARE, START, register
 from service_process import ServiceProcess
 from sqlalchemy import select
 from waiting import LIMIT_S, wait_until
@@ -30,7 +29,7 @@ from zeus_service.db.tables import Report as StoredReport
 
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusServiceUnavailable
-from zeus_lightning.messages import Report
+from zeus_lightning.messages import Hardware, Report
 
 CLIENTS, TRIALS_EACH, REPORTS_EACH, WORKERS, KILLS = 32, 2, 2, 4, 8
 
@@ -72,7 +71,7 @@ def without_retry(port: int, job_id: str, number: int, done: Acknowledged) -> No
         return answer
 
     for _ in range(TRIALS_EACH):
-        start = post("", {})
+        start = post("", START)
         trial, of_it = start["trial_number"], f"generation={start['generation']}"
         done.trials.append((job_id, trial))
         for sequence in range(1, REPORTS_EACH + 1):
@@ -84,6 +83,7 @@ def without_retry(port: int, job_id: str, number: int, done: Acknowledged) -> No
 def with_retry(port: int, job_id: str, number: int, done: Acknowledged) -> None:
     """The real client; like the callback, it sends again later what nobody took."""
     client = BSOClient(f"http://127.0.0.1:{port}", timeout_s=60)
+    hardware = Hardware(**asdict(HARDWARE))
 
     def until_it_is_taken(call: Callable[[], Any]) -> Any:
         taken: list[Any] = []
@@ -98,7 +98,7 @@ def with_retry(port: int, job_id: str, number: int, done: Acknowledged) -> None:
 
     for turn in range(TRIALS_EACH):
         key = f"{job_id}-{number}-{turn}"
-        trial = until_it_is_taken(lambda key=key: client.start_trial(job_id, key, hardware()))
+        trial = until_it_is_taken(lambda key=key: client.start_trial(job_id, key, hardware))
         done.trials.append((job_id, trial.trial_number))
         for sequence in range(1, REPORTS_EACH + 1):
             report = Report(**figures(number, sequence))

@@ -21,7 +21,8 @@ from zeus_lightning.program import job
 from zeus_lightning.program.job import JobArguments
 from zeus_lightning.trial.checkpoint import RESUMABLE
 
-_SERVICE_ONLY = {"early_stop", "mab_prior_mean", "mab_prior_precision", "mab_num_explorations"}
+_SERVICE_ONLY = {"early_stop", "lease_s", "mab_prior_mean", "mab_prior_precision"}
+_SERVICE_ONLY |= {"mab_num_explorations"}
 """Fields of a job that the callback does not send."""
 
 _STRUCTURE = {"type", "items", "properties", "anyOf", "enum"}

@@ -267,7 +267,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             "default_batch_size": 8,
             "target_metric": 0.8,
             "higher_is_better": True,
-            "monitor": "val_acc",
+            "monitor": "val_loss",
             "max_epochs": 5,
         }
         assert requests.post(f"{service.url}/api/v1/jobs", json=other, timeout=LIMIT_S).ok
@@ -312,7 +312,7 @@ def test_estimated_energy_is_warned_of_once(decided: Run) -> None:
         ("nobody", "ZeusServiceUnavailable", "Connection refused"),
         ("converges@silent", "ZeusServiceUnavailable", "did not answer"),
         ("converges@broken", "ZeusServiceError", "HTTP 500"),
-        ("converges@conflict", "ZeusJobConflict", "batch_sizes is [8] there and [2, 4, 8"),
+        ("converges@conflict", "ZeusJobConflict", "monitor is 'val_loss' there and 'val_acc' here"),
         ("too-large", "ZeusTrialFailed", "a device gets 32 samples, and a batch has 64"),
         ("shards", "ZeusTrialFailed", "a device gets 3 samples, and a batch has"),
         ("uneven", "ZeusConfigError", "batch sizes [17, 19] are not divisible by 2"),

@@ -21,7 +21,7 @@ from zeus_service.bandit.stopping import Report
 from zeus_service.db import jobs, power_profiles
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Job, Trial
-from zeus_service.errors import JobConflict, OtherGeneration
+from zeus_service.errors import JobConflict, OtherGeneration, TrialFinished
 
 
 def start() -> Trial:
@@ -91,6 +91,7 @@ def test_the_first_of_two_registrations_wins(app: Flask, database_url: str) -> N
         assert register_sparse(REQUIRED, eta_knob=0.2)["eta_knob"] == 0.1
 
 
+REPORT = Report(sequence=1, epoch=1, time_s=1.0, energy_j=1.0, metric=1.0)
 OTHER = replace(HARDWARE, meter="rapl (estimate)", estimated=True)
 
 
@@ -109,6 +110,32 @@ def test_a_job_keeps_its_hardware_once_it_has_learned(app: Flask, outcome: Any) 
     assert maintenance.rebuild("job")
 
 
+def test_a_trial_on_hardware_that_its_job_has_left_is_not_revived(app: Flask) -> None:
+    register_sparse(REQUIRED)
+    optimizer.start_trial("job", hardware=HARDWARE)
+    optimizer.end_trial("job", 1, "interrupted")
+    optimizer.start_trial("job", hardware=OTHER)
+    for call in (
+        lambda: optimizer.report("job", 1, REPORT),
+        lambda: optimizer.end_trial("job", 1, "diverged"),
+    ):
+        with pytest.raises(TrialFinished, match="interrupted"):
+            call()
+
+
+def test_a_job_that_is_registered_again_keeps_what_was_not_given(app: Flask) -> None:
+    register_sparse(REQUIRED)
+    optimizer.start_trial("job", hardware=HARDWARE)
+    optimizer.end_trial("job", 1, "errored")
+    suggested = {"batch_sizes": [64, 128], "default_batch_size": 64}
+    changed = register_sparse({"max_epochs": 20}, **suggested)
+    assert changed.items() >= {**REQUIRED, "max_epochs": 20}.items()
+    optimizer.start_trial("job", hardware=HARDWARE)
+    optimizer.end_trial("job", 2, "errored")
+    changed = register_sparse({"batch_sizes": [64, 128]}, **suggested)
+    assert changed.items() >= {**REQUIRED, "max_epochs": 20, **suggested}.items()
+
+
 def test_a_registration_with_other_hardware_is_refused_like_a_start(app: Flask) -> None:
     register()
     with pytest.raises(JobConflict, match="different hardware"):
@@ -118,7 +145,7 @@ def test_a_registration_with_other_hardware_is_refused_like_a_start(app: Flask) 
 
 def test_a_start_without_hardware_needs_a_registered_one(app: Flask) -> None:
     register_sparse(REQUIRED)
-    with pytest.raises(JobConflict, match="no hardware"):
+    with pytest.raises(JobConflict, match="without hardware"):
         optimizer.start_trial("job")
     registration.register_job("job", {}, suggested={}, hardware=HARDWARE)
     assert optimizer.start_trial("job")[1].hardware == HARDWARE
@@ -232,9 +259,6 @@ def restore_the_backup() -> None:
     with transaction() as session:
         session.execute(delete(Trial))
         session.execute(update(Job).values(trials=0, sequence=0, state=state))
-
-
-REPORT = Report(sequence=1, epoch=1, time_s=1.0, energy_j=1.0, metric=1.0)
 
 
 @pytest.mark.parametrize("forget", [delete_and_register, restore_the_backup])

@@ -68,7 +68,7 @@ class SavedTrial:
         if self.record.job.job_id != job.job_id:
             problem = f"but this run's job is {job.job_id!r}"
         elif self.record.hardware != hardware:
-            problem = f"on other hardware: {self.record.hardware} there, {hardware} here"
+            problem = f"which ran on {self.record.hardware}, and this run is on {hardware}"
         elif status is None or status.batch_size != trial.batch_size:
             problem = "which the service does not know"
         elif status.generation != trial.generation:

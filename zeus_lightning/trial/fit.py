@@ -89,6 +89,7 @@ class Fit:
         except BaseException:
             self._meter.close()
             raise
+        self._own_batch_size = self.job.default_batch_size  # of the program, with its learning rate
 
     def has_trained_module(self) -> bool:
         """Whether an earlier fit of this job has trained the module, which is as it left it."""
@@ -148,7 +149,7 @@ class Fit:
         self._batch_size = batch_size
         rule = self.arguments.lr_scaling
         if rule is not None:
-            self._lr_factor = lr_factor(rule, batch_size, self.job.default_batch_size)
+            self._lr_factor = lr_factor(rule, batch_size, self._own_batch_size)
             self.injection.scale_lr(self._lr_factor)
 
     def check_optimizers(self) -> None:

@@ -28,19 +28,21 @@ def reason(spec: JobSpec, state: State, choice: Choice) -> str:
     return f"{text}; {ends}"
 
 
-def exhausted(spec: JobSpec, state: State) -> ExhaustedJob:
-    """The error for a start of a job that has no batch size left."""
-    failures = _failures(policy_of(spec).describe(spec, state))
+def exhausted(spec: JobSpec, state: State, usable: list[int]) -> ExhaustedJob:
+    """The error for a start of a job that has no batch size left, of those that are usable."""
+    arms = policy_of(spec).describe(spec, state)
+    failures = _failures([arm for arm in arms if arm.batch_size in usable])
+    limit = f" of those that its devices can divide, {usable}" * (usable != spec.batch_sizes)
     return ExhaustedJob(
-        f"job {spec.job_id!r} has no batch size left to try: {failures}. Register it under another "
-        "job_id, with a target that can be reached, more epochs, or other batch sizes."
+        f"job {spec.job_id!r} has no batch size left to try{limit}: {failures}. Register it under "
+        "another job_id, with a target that can be reached, more epochs, or other batch sizes."
     )
 
 
 def _failures(arms: list[ArmEstimate]) -> str:
     tried = [f"{arm.batch_size} ({arm.status})" for arm in arms if arm.pulls]
     beyond = [str(arm.batch_size) for arm in arms if not arm.pulls]
-    text = f"{', '.join(tried)} failed"
+    text = f"{', '.join(tried)} failed" if tried else "none was tried"
     if any(arm.status == "idle" for arm in arms):
         return f"{text}, and the policy tries no other"
     return f"{text}; {', '.join(beyond)} lie beyond these and were not tried" if beyond else text

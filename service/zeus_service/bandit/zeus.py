@@ -92,7 +92,10 @@ class ZeusPolicy:
                     return Choice(best, "exploit")
                 pending = _pending(state, unusable)
             if pending is None:  # what is left of the round is unusable
-                return Choice(min(candidates, key=lambda b: abs(b - state["start"])), "concurrent")
+                left = [b for b in candidates if _alive(state, b)]
+                if not left:
+                    raise NoBatchSizeLeft
+                return Choice(min(left, key=lambda b: abs(b - state["start"])), "concurrent")
             if str(pending) in state["exploring"]:
                 return Choice(self._while_exploring(spec, state, pending, skipped), "concurrent")
             return Choice(pending, "explore")

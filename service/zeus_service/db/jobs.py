@@ -209,6 +209,7 @@ def set_hardware(session: Session, job: Job, spec: JobSpec, hardware: Hardware) 
             differences=differences,
         )
     job.hardware, job.estimated = values, hardware.estimated
+    job.updated_at = unix_now()
 
 
 def start(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
@@ -309,6 +310,8 @@ class Replay:
                 same = False
                 this = Trial.job_key == job.key, Trial.trial_number == row.trial_number
                 session.execute(update(Trial).where(*this).values(values))
+        if not same:
+            job.updated_at = unix_now()  # pages are rendered again
         return same
 
 

@@ -153,11 +153,16 @@ def simulate(
     tallies = list(progress)
     results.print_table(tallies)
     if table is not None:
-        table.truncate(0)
+        _empty(table)
         results.write_csv(table, tallies)
     if page is not None:
-        page.truncate(0)
+        _empty(page)
         plots.write_page(page, tallies)
+
+
+def _empty(file: TextIO) -> None:
+    if file.seekable():  # not a terminal or a pipe
+        file.truncate(0)
 
 
 def _recorded(directory: Path, gpus: Sequence[str], recipes: Sequence[Recipe]) -> list[Workload]:

@@ -6,12 +6,12 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from service.jobs import LEARNING, PastTrial, next_choice, observation, spec
 from zeus_service.bandit import fold
@@ -90,18 +90,6 @@ def play(policy: Policy, job: JobSpec, moves: list[Any]) -> tuple[State, Choice 
 def test_a_state_is_json_and_survives_it(policy: Policy, job: JobSpec, moves: list[Any]) -> None:
     state, _ = play(policy, job, moves)
     assert json.loads(json.dumps(state, allow_nan=False)) == state
-
-
-@policies
-@given(job=specs, moves=moves, divisor=st.integers(1, 4))
-@settings(max_examples=150, deadline=None)
-def test_a_choice_is_usable(policy: Policy, job: JobSpec, moves: list[Any], divisor: int) -> None:
-    state, _ = play(policy, job, moves)
-    usable = [size for size in job.batch_sizes if size % divisor == 0]
-    assume(usable)
-    with suppress(NoBatchSizeLeft):
-        choice = policy.next_batch_size(job, state, np.random.default_rng(1), usable)
-        assert choice.batch_size in usable
 
 
 @policies

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from service.jobs import PastTrial, next_choice, spec
+from service.jobs import LEARNING, PastTrial, next_choice, spec
 from zeus_service.bandit import fold
-from zeus_service.bandit.inconclusive import passed_over, without_counts
+from zeus_service.bandit.inconclusive import IN_A_ROW, passed_over, without_counts
 from zeus_service.bandit.outcomes import NO_RESULT, Outcome
 from zeus_service.bandit.policy import Choice
 from zeus_service.bandit.registry import POLICIES
@@ -152,3 +152,16 @@ def test_the_retry_after_others_have_trained_counts_as_a_result(policy: str) -> 
     assert 4 <= sizes.count(32) <= 8
     arms = POLICIES[policy].describe(job.spec, job.state)
     assert {arm.batch_size: arm.pulls for arm in arms}[32] >= 1
+
+
+@pytest.mark.parametrize("policy", LEARNING)
+def test_devices_that_can_use_nothing_else_get_a_batch_size_that_is_passed_over(
+    policy: str,
+) -> None:
+    job = Job(policy)
+    for _ in range(IN_A_ROW):
+        assert job.run(lambda _: "errored") == 32
+    rng = np.random.default_rng(0)
+    choose = POLICIES[policy].next_batch_size
+    assert choose(job.spec, job.state, rng, [16, 32]).batch_size == 16
+    assert choose(job.spec, job.state, rng, [32]).batch_size == 32

@@ -1,0 +1,55 @@
+"""Trials whose devices cannot divide every batch size of their job."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from flask import Flask
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from service.bandit.test_contract import learning_policies, moves, play, policies, specs
+from service.jobs import observation, register, spec
+from zeus_service import counters, optimizer
+from zeus_service.bandit.policy import NoBatchSizeLeft, Policy, State
+from zeus_service.bandit.spec import JobSpec
+from zeus_service.errors import ExhaustedJob
+
+
+@policies
+@given(job=specs, moves=moves, divisor=st.integers(1, 4))
+@settings(max_examples=150, deadline=None)
+def test_a_choice_is_usable(policy: Policy, job: JobSpec, moves: list[Any], divisor: int) -> None:
+    state, _ = play(policy, job, moves)
+    usable = [size for size in job.batch_sizes if size % divisor == 0]
+    assume(usable)
+    with suppress(NoBatchSizeLeft):
+        choice = policy.next_batch_size(job, state, np.random.default_rng(1), usable)
+        assert choice.batch_size in usable
+
+
+@learning_policies
+def test_usable_batch_sizes_that_all_fail_are_an_error_and_not_a_loop(policy: Policy) -> None:
+    job = spec(batch_sizes=[32, 48, 64, 96], default_batch_size=64)
+    state, rng = policy.initial_state(job), np.random.default_rng(0)
+
+    def fail_30_trials(state: State) -> None:
+        for _ in range(30):
+            choice = policy.next_batch_size(job, state, rng, [48, 96])
+            state = policy.begin(job, state, choice)
+            state = policy.observe(job, state, observation(choice, "not_converged", 1.0))
+
+    with pytest.raises(NoBatchSizeLeft):
+        fail_30_trials(state)
+    assert policy.next_batch_size(job, state, rng, [64]).batch_size == 64
+
+
+def test_a_default_that_cannot_be_used_does_not_count_as_exhaustion(app: Flask) -> None:
+    register(policy="default", batch_sizes=[32, 48], default_batch_size=32)
+    before = counters.exhausted_starts._value.get()
+    with pytest.raises(ExhaustedJob, match=r"its devices can divide, \[48\]: none was tried"):
+        optimizer.start_trial("job", multiple_of=48)
+    assert counters.exhausted_starts._value.get() == before
+    assert optimizer.start_trial("job")[1].batch_size == 32
