@@ -66,7 +66,10 @@ _Fields: Any = create_model(
     "_Fields",
     __base__=Message,
     **{  # type: ignore[call-overload] # mypy knows no fields that are computed
-        name: (field.rebuild_annotation() | None, None)
+        name: (
+            field.rebuild_annotation() | None,
+            Field(None, json_schema_extra=field.json_schema_extra),
+        )
         for name, field in JobSpec.model_fields.items()
         if name != "job_id"
     },
@@ -98,7 +101,7 @@ class Registration(SparseSpec):
     """
 
     job_id: Annotated[
-        str, BeforeValidator(_new_id), Field(pattern=f"^{JOB_ID_PATTERN}$", max_length=255)
+        str, Field(pattern=f"^{JOB_ID_PATTERN}$", max_length=255), BeforeValidator(_new_id)
     ]
     suggested: SparseSpec = SparseSpec()
 
