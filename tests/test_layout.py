@@ -23,6 +23,7 @@ CROSS_CUTTING = {
     "service/bandit/test_own_policy.py",
     "service/bandit/test_quality.py",
     "service/serving/test_slow_clients.py",
+    "service/bandit/test_usable.py",
     "service/simulation/test_fidelity.py",
     "service/db/test_backup.py",
     "service/db/test_cost.py",

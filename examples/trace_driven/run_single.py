@@ -36,7 +36,7 @@ for trial in replay(workload, job, workload.horizon):
     spent += trial.cost
     print(
         f"recurrence {trial.recurrence + 1:3}: batch size {trial.batch_size:4} "
-        f"at {trial.power_limit_w:g} W ({trial.why}): {trial.verdict} after {trial.epochs} epochs, "
+        f"at {trial.power_limit_w:g} W ({trial.why}): {trial.result} after {trial.epochs} epochs, "
         f"{trial.time_s:,.0f} s, {trial.energy_j:,.0f} J"
     )
 best = workload.oracle(arguments.eta)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from service.db.test_power_profiles import profile
 from service.jobs import HARDWARE, spec
-from zeus_service.api.messages import (
+from zeus_service.api.messages import Job
+from zeus_service.api.savings_messages import (
     Estimate,
-    Job,
     JobSavings,
     SavedAmounts,
     SavedInWeek,
