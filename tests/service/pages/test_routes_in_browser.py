@@ -186,6 +186,7 @@ def test_the_keyboard_is_enough(filled: ServiceProcess, open_page: Open) -> None
     press_until(page, "in-flight")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("/job/in-flight$"))
+    page.wait_for_load_state()  # the address is there before the page
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")  # "Skip to the content"
     press_until(page, "2")
