@@ -44,6 +44,16 @@ class JobConflict(OptimizerError):
     status, code = 409, "job_conflict"
 
 
+def job_conflict(job_id: str, differences: dict[str, dict[str, Any]], advice: str) -> JobConflict:
+    """The error of a job that is known with other values: `{name: {known, given}}`."""
+    listed = "; ".join(
+        f"{name} is {each['known']!r} there and {each['given']!r} here"
+        for name, each in differences.items()
+    )
+    message = f"job {job_id!r} is known with other values: {listed}. {advice}"
+    return JobConflict(message, differences=differences)
+
+
 class JobBusy(OptimizerError):
     """The job has running trials."""
 

@@ -21,7 +21,9 @@ from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs
 from zeus_service.db.session import use_case
 from zeus_service.db.tables import Job, PowerProfile
-from zeus_service.errors import InvalidJob, JobConflict
+from zeus_service.errors import InvalidJob, job_conflict
+
+_OTHER_VALUES = "Pass the registered values, to keep what was learned, or use another job_id."
 
 
 @use_case()
@@ -64,7 +66,7 @@ def register_job(
     differences = _differences(known, given)
     if differences:
         if not jobs.has_taught_nothing(session, known, jobs.specification(known)):
-            raise _conflict(job_id, differences)
+            raise job_conflict(job_id, differences, _OTHER_VALUES)
         job = _reregistered(session, known, _changed(known, given, suggested))
     if hardware is not None:
         jobs.set_hardware(session, job, jobs.specification(job), hardware)
@@ -107,18 +109,6 @@ def _differences(known: Job, given: Mapping[str, Any]) -> dict[str, dict[str, An
         for name, value in given.items()
         if spec[name] != value
     }
-
-
-def _conflict(job_id: str, differences: dict[str, dict[str, Any]]) -> JobConflict:
-    return JobConflict(
-        f"job {job_id!r} is known with other values: "
-        + "; ".join(
-            f"{name} is {values['known']!r} there and {values['given']!r} here"
-            for name, values in differences.items()
-        )
-        + ". Pass the registered values, to keep what was learned, or use another job_id.",
-        differences=differences,
-    )
 
 
 def _added(session: Session, job: Job) -> Job:

@@ -81,7 +81,7 @@ def is_browser() -> bool:
     A page cannot remove all of them: where it is not told apart by `Sec-Fetch-*`, which browsers
     leave out without TLS, there is still the language that the browser prefers.
     """
-    names = {name.lower() for name in request.headers.keys()}  # noqa: SIM118 - not a mapping
+    names = {name.lower() for name, _ in request.headers}
     return (
         not names.isdisjoint(("origin", "referer", "cookie", "accept-language"))
         or any(name.startswith("sec-fetch-") for name in names)

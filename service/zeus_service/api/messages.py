@@ -62,21 +62,18 @@ def _new_id(value: Any) -> Any:
     return value
 
 
-_Fields: Any = create_model(
-    "_Fields",
-    __base__=Message,
-    **{  # type: ignore[call-overload] # mypy knows no fields that are computed
-        name: (
-            field.rebuild_annotation() | None,
-            Field(None, json_schema_extra=field.json_schema_extra),
-        )
-        for name, field in JobSpec.model_fields.items()
-        if name != "job_id"
-    },
-)
+_optional: dict[str, Any] = {
+    name: (
+        field.rebuild_annotation() | None,
+        Field(None, json_schema_extra=field.json_schema_extra),
+    )
+    for name, field in JobSpec.model_fields.items()
+    if name != "job_id"
+}
+_Fields: Any = create_model("_Fields", __base__=Message, **_optional)
 
 
-class SparseSpec(_Fields):  # type: ignore[misc] # for the same reason
+class SparseSpec(_Fields):  # type: ignore[misc] # mypy cannot see a class that is computed
     """Fields of a job's specification, any of which may be absent or null.
 
     A `beta_knob` of null is a value: no early stopping.
@@ -86,7 +83,7 @@ class SparseSpec(_Fields):  # type: ignore[misc] # for the same reason
         """The fields that have a value."""
         return {
             name: value
-            for name in self.model_fields_set & _Fields.model_fields.keys()
+            for name in self.model_fields_set & _optional.keys()
             if (value := getattr(self, name)) is not None or name == "beta_knob"
         }
 

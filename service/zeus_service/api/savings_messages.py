@@ -1,4 +1,4 @@
-"""What was saved, as the HTTP API says it. Units are those of `messages`."""
+"""What was saved, in the messages of the HTTP API. Units are as in `messages`."""
 
 from __future__ import annotations
 

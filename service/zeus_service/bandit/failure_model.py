@@ -33,7 +33,7 @@ LEAST_RATE_IN_A_ROW = 0.1
 """In a row, runs fail at least so often by bad luck, which strikes several at once."""
 FAILURES_TO_GIVE_UP = 2
 OUT_OF_MEMORY_TO_GIVE_UP = 2
-"""At least; more if batch sizes that fit run out of memory, too."""
+"""At least; more if batch sizes that fit also run out of memory."""
 BAD_LUCK = 0.005
 """Tries that run out of memory are no chance if the probability of that is at most this."""
 
@@ -109,8 +109,8 @@ def why_given_up(spec: JobSpec, state: State) -> list[str]:
 def _exceeds_memory(spec: JobSpec, state: State) -> list[bool]:
     """Whether a batch size is too large for the memory, and bad luck unlikely to be the cause.
 
-    Without a limit, each try runs out of memory as often as those of batch sizes that are known to
-    fit. Above these, all tries up to this batch size have run out of memory, if any has.
+    Without a limit, each try runs out of memory as often as the batch sizes that are known to fit
+    do. Above these, all tries up to this batch size have run out of memory, if any has.
     """
     tries = list(zip(spec.batch_sizes, state["out_of_memory"], state["pulls"], strict=True))
     fitting = [(failures, pulls) for size, failures, pulls in tries if size <= state["fits"]]

@@ -12,8 +12,8 @@ retries and early stops included. With `k` trials of `i` running, the informatio
 
 where `v` is the variance of the expected log cost of `i` over which batch size is the best. All are
 estimated from draws of the posterior. Exploration ends by itself once no cost would change the
-choice. Until a run has converged, all trials get the default, or the batch size nearest to it among
-those that failed least. Source: Russo and Van Roy, "Learning to optimize via information-directed
+choice. Until a run has converged, all trials get the default, or the nearest to it of the batch
+sizes that failed least. Source: Russo and Van Roy, "Learning to optimize via information-directed
 sampling", Operations Research 66(1), 2018, where the exponent is 2 and two actions are mixed.
 
 **Early stop.** The bound is `beta_knob` times the estimated cost of the best batch size, which one

@@ -29,10 +29,11 @@ def reason(spec: JobSpec, state: State, choice: Choice) -> str:
 
 
 def exhausted(spec: JobSpec, state: State, usable: list[int]) -> ExhaustedJob:
-    """The error for a start of a job that has no batch size left, of those that are usable."""
+    """The error for a start after all usable batch sizes have failed."""
     arms = policy_of(spec).describe(spec, state)
     failures = _failures([arm for arm in arms if arm.batch_size in usable])
-    limit = f" of those that its devices can divide, {usable}" * (usable != spec.batch_sizes)
+    is_limited = usable != spec.batch_sizes
+    limit = f" among {usable}, which this run's devices can divide" if is_limited else ""
     return ExhaustedJob(
         f"job {spec.job_id!r} has no batch size left to try{limit}: {failures}. Register it under "
         "another job_id, with a target that can be reached, more epochs, or other batch sizes."

@@ -83,8 +83,8 @@ class JobSpec(BaseModel):
 
     Args:
         batch_size_scope: What a batch size counts. `global`: the samples of an optimizer step, over
-            all devices. `per_device`: those of one device, so that every trial must train on as
-            many devices.
+            all devices. `per_device`: the samples of one device, so that every trial must use the
+            same number of devices.
         early_stop: What is compared with the early-stop bound. `expected`: the cost at the next
             report, unless the target is reached; the policy derives the bound from the runs that
             converged. `spent`, the rule of the Zeus project's server: the cost so far, even if the

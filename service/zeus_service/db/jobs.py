@@ -26,11 +26,15 @@ from zeus_service.db import savings
 from zeus_service.db.clock import unix_now
 from zeus_service.db.session import after_commit
 from zeus_service.db.tables import MAX_REASON, Job, Trial
-from zeus_service.errors import BrokenJob, JobConflict, NotFound, unknown_job
+from zeus_service.errors import BrokenJob, NotFound, job_conflict, unknown_job
 from zeus_service.savings import ledger as ledgers
 from zeus_service.savings.power import Profile
 
 T = TypeVar("T")
+
+_OTHER_HARDWARE = (
+    "Use another job_id: costs on different hardware, or by different meters, cannot be compared."
+)
 
 MAX_LOST_AT_ONCE = 1000
 """Expired trials that one start marks as lost: some tenths of a second. Later ones go on."""
@@ -198,16 +202,7 @@ def set_hardware(session: Session, job: Job, spec: JobSpec, hardware: Hardware) 
             for name, known in job.hardware.items()
             if known != values[name]
         }
-        raise JobConflict(
-            f"job {job.job_id!r} is known with other hardware: "
-            + "; ".join(
-                f"{name} is {each['known']!r} there and {each['given']!r} here"
-                for name, each in differences.items()
-            )
-            + ". Use another job_id: costs on different hardware, or by different meters, cannot be"
-            " compared.",
-            differences=differences,
-        )
+        raise job_conflict(spec.job_id, differences, _OTHER_HARDWARE)
     job.hardware, job.estimated = values, hardware.estimated
     job.updated_at = unix_now()
 

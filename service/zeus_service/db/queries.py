@@ -25,7 +25,7 @@ PAGE_SIZE = 50
 POINTS = 1000
 """The latest trials or reports that a figure draws."""
 RUNNING_SHOWN = 20
-"""Running trials that are shown of a job: those that started last."""
+"""How many of a job's running trials are shown: the latest."""
 
 # --- the list of jobs ----------------------------------------------------------------------------
 

@@ -185,7 +185,7 @@ def by_week(
     Args:
         session: In a transaction.
         weeks: How many weeks, the current one included, by the database's clock.
-        job: Whose trials; those of all jobs by default.
+        job: The job whose trials are summed. Default: all jobs.
     """
     era = tables.Era
     week = unix_week(Trial.ended_at).label("week")
