@@ -17,7 +17,7 @@ from zeus_lightning.power.search import SearchName
 from zeus_lightning.power.selectors import Selector
 from zeus_lightning.power.trainer_loop import TrainerLoop
 from zeus_lightning.program.concurrent_fits import check_alone
-from zeus_lightning.ranks.at_exit import leave_at_exit
+from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
 
 if TYPE_CHECKING:  # LightningCLI masks values of this type in the configs that it saves
     from jsonargparse.typing import SecretStr
@@ -150,7 +150,7 @@ class ZeusPowerLimitCallback(Callback):
                 check_alone(trainer, earlier=self._trainer)
             self._end()  # a previous fit that never ended because another callback raised
             self._result, self._trainer = PowerResult(), trainer
-            leave_at_exit()
+            destroy_gloo_at_exit()
             if not trainer.fast_dev_run:  # type: ignore[attr-defined]
                 self._fit = open_fit(self._options, TrainerLoop(trainer), self._result)
 

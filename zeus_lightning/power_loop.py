@@ -16,8 +16,8 @@ from zeus_lightning.power.fit import PowerFit, open_fit
 from zeus_lightning.power.options import PowerArguments, PowerResult, read_arguments
 from zeus_lightning.power.profile import PowerProfile
 from zeus_lightning.program.batch_size import is_size
-from zeus_lightning.ranks.torch_ranks import TorchRanks
-from zeus_lightning.sigterm import exit_on_sigterm
+from zeus_lightning.run.ranks import TorchRanks
+from zeus_lightning.run.sigterm import exit_on_sigterm
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import TypeAdapter, ValidationError
 from service.jobs import spec_json
+from zeus_lightning.run.checkpoint import RESUMABLE
 from zeus_service.api import messages as service
 from zeus_service.api.v1 import IDEMPOTENCY_KEY_PATTERN
 from zeus_service.bandit import outcomes, spec
@@ -18,8 +19,7 @@ from zeus_lightning import messages as client
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.power.profile import PowerProfile
 from zeus_lightning.program import job
-from zeus_lightning.program.job import JobArguments
-from zeus_lightning.trial.checkpoint import RESUMABLE
+from zeus_lightning.run.job import JobArguments
 
 _SERVICE_ONLY = {"early_stop", "lease_s", "mab_prior_mean", "mab_prior_precision"}
 _SERVICE_ONLY |= {"mab_num_explorations"}
@@ -105,7 +105,7 @@ def test_both_sides_take_the_same_ids() -> None:
 def job_arguments(**changes: Any) -> JobArguments:
     arguments = dict.fromkeys(field.name for field in dataclasses.fields(JobArguments))
     sent = {"target_metric": 0.9, "monitor": "val_acc", "mode": "max", "eta_knob": 0.5}
-    more = {"batch_size_scope": "global", "batch_size_attribute": "batch_size"}
+    more = {"batch_size_scope": "global", "batch_arg_name": "batch_size"}
     more |= {"num_pruning_rounds": 2, "window_size": 0}
     return JobArguments(**{**arguments, **sent, **more, **changes})
 

@@ -174,7 +174,7 @@ def test_without_the_service_or_the_job_there_are_warnings_and_the_limit_is_foun
 def test_a_run_without_the_service_trains_and_profiles_where_that_is_allowed(
     gpu: FakeGpu, gpu_meter: DriversClock
 ) -> None:
-    bso = zeus(f"http://127.0.0.1:{free_port()}", strict=False, eta_knob=0.0)
+    bso = zeus(f"http://127.0.0.1:{free_port()}", require_service=False, eta_knob=0.0)
     callback = power(meter=gpu_meter)
     with pytest.warns(UserWarning, match="training without it"):
         run(bso, callback, gpu=gpu, max_epochs=1)
@@ -187,7 +187,7 @@ def test_an_error_of_either_ends_the_trial_and_restores_the_limit(
     from zeus_lightning import ZeusConfigError, ZeusTrialFailed
 
     for order in (1, -1):
-        bso, limit = zeus(service.url, beta_knob=None), power(meter=gpu_meter)
+        bso, limit = zeus(service.url, beta_knob=float("inf")), power(meter=gpu_meter)
         with pytest.raises(ZeusTrialFailed):
             trainer(*[bso, limit][::order], max_epochs=2).fit(GpuNet(gpu), ManyBatches())
         assert gpu.limit_mw == 250_000

@@ -43,7 +43,7 @@ from zeus_lightning import (
         ({"lr_scaling": "cubic"}, "lr_scaling is 'cubic'"),
         ({"batch_sizes": []}, r"batch_sizes is \[\]; it must contain positive integers"),
         ({"batch_sizes": [8, 0]}, r"batch_sizes is \[8, 0\]"),
-        ({"batch_size_attribute": "a..b"}, "batch_size_attribute is 'a..b'; it must be the name"),
+        ({"batch_arg_name": "a..b"}, "batch_arg_name is 'a..b'; it must be the name"),
         ({"batch_size_scope": "local"}, "batch_size_scope is 'local'; it must be 'global' or"),
         ({"on_failure": "ignore"}, "on_failure is 'ignore'; it must be 'raise', 'stop' or 'exit'"),
         ({"batch_sizes": [8, 2.5]}, r"batch_sizes is \[8, 2.5\]"),
@@ -186,7 +186,7 @@ def tried(
         ),
         (
             Data(),
-            {"batch_size_attribute": "data.size"},
+            {"batch_arg_name": "data.size"},
             "has no attribute 'data.size' (nor has its hparams)",
         ),
         (Data(), {"meter": "perpetual-motion"}, "perpetual-motion"),
@@ -297,13 +297,13 @@ def test_a_url_that_nobody_answers_is_an_error_that_says_what_to_do() -> None:
         error = tried(new_job(), url, Data())
     assert isinstance(error, ZeusServiceUnavailable)
     assert len(calls.bounds_s) == 1  # within two seconds, as `test_client.py` tests
-    for part in (url, "Connection refused", "zeus-service serve", "strict=False"):
+    for part in (url, "Connection refused", "zeus-service serve", "require_service=False"):
         assert part in str(error)
 
 
 def test_without_strict_a_run_trains_on_the_default_when_the_service_does_not_answer() -> None:
     steps, net = Steps(), Net()
-    callback = zeus(f"http://127.0.0.1:{free_port()}", strict=False, batch_sizes=[8, 16])
+    callback = zeus(f"http://127.0.0.1:{free_port()}", require_service=False, batch_sizes=[8, 16])
     with pytest.warns(UserWarning, match="training without it on batch size 8"):
         trainer(callback, steps, max_epochs=2).fit(net, Data(batch_size=8))
     assert steps.count == 2 * 8

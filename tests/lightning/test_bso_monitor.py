@@ -50,7 +50,7 @@ def test_a_metric_of_one_of_several_validation_dataloaders_is_monitored(
     service: ServiceProcess, loader: int, reached: bool
 ) -> None:
     monitor = f"val_acc/dataloader_idx_{loader}"
-    callback = zeus(service.url, monitor=monitor, on_failure="stop")
+    callback = zeus(service.url, monitor=monitor, raise_on_failure=False)
     trainer(callback, max_epochs=1).fit(LogsPerLoader(), TwoLoaders())
     assert callback.outcome == ("converged" if reached else "not_converged")
 
@@ -133,7 +133,7 @@ def test_what_the_sanity_check_has_not_logged_beside_other_metrics_is_a_line_in_
     monitor: str,
     said: bool,
 ) -> None:
-    callback = zeus(service.url, monitor=monitor, on_failure="stop")
+    callback = zeus(service.url, monitor=monitor, raise_on_failure=False)
     with caplog.at_level("INFO"), suppress(ZeusConfigError):
         trainer(callback, max_epochs=1).fit(module(), data())
     line = f"sanity check has logged ['val_acc'], but not monitor={monitor!r}; unless the first"

@@ -35,7 +35,7 @@ from zeus_lightning.power.profiler import (
 from zeus_lightning.power.run_length import RECURRENCES, batches_to_target
 from zeus_lightning.power.search import Sweep, make_search, power_limits
 from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, ZeusCost
-from zeus_lightning.ranks.distributed import gather, on_every_rank, on_rank_zero
+from zeus_lightning.run.ranks import gather, on_every_rank, on_rank_zero
 from zeus_lightning.zeusd import find_zeusd
 
 

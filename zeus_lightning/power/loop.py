@@ -15,7 +15,7 @@ class Recurring(Protocol):
     """A run of a recurring job: `ZeusBSOCallback` or `Recurrence`; None while it has no trial."""
 
     @property
-    def client(self) -> BSOClient | None:
+    def _client(self) -> BSOClient | None:
         """The service."""
 
     @property

@@ -135,7 +135,7 @@ def find_service(
     The token is by default the recurring run's at the same service, or else `$ZEUS_BSO_TOKEN`.
     """
     if recurring is not None:
-        client = recurring.client
+        client = recurring._client
         url = url or (None if client is None else client.url)
         shared = client is not None and client.url == (url or "").rstrip("/") and token is None
         if url is not None and not shared:

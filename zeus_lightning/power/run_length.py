@@ -16,11 +16,11 @@ def batches_to_target(loop: Loop) -> float:
     Infinite if there is none, or the service does not answer. For rank zero alone.
     """
     recurring = loop.recurring
-    if recurring is None or recurring.trial is None or recurring.client is None:
+    if recurring is None or recurring.trial is None or recurring._client is None:
         return math.inf
     trial = recurring.trial
     try:
-        earlier = recurring.client.earlier_trials(trial.job_id, trial.trial_number)
+        earlier = recurring._client.earlier_trials(trial.job_id, trial.trial_number)
     except (ZeusServiceError, ZeusConfigError):
         return math.inf
     reports = [

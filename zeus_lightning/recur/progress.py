@@ -11,9 +11,10 @@ from typing import Literal
 
 import numpy as np
 
-from zeus_lightning.environment import EXIT_TRY_AGAIN
 from zeus_lightning.messages import FAILED
 from zeus_lightning.recur.outcome_file import RunOutcome
+
+EXIT_TRY_AGAIN = 75
 
 Mode = Literal["choose", "observe", "compare"]
 Verdict = Literal["done", "again", "interrupted", "stop"]

@@ -173,7 +173,7 @@ def test_the_batch_size_may_have_another_name_and_be_nested(service: ServiceProc
     job, lengths, data = new_job(), [], Nested()
     for _ in range(2):
         net = Net()
-        callback = zeus(service.url, job_id=job, batch_size_attribute="data.train_batch_size")
+        callback = zeus(service.url, job_id=job, batch_arg_name="data.train_batch_size")
         trainer(callback).fit(net, data)
         lengths.append(net.batch_lengths)
     assert lengths == [{16}, {8}]
@@ -199,13 +199,13 @@ class LikeHydraTemplate(Data):
 def test_one_that_uses_what_setup_has_set_is_refused_with_the_argument_that_helps(
     service: ServiceProcess,
 ) -> None:
-    helps = r"train_dataloader\(\) uses another attribute.*name that one by batch_size_attribute="
+    helps = r"train_dataloader\(\) uses another attribute.*name that one by batch_arg_name="
     with pytest.raises(ZeusConfigError, match=helps):
         trainer(zeus(service.url)).fit(Net(), LikeHydraTemplate())
     job, lengths = new_job(), []
     for _ in range(2):
         net = Net()
-        callback = zeus(service.url, job_id=job, batch_size_attribute="batch_size_per_device")
+        callback = zeus(service.url, job_id=job, batch_arg_name="batch_size_per_device")
         trainer(callback).fit(net, LikeHydraTemplate())
         lengths.append(net.batch_lengths)
     assert lengths == [{8}, {4}]
@@ -213,7 +213,7 @@ def test_one_that_uses_what_setup_has_set_is_refused_with_the_argument_that_help
 
 def test_a_budget_in_steps_ends_as_not_converged_or_converged(service: ServiceProcess) -> None:
     for val_acc, outcome in ((0.1, "not_converged"), (0.9, "converged")):
-        callback = zeus(service.url, on_failure="stop")
+        callback = zeus(service.url, raise_on_failure=False)
         trainer(callback, max_epochs=-1, max_steps=20).fit(Net((val_acc,)), Data())
         assert callback.outcome == outcome
 

@@ -49,7 +49,7 @@ def test_a_metric_in_half_precision_reaches_the_target_that_it_is_nearest_to(
         def validation_step(self, batch: Any, index: int) -> None:
             self.log("val_acc", torch.tensor(metric, dtype=half))
 
-    callback = zeus(service.url, target_metric=0.95, on_failure="stop")
+    callback = zeus(service.url, target_metric=0.95, raise_on_failure=False)
     trainer(callback, precision=precision, max_epochs=1).fit(Half(), Data())
     assert callback.outcome == ("converged" if reached else "not_converged")
 
@@ -57,7 +57,7 @@ def test_a_metric_in_half_precision_reaches_the_target_that_it_is_nearest_to(
 def test_in_single_precision_a_metric_just_below_the_target_has_not_reached_it(
     service: ServiceProcess,
 ) -> None:
-    callback = zeus(service.url, target_metric=0.95, on_failure="stop")
+    callback = zeus(service.url, target_metric=0.95, raise_on_failure=False)
     trainer(callback, max_epochs=1).fit(Net((243 / 256,)), Data())
     assert callback.outcome == "not_converged"
 
@@ -70,6 +70,6 @@ def test_a_metric_of_training_beside_a_validation_loop_is_reported_as_its_epochs
     runner = trainer(callback, val_check_interval=val_check_interval)
     runner.fit(TrainAcc((0.3, 0.4, 0.85)), Data())
     assert callback.outcome == "converged"
-    assert (callback.report.sequence, callback.report.epoch) == (3, 3)
-    assert callback.report.metric == pytest.approx(0.85)
+    assert (callback.last_report.sequence, callback.last_report.epoch) == (3, 3)
+    assert callback.last_report.metric == pytest.approx(0.85)
     assert runner.current_epoch == 3

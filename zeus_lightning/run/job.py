@@ -14,11 +14,24 @@ from lightning.pytorch import LightningModule, Trainer
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import MAX_INTEGER, MAX_METRIC, JobSpec
 from zeus_lightning.program import batch_size as sizes
-from zeus_lightning.program.lr_scaling import LRScaling, find_rates
+from zeus_lightning.program.lr_scaling import LRScaling
 from zeus_lightning.program.printed_number import as_printed
 
-_OPTIONAL = ("job_id", "default_batch_size", "max_epochs", "beta_knob", "seed", "lr_scaling")
+_OPTIONAL = (
+    "job_id",
+    "default_batch_size",
+    "max_epochs",
+    "eta_knob",
+    "beta_knob",
+    "policy",
+    "lr_scaling",
+)
 _READ_FROM_PROGRAM = ("default_batch_size", "batch_sizes")
+_POLICY_OPTIONS = {"num_pruning_rounds": 100, "window_size": 1000, "seed": 2**32 - 1}
+"""The options of a policy, and the largest value of each; the smallest is 0."""
+
+PolicyOptions = dict[str, str | int]
+"""A policy's options: `name`, `num_pruning_rounds`, `window_size` and `seed`, each optional."""
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 _JOB_ID_RULE = "1 to 255 letters, digits and ._:-, starting with a letter or digit"
 
@@ -34,14 +47,11 @@ class JobArguments:
     batch_sizes: list[int] | None
     default_batch_size: int | None
     batch_size_scope: sizes.Scope = "global"
-    batch_size_attribute: str = "batch_size"
+    batch_arg_name: str = "batch_size"
     max_epochs: int | None
-    eta_knob: float
+    eta_knob: float | None
     beta_knob: float | None
-    num_pruning_rounds: int
-    window_size: int
-    policy: str | None
-    seed: int | None
+    policy: str | PolicyOptions | None
     lr_scaling: LRScaling | None = None
 
     def __post_init__(self) -> None:
@@ -53,22 +63,20 @@ class JobArguments:
             _check_default(self.default_batch_size, self.batch_sizes)
         for name in ("target_metric", "eta_knob", "beta_knob"):
             self._check(name, lambda value: _is_number(value, Real), "a number")
-        for name in ("max_epochs", "num_pruning_rounds", "window_size", "seed"):
-            self._check(name, lambda value: _is_number(value, Integral), "an integer")
+        self._check("max_epochs", lambda value: _is_number(value, Integral), "an integer")
         bound = f"finite, at most {MAX_METRIC:g} in size"
         self._check("target_metric", lambda target: abs(target) <= MAX_METRIC, bound)
         self._check("monitor", bool, "a metric's name")
         self._check("mode", ("min", "max").__contains__, "'min' or 'max'")
         rule = "the name of an attribute, with dots between nested ones"
-        self._check("batch_size_attribute", _is_attribute, rule)
+        self._check("batch_arg_name", _is_attribute, rule)
         scopes = ("global", "per_device")
         self._check("batch_size_scope", scopes.__contains__, "'global' or 'per_device'")
         self._check("max_epochs", lambda epochs: epochs > 0, "positive")
         self._check("eta_knob", lambda eta: 0 <= eta <= 1, "in [0, 1]")
-        self._check("beta_knob", lambda beta: 0 < beta < math.inf, "positive and finite, or None")
-        self._check("num_pruning_rounds", lambda rounds: 0 <= rounds <= 100, "0 to 100")
-        self._check("window_size", lambda size: 0 <= size <= 1000, "0 to 1000")
-        self._check("seed", lambda seed: 0 <= seed < 2**32, "0 to 2**32 - 1")
+        self._check("beta_knob", lambda beta: beta > 0, "positive")
+        self._check("policy", lambda policy: isinstance(policy, str | dict), "a name or options")
+        self._policy_options()
         self._check("lr_scaling", ("linear", "sqrt").__contains__, "'linear', 'sqrt' or None")
 
     def _check(self, name: str, valid: Callable[[Any], object], rule: str) -> None:
@@ -76,6 +84,26 @@ class JobArguments:
         omitted = value is None and name in _OPTIONAL
         if not (omitted or valid(value)):
             raise ZeusConfigError(f"{name} is {value!r}; it must be {rule}")
+
+    def _policy_options(self) -> dict[str, Any]:
+        """The name and options of the policy that were given, as fields of the job."""
+        given: dict[str, Any] = dict(self.policy) if isinstance(self.policy, dict) else {}
+        name = given.pop("name", None) if isinstance(self.policy, dict) else self.policy
+        if name is not None and not (isinstance(name, str) and name):
+            raise ZeusConfigError(f"the policy's name is {name!r}; it must be a name, or left out")
+        for option, value in given.items():
+            if option not in _POLICY_OPTIONS:
+                raise ZeusConfigError(
+                    f"policy has the option {option!r}; it can have name, "
+                    f"{', '.join(_POLICY_OPTIONS)}"
+                )
+            most = _POLICY_OPTIONS[option]
+            if not (_is_number(value, Integral) and 0 <= value <= most):
+                raise ZeusConfigError(
+                    f"the policy's {option} is {value!r}; it must be an integer, 0 to {most}"
+                )
+        options: dict[str, Any] = {} if name is None else {"policy": name}
+        return options | {option: int(value) for option, value in given.items()}
 
     def job(self, trainer: Trainer, module: LightningModule) -> JobSpec:
         """Make the job of these arguments and a program; an error if they do not fit."""
@@ -89,11 +117,9 @@ class JobArguments:
                 "pass max_epochs=... to the Trainer or this callback, or max_steps=... to the "
                 "Trainer"
             )
-        if self.lr_scaling is not None:
-            find_rates(module)  # an invalid one is an error
         share = sizes.share(trainer, self.batch_size_scope)
         default = sizes.default_batch_size(
-            trainer, module, self.batch_size_attribute, share, self.default_batch_size
+            trainer, module, self.batch_arg_name, share, self.default_batch_size
         )
         return self.spec(type(module).__name__, default, max_epochs, share)
 
@@ -119,6 +145,13 @@ class JobArguments:
         default = operator.index(default)
         sizes.check_shares([*chosen, default], share)
         _check_default(default, chosen)
+        given: dict[str, Any] = self._policy_options()
+        if self.eta_knob is not None:
+            given["eta_knob"] = as_printed(self.eta_knob)
+        if self.beta_knob is not None:
+            beta = as_printed(self.beta_knob)
+            given["beta_knob"] = beta if math.isfinite(beta) else None
+        knobs = ("eta_knob", "beta_knob", "policy", *_POLICY_OPTIONS)
         return JobSpec(
             job_id=job_id,
             batch_sizes=chosen,
@@ -128,13 +161,9 @@ class JobArguments:
             monitor=self.monitor,
             max_epochs=min(int(max_epochs), MAX_INTEGER),
             batch_size_scope=self.batch_size_scope,
-            eta_knob=as_printed(self.eta_knob),
-            beta_knob=None if self.beta_knob is None else as_printed(self.beta_knob),
-            num_pruning_rounds=int(self.num_pruning_rounds),
-            window_size=int(self.window_size),
-            policy=self.policy,
-            seed=None if self.seed is None else int(self.seed),
             suggested=[name for name in _READ_FROM_PROGRAM if getattr(self, name) is None],
+            omitted=[name for name in knobs if name not in given],
+            **given,
         )
 
 

@@ -20,14 +20,14 @@ from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusJobConflict
 from zeus_lightning.meters import Reading, rapl
 from zeus_lightning.meters.combined import CombinedMeter
 from zeus_lightning.meters.rapl import RaplMeter
-from zeus_lightning.ranks.distributed import (
+from zeus_lightning.run.ranks import (
     gather,
     on_every_rank,
     on_rank_zero,
     rank_of,
     sum_over_ranks,
 )
-from zeus_lightning.ranks.run_meter import RunMeter
+from zeus_lightning.run.run_meter import RunMeter
 
 WORLD_SIZE = 2
 
@@ -83,20 +83,20 @@ def check_meters(strategy: Strategy, rank: int, powercap: Path) -> None:
 def check_combined_meter(strategy: Strategy, rank: int, powercap: Path) -> None:
     """Each rank's GPUs are summed, and the packages of their host are counted once."""
     packages = RaplMeter(powercap)
-    meter = RunMeter(CombinedMeter(StepMeter(), packages), strategy, pue=2.0)
-    assert meter.max_power_w == 2 * (10 + 10 + 120)
+    meter = RunMeter(CombinedMeter(StepMeter(), packages), strategy)
+    assert meter.max_power_w == 10 + 10 + 120
     meter.begin()
     strategy.barrier()
     if rank == 0:
         FakePowercap(powercap).spend("intel-rapl:0", 10)
     strategy.barrier()
     spent = meter.spent()
-    assert spent.energy_j == pytest.approx(2 * (6 + 6 + 10))
-    assert meter.apart(spent) == pytest.approx(
-        {"zeus/gpu_energy_j": 24.0, "zeus/cpu_energy_j": 20.0, "zeus/pue": 2.0}
+    assert spent.energy_j == pytest.approx(6 + 6 + 10)
+    assert meter.breakdown(spent) == pytest.approx(
+        {"zeus/gpu_energy_j": 12.0, "zeus/cpu_energy_j": 10.0}
     )
     meter.resume_from(Reading(100.0, 1.0, 40.0))
-    assert meter.spent().cpu_energy_j == pytest.approx(60)
+    assert meter.spent().cpu_energy_j == pytest.approx(50)
     mixed = StepMeter() if rank else CombinedMeter(StepMeter(), packages)
     kind, message, _ = error_of(lambda: RunMeter(mixed, strategy))
     assert kind is ZeusConfigError

@@ -10,7 +10,7 @@ from programs import StepMeter
 
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
 from zeus_lightning.meters import Reading
-from zeus_lightning.ranks.run_meter import Claim, RunMeter, check_models, counting_ranks
+from zeus_lightning.run.run_meter import Claim, RunMeter, check_models, counting_ranks
 
 # Ranks that count whole groups of devices: a GPU each, a node's packages, or a shared list.
 GROUPS = st.lists(st.integers(0, 5), min_size=1, max_size=16)
@@ -39,12 +39,6 @@ def test_different_models_are_listed_by_rank() -> None:
     check_models([claim("a"), claim("b")])
     with pytest.raises(ZeusConfigError, match=r"H100 by nvml on rank 0, 2; A100 by nvml on rank 1"):
         check_models([claim("a"), claim("b", model="A100"), claim("c")])
-
-
-def test_different_models_may_be_allowed_but_never_different_meters() -> None:
-    check_models([claim("a"), claim("b", model="A100")], allow_mixed=True)
-    with pytest.raises(ZeusConfigError, match="CPU by rapl on rank 1"):
-        check_models([claim("a"), claim("b", model="CPU", meter="rapl")], allow_mixed=True)
 
 
 def one_rank(meter: StepMeter) -> RunMeter:
@@ -90,23 +84,6 @@ def test_a_meter_that_fails_counts_as_not_a_number_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="GPU 0 is lost"):
         spent = meter.spent()
     assert spent.energy_j != spent.energy_j
-
-
-def test_a_pue_multiplies_energy_and_max_power_and_is_in_the_meters_name() -> None:
-    meter = RunMeter(StepMeter(), SingleDeviceStrategy(), pue=1.5)
-    meter.begin()
-    assert meter.spent() == Reading(9.0, 2.0)
-    assert meter.spent_by_now() == Reading(18.0, 4.0)
-    assert (meter.max_power_w, meter.name) == (15.0, "step x PUE 1.5")
-    assert meter.scope() == "energy is that of step by step, times a PUE of 1.5"
-    assert meter.apart(meter.spent()) == {"zeus/pue": 1.5}
-    assert one_rank(StepMeter()).apart(Reading(1.0, 1.0)) == {}
-
-
-@pytest.mark.parametrize("pue", [0.9, 0.0, -1.0, float("nan"), float("inf")])
-def test_a_pue_below_1_is_refused(pue: float) -> None:
-    with pytest.raises(ZeusConfigError, match=r"pue is .* at least 1"):
-        RunMeter(StepMeter(), SingleDeviceStrategy(), pue=pue)
 
 
 def test_a_meter_that_was_passed_in_is_not_closed() -> None:

@@ -17,7 +17,7 @@ from proxy import Body, Proxy, Request
 from service_process import ServiceProcess
 from waiting import LIMIT_S, wait_until
 
-from zeus_lightning.trial.heartbeat import start_heartbeat
+from zeus_lightning.run.heartbeat import start_heartbeat
 
 
 def threads() -> list[threading.Thread]:
@@ -121,7 +121,7 @@ def test_it_ends_when_it_is_stopped_or_the_run_is_over() -> None:
 
 def test_a_heartbeat_that_is_being_sent_keeps_no_process_alive() -> None:
     script = (
-        "import threading, time; from zeus_lightning.trial.heartbeat import start_heartbeat; "
+        "import threading, time; from zeus_lightning.run.heartbeat import start_heartbeat; "
         "begun = threading.Event(); "
         "start_heartbeat(lambda: begun.set() or time.sleep(1000), lambda: True, 0.03); begun.wait()"
     )

@@ -8,12 +8,10 @@ import signal
 
 import pytest
 import torch
-from records import record
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
-from zeus_lightning import ZeusConfigError
-from zeus_lightning.trial.outcome import outcome_of, reason_of
-from zeus_lightning.trial.shared_record import SharedRecord
+from zeus_lightning import ZeusConfigError, ZeusTrialFailed
+from zeus_lightning.run.outcomes import is_trial_failure, outcome_of, reason_of
 
 
 def fails(index: int, error: BaseException) -> None:
@@ -78,8 +76,14 @@ def test_the_reason_is_an_errors_class_and_message(error: BaseException, text: s
     assert reason_of(error) == text
 
 
-def test_a_long_message_is_cut_so_that_the_reason_can_be_shared_and_stored() -> None:
+def test_a_long_message_is_cut_so_that_it_can_be_stored() -> None:
     assert len(reason_of(ValueError("x" * 10**6))) == 1000
-    shared = SharedRecord()
-    shared.write(record(reason=reason_of(ValueError("\N{GRINNING FACE}" * 10**6))))
-    assert shared.read() is not None
+
+
+def test_a_failed_trial_is_recognized_in_a_started_process() -> None:
+    error = ZeusTrialFailed("it needs another batch size")
+    with pytest.raises(ProcessRaisedException) as raised:
+        torch.multiprocessing.start_processes(fails, (error,), nprocs=1, start_method="fork")
+    assert is_trial_failure(raised.value)
+    assert is_trial_failure(error)
+    assert not is_trial_failure(ZeusConfigError("no batch_size"))

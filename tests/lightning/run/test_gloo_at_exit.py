@@ -10,7 +10,7 @@ import atexit, sys
 import torch
 from torch.distributed import is_initialized
 from torch.nn.parallel import DistributedDataParallel
-from zeus_lightning.ranks.at_exit import leave_at_exit
+from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
 
 def train():
     model = DistributedDataParallel(torch.nn.Linear(4, 1))
@@ -20,8 +20,8 @@ def train():
 store = torch.distributed.FileStore(sys.argv[2], 1)
 torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
 atexit.register(lambda: print("is left" if is_initialized() else "is destroyed", flush=True))
-leave_at_exit()
-leave_at_exit()
+destroy_gloo_at_exit()
+destroy_gloo_at_exit()
 """
 ENDS = {
     "train()": ("is destroyed", 0),

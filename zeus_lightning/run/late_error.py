@@ -20,7 +20,7 @@ class LateError:
         trainer: The Trainer whose `fit` ends.
     """
 
-    def __init__(self, error: Exception | SystemExit, callback: Callback, trainer: Trainer) -> None:
+    def __init__(self, error: Exception, callback: Callback, trainer: Trainer) -> None:
         self._error = error
         self._callback = callback
         self._trainer = trainer
@@ -50,20 +50,3 @@ class LateError:
         """Undo the changes to the Trainer."""
         self._profiler.describe = self._describe
         self._trainer.callbacks = self._callbacks  # type: ignore[attr-defined]
-
-
-def exit_after_teardown(trainer: Trainer, ending: SystemExit) -> None:
-    """Raise `ending` in place of the exception that Lightning is handling, after its own steps.
-
-    For `on_exception`: an error of that hook would skip those of later callbacks, the end of the
-    loggers, and the Trainer's teardown, which is the last step.
-    """
-    teardown = trainer._teardown
-
-    def teardown_and_exit() -> None:
-        trainer._teardown = teardown  # type: ignore[method-assign]
-        teardown()
-        trainer.state.stage = None
-        raise ending
-
-    trainer._teardown = teardown_and_exit  # type: ignore[method-assign]

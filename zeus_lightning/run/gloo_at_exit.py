@@ -1,4 +1,4 @@
-"""`leave_at_exit`: destroy gloo's process group as the program exits, once nothing trains."""
+"""`destroy_gloo_at_exit`: destroy gloo's process group as the program exits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 @functools.cache
-def leave_at_exit() -> None:
+def destroy_gloo_at_exit() -> None:
     """Destroy the process group at exit, if it is gloo's and no model uses it.
 
     Lightning does the same with NCCL's. After a collective has returned, a thread of gloo takes

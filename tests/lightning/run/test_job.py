@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from programs import Data, Net, trainer
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.program.job import JobArguments
+from zeus_lightning.run.job import JobArguments
 
 
 def arguments(**fields: Any) -> JobArguments:
@@ -23,14 +24,11 @@ def arguments(**fields: Any) -> JobArguments:
         "batch_sizes": None,
         "default_batch_size": None,
         "batch_size_scope": "global",
-        "batch_size_attribute": "batch_size",
+        "batch_arg_name": "batch_size",
         "max_epochs": None,
-        "eta_knob": 0.5,
+        "eta_knob": None,
         "beta_knob": None,
-        "num_pruning_rounds": 2,
-        "window_size": 0,
         "policy": None,
-        "seed": None,
         "lr_scaling": None,
     }
     return JobArguments(**(defaults | fields))
@@ -51,7 +49,7 @@ def job_of(runner: Any, **fields: Any) -> Any:
 
 @pytest.mark.parametrize(
     "name",
-    ["target_metric", "monitor", "mode", "batch_size_scope", "eta_knob", "num_pruning_rounds"],
+    ["target_metric", "monitor", "mode", "batch_size_scope"],
 )
 def test_an_argument_without_a_default_of_none_is_required(name: str) -> None:
     with pytest.raises(ZeusConfigError, match=f"{name} is None; it must be"):
@@ -84,8 +82,7 @@ def test_numpys_numbers_are_taken_as_they_are_printed() -> None:
         target_metric=np.float32(0.95),
         eta_knob=np.float32(0.3),
         beta_knob=np.float64(1.5),
-        num_pruning_rounds=np.int64(1),
-        seed=np.int32(7),
+        policy={"num_pruning_rounds": np.int64(1), "seed": np.int32(7)},
     )
     assert (job.target_metric, job.eta_knob, job.beta_knob) == (0.95, 0.3, 1.5)
     json.dumps(job.to_json())
@@ -101,3 +98,30 @@ def test_a_budget_in_steps_bounds_the_epochs() -> None:
 def test_numbers_are_floats_whatever_was_given() -> None:
     job = job_of(attached(), eta_knob=1, beta_knob=2)
     assert [type(x) for x in (job.target_metric, job.eta_knob, job.beta_knob)] == [float] * 3
+
+
+def test_only_what_is_given_is_sent() -> None:
+    sent = job_of(attached()).registration()
+    knobs = {"eta_knob", "beta_knob", "policy", "num_pruning_rounds", "window_size", "seed"}
+    assert not knobs & sent.keys()
+    options = {"name": "zeus", "window_size": 10}
+    sent = job_of(attached(), eta_knob=0.3, beta_knob=math.inf, policy=options).registration()
+    given = {name: value for name, value in sent.items() if name in knobs}
+    assert given == {"eta_knob": 0.3, "beta_knob": None, "policy": "zeus", "window_size": 10}
+    assert job_of(attached(), policy="zeus").registration()["policy"] == "zeus"
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ({"rounds": 2}, "policy has the option 'rounds'; it can have name, num_pruning_rounds"),
+        ({"num_pruning_rounds": -1}, "num_pruning_rounds is -1; it must be an integer, 0 to 100"),
+        ({"window_size": 1001}, "window_size is 1001; it must be an integer, 0 to 1000"),
+        ({"seed": True}, "seed is True; it must be an integer, 0 to"),
+        ({"name": ""}, "the policy's name is ''"),
+        (3, "policy is 3; it must be a name or options"),
+    ],
+)
+def test_an_invalid_policy_is_named(policy: Any, message: str) -> None:
+    with pytest.raises(ZeusConfigError, match=message):
+        arguments(policy=policy)

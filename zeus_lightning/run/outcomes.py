@@ -9,9 +9,9 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.memory import is_cuda_out_of_memory, is_out_of_cpu_memory
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
-from zeus_lightning.errors import ZeusError
+from zeus_lightning.errors import ZeusError, ZeusTrialFailed
 from zeus_lightning.messages import MAX_REASON, Outcome
-from zeus_lightning.trial.record import TrialRecord
+from zeus_lightning.run.record import TrialRecord
 
 _FROM_OUTSIDE = (KeyboardInterrupt, SystemExit, asyncio.CancelledError, GeneratorExit)
 """What ends a run that is in order; SIGTERM is a SystemExit."""
@@ -63,6 +63,14 @@ def outcome_of(exception: BaseException) -> Outcome:
     if readable and (is_cuda_out_of_memory(exception) or is_out_of_cpu_memory(exception)):
         return "out_of_memory"
     return "withdrawn" if isinstance(exception, ZeusError) else "errored"
+
+
+def is_trial_failure(exception: BaseException) -> bool:
+    """Whether it is a `ZeusTrialFailed`, raised here or in a process that Lightning spawned."""
+    if isinstance(exception, ProcessRaisedException):
+        name = f"{ZeusTrialFailed.__module__}.{ZeusTrialFailed.__name__}"
+        return _last_error(exception.msg).startswith(f"{name}:")
+    return isinstance(exception, ZeusTrialFailed)
 
 
 def reason_of(exception: BaseException) -> str:

@@ -17,12 +17,12 @@ from zeus_lightning.messages import Hardware
 from zeus_lightning.meters import EnergyMeter, Reading, open_meter
 from zeus_lightning.meters.combined import CombinedMeter
 from zeus_lightning.meters.gpu import GpuMeter
-from zeus_lightning.ranks.distributed import gather, on_every_rank, rank_of, sum_over_ranks
+from zeus_lightning.run.ranks import gather, on_every_rank, rank_of, sum_over_ranks
 
 _LAST_READING_S = 0.5  # Lightning kills a ddp run 5 s after a rank's death
 
 _LEFT_OUT = {
-    "nvml": "processors, memory, network and cooling",
+    "nvml": "CPUs, memory, network and cooling",
     "rapl": "GPUs, memory, network and cooling",
     "nvml+rapl": "memory without a counter, disks, network and cooling",
     "cpu-estimate": "GPUs, memory, idle power, network and cooling",
@@ -57,20 +57,16 @@ def counting_ranks(claims: Sequence[Claim]) -> list[int]:
     return ranks
 
 
-def check_models(claims: Sequence[Claim], *, allow_mixed: bool = False) -> None:
-    """Raise a `ZeusConfigError` if ranks use different meters.
-
-    Without `allow_mixed`, different models of devices raise it, too.
-    """
+def check_models(claims: Sequence[Claim]) -> None:
+    """Raise a `ZeusConfigError` if ranks measure different models, or with different meters."""
     ranks: dict[str, list[str]] = {}
     for rank, claim in enumerate(claims):
         ranks.setdefault(f"{claim.model} by {claim.meter}", []).append(str(rank))
-    if len(ranks) > 1 and not (allow_mixed and len({claim.meter for claim in claims}) == 1):
+    if len(ranks) > 1:
         listed = "; ".join(f"{model} on rank {', '.join(at)}" for model, at in ranks.items())
         raise ZeusConfigError(
             f"the ranks measure different devices: {listed}. Costs on different models cannot be "
-            "compared; train on devices of one model, or pass another meter=...; or, if every run "
-            "of the job has the same mixture, allow_mixed_devices=True"
+            "compared; train on devices of one model, or pass another meter=..."
         )
 
 
@@ -83,28 +79,15 @@ class RunMeter:
 
     Args:
         choice: The meter, as for `open_meter`.
-        strategy: The run's.
-        pue: Power usage effectiveness of the data center: energy and MaxPower are multiplied by it.
-            The meter's name then contains it, since such figures are not those without it.
-        allow_mixed: Whether ranks may measure different models, which are then all named.
+        strategy: The run's ranks.
 
     Raises:
-        ZeusConfigError: The ranks' devices cannot be measured together, or `pue` is less than 1.
+        ZeusConfigError: The ranks' devices cannot be measured together.
         ZeusMeterError: A rank's meter cannot be opened.
     """
 
-    def __init__(
-        self,
-        choice: str | EnergyMeter,
-        strategy: Strategy,
-        pue: float = 1.0,
-        *,
-        allow_mixed: bool = False,
-    ) -> None:
-        if not (math.isfinite(pue) and pue >= 1):
-            raise ZeusConfigError(f"pue is {pue!r}; it must be a finite number, at least 1")
+    def __init__(self, choice: str | EnergyMeter, strategy: Strategy) -> None:
         self._strategy = strategy
-        self._pue = float(pue)
         self._opened = ExitStack()  # closes the meter, unless the caller passed it in
         host = _host()
         processes = gather(strategy, (host, os.getpid()))
@@ -114,8 +97,7 @@ class RunMeter:
             self._meter = on_every_rank(strategy, lambda: self._open(choice, pids))
             own = on_every_rank(strategy, lambda: self._claim(host))
             claims = gather(strategy, own)
-            check_models([parts[0] for parts in claims], allow_mixed=allow_mixed)
-            self.device_model: str = " + ".join(dict.fromkeys(parts[0].model for parts in claims))
+            check_models([parts[0] for parts in claims])
             counting = [counting_ranks(of_ranks) for of_ranks in zip(*claims, strict=True)]
         except BaseException:
             self.close()
@@ -148,15 +130,13 @@ class RunMeter:
         return [meter.gpus, meter.cpus] if isinstance(meter, CombinedMeter) else [meter]
 
     def _claim(self, host: str) -> list[Claim]:
-        pue = "" if self._pue == 1 else f" x PUE {self._pue:g}"
-        self.name: str = self._meter.name + pue
-        self.is_estimate: bool = self._meter.is_estimate
+        meter = self._meter
         return [
             Claim(
                 [f"{device} of {host}" for device in part.devices],
-                self._meter.device_model,
-                float(part.max_power_w) * self._pue,
-                self.name,
+                meter.device_model,
+                float(part.max_power_w),
+                meter.name,
             )
             for part in self._parts
         ]
@@ -165,34 +145,32 @@ class RunMeter:
     def hardware(self) -> Hardware:
         """What the run trains on."""
         return Hardware(
-            device_model=self.device_model,
+            device_model=self._meter.device_model,
             num_devices=self._num_devices,
             max_power_w=self.max_power_w,
-            meter=self.name,
-            estimated=self.is_estimate,
+            meter=self._meter.name,
+            estimated=self._meter.is_estimate,
         )
 
     def scope(self) -> str:
         """What is measured and what is left out, in one line."""
         left_out = _LEFT_OUT.get(self._meter.name)
-        text = f"energy is that of {self.device_model} by {self._meter.name}"
-        text += f", without {left_out}" if left_out else ""
-        return text + (f", times a PUE of {self._pue:g}" if self._pue != 1 else "")
+        text = f"measuring the energy of {self._meter.device_model} with {self._meter.name}"
+        return text + (f"; not included: {left_out}" if left_out else "")
 
-    def apart(self, spent: Reading) -> dict[str, float]:
-        """Metrics to log beside the total: GPUs and CPUs apart, and the factor of the PUE."""
-        metrics = {} if self._pue == 1 else {"zeus/pue": self._pue}
-        if isinstance(self._meter, CombinedMeter):
-            metrics["zeus/gpu_energy_j"] = spent.energy_j - spent.cpu_energy_j
-            metrics["zeus/cpu_energy_j"] = spent.cpu_energy_j
-        return metrics
+    def breakdown(self, spent: Reading) -> dict[str, float]:
+        """The joules of GPUs and of CPUs as metrics to log, if the meter measures both."""
+        if not isinstance(self._meter, CombinedMeter):
+            return {}
+        return {
+            "zeus/gpu_energy_j": spent.energy_j - spent.cpu_energy_j,
+            "zeus/cpu_energy_j": spent.cpu_energy_j,
+        }
 
     def power_limits_w(self) -> tuple[float, float] | None:
-        """This rank's GPU power limits in watts: the one in force and the default one.
+        """This rank's current and default GPU power limit in watts; None without GPUs.
 
-        None, unless the meter measures GPUs and nothing else.
-
-        Without a collective: `ZeusPowerLimitCallback` sets the same limit on all ranks.
+        Uses no collective: `ZeusPowerLimitCallback` sets the same limit on all ranks.
         """
         return self._meter.power_limits_w() if isinstance(self._meter, GpuMeter) else None
 
@@ -255,9 +233,9 @@ class RunMeter:
             of_part = part.read()
             cpu_j = of_part.energy_j if part is not self._parts[0] else 0.0
             reading = Reading(
-                reading.energy_j + of_part.energy_j * self._pue,
+                reading.energy_j + of_part.energy_j,
                 of_part.time_s,
-                reading.cpu_energy_j + cpu_j * self._pue,
+                reading.cpu_energy_j + cpu_j,
             )
         return reading
 
