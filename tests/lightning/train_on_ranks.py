@@ -26,6 +26,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint, Timer
 from programs import Data, Net, Scheduled, StepMeter, Steps, WorkMeter, trainer, zeus
 from torch.utils.data import DataLoader, Subset
 
+import zeus_lightning
 from zeus_lightning import ZeusBSOCallback, ZeusMeterError
 from zeus_lightning.meters import EnergyMeter, rapl
 
@@ -275,6 +276,18 @@ def fit_again(name: str, url: str) -> dict[str, Any]:
     return {"outcomes": outcomes, "steps": meter.steps, "rank": runner.global_rank, "warnings": []}
 
 
+def retries(name: str, url: str) -> dict[str, Any]:
+    """Train with `zeus_lightning.fit`; the first batch size fails."""
+    metrics = iter((0.1, 0.9))
+    arguments = {"batch_sizes": [16, 32], "default_batch_size": 16, "meter": StepMeter()}
+    runner = zeus_lightning.fit(
+        lambda: trainer(zeus(url, job_id=name, **arguments), max_epochs=2, **TRAINER_ARGUMENTS),
+        lambda: Net((next(metrics),)),
+        Data,
+    )
+    return {"rank": runner.global_rank}
+
+
 SCENARIOS: dict[str, Any] = {
     "converges": lambda n, url: fit(n, url, NetThatLogsOnRankZero()),
     "scheduled": lambda n, url: fit(
@@ -313,6 +326,7 @@ SCENARIOS: dict[str, Any] = {
     "out-of-time": lambda n, url: fit(n, url, Net((0.1,)), Timer({"microseconds": 1})),
     "endless": lambda n, url: fit(n, url, Net((0.1,)), Endless(n), max_epochs=10**6),
     "resumes": resume,
+    "retries": retries,
     "fits-again": fit_again,
     "nobody": lambda n, url: fit(n, url, Net()),
 }
