@@ -153,7 +153,7 @@ def main() -> None:
         target_metric=options.target,
         batch_sizes=[8, 16, 32, 64, 128],
         default_batch_size=128,
-        window_size=options.window,
+        policy={"window_size": options.window},
         lr_scaling="sqrt",
     )
     trainer = L.Trainer(

@@ -103,7 +103,7 @@ def test_the_batch_size_callback_learns_whether_its_trial_paid_for_profiling(
             run(zeus(service.url, **fixed), power(meter=gpu_meter), gpu=gpu)
         assert (
             "ended as converged" in caplog.text,
-            "measuring power limits included" in caplog.text,
+            "including power-limit measurements" in caplog.text,
         ) == (True, paid)
 
 

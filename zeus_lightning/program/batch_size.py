@@ -114,7 +114,7 @@ def default_batch_size(
     if not found:
         raise ZeusConfigError(
             f"{owner} has no attribute {attribute!r} (nor has its hparams); add one and use it in "
-            "train_dataloader(), or name the one that it uses by batch_size_attribute=..."
+            "train_dataloader(), or name the one that it uses by batch_arg_name=..."
         )
     values: list[Any] = [get_from(holder, attribute.rpartition(".")[2]) for holder in found]
     own = [operator.index(value) for value in values if is_size(value)]
@@ -130,7 +130,7 @@ def default_batch_size(
             f"zeus: {attribute} of {owner} is {own[0]}, and {own[-1]} in the hparams: the default "
             f"is taken to be {own[0]}, and each run sets both to the batch size that it gets; pass "
             "default_batch_size=... if the default is another one, or name the attribute that "
-            "train_dataloader() uses by batch_size_attribute=..."
+            "train_dataloader() uses by batch_arg_name=..."
         )
     return own[0] * share
 

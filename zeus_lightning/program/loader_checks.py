@@ -89,7 +89,7 @@ def check_loaders(
         remedy = (
             "build each DataLoader in train_dataloader(), not in setup() or __init__(), with "
             f"batch_size=self.{attribute}; if train_dataloader() uses another attribute, such as "
-            "one that setup() sets, name that one by batch_size_attribute=..."
+            "one that setup() sets, name that one by batch_arg_name=..."
         )
         if is_from_datasets(trainer):
             remedy = FROM_DATASETS
