@@ -75,8 +75,8 @@ class ZeusBSOCallback(Callback):
         window_size: Latest runs of a batch size that count, for drifting data; 0: all.
         policy: Name of the service's policy. Default: the service's choice.
         seed: Seed of the policy's random choices. Default: derived from the job id.
-        lr_scaling: `linear` or `sqrt`: scales the module's `lr` or `learning_rate`, taken to be
-            right for `default_batch_size`; if the optimizers do not use it, their own rates.
+        lr_scaling: `linear` or `sqrt`: multiplies the learning rate of each optimizer step by
+            batch size over `default_batch_size`, or its root.
         meter: `auto`, `nvml`, `nvml:0,1` (NVML indices or UUIDs), `rapl`, `cpu-estimate`,
             `nvml+rapl` (GPUs, CPU packages and memory), `cpu-estimate:5.0` (watts per core), or an
             `EnergyMeter`.
@@ -300,8 +300,7 @@ class ZeusBSOCallback(Callback):
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._fit is not None:
-            self._fit.check_optimizers()
-            self._fit.build_probe()
+            self._fit.scale_learning_rates()
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

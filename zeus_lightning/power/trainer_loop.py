@@ -9,7 +9,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import Strategy
 
 from zeus_lightning.bso import ZeusBSOCallback
-from zeus_lightning.program.loader_checks import global_batch_size
+from zeus_lightning.program.dataloaders import global_batch_size
 
 
 @dataclass(frozen=True)

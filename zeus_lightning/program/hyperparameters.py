@@ -8,7 +8,9 @@ from lightning.pytorch.utilities import rank_zero_warn
 from zeus_lightning.program.lr_scaling import base_rates
 
 
-def log_hyperparameters(trainer: Trainer, module: LightningModule, batch_size: int) -> None:
+def log_hyperparameters(
+    trainer: Trainer, module: LightningModule, batch_size: int, lr_factor: float
+) -> None:
     """Log them as `zeus/batch_size` and `zeus/lr`, beside the program's own hyperparameters.
 
     All are logged in one call, before Lightning logs the program's own: TensorBoard shows those of
@@ -21,7 +23,8 @@ def log_hyperparameters(trainer: Trainer, module: LightningModule, batch_size: i
         if getattr(owner, "_log_hyperparams", False):
             values |= owner.hparams_initial
     values.pop("_class_path", None)  # LightningCLI's
-    rates = sorted({float(f"{rate:.12g}") for rate in base_rates(trainer.optimizers)})
+    scaled = (rate * lr_factor for rate in base_rates(trainer.optimizers))
+    rates = sorted({float(f"{rate:.12g}") for rate in scaled})
     values["zeus/batch_size"] = batch_size
     if rates:
         values["zeus/lr"] = rates[0] if len(rates) == 1 else ", ".join(map(str, rates))

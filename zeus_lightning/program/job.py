@@ -14,7 +14,7 @@ from lightning.pytorch import LightningModule, Trainer
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import MAX_INTEGER, MAX_METRIC, JobSpec
 from zeus_lightning.program import batch_size as sizes
-from zeus_lightning.program.lr_scaling import LRScaling, find_rates
+from zeus_lightning.program.lr_scaling import LRScaling
 from zeus_lightning.program.printed_number import as_printed
 
 _OPTIONAL = ("job_id", "default_batch_size", "max_epochs", "beta_knob", "seed", "lr_scaling")
@@ -89,8 +89,6 @@ class JobArguments:
                 "pass max_epochs=... to the Trainer or this callback, or max_steps=... to the "
                 "Trainer"
             )
-        if self.lr_scaling is not None:
-            find_rates(module)  # an invalid one is an error
         share = sizes.share(trainer, self.batch_size_scope)
         default = sizes.default_batch_size(
             trainer, module, self.batch_size_attribute, share, self.default_batch_size

@@ -1,16 +1,21 @@
-"""Scale a module's learning rate with its batch size."""
+"""Scale a program's learning rates with its batch size."""
+
+from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
-from numbers import Real
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
+from weakref import ref
 
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Trainer
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.hooks import RemovableHandle
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.program.holders import get_from, holders, set_on
 
 LRScaling = Literal["linear", "sqrt"]
 
@@ -25,27 +30,9 @@ def lr_factor(rule: LRScaling, batch_size: int, default_batch_size: int) -> floa
     return ratio if rule == "linear" else math.sqrt(ratio)
 
 
-def find_rates(module: LightningModule) -> list[tuple[Any, str, Any]]:
-    """What has a learning rate, its name there, and the rate: module, datamodule and hparams.
-
-    Raises:
-        ZeusConfigError: What has the name of a learning rate is not a positive number.
-    """
-    found = [
-        (holder, name, get_from(holder, name))
-        for name in ("lr", "learning_rate")
-        for holder in holders(module, name)
-    ]
-    rates = [each for each in found if _is_rate(each[2])]
-    if found and not rates:
-        holder, name, value = found[0]
-        owner = "hparams" if isinstance(holder, MutableMapping) else type(holder).__name__
-        raise ZeusConfigError(f"{owner}.{name} is {value!r}; lr_scaling needs a positive number")
-    return rates
-
-
-def _is_rate(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and float(value) > 0
+def has_rate_finder(trainer: Trainer) -> bool:
+    """Whether a `LearningRateFinder` sets the rate, for the batch size that the trial has."""
+    return any(hasattr(each, "optimal_lr") for each in trainer.callbacks)  # type: ignore[attr-defined]
 
 
 def base_rates(optimizers: Iterable[Optimizer]) -> list[float]:
@@ -57,86 +44,94 @@ def base_rates(optimizers: Iterable[Optimizer]) -> list[float]:
     ]
 
 
-def rates_with(module: LightningModule, rates: list[tuple[Any, str, Any]]) -> list[float]:
-    """The rates of the optimizers that the module builds with other learning rates.
+class ScaledSteps:
+    """Multiplies all learning rates of a Trainer's optimizers by `factor` during their steps.
 
-    They are dropped, and what `configure_optimizers` sets on the module is taken back.
-
-    Args:
-        module: The module.
-        rates: What has the learning rates, their names there, and the rates, as in `find_rates`.
-    """
-    attributes = dict(vars(module))
-    current = [(holder, name, get_from(holder, name)) for holder, name, _ in rates]
-    try:
-        for each in rates:
-            set_on(*each)
-        return base_rates(_optimizers_in(module.configure_optimizers()))
-    finally:
-        for each in current:
-            set_on(*each)
-        vars(module).clear()
-        vars(module).update(attributes)
-
-
-def scale_groups(
-    optimizers: Sequence[Optimizer], schedulers: Iterable[object], factors: Sequence[float]
-) -> None:
-    """Multiply the rates of optimizers, and those that schedulers keep.
+    Between the steps, and in the closure in which Lightning runs the training step, each parameter
+    group has the program's own rate. So it does not matter how the program sets it: schedulers of
+    any kind, a warm-up in `optimizer_step()`, and states restored from a checkpoint work as they
+    do without scaling, and nothing is scaled twice.
 
     Args:
-        optimizers: The optimizers.
-        schedulers: Their schedulers.
-        factors: What to multiply with, for each parameter group of all optimizers, in order.
-
-    Raises:
-        ZeusConfigError: A scheduler is not torch's, nor derived from one of torch's.
+        trainer: The Trainer.
     """
-    of_torch = []
-    for scheduler in _flattened(schedulers):
-        if not isinstance(scheduler, LRScheduler):
-            raise ZeusConfigError(
-                "configure_optimizers() does not take the learning rate from the module's 'lr' or "
-                f"'learning_rate', and lr_scaling cannot change it in {type(scheduler).__name__}; "
-                "use that attribute, or leave lr_scaling out"
-            )
-        of_torch.append(scheduler)
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    factor_of = {id(group): factor for group, factor in zip(groups, factors, strict=True)}
-    for group, factor in zip(groups, factors, strict=True):
-        _scale(group, factor)
-    for optimizer in optimizers:
-        own = {factor_of[id(group)] for group in optimizer.param_groups}
-        if len(own) == 1:  # for groups that are added later
-            _scale(optimizer.defaults, *own)
-    for scheduler in of_torch:
-        # by groups: its optimizer may be the one that a wrapper shares them with, as SAM does
-        own_factors = [factor_of.get(id(group), 1.0) for group in scheduler.optimizer.param_groups]
-        for name in ("base_lrs", "max_lrs", "_last_lr"):
-            if hasattr(scheduler, name):
-                rates = zip(getattr(scheduler, name), own_factors, strict=True)
-                setattr(scheduler, name, [lr * factor for lr, factor in rates])
 
+    def __init__(self, trainer: Trainer) -> None:
+        self.factor = 1.0
+        self._trainer = ref(trainer)  # torch keeps the hooks
+        self._hooks: list[RemovableHandle] = []
+        self._scaled: list[tuple[dict[str, Any], Any, Any]] = []  # group, own rate, scaled rate
 
-def _scale(group: dict[str, Any], factor: float) -> None:
-    for key in ("lr", "initial_lr", "max_lr", "min_lr"):
-        if group.get(key) is not None:
-            group[key] = group[key] * factor
+    def start(self) -> None:
+        """Scale the steps from now on, until `stop`.
 
+        Raises:
+            ZeusConfigError: An optimizer is not derived from torch's, and contains none.
+        """
+        for optimizer in self._optimizers():
+            if not isinstance(getattr(optimizer, "optimizer", optimizer), Optimizer):
+                raise ZeusConfigError(
+                    f"lr_scaling cannot scale {type(optimizer).__name__}, which is not derived "
+                    "from torch.optim.Optimizer; remove lr_scaling"
+                )
+        # of all optimizers: a wrapper, such as sharpness-aware minimization, may have one that
+        # steps in its place
+        self._hooks = [
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
 
-def _flattened(schedulers: Iterable[object]) -> Iterator[object]:
-    """Yield schedulers, and those that they consist of."""
-    for scheduler in schedulers:
-        yield scheduler
-        yield from _flattened(getattr(scheduler, "_schedulers", ()))
+    def stop(self) -> None:
+        """Scale no further step."""
+        while self._hooks:
+            self._hooks.pop().remove()
+        self._restore()
 
+    def _before_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self._scale(optimizer)
+        if len(args) > 1:
+            args = (args[0], self._with_own_rates(optimizer, args[1]), *args[2:])
+        if "closure" in kwargs:
+            kwargs = kwargs | {"closure": self._with_own_rates(optimizer, kwargs["closure"])}
+        return args, kwargs
 
-def _optimizers_in(configured: Any) -> Iterator[Optimizer]:
-    """Yield the optimizers in what `configure_optimizers` returns."""
-    if isinstance(configured, Optimizer):
-        yield configured
-    elif isinstance(configured, dict):
-        yield from _optimizers_in(configured.get("optimizer"))
-    elif isinstance(configured, list | tuple):
-        for each in configured:
-            yield from _optimizers_in(each)
+    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+        if self._groups(optimizer):
+            self._restore()
+
+    def _with_own_rates(self, optimizer: Optimizer, closure: Callable[[], Any] | None) -> Any:
+        """A closure that runs with the rates that the program has set."""
+        if closure is None:
+            return None
+
+        def run() -> Any:
+            self._restore()
+            result = closure()
+            self._scale(optimizer)
+            return result
+
+        return run
+
+    def _scale(self, optimizer: Optimizer) -> None:
+        for group in self._groups(optimizer):
+            own = group["lr"]
+            if own is not None and not any(group is each for each, _, _ in self._scaled):
+                group["lr"] = own * self.factor
+                self._scaled.append((group, own, group["lr"]))
+
+    def _restore(self) -> None:
+        while self._scaled:
+            group, own, scaled = self._scaled.pop()
+            if group["lr"] is scaled:
+                group["lr"] = own
+
+    def _groups(self, optimizer: Optimizer) -> list[dict[str, Any]]:
+        """The groups of an optimizer that the Trainer's optimizers have."""
+        own = {id(group) for each in self._optimizers() for group in each.param_groups}
+        return [group for group in optimizer.param_groups if id(group) in own]
+
+    def _optimizers(self) -> list[Optimizer]:
+        trainer = self._trainer()
+        return [] if trainer is None else trainer.optimizers

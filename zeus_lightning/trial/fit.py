@@ -18,11 +18,11 @@ from zeus_lightning.errors import (
 from zeus_lightning.messages import Outcome
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
-from zeus_lightning.program import loader_checks
+from zeus_lightning.program import dataloaders
 from zeus_lightning.program.hyperparameters import log_hyperparameters
 from zeus_lightning.program.injection import Injection
 from zeus_lightning.program.job import JobArguments
-from zeus_lightning.program.lr_scaling import lr_factor
+from zeus_lightning.program.lr_scaling import ScaledSteps, has_rate_finder, lr_factor
 from zeus_lightning.program.monitor import look_after_sanity_check, monitored
 from zeus_lightning.program.trained_modules import is_trained, remember
 from zeus_lightning.ranks.at_exit import leave_at_exit
@@ -74,8 +74,7 @@ class Fit:
         self.reports_after_epoch = False
         self._has_reported = False  # this fit, not only an earlier one of its trial
         self._batch_size: int | None = None  # set on the program; global
-        self._lr_factor = 1.0
-        self._probe: loader_checks.Probe | None = None
+        self._steps = ScaledSteps(self.trainer)
         self._attribute = self.arguments.batch_size_attribute
         leave_at_exit()
         self._meter = RunMeter(
@@ -148,53 +147,27 @@ class Fit:
         self.injection.set_batch_size(self._attribute, batch_size // self._share())
         self._batch_size = batch_size
         rule = self.arguments.lr_scaling
-        if rule is not None:
-            self._lr_factor = lr_factor(rule, batch_size, self._own_batch_size)
-            self.injection.scale_lr(self._lr_factor)
+        if rule is not None and not has_rate_finder(self.trainer):
+            self._steps.factor = lr_factor(rule, batch_size, self._own_batch_size)
 
-    def check_optimizers(self) -> None:
-        """Scale the optimizers' rates if they ignore the module's, and log what is trained with."""
+    def scale_learning_rates(self) -> None:
+        """Scale the learning rates with the batch size, and log what is trained with."""
         if self._batch_size is None:
             return
-        # one of Lightning's finders has set the rates for this batch size
-        found = any(hasattr(each, "optimal_lr") for each in self.trainer.callbacks)  # type: ignore[attr-defined]
-        if self._lr_factor != 1 and not found:
-            scaled = on_every_rank(
-                self._strategy, lambda: self.injection.scale_optimizers(self._lr_factor)
+        if self.arguments.lr_scaling is not None:
+            on_every_rank(self._strategy, self._steps.start)
+        if self._steps.factor != 1:
+            rank_zero_info(
+                f"zeus: each optimizer step multiplies the learning rates by "
+                f"{self._steps.factor:.6g}; LearningRateMonitor shows the program's own rates"
             )
-            if scaled:
-                rank_zero_info(
-                    f"zeus: multiplied the learning rates of {scaled} parameter groups by "
-                    f"{self._lr_factor:.6g}, which are not the module's 'lr' or 'learning_rate'"
-                )
-        log_hyperparameters(self.trainer, self.module, self._batch_size)
+        self._log_hyperparameters(self._batch_size)
+
+    def _log_hyperparameters(self, batch_size: int) -> None:
+        log_hyperparameters(self.trainer, self.module, batch_size, self._steps.factor)
 
     def _share(self) -> int:
         return sizes.share(self.trainer, self.arguments.batch_size_scope)
-
-    def build_probe(self) -> None:
-        """Build the dataloaders with another batch size, while the job begins with the default one.
-
-        So loaders of a constant size are found now, not in the first run with another batch size.
-        If they are reloaded during the run, each call may take further data: then none is built.
-        """
-        trainer = self.trainer
-        if trainer.limit_train_batches == 0 or trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]
-            return
-        if self.trial.reporter is None:
-            return
-        trial = self.trial.reporter.record.trial
-        others = [size for size in self.job.batch_sizes if size != trial.batch_size]
-        if others and trial.why == "explore" and trial.batch_size == self.job.default_batch_size:
-            other = min(others, key=lambda size: abs(size - trial.batch_size)) // self._share()
-            self._probe = on_every_rank(
-                self._strategy,
-                lambda: loader_checks.build_probe(
-                    self.trainer, self.module, self._attribute, other
-                ),
-            )
-            # a program may keep the loader that it has built last: that must be the one that trains
-            self.trainer.fit_loop._combined_loader = None
 
     def start_measuring(self) -> None:
         """Check that the dataloaders have the batch size, and start the meter."""
@@ -205,14 +178,7 @@ class Fit:
             on_every_rank(self._strategy, lambda: self._start_measuring(batch_size))
 
     def _start_measuring(self, batch_size: int) -> None:
-        if not loader_checks.check_loaders(
-            self.trainer, self.module, self._attribute, batch_size, self._probe
-        ):
-            rank_zero_warn(
-                f"zeus: {sizes.data_owner(self.trainer, self.module)} has a train_dataloader() "
-                f"whose batch size cannot be read; make sure that it is {batch_size}: make batches "
-                f"there from {self._attribute}, which is set only after the datamodule's setup()"
-            )
+        dataloaders.check_loaders(self.trainer, self.module, self._attribute, batch_size)
         self._meter.begin()
 
     def saved_trial(self) -> SavedTrial | None:
@@ -245,7 +211,7 @@ class Fit:
         self._continues = False
         self._inject(batch_size)
         if self._strategy.restore_checkpoint_after_setup:
-            log_hyperparameters(self.trainer, self.module, batch_size)
+            self._log_hyperparameters(batch_size)
 
     def look_for_monitor(self) -> None:
         """Log a line if the sanity check has not logged the monitored metric."""
@@ -322,7 +288,7 @@ class Fit:
         if (reporter := self.trial.reporter) is None:
             return
         size = reporter.record.trial.batch_size // self._share()
-        found = gather(self._strategy, loader_checks.too_few_samples(self.trainer, size))
+        found = gather(self._strategy, dataloaders.too_few_samples(self.trainer, size))
         few = next(filter(None, found), None)
         reason = (
             f"the train_dataloader() of {sizes.data_owner(self.trainer, self.module)} has no batch "
@@ -346,7 +312,7 @@ class Fit:
         if record.trial.batch_size == self.job.default_batch_size:
             return None
         with suppress(Exception):  # of the user's code: the error at hand must not be replaced
-            return loader_checks.too_few_batches(self.trainer)
+            return dataloaders.too_few_batches(self.trainer)
         return None
 
     def remember_module(self) -> None:
@@ -367,6 +333,7 @@ class Fit:
         try:
             self.trial.close(outcome, reason)
         finally:
+            self._steps.stop()
             with suppress(Exception), closing(self._meter):
                 if saved is not None and saved.record.outcome in RESUMABLE:
                     saved = replace(saved, spent=self._meter.spent_at_end())

@@ -2,108 +2,58 @@
 
 from __future__ import annotations
 
-import warnings
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities import CombinedLoader
-from lightning.pytorch.utilities.seed import isolate_rng
+from lightning.pytorch.utilities import CombinedLoader, rank_zero_warn
 from torch.utils.data import IterableDataset
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.program.batch_size import FROM_DATASETS, data_owner, is_from_datasets, share
-from zeus_lightning.program.injection import Injection
-
-
-@dataclass(frozen=True)
-class Probe:
-    """The batch sizes of train dataloaders that were built with another batch size."""
-
-    batch_size: int
-    sizes: list[int | None]
-
-
-def build_probe(
-    trainer: Trainer, module: LightningModule, attribute: str, batch_size: int
-) -> Probe | None:
-    """Build the train dataloaders with another per-device batch size, and drop them.
-
-    The random number generators stay as they are, and so do the attributes of the program: it may
-    keep the loader that it has built. If it cannot build them, that is a warning, and the result is
-    None: this run does not need them.
-
-    Raises:
-        ZeusConfigError: The program has a batch size that cannot be set.
-    """
-    injection = Injection(module)
-    source = trainer.fit_loop._data_source
-    build, attributes = getattr(source.instance, source.name), dict(vars(source.instance))
-    try:
-        injection.set_batch_size(attribute, batch_size)
-        with isolate_rng(include_cuda=False):
-            return Probe(batch_size, _sizes(source.dataloader()))
-    except ZeusConfigError:
-        raise  # no batch size can be set
-    except Exception as error:  # noqa: BLE001 - of the user's code
-        warnings.warn(
-            f"zeus: building the dataloader of {data_owner(trainer, module)} fails with batch size "
-            f"{batch_size} per device, which other runs may get: {type(error).__name__}: {error}",
-            stacklevel=2,
-        )
-        return None
-    finally:
-        vars(source.instance).clear()
-        vars(source.instance).update(attributes)
-        if hasattr(build, "cache_clear"):  # of functools.cache
-            build.cache_clear()
-        injection.undo()
 
 
 def check_loaders(
-    trainer: Trainer,
-    module: LightningModule,
-    attribute: str,
-    batch_size: int,
-    probe: Probe | None,
-) -> bool:
-    """Raise a `ZeusConfigError` unless each train dataloader follows the per-device batch size.
+    trainer: Trainer, module: LightningModule, attribute: str, batch_size: int
+) -> None:
+    """Check that each train dataloader has the per-device batch size that was set.
 
-    One follows if it has this batch size, or, shown by a probe, another but constant multiple.
+    A loader whose size cannot be read is a warning. So is one that has a multiple of the batch
+    size beside another loader that follows, such as the unlabelled batches of FixMatch.
 
-    Returns:
-        Whether the batch size of every loader could be read.
+    Raises:
+        ZeusConfigError: A loader has another batch size.
     """
-    sizes, first = _sizes(trainer.train_dataloader), probe
-    if probe is None and any(size not in (None, batch_size) for size in sizes):
-        probe = build_probe(trainer, module, attribute, 2 * batch_size)
-    if probe is None or len(probe.sizes) != len(sizes):
-        probe = Probe(batch_size, [batch_size] * len(sizes))  # each must have this size
-    for index, (size, other) in enumerate(zip(sizes, probe.sizes, strict=True)):
-        if size is None or other is None or size * probe.batch_size == other * batch_size:
-            continue
-        tried, found = (batch_size, size) if size != batch_size else (probe.batch_size, other)
-        remedy = (
-            "build each DataLoader in train_dataloader(), not in setup() or __init__(), with "
-            f"batch_size=self.{attribute}; if train_dataloader() uses another attribute, such as "
-            "one that setup() sets, name that one by batch_size_attribute=..."
-        )
-        if is_from_datasets(trainer):
-            remedy = FROM_DATASETS
-        elif first is not None and size == other == first.batch_size:
-            remedy = (
-                "it keeps the first loader that it builds, or its size is constant: build one at "
-                f"each call, with batch_size=self.{attribute}"
-            )
+    sizes, owner = _sizes(trainer.train_dataloader), data_owner(trainer, module)
+    for index, size in enumerate(sizes):
         which = f"loader {index + 1} of {len(sizes)} in " if len(sizes) > 1 else ""
-        raise ZeusConfigError(
-            f"{attribute} was set to {tried} per device, but {which}the train_dataloader() of "
-            f"{data_owner(trainer, module)} has batches of {found}; {remedy}"
+        if size is None or size == batch_size:
+            continue
+        if batch_size in sizes and size % batch_size == 0:
+            rank_zero_warn(
+                f"zeus: {which}the train_dataloader() of {owner} has batches of {size}, "
+                f"{size // batch_size} times {attribute}; make sure that it is always this multiple"
+            )
+        else:
+            remedy = (
+                "build each DataLoader in train_dataloader(), not in setup() or __init__(), at "
+                f"each call, with batch_size=self.{attribute}; if train_dataloader() uses another "
+                "attribute, such as one that setup() sets, pass its name as "
+                "batch_size_attribute=..."
+            )
+            raise ZeusConfigError(
+                f"{attribute} was set to {batch_size} per device, but {which}the "
+                f"train_dataloader() of {owner} has batches of {size}; "
+                f"{FROM_DATASETS if is_from_datasets(trainer) else remedy}"
+            )
+    if None in sizes:
+        rank_zero_warn(
+            f"zeus: cannot read the batch size of the train_dataloader() of {owner}; make sure "
+            f"that it is {batch_size}: make batches there from {attribute}, which is set only "
+            "after the datamodule's setup()"
         )
-    return None not in sizes
 
 
 def too_few_samples(trainer: Trainer, batch_size: int) -> str | None:
