@@ -19,6 +19,7 @@ from zeus_lightning.messages import FAILED, JobSpec, Outcome, Report, TrialStart
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program.batch_size import Scope
 from zeus_lightning.program.concurrent_fits import check_alone
+from zeus_lightning.program.internals import check_internals, drop_dataloaders, is_tuning
 from zeus_lightning.program.job import JobArguments
 from zeus_lightning.program.lr_scaling import LRScaling
 from zeus_lightning.program.saved_model import warn_of_unsaved_model
@@ -231,6 +232,7 @@ class ZeusBSOCallback(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
             return
+        check_internals(trainer)
         if self._fit is not None:
             check_alone(trainer, earlier=self._fit.trainer)
         # the previous fit, if another callback's error kept `on_exception` from being called
@@ -238,8 +240,8 @@ class ZeusBSOCallback(Callback):
         if self._late_error is not None:
             self._late_error.undo()
             self._late_error = None
-        if any(getattr(each, "_early_exit", False) for each in trainer.callbacks):  # type: ignore[attr-defined]
-            return  # Lightning's Tuner ends this fit before training
+        if is_tuning(trainer):
+            return
         previous, self._last, self.failed_by_error = self._last, None, False
         if trainer.is_global_zero:  # other ranks may share the memory
             self._shared.clear()
@@ -280,7 +282,7 @@ class ZeusBSOCallback(Callback):
             self._train_without_trial()
         # FSDP and similar strategies load after configure_optimizers, which may have built a
         # dataloader
-        trainer.fit_loop._combined_loader = None
+        drop_dataloaders(trainer)
 
     @override
     def on_save_checkpoint(

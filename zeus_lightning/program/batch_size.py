@@ -16,6 +16,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.program.holders import get_from, holders_in
+from zeus_lightning.program.internals import has_plain_dataloader
 
 FROM_DATASETS = (
     "LightningDataModule.from_datasets() fixes the batch size: write a class of its own for the "
@@ -101,7 +102,7 @@ def default_batch_size(
     Raises:
         ZeusConfigError: The program has none, or none that can be set.
     """
-    if not trainer.fit_loop._data_source.is_module():  # as Lightning's batch size tuner does
+    if has_plain_dataloader(trainer):
         raise ZeusConfigError(
             "a dataloader passed straight to fit() cannot be resized; give fit() a datamodule, or "
             f"the module {type(module).__name__} a train_dataloader(), that uses self.{attribute}"

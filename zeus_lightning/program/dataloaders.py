@@ -13,6 +13,7 @@ from torch.utils.data import IterableDataset
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.program.batch_size import FROM_DATASETS, data_owner, is_from_datasets, share
+from zeus_lightning.program.internals import train_loaders
 
 
 def check_loaders(
@@ -79,8 +80,8 @@ def too_few_samples(trainer: Trainer, batch_size: int) -> str | None:
 
 def too_few_batches(trainer: Trainer) -> str | None:
     """Why Lightning trains no epoch with so few batches, if that is so; None if it is not."""
-    combined, part = trainer.fit_loop._combined_loader, trainer.limit_train_batches
-    for loader in combined.flattened if combined is not None else []:
+    part = trainer.limit_train_batches
+    for loader in train_loaders(trainer):
         batches = sized_len(loader)
         if batches and isinstance(part, float) and part * batches < 1:
             return f"limit_train_batches={part} of the {batches} batches of an epoch is less than 1"

@@ -5,6 +5,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
+from zeus_lightning.program.internals import logs_hyperparameters
 from zeus_lightning.program.lr_scaling import base_rates
 
 
@@ -20,7 +21,7 @@ def log_hyperparameters(
         return
     values: dict[str, Any] = {}
     for owner in (module, trainer.datamodule):  # type: ignore[attr-defined]
-        if getattr(owner, "_log_hyperparams", False):
+        if logs_hyperparameters(owner):
             values |= owner.hparams_initial
     values.pop("_class_path", None)  # LightningCLI's
     scaled = (rate * lr_factor for rate in base_rates(trainer.optimizers))

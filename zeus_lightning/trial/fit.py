@@ -21,6 +21,7 @@ from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program import dataloaders
 from zeus_lightning.program.hyperparameters import log_hyperparameters
 from zeus_lightning.program.injection import Injection
+from zeus_lightning.program.internals import logging_step, starts_ranks_itself
 from zeus_lightning.program.job import JobArguments
 from zeus_lightning.program.lr_scaling import ScaledSteps, has_rate_finder, lr_factor
 from zeus_lightning.program.monitor import look_after_sanity_check, monitored
@@ -66,7 +67,7 @@ class Fit:
         self._strategy = self.trainer.strategy
         state = self.trainer.state  # a thread must not keep the Trainer, and so the module
         self.trial = OpenTrial(self._strategy, is_running=lambda: state.status == "running")
-        if hasattr(self._strategy.launcher, "_start_method"):  # of ddp_spawn and ddp_fork
+        if starts_ranks_itself(self.trainer):
             self.trial.on_change = self.shared.write
         self._away = False  # the service, at the start
         self._continues = False  # an earlier fit, and no checkpoint
@@ -250,10 +251,8 @@ class Fit:
         metrics = record.metrics()
         if metrics:
             metrics |= self._meter.apart(spent)
-        # the step under which Lightning logs the metrics of this validation
-        step = self.trainer.fit_loop.epoch_loop._batches_that_stepped
         for logger in self.trainer.loggers if metrics else ():
-            logger.log_metrics(metrics, step=step)
+            logger.log_metrics(metrics, step=logging_step(self.trainer))
 
     def end(self) -> None:
         """End a trial that is still open when training ends."""
