@@ -18,12 +18,11 @@ from zeus_lightning.errors import ZeusError, ZeusTrialFailed
 from zeus_lightning.messages import FAILED, JobSpec, Outcome, Report, TrialStart
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program.batch_size import Scope
-from zeus_lightning.program.concurrent_fits import check_alone
 from zeus_lightning.program.internals import check_internals, drop_dataloaders, is_tuning
 from zeus_lightning.program.job import JobArguments
 from zeus_lightning.program.lr_scaling import LRScaling
-from zeus_lightning.program.saved_model import warn_of_unsaved_model
-from zeus_lightning.program.target import contradiction
+from zeus_lightning.program.metric import contradiction
+from zeus_lightning.program.trained_modules import check_alone, warn_of_unsaved_model
 from zeus_lightning.ranks.distributed import is_watched, on_every_rank
 from zeus_lightning.trial.checkpoint import SavedTrial
 from zeus_lightning.trial.fit import Fit

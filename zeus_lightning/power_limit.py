@@ -16,8 +16,8 @@ from zeus_lightning.power.profile import PowerProfile
 from zeus_lightning.power.search import SearchName
 from zeus_lightning.power.selectors import Selector
 from zeus_lightning.power.trainer_loop import TrainerLoop
-from zeus_lightning.program.concurrent_fits import check_alone
 from zeus_lightning.program.internals import check_internals
+from zeus_lightning.program.trained_modules import check_alone
 from zeus_lightning.ranks.at_exit import leave_at_exit
 
 if TYPE_CHECKING:  # LightningCLI masks values of this type in the configs that it saves

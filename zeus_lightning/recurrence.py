@@ -20,8 +20,7 @@ from zeus_lightning.messages import JobSpec, Outcome, TrialStart
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program.job import JobArguments
-from zeus_lightning.program.printed_number import as_printed
-from zeus_lightning.program.target import contradiction
+from zeus_lightning.program.metric import contradiction, shortest_decimal
 from zeus_lightning.ranks.distributed import gather, is_watched, on_every_rank
 from zeus_lightning.ranks.run_meter import RunMeter
 from zeus_lightning.ranks.torch_ranks import TorchRanks
@@ -218,7 +217,7 @@ class Recurrence:
             spent = self._meter.spent()
             self._trial.report(
                 lambda reporter: reporter.report(
-                    epochs, spent, as_printed(metric), self._meter.power_limits_w()
+                    epochs, spent, shortest_decimal(metric), self._meter.power_limits_w()
                 )
             )
         return Reply(self._trial.should_stop, self.outcome, self.cost)

@@ -178,7 +178,7 @@ def tried(
         (
             Data(),
             {"trainer_arguments": {"callbacks": [BatchSizeFinder()]}},
-            "BatchSizeFinder sets the batch size, and so does ZeusBSOCallback",
+            "BatchSizeFinder and ZeusBSOCallback both set the batch size",
         ),
         (
             LightningDataModule.from_datasets(Data().samples, batch_size=8),

@@ -1,4 +1,4 @@
-"""Check that the train dataloaders follow the program's batch size, and read what they have."""
+"""Check the train dataloaders' batch size, and how many samples and batches they have."""
 
 from __future__ import annotations
 
@@ -58,11 +58,10 @@ def check_loaders(
 
 
 def too_few_samples(trainer: Trainer, batch_size: int) -> str | None:
-    """How many samples a train dataloader has that are fewer than its batch; None if no loader has.
+    """Describe the first train dataloader with fewer samples than a batch; None if there is none.
 
-    This is for training that had no batch: such a loader has dropped its only one. An iterable
-    dataset is read again, up to one batch of each worker. `batch_size` stands for sizes that cannot
-    be read.
+    For training that had no batch: such a loader dropped its only one. An iterable dataset is read
+    again, up to one batch of each worker. `batch_size` replaces sizes that cannot be read.
     """
     loaders = CombinedLoader(trainer.train_dataloader).flattened
     for index, (loader, size) in enumerate(zip(loaders, _sizes(loaders), strict=True)):
@@ -79,7 +78,7 @@ def too_few_samples(trainer: Trainer, batch_size: int) -> str | None:
 
 
 def too_few_batches(trainer: Trainer) -> str | None:
-    """Why Lightning trains no epoch with so few batches, if that is so; None if it is not."""
+    """Why Lightning refuses epochs with so few batches; None if it does not."""
     part = trainer.limit_train_batches
     for loader in train_loaders(trainer):
         batches = sized_len(loader)
@@ -93,7 +92,7 @@ def too_few_batches(trainer: Trainer) -> str | None:
 
 
 def _samples(loader: Any, enough: int) -> int:
-    """The samples that a device gets from a dataloader; 0 if unknown, and `enough` if more."""
+    """How many samples a device gets from a dataloader: 0 if unknown, at most `enough`."""
     dataset: Any = getattr(loader, "dataset", None)
     with suppress(Exception):  # of the user's code
         if isinstance(dataset, IterableDataset):

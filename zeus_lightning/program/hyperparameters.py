@@ -1,4 +1,4 @@
-"""Log the batch size and learning rate that a program is trained with."""
+"""Log the batch size and learning rate that training uses."""
 
 from typing import Any
 
@@ -12,10 +12,9 @@ from zeus_lightning.program.lr_scaling import base_rates
 def log_hyperparameters(
     trainer: Trainer, module: LightningModule, batch_size: int, lr_factor: float
 ) -> None:
-    """Log them as `zeus/batch_size` and `zeus/lr`, beside the program's own hyperparameters.
+    """Log `zeus/batch_size` and `zeus/lr`, together with the program's own hyperparameters.
 
-    All are logged in one call, before Lightning logs the program's own: TensorBoard shows those of
-    the first call only.
+    One call has all of them, before Lightning's: TensorBoard shows only the first call's.
     """
     if not (trainer.loggers and trainer.enable_autolog_hparams):
         return

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from lightning.pytorch import LightningModule
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.program.batch_size import is_size
-from zeus_lightning.program.holders import get_from, holders, set_on
+from zeus_lightning.program.batch_size import get_from, holders, is_size, set_on
 
 
 class _Change(NamedTuple):
@@ -31,12 +30,13 @@ class Injection:
         self._changes: list[_Change] = []
 
     def set_batch_size(self, name: str, batch_size: int) -> None:
-        """Set the per-device batch size, an attribute of this name.
+        """Set the per-device batch size: the attribute `name`, nested if it has dots.
 
-        What is neither a batch size nor None stays: the module may have a method of this name.
+        A value that is neither a batch size nor None stays: it may be a method of the module.
 
         Raises:
-            ZeusConfigError: It cannot be set, nor does it follow what is set, as a property may.
+            ZeusConfigError: A holder's value cannot be set, and is not a property that follows
+                another one.
         """
         last = name.rpartition(".")[2]
         refused, unchanged = [], len(self._changes)
@@ -91,7 +91,7 @@ def _can_be_set(holder: Any, name: str, value: Any) -> bool:
 
 
 def _replaced(saved: Any, change: _Change, depth: int = 0) -> Any:
-    """Hyperparameters with the original value, without changing those that the program has."""
+    """A copy of saved hyperparameters with the original value."""
     part = change.name.split(".")[depth]
     if not isinstance(saved, MutableMapping) or part not in saved:
         return saved

@@ -15,7 +15,7 @@ from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import MAX_INTEGER, MAX_METRIC, JobSpec
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program.lr_scaling import LRScaling
-from zeus_lightning.program.printed_number import as_printed
+from zeus_lightning.program.metric import shortest_decimal
 
 _OPTIONAL = ("job_id", "default_batch_size", "max_epochs", "beta_knob", "seed", "lr_scaling")
 _READ_FROM_PROGRAM = ("default_batch_size", "batch_sizes")
@@ -121,13 +121,13 @@ class JobArguments:
             job_id=job_id,
             batch_sizes=chosen,
             default_batch_size=default,
-            target_metric=as_printed(self.target_metric),
+            target_metric=shortest_decimal(self.target_metric),
             higher_is_better=self.mode == "max",
             monitor=self.monitor,
             max_epochs=min(int(max_epochs), MAX_INTEGER),
             batch_size_scope=self.batch_size_scope,
-            eta_knob=as_printed(self.eta_knob),
-            beta_knob=None if self.beta_knob is None else as_printed(self.beta_knob),
+            eta_knob=shortest_decimal(self.eta_knob),
+            beta_knob=None if self.beta_knob is None else shortest_decimal(self.beta_knob),
             num_pruning_rounds=int(self.num_pruning_rounds),
             window_size=int(self.window_size),
             policy=self.policy,

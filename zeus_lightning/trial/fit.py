@@ -24,7 +24,7 @@ from zeus_lightning.program.injection import Injection
 from zeus_lightning.program.internals import logging_step, starts_ranks_itself
 from zeus_lightning.program.job import JobArguments
 from zeus_lightning.program.lr_scaling import ScaledSteps, has_rate_finder, lr_factor
-from zeus_lightning.program.monitor import look_after_sanity_check, monitored
+from zeus_lightning.program.metric import look_after_sanity_check, monitored
 from zeus_lightning.program.trained_modules import is_trained, remember
 from zeus_lightning.ranks.at_exit import leave_at_exit
 from zeus_lightning.ranks.distributed import gather, on_every_rank, on_rank_zero

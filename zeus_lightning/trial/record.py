@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from zeus_lightning.messages import Hardware, JobSpec, Outcome, Report, TrialStart
 from zeus_lightning.meters import Reading
-from zeus_lightning.program.target import Mode, out_of_reach
+from zeus_lightning.program.metric import Mode, out_of_reach
 
 
 @dataclass(kw_only=True)
