@@ -21,10 +21,15 @@ from zeus_lightning.errors import ZeusError, ZeusTrialFailed
 from zeus_lightning.messages import FAILED, JobSpec, Outcome, Report, TrialStart
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program.batch_size import Scope
-from zeus_lightning.program.concurrent_fits import check_alone
+from zeus_lightning.program.internals import (
+    check_internals,
+    drop_dataloaders,
+    is_tuning,
+    starts_ranks_itself,
+)
 from zeus_lightning.program.lr_scaling import LRScaling
-from zeus_lightning.program.saved_model import warn_of_unsaved_model
-from zeus_lightning.program.target import contradiction
+from zeus_lightning.program.metric import contradiction
+from zeus_lightning.program.trained_modules import check_alone, warn_of_unsaved_model
 from zeus_lightning.run.fit import Fit
 from zeus_lightning.run.job import JobArguments, PolicyOptions
 from zeus_lightning.run.late_error import LateError
@@ -214,6 +219,7 @@ class ZeusBSOCallback(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
             return
+        check_internals(trainer)
         if self._fit is not None:
             check_alone(trainer, earlier=self._fit.trainer)
         # the previous fit, if another callback's error kept `on_exception` from being called
@@ -221,8 +227,8 @@ class ZeusBSOCallback(Callback):
         if self._late_error is not None:
             self._late_error.undo()
             self._late_error = None
-        if any(getattr(each, "_early_exit", False) for each in trainer.callbacks):  # type: ignore[attr-defined]
-            return  # Lightning's Tuner ends this fit before training
+        if is_tuning(trainer):
+            return
         previous, self._last, self.failed_by_error = self._last, None, False
         if trainer.is_global_zero:
             self._private_file.unlink(missing_ok=True)
@@ -249,7 +255,7 @@ class ZeusBSOCallback(Callback):
     def _outcome_files(self, trainer: Trainer) -> list[Path]:
         """Where the trial's record is written, for the program that launched this process."""
         files = [Path(name)] if (name := os.environ.get(OUTCOME_FILE)) else []
-        if hasattr(trainer.strategy.launcher, "_start_method"):  # ddp_spawn, ddp_fork
+        if starts_ranks_itself(trainer):
             files.append(self._private_file)
         return files
 
@@ -271,7 +277,7 @@ class ZeusBSOCallback(Callback):
             self._fit.train_without_trial("resumed from a checkpoint without a trial")
         # FSDP and similar strategies load after configure_optimizers, which may have built a
         # dataloader
-        trainer.fit_loop._combined_loader = None
+        drop_dataloaders(trainer)
 
     @override
     def on_save_checkpoint(
@@ -289,7 +295,7 @@ class ZeusBSOCallback(Callback):
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._fit is not None:
-            self._fit.check_optimizers()
+            self._fit.scale_learning_rates()
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -16,7 +16,8 @@ from zeus_lightning.power.profile import PowerProfile
 from zeus_lightning.power.search import SearchName
 from zeus_lightning.power.selectors import Selector
 from zeus_lightning.power.trainer_loop import TrainerLoop
-from zeus_lightning.program.concurrent_fits import check_alone
+from zeus_lightning.program.internals import check_internals
+from zeus_lightning.program.trained_modules import check_alone
 from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
 
 if TYPE_CHECKING:  # LightningCLI masks values of this type in the configs that it saves
@@ -146,6 +147,7 @@ class ZeusPowerLimitCallback(Callback):
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
+            check_internals(trainer)
             if self._fit is not None and self._trainer is not None:
                 check_alone(trainer, earlier=self._trainer)
             self._end()  # a previous fit that never ended because another callback raised

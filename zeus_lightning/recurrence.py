@@ -17,8 +17,7 @@ from zeus_lightning.environment import OUTCOME_FILE
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import Decision, JobSpec, Outcome, Report, TrialStart
 from zeus_lightning.meters import EnergyMeter
-from zeus_lightning.program.printed_number import as_printed
-from zeus_lightning.program.target import contradiction
+from zeus_lightning.program.metric import contradiction, shortest_decimal
 from zeus_lightning.run.job import JobArguments, PolicyOptions
 from zeus_lightning.run.outcomes import outcome_of, reason_of
 from zeus_lightning.run.ranks import TorchRanks, gather, on_every_rank
@@ -193,7 +192,7 @@ class Recurrence:
             raise ZeusConfigError("report() was called before `with Recurrence(...) as run:`")
         self._reports = self._reports + 1 if epoch is None else int(epoch)
         self._check_ranks("reports")
-        decision = self._run.report(self._reports, lambda: as_printed(metric))
+        decision = self._run.report(self._reports, lambda: shortest_decimal(metric))
         assert decision is not None  # for there is a metric
         return decision
 

@@ -213,19 +213,6 @@ def test_what_is_saved_are_plain_values(job: Job) -> None:
     assert json.loads(json.dumps(saved)) == saved
 
 
-def test_the_learning_rate_and_its_schedule_are_scaled_once(job: Job) -> None:
-    arguments = {"lr_scaling": "linear", "default_batch_size": 8}
-    _, net = job.fit((0.1,), After(1, crash), net=Scheduled(), **arguments)
-    assert net.seen_lr == pytest.approx(0.05)
-    resumed, net = job.fit((0.9,), ckpt_path=job.after(1), net=Scheduled(), **arguments)
-    assert net.seen_lr == pytest.approx(0.05)
-    assert net.seen_steps == 9 * PER_EPOCH
-    assert net.lr == 0.1
-    (optimizer,) = torch.load(job.after(2), weights_only=True)["optimizer_states"]
-    assert optimizer["param_groups"][0]["max_lr"] == pytest.approx(0.05)
-    assert resumed.outcome == "converged"
-
-
 class RestoresLate(SingleDeviceStrategy):
     """Loads the checkpoint after `configure_optimizers`, as FSDP and DeepSpeed do."""
 

@@ -239,29 +239,6 @@ def test_the_batch_size_is_set_before_an_optimizer_asks_for_the_number_of_steps(
     assert net.expected_steps == 5 * 64 / 16
 
 
-@pytest.mark.parametrize(("rule", "factor"), [("linear", 4.0), ("sqrt", 2.0)])
-@pytest.mark.parametrize("name", ["lr", "learning_rate"])
-def test_the_learning_rate_is_scaled_from_the_default_batch_size(
-    service: ServiceProcess, rule: str, factor: float, name: str
-) -> None:
-    class Seen(Net):
-        def configure_optimizers(self):
-            self.seen_lr = getattr(self, name)
-            return super().configure_optimizers()
-
-    job, net, data = new_job(), Seen((0.9,)), Data(batch_size=8)
-    setattr(net, name, 0.1)
-    callback = zeus(
-        service.url, job_id=job, batch_sizes=[8, 32], lr_scaling=rule, default_batch_size=8
-    )
-    for batch_size, lr in [(8, 0.1), (32, 0.1 * factor)]:
-        net.layer.reset_parameters()
-        trainer(callback).fit(net, data)
-        assert callback.trial.batch_size == batch_size
-        assert net.seen_lr == pytest.approx(lr)
-    assert getattr(net, name) == 0.1
-
-
 def test_the_program_is_left_as_it_was(service: ServiceProcess) -> None:
     data, net = Data(batch_size=8), Net()
     net.lr = 0.5

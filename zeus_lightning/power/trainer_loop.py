@@ -9,7 +9,8 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import Strategy
 
 from zeus_lightning.bso import ZeusBSOCallback
-from zeus_lightning.program.loader_checks import global_batch_size
+from zeus_lightning.program.dataloaders import global_batch_size
+from zeus_lightning.program.internals import logging_step, saved_steps
 
 
 @dataclass(frozen=True)
@@ -57,18 +58,10 @@ class TrainerLoop:
         return (trainer.val_check_batch or math.inf) * (trainer.check_val_every_n_epoch or 1)
 
     def saves(self) -> tuple[int, ...]:
-        """Return the step at which each of Lightning's checkpoint callbacks last saved.
-
-        Reads a private attribute of Lightning's ModelCheckpoint, since it calls no hook when it
-        saves weights alone; test_fit_measurement.py fails if the attribute is removed.
-        """
-        return tuple(
-            getattr(callback, "_last_global_step_saved", 0)
-            for callback in self.trainer.checkpoint_callbacks
-        )
+        """Return the step at which each of Lightning's checkpoint callbacks last saved."""
+        return saved_steps(self.trainer)
 
     def log(self, metrics: dict[str, float]) -> None:
         """Log metrics to the Trainer's loggers."""
         for logger in self.trainer.loggers:
-            step = self.trainer.fit_loop.epoch_loop._batches_that_stepped
-            logger.log_metrics(metrics, step=step)
+            logger.log_metrics(metrics, step=logging_step(self.trainer))

@@ -8,7 +8,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusServiceError
 from zeus_lightning.messages import FAILED, TrialStatus
-from zeus_lightning.program.target import out_of_reach, reached_at_once
+from zeus_lightning.program.metric import out_of_reach, reached_at_once
 from zeus_lightning.run.ranks import on_rank_zero
 from zeus_lightning.run.record import TrialRecord
 

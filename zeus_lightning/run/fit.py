@@ -14,11 +14,12 @@ from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusTrialFailed
 from zeus_lightning.messages import FAILED, Outcome
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
-from zeus_lightning.program import loader_checks
+from zeus_lightning.program import dataloaders
 from zeus_lightning.program.hyperparameters import log_hyperparameters
 from zeus_lightning.program.injection import Injection
-from zeus_lightning.program.lr_scaling import lr_factor
-from zeus_lightning.program.monitor import look_after_sanity_check, monitored
+from zeus_lightning.program.internals import logging_step
+from zeus_lightning.program.lr_scaling import has_rate_finder, lr_factor, scale_optimizers
+from zeus_lightning.program.metric import look_after_sanity_check, monitored
 from zeus_lightning.program.trained_modules import is_trained, remember
 from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
 from zeus_lightning.run.job import JobArguments
@@ -146,25 +147,20 @@ class Fit:
         self.injection.set_batch_size(self._attribute, batch_size // self._share)
         self._batch_size = batch_size
         rule = self._arguments.lr_scaling
-        if rule is not None:
+        if rule is not None and not has_rate_finder(self.trainer):
             self._lr_factor = lr_factor(rule, batch_size, self._own_batch_size)
-            self.injection.scale_lr(self._lr_factor)
 
-    def check_optimizers(self) -> None:
-        """Scale the optimizers' rates if they ignore the module's, and log what is trained with."""
+    def scale_learning_rates(self) -> None:
+        """Scale the learning rates with the batch size, and log what is trained with.
+
+        Lightning has built the optimizers; if it resumes a checkpoint, it will load their states,
+        with the rates that were scaled for the same batch size.
+        """
         if self._batch_size is None:
             return
-        # one of Lightning's finders has set the rates for this batch size
-        found = any(hasattr(each, "optimal_lr") for each in self.trainer.callbacks)  # type: ignore[attr-defined]
-        if self._lr_factor != 1 and not found:
-            scaled = on_every_rank(
-                self._strategy, lambda: self.injection.scale_optimizers(self._lr_factor)
-            )
-            if scaled:
-                rank_zero_info(
-                    f"zeus: multiplied the learning rates of {scaled} parameter groups by "
-                    f"{self._lr_factor:.6g}, which are not the module's 'lr' or 'learning_rate'"
-                )
+        if self._lr_factor != 1:
+            on_every_rank(self._strategy, lambda: scale_optimizers(self.trainer, self._lr_factor))
+            rank_zero_info(f"zeus: multiplied the learning rates by {self._lr_factor:.6g}")
         log_hyperparameters(self.trainer, self.module, self._batch_size)
 
     def start_measuring(self) -> None:
@@ -176,14 +172,7 @@ class Fit:
             on_every_rank(self._strategy, lambda: self._start_measuring(batch_size))
 
     def _start_measuring(self, batch_size: int) -> None:
-        if not loader_checks.check_loaders(
-            self.trainer, self.module, self._attribute, batch_size, None
-        ):
-            rank_zero_warn(
-                f"zeus: {sizes.data_owner(self.trainer, self.module)} has a train_dataloader() "
-                f"whose batch size cannot be read; make sure that it is {batch_size}: make batches "
-                f"there from {self._attribute}, which is set only after the datamodule's setup()"
-            )
+        dataloaders.check_loaders(self.trainer, self.module, self._attribute, batch_size)
         self._meter.begin()
 
     def look_for_monitor(self) -> None:
@@ -228,10 +217,8 @@ class Fit:
             metrics = record.metrics()
             if metrics:
                 metrics |= self._meter.breakdown(record.spent)
-            # the step under which Lightning logs the metrics of this validation
-            step = self.trainer.fit_loop.epoch_loop._batches_that_stepped
             for logger in self.trainer.loggers if metrics else ():
-                logger.log_metrics(metrics, step=step)
+                logger.log_metrics(metrics, step=logging_step(self.trainer))
         return True
 
     def end(self) -> None:
@@ -269,7 +256,7 @@ class Fit:
         if record is None or not self.run.is_open:
             return
         size = record.trial.batch_size // self._share
-        found = gather(self._strategy, loader_checks.too_few_samples(self.trainer, size))
+        found = gather(self._strategy, dataloaders.too_few_samples(self.trainer, size))
         few = next(filter(None, found), None)
         reason = (
             f"the train_dataloader() of {sizes.data_owner(self.trainer, self.module)} has no batch "
@@ -292,7 +279,7 @@ class Fit:
         if record.trial.batch_size == self.run.job.default_batch_size:
             return None
         with suppress(Exception):  # of the user's code: the error at hand must not be replaced
-            return loader_checks.too_few_batches(self.trainer)
+            return dataloaders.too_few_batches(self.trainer)
         return None
 
     def remember_module(self) -> None:

@@ -15,7 +15,7 @@ from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import MAX_INTEGER, MAX_METRIC, JobSpec
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program.lr_scaling import LRScaling
-from zeus_lightning.program.printed_number import as_printed
+from zeus_lightning.program.metric import shortest_decimal
 
 _OPTIONAL = (
     "job_id",
@@ -147,16 +147,16 @@ class JobArguments:
         _check_default(default, chosen)
         given: dict[str, Any] = self._policy_options()
         if self.eta_knob is not None:
-            given["eta_knob"] = as_printed(self.eta_knob)
+            given["eta_knob"] = shortest_decimal(self.eta_knob)
         if self.beta_knob is not None:
-            beta = as_printed(self.beta_knob)
+            beta = shortest_decimal(self.beta_knob)
             given["beta_knob"] = beta if math.isfinite(beta) else None
         knobs = ("eta_knob", "beta_knob", "policy", *_POLICY_OPTIONS)
         return JobSpec(
             job_id=job_id,
             batch_sizes=chosen,
             default_batch_size=default,
-            target_metric=as_printed(self.target_metric),
+            target_metric=shortest_decimal(self.target_metric),
             higher_is_better=self.mode == "max",
             monitor=self.monitor,
             max_epochs=min(int(max_epochs), MAX_INTEGER),

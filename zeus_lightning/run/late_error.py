@@ -1,8 +1,8 @@
 """`LateError`: an error that `fit` raises after it has ended in order."""
 
-from typing import Any
-
 from lightning.pytorch import Callback, Trainer
+
+from zeus_lightning.program.internals import after_fit
 
 
 class LateError:
@@ -10,9 +10,7 @@ class LateError:
 
     An error of a hook would be an abort: Lightning would skip the remaining `teardown` hooks, call
     each `on_exception`, where checkpoints are saved, and close the loggers as failed. So this
-    raises where Lightning calls `profiler.describe()`, after all of that, and again in the
-    callback's `on_exception`, before those of others. test_late_error.py fails if Lightning changes
-    the order.
+    raises after all of that, and again in the callback's `on_exception`, before those of others.
 
     Args:
         error: The error.
@@ -25,12 +23,9 @@ class LateError:
         self._callback = callback
         self._trainer = trainer
         self._callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        self._profiler: Any = trainer.profiler  # type: ignore[attr-defined]
-        self._describe = self._profiler.describe
-        self._profiler.describe = self._raise
+        self._undo = after_fit(trainer, self._raise)
 
     def _raise(self) -> None:
-        self._describe()
         others = [each for each in self._callbacks if each is not self._callback]
         self._trainer.callbacks = [self._callback, *others]  # type: ignore[attr-defined]
         raise self._error
@@ -48,5 +43,5 @@ class LateError:
 
     def undo(self) -> None:
         """Undo the changes to the Trainer."""
-        self._profiler.describe = self._describe
+        self._undo()
         self._trainer.callbacks = self._callbacks  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import Hardware, JobSpec, Outcome, Report, TrialStart, TrialStatus
 from zeus_lightning.meters import Reading
-from zeus_lightning.program.target import Mode, out_of_reach
+from zeus_lightning.program.metric import Mode, out_of_reach
 
 RESUMABLE = (None, "interrupted", "errored", "lost")
 """Outcomes of trials that can be resumed; None: the trial is running."""

@@ -1,12 +1,10 @@
-"""Values are set wherever the program has them, and restored."""
+"""A batch size is set wherever the program has it, and restored."""
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from programs import Net
 
@@ -15,13 +13,12 @@ from zeus_lightning.program.injection import Injection
 
 
 class Program(Net):
-    """Has a batch size and a learning rate, as attributes and as hyperparameters."""
+    """Has a batch size, as an attribute and as a hyperparameter."""
 
     def __init__(self, batch_size: int = 8, lr: float = 0.1) -> None:
         super().__init__()
         self.save_hyperparameters()
         self.batch_size = batch_size
-        self.lr = lr
 
     trainer = None  # an unattached module raises
 
@@ -30,18 +27,9 @@ def test_every_holder_of_a_value_is_set_and_restored() -> None:
     module = Program()
     injection = Injection(module)
     injection.set_batch_size("batch_size", 32)
-    injection.scale_lr(4.0)
     assert (module.batch_size, module.hparams.batch_size) == (32, 32)
-    assert (module.lr, module.hparams.lr) == (pytest.approx(0.4), pytest.approx(0.4))
     injection.undo()
     assert (module.batch_size, module.hparams.batch_size) == (8, 8)
-    assert (module.lr, module.hparams.lr) == (0.1, 0.1)
-
-
-def test_a_rate_of_numpys_is_scaled_as_it_is_printed() -> None:
-    module = Program(lr=np.float32(0.1))  # type: ignore[arg-type]
-    Injection(module).scale_lr(2.0)
-    assert module.lr == math.nextafter(0.2, math.inf)
 
 
 def test_a_value_that_somebody_else_has_set_since_is_left() -> None:

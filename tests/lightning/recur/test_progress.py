@@ -45,7 +45,7 @@ INTERRUPTED, BROKEN = ending(143, None, cut_short="signal"), ending(1, "errored"
         (FAILED, "again", "early_stopped"),
         (ending(1, "out_of_memory"), "again", "out_of_memory"),
         (ending(-9, "not_converged"), "again", "not_converged"),
-        (ending(0, "diverged"), "again", "diverged"),  # on_failure="stop"
+        (ending(0, "diverged"), "again", "diverged"),  # raise_on_failure=False
         (Ending(exit_code=75, run=None), "again", "errored"),  # on_failure="exit", no file
         (Ending(exit_code=0, run=None), "done", "no trial"),  # strict=False, no service
         (ending(0, None), "done", "killed"),  # and the shell around it ended with 0

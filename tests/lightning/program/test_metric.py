@@ -1,18 +1,88 @@
-"""Names that contradict a mode, and targets that are reached at once or never."""
+"""The value of the monitored metric, and likely mistakes in its name, mode and target."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
-from programs import Data, Net, Raise, new_job, outcomes, trainer, zeus
+import torch
+from programs import Data, Net, Raise, TrainAcc, new_job, outcomes, trainer, zeus
 from records import job_spec, record, report
 from service_process import ServiceProcess
 
 from zeus_lightning import ZeusBSOCallback, ZeusTrialFailed
-from zeus_lightning.program.target import contradiction, mode_of_name, out_of_reach, reached_at_once
+from zeus_lightning.meters import Reading
+from zeus_lightning.program.metric import (
+    contradiction,
+    mode_of_name,
+    monitored,
+    out_of_reach,
+    reached_at_once,
+    shortest_decimal,
+)
+
+
+@pytest.mark.parametrize(
+    ("number", "value"),
+    [
+        (0.1, 0.1),
+        (3, 3.0),
+        (np.float32(0.1), 0.1),
+        (np.float64(0.1), 0.1),
+        (np.float16(0.1), 0.1),
+        (np.array(0.1, np.float32), 0.1),
+        (np.array([0.1], np.float32), 0.1),
+        (torch.tensor(0.95), 0.95),  # 0.949999988... in float32
+        (torch.tensor(3), 3.0),
+        (torch.tensor(0.95, dtype=torch.float16), 0.95),
+        (torch.tensor(0.95, dtype=torch.bfloat16), 0.94921875),
+        (torch.tensor(-math.inf), -math.inf),
+    ],
+)
+def test_a_number_is_its_shortest_decimal(number: Any, value: float) -> None:
+    assert shortest_decimal(number) == value
+
+
+@pytest.mark.parametrize(
+    ("precision", "metric", "reached"),
+    [("bf16-true", 0.95, True), ("16-true", 0.95, True), ("bf16-mixed", 0.94, False)],
+)
+def test_a_metric_in_half_precision_reaches_the_target_that_it_is_nearest_to(
+    service: ServiceProcess, precision: Any, metric: float, reached: bool
+) -> None:
+    half = torch.bfloat16 if "b" in precision else torch.float16
+
+    class Half(Net):
+        def validation_step(self, batch: Any, index: int) -> None:
+            self.log("val_acc", torch.tensor(metric, dtype=half))
+
+    callback = zeus(service.url, target_metric=0.95, raise_on_failure=False)
+    trainer(callback, precision=precision, max_epochs=1).fit(Half(), Data())
+    assert callback.outcome == ("converged" if reached else "not_converged")
+
+
+def test_in_single_precision_a_metric_just_below_the_target_stays_below() -> None:
+    metrics = {"val_acc": torch.tensor(243 / 256)}  # what 0.95 is in bfloat16
+    single = SimpleNamespace(callback_metrics=metrics, precision="32-true")
+    assert monitored(single, "val_acc", target=0.95) == 243 / 256
+
+
+@pytest.mark.parametrize("val_check_interval", [1.0, 0.5])
+def test_a_metric_of_training_is_reported_as_its_epochs_end(
+    service: ServiceProcess, val_check_interval: float
+) -> None:
+    callback = zeus(service.url, monitor="train_acc")
+    runner = trainer(callback, val_check_interval=val_check_interval)
+    runner.fit(TrainAcc((0.3, 0.4, 0.85)), Data())
+    assert callback.outcome == "converged"
+    assert (callback.last_report.sequence, callback.last_report.epoch) == (3, 3)
+    assert callback.last_report.metric == pytest.approx(0.85)
+    assert runner.current_epoch == 3
 
 
 @pytest.mark.parametrize(
@@ -65,7 +135,7 @@ def test_the_constructor_warns_once_of_a_name_that_contradicts_the_mode(
 def test_the_warning_says_what_would_happen() -> None:
     assert contradiction("val_loss", "max", 0.05) == (
         "mode is 'max', but 'val_loss' looks like a metric that should fall: any value of at least "
-        "0.05 will end the training as converged; pass mode='min', unless this is meant"
+        "0.05 will end the training as converged; pass mode='min' unless you mean this"
     )
 
 
@@ -125,10 +195,10 @@ def test_a_target_that_cannot_be_reached_names_the_likely_mistake(
 def test_a_failure_judges_all_values_of_the_trial() -> None:
     failed = record(job=job_spec(target_metric=95.0), outcome="not_converged")
     for metric in (0.1, 0.97, 0.5):
-        failed.reported(report(metric=metric))
+        failed.reported(report(metric=metric), Reading(1.0, 1.0))
     assert (failed.lowest, failed.highest) == (0.1, 0.97)
     assert "between 0.1 and 0.97: if it is a fraction" in failed.failure()
-    failed.reported(report(metric=20.0))
+    failed.reported(report(metric=20.0), Reading(1.0, 1.0))
     assert "fraction" not in failed.failure()
 
 
@@ -155,15 +225,6 @@ def test_a_target_reached_at_once_is_a_warning_until_the_job_has_converged(
     assert told == [False, True, False]
 
 
-def test_an_easy_job_is_not_warned(
-    service: ServiceProcess, recwarn: pytest.WarningsRecorder
-) -> None:
-    callback = zeus(service.url, target_metric=0.5)
-    trainer(callback).fit(Net((0.9,)), Data())
-    assert callback.outcome == "converged"
-    assert not [each for each in recwarn if "target" in str(each.message)]
-
-
 def test_a_target_in_percent_is_a_warning_at_the_first_validation_and_in_the_error(
     service: ServiceProcess,
 ) -> None:
@@ -178,8 +239,14 @@ def test_a_target_in_percent_is_a_warning_at_the_first_validation_and_in_the_err
     assert len([each for each in caught if "every value" in str(each.message)]) == 1
 
 
-def test_a_target_that_is_reached_later_is_no_warning(
-    service: ServiceProcess, recwarn: pytest.WarningsRecorder
+@pytest.mark.parametrize(("target", "val_acc"), [(0.5, (0.9,)), (0.8, (0.1, 0.2, 0.9))])
+def test_an_easy_target_and_one_that_is_reached_later_are_no_warning(
+    service: ServiceProcess,
+    recwarn: pytest.WarningsRecorder,
+    target: float,
+    val_acc: tuple[float, ...],
 ) -> None:
-    trainer(zeus(service.url)).fit(Net(), Data())
+    callback = zeus(service.url, target_metric=target)
+    trainer(callback).fit(Net(val_acc), Data())
+    assert callback.outcome == "converged"
     assert not [each for each in recwarn if "target" in str(each.message)]

@@ -1,12 +1,22 @@
-"""Find likely mistakes in a job's target: a `mode` that was forgotten, a target in another unit."""
+"""Read the metric that a job monitors, and find likely mistakes in its name, mode and target."""
 
 import re
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
+from zeus_lightning.errors import ZeusConfigError
 
 Mode = Literal["min", "max"]
 
-# Words of metrics' names, with the stage before them and digits behind: valloss, acc5, top1.
+_NUMPY = {torch.float32: np.float32, torch.float16: np.float16}
+_SUFFIX = re.compile(r"/dataloader_idx_(\d+)$")
+
+# Words in metric names, after an optional stage and before optional digits: valloss, acc5, top1.
 _STAGE = "(val|valid|validation|test|train|dev|eval)?"
 _FALLING = re.compile(
     _STAGE + r"((?!neg)\w*loss(es)?|err(ors?)?|perplexity|ppl|r?mse|r?msle|mae|s?mape|mase|nll|bce|"
@@ -20,7 +30,75 @@ _RISING = re.compile(
 _RISING_ALONE = re.compile(_STAGE + r"top\d+")  # but not in top1_error
 _INVERTING = re.compile("neg|negative|minus|inverse|reduction|improvement|drop|gap")
 _UNBOUNDED = re.compile(_STAGE + r"psnr")
-"""Of the rising ones: any other is at most 1, or in percent."""
+"""A rising metric that may exceed 1; the others are at most 1, or 100 in percent."""
+
+
+def shortest_decimal(number: Any) -> float:
+    """A number as it is printed, such as 0.95 for the float32 that is exactly 0.949999988.
+
+    So a float32 metric of 0.95 reaches a target of 0.95. Takes numbers of numpy and torch.
+    """
+    if isinstance(number, torch.Tensor) and number.dtype in _NUMPY:
+        number = _NUMPY[number.dtype](number.item())
+    elif isinstance(number, np.ndarray):
+        number = number.reshape(())[()]
+    return float(str(number)) if isinstance(number, np.floating) else float(number)
+
+
+def monitored(trainer: Trainer, monitor: str, target: float) -> float:
+    """The latest value of a metric, as its shortest decimal.
+
+    In half precision, the value nearest to the target counts as the target.
+
+    Raises:
+        ZeusConfigError: The metric was not logged.
+    """
+    metric = trainer.callback_metrics.get(monitor)
+    if metric is None:
+        message = (
+            f"monitor is {monitor!r}, but the metrics logged so far are "
+            f"{sorted(trainer.callback_metrics)}; log it in each validation with self.log(), and "
+            "on_epoch=True, or monitor one of these"
+        )
+        if mistake := _no_such_dataloader(trainer, monitor):
+            message += f"; {mistake}"
+        raise ZeusConfigError(message)
+    for name, half in (("bf16", torch.bfloat16), ("16", torch.float16)):
+        # Lightning converts it to float32: 0.95 in bfloat16 becomes 0.94921875
+        in_half = str(trainer.precision).startswith(name)
+        if in_half and metric.item() == torch.tensor(target, dtype=half).item():
+            return target
+    return shortest_decimal(metric)
+
+
+def look_after_sanity_check(trainer: Trainer, monitor: str) -> None:
+    """Log a line if the sanity check did not log the metric; the first validation decides.
+
+    It may still come: a module may skip any metric in the sanity check, training metrics come
+    later, and with several dataloaders Lightning adds the suffixes `/dataloader_idx_N` to names in
+    later validations only.
+    """
+    logged = sorted(trainer.callback_metrics)
+    if monitor in logged:
+        return
+    if mistake := _no_such_dataloader(trainer, monitor):
+        rank_zero_warn(f"zeus: monitor is {monitor!r}, but {mistake}")
+    elif logged and _SUFFIX.search(monitor) is None:
+        rank_zero_info(
+            f"zeus: the sanity check logged {logged}, but not monitor={monitor!r}; training fails "
+            "unless the first epoch with a validation logs it"
+        )
+
+
+def _no_such_dataloader(trainer: Trainer, monitor: str) -> str:
+    """What is wrong with the name of a dataloader that does not exist; else an empty text."""
+    loaders, suffix = len(trainer.num_val_batches), _SUFFIX.search(monitor)
+    if suffix is None or (loaders > 1 and int(suffix[1]) < loaders):
+        return ""
+    return (
+        f"the number of validation dataloaders is {loaders}: Lightning counts them from 0, and "
+        "adds a suffix only if there are several"
+    )
 
 
 def mode_of_name(monitor: str) -> Mode | None:
@@ -37,7 +115,7 @@ def mode_of_name(monitor: str) -> Mode | None:
 
 
 def _words(monitor: str) -> list[str]:
-    """The words of a name in small letters, also each two as one: top_1, cross-entropy."""
+    """A name's words in lower case, and each pair of neighbors as one: top_1, cross-entropy."""
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", monitor)  # F1Score; but mIoU is one word
     parts = [re.findall("[a-z0-9]+", name.lower()) for name in (spaced, monitor)]
     return [*parts[0], *parts[1], *(f"{one}{two}" for one, two in pairwise(parts[0]))]
@@ -58,7 +136,7 @@ def contradiction(monitor: str, mode: Mode, target: float) -> str | None:
     return (
         f"mode is {mode!r}, but {monitor!r} looks like a metric that should "
         f"{_verb(usual)}: any value of {side} {target:g} will end the training as converged; pass "
-        f"mode={usual!r}, unless this is meant"
+        f"mode={usual!r} unless you mean this"
     )
 
 

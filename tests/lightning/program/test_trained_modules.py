@@ -1,13 +1,20 @@
-"""One callback object serves one Trainer at a time."""
+"""One Trainer at a time for a callback, and a model that is saved before its run ends.
+
+`test_bso_second_fit.py` has what a module is that was trained before.
+"""
 
 from __future__ import annotations
 
+import warnings
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_nvml import FakeGpu
 from gpu_programs import DriversClock, GpuNet, ManyBatches, power
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
 from programs import Data, Net, outcomes, trainer, zeus
 from service_process import ServiceProcess
 
@@ -26,7 +33,7 @@ class InTheMiddle(Callback):
 
 
 def refused(callback: Callback, net: Net, data: Data) -> None:
-    with pytest.raises(ZeusConfigError, match="at work in another Trainer"):
+    with pytest.raises(ZeusConfigError, match="in use by another Trainer"):
         trainer(callback).fit(net, data)
 
 
@@ -53,3 +60,33 @@ def test_a_second_trainer_does_not_end_the_measuring_of_limits(
     assert in_force == [True]
     assert callback.limit_w == 225
     assert gpu.limit_mw == 250_000
+
+
+WARNING = "reached its target before ModelCheckpoint saved a checkpoint"
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"every_n_epochs": 5}, {"train_time_interval": timedelta(hours=1)}]
+)
+def test_a_checkpoint_that_was_not_due_yet_is_a_warning(
+    service: ServiceProcess, tmp_path: Path, arguments: dict[str, Any]
+) -> None:
+    saves = ModelCheckpoint(tmp_path, **arguments)
+    with pytest.warns(UserWarning, match=WARNING):
+        trainer(zeus(service.url), saves, enable_checkpointing=True).fit(Net((0.9,)), Data())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "files"),
+    [({}, 1), ({"every_n_epochs": 5, "save_last": True}, 1), ({"save_top_k": 0}, 0)],
+)
+def test_a_saved_model_or_one_that_the_user_does_not_want_is_none(
+    service: ServiceProcess, tmp_path: Path, arguments: dict[str, Any], files: int
+) -> None:
+    saves = ModelCheckpoint(tmp_path, **arguments)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer(zeus(service.url), saves, enable_checkpointing=True).fit(Net((0.9,)), Data())
+    assert len(list(tmp_path.iterdir())) == files
+    assert not [each for each in caught if "checkpoint" in str(each.message).lower()]
