@@ -10,7 +10,7 @@ import pytest
 import requests
 import torch
 from calls import recorded_calls
-from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationScheduler
 from programs import Data, Net, StepMeter, Steps, new_job, outcomes, trainer, zeus
 from service_process import ServiceProcess, free_port
@@ -134,7 +134,6 @@ def tried(
     job: str,
     url: str,
     data: Any,
-    module: LightningModule | None = None,
     trainer_arguments: dict[str, Any] | None = None,
     **arguments: Any,
 ) -> ZeusError:
@@ -143,7 +142,7 @@ def tried(
     options = trainer_arguments or {}
     fit = trainer(callback, steps, *options.pop("callbacks", []), **options)
     with pytest.raises(ZeusError) as error:
-        fit.fit(module or Net(), data)
+        fit.fit(Net(), data)
     assert steps.count == 0
     assert "\n" not in str(error.value)
     return error.value
@@ -250,16 +249,25 @@ def test_a_loader_that_does_not_follow_batch_size_is_an_error(
     assert outcomes(service.url, job) == ["withdrawn"]
 
 
-def test_a_datamodule_made_from_datasets_is_named_as_such(service: ServiceProcess) -> None:
-    assert "has batches of 8; LightningDataModule.from_datasets() fixes the batch size" in str(
-        tried(new_job(), service.url, FromDatasets(), **FOUR)
-    )
+class BreaksAtOnce(StepMeter):
+    def read(self) -> Any:
+        raise ZeusMeterError("the counter is gone")
 
 
-def test_a_batch_size_that_cannot_be_set_is_an_error(service: ServiceProcess) -> None:
+@pytest.mark.parametrize(
+    ("data", "arguments", "message"),
+    [
+        (FromDatasets(), FOUR, "has batches of 8; LightningDataModule.from_datasets() fixes"),
+        (ReadOnlyData(), {}, "batch_size cannot be set to 8 on ReadOnlyData"),
+        (Data(), {"meter": BreaksAtOnce()}, "the counter is gone"),
+    ],
+)
+def test_an_error_before_the_first_step_withdraws_the_trial(
+    service: ServiceProcess, data: Data, arguments: dict[str, Any], message: str
+) -> None:
     job = new_job()
-    error = tried(job, service.url, ReadOnlyData())
-    assert "batch_size cannot be set to 8 on ReadOnlyData" in str(error)
+    error = tried(job, service.url, data, **arguments)
+    assert message in str(error)
     assert outcomes(service.url, job) == ["withdrawn"]
 
 
@@ -312,16 +320,4 @@ def test_a_job_whose_batch_sizes_have_all_failed_is_an_error(service: ServicePro
 
 
 def test_an_unknown_policy_is_an_error(service: ServiceProcess) -> None:
-    error = tried(new_job(), service.url, Data(), policy="astrology")
-    assert "astrology" in str(error) or "policy" in str(error)
-
-
-def test_a_meter_that_fails_as_training_begins_is_an_error(service: ServiceProcess) -> None:
-    class Broken(StepMeter):
-        def read(self) -> Any:
-            raise ZeusMeterError("the counter is gone")
-
-    job = new_job()
-    error = tried(job, service.url, Data(), meter=Broken())
-    assert str(error) == "the counter is gone"
-    assert outcomes(service.url, job) == ["withdrawn"]
+    assert "astrology" in str(tried(new_job(), service.url, Data(), policy="astrology"))
