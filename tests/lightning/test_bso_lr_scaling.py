@@ -46,6 +46,64 @@ class Program(Net):
         self.used.append([old - new for old, new in zip(self.before, after, strict=True)])
 
 
+def one_cycle(net: Program, optimizer: Any) -> Any:
+    steps = int(net.trainer.estimated_stepping_batches)
+    return lr_scheduler.OneCycleLR(optimizer, net.lr, steps, cycle_momentum=False)
+
+
+def sequence(net: Program, optimizer: Any) -> Any:
+    first = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=5)
+    restarts = lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 8, eta_min=net.lr / 10)
+    return lr_scheduler.SequentialLR(optimizer, [first, restarts], milestones=[5])
+
+
+def chain(net: Program, optimizer: Any) -> Any:
+    first = lr_scheduler.ExponentialLR(optimizer, 0.9)
+    second = lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    return lr_scheduler.ChainedScheduler([first, second])
+
+
+def plateau(net: Program, optimizer: Any) -> Any:
+    return lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, min_lr=net.lr / 4)
+
+
+class Foreign:
+    """A scheduler that is not derived from torch's, and keeps a rate of its own."""
+
+    def __init__(self, net: Program, optimizer: Any) -> None:
+        self.optimizer, self.rate = optimizer, net.lr
+
+    def step(self, *args: Any) -> None:
+        self.rate *= 0.9
+        self.optimizer.param_groups[0]["lr"] = self.rate
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    load_state_dict = step
+
+
+class Scheduled(Program):
+    """Steps a scheduler after each batch."""
+
+    def __init__(self, scheduler: Any, optimizer: Any = SGD) -> None:
+        super().__init__()
+        self.scheduler, self.optimizer = scheduler, optimizer
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.optimizer(self.parameters(), lr=self.lr)
+        scheduler = self.scheduler(self, optimizer)
+        every_step = {"scheduler": scheduler, "interval": "step", "monitor": "train_loss"}
+        return {"optimizer": optimizer, "lr_scheduler": every_step}
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        self.log("train_loss", 1.0)
+        return self.loss()
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        scheduler.step(*([] if metric is None else [metric]))
+
+
 class Groups(Program):
     """One group has a multiple of the attribute, the other one a rate of its own."""
 
@@ -56,78 +114,6 @@ class Groups(Program):
         ]
         optimizer = SGD(groups)
         return [optimizer], [lr_scheduler.MultiStepLR(optimizer, [1])]
-
-
-class Scheduled(Program):
-    """Its scheduler steps after each batch."""
-
-    optimizer_class = SGD
-
-    def configure_optimizers(self) -> Any:
-        optimizer = self.optimizer_class(self.parameters(), lr=self.lr)
-        return [optimizer], [{"scheduler": self.scheduler(optimizer), "interval": "step"}]
-
-
-class OneCycle(Scheduled):
-    optimizer_class = Adam
-
-    def scheduler(self, optimizer: Any) -> Any:
-        steps = int(self.trainer.estimated_stepping_batches)
-        return lr_scheduler.OneCycleLR(optimizer, self.lr, steps, cycle_momentum=False)
-
-
-class Sequence(Scheduled):
-    def scheduler(self, optimizer: Any) -> Any:
-        return lr_scheduler.SequentialLR(
-            optimizer,
-            [
-                lr_scheduler.LinearLR(optimizer, 0.1, total_iters=5),
-                lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 8, eta_min=self.lr / 10),
-            ],
-            milestones=[5],
-        )
-
-
-class Chain(Scheduled):
-    def scheduler(self, optimizer: Any) -> Any:
-        return lr_scheduler.ChainedScheduler(
-            [
-                lr_scheduler.ExponentialLR(optimizer, 0.9),
-                lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step)),
-            ]
-        )
-
-
-class Plateau(Program):
-    def configure_optimizers(self) -> Any:
-        optimizer = SGD(self.parameters(), lr=self.lr)
-        plateau = lr_scheduler.ReduceLROnPlateau(optimizer, "min", patience=0, min_lr=self.lr / 4)
-        scheduler = {"scheduler": plateau, "monitor": "val_acc"}
-        return {"optimizer": optimizer, "lr_scheduler": scheduler}
-
-
-class Foreign:
-    """A scheduler that is not derived from torch's, and keeps a rate of its own."""
-
-    def __init__(self, optimizer: Any) -> None:
-        self.optimizer, self.rate = optimizer, 0.02
-
-    def step(self, *args: Any) -> None:
-        self.rate *= 0.9
-        self.optimizer.param_groups[0]["lr"] = self.rate
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
-
-
-class ForeignSchedule(Scheduled):
-    scheduler = Foreign
-
-    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        scheduler.step()
 
 
 class SchedulesInTheClosure(Program):
@@ -143,33 +129,29 @@ class SchedulesInTheClosure(Program):
         return self.loss()
 
 
-class SecondOrder(Program):
-    """LBFGS reads the rate before it calls the closure, several times in a step."""
+class Optimizes(Program):
+    """Has an optimizer that a function makes."""
+
+    def __init__(self, make: Any) -> None:
+        super().__init__()
+        self.configure_optimizers = lambda: make(self.parameters(), self.lr)
+
+
+class Manual(Program):
+    """Two optimizers, each with a scheduler."""
+
+    automatic_optimization = False
 
     def configure_optimizers(self) -> Any:
-        return LBFGS(self.parameters(), lr=self.lr, max_iter=3)
-
-
-class TensorRate(Program):
-    def configure_optimizers(self) -> Any:
-        return SGD(self.parameters(), lr=torch.tensor(self.lr), foreach=False)
-
-
-class TwoOptimizers(Program):
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.automatic_optimization = False
-
-    def configure_optimizers(self) -> Any:
-        weight, bias = SGD([self.layer.weight], lr=self.lr), SGD([self.layer.bias], lr=0.4)
-        return [weight, bias], [lr_scheduler.StepLR(each, 4, 0.5) for each in (weight, bias)]
+        both = [SGD([self.layer.weight], lr=self.lr), SGD([self.layer.bias], lr=0.4)]
+        return both, [lr_scheduler.StepLR(each, 4, 0.5) for each in both]
 
     def training_step(self, batch: Any, index: int) -> None:
-        loss = self.loss()
-        for each in self.optimizers():
+        optimizers = self.optimizers()
+        for each in optimizers:
             each.zero_grad()
-        self.manual_backward(loss)
-        for optimizer, scheduler in zip(self.optimizers(), self.lr_schedulers(), strict=True):
+        self.manual_backward(self.loss())
+        for optimizer, scheduler in zip(optimizers, self.lr_schedulers(), strict=True):
             optimizer.step()
             scheduler.step()
 
@@ -183,27 +165,39 @@ class Wrapper(Optimizer):
 
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
         loss = closure()
-        self.second_step()
+        self.wrapped.step()
         return loss
 
-    def second_step(self) -> None:
-        self.wrapped.step()
 
+class WrappedByHand(Program):
+    """Calls another method of the wrapper than `step`."""
 
-class Wrapped(Program):
+    automatic_optimization = False
+
     def configure_optimizers(self) -> Any:
         return Wrapper(SGD(self.parameters(), lr=self.lr))
 
-
-class WrappedByHand(Wrapped):
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.automatic_optimization = False
-
     def training_step(self, batch: Any, index: int) -> None:
-        self.optimizers().zero_grad()
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
         self.manual_backward(self.loss())
-        self.optimizers().second_step()
+        optimizer.wrapped.step()
+
+
+PROGRAMS = {
+    "attribute": Program,
+    "one cycle": lambda: Scheduled(one_cycle, Adam),
+    "sequence": lambda: Scheduled(sequence),
+    "chain": lambda: Scheduled(chain),
+    "plateau": lambda: Scheduled(plateau),
+    "groups": Groups,
+    "scheduler in the closure": SchedulesInTheClosure,
+    "LBFGS": lambda: Optimizes(lambda each, lr: LBFGS(each, lr, max_iter=3)),
+    "tensor": lambda: Optimizes(lambda each, lr: SGD(each, torch.tensor(lr), foreach=False)),
+    "wrapper": lambda: Optimizes(lambda each, lr: Wrapper(SGD(each, lr))),
+    "manual": Manual,
+    "wrapper by hand": WrappedByHand,
+}
 
 
 class Job:
@@ -239,33 +233,17 @@ def times(factor: float, rates: list[list[float]]) -> Any:
     return [pytest.approx([factor * rate for rate in step], rel=1e-3) for step in rates]
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        Program,
-        Groups,
-        OneCycle,
-        Sequence,
-        Chain,
-        Plateau,
-        SchedulesInTheClosure,
-        SecondOrder,
-        TensorRate,
-        TwoOptimizers,
-        Wrapped,
-        WrappedByHand,
-    ],
-)
-def test_each_step_uses_a_multiple_of_the_programs_rate(job: Job, kind: type[Program]) -> None:
-    own = unscaled(kind())
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_step_uses_a_multiple_of_the_programs_rate(job: Job, name: str) -> None:
+    own = unscaled(PROGRAMS[name]())
     assert len(own) == 2 * 16
     assert min(min(step) for step in own) > 0
-    assert job.fit(kind()) == times(0.5, own)
+    assert job.fit(PROGRAMS[name]()) == times(0.5, own)
 
 
 def test_a_scheduler_that_is_not_derived_from_torchs_is_an_error(job: Job) -> None:
     with pytest.raises(ZeusConfigError, match="cannot change the learning rates that Foreign"):
-        job.fit(ForeignSchedule())
+        job.fit(Scheduled(Foreign))
 
 
 def test_with_sqrt_the_multiple_is_the_root(job: Job) -> None:
@@ -295,17 +273,13 @@ def test_the_rate_of_lightning_clis_optimizer_is_scaled(job: Job) -> None:
     assert cli.model.used == times(0.5, [[0.02, 0.02]] * 16)
 
 
-class Crashes(OneCycle):
+class Crashes(Scheduled):
     """Fails in the closure of its twentieth step."""
 
     def training_step(self, batch: Any, index: int) -> Any:
         if self.trainer.global_step == 19:
             raise ZeroDivisionError
-        return self.loss()
-
-
-class Continues(Crashes):
-    training_step = Program.training_step
+        return super().training_step(batch, index)
 
 
 class LoadsLate(SingleDeviceStrategy):
@@ -321,10 +295,10 @@ def test_a_run_that_resumes_after_a_crash_is_scaled_once(
     """By its own factor, also where the checkpoint is loaded after another trial began."""
     job = new_job()
 
+    knobs = {"lr_scaling": "linear", "beta_knob": float("inf")}
+
     def fit(net: Net, *others: Callback, data: Data, **arguments: Any) -> None:
-        callback = zeus(
-            service.url, job_id=job, lr_scaling="linear", beta_knob=float("inf"), **sizes
-        )
+        callback = zeus(service.url, job_id=job, **knobs, **sizes)
         options = {
             "strategy": LoadsLate(torch.device("cpu")) if late else "auto",
             "max_epochs": 2,
@@ -336,7 +310,7 @@ def test_a_run_that_resumes_after_a_crash_is_scaled_once(
     sizes: dict[str, Any] = {"batch_sizes": [2, 4]}
     fit(Net((0.9,)), data=Data(4))
     sizes.clear()
-    first, resumed = Crashes((0.1, 0.9)), Continues((0.1, 0.9))
+    first, resumed = Crashes(one_cycle, Adam), Scheduled(one_cycle, Adam)
     with pytest.raises(ZeroDivisionError):
         fit(first, OnExceptionCheckpoint(tmp_path), data=Data(8))
     for _ in range(2):
@@ -344,7 +318,7 @@ def test_a_run_that_resumes_after_a_crash_is_scaled_once(
     fit(resumed, data=Data(8), ckpt_path=tmp_path / "on_exception.ckpt")
     given = [(each["batch_size"], each["outcome"]) for each in trials(service.url, job)]
     assert (given[1], given[-1]) == ((2, "converged"), (4, "withdrawn"))
-    assert [*first.used, *resumed.used] == times(0.25, unscaled(Continues(), 2))
+    assert [*first.used, *resumed.used] == times(0.25, unscaled(Scheduled(one_cycle, Adam), 2))
 
 
 def test_a_second_fit_of_the_trainer_and_one_of_the_module_are_scaled_once(job: Job) -> None:

@@ -29,4 +29,4 @@ def log_hyperparameters(trainer: Trainer, module: LightningModule, batch_size: i
         try:
             logger.log_hyperparams(values)
         except Exception as error:  # noqa: BLE001 - as MLflow's, if a run is used a second time
-            rank_zero_warn(f"zeus: {type(logger).__name__} does not log hyperparameters: {error}")
+            rank_zero_warn(f"zeus: {type(logger).__name__} did not log hyperparameters: {error}")
