@@ -20,7 +20,7 @@ from zeus_lightning import (
     ZeusServiceError,
     ZeusTrialFailed,
 )
-from zeus_lightning.recur.outcome_file import RunOutcome, read_outcome
+from zeus_lightning.recur.ending import RunOutcome, read_outcome
 
 
 class Run(Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +12,9 @@ import pytest
 from rich.console import Console
 
 from zeus_lightning.recur import driver as driver_module
-from zeus_lightning.recur.display import Display
-from zeus_lightning.recur.driver import Driver
+from zeus_lightning.recur.driver import Display, Driver
 from zeus_lightning.recur.ledger import Ledger
 from zeus_lightning.recur.progress import Plan
-from zeus_lightning.recur.schedule import at_once
 from zeus_lightning.recur.service import Service
 
 
@@ -53,7 +50,7 @@ def new_driver(folder: Path, service: Service, script: str, *, parallel: int = 1
         command=["bash", "-c", script],
         env={},
         workdir=folder,
-        schedule=at_once,
+        interval_s=None,
         timeout_s=20.0,
         ledger=Ledger(folder, resume=False),
         service=service,
@@ -64,11 +61,11 @@ def new_driver(folder: Path, service: Service, script: str, *, parallel: int = 1
 def test_an_error_in_the_driver_leaves_no_run_behind(tmp_path: Path) -> None:
     service = Scripted(then=RuntimeError("a bug"))
     driver = new_driver(tmp_path, service, "exec sleep 1000", parallel=2)
+    before = set(psutil.Process().children())
     with pytest.raises(RuntimeError, match="a bug"):
         driver.run()
-    lines = (driver.ledger.folder / "ledger.jsonl").read_text().splitlines()
-    (started,) = [event for event in map(json.loads, lines) if event["event"] == "started"]
-    assert not psutil.pid_exists(started["pid"])
+    assert list(driver.ledger.folder.glob("*.log"))  # one was launched
+    assert set(psutil.Process().children()) <= before
 
 
 def test_a_service_is_asked_for_while_a_run_is_under_way(

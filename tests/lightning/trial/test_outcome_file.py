@@ -10,7 +10,7 @@ from lightning.pytorch import Callback
 from programs import Data, Net, Raise, trainer, zeus
 from service_process import ServiceProcess
 
-from zeus_lightning.recur.outcome_file import read_outcome
+from zeus_lightning.recur.ending import read_outcome
 
 
 class Reads(Callback):
