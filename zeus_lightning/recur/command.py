@@ -61,7 +61,7 @@ class _Variable(click.ParamType[tuple[str, str]]):
     default=20,
     show_default=True,
     type=click.IntRange(0),
-    help="How often a recurrence is tried again after its batch size has failed.",
+    help="How often a recurrence is tried again if its batch size fails.",
 )
 @click.option(
     "--parallel",
@@ -70,7 +70,9 @@ class _Variable(click.ParamType[tuple[str, str]]):
     type=click.IntRange(1),
     help="How many recurrences may run at once.",
 )
-@click.option("--every", "interval_s", type=_Duration(), help="Begin one every 24h, for example.")
+@click.option(
+    "--every", "interval_s", type=_Duration(), help="Begin a recurrence every 24h, for example."
+)
 @click.option("--timeout", "timeout_s", type=_Duration(), help="End a run that takes longer.")
 @click.option("--observe", is_flag=True, help="Run only control trials: choose nothing.")
 @click.option("--compare", is_flag=True, help="Run control trials in every other recurrence.")

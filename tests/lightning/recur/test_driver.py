@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -225,8 +226,10 @@ def test_recurrences_begin_an_interval_after_each_other_also_across_drivers(
     (tmp_path / "go").touch()
     with driver(tmp_path, service.url, *command) as process:
         wait_until(lambda: ledger(tmp_path)[-1]["event"] == "ended")
+        time.sleep(0.5)  # in which the second one would begin if it came at once
         process.terminate()
         assert process.wait(LIMIT_S) == 128 + signal.SIGTERM
+    assert launches(tmp_path) == [(1, 1)]
     events = ledger(tmp_path)
     events[1]["at_s"] -= 3600
     lines = [json.dumps(event) + "\n" for event in events]
@@ -256,13 +259,6 @@ def test_a_signal_ends_the_run_in_order_and_resume_goes_on(
     assert outcomes(service.url, job) == ["interrupted", "converged", "converged"]
 
 
-def test_a_resumed_run_keeps_its_mode(service: ServiceProcess, tmp_path: Path) -> None:
-    command = ("--recurrences=1", "--", "true")
-    assert recur(tmp_path, service.url, "--observe", *command).exit_code == 0
-    result = recur(tmp_path, service.url, "--resume", *command)
-    assert "was begun in mode 'observe', not 'choose'" in result.output
-
-
 def test_recurrences_wait_for_a_service_that_has_gone_away(
     own_service: ServiceProcess, tmp_path: Path
 ) -> None:
@@ -281,20 +277,27 @@ def test_recurrences_wait_for_a_service_that_has_gone_away(
     assert launches(tmp_path) == [(1, 1), (2, 1)]
 
 
-def test_a_service_that_does_not_answer_at_the_start_is_an_error(tmp_path: Path) -> None:
-    result = recur(tmp_path, "http://127.0.0.1:9", "--", "true")
+@pytest.mark.parametrize(
+    ("url", "program", "message"),
+    [
+        ("http://127.0.0.1:9", "true", "no batch size service answers"),
+        (None, "no-such-program", "no-such-program cannot be run"),
+    ],
+)
+def test_what_cannot_start_is_an_error(
+    service: ServiceProcess, tmp_path: Path, url: str | None, program: str, message: str
+) -> None:
+    result = recur(tmp_path, url or service.url, "--", program)
     assert result.exit_code == 1
-    assert "no batch size service answers" in result.output
+    assert message in result.output
 
 
-def test_a_command_that_does_not_exist_is_an_error(service: ServiceProcess, tmp_path: Path) -> None:
-    result = recur(tmp_path, service.url, "--", "no-such-program")
-    assert "no-such-program cannot be run" in result.output
-
-
-def test_a_command_that_starts_no_trial_gets_advice(
+def test_a_command_that_starts_no_trial_gets_advice_and_a_resumed_run_keeps_its_mode(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
-    result = recur(tmp_path, service.url, "--recurrences=1", "--", "true")
+    command = ("--recurrences=1", "--", "true")
+    result = recur(tmp_path, service.url, "--observe", *command)
     assert result.exit_code == 0, result.output
     assert "no trial: no outcome file; does it use ZeusBSOCallback" in result.output
+    result = recur(tmp_path, service.url, "--resume", *command)
+    assert "was begun in mode 'observe', not 'choose'" in result.output

@@ -8,7 +8,6 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ import recurring_run
 from programs import new_job, outcomes
 from ranks import SCRIPT
 from records import record
-from service_process import BIN, ServiceProcess
+from service_process import BIN, ServiceProcess, free_port
 from waiting import LIMIT_S, wait_until
 
 from zeus_lightning.messages import FAILED
@@ -146,6 +145,27 @@ def test_a_rank_that_runs_out_of_memory_is_75_whatever_started_it(
     assert outcomes(service.url, job) == ["out_of_memory"]
 
 
+def test_of_two_nodes_both_are_75_if_a_rank_of_one_runs_out_of_memory(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    job, arguments = new_job(), {"strategy": "ddp", "devices": 1, "num_nodes": 2}
+    env = variables(
+        TRAINER_ARGUMENTS=json.dumps(arguments),
+        LET_THROUGH="1",
+        ZEUS_JOB_ID=job,
+        ZEUS_SERVER_URL=service.url,
+    )
+    torchrun = ("-m", "torch.distributed.run", "--nnodes=2", "--master-addr=127.0.0.1")
+    torchrun += (f"--master-port={free_port()}",)
+    script = (str(SCRIPT), str(tmp_path), f"memory-1={service.url}")
+    nodes = [
+        subprocess.Popen([*EXEC, sys.executable, *torchrun, f"--node-rank={n}", *script], env=env)
+        for n in range(2)
+    ]
+    assert [node.wait(LIMIT_S) for node in nodes] == [75, 75]
+    assert outcomes(service.url, job) == ["out_of_memory"]
+
+
 RECORDS_SIGNALS = """
 import signal, sys
 def record(number, frame):
@@ -211,9 +231,10 @@ def test_ctrl_c_at_a_terminal_reaches_the_command_once() -> None:
         return text in shown
 
     wait_until(lambda: shows(b"ready"))
+    os.kill(pid, signal.SIGSTOP)  # so that the command handles its own Ctrl-C first
     os.write(terminal, b"\x03")
     wait_until(lambda: shows(b"SIGINT"))
-    time.sleep(0.2)  # for another one, if there were one
+    os.kill(pid, signal.SIGCONT)
     os.kill(pid, signal.SIGTERM)
     wait_until(lambda: shows(b"SIGTERM"))
     assert shown.count(b"SIGINT") == 1

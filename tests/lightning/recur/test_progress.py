@@ -23,19 +23,6 @@ def begin(progress: Progress) -> Try | None:
     return each
 
 
-def test_a_recurrence_is_tried_again_before_the_next_one_begins() -> None:
-    progress = Progress(Plan(recurrences=2))
-    seen = []
-    for end in (FAILED, INTERRUPTED, DONE, DONE):
-        each = begin(progress)
-        assert each is not None
-        assert begin(progress) is None
-        seen.append((each.recurrence, each.attempt))
-        progress.ended(each, end)
-    assert seen == [(1, 1), (1, 2), (1, 3), (2, 1)]
-    assert progress.is_over
-
-
 def test_failures_beyond_the_retries_stop_the_driver_and_interruptions_do_not_count() -> None:
     progress = Progress(Plan(recurrences=2, retries=1))
     for end in (FAILED, INTERRUPTED, FAILED):
