@@ -40,10 +40,8 @@ def test_control_trials_are_compared_with_what_is_chosen(tmp_path: Path) -> None
         f"--service=sqlite:///{tmp_path / 'learned.sqlite3'}",
         f"--json={tmp_path / 'recur' / 'tries.json'}",  # the driver makes this folder
         f"--env=PYTHONPATH={os.pathsep.join(sys.path)}",
-        "--",
-        sys.executable,
-        str(recurring_lightning.__file__),
-        "nightly",
+        *("--", str(BIN / "zeus-lightning"), "exec"),  # which gives a failure the status 75
+        *("--", sys.executable, str(recurring_lightning.__file__), "nightly"),
     )
     logs = "".join(log.read_text() for log in tmp_path.glob("recur/run-0001/*.log"))
     assert result.exit_code == 0, result.output + logs
@@ -54,7 +52,7 @@ def test_control_trials_are_compared_with_what_is_chosen(tmp_path: Path) -> None
     ]
     assert tries == [
         ("nightly", "converged", 0, True),
-        ("nightly", "not_converged", 1, False),
+        ("nightly", "not_converged", 75, False),
         ("nightly", "converged", 0, False),
     ]
     assert value["tries"][0]["batch_size"] == 8  # the default

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import recurring_lightning
 import recurring_run
 from programs import new_job, outcomes
 from ranks import SCRIPT
@@ -120,23 +119,12 @@ def test_a_service_that_does_not_answer_changes_no_status() -> None:
     assert "the outcome of the trial is unknown" in done.stderr
 
 
-def test_a_lightning_run_that_converges_is_0_and_one_that_fails_is_75(
-    service: ServiceProcess,
-) -> None:
-    command = (sys.executable, str(recurring_lightning.__file__), new_job())
-    env = {"ZEUS_SERVER_URL": service.url}
-    assert [status_of(*command, **env) for _ in range(2)] == [0, 75]
-
-
-@pytest.mark.parametrize(
-    "launcher", [(), ("-m", "torch.distributed.run", "--nproc-per-node=2")], ids=["ddp", "torchrun"]
-)
-def test_a_rank_that_runs_out_of_memory_is_75_whatever_started_it(
-    service: ServiceProcess, tmp_path: Path, launcher: tuple[str, ...]
+def test_a_rank_of_lightnings_ddp_that_runs_out_of_memory_is_75(
+    service: ServiceProcess, tmp_path: Path
 ) -> None:
     job, arguments = new_job(), {"strategy": "ddp", "devices": 2}
     status = status_of(
-        *(sys.executable, *launcher, str(SCRIPT), str(tmp_path), f"memory-1={service.url}"),
+        *(sys.executable, str(SCRIPT), str(tmp_path), f"memory-1={service.url}"),
         TRAINER_ARGUMENTS=json.dumps(arguments),
         LET_THROUGH="1",
         ZEUS_JOB_ID=job,
@@ -145,7 +133,7 @@ def test_a_rank_that_runs_out_of_memory_is_75_whatever_started_it(
     assert outcomes(service.url, job) == ["out_of_memory"]
 
 
-def test_of_two_nodes_both_are_75_if_a_rank_of_one_runs_out_of_memory(
+def test_two_nodes_under_torchrun_are_both_75_if_a_rank_of_one_runs_out_of_memory(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
     job, arguments = new_job(), {"strategy": "ddp", "devices": 1, "num_nodes": 2}

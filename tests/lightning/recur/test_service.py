@@ -47,14 +47,22 @@ def processes_of(service: OwnService) -> list[psutil.Process]:
     return processes(service._process.pid)
 
 
-def test_it_is_started_again_if_it_dies_and_ends_with_the_driver(tmp_path: Path) -> None:
+def test_it_is_started_again_if_it_dies_and_its_end_waits_for_no_open_connection(
+    tmp_path: Path,
+) -> None:
     with own(tmp_path) as service:
         for each in reversed(processes_of(service)[1:]):
             each.kill()
         wait_until(service.answers)
         again = processes_of(service)
         BSOClient(service.url).check_access()
-    assert [each for each in again if each.is_running()] == []
+        client = HTTPConnection(service.url.removeprefix("http://"))
+        client.request("GET", "/healthz")
+        assert client.getresponse().read()
+        assert client.sock is not None  # it is kept alive
+    with closing(client):
+        assert [each for each in again if each.is_running()] == []
+        assert "Handling signal: int" in (tmp_path / "log").read_text()  # `term` would wait
 
 
 def test_one_that_hangs_at_its_end_is_killed(
@@ -87,24 +95,11 @@ def test_it_ends_if_the_driver_is_killed(tmp_path: Path) -> None:
     assert left == []
 
 
-def test_it_ends_without_waiting_for_connections_that_are_open(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with own(tmp_path) as service:
-        client = HTTPConnection(service.url.removeprefix("http://"))
-        client.request("GET", "/healthz")
-        assert client.getresponse().read()
-        assert client.sock is not None  # it is kept alive
-    with closing(client):
-        assert "Handling signal: int" in log.read_text()  # `term` would wait
-
-
-@pytest.mark.parametrize("name", ["ZEUS_BSO_TOKEN", "ZEUS_BSO_TOKEN_FILE"])
 def test_a_token_that_the_service_has_read_and_the_runs_lack_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "token").write_text("the-token-of-another-service\n")
-    value = "token" if name.endswith("_FILE") else "the-token-of-another-service"
-    (tmp_path / ".env").write_text(f"{name}={value}\n")
+    (tmp_path / ".env").write_text("ZEUS_BSO_TOKEN_FILE=token\n")
     monkeypatch.chdir(tmp_path)
     with (
         pytest.raises(ZeusServiceError, match=r"401(?s:.*)export it as ZEUS_BSO_TOKEN") as raised,
