@@ -43,6 +43,8 @@ def main(job_id: str, what: str) -> None:
         Path(os.environ["ZEUS_OUTCOME_FILE"]).write_text(json.dumps(record))
 
     def interrupt(*_: object) -> None:
+        print("ending", flush=True)
+        time.sleep(0.5)
         client.end_trial(trial, "interrupted", "SIGTERM")
         write("interrupted")
         sys.exit(143)

@@ -62,14 +62,18 @@ def run(job_id: str, what: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def driver(folder: Path, url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def driver(
+    folder: Path, url: str, *arguments: str, nohup: bool = False
+) -> Iterator[subprocess.Popen[str]]:
     """`zeus-lightning recur` in a process of its own, whose first run is training."""
+    hangup = signal.SIG_IGN if nohup else signal.SIG_DFL
     own = (f"--folder={folder / 'recur'}", f"--workdir={folder}", f"--url={url}")
     process = subprocess.Popen(
         [str(BIN / "zeus-lightning"), "recur", *own, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, hangup),
     )
     log = folder / "recur" / "run-0001" / "0001-01.log"
 
@@ -239,14 +243,18 @@ def test_recurrences_begin_an_interval_after_each_other_also_across_drivers(
     assert launches(tmp_path) == [(1, 1), (2, 1)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_run_in_order_and_resume_goes_on(
     service: ServiceProcess, tmp_path: Path, number: signal.Signals
 ) -> None:
     job = new_job()
     command = ("--recurrences=2", *run(job, "wait"))
+    runs = tmp_path / "recur" / "run-0001"
     with driver(tmp_path, service.url, *command) as process:
         process.send_signal(number)
+        if number == signal.SIGHUP:  # a terminal that closes may send it twice
+            wait_until(lambda: "ending" in (runs / "0001-01.log").read_text())
+            process.send_signal(number)
         output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 128 + number
     assert "with --resume goes on" in output
@@ -257,6 +265,14 @@ def test_a_signal_ends_the_run_in_order_and_resume_goes_on(
     assert result.exit_code == 0, result.output
     assert launches(tmp_path) == [(1, 1), (1, 2), (2, 1)]
     assert outcomes(service.url, job) == ["interrupted", "converged", "converged"]
+
+
+def test_under_nohup_a_terminal_may_close(service: ServiceProcess, tmp_path: Path) -> None:
+    command = ("--recurrences=1", *run(new_job(), "wait"))
+    with driver(tmp_path, service.url, *command, nohup=True) as process:
+        process.send_signal(signal.SIGHUP)
+        (tmp_path / "go").touch()
+        assert process.wait(LIMIT_S) == 0
 
 
 def test_recurrences_wait_for_a_service_that_has_gone_away(

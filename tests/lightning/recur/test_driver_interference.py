@@ -1,10 +1,8 @@
-"""A driver in this process whose service fails, or that gets a signal."""
+"""A driver in this process whose service fails, or is asked."""
 
 from __future__ import annotations
 
 import io
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -33,14 +31,6 @@ class Scripted(Service):
             self._then.touch()
         self._has_answered = True
         return True
-
-
-@pytest.fixture(autouse=True)
-def hangup() -> Iterator[None]:
-    """SIGHUP as in a terminal, also where the tests run under `nohup`."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
 
 
 def new_driver(folder: Path, service: Service, script: str, *, parallel: int = 1) -> Driver:
@@ -75,21 +65,4 @@ def test_a_service_is_asked_for_while_a_run_is_under_way(
     service = Scripted(then=tmp_path / "asked")
     driver = new_driver(tmp_path, service, "until [ -e asked ]; do sleep 0.01; done")
     driver.run()
-    assert driver.progress.done == [1]
-
-
-def test_a_terminal_that_closes_ends_the_runs_in_order(tmp_path: Path) -> None:
-    script = "trap 'echo in order; exit 143' TERM; kill -HUP $PPID; kill -HUP $PPID; "
-    driver = new_driver(tmp_path, Scripted(), script + "while true; do sleep 0.01; done")
-    driver.run()
-    assert driver.signal == signal.SIGHUP
-    (each,) = driver.progress.tries
-    assert "in order" in driver.log(each).read_text()
-
-
-def test_under_nohup_a_terminal_may_close(tmp_path: Path) -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    driver = new_driver(tmp_path, Scripted(), "kill -HUP $PPID")
-    driver.run()
-    assert driver.signal is None
     assert driver.progress.done == [1]
