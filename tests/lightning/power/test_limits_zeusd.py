@@ -14,7 +14,7 @@ from fake_zeusd import FakeZeusd
 from forked import in_forked_child
 
 from zeus_lightning import ZeusPowerError
-from zeus_lightning.power.nvml_limits import NvmlLimit
+from zeus_lightning.power.limits import NvmlLimit
 from zeus_lightning.power.restore import TemporaryLimit, records_folder, restore_all
 from zeus_lightning.zeusd import Zeusd
 

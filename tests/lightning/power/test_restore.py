@@ -19,7 +19,7 @@ from forked import in_forked_child
 from gpu_programs import DriversClock, GpuNet, fit, power
 
 from zeus_lightning import ZeusPowerError
-from zeus_lightning.power.nvml_limits import NvmlLimit
+from zeus_lightning.power.limits import NvmlLimit
 from zeus_lightning.power.restore import (
     TemporaryLimit,
     check_settable,
@@ -29,7 +29,7 @@ from zeus_lightning.power.restore import (
 
 EXITING = """
 def set_and_fail():
-    from zeus_lightning.power.nvml_limits import NvmlLimit
+    from zeus_lightning.power.limits import NvmlLimit
     from zeus_lightning.power.restore import TemporaryLimit
     TemporaryLimit(NvmlLimit(0)).set_w(125)
     raise ValueError("of the user")
@@ -100,7 +100,7 @@ def test_the_limit_found_is_restored_not_the_highest_and_no_file_stays(
     for limit_w in (300, 100, 175):
         temporary.set_w(limit_w)
         assert gpu.limit_mw == limit_w * 1000
-        assert temporary.is_in_force()
+        assert temporary.is_unchanged()
     assert temporary.restore() == ""
     assert gpu.limit_mw == 234_567
     assert records() == []
@@ -115,7 +115,7 @@ def test_a_limit_that_someone_else_set_since_stays_with_a_warning(
     temporary = TemporaryLimit(limit)
     temporary.set_w(200)
     fake_gpus.gpus[0].limit_mw = 166_000
-    assert not temporary.is_in_force()
+    assert not temporary.is_unchanged()
     assert "changed by someone else" in temporary.restore()
     assert fake_gpus.gpus[0].limit_mw == 166_000
     assert records() == []

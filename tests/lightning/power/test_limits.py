@@ -7,7 +7,7 @@ import pytest
 from fake_nvml import FakeDriver
 
 from zeus_lightning import ZeusPowerError
-from zeus_lightning.power.nvml_limits import NvmlLimit
+from zeus_lightning.power.limits import NvmlLimit
 
 
 def test_it_has_the_gpus_names_and_the_whole_watts_that_can_be_set(fake_gpus: FakeDriver) -> None:
