@@ -6,8 +6,9 @@ before costs a quarter more, for the warm-up. The best limit of a load is the be
 
 Loads are the recorded ones in `--traces FOLDER` or $ZEUS_TRACES, the Zeus paper's
 `summary_power_*.csv` (repository ml-energy/zeus, `trace/`), and made-up ones of three ranges of
-limits (`made_up_load`). The constants of `zeus_lightning/power/belief.py` were chosen on even seeds
-(`--chosen-on`), and some adjusted after looking at the recorded loads; odd seeds are only reported.
+limits (`made_up_load`). The constants of `zeus_lightning/power/posterior.py` were chosen on even
+seeds (`--chosen-on`), and some adjusted after looking at the recorded loads; odd seeds are only
+reported.
 """
 
 from __future__ import annotations
@@ -30,8 +31,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from zeus_lightning.power.proposal import Search
-from zeus_lightning.power.search import SearchName, make_search, power_limits
+from zeus_lightning.power.search import Search, SearchName, make_search, power_limits
 from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, ZeusCost
 
 Curve = dict[int, PowerPoint]

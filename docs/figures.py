@@ -26,8 +26,8 @@ from zeus_service.simulation.synthetic_workloads import drifting_workload, synth
 from zeus_service.simulation.workload import Workload
 
 from benchmarks.power import made_up_load
-from zeus_lightning.power.belief import believe
 from zeus_lightning.power.information import Information
+from zeus_lightning.power.posterior import infer
 from zeus_lightning.power.search import power_limits
 from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, ZeusCost
 
@@ -195,11 +195,11 @@ def power() -> Figure:
     panels = dict(zip((2, 4, 6, 10), np.ravel(figure.subplots(2, 2, sharex=True)), strict=True))
     while proposal := search.propose(windows, 500):
         if (axes := panels.get(len(windows))) is not None:
-            belief = believe(limits_w, windows, cost)
-            apart = belief.covariance - belief.covariance[np.argmin(belief.log_cost)]
-            place = int(np.argmin(belief.log_cost))
+            posterior = infer(limits_w, windows, cost)
+            apart = posterior.covariance - posterior.covariance[np.argmin(posterior.log_cost)]
+            place = int(np.argmin(posterior.log_cost))
             spread = np.sqrt(np.maximum(0, np.diagonal(apart) - apart[:, place]))
-            mean = np.exp(belief.log_cost)
+            mean = np.exp(posterior.log_cost)
             low, high = (mean * np.exp(sign * 2 * spread) / best for sign in (-1, 1))
             axes.fill_between(limits_w, low, high, color="#e45756", alpha=0.2, linewidth=0)
             axes.plot(limits_w, mean / best, color="#e45756", label="believed, two deviations")

@@ -6,7 +6,7 @@ Needs an NVIDIA GPU and the right to set its power limit (root, or CAP_SYS_ADMIN
     python examples/power_limit.py                              # the lowest cost
     python examples/power_limit.py --selector max-slowdown:1.1  # the lowest limit 10 % slower
     python examples/power_limit.py --observe                    # change nothing
-    zeus-lightning power-profile power-profile.json --plot power-profile.html
+    zeus-lightning power-profile power-profile.json             # what was measured
 
 Run it again, and the limit is applied from the first step: the profile is stored in a file.
 """
@@ -62,10 +62,10 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=4096)
     parser.add_argument("--min-seconds", type=float, default=2.0, help="of a measurement")
     parser.add_argument(
-        "--meter", default="nvml", help="nvml:0 trains on the CPU and sets the limit of that GPU"
+        "--meter", default="auto", help="nvml:0 trains on the CPU and sets the limit of that GPU"
     )
     options = parser.parse_args()
-    if options.meter == "nvml" and not torch.cuda.is_available():
+    if options.meter == "auto" and not torch.cuda.is_available():
         print(
             "PyTorch sees no NVIDIA GPU here, so there is no power limit to find. Run this on a "
             "machine with one; `zeus-lightning doctor --power-limit` shows whether limits can be "
@@ -79,11 +79,12 @@ def main() -> None:
         min_seconds=options.min_seconds,
         profile_path=options.profile,
         apply=not options.observe,
+        on_unavailable="raise",  # this program has no other purpose
         meter=options.meter,
     )
     trainer = L.Trainer(
         max_epochs=1,
-        accelerator="gpu" if options.meter == "nvml" else "cpu",
+        accelerator="gpu" if options.meter == "auto" else "cpu",
         devices=1,
         callbacks=[callback],
         logger=False,

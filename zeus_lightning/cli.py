@@ -22,8 +22,7 @@ from zeus_lightning.meters.gpu import GpuMeter
 from zeus_lightning.meters.nvml import NvmlMeter, find_gpu, finds_gpu
 from zeus_lightning.meters.rapl import open_rapl
 from zeus_lightning.power import summary
-from zeus_lightning.power.limits import GpuLimit
-from zeus_lightning.power.open_limit import open_limit
+from zeus_lightning.power.limits import GpuLimit, open_limit
 from zeus_lightning.power.profile import PowerProfile
 from zeus_lightning.power.restore import check_settable, records_folder, restore_all
 from zeus_lightning.recur.command import recur
@@ -69,8 +68,8 @@ def doctor(meter: str, power_limit: bool, url: str | None) -> None:
 
     This checks the driver, the GPUs with their energy counters and power limits, AMD SMI, Apple
     silicon, RAPL, Zeus's daemon ($ZEUSD_SOCK_PATH, or $ZEUSD_HOST_PORT), and the service. Nothing
-    is changed: limits are tried by setting the one in force again. Exit status 1 if training with
-    the given options would fail.
+    is changed: limits are tried by setting the current one again. Exit status 1 if training with
+    the given options would fail, or could not set power limits.
     """
     table = Table("", "on", "works", "details", box=box.SIMPLE_HEAD)
     failed = False
@@ -81,8 +80,8 @@ def doctor(meter: str, power_limit: bool, url: str | None) -> None:
         table.add_row(finding.what, escape(finding.where), works, escape(finding.details))
     console = Console()
     console.print(table)
-    outcome = "would fail: see the rows that say no" if failed else "can start"
-    console.print(f"Training with these options {outcome}.")
+    outcome = "do not work here: see the rows that say no" if failed else "work here"
+    console.print(f"These options {outcome}.")
     sys.exit(failed)
 
 
@@ -104,15 +103,13 @@ def reset_power_limits() -> None:
 
 @main.command()
 @click.argument("file", type=_PATH)
-@click.option("--plot", "plot_path", type=_PATH, help="Draw it as this HTML file, for offline use.")
-def power_profile(file: Path, plot_path: Path | None) -> None:
-    """Show or draw a power profile.
+def power_profile(file: Path) -> None:
+    """Show a power profile.
 
     FILE is the JSON file at ZeusPowerLimitCallback's profile_path.
     """
     try:
         profile = PowerProfile.loads(file.read_bytes())
-        page = None if plot_path is None else summary.page(profile)
         click.echo(
             f"{profile.num_devices} x {profile.device_model} (driver {profile.driver}), batch size "
             f"{profile.batch_size}, measured {profile.measured_at} by {profile.search}"
@@ -120,9 +117,6 @@ def power_profile(file: Path, plot_path: Path | None) -> None:
         click.echo(summary.table(profile.points, profile.chosen_w, profile.selector, profile.cost))
         if text := summary.windows(profile):
             click.echo(text)
-        if plot_path is not None and page is not None:
-            plot_path.write_text(page)
-            click.echo(f"Drawn in {plot_path}.")
     except OSError as error:  # its message names the file
         raise click.ClickException(str(error)) from error
     except ZeusError as error:
@@ -284,7 +278,7 @@ def _permission(limit: GpuLimit, where: str, *, needed: bool) -> Finding:
         fails = needed and error.fields["cause"] != "no_power_control"
         return Finding("permission", where, False, error.message, fails)
     how = "" if limit.zeusd is None else " through zeusd"
-    details = f"to set it{how}: yes, tried with the limit in force"
+    details = f"to set it{how}: yes, tried with the current limit"
     if left_behind:
         details += "; a killed run left a limit behind: `zeus-lightning reset-power-limits`"
     return Finding("permission", where, True, details)

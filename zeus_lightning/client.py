@@ -33,7 +33,6 @@ from zeus_lightning.messages import (
 
 if TYPE_CHECKING:  # importing requests takes 40 ms: only when first needed
     import requests
-    from jsonargparse.typing import SecretStr
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -351,12 +350,6 @@ def connect(url: str | None) -> BSOClient:
     if not url:
         raise ZeusConfigError("no service given; pass url=... or set $ZEUS_SERVER_URL")
     return BSOClient(url)
-
-
-def plain_token(token: SecretStr | str | None) -> str | None:
-    """The text of a token; None if LightningCLI has masked it as `**********`."""
-    text = token if isinstance(token, str) or token is None else token.get_secret_value()
-    return None if text and not text.strip("*") else text
 
 
 def _checked_token(token: str | None) -> str | None:

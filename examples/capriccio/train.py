@@ -160,7 +160,7 @@ def main() -> None:
         devices=options.devices,
         num_nodes=options.nodes,
         max_epochs=options.epochs,
-        callbacks=[zeus, ZeusPowerLimitCallback(on_no_permission="observe")],
+        callbacks=[zeus, ZeusPowerLimitCallback()],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

@@ -159,7 +159,7 @@ def main() -> None:
         num_nodes=options.nodes,
         precision=options.precision,
         max_epochs=options.epochs,
-        callbacks=[zeus, ZeusPowerLimitCallback(on_no_permission="observe")],
+        callbacks=[zeus, ZeusPowerLimitCallback()],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

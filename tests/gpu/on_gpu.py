@@ -16,7 +16,7 @@ import torch
 
 from zeus_lightning.errors import ZeusMeterError, ZeusPowerError
 from zeus_lightning.meters import open_meter
-from zeus_lightning.power.nvml_limits import NvmlLimit
+from zeus_lightning.power.limits import NvmlLimit
 from zeus_lightning.zeusd import Zeusd
 
 

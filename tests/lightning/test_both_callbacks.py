@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import math
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import requests
+import yaml
 from fake_nvml import FakeDriver, FakeGpu
 from gpu_programs import DriversClock, GpuNet, ManyBatches, power, zeus_warnings
 from lightning.pytorch.cli import LightningCLI
 from programs import Data, Net, new_job, trainer, trials, zeus
 from records import job_spec
-from service.jobs import spec_json
 from service_process import ServiceProcess, free_port
 from waiting import LIMIT_S
 
@@ -54,22 +54,31 @@ def test_in_either_order_the_profile_is_of_the_jobs_eta_and_of_the_batch_size_in
     assert net.limits_w[-1] == 100
 
 
-def test_the_next_recurrence_applies_the_stored_optimum_from_its_first_step(
-    service: ServiceProcess, gpu: FakeGpu, gpu_meter: DriversClock
+def test_the_next_recurrence_sets_the_stored_optimum_from_its_first_step(
+    service: ServiceProcess,
+    gpu: FakeGpu,
+    gpu_meter: DriversClock,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     job = new_job()
     fixed = {"job_id": job, "batch_sizes": [8], "default_batch_size": 8, "meter": gpu_meter}
-    first, second = power(meter=gpu_meter), power(meter=gpu_meter)
-    run(zeus(service.url, **fixed), first, gpu=gpu)
-    net = run(zeus(service.url, **fixed), second, gpu=gpu)
-    assert (first.profiled, second.profiled) == (True, False)
-    assert set(net.limits_w) == {225}
-    third = power(meter=gpu_meter, selector="time")
-    assert set(run(zeus(service.url, **fixed), third, gpu=gpu).limits_w) == {300}
+    for selector, profiled, limit_w in (
+        ("zeus-cost", True, 225),
+        ("zeus-cost", False, 225),
+        ("time", False, 300),
+    ):
+        callback = power(meter=gpu_meter, selector=selector)
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            net = run(zeus(service.url, **fixed), callback, gpu=gpu)
+        assert (callback.profiled, callback.limit_w) == (profiled, limit_w)
+        assert (set(net.limits_w) == {limit_w}) != profiled
+        assert "ended as converged" in caplog.text  # and whether the trial paid for measuring
+        assert ("including power-limit measurements" in caplog.text) == profiled
     run(zeus(service.url, **fixed), gpu=gpu)
-    # reports carry the limit in force: at the end, the one that the host's owner has set
-    in_force = [trial["power_limit_w"] for trial in trials(service.url, job)]
-    assert in_force[1:] == [225, 300, 250]
+    # reports carry the current limit: at the end, the one that the host's owner has set
+    current_w = [trial["power_limit_w"] for trial in trials(service.url, job)]
+    assert current_w[1:] == [225, 300, 250]
     assert {trial["default_power_limit_w"] for trial in trials(service.url, job)} == {300}
 
 
@@ -90,36 +99,6 @@ def test_another_batch_size_of_the_job_is_searched_with_the_neighbours_profile(
     assert callbacks[1].limit_w == callbacks[1].profile.windows[0].limit_w == 225
 
 
-def test_the_batch_size_callback_learns_whether_its_trial_paid_for_profiling(
-    service: ServiceProcess,
-    gpu: FakeGpu,
-    gpu_meter: DriversClock,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    fixed = {"job_id": new_job(), "batch_sizes": [8], "default_batch_size": 8}
-    for paid in (True, False):
-        caplog.clear()
-        with caplog.at_level(logging.INFO):
-            run(zeus(service.url, **fixed), power(meter=gpu_meter), gpu=gpu)
-        assert (
-            "ended as converged" in caplog.text,
-            "including power-limit measurements" in caplog.text,
-        ) == (True, paid)
-
-
-def test_alone_with_url_and_job_the_profile_is_shared_too(
-    service: ServiceProcess, gpu: FakeGpu, gpu_meter: DriversClock
-) -> None:
-    job = new_job()
-    registered = requests.post(
-        f"{service.url}/api/v1/jobs", json=spec_json(job_id=job), timeout=LIMIT_S
-    )
-    assert registered.status_code == 201
-    run(power(meter=gpu_meter, url=service.url, job_id=job), gpu=gpu, max_epochs=1)
-    net = run(power(meter=gpu_meter, url=service.url, job_id=job), gpu=gpu, max_epochs=1)
-    assert set(net.limits_w) == {225}
-
-
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """A service that asks for a token."""
@@ -127,45 +106,44 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
         yield service
 
 
-@pytest.mark.parametrize("source", ["argument", "environment", "bso", "bso and url"])
-def test_profiles_are_shared_with_a_service_that_asks_for_a_token(
+def test_alone_it_shares_profiles_in_the_job_of_the_environment(
     guarded: ServiceProcess,
     gpu: FakeGpu,
     gpu_meter: DriversClock,
     monkeypatch: pytest.MonkeyPatch,
     recwarn: pytest.WarningsRecorder,
-    source: str,
 ) -> None:
-    job, url = new_job(), guarded.url
-    callbacks: list[Any] = []
-    if source == "environment":
-        monkeypatch.setenv("ZEUS_BSO_TOKEN", TOKEN)
-    if source.startswith("bso"):
-        callbacks.append(zeus(url, job_id=job, token=TOKEN, batch_sizes=[8], default_batch_size=8))
-    else:
-        BSOClient(url, TOKEN).register_job(job_spec(job_id=job))
-    arguments = {
-        "argument": {"url": url, "job_id": job, "token": TOKEN},
-        "environment": {"url": url, "job_id": job},
-        "bso": {},
-        "bso and url": {"url": f"{url}/", "job_id": job},
-    }[source]
-    run(*callbacks, power(meter=gpu_meter, **arguments), gpu=gpu, max_epochs=3)
-    assert not [text for text in zeus_warnings(recwarn) if "power profile" in text]
-    assert len(BSOClient(url, TOKEN).power_profiles(job, "Fake H100", dict)) == 1
+    job = new_job()
+    BSOClient(guarded.url, TOKEN).register_job(job_spec(job_id=job))
+    monkeypatch.setenv("ZEUS_BSO_TOKEN", TOKEN)
+    monkeypatch.setenv("ZEUS_SERVER_URL", guarded.url)
+    run(power(meter=gpu_meter, step_w=100), gpu=gpu, max_epochs=1)  # no job: it shares nothing
+    monkeypatch.setenv("ZEUS_JOB_ID", job)
+    callbacks = [power(meter=gpu_meter) for _ in range(2)]
+    for callback in callbacks:
+        net = run(callback, gpu=gpu, max_epochs=1)
+    assert [callback.profiled for callback in callbacks] == [True, False]
+    assert set(net.limits_w) == {225}
+    assert zeus_warnings(recwarn) == []
 
 
 @pytest.mark.parametrize("away", [True, False])
 def test_without_the_service_or_the_job_there_are_warnings_and_the_limit_is_found(
-    service: ServiceProcess, gpu: FakeGpu, gpu_meter: DriversClock, away: bool
+    service: ServiceProcess,
+    gpu: FakeGpu,
+    gpu_meter: DriversClock,
+    monkeypatch: pytest.MonkeyPatch,
+    away: bool,
 ) -> None:
     url = f"http://127.0.0.1:{free_port()}" if away else service.url
-    callback = power(meter=gpu_meter, url=url, job_id="nobody-registered-this")
+    monkeypatch.setenv("ZEUS_SERVER_URL", url)
+    monkeypatch.setenv("ZEUS_JOB_ID", "nobody-registered-this")
+    callback = power(meter=gpu_meter)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         net = run(callback, gpu=gpu, max_epochs=1)
     assert callback.limit_w == net.limits_w[-1] == 225
-    messages = [str(w.message) for w in warned if str(w.message).startswith("zeus:")]
+    messages = zeus_warnings(warned)
     assert len(messages) == 2
     assert "no power profile is fetched" in messages[0]
     assert "the power profile is not shared" in messages[1]
@@ -217,27 +195,24 @@ def test_lightning_cli_builds_both_from_a_config_with_a_selector_class(
     assert fake_gpus.gpus[0].limit_mw == 300_000
 
 
-def test_the_config_that_lightning_cli_saves_holds_no_token_and_serves_another_run(
-    guarded: ServiceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_config_that_lightning_cli_saves_serves_another_run(
+    service: ServiceProcess, tmp_path: Path
 ) -> None:
-    one = {"class_path": "zeus_lightning.ZeusBSOCallback"}
-    bso = one | {"init_args": {"url": guarded.url, "token": TOKEN, "target_metric": 0.8}}
-    bso["init_args"] |= {"job_id": new_job(), "meter": "cpu-estimate", "batch_sizes": [8]}
-    bso["init_args"]["beta_knob"] = None  # however long it takes, no run is stopped early
-    limit = {"class_path": "zeus_lightning.ZeusPowerLimitCallback", "init_args": {"token": TOKEN}}
-    limit["init_args"] |= {"meter": "nvml:0", "apply": False}
-    config = tmp_path / "given.json"
+    arguments = {"url": service.url, "target_metric": 0.8, "job_id": new_job(), "batch_sizes": [8]}
+    policy = {"name": "zeus", "num_pruning_rounds": 1, "seed": 7}
+    arguments |= {"meter": "cpu-estimate", "policy": policy, "beta_knob": math.inf}
+    bso = {"class_path": "zeus_lightning.ZeusBSOCallback", "init_args": arguments}
+    limit = {"class_path": "zeus_lightning.ZeusPowerLimitCallback"}
+    config = tmp_path / "given.yaml"
     quiet = {"logger": False, "enable_progress_bar": False, "accelerator": "cpu", "max_epochs": 5}
     trainer_config = quiet | {"default_root_dir": str(tmp_path), "callbacks": [bso, limit]}
-    config.write_text(json.dumps({"trainer": trainer_config}))
+    config.write_text(yaml.safe_dump({"trainer": trainer_config}))
     LightningCLI(Net, Data, args=["fit", f"--config={config}"])
-    saved = tmp_path / "config.yaml"
-    assert TOKEN not in saved.read_text()
-    assert saved.read_text().count("token: '**********'") == 2
-    monkeypatch.setenv("ZEUS_BSO_TOKEN", TOKEN)
     again = {"save_config_kwargs": {"overwrite": True}}
-    cli = LightningCLI(Net, Data, args=["fit", f"--config={saved}"], **again)
-    assert cli.trainer.callbacks[0].outcome == "converged"
+    cli = LightningCLI(Net, Data, args=["fit", f"--config={tmp_path / 'config.yaml'}"], **again)
+    callback = cli.trainer.callbacks[0]
+    assert callback.outcome == "converged"
+    assert (callback.job.policy, callback.job.seed, callback.job.beta_knob) == ("zeus", 7, None)
 
 
 def test_both_are_public_and_the_callbacks_state_keys_differ() -> None:

@@ -184,33 +184,29 @@ def test_a_permission_that_one_rank_lacks_is_an_error_on_both_or_both_observe(
     seen: Callable[[str], Ranks],
 ) -> None:
     for rank in seen("permission"):
-        assert rank["error"][0] == "ZeusPowerError"
-        assert "CAP_SYS_ADMIN" in rank["error"][1]
+        kind, message = rank["error"]
+        assert kind == "ZeusPowerError"
+        assert message.startswith("rank 1: cannot set a power limit")
+        assert "CAP_SYS_ADMIN" in message
         assert rank["limits_w"] == []
     for rank in seen("observe"):
         assert rank["error"] is None
         assert set(rank["limits_w"]) == {250}
 
 
-def test_a_gpu_without_power_control_on_one_rank_means_that_neither_sets_a_limit(
-    seen: Callable[[str], Ranks],
+@pytest.mark.parametrize(
+    ("scenario", "reason"), [("mig", "as under MIG"), ("no_gpu", "cannot start NVML")]
+)
+def test_without_power_control_or_a_gpu_on_one_rank_neither_sets_a_limit(
+    seen: Callable[[str], Ranks], scenario: str, reason: str
 ) -> None:
-    for rank in seen("mig"):
-        assert rank["error"] is None
-        assert set(rank["limits_w"]) == {250}
-        assert len(rank["limits_w"]) == 80
-
-
-def test_a_machine_without_a_gpu_on_one_rank_means_that_neither_sets_a_limit(
-    seen: Callable[[str], Ranks],
-) -> None:
-    first, second = seen("no_gpu")
+    first, second = seen(scenario)
     for rank in (first, second):
         assert rank["error"] is None
-        assert set(rank["limits_w"]) == {250}
-        assert len(rank["limits_w"]) == 80
+        assert rank["limits_w"] == [250] * 80
     (warned,) = first["warnings"]
-    assert "the machine of rank 1 has no NVIDIA GPU" in warned
+    assert warned.startswith("zeus: rank 1: ")
+    assert reason in warned
     assert second["warnings"] == []
 
 

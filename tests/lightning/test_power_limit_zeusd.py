@@ -18,8 +18,11 @@ from zeus_lightning.power.restore import records_folder, restore_all
 
 
 @pytest.fixture
-def daemon(fake_gpus: FakeDriver, gpu: FakeGpu, socket_path: str) -> Iterator[FakeZeusd]:
+def daemon(
+    fake_gpus: FakeDriver, gpu: FakeGpu, socket_path: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FakeZeusd]:
     gpu.fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
+    monkeypatch.setenv("ZEUSD_SOCK_PATH", socket_path)
     with FakeZeusd(fake_gpus, socket_path) as daemon:
         yield daemon
 
@@ -41,20 +44,14 @@ def fit(gpu: FakeGpu, meter: DriversClock, *others: Callback, **arguments: Any) 
     return callback
 
 
-@pytest.mark.parametrize("by", ["argument", "environment"])
 def test_it_profiles_and_restores_through_the_daemon_and_says_so(
     gpu: FakeGpu,
     gpu_meter: DriversClock,
     daemon: FakeZeusd,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    by: str,
 ) -> None:
-    arguments = {"zeusd": daemon.address} if by == "argument" else {}
-    if by == "environment":
-        monkeypatch.setenv("ZEUSD_SOCK_PATH", daemon.address)
     with caplog.at_level("INFO"):
-        callback = fit(gpu, gpu_meter, **arguments)
+        callback = fit(gpu, gpu_meter)
     assert callback.limit_w == 225
     assert gpu.limit_mw == 250_000
     assert not list(records_folder().iterdir())
@@ -65,31 +62,35 @@ def test_a_daemon_that_restarts_while_limits_are_measured_costs_one_window(
     gpu: FakeGpu, gpu_meter: DriversClock, daemon: FakeZeusd
 ) -> None:
     restarts = AtSteps(_10=daemon.end, _16=daemon.start)
-    callback = fit(gpu, gpu_meter, restarts, zeusd=daemon.address)
+    callback = fit(gpu, gpu_meter, restarts)
     assert callback.limit_w == 225
     assert gpu.limit_mw == 250_000
 
 
 def test_a_daemon_that_stays_away_ends_profiling_and_training_goes_on(
-    gpu: FakeGpu, gpu_meter: DriversClock, daemon: FakeZeusd
+    gpu: FakeGpu, gpu_meter: DriversClock, daemon: FakeZeusd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.warns(UserWarning, match="reset-power-limits` tries again"):
-        callback = fit(gpu, gpu_meter, AtSteps(_10=daemon.end), zeusd=daemon.address)
+        callback = fit(gpu, gpu_meter, AtSteps(_10=daemon.end))
     assert callback.limit_w is None
     assert gpu.limit_mw != 250_000
     daemon.start()
+    monkeypatch.delenv("ZEUSD_SOCK_PATH")  # the record names it
     assert [finished for _, finished, _ in restore_all()] == [True]
     assert gpu.limit_mw == 250_000
 
 
 def test_without_the_daemon_it_raises_or_observes_as_without_the_permission(
-    gpu: FakeGpu, gpu_meter: DriversClock, socket_path: str
+    gpu: FakeGpu, gpu_meter: DriversClock, socket_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("ZEUSD_SOCK_PATH", socket_path)
     with pytest.raises(ZeusPowerError, match="cannot be reached") as raised:
-        fit(gpu, gpu_meter, zeusd=socket_path)
+        fit(gpu, gpu_meter, on_unavailable="raise")
     assert raised.value.fields == {"cause": "zeusd"}
     with pytest.warns(UserWarning, match="cannot be reached.*observing only"):
-        callback = fit(gpu, gpu_meter, zeusd=socket_path, on_no_permission="observe")
+        callback = fit(gpu, gpu_meter)
     assert callback.limit_w is None
+    monkeypatch.setenv("ZEUSD_SOCK_PATH", "")
+    monkeypatch.setenv("ZEUSD_HOST_PORT", "nonsense")
     with pytest.raises(ZeusConfigError, match="zeusd='nonsense'"):
-        power(zeusd="nonsense")
+        fit(gpu, gpu_meter)

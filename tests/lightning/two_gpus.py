@@ -179,9 +179,9 @@ def scenario(name: str, folder: Path) -> dict[str, Any]:
         case "ranges":
             return fit(Gpu(), meter=f"nvml:{2 * RANK}")
         case "permission":
-            return fit(Gpu(), meter=f"nvml:{3 * RANK}")
+            return fit(Gpu(), meter=f"nvml:{3 * RANK}", on_unavailable="raise")
         case "observe":
-            return fit(Gpu(), meter=f"nvml:{3 * RANK}", on_no_permission="observe")
+            return fit(Gpu(), meter=f"nvml:{3 * RANK}")
         case "mig":
             return fit(Gpu(), meter=f"nvml:{4 * RANK}")
         case "no_gpu":

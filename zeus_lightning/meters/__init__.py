@@ -29,9 +29,10 @@ def open_meter(
 
     Args:
         meter: The meter, or its name.
-            `auto`: NVML if `device` is a CUDA device, AMD SMI with a ROCm build of torch, which
-            calls its devices "cuda", too; else the chip's counters on macOS, or RAPL elsewhere, if
-            they can be read; else the estimate, with a warning.
+            `auto`: the first of these that works. The GPU that is `device`, if it is a CUDA device,
+            by NVML or, with a ROCm build of torch, AMD SMI; the chip's counters on macOS, or RAPL
+            elsewhere; the estimate. If the GPU cannot be read, as in a MIG slice, or energy is
+            estimated, a warning says so.
             `nvml`: the GPU that is `device`; `nvml:0,1`: the GPUs of these NVML indices or UUIDs.
             `amd`: the AMD GPU that is `device`; `amd:0,1`: those of these indices of amd-smi.
             `apple`: an Apple silicon chip, GPU and memory included.
@@ -61,8 +62,7 @@ def open_meter(
     if meter.endswith("+rapl"):
         return _open_with_rapl(meter, device)
     kind, colon, argument = meter.partition(":")
-    on_cuda = meter == "auto" and device is not None and device.type == "cuda"
-    if kind in ("nvml", "amd") or on_cuda:
+    if kind in ("nvml", "amd"):
         return _open_gpus(meter, argument.split(",") if colon else [], device)
     if meter == "apple":
         from zeus_lightning.meters.apple import AppleMeter
@@ -70,20 +70,38 @@ def open_meter(
         return AppleMeter()
     if kind == "cpu-estimate":
         return _open_cpu_estimate(meter, argument if colon else None, pids)
-    if meter not in ("auto", "rapl"):
-        raise ZeusConfigError(f"meter={meter!r} is not one of {_CHOICES}")
-    try:
+    if meter == "auto":
+        return _open_first_that_works(device, pids)
+    if meter == "rapl":
         return open_host_meter(meter)
+    raise ZeusConfigError(f"meter={meter!r} is not one of {_CHOICES}")
+
+
+def _open_first_that_works(device: torch.device | None, pids: Sequence[int]) -> EnergyMeter:
+    failures = []
+    on_gpu = device is not None and device.type == "cuda"
+    if on_gpu:
+        try:
+            return _open_gpus("auto", [], device)
+        except ZeusMeterError as error:
+            failures.append(error.message)
+    meter: EnergyMeter
+    try:
+        meter = open_host_meter()
+        counted = f"energy is that of the host's processors ({meter.name})"
     except ZeusMeterError as error:
-        if meter == "rapl":
-            raise
+        failures.append(error.message)
+        meter = _open_cpu_estimate("auto", None, pids)
+        counted = "energy is estimated, as CPU time times watts per core"
+    if failures:
         from lightning.pytorch.utilities import rank_zero_warn
 
+        without = "the GPU's energy is not measured, and " if on_gpu else ""
         rank_zero_warn(
-            f"zeus: energy is estimated, as CPU time times watts per core: {error}",
-            stacklevel=5,  # three frames belong to rank_zero_warn
+            f"zeus: {without}{counted}: {'; '.join(failures)}",
+            stacklevel=6,  # three frames belong to rank_zero_warn
         )
-        return _open_cpu_estimate(meter, None, pids)
+    return meter
 
 
 def open_host_meter(meter: str = "auto") -> EnergyMeter:

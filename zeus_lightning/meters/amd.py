@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from functools import cache
@@ -13,6 +15,9 @@ from zeus_lightning.meters.gpu import Gpu, GpuMeter
 
 AMD_PREFIX = "AMD-"
 """What the UUIDs of AMD GPUs begin with here, before AMD SMI's own."""
+
+_CHECK_S = 0.5
+_CHECK_FACTOR = 10.0  # both as in the Zeus project's zeus.device.gpu.amd
 
 _NO_LIBRARY = (
     "install ROCm's amd-smi-lib, and the release of amdsmi that fits it "
@@ -42,14 +47,6 @@ def load() -> Any:
     except Exception as error:  # also KeyError and AttributeError, for a library that it misses
         raise ZeusMeterError(f"cannot use AMD SMI: {error!r}; {_NO_LIBRARY}") from error
     return amdsmi
-
-
-def finds_gpu() -> bool:
-    """Return whether this machine has an AMD GPU that AMD SMI knows."""
-    try:
-        return bool(load().amdsmi_get_processor_handles())
-    except Exception:  # noqa: BLE001 - also errors of AMD SMI, which may not be there
-        return False
 
 
 def find_gpu(gpu: int | str) -> Any:
@@ -107,7 +104,11 @@ class AmdMeter(GpuMeter):
     """Counts the energy of AMD GPUs; an `EnergyMeter`.
 
     GPUs are named by index of `amd-smi list`, or UUID. Of the two chips of an MI250, only the first
-    has figures, which are those of both: the other one is an error.
+    has figures, for both chips: the other one is an error.
+
+    On some GPUs the energy counter is wrong (github.com/ROCm/amdsmi/issues/38). So opening takes
+    half a second, in which the counter is compared with the power: if they differ by more than a
+    factor of 10, a warning says so, and the power is sampled instead.
 
     It has been tried on AMD's Python library over a library made for tests, never on a GPU.
     """
@@ -115,19 +116,46 @@ class AmdMeter(GpuMeter):
     name: str = "amd"
 
     def _open(self, gpus: Sequence[int | str], closing: ExitStack) -> list[Gpu]:  # noqa: ARG002
-        return [_AmdGpu(gpu) for gpu in gpus]
+        opened = [_AmdGpu(gpu) for gpu in gpus]
+        counting = [gpu for gpu in opened if gpu.counts_energy]
+        start_s, powers_w = time.monotonic(), [gpu.power_w() for gpu in counting]
+        if counting:
+            time.sleep(_CHECK_S)
+        wrong = {
+            gpu.uuid
+            for gpu, power_w in zip(counting, powers_w, strict=True)
+            if gpu.is_implausible(power_w, time.monotonic() - start_s)
+        }
+        trusted = [gpu.uuid not in wrong for gpu in opened]
+        # opened again, so that they count from now on
+        return [_AmdGpu(gpu, trust_counter=each) for gpu, each in zip(gpus, trusted, strict=True)]
 
 
 class _AmdGpu(Gpu):
-    def __init__(self, gpu: int | str) -> None:
+    def __init__(self, gpu: int | str, *, trust_counter: bool = True) -> None:
         self._amdsmi = load()
         self._handle = find_gpu(gpu)
+        self._trust_counter = trust_counter
         with explained(f"read GPU {gpu}"):
             model = self._amdsmi.amdsmi_get_gpu_asic_info(self._handle)["market_name"]
             uuid = uuid_of(self._handle)
         super().__init__(uuid, str(model))
 
+    def is_implausible(self, power_w: float, time_s: float) -> bool:
+        """Return whether the counter, in the time since this was opened, contradicts the power."""
+        counted_w = self.energy_j() / time_s
+        if not power_w or power_w / _CHECK_FACTOR < counted_w < power_w * _CHECK_FACTOR:
+            return False
+        warnings.warn(
+            f"zeus: the energy counter of {self} is wrong: it counts {counted_w:.4g} W while the "
+            f"GPU draws {power_w:.4g} W; its power is sampled instead",
+            stacklevel=2,
+        )
+        return True
+
     def counter_mj(self) -> int | None:
+        if not self._trust_counter:
+            return None
         with explained(f"read the energy of {self}"):
             try:
                 return energy_mj(self._handle)

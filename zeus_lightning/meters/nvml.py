@@ -125,4 +125,5 @@ def _explained(doing: str) -> Iterator[None]:
         yield
     except pynvml.NVMLError as error:
         remedy = _REMEDIES.get(error.value, "see whether `nvidia-smi` works on this host")
-        raise ZeusMeterError(f"cannot {doing}: {error}; {remedy}") from error
+        cause = "gpu_lost" if error.value == pynvml.NVML_ERROR_GPU_IS_LOST else "driver"
+        raise ZeusMeterError(f"cannot {doing}: {error}; {remedy}", {"cause": cause}) from error

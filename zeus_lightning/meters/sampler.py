@@ -37,7 +37,7 @@ class Sampler:
             )
         with self._lock:
             if self._error is not None:
-                raise ZeusMeterError(self._error.message) from self._error
+                raise ZeusMeterError(self._error.message, self._error.fields) from self._error
             return self._sample()
 
     def stop(self) -> None:

@@ -7,12 +7,13 @@ from contextlib import ExitStack, suppress
 from itertools import pairwise
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 
-from zeus_lightning.errors import ZeusConfigError, ZeusMeterError, ZeusPowerError
+from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusMeterError, ZeusPowerError
 from zeus_lightning.meters import EnergyMeter, Reading, open_meter
+from zeus_lightning.meters.amd import torch_is_rocm
 from zeus_lightning.meters.gpu import GpuMeter
-from zeus_lightning.power.limits import GpuLimit
-from zeus_lightning.power.open_limit import open_limit
+from zeus_lightning.power.limits import GpuLimit, open_limit
 from zeus_lightning.power.profiler import Disturbance, Window
 from zeus_lightning.power.restore import TemporaryLimit, restore_all
 from zeus_lightning.zeusd import Zeusd
@@ -24,9 +25,10 @@ class Gpus:
     Each rank warns about its own GPUs, since rank zero does not see them.
 
     Args:
-        meter: As in `open_meter`; it must count NVIDIA or AMD GPUs.
+        meter: As in `open_meter`; it must count NVIDIA or AMD GPUs. `auto` is the GPU that trains,
+            never a meter of something else.
         device: The device on which this rank trains.
-        zeusd: The daemon that sets the limits. Default: NVML.
+        zeusd: The daemon that sets the limits. Default: the driver.
 
     Attributes:
         device_model: The GPUs' model, as the meter names it.
@@ -38,15 +40,24 @@ class Gpus:
     Raises:
         ZeusConfigError: The meter counts no GPUs, or their limits have different ranges.
         ZeusMeterError: The meter cannot be opened.
-        ZeusPowerError: A power limit cannot be read, or is fixed. The methods also raise it if a
-            limit cannot be set or another process is setting it.
+        ZeusPowerError: No GPU trains, or a power limit cannot be read, or is fixed. The methods
+            also raise it if a limit cannot be set or another process is setting it.
     """
 
     def __init__(
         self, meter: str | EnergyMeter, device: torch.device, zeusd: Zeusd | None = None
     ) -> None:
+        if meter == "auto":
+            if device.type != "cuda":
+                raise ZeusPowerError(
+                    f"this run trains on {device}, not on a GPU with a power limit; to choose the "
+                    'limit of a GPU anyway, name it, as in meter="nvml:0"',
+                    {"cause": "no_gpu"},
+                )
+            meter = "amd" if torch_is_rocm() else "nvml"
         self._meter = open_meter(meter, device)
         self._owns_meter = isinstance(meter, str)
+        self._zeusd = zeusd
         self._limits: list[GpuLimit] = []
         self._controlled: list[TemporaryLimit] = []
         self._window_start: Reading | None = None
@@ -56,8 +67,8 @@ class Gpus:
             close_on_error.callback(self.close)
             if self._meter.name not in ("nvml", "amd"):
                 raise ZeusConfigError(
-                    f"the meter is {self._meter.name}, but power limits are those of GPUs; choose "
-                    'meter="nvml", meter="nvml:0,1" (NVML indices or UUIDs), or meter="amd"'
+                    f"the meter is {self._meter.name}, but only GPUs have power limits; choose "
+                    'meter="auto", or name GPUs, as in meter="nvml:0,1" (NVML indices or UUIDs)'
                 )
             for uuid in self._meter.devices:
                 self._limits.append(open_limit(uuid, zeusd))
@@ -76,20 +87,24 @@ class Gpus:
             self._controlled.append(temporary)
             _warn(temporary.recovered)
             limit.check_permission()
+        if self._zeusd is not None:
+            rank_zero_info(f"zeus: power limits are set and restored through {self._zeusd}")
 
     def restore_left(self) -> None:
         """Restore the limits that killed processes left, as far as that is allowed."""
         for _, _, message in restore_all(self.uuids):
             _warn(message)
 
-    @property
-    def in_control(self) -> bool:
-        """Whether limits can be set."""
-        return bool(self._controlled)
-
-    def in_force_w(self) -> int:
-        """Return the limit in force in whole watts; the highest if the GPUs' limits differ."""
+    def limit_w(self) -> int:
+        """Return the current limit in whole watts; the highest if the GPUs' limits differ."""
         return round(max(limit.read_mw() for limit in self._limits) / 1000)
+
+    def limit_text(self) -> str:
+        """Return the current limit for a message, also if it cannot be read."""
+        try:
+            return f"{self.limit_w()} W"
+        except ZeusPowerError:
+            return "one that cannot be read"
 
     def set_w(self, limit_w: int) -> bool:
         """Set the limit of each GPU in control; return False if one refused, a disturbance."""
@@ -100,11 +115,6 @@ class Gpus:
             self._note(error, Disturbance.NOT_SET)
             return False
         return True
-
-    def now_s(self) -> float:
-        """Return the time on the meter's clock; NaN if it cannot be read."""
-        reading = self._read()
-        return math.nan if reading is None else reading.time_s
 
     def start_window(self) -> None:
         """Read the meter, which waits for the work submitted to the device."""
@@ -121,7 +131,7 @@ class Gpus:
         """Return what was measured since the window's start, and what disturbed it."""
         start, end = self._window_start, self._read()
         try:
-            if not all(temporary.is_in_force() for temporary in self._controlled):
+            if not all(temporary.is_unchanged() for temporary in self._controlled):
                 self._disturbance = max(self._disturbance, Disturbance.LIMIT_CHANGED)
         except ZeusPowerError as error:
             self._note(error, Disturbance.UNREADABLE)
@@ -135,7 +145,7 @@ class Gpus:
         """Restore the limits found at the start, and give up control.
 
         Returns:
-            Whether they are in force; if not, a warning says why.
+            Whether all were restored; if not, a warning says why.
         """
         messages = []
         while self._controlled:
@@ -177,7 +187,7 @@ class Gpus:
 
     def _note(self, error: Exception, disturbance: Disturbance) -> None:
         """Record what disturbs the window: a lost GPU, or else the given disturbance."""
-        if "GPU is lost" in str(error):  # NVML's words, in the errors of limits and of meters
+        if isinstance(error, ZeusError) and error.fields.get("cause") == "gpu_lost":
             disturbance = Disturbance.GPU_LOST
         self._disturbance = max(self._disturbance, disturbance)
 

@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.power.proposal import Proposal, Search
+from zeus_lightning.power.information import Proposal
+from zeus_lightning.power.search import Search
 from zeus_lightning.power.selectors import PowerPoint
 
 MAX_LOST_WINDOWS = 3
@@ -53,7 +54,7 @@ class Disturbance(IntEnum):
     NONE = 0
     UNREADABLE = 1  # no, or no plausible, reading of energy or time
     NOT_SET = 2  # the driver refused the limit, or its record could not be written
-    LIMIT_CHANGED = 3  # the limit in force is not the one that was set here
+    LIMIT_CHANGED = 3  # the current limit is not the one that was set here
     GPU_LOST = 4  # the driver cannot reach the GPU any more
 
 

@@ -7,8 +7,8 @@ killed process, whichever process has its id by now: the next run on that GPU re
 and so does `restore_all`, the command `zeus-lightning reset-power-limits`. A second process is
 refused while the record is locked.
 
-A limit is restored only while the limit in force is one that the process set. A limit that anyone
-else has set since stays, and so does the default of a driver that was restarted.
+A limit is restored only if the current one is one that the process set. A limit that anyone else
+has set since stays, and so does the default of a driver that was restarted.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ import psutil
 from platformdirs import user_state_path
 
 from zeus_lightning.errors import ZeusPowerError
-from zeus_lightning.power.limits import GpuLimit
-from zeus_lightning.power.open_limit import open_limit
+from zeus_lightning.power.limits import GpuLimit, open_limit
 from zeus_lightning.zeusd import Zeusd, find_zeusd
 
 _RECORD_BYTES = 1024  # always written whole: a reader never sees parts of two records
@@ -45,8 +44,8 @@ class Record:
 
     Args:
         found_mw: The limit before the process set one.
-        set_mw: The limits that the process may have put in force: the last one that it set or
-            found, and the one that it is about to set, which the driver may refuse.
+        set_mw: The limits that the process may have left: the last one that it set or found, and
+            the one that it is about to set, which the driver may refuse.
         zeusd: Address of the daemon that set them for the process; None if it set them itself.
     """
 
@@ -66,18 +65,9 @@ class Record:
         """Read a record from JSON text; None if the text is empty or broken."""
         try:
             data = json.loads(text)
-            record = cls(**{**data, "set_mw": tuple(data["set_mw"])})
-            str(record)
-            if record.zeusd is not None:
-                Zeusd(record.zeusd)  # refuses what is no address
-        except (ValueError, TypeError, KeyError, OverflowError, OSError, AttributeError):
+            return cls(**{**data, "set_mw": tuple(data["set_mw"])})
+        except (ValueError, TypeError, KeyError):
             return None
-        integers = (record.pid, record.found_mw, *record.set_mw)
-        strings = (record.uuid, record.zeusd or "")
-        valid = all(isinstance(value, str) for value in strings) and all(
-            type(value) is int for value in integers
-        )
-        return record if valid else None
 
 
 class TemporaryLimit:
@@ -89,8 +79,8 @@ class TemporaryLimit:
 
     Raises:
         ZeusPowerError: Another process sets the limit (`fields["cause"]` is `in_use`), the record
-            cannot be written (`no_record`), or the limit cannot be read or set. The methods raise
-            it too.
+            cannot be written (`no_record`), or the limit cannot be read or set. The methods also
+            raise it.
     """
 
     def __init__(self, limit: GpuLimit) -> None:
@@ -99,7 +89,7 @@ class TemporaryLimit:
             self._file = close_on_error.enter_context(closing(_RecordFile(limit.uuid)))
             killed = self._file.read()
             self.recovered = "" if killed is None else _undo(killed, limit)[1]
-            self.found_mw = self._in_force_mw = limit.read_mw()
+            self.found_mw = self._current_mw = limit.read_mw()
             self._record = Record(
                 uuid=limit.uuid,
                 pid=os.getpid(),
@@ -116,14 +106,14 @@ class TemporaryLimit:
     def set_w(self, limit_w: int) -> None:
         """Set the limit."""
         limit_mw = limit_w * 1000
-        self._record = replace(self._record, set_mw=(self._in_force_mw, limit_mw))
+        self._record = replace(self._record, set_mw=(self._current_mw, limit_mw))
         self._file.write(self._record)  # first: this process may be killed at any moment
         self._limit.set_mw(limit_mw)
-        self._in_force_mw = limit_mw
+        self._current_mw = limit_mw
 
-    def is_in_force(self) -> bool:
-        """Return whether the limit in force is the one last set here, or found."""
-        return self._limit.read_mw() == self._in_force_mw
+    def is_unchanged(self) -> bool:
+        """Return whether the current limit is the one last set here, or found."""
+        return self._limit.read_mw() == self._current_mw
 
     def restore(self) -> str:
         """Restore the limit found at the start; a second call does nothing.
@@ -170,7 +160,7 @@ def restore_all(uuids: Collection[str] | None = None) -> Iterator[tuple[str, boo
 
 
 def check_settable(limit: GpuLimit) -> bool:
-    """Set the limit in force again, while no other process can set one.
+    """Set the current limit again, while no other process can set one.
 
     Returns:
         Whether a killed process has left a limit.
@@ -207,10 +197,10 @@ def _undo(record: Record, limit: GpuLimit) -> tuple[bool, str]:
         Whether it was restored, and a message.
     """
     gpu, found = f"the power limit of GPU {record.uuid}", f"{record.found_mw / 1000:g} W"
-    in_force_mw = limit.read_mw()
-    if in_force_mw == record.found_mw:
+    current_mw = limit.read_mw()
+    if current_mw == record.found_mw:
         return True, f"{gpu} is {found}, as {record} found it"
-    if in_force_mw in record.set_mw:
+    if current_mw in record.set_mw:
         _set_back(record, limit)
         return True, f"{gpu} is restored to {found}, as {record} found it"
     return False, (

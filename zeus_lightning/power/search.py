@@ -14,11 +14,11 @@ depending on the selector:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from statistics import fmean
+from typing import Literal, Protocol
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.power.information import Information
-from zeus_lightning.power.proposal import Proposal, Search
+from zeus_lightning.power.information import Information, Proposal
 from zeus_lightning.power.selectors import (
     CostSelector,
     MaxSlowdown,
@@ -29,6 +29,33 @@ from zeus_lightning.power.selectors import (
 )
 
 SearchName = Literal["information", "sweep"]
+
+
+class Search(Protocol):
+    """Chooses limits to measure; it has no state, so ranks with the same windows agree."""
+
+    def propose(self, windows: Sequence[PowerPoint], windows_left: float) -> Proposal | None:
+        """Return the limit to measure next, or None if the windows suffice.
+
+        Args:
+            windows: What was measured so far, in order; a limit may occur several times.
+            windows_left: Length of the rest of the run, in windows with their warm-up.
+        """
+
+    def estimates(self, windows: Sequence[PowerPoint]) -> tuple[PowerPoint, ...]:
+        """Return the best estimate for each limit that was measured, of which there is one.
+
+        By default, that is the mean of the limit's windows; limits are in the order of their first.
+        """
+        of_limit: dict[int, list[PowerPoint]] = {}
+        for window in windows:
+            of_limit.setdefault(window.limit_w, []).append(window)
+        return tuple(
+            PowerPoint(
+                limit_w, fmean(one.energy_j for one in group), fmean(one.time_s for one in group)
+            )
+            for limit_w, group in of_limit.items()
+        )
 
 
 def power_limits(min_w: int, max_w: int, step_w: int) -> tuple[int, ...]:

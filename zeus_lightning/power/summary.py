@@ -1,4 +1,4 @@
-"""Summaries of measured power limits: sentences, a table, figures for the loggers, a page."""
+"""Summaries of measured power limits: sentences, tables, figures for the loggers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from zeus_lightning.errors import ZeusError
 from zeus_lightning.power.profile import PowerProfile
 from zeus_lightning.power.selectors import PowerPoint
 
@@ -95,35 +94,6 @@ def windows(profile: PowerProfile) -> str:
         "  multiple of what a window costs at the limit that seemed best then."
     )
     return f"{_text(table)}\n{note}"
-
-
-def page(profile: PowerProfile) -> str:
-    """Draw energy, time and cost of a batch over the power limit, as HTML that works offline."""
-    try:
-        from plotly.subplots import make_subplots
-    except ImportError:
-        raise ZeusError("figures need plotly: pip install plotly") from None
-    points = sorted(profile.points, key=lambda point: point.limit_w)
-    limits_w = [point.limit_w for point in points]
-    curves = {
-        "energy (J per batch)": [point.energy_j for point in points],
-        "time (s per batch)": [point.time_s for point in points],
-        f"cost (J per batch, eta {profile.eta_knob:g})": [profile.cost(point) for point in points],
-    }
-    figure = make_subplots(rows=len(curves), shared_xaxes=True, vertical_spacing=0.04)
-    for row, (name, values) in enumerate(curves.items(), 1):
-        figure.add_scatter(
-            x=limits_w, y=values, name=name, mode="lines+markers", row=row, col=1, showlegend=False
-        )
-        figure.update_yaxes(title_text=name, row=row, col=1)
-    figure.add_vline(x=profile.chosen_w, line_dash="dash")
-    figure.update_xaxes(title_text="power limit (W)", row=len(curves), col=1)
-    figure.update_layout(
-        title=f"{profile.num_devices} x {profile.device_model}, batch size {profile.batch_size}: "
-        f"{profile.chosen_w} W chosen by {profile.selector}",
-        height=900,
-    )
-    return str(figure.to_html(include_plotlyjs=True))
 
 
 def _text(table: Table) -> str:

@@ -117,16 +117,8 @@ def check_joules_of_work(meter: CpuEstimateMeter, watts: float) -> None:
     assert joules / watts <= most_s[1] - most_s[0] + 2 * TICK_S
 
 
-def test_joules_are_this_process_cpu_seconds_times_watts() -> None:
-    check_joules_of_work(CpuEstimateMeter(10), 10)
-
-
 def test_the_default_is_the_published_average_of_3_5_watts() -> None:
     check_joules_of_work(CpuEstimateMeter(), 3.5)
-
-
-def test_waiting_costs_less_than_half_of_working() -> None:
-    assert joules_of(lambda: time.sleep(0.3), CpuEstimateMeter(10)) < 10 * 0.15
 
 
 def test_a_child_counts_while_it_lives_and_after_it_has_ended() -> None:
@@ -140,11 +132,6 @@ def test_a_child_counts_while_it_lives_and_after_it_has_ended() -> None:
     spent_s = cpu_s() - own_s + cpu_s(resource.RUSAGE_CHILDREN) - ended_s
     assert (alive - before).energy_j >= (0.38 + own_alive_s) * 10
     assert (ended - before).energy_j == pytest.approx(spent_s * 10, abs=1)
-
-
-def test_a_child_that_lived_between_two_readings_counts() -> None:
-    meter = CpuEstimateMeter(10)
-    assert joules_of(lambda: start(BURN, 0.3).communicate(), meter) >= 0.28 * 10
 
 
 @pytest.mark.parametrize("kernel_lists", [True, False])
@@ -187,13 +174,6 @@ def test_the_child_of_another_thread_counts() -> None:
     finally:
         done.set()
         thread.join()
-
-
-def test_what_ran_before_it_was_opened_does_not_count() -> None:
-    burn(0.2)
-    child = start(BURN, 0.2)
-    assert CpuEstimateMeter(10).read().energy_j < 10 * 0.1
-    child.communicate()
 
 
 def test_it_does_not_fall_as_children_end() -> None:

@@ -64,13 +64,25 @@ def test_on_cuda_the_device_is_synchronized_before_each_reading(
 
 
 @pytest.mark.usefixtures("second_gpu_is_cuda_0")
-def test_on_cuda_without_a_driver_auto_fails_rather_than_count_something_else(
-    fake_gpus: FakeDriver, powercap: FakePowercap
+@pytest.mark.parametrize(
+    ("has_packages", "name", "counted"),
+    [(True, "rapl", "the host's processors"), (False, "cpu-estimate", "energy is estimated")],
+)
+def test_on_cuda_where_the_gpu_cannot_be_read_auto_takes_the_next_meter_with_one_warning(
+    fake_gpus: FakeDriver, powercap: FakePowercap, has_packages: bool, name: str, counted: str
 ) -> None:
-    powercap.add_package(0)
-    fake_gpus.fail_init(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-    with pytest.raises(ZeusMeterError, match="Driver Not Loaded"):
-        open_meter("auto", CUDA)
+    if has_packages:
+        powercap.add_package(0)
+    for kind in ("energy", "power"):  # as in a MIG slice
+        fake_gpus.gpus[1].fail(kind, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    words = f"the GPU's energy is not measured, and .*{counted}.*power of GPU-.*Not Supported"
+    with pytest.warns(UserWarning, match=words) as caught:
+        meter = open_meter("auto", CUDA)
+    assert len(caught) == 1
+    assert meter.name == name
+    meter.close()
+    with pytest.raises(ZeusMeterError, match="Not Supported"):
+        open_meter("nvml", CUDA)
 
 
 @pytest.mark.parametrize("device", [None, CPU])

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from benchmarks.power import made_up_load, made_up_loads, recorded_loads, search_load
 from zeus_lightning.power import information
-from zeus_lightning.power.belief import Belief, believe
 from zeus_lightning.power.information import MAX_WINDOWS, REPEATS, Information, gains
+from zeus_lightning.power.posterior import Posterior, infer
 from zeus_lightning.power.search import power_limits
 from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, ZeusCost
 
@@ -98,8 +98,8 @@ def test_dozens_of_windows_can_be_worth_it_where_few_are_not(
     """Two limits whose costs differ by less than a tenth of the noise."""
     log_cost, covariance = np.array([0.0, 0.002]), np.diag([0.004**2, 0.004**2])
     any_w, noise = np.full(2, 100.0), np.full(2, 0.05**2)
-    belief = Belief((100, 125), any_w, any_w, log_cost, covariance, noise)
-    monkeypatch.setattr(Information, "_belief", lambda *_: belief)
+    posterior = Posterior((100, 125), any_w, any_w, log_cost, covariance, noise)
+    monkeypatch.setattr(Information, "_posterior", lambda *_: posterior)
     searching = Information((100, 125), COST)
     windows = [PowerPoint(limit_w, 100.0, 1.0) for limit_w in (100, 125)] * 2
     assert searching.propose(windows, 4000) is not None
@@ -111,8 +111,8 @@ def test_every_window_but_of_the_best_limit_is_expected_to_save_more_than_it_cos
     windows: list[PowerPoint] = []
     proposals = []
     while proposal := search().propose(windows, 500):
-        belief = search()._belief(windows)
-        proposals.append((proposal, LIMITS[int(np.argmin(belief.log_cost))]))
+        posterior = search()._posterior(windows)
+        proposals.append((proposal, LIMITS[int(np.argmin(posterior.log_cost))]))
         windows.append(load(proposal.limit_w))
     assert len(proposals) > 3
     for proposal, best_w in proposals:
@@ -128,15 +128,15 @@ def test_nothing_is_cheaper_than_the_best_limit_if_it_is_the_only_one() -> None:
 
 
 def test_the_gain_is_that_of_simulated_windows() -> None:
-    """The formula against draws of what a window at each limit would do to the belief."""
-    belief = believe(LIMITS, [load(250), load(100), load(175)], COST)
+    """The formula against draws of what a window at each limit would do to the posterior."""
+    posterior = infer(LIMITS, [load(250), load(100), load(175)], COST)
     rng = np.random.default_rng(0)
     z = rng.standard_t(8, 200_000) / np.sqrt(8 / 6)
-    best = int(np.argmin(belief.log_cost))
-    for place, gain in enumerate(gains(belief)[0]):
-        row = belief.covariance[place]
-        moved = belief.log_cost[:, None] + np.outer(row, z) / np.sqrt(
-            row[place] + belief.noise[place]
+    best = int(np.argmin(posterior.log_cost))
+    for place, gain in enumerate(gains(posterior)[0]):
+        row = posterior.covariance[place]
+        moved = posterior.log_cost[:, None] + np.outer(row, z) / np.sqrt(
+            row[place] + posterior.noise[place]
         )
         expected = (moved[best] - moved.min(axis=0)).mean()
         assert gain == pytest.approx(expected, rel=0.05, abs=2e-5)
@@ -149,7 +149,7 @@ def test_windows_of_a_limit_that_disagree_show_the_noise_and_it_is_measured_once
     others = [load(limit_w) for limit_w in LIMITS if limit_w != 150]
     agreeing = [*others, load(150), load(150)]
     disagreeing = [*others, slowed(load(150), 0.96), slowed(load(150), 1.04)]
-    noise = [believe(LIMITS, windows, COST).noise.mean() for windows in (agreeing, disagreeing)]
+    noise = [infer(LIMITS, windows, COST).noise.mean() for windows in (agreeing, disagreeing)]
     assert noise[1] > 4 * noise[0]
     after_both = [search().propose(windows, 50) for windows in (agreeing, disagreeing)]
     assert after_both[0] is None or after_both[0].limit_w != 150
@@ -169,11 +169,11 @@ def test_the_first_windows_of_a_cold_gpu_are_not_believed_alone(warm_after: int)
     assert choice(search(), measure(search(), 30, takes)) == 150
 
 
-def test_the_first_window_moves_the_belief_less_than_a_later_one() -> None:
+def test_the_first_window_moves_the_posterior_less_than_a_later_one() -> None:
     rest = [load(limit_w) for limit_w in LIMITS if limit_w != 150] * 2
     off = slowed(load(150), 0.97)
     expected = [
-        believe(LIMITS, windows, COST).point(150).time_s for windows in ([off, *rest], [*rest, off])
+        infer(LIMITS, windows, COST).point(150).time_s for windows in ([off, *rest], [*rest, off])
     ]
     assert off.time_s < expected[1] < expected[0] < load(150).time_s
 
@@ -209,7 +209,7 @@ def test_a_similar_load_spares_windows_and_one_that_misleads_does_not_bind() -> 
 
 def test_a_cost_that_a_window_shares_with_all_limits_is_not_its_value() -> None:
     """The first window tells how long a batch takes, which is no choice between limits."""
-    assert gains(believe(LIMITS, [], COST)).max() < 1e-3
+    assert gains(infer(LIMITS, [], COST)).max() < 1e-3
 
 
 @pytest.mark.parametrize("odd_w", LIMITS)
@@ -230,7 +230,7 @@ def test_small_steps_do_not_multiply_surprises() -> None:
     assert len(search_load(fine, "information", 100, noise=0.005, eta=0.0).measured_w) <= 25
 
 
-def test_a_long_run_measures_again_what_one_window_says_against_the_belief() -> None:
+def test_a_long_run_measures_again_what_one_window_says_against_the_posterior() -> None:
     """The best of 21 limits is measured first, but its price explained by a GPU that is cold.
 
     Without surprises of measured limits, 3 of these 8 runs end with a limit that is 2.3 % dearer.

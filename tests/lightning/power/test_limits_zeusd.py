@@ -14,8 +14,8 @@ from fake_zeusd import FakeZeusd
 from forked import in_forked_child
 
 from zeus_lightning import ZeusPowerError
-from zeus_lightning.power.nvml_limits import NvmlLimit
-from zeus_lightning.power.restore import TemporaryLimit, records_folder, restore_all
+from zeus_lightning.power.limits import NvmlLimit
+from zeus_lightning.power.restore import TemporaryLimit, restore_all
 from zeus_lightning.zeusd import Zeusd
 
 
@@ -87,16 +87,6 @@ def killed(fake_gpus: FakeDriver, daemon: FakeZeusd) -> FakeZeusd:
     return daemon
 
 
-def test_what_a_killed_run_set_through_the_daemon_is_restored_through_it(
-    fake_gpus: FakeDriver, killed: FakeZeusd
-) -> None:
-    ((_, finished, message),) = restore_all()  # the environment names no daemon
-    assert finished
-    assert "is restored to 250 W" in message
-    assert limits_mw(fake_gpus) == [250_000, 250_000]
-    assert not list(records_folder().iterdir())
-
-
 def test_the_next_run_restores_it_through_the_daemon_also_one_that_knows_of_none(
     fake_gpus: FakeDriver, killed: FakeZeusd
 ) -> None:
@@ -119,18 +109,3 @@ def test_while_the_daemon_is_gone_the_record_stays_and_it_is_restored_later(
     ((_, finished, _),) = restore_all()
     assert finished
     assert limits_mw(fake_gpus) == [250_000, 250_000]
-
-
-def test_records_written_before_there_were_daemons_are_still_read(
-    fake_gpus: FakeDriver, daemon: FakeZeusd
-) -> None:
-    uuid = fake_gpus.gpus[0].uuid
-    records_folder().mkdir(parents=True)
-    (records_folder() / f"{uuid}.json").write_text(
-        f'{{"uuid": "{uuid}", "pid": 1, "process_started_at": 1.0, "found_mw": 200000, '
-        '"set_mw": [250000]}'
-    )
-    fake_gpus.gpus[0].fail("set_limit", 0)
-    ((_, finished, _),) = restore_all()
-    assert finished
-    assert limits_mw(fake_gpus) == [200_000, 250_000]

@@ -83,10 +83,6 @@ def test_the_json_has_plain_members_of_these_names() -> None:
     }  # fmt: skip
 
 
-def test_members_of_a_later_version_are_ignored() -> None:
-    assert PowerProfile.from_json({**PROFILE.to_json(), "colour": "green"}) == PROFILE
-
-
 @pytest.mark.parametrize("member", sorted(PROFILE.to_json().keys() - {"windows"}))
 def test_a_missing_member_is_named(member: str) -> None:
     data = PROFILE.to_json()
@@ -175,7 +171,3 @@ def test_a_changed_selector_chooses_again_from_the_stored_points() -> None:
     slower = SelectorInputs(eta_knob=1.0, max_power_w=1400.0)
     again = PROFILE.choose_again(parse_selector("zeus-cost"), slower)
     assert again == replace(PROFILE, chosen_w=300, eta_knob=1.0)
-
-
-def test_the_same_selector_chooses_the_same_again() -> None:
-    assert PROFILE.choose_again(parse_selector("zeus-cost"), PROFILE.inputs) == PROFILE

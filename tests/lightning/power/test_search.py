@@ -18,7 +18,6 @@ from zeus_lightning.power.selectors import (
     PowerPoint,
     Selector,
     SelectorInputs,
-    ZeusCost,
     parse_selector,
 )
 
@@ -67,12 +66,6 @@ def run(
 # The limits
 
 
-def test_limits_go_from_the_highest_down_in_steps_and_stop_above_the_minimum() -> None:
-    assert power_limits(100, 250, 25) == (250, 225, 200, 175, 150, 125, 100)
-    assert power_limits(100, 260, 50) == (260, 210, 160, 110)
-    assert power_limits(100, 250, 150) == (250, 100)
-
-
 @given(limits=limits)
 def test_limits_are_in_range_and_a_step_apart(limits: tuple[int, int, int]) -> None:
     min_w, width, step_w = limits
@@ -95,12 +88,6 @@ def test_a_step_of_zero_or_larger_than_the_range_is_one_clear_error(step_w: int)
 def test_a_sweep_measures_all_limits_once_downwards_whatever_is_known(selector: str) -> None:
     assert run("sweep", NARROW, selector)[0] == list(NARROW)
     assert run("sweep", NARROW, selector, similar_w=[150])[0] == list(NARROW)
-
-
-def test_estimates_of_a_sweep_are_what_was_measured_on_average() -> None:
-    search = make_search("sweep", NARROW, ZeusCost(), SelectorInputs(max_power_w=250.0))
-    windows = [PowerPoint(250, 20.0, 0.1), PowerPoint(225, 18.0, 0.11), PowerPoint(250, 22.0, 0.12)]
-    assert search.estimates(windows) == (PowerPoint(250, 21.0, 0.11), PowerPoint(225, 18.0, 0.11))
 
 
 # Whatever it measures

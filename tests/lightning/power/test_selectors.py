@@ -102,12 +102,6 @@ def test_max_slowdown_is_the_lowest_limit_that_is_fast_enough(
             assert point.time_s > factor * highest.time_s
 
 
-@given(points=points)
-def test_the_order_of_the_points_does_not_matter(points: list[PowerPoint]) -> None:
-    for selector in (Energy(), Time(), ZeusCost(), MaxSlowdown(1.1)):
-        assert selector.select(points, INPUTS) == selector.select(points[::-1], INPUTS)
-
-
 @pytest.mark.parametrize(
     "selector",
     ["", "fastest", "Energy", "zeus-cost:0.3", "energy:", "max-slowdown", "max-slowdown:",

@@ -16,7 +16,7 @@ from zeus.optimizer import power_limit as zeus
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.power.profile import ProfileKey, parse
 from zeus_lightning.power.selectors import parse_selector
-from zeus_lightning.power.zeus_profile import from_zeus, is_zeus_profile
+from zeus_lightning.power.store import from_zeus, is_zeus_profile
 
 RUN = ProfileKey("Fake H100", 2, 64)
 

@@ -102,15 +102,6 @@ def test_a_profile_file_that_cannot_be_written_is_one_warning_and_the_limit_is_a
     assert callback.limit_w == 200
 
 
-def test_a_profile_path_that_cannot_be_opened_is_a_warning_and_limits_are_measured(
-    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
-) -> None:
-    callback = power(meter=gpu_meter, step_w=100, profile_path=tmp_path / ("a" * 300))
-    with pytest.warns(UserWarning, match=r"profile_path .* cannot be used.*too long"):
-        fit(callback, GpuNet(gpu))
-    assert callback.limit_w == 200
-
-
 def test_a_resumed_run_does_not_profile_again(
     gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
 ) -> None:
@@ -135,37 +126,23 @@ def test_a_checkpoint_of_another_batch_size_does_not_choose(
     assert resumed.profiled
 
 
-def test_a_second_fit_does_not_use_the_firsts_checkpoint(
-    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
-) -> None:
-    fit(power(meter=gpu_meter, step_w=100), GpuNet(gpu)).save_checkpoint(tmp_path / "a.ckpt")
-    callback = power(meter=gpu_meter, step_w=100)
-    for ckpt_path, profiled in ((tmp_path / "a.ckpt", False), (None, True)):
-        trainer(callback, max_epochs=2).fit(GpuNet(gpu), ManyBatches(), ckpt_path=ckpt_path)
-        assert callback.profiled is profiled
+class Batches:
+    """Batches of a size that nothing tells."""
+
+    def __iter__(self) -> Iterator[list[torch.Tensor]]:
+        return ([torch.randn(8, 4)] for _ in range(200))
 
 
-def test_with_an_unknown_batch_size_the_limit_is_found_but_no_profile_is_stored(
-    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
-) -> None:
-    class Batches:
-        def __iter__(self) -> Iterator[list[torch.Tensor]]:
-            return ([torch.randn(8, 4)] for _ in range(200))
-
-    path = tmp_path / "a.json"
-    callback = power(meter=gpu_meter, step_w=100, profile_path=path)
-    with pytest.warns(UserWarning, match="the global batch size is unknown"):
-        trainer(callback, max_epochs=1).fit(GpuNet(gpu), Batches())
-    assert callback.limit_w == 200
-    assert not path.exists()
-
-
-def test_with_a_batch_size_that_changes_during_the_run_no_profile_is_stored(
-    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
+@pytest.mark.parametrize("changes", [False, True])
+def test_with_a_batch_size_that_is_unknown_or_changes_no_profile_is_stored(
+    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path, changes: bool
 ) -> None:
     path = tmp_path / "a.json"
     callback = power(meter=gpu_meter, step_w=100, profile_path=path)
-    with pytest.warns(UserWarning, match="or changes during the run"):
-        fit(callback, GpuNet(gpu), GradientAccumulationScheduler({0: 1, 2: 4}))
+    others = [GradientAccumulationScheduler({0: 1, 2: 4})] if changes else []
+    with pytest.warns(UserWarning, match="batch size is unknown, or changes during the run"):
+        trainer(callback, *others, max_epochs=1).fit(
+            GpuNet(gpu), ManyBatches() if changes else Batches()
+        )
     assert callback.limit_w == 200
     assert not path.exists()

@@ -1,4 +1,4 @@
-"""What windows say about a load under each power limit: a Bayesian belief, updated by each window.
+"""What windows say about a load under each power limit: a posterior, updated by each window.
 
 **Model.** A GPU lowers its clock until its power is within the limit. At relative clock f in (0, 1]
 it draws P(f) = P_idle + (P_free - P_idle) f^a while it computes, and a batch takes
@@ -12,7 +12,7 @@ windows weight them by Bayes' rule. Nothing is assumed of T0.
 
 **What the model misses.** The model informs, it does not bind: around the curve of each hypothesis,
 log power and log time are Gaussian processes of their own, which deviate from it by `MISFITS`, with
-windows that deviate from them by `NOISES`. Which of these holds is weighted, too: noise is measured
+windows that deviate from them by `NOISES`. Which of these holds is also weighted: noise is measured
 by windows of the same limit that differ.
 
 **Cold GPUs.** A GPU that warms up becomes slower: windows soon after the start are noisier, by
@@ -40,7 +40,7 @@ NOISES = {0.003: 0.3, 0.006: 0.2, 0.012: 0.2, 0.025: 0.15, 0.05: 0.1, 0.1: 0.05}
 factor of two apart: with wider gaps, a noise between two of them is underestimated."""
 
 MISFITS = {0.003: 0.3, 0.015: 0.5, 0.05: 0.2}
-"""The same of a load's power and time around the curve of its hypothesis."""
+"""Relative deviations of a load's power and time from the curve of its hypothesis."""
 
 REACH = 0.25
 """How far a half of its variance reaches, of the range; the other half is each limit's own."""
@@ -61,8 +61,8 @@ _FLAT = 10.0  # standard deviation of log T0, of which nothing is known
 
 
 @dataclass(frozen=True, slots=True)
-class Belief:
-    """What is believed of each limit, in ascending order.
+class Posterior:
+    """The posterior of each limit's power, time and cost, in ascending order of the limits.
 
     Args:
         limits_w: The limits.
@@ -87,7 +87,7 @@ class Belief:
         return PowerPoint(limit_w, float(self.power_w[place]) * time_s, time_s)
 
 
-class _Fit(NamedTuple):
+class _Process(NamedTuple):
     """A Gaussian process around the curve of each hypothesis, given windows.
 
     `log_likelihood` has a value and `mean` a row for each hypothesis; `covariance`, over the
@@ -99,13 +99,13 @@ class _Fit(NamedTuple):
     covariance: Floats
 
 
-def believe(
+def infer(
     limits_w: tuple[int, ...],
     windows: Sequence[PowerPoint],
     cost: Callable[[PowerPoint], float],
     num_gpus: float = 1.0,
     similar: Sequence[PowerPoint] = (),
-) -> Belief:
+) -> Posterior:
     """Return what windows say about the cost at each limit.
 
     Args:
@@ -123,8 +123,8 @@ def believe(
     levels = list(product(NOISES, MISFITS))
     fits = [
         (
-            _fit(powers, misfit**2 * shape, place, power, noise**2 + cold),
-            _fit(times, misfit**2 * shape + _FLAT**2, place, time, noise**2 + cold),
+            _condition(powers, misfit**2 * shape, place, power, noise**2 + cold),
+            _condition(times, misfit**2 * shape + _FLAT**2, place, time, noise**2 + cold),
         )
         for noise, misfit in levels
     ]
@@ -145,7 +145,7 @@ def believe(
         covariance += weight * np.outer(by_power, by_power) * of_power.covariance
         covariance += weight * np.outer(by_time, by_time) * of_time.covariance
     noise = of_level @ np.array([noise**2 for noise, _ in levels])
-    return Belief(
+    return Posterior(
         limits_w,
         num_gpus * np.exp(power),
         np.exp(time),
@@ -200,14 +200,14 @@ def _log_prior(
     place, power, time = _logs(limits_w, known, num_gpus)
     variance = np.full(len(known), LIMIT_LIKENESS**2)
     flat = np.ones((len(limits_w), len(limits_w)))
-    of_power = _fit(powers, COMMON_LIKENESS**2 * flat, place, power, variance)
-    of_time = _fit(times, _FLAT**2 * flat, place, time, variance)
+    of_power = _condition(powers, COMMON_LIKENESS**2 * flat, place, power, variance)
+    of_time = _condition(times, _FLAT**2 * flat, place, time, variance)
     return of_power.log_likelihood + of_time.log_likelihood
 
 
-def _fit(
+def _condition(
     curves: Floats, prior: Floats, place: NDArray[np.int64], values: Floats, variance: Floats
-) -> _Fit:
+) -> _Process:
     """Condition Gaussian processes on windows.
 
     Args:
@@ -234,7 +234,7 @@ def _fit(
     left = np.eye(limits)
     left[:, at] -= gain
     posterior = left @ prior @ left.T + gain / weight @ gain.T
-    return _Fit(log / 2, curves + solved @ prior[at], posterior)
+    return _Process(log / 2, curves + solved @ prior[at], posterior)
 
 
 def _lower_side(off: Floats, weights: Floats, best: int) -> Floats:

@@ -1,12 +1,12 @@
-"""The belief about the cost of each limit: its noise and its variances."""
+"""The posterior of the cost of each limit: its noise and its variances."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from zeus_lightning.power import belief
-from zeus_lightning.power.belief import believe
+from zeus_lightning.power import posterior
+from zeus_lightning.power.posterior import infer
 from zeus_lightning.power.search import power_limits
 from zeus_lightning.power.selectors import PowerPoint
 
@@ -17,13 +17,13 @@ def test_rounding_takes_no_variance_away(monkeypatch: pytest.MonkeyPatch) -> Non
     order = [700, 550, 600, 475, 300, 225, *([675, 650] * 45)]
     windows = [PowerPoint(limit_w, 265.0, 1.0) for limit_w in order]
 
-    def covariance() -> belief.Floats:
-        return believe(limits_w, windows, lambda point: point.time_s).covariance
+    def covariance() -> posterior.Floats:
+        return infer(limits_w, windows, lambda point: point.time_s).covariance
 
     expected = covariance()
     assert np.linalg.eigvalsh(expected).min() > 0
-    # A prior of the time of a batch that is ten times as wide must give the same belief.
-    monkeypatch.setattr(belief, "_FLAT", 100.0)
+    # A prior of the time of a batch that is ten times as wide must give the same posterior.
+    monkeypatch.setattr(posterior, "_FLAT", 100.0)
     assert covariance() == pytest.approx(expected, rel=0.01, abs=1e-8)
 
 
@@ -39,6 +39,6 @@ def test_the_noise_is_seldom_believed_to_be_much_smaller_than_it_is(noise: float
             for limit_w in (100, 150, 200, 250) * 4
             for slower, more in [1 + noise * rng.standard_normal(2)]
         ]
-        variance = believe(limits_w, windows, lambda point: point.time_s).noise[0]
+        variance = infer(limits_w, windows, lambda point: point.time_s).noise[0]
         ratios.append(np.sqrt(variance) / noise)
     assert np.mean(np.array(ratios) < 0.7) < 0.2

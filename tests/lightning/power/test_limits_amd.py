@@ -13,8 +13,7 @@ from fake_zeusd import FakeZeusd
 
 from zeus_lightning import ZeusPowerError
 from zeus_lightning.power.gpus import Gpus
-from zeus_lightning.power.nvml_limits import NvmlLimit
-from zeus_lightning.power.open_limit import open_limit
+from zeus_lightning.power.limits import NvmlLimit, open_limit
 from zeus_lightning.power.restore import TemporaryLimit, records_folder, restore_all
 from zeus_lightning.zeusd import Zeusd
 

@@ -7,7 +7,7 @@ import pytest
 from fake_nvml import FakeDriver
 
 from zeus_lightning import ZeusPowerError
-from zeus_lightning.power.nvml_limits import NvmlLimit
+from zeus_lightning.power.limits import NvmlLimit
 
 
 def test_it_has_the_gpus_names_and_the_whole_watts_that_can_be_set(fake_gpus: FakeDriver) -> None:
@@ -18,14 +18,6 @@ def test_it_has_the_gpus_names_and_the_whole_watts_that_can_be_set(fake_gpus: Fa
         assert (limit.min_w, limit.max_w) == (100, 432)
         assert limit.driver == "000.00.fake"
         limit.close()
-
-
-def test_a_limit_that_is_set_is_in_force_on_that_gpu_alone(fake_gpus: FakeDriver) -> None:
-    limit = NvmlLimit(fake_gpus.gpus[1].uuid)
-    limit.set_mw(150_000)
-    assert limit.read_mw() == 150_000
-    assert [gpu.limit_mw for gpu in fake_gpus.gpus] == [300_000, 150_000]
-    limit.close()
 
 
 @pytest.mark.parametrize(
@@ -51,14 +43,6 @@ def test_an_nvml_error_names_the_gpu_the_cause_and_a_remedy(
             limit.close()
     assert raised.value.fields == {"cause": cause}
     assert uuid in raised.value.message
-
-
-def test_checking_the_permission_changes_nothing(fake_gpus: FakeDriver) -> None:
-    fake_gpus.gpus[0].limit_mw = 222_222
-    limit = NvmlLimit(0)
-    limit.check_permission()
-    limit.close()
-    assert fake_gpus.gpus[0].limit_mw == 222_222
 
 
 def test_nvml_is_released_by_close_and_when_opening_fails(fake_gpus: FakeDriver) -> None:

@@ -1,0 +1,266 @@
+"""The search in whole fits: how long a run counts, how windows are measured, and observing."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+import torch
+from fake_nvml import FakeDriver, FakeGpu
+from gpu_programs import (
+    DriversClock,
+    GpuNet,
+    ManyBatches,
+    expected,
+    fit,
+    phases,
+    power,
+)
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
+from programs import new_job, trainer, zeus
+from service_process import ServiceProcess
+
+from zeus_lightning.power import search_run
+from zeus_lightning.power.profiler import Profiler
+
+# The length of the run
+
+
+@pytest.fixture
+def lengths(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
+    """Batches until the end of each run, and of the later runs that will use its profile."""
+    found: list[tuple[float, float]] = []
+
+    class Noting(Profiler):
+        def __init__(self, search: Any, select: Any, settings: Any, *of_run: float) -> None:
+            super().__init__(search, select, settings, *of_run)
+            found.append(of_run)
+
+    monkeypatch.setattr(search_run, "Profiler", Noting)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("limits", "batches"),
+    [
+        ({"max_epochs": 3}, 60),
+        ({"max_epochs": 3, "max_steps": 25}, 25),
+        ({"max_epochs": 3, "max_steps": 10, "accumulate_grad_batches": 4}, 40),
+        ({"max_epochs": -1, "max_steps": 3}, 3),
+        ({"max_epochs": 3, "limit_train_batches": 7}, 21),
+        ({"max_epochs": -1, "max_steps": -1}, math.inf),
+    ],
+)
+def test_epochs_and_steps_of_the_trainer_end_a_run(
+    gpu: FakeGpu,
+    gpu_meter: DriversClock,
+    lengths: list[tuple[float, float]],
+    limits: dict[str, Any],
+    batches: float,
+) -> None:
+    class Once(Callback):
+        def on_train_batch_start(self, trainer: Any, *args: Any) -> None:
+            trainer.should_stop = True
+
+    fit(power(meter=gpu_meter), GpuNet(gpu), Once(), data=ManyBatches(batches=20), **limits)
+    assert lengths == [(batches, 0.0)]
+
+
+def test_earlier_trials_of_the_batch_size_tell_when_the_target_is_reached(
+    service: ServiceProcess,
+    gpu: FakeGpu,
+    gpu_meter: DriversClock,
+    lengths: list[tuple[float, float]],
+) -> None:
+    job = {"job_id": new_job(), "batch_sizes": [8], "default_batch_size": 8}
+    for _ in range(2):
+        bso, net = zeus(service.url, **job), GpuNet(gpu)
+        # the run ends before a limit is measured, so the next one also measures
+        trainer(bso, power(meter=gpu_meter, profile_steps=1000)).fit(net, ManyBatches(batches=20))
+        assert bso.outcome == "converged"
+    (first, later), (second, _) = lengths
+    assert first > second == len(net.limits_w)
+    assert later == 10 * first  # the service has the profile for them
+
+
+# Windows
+
+
+def test_power_that_lags_behind_the_limit_is_waited_for(fake_gpus: FakeDriver) -> None:
+    fake_gpus.freeze()
+    fake_gpus.refresh_s = 0.1
+    lagging = fake_gpus.add_gpu(lag_s=0.1)
+    meter = DriversClock(fake_gpus, (2,))
+    callback = power(warmup_steps=8, profile_steps=40, step_w=100, meter=meter)
+    fit(callback, GpuNet(lagging, noise=0.02))
+    meter.close()
+    assert callback.profile is not None
+    for point in callback.profile.points:
+        energy_j, time_s = expected(lagging, point.limit_w)
+        assert point.energy_j == pytest.approx(energy_j, rel=0.05)
+        assert point.time_s == pytest.approx(time_s, rel=0.02)
+
+
+def test_the_device_is_synchronized_at_the_windows_edges_only(
+    fake_gpus: FakeDriver, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synchronized: list[object] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronized.append)
+    cuda = torch.device("cuda", 0)
+    with contextlib.closing(DriversClock(fake_gpus, device=cuda)) as meter:
+        callback = power(step_w=100, meter=meter)
+        fit(callback, GpuNet(gpu))
+    windows = len(callback.profile.points)
+    assert windows == 3
+    assert synchronized == [cuda] * (2 * windows)
+
+
+@pytest.mark.parametrize("cut_by", ["epoch", "validation", "checkpoint", "saved weights"])
+def test_a_window_that_is_cut_is_measured_again(
+    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path, cut_by: str
+) -> None:
+    class SlowValidation(Callback):
+        def on_validation_end(self, *args: Any) -> None:
+            gpu._driver.advance(1000)
+
+    arguments: dict[str, Any] = {"validation": {"val_check_interval": 10}}.get(cut_by, {})
+    others: list[Callback] = [SlowValidation()]
+    if cut_by == "epoch":
+        arguments = {"max_epochs": 4, "data": ManyBatches(batches=10), "limit_val_batches": 0}
+    elif cut_by != "validation":
+        weights_only = cut_by == "saved weights"
+        every = {"every_n_train_steps": 10, "save_top_k": -1, "save_weights_only": weights_only}
+        others.append(ModelCheckpoint(tmp_path, **every))
+        arguments = {"enable_checkpointing": True}
+    callback, net = power(step_w=100, meter=gpu_meter), GpuNet(gpu)
+    fit(callback, net, *others, **arguments)
+    # 1 wait, 6 at 300 W, 3 at 200 W that are cut, then 6 again
+    assert phases(net.limits_w)[1:3] == [(300, 6), (200, 3 + 6)]
+    assert callback.profile is not None
+    for point in callback.profile.points:
+        assert point.time_s == pytest.approx(expected(gpu, point.limit_w)[1], rel=1e-6)
+
+
+def test_epochs_too_short_for_any_window_end_measuring_with_the_limits_found(
+    gpu: FakeGpu, gpu_meter: DriversClock
+) -> None:
+    callback, net = power(meter=gpu_meter), GpuNet(gpu)
+    with pytest.warns(UserWarning, match="no power limit is chosen: training is interrupted"):
+        fit(callback, net, data=ManyBatches(batches=2), max_epochs=20)
+    assert callback.limit_w is None
+    assert callback.profile is None
+    assert net.limits_w[-1] == 250
+    assert len(net.limits_w) == 40
+
+
+def test_training_that_ends_in_mid_profile_leaves_no_trace_and_no_profile(
+    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
+) -> None:
+    callback = power(meter=gpu_meter, profile_path=tmp_path / "profile.json")
+    fit(callback, GpuNet(gpu), data=ManyBatches(batches=20))
+    assert gpu.limit_mw == 250_000
+    assert callback.profiled
+    assert callback.profile is None
+    assert not (tmp_path / "profile.json").exists()
+
+
+def test_windows_are_long_enough_for_a_slow_counter(fake_gpus: FakeDriver) -> None:
+    fake_gpus.freeze()
+    fake_gpus.refresh_s = 0.35
+    slow = fake_gpus.add_gpu()
+    meter = DriversClock(fake_gpus, (2,))
+    callback, net = power(step_w=100, meter=meter), GpuNet(slow)
+    fit(callback, net, data=ManyBatches(batches=700))
+    meter.close()
+    assert callback.profile is not None
+    assert len(callback.profile.points) == 3
+    for point in callback.profile.points:
+        energy_j, time_s = expected(slow, point.limit_w)
+        assert point.energy_j == pytest.approx(energy_j, rel=0.025)
+        assert point.time_s == pytest.approx(time_s)
+    # Four batches show how slow it is, within one refresh; the others see more than 40 of them.
+    assert 40 <= phases(net.limits_w)[2][1] * expected(slow, 200)[1] / 0.35 <= 75
+
+
+def test_a_gpu_without_an_energy_counter_is_measured_by_samples(
+    fake_gpus: FakeDriver, gpu: FakeGpu
+) -> None:
+    gpu.fail("energy", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    meter = DriversClock(fake_gpus)
+    assert meter.samples
+    callback, net = power(step_w=100, meter=meter), GpuNet(gpu)
+    fit(callback, net)
+    meter.close()
+    assert callback.profile is not None
+    assert len(callback.profile.points) == 3
+    assert phases(net.limits_w)[1:4] == [(300, 2 + 4), (200, 2 + 4), (100, 2 + 4)]
+
+
+@pytest.mark.parametrize(
+    "gpu_arguments", [{"noise_j": 20.0}, {"leak_w": 40.0, "warm_s": 4.0}], ids=["noisy", "cold"]
+)
+def test_a_noisy_counter_or_a_cold_gpu_hardly_misleads_the_choice(
+    fake_gpus: FakeDriver, gpu_arguments: dict[str, float]
+) -> None:
+    fake_gpus.freeze()
+    fake_gpus.refresh_s = 0.1
+    odd = fake_gpus.add_gpu(**gpu_arguments)
+    meter = DriversClock(fake_gpus, (2,))
+    callback = power(search="information", profile_steps=20, meter=meter)
+    fit(callback, GpuNet(odd, noise=0.01), data=ManyBatches(batches=800))
+    meter.close()
+    costs = {}
+    for limit_w in range(100, 325, 25):
+        odd.limit_mw = 1000 * limit_w
+        costs[limit_w] = odd.step_s(0.1) * (limit_w + 300)
+    assert callback.limit_w is not None
+    assert costs[callback.limit_w] <= 1.01 * min(costs.values())
+
+
+# Observing
+
+
+def test_observing_changes_nothing_and_reports_what_would_be_set(
+    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "a.json"
+    fit(power(meter=gpu_meter, profile_path=path), GpuNet(gpu))
+    callback, net = power(meter=gpu_meter, profile_path=path, apply=False), GpuNet(gpu)
+    gpu.fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
+    with caplog.at_level(logging.INFO):
+        fit(callback, net)
+    assert phases(net.limits_w) == [(250, 200)]
+    assert callback.limit_w is None
+    assert "would set the power limit to 225 W" in caplog.text
+
+
+def test_observing_without_a_profile_reports_the_limit_in_force(
+    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "a.json"
+    callback, net = power(meter=gpu_meter, profile_path=path, apply=False), GpuNet(gpu)
+    with caplog.at_level(logging.INFO):
+        fit(callback, net)
+    assert phases(net.limits_w) == [(250, 200)]
+    energy_j, _ = expected(gpu, 250)
+    assert f"power limit 250 W: {energy_j:.4g} J" in caplog.text
+    assert not callback.profiled
+    assert not path.exists()
+
+
+def test_where_no_record_can_be_written_no_limit_is_set(
+    gpu: FakeGpu, gpu_meter: DriversClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    callback, net = power(meter=gpu_meter), GpuNet(gpu)
+    with pytest.warns(UserWarning, match="set XDG_STATE_HOME to a folder.*observing only"):
+        fit(callback, net)
+    assert phases(net.limits_w) == [(250, 200)]
+    assert not callback.profiled

@@ -1,0 +1,247 @@
+"""Where an earlier power profile comes from, and where a new one is stored.
+
+A run looks for a profile in the checkpoint that it resumes from, in the file at `profile_path`, and
+at the service, in this order. It stores a new one in the file and at the service.
+
+The file may also be one that `GlobalPowerLimitOptimizer` of the Zeus project
+(`zeus.optimizer.power_limit`, release 0.16) has saved:
+
+    {"measurements": [{"power_limit": 300, "energy": 1200.5, "time": 4.1}, ...]}
+
+with watts, and joules of all GPUs and seconds of its `profile_steps` batches together. That file
+names neither GPUs nor batch size: as Zeus does, a run takes it for its own.
+"""
+
+import math
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Protocol
+
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
+from zeus_lightning.client import BSOClient
+from zeus_lightning.errors import ZeusConfigError, ZeusServiceError
+from zeus_lightning.messages import JobSpec, TrialStart
+from zeus_lightning.power.profile import PowerProfile, ProfileKey, members, parse
+from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, ZeusCost
+
+Service = tuple[BSOClient, str]
+"""The service, and the id of the job there."""
+
+
+class Recurring(Protocol):
+    """A run of a recurring job: `ZeusBSOCallback` or `Recurrence`."""
+
+    @property
+    def _client(self) -> BSOClient | None:
+        """The service; None before the run starts."""
+
+    @property
+    def job(self) -> JobSpec | None:
+        """The job; None before the run starts."""
+
+    @property
+    def trial(self) -> TrialStart | None:
+        """The trial; None if there is none."""
+
+
+@dataclass
+class ProfileStore:
+    """Power profiles in a file and at the service.
+
+    Used by rank zero only. A file or service that cannot be used is a warning, not an error.
+
+    Args:
+        key: The run's GPUs and batch size.
+        range_w: The lowest and highest limit that the GPUs take.
+        path: The JSON file, if any.
+        service: The service and the job there, if any.
+        zeus_steps: Batches of each measurement in a file of Zeus's own optimizer.
+    """
+
+    key: ProfileKey
+    range_w: tuple[int, int]
+    path: Path | None
+    service: Service | None
+    zeus_steps: int
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether later runs find what is saved."""
+        return self.path is not None or self.service is not None
+
+    def nearest(self, resumed: PowerProfile | None) -> PowerProfile | None:
+        """Return the profile of these GPUs whose batch size is nearest to the run's.
+
+        The one in the checkpoint that the run resumes from, `resumed`, comes first.
+        """
+        if resumed is not None:
+            with suppress(ZeusConfigError):  # the checkpoint of another machine, for example
+                resumed.check_fits(self.key)
+                return resumed
+        wanted = self.key.batch_size
+        profiles = self._read_file()
+        if not any(profile.batch_size == wanted for profile in profiles):
+            profiles += self._fetch()
+        return min(profiles, key=lambda each: abs(math.log(each.batch_size / wanted)), default=None)
+
+    def save(self, profile: PowerProfile) -> None:
+        """Write a profile to the file, and send it to the service."""
+        if self.path is not None:
+            try:
+                _write(self.path, profile.dumps())
+                rank_zero_info(f"zeus: the power profile is in {self.path}")
+            except OSError as error:
+                rank_zero_warn(
+                    f"zeus: the power profile cannot be written to profile_path {self.path}: "
+                    f"{error}; the next run measures again"
+                )
+        if self.service is not None:
+            client, job_id = self.service
+            try:
+                client.put_power_profile(job_id, profile.to_json())
+            except (ZeusServiceError, ZeusConfigError) as error:
+                rank_zero_warn(f"zeus: the power profile is not shared: {error.message}")
+
+    def _read_file(self) -> list[PowerProfile]:
+        if self.path is None:
+            return []
+        try:
+            data = parse(self.path.read_bytes())
+            if is_zeus_profile(data):
+                return [self._convert(data, self.path)]
+            profile = PowerProfile.from_json(data)
+            profile.check_fits(replace(self.key, batch_size=profile.batch_size))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except (OSError, ZeusConfigError) as error:
+            rank_zero_warn(
+                f"zeus: profile_path {self.path} cannot be used: {error}. The file is left as it "
+                "is, and this run ignores it"
+            )
+            self.path = None
+            return []
+        return [profile]
+
+    def _convert(self, data: object, path: Path) -> PowerProfile:
+        profile = from_zeus(data, self.key, self.zeus_steps, path.stat().st_mtime)
+        low, high = self.range_w
+        outside = [point.limit_w for point in profile.points if not low <= point.limit_w <= high]
+        if outside:
+            raise ZeusConfigError(
+                f"Zeus's power profile has limits of {outside} W, but these GPUs take {low} to "
+                f"{high} W; use another profile_path for this run"
+            )
+        rank_zero_info(
+            f"zeus: profile_path {path} is a profile of Zeus's own optimizer, which names no GPUs "
+            f"and no batch size: it is taken for these GPUs and batch size {self.key.batch_size}"
+        )
+        return profile
+
+    def _fetch(self) -> list[PowerProfile]:
+        if self.service is None:
+            return []
+        client, job_id = self.service
+        try:
+            model = self.key.device_model
+            profiles = client.power_profiles(job_id, model, PowerProfile.from_json)
+        except (ZeusServiceError, ZeusConfigError) as error:
+            rank_zero_warn(f"zeus: no power profile is fetched: {error.message}")
+            return []
+        return [profile for profile in profiles if profile.num_devices == self.key.num_devices]
+
+
+def find_service(recurring: Recurring | None) -> Service | None:
+    """Return the service and job with which profiles are shared, if any.
+
+    They are the recurring run's. Without one, they are `$ZEUS_SERVER_URL` and `$ZEUS_JOB_ID`, if
+    both are set; an invalid URL is a `ZeusConfigError`.
+    """
+    if recurring is not None:
+        client, job = recurring._client, recurring.job
+        return None if client is None or job is None else (client, job.job_id)
+    url, job_id = os.environ.get("ZEUS_SERVER_URL"), os.environ.get("ZEUS_JOB_ID")
+    return (BSOClient(url), job_id) if url and job_id else None
+
+
+def reports_to_target(recurring: Recurring | None, service: Service | None) -> float:
+    """Return how many reports earlier trials of the batch size took to the target, on average.
+
+    Infinite if there is no such trial, or the service does not answer. For rank zero alone.
+    """
+    if recurring is None or recurring.trial is None or service is None:
+        return math.inf
+    (client, job_id), trial = service, recurring.trial
+    try:
+        earlier = client.earlier_trials(job_id, trial.trial_number)
+    except (ZeusServiceError, ZeusConfigError):
+        return math.inf
+    reports = [
+        each.reports
+        for each in earlier
+        if each.outcome == "converged" and each.batch_size == trial.batch_size
+    ]
+    return fmean(reports) if reports else math.inf
+
+
+@dataclass(frozen=True)
+class _Measurement:
+    power_limit: int
+    energy: float
+    time: float
+
+
+def is_zeus_profile(data: object) -> bool:
+    """Whether a JSON value is a profile of Zeus's own optimizer."""
+    return isinstance(data, dict) and "measurements" in data and "points" not in data
+
+
+def from_zeus(data: object, run: ProfileKey, steps: int, measured_at_s: float) -> PowerProfile:
+    """Convert a profile of Zeus's own optimizer, with the limit of least cost chosen.
+
+    Args:
+        data: The JSON value.
+        run: The GPUs and batch size of the run that reads it.
+        steps: Batches that each measurement took together.
+        measured_at_s: When it was saved, in Unix seconds.
+
+    Raises:
+        ZeusConfigError: A value is missing or invalid; the message names it.
+    """
+    measurements = data["measurements"] if isinstance(data, dict) else None
+    if not isinstance(measurements, list) or not measurements:
+        raise ZeusConfigError(f"measurements of Zeus's power profile are {measurements!r:.80}")
+    points = []
+    for each in measurements:
+        values = members(each, _Measurement, "a measurement of Zeus's power profile")
+        if not all(isinstance(value, int | float) and value > 0 for value in values.values()):
+            raise ZeusConfigError(f"a measurement of Zeus's power profile is {each!r:.80}")
+        one = _Measurement(**values)
+        points.append(PowerPoint(one.power_limit, one.energy / steps, one.time / steps))
+    highest_w = max(point.limit_w for point in points)
+    inputs = SelectorInputs(max_power_w=float(highest_w * run.num_devices))
+    return PowerProfile(
+        **asdict(run),
+        **asdict(inputs),
+        driver="",
+        points=tuple(points),
+        chosen_w=highest_w,
+        selector=ZeusCost().name,
+        search="sweep",
+        measured_at=datetime.fromtimestamp(measured_at_s, UTC).isoformat(timespec="seconds"),
+    ).choose_again(ZeusCost(), inputs)
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file in one step, so that no reader sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(text)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
