@@ -89,7 +89,7 @@ def doctor(meter: str, power_limit: bool, url: str | None) -> None:
 def reset_power_limits() -> None:
     """Restore the power limits that a killed run had set.
 
-    Limits that someone else has set since, and those of live runs, stay as they are. Exit
+    Limits that someone else has set since, or that a live run has set, stay as they are. Exit
     status 1 if a limit could not be restored.
     """
     failed = False
@@ -219,7 +219,7 @@ def _amd_findings(
 ) -> Iterator[Finding]:
     try:
         count = len(amd.load().amdsmi_get_processor_handles())
-    except Exception as error:  # noqa: BLE001 - those of a library that may not be there
+    except Exception as error:  # noqa: BLE001 - any: the library may be missing
         why = str(error) if needed else "no AMD SMI: ROCm, and `pip install 'zeus-lightning[amd]'`"
         yield Finding("AMD SMI", "host", False, why, needed)
         return

@@ -1,6 +1,6 @@
 """Zeus's daemon `zeusd`, which sets power limits and reads counters for processes without root.
 
-Its protocol is that of Zeus 0.16 (https://ml.energy/zeus/zeusd/): HTTP over a Unix socket or TCP,
+This is the protocol of Zeus 0.16 (https://ml.energy/zeus/zeusd/): HTTP over a Unix socket or TCP,
 with a JSON web token if the daemon was started with a signing key.
 """
 
@@ -101,7 +101,7 @@ class Zeusd:
         found = self._request("GET", "/discover")
         listed = found.get(key) if isinstance(found, dict) else None
         if not isinstance(listed, list):
-            raise ZeusdError(f"{self} does not list its {key}: update it to that of Zeus 0.16")
+            raise ZeusdError(f"{self} does not list its {key}: update it to Zeus 0.16's")
         return listed
 
     def _request(self, method: str, path: str, **query: object) -> Any:
@@ -165,5 +165,5 @@ def _reason(body: str) -> str:
         return body[:500]
     if not isinstance(found, dict):
         return body[:500]
-    of_devices = found.get("errors") or {}
-    return str(found.get("error") or "; ".join(map(str, of_devices.values())) or body[:500])
+    errors = found.get("errors") or {}
+    return str(found.get("error") or "; ".join(map(str, errors.values())) or body[:500])

@@ -34,7 +34,7 @@ def open_meter(
             elsewhere; the estimate. If the GPU cannot be read, as in a MIG slice, or energy is
             estimated, a warning says so.
             `nvml`: the GPU that is `device`; `nvml:0,1`: the GPUs of these NVML indices or UUIDs.
-            `amd`: the AMD GPU that is `device`; `amd:0,1`: those of these indices of amd-smi.
+            `amd`: the AMD GPU that is `device`; `amd:0,1`: the GPUs with these indices of amd-smi.
             `apple`: an Apple silicon chip, GPU and memory included.
             `rapl`: the host's CPU packages; through Zeus's daemon if this process may not read
             them.
@@ -88,7 +88,7 @@ def _open_first_that_works(device: torch.device | None, pids: Sequence[int]) -> 
     meter: EnergyMeter
     try:
         meter = open_host_meter()
-        counted = f"energy is that of the host's processors ({meter.name})"
+        counted = f"the host's processors are measured ({meter.name})"
     except ZeusMeterError as error:
         failures.append(error.message)
         meter = _open_cpu_estimate("auto", None, pids)
@@ -130,8 +130,8 @@ def _open_with_rapl(meter: str, device: torch.device | None) -> EnergyMeter:
     if gpus.partition(":")[0] not in ("nvml", "amd"):
         raise ZeusConfigError(f"meter={meter!r} is not one of {_CHOICES}")
     with ExitStack() as close_on_error:
-        of_gpus = close_on_error.enter_context(closing(open_meter(gpus, device)))
-        combined = CombinedMeter(of_gpus, open_rapl(dram=True))
+        gpu_meter = close_on_error.enter_context(closing(open_meter(gpus, device)))
+        combined = CombinedMeter(gpu_meter, open_rapl(dram=True))
         close_on_error.pop_all()
     return combined
 

@@ -18,7 +18,7 @@ _PARTS = ("cpu_total_mj", "gpu_mj", "gpu_sram_mj", "dram_mj", "ane_mj")
 class AppleMeter:
     """Counts the energy of the chip, its memory included; an `EnergyMeter`.
 
-    macOS has no power limits, so MaxPower is assumed to be that of the estimate for each core, with
+    macOS has no power limits, so MaxPower is assumed to be the estimate's watts for each core, with
     a warning. This meter has been tried on a module made for tests, never on a Mac.
 
     Raises:
@@ -32,7 +32,7 @@ class AppleMeter:
         try:
             library: Any = importlib.import_module("zeus_apple_silicon")
             self._monitor = library.AppleEnergyMonitor()
-        except Exception as error:  # those of a library that may not be there
+        except Exception as error:  # any: the library may be missing
             raise ZeusMeterError(
                 f"cannot read the energy of Apple silicon: {error}; it needs macOS on such a chip, "
                 "and `pip install 'zeus-lightning[apple]'`"

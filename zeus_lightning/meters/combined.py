@@ -8,7 +8,7 @@ from zeus_lightning.meters.protocol import EnergyMeter, Reading
 class CombinedMeter:
     """Adds up a meter of GPUs and one of CPU packages and memory; an `EnergyMeter`.
 
-    Both arguments are attributes, too.
+    Both arguments are also attributes.
 
     Args:
         gpus: The meter of the GPUs.
@@ -25,9 +25,8 @@ class CombinedMeter:
 
     def read(self) -> Reading:
         """Return the energy of the GPUs and the packages since the meter was opened."""
-        of_gpus, of_cpus = self.gpus.read(), self.cpus.read()  # the first waits for the GPUs
-        cpu_j = of_cpus.energy_j
-        return Reading(of_gpus.energy_j + cpu_j, of_cpus.time_s, cpu_j)
+        gpus, cpus = self.gpus.read(), self.cpus.read()  # the first waits for the GPUs
+        return Reading(gpus.energy_j + cpus.energy_j, cpus.time_s, cpus.energy_j)
 
     def close(self) -> None:
         """Close both meters."""

@@ -30,7 +30,7 @@ class CpuEstimateMeter:
 
     Args:
         watts_per_core: Power of a busy logical core in watts.
-        pids: Processes to count beside this one: one rank counts all ranks of a run on its host.
+        pids: Processes to count besides this one: one rank counts all ranks of a run on its host.
 
     Raises:
         ZeusConfigError: `watts_per_core` is not a positive number.
@@ -71,7 +71,7 @@ class CpuEstimateMeter:
         self._closed = True
 
     def _cpu_s(self) -> float:
-        """Return the CPU time of the process trees, with that of processes that left them."""
+        """Return the CPU time of the process trees, and of processes that left them."""
         cpu_s = self._tree_cpu_s() + self._lost_s
         if cpu_s < self._last_s:
             # A child may have ended while the tree was read: another reading finds its time in its

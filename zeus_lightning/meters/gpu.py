@@ -30,7 +30,7 @@ class Gpu(ABC):
         model: Its model.
 
     Raises:
-        ZeusMeterError: The GPU cannot be read. The methods raise it too.
+        ZeusMeterError: The GPU cannot be read. The methods also raise it.
     """
 
     def __init__(self, uuid: str, model: str) -> None:
@@ -58,11 +58,11 @@ class Gpu(ABC):
 
     @abstractmethod
     def max_power_w(self) -> float:
-        """Return the highest settable power limit, or the limit in force if none can be set."""
+        """Return the highest settable power limit, or the current limit if none can be set."""
 
     @abstractmethod
     def power_limits_w(self) -> tuple[float, float] | None:
-        """Return the power limit in force and the GPU's default one; None if it has none."""
+        """Return the current power limit and the GPU's default one; None if it has none."""
 
     def energy_j(self) -> float:
         """Return the joules since this object was created; samples the power without a counter."""
@@ -167,7 +167,7 @@ class GpuMeter(ABC):
         return tuple(gpu.counter_mj() or 0 for gpu in self._counting)
 
     def power_limits_w(self) -> tuple[float, float] | None:
-        """Return the power limit in force and the default one, as means over the GPUs.
+        """Return the current power limit and the default one, as means over the GPUs.
 
         None if a GPU has none, or if they cannot be read.
         """
@@ -178,8 +178,8 @@ class GpuMeter(ABC):
         limits = [each for each in found if each is not None and min(each) > 0]
         if len(limits) < len(found):
             return None
-        in_force, default = (sum(column) / len(limits) for column in zip(*limits, strict=True))
-        return in_force, default
+        current, default = (sum(column) / len(limits) for column in zip(*limits, strict=True))
+        return current, default
 
     def close(self) -> None:
         """Stop sampling, and release the driver's library."""

@@ -35,7 +35,7 @@ _REMEDIES = {
 
 
 def find_gpu(gpu: int | str) -> Any:
-    """Return NVML's handle of a GPU: its NVML index, which is that of `nvidia-smi`, or its UUID."""
+    """Return NVML's handle of a GPU, by NVML index, as `nvidia-smi` counts, or UUID."""
     if isinstance(gpu, int):
         return pynvml.nvmlDeviceGetHandleByIndex(gpu)
     return pynvml.nvmlDeviceGetHandleByUUID(gpu)
@@ -112,9 +112,9 @@ class _NvidiaGpu(Gpu):
 
     def power_limits_w(self) -> tuple[float, float] | None:
         with _explained(f"read the power limit of {self}"), suppress(*_NO_SUCH_FUNCTION):
-            in_force_mw = pynvml.nvmlDeviceGetPowerManagementLimit(self._handle)
+            current_mw = pynvml.nvmlDeviceGetPowerManagementLimit(self._handle)
             default_mw = pynvml.nvmlDeviceGetPowerManagementDefaultLimit(self._handle)
-            return float(in_force_mw) / 1e3, float(default_mw) / 1e3
+            return float(current_mw) / 1e3, float(default_mw) / 1e3
         return None
 
 

@@ -13,8 +13,8 @@ class Reading:
     Args:
         energy_j: Joules over all devices since the meter was opened.
         time_s: Seconds on the clock of `time.monotonic`.
-        cpu_energy_j: The joules within `energy_j` of CPU packages and memory, if the meter counts
-            them beside GPUs.
+        cpu_energy_j: The part of `energy_j` that CPU packages and memory took, if the meter also
+            counts GPUs.
     """
 
     energy_j: float

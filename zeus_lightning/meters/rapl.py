@@ -28,7 +28,7 @@ def open_rapl(*, dram: bool = False) -> "RaplMeter":
     """Open the host's counters, through Zeus's daemon if this process may not read them.
 
     Args:
-        dram: Whether to count memory, too.
+        dram: Whether to also count memory.
 
     Raises:
         ZeusMeterError: Neither this process nor the daemon can read them, or there is no daemon.
@@ -40,8 +40,8 @@ def open_rapl(*, dram: bool = False) -> "RaplMeter":
             raise
         try:
             return RaplMeter(dram=dram, zeusd=zeusd)
-        except ZeusMeterError as of_daemon:
-            raise ZeusMeterError(f"{of_daemon.message}; and without it: {error.message}") from error
+        except ZeusMeterError as daemons:
+            raise ZeusMeterError(f"{daemons.message}; and without it: {error.message}") from error
 
 
 class RaplMeter:
@@ -58,7 +58,7 @@ class RaplMeter:
         root: Directory of the powercap class. Default: `/sys/class/powercap`.
         sample_interval_s: Seconds between two readings of the counters, which wrap around after as
             little as 65 kJ: 6.5 kW over 10 s.
-        dram: Whether to count the packages' memory, too, where it has a counter.
+        dram: Whether to also count the packages' memory, where it has a counter.
         zeusd: Zeus's daemon, which reads the counters for processes that may not.
 
     Attributes:
@@ -192,7 +192,7 @@ class _Package:
         return self._number("max_energy_range_uj")
 
     def max_power_w(self) -> float:
-        """Return the rated power, else the limit in force, else 0."""
+        """Return the rated power, else the current limit, else 0."""
         for label in sorted(self._directory.glob("constraint_*_name")):
             constraint = label.name.removesuffix("_name")
             for file in (f"{constraint}_max_power_uw", f"{constraint}_power_limit_uw"):

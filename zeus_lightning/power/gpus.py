@@ -172,8 +172,8 @@ class Gpus:
 
         0 if each batch saw a change, or if no GPU has a counter: then its power is sampled.
         """
-        of_gpus = list(zip(*self._counters, strict=True))
-        changes = [sum(a != b for a, b in pairwise(counter)) for counter in of_gpus]
+        counters = zip(*self._counters, strict=True)  # one sequence for each GPU
+        changes = [sum(a != b for a, b in pairwise(counter)) for counter in counters]
         if not changes or min(changes) == len(self._counters) - 1:
             return 0.0
         return float(time_s / max(1, min(changes)))
@@ -198,8 +198,8 @@ def check_own(uuids: Sequence[Sequence[str]]) -> None:
     Args:
         uuids: Each rank's GPUs.
     """
-    for uuid in sorted({uuid for of_rank in uuids for uuid in of_rank}):
-        ranks = [str(rank) for rank, of_rank in enumerate(uuids) if uuid in of_rank]
+    for uuid in sorted({uuid for own in uuids for uuid in own}):
+        ranks = [str(rank) for rank, own in enumerate(uuids) if uuid in own]
         if len(ranks) > 1:
             raise ZeusConfigError(
                 f"ranks {', '.join(ranks)} train on the same GPU {uuid}, and only one of them "

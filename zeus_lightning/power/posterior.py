@@ -128,7 +128,9 @@ def infer(
         )
         for noise, misfit in levels
     ]
-    log = np.array([of_power.log_likelihood + of_time.log_likelihood for of_power, of_time in fits])
+    log = np.array(
+        [power_fit.log_likelihood + time_fit.log_likelihood for power_fit, time_fit in fits]
+    )
     log += np.log([[NOISES[noise] * MISFITS[misfit]] for noise, misfit in levels])
     log += _log_prior(limits_w, similar, num_gpus)
     weights = np.exp(log - log.max())
@@ -140,11 +142,11 @@ def infer(
     off = by_power * (means[0] - power) + by_time * (means[1] - time)
     off = _lower_side(off, weights, int(np.argmin(log_cost)))
     covariance = np.tensordot(weights[..., None] * off, off, ((0, 1), (0, 1)))
-    of_level = weights.sum(axis=1)
-    for weight, (of_power, of_time) in zip(of_level, fits, strict=True):
-        covariance += weight * np.outer(by_power, by_power) * of_power.covariance
-        covariance += weight * np.outer(by_time, by_time) * of_time.covariance
-    noise = of_level @ np.array([noise**2 for noise, _ in levels])
+    level_weights = weights.sum(axis=1)
+    for weight, (power_fit, time_fit) in zip(level_weights, fits, strict=True):
+        covariance += weight * np.outer(by_power, by_power) * power_fit.covariance
+        covariance += weight * np.outer(by_time, by_time) * time_fit.covariance
+    noise = level_weights @ np.array([noise**2 for noise, _ in levels])
     return Posterior(
         limits_w,
         num_gpus * np.exp(power),
@@ -200,9 +202,9 @@ def _log_prior(
     place, power, time = _logs(limits_w, known, num_gpus)
     variance = np.full(len(known), LIMIT_LIKENESS**2)
     flat = np.ones((len(limits_w), len(limits_w)))
-    of_power = _condition(powers, COMMON_LIKENESS**2 * flat, place, power, variance)
-    of_time = _condition(times, _FLAT**2 * flat, place, time, variance)
-    return of_power.log_likelihood + of_time.log_likelihood
+    power_fit = _condition(powers, COMMON_LIKENESS**2 * flat, place, power, variance)
+    time_fit = _condition(times, _FLAT**2 * flat, place, time, variance)
+    return power_fit.log_likelihood + time_fit.log_likelihood
 
 
 def _condition(

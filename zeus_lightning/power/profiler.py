@@ -34,9 +34,9 @@ MAX_LOST_WINDOWS = 3
 
 
 MAX_WINDOWS_LEFT = 5000.0
-"""Most windows, with their warm-up, that training is taken to last, however long it is: some hours.
+"""Most windows, with their warm-up, that the rest of training counts as: some hours.
 
-It stands for a length that is not known, too.
+An unknown length also counts as this many.
 """
 
 

@@ -47,14 +47,14 @@ class Search(Protocol):
 
         By default, that is the mean of the limit's windows; limits are in the order of their first.
         """
-        of_limit: dict[int, list[PowerPoint]] = {}
+        by_limit: dict[int, list[PowerPoint]] = {}
         for window in windows:
-            of_limit.setdefault(window.limit_w, []).append(window)
+            by_limit.setdefault(window.limit_w, []).append(window)
         return tuple(
             PowerPoint(
                 limit_w, fmean(one.energy_j for one in group), fmean(one.time_s for one in group)
             )
-            for limit_w, group in of_limit.items()
+            for limit_w, group in by_limit.items()
         )
 
 

@@ -64,8 +64,7 @@ class PowerSearch:
     methods, which all ranks make in step: `open`, `start`, the events of training, `close`. Until
     `start`, and after `open` found no GPU whose limit can be searched for, events do nothing.
 
-    The arguments are `ZeusPowerLimitCallback`'s, which describes them; `settings` are those of
-    `ProfilerSettings`.
+    `ZeusPowerLimitCallback` describes the arguments; `settings` go to `ProfilerSettings`.
 
     Attributes:
         profiled: Whether the last run measured limits.

@@ -1,6 +1,6 @@
 """Selectors: choose the best power limit from the measured ones, by pure functions.
 
-The four criteria are those of the Zeus project (`zeus.optimizer.power_limit`, Apache-2.0), after
+The four criteria are the Zeus project's (`zeus.optimizer.power_limit`, Apache-2.0), after
 Zeus (You, Chung, Chowdhury, NSDI 2023), section 3, and, for a bounded slowdown, Perseus (Chung et
 al., SOSP 2024).
 """

@@ -66,7 +66,10 @@ def test_on_cuda_the_device_is_synchronized_before_each_reading(
 @pytest.mark.usefixtures("second_gpu_is_cuda_0")
 @pytest.mark.parametrize(
     ("has_packages", "name", "counted"),
-    [(True, "rapl", "the host's processors"), (False, "cpu-estimate", "energy is estimated")],
+    [
+        (True, "rapl", "the host's processors are measured"),
+        (False, "cpu-estimate", "energy is estimated"),
+    ],
 )
 def test_on_cuda_where_the_gpu_cannot_be_read_auto_takes_the_next_meter_with_one_warning(
     fake_gpus: FakeDriver, powercap: FakePowercap, has_packages: bool, name: str, counted: str
