@@ -133,8 +133,11 @@ def test_a_rank_of_lightnings_ddp_that_runs_out_of_memory_is_75(
     assert outcomes(service.url, job) == ["out_of_memory"]
 
 
-def test_two_nodes_under_torchrun_are_both_75_if_a_rank_of_one_runs_out_of_memory(
-    service: ServiceProcess, tmp_path: Path
+@pytest.mark.parametrize(
+    ("scenario", "outcome"), [("memory-1", "out_of_memory"), ("fails", "not_converged")]
+)
+def test_two_nodes_under_torchrun_are_both_75_if_the_batch_size_fails(
+    service: ServiceProcess, tmp_path: Path, scenario: str, outcome: str
 ) -> None:
     job, arguments = new_job(), {"strategy": "ddp", "devices": 1, "num_nodes": 2}
     env = variables(
@@ -145,13 +148,13 @@ def test_two_nodes_under_torchrun_are_both_75_if_a_rank_of_one_runs_out_of_memor
     )
     torchrun = ("-m", "torch.distributed.run", "--nnodes=2", "--master-addr=127.0.0.1")
     torchrun += (f"--master-port={free_port()}",)
-    script = (str(SCRIPT), str(tmp_path), f"memory-1={service.url}")
+    script = (str(SCRIPT), str(tmp_path), f"{scenario}={service.url}")
     nodes = [
         subprocess.Popen([*EXEC, sys.executable, *torchrun, f"--node-rank={n}", *script], env=env)
         for n in range(2)
     ]
     assert [node.wait(LIMIT_S) for node in nodes] == [75, 75]
-    assert outcomes(service.url, job) == ["out_of_memory"]
+    assert outcomes(service.url, job) == [outcome]
 
 
 RECORDS_SIGNALS = """
