@@ -346,7 +346,7 @@ class ZeusBSOCallback(Callback):
                 outcome, reason = "not_converged", few
             self._end_fit(outcome, reason)
         else:
-            self._end_trial_of_started_processes(outcome, reason)
+            self._end_trial_of_started_processes(trainer, outcome, reason)
         # not if the batch size had failed before this error, or another rank reported its own
         is_verdict = outcome in FAILED and self.outcome == outcome
         failed_in_rank = is_trial_failure(exception) and self.outcome in FAILED
@@ -372,13 +372,16 @@ class ZeusBSOCallback(Callback):
         if fit is not None:
             self._last = fit.close(outcome, reason)
 
-    def _end_trial_of_started_processes(self, outcome: Outcome, reason: str) -> None:
+    def _end_trial_of_started_processes(
+        self, trainer: Trainer, outcome: Outcome, reason: str
+    ) -> None:
         """End the trial after ranks have died; Lightning calls hooks only in the parent then."""
         record = TrialRecord.read(self._private_file)
         if record is not None and record.outcome is None:
             with suppress(ZeusError):
                 end_at_once(connect(self._url), record, outcome, reason)
-                record.write(self._private_file)
+            for path in self._outcome_files(trainer):
+                record.write(path)
 
 
 def _temporary_file() -> Path:

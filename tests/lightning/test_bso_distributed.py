@@ -194,13 +194,15 @@ def test_ctrl_c_ends_the_trial_as_interrupted(
     service: ServiceProcess, tmp_path: Path, strategy: str
 ) -> None:
     """The terminal sends it to all processes."""
-    job = {"ZEUS_JOB_ID": new_job()}
+    outcome_file = tmp_path / "outcome.json"
+    job = {"ZEUS_JOB_ID": new_job(), "ZEUS_OUTCOME_FILE": str(outcome_file)}
     endless = {"endless": service.url}
     with running_ranks(tmp_path, endless, env=job, strategy=strategy, max_epochs=-1) as (process,):
         wait_until((tmp_path / "endless.begun").exists)
         os.killpg(process.pid, signal.SIGINT)
         process.wait(timeout=DEADLINE_S)
     assert outcomes(service.url, job["ZEUS_JOB_ID"]) == ["interrupted"]
+    assert json.loads(outcome_file.read_text())["outcome"] == "interrupted"
 
 
 def after_a_while(request: Request) -> None:
