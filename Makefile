@@ -1,15 +1,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+NEWEST := .venv-newest
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo quick test lint format docs figures notebook constraints hashes
+.PHONY: help install demo quick test test-newest lint format docs figures notebook constraints hashes
 
 help:
 	@echo "make demo     train a small recurring job, and see it find its batch size: one to three minutes"
 	@echo "make quick    run the tests that start no process: two minutes"
 	@echo "make test     run the whole test suite"
+	@echo "make test-newest  run the callbacks' tests with the newest Lightning"
 	@echo "make lint     ruff, mypy and import-linter"
 	@echo "make docs     build the documentation as a site, in build/site: some seconds"
 	@echo "make figures  draw the figures of docs, and take the pictures of the page"
@@ -36,6 +38,17 @@ quick: install
 test: install
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder \
 		--timeout=600 --max-worker-restart=2 $(ARGS)
+
+# Before an upgrade; not part of CI. zeus-lightning's own limit is set aside: pip only warns of it.
+test-newest:
+	$(PYTHON) -m venv $(NEWEST)
+	sed '/^lightning==/d; /^pytorch-lightning==/d' constraints.txt > $(NEWEST)/constraints.txt
+	$(NEWEST)/bin/pip install --quiet --constraint $(NEWEST)/constraints.txt \
+		--editable '.[analysis,dev]' --editable ./service
+	$(NEWEST)/bin/pip install --upgrade --constraint $(NEWEST)/constraints.txt \
+		lightning pytorch-lightning
+	$(NEWEST)/bin/python -m pytest tests/lightning/test_bso_*.py tests/lightning/test_power_*.py \
+		-n 2 --dist loadfile --timeout=600 $(ARGS)
 
 lint: install
 	$(BIN)/ruff check .

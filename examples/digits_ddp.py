@@ -53,8 +53,8 @@ def main() -> None:
         if trainer.is_global_zero:
             print(error)
         raise SystemExit(1) from None
-    if trainer.is_global_zero and zeus.report is not None:
-        print(f"{zeus.outcome} in {zeus.report.epoch} epochs at a cost of {zeus.cost:.1f} J")
+    if trainer.is_global_zero and zeus.last_report is not None:
+        print(f"{zeus.outcome} in {zeus.last_report.epoch} epochs at a cost of {zeus.cost_j:.1f} J")
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ if __name__ == "__main__":
     fabric.launch()
     try:
         run = train(fabric, options.url)
-        fabric.print(f"{run.outcome} at a cost of {run.cost:.1f} J")
+        fabric.print(f"{run.outcome} at a cost of {run.cost_j:.1f} J")
     except ZeusTrialFailed as error:
         fabric.print(error)
         raise SystemExit(1) from None

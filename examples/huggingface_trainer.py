@@ -144,6 +144,6 @@ if __name__ == "__main__":
     try:
         run = train(options.url, options.folder, options.resume)
         if PartialState().is_main_process:
-            print(f"{run.outcome} with batch size {run.batch_size} at a cost of {run.cost:.1f} J")
+            print(f"{run.outcome} with batch size {run.batch_size} at a cost of {run.cost_j:.1f} J")
     except ZeusError as error:
         raise SystemExit(str(error)) from None

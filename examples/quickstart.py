@@ -184,17 +184,17 @@ def recur(url: str, run: int, known: int, table: Table) -> None:
 def add_row(table: Table, run: str, zeus: ZeusBSOCallback) -> None:
     """Add a run to the table."""
     assert zeus.trial is not None
-    assert zeus.report is not None
-    assert zeus.cost is not None
+    assert zeus.last_report is not None
+    assert zeus.cost_j is not None
     table.add_row(
         run,
         str(zeus.trial.batch_size),
         zeus.trial.why,
         zeus.outcome,
-        str(zeus.report.epoch),
-        f"{zeus.report.time_s:.2f}",
-        f"{zeus.report.energy_j:.1f}",
-        f"{zeus.cost:.1f}",
+        str(zeus.last_report.epoch),
+        f"{zeus.last_report.time_s:.2f}",
+        f"{zeus.last_report.energy_j:.1f}",
+        f"{zeus.cost_j:.1f}",
         style=None if zeus.outcome == "converged" else "dim",
     )
 

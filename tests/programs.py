@@ -67,7 +67,6 @@ class Scheduled(Net):
     lr = 0.1
 
     def configure_optimizers(self) -> Any:
-        self.seen_lr = self.lr
         self.seen_steps = int(self.trainer.estimated_stepping_batches)
         optimizer = torch.optim.SGD(self.parameters(), lr=self.lr)
         scheduler = torch.optim.lr_scheduler.OneCycleLR(

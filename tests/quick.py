@@ -39,7 +39,7 @@ STARTERS = {
     "CONTEXT",  # of `forked.py`, which starts a fork server
     "run_all",  # the simulator's, in several processes
     # the command `recur`, which starts runs, and what in it does so
-    *("recur", "Driver", "launch", "OwnService"),
+    *("recur", "Driver", "Child", "launch", "OwnService"),
     "runpytest_subprocess",
 }
 """Names in a test's code, or in what it calls of the tests' own, that start a process."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zeus_lightning.messages import Hardware, JobSpec, Report, TrialStart
-from zeus_lightning.trial.record import TrialRecord
+from zeus_lightning.run.record import TrialRecord
 
 
 def job_spec(**fields: Any) -> JobSpec:

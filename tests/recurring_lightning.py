@@ -17,5 +17,5 @@ class FailsOnce(Net):
 
 
 if __name__ == "__main__":
-    callback = zeus(None, job_id=sys.argv[1], meter=StepMeter(), on_failure="exit")
+    callback = zeus(None, job_id=sys.argv[1], meter=StepMeter())
     trainer(callback, max_epochs=2).fit(FailsOnce(), Data(batch_size=8))

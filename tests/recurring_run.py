@@ -1,8 +1,9 @@
 """A run of a recurring job without Lightning: a real trial, and the outcome file of one.
 
-Arguments: a job id, and what the run does: `converge`; `kill` itself; or `wait` until there is a
-file `go` in the working folder, then converge. A SIGTERM interrupts it, and a SIGUSR1 ends it as
-converged without the service.
+Arguments: a job id, and what the run does: `converge`; `kill` itself; `fail`, and kill itself
+before it writes that; `break` as a rank on another node fails; or `wait` until there is a file `go`
+in the working folder, then converge. A SIGTERM interrupts it, and a SIGUSR1 ends it as converged
+without the service.
 """
 
 import json
@@ -37,11 +38,13 @@ def main(job_id: str, what: str) -> None:
     trial = client.start_trial(job_id, uuid4().hex, hardware)
 
     def write(outcome: str | None, report: dict[str, Any] | None = None) -> None:
-        record = {"trial": trial.to_json(), "outcome": outcome, "report": report, "cost": 7.0}
+        record = {"trial": trial.to_json(), "outcome": outcome, "report": report, "cost_j": 7.0}
         record["hardware"] = hardware.to_json()
         Path(os.environ["ZEUS_OUTCOME_FILE"]).write_text(json.dumps(record))
 
     def interrupt(*_: object) -> None:
+        print("ending", flush=True)
+        time.sleep(0.5)
         client.end_trial(trial, "interrupted", "SIGTERM")
         write("interrupted")
         sys.exit(143)
@@ -54,7 +57,12 @@ def main(job_id: str, what: str) -> None:
     signal.signal(signal.SIGUSR1, converge_without_the_service)
     write(None)
     print("training", flush=True)
-    if what == "kill":
+    if what in ("fail", "break"):
+        client.end_trial(trial, "out_of_memory", "of a test")
+    if what == "break":
+        write("errored")
+        sys.exit(1)
+    if what in ("kill", "fail"):
         os.kill(os.getpid(), signal.SIGKILL)
     while what == "wait" and not Path("go").exists():
         time.sleep(0.01)

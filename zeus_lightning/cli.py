@@ -1,4 +1,4 @@
-"""`zeus-lightning`: check what works here, restore power limits, show profiles, recur."""
+"""`zeus-lightning`: check this machine, restore power limits, show profiles, launch runs."""
 
 import sys
 from collections.abc import Iterator
@@ -26,6 +26,7 @@ from zeus_lightning.power.limits import GpuLimit, open_limit
 from zeus_lightning.power.profile import PowerProfile
 from zeus_lightning.power.restore import check_settable, records_folder, restore_all
 from zeus_lightning.recur.command import recur
+from zeus_lightning.recur.exec import exec_command
 from zeus_lightning.version import __version__
 from zeus_lightning.zeusd import Zeusd, ZeusdError, find_zeusd
 
@@ -46,10 +47,11 @@ class Finding(NamedTuple):
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="zeus-lightning")
 def main() -> None:
-    """Energy meters and power limits of this machine, and recurring runs."""
+    """Check meters and power limits on this machine, and launch recurring runs."""
 
 
 main.add_command(recur)
+main.add_command(exec_command)
 
 
 @main.command()

@@ -33,7 +33,6 @@ from zeus_lightning.messages import (
 
 if TYPE_CHECKING:  # importing requests takes 40 ms: only when first needed
     import requests
-    from jsonargparse.typing import SecretStr
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -271,7 +270,7 @@ class BSOClient:
         if problem["code"] in _ERRORS:
             return _ERRORS[problem["code"]](detail, fields)
         if status in (401, 403):
-            detail += "; give the service's token as token=... or $ZEUS_BSO_TOKEN"
+            detail += "; set $ZEUS_BSO_TOKEN to the service's token"
         if problem.get("errors"):
             detail += f" {problem['errors']}"
         return ZeusServiceError(
@@ -331,7 +330,7 @@ def _checked_url(url: str) -> str:
     if "@" in url or parts.query or parts.fragment:
         raise ZeusConfigError(
             f"url for {parts.hostname} has a user, a query or a fragment; pass the service's own "
-            "URL, and a token as token=... or $ZEUS_BSO_TOKEN"
+            "URL, and a token in $ZEUS_BSO_TOKEN"
         )
     return url.rstrip("/")
 
@@ -341,7 +340,7 @@ def without_user(url: str) -> str:
     return re.sub(r"^(\w*:?//)?.*@", r"\1", url)
 
 
-def connect(url: str | None, token: str | None) -> BSOClient:
+def connect(url: str | None) -> BSOClient:
     """The service at a URL, by default `$ZEUS_SERVER_URL`.
 
     Raises:
@@ -350,13 +349,7 @@ def connect(url: str | None, token: str | None) -> BSOClient:
     url = url or os.environ.get("ZEUS_SERVER_URL")
     if not url:
         raise ZeusConfigError("no service given; pass url=... or set $ZEUS_SERVER_URL")
-    return BSOClient(url, token)
-
-
-def plain_token(token: SecretStr | str | None) -> str | None:
-    """The text of a token; None if LightningCLI has masked it as `**********`."""
-    text = token if isinstance(token, str) or token is None else token.get_secret_value()
-    return None if text and not text.strip("*") else text
+    return BSOClient(url)
 
 
 def _checked_token(token: str | None) -> str | None:

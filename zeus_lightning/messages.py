@@ -49,6 +49,8 @@ class JobSpec(_Message):
         higher_is_better: Whether `monitor` rises to the target; if not, it falls to it.
         suggested: Names of the fields that were read from the program: where the registered job has
             another value, the service takes that.
+        omitted: Names of the fields that were not given: the service takes the registered values,
+            or else its own defaults, which are those here.
     """
 
     job_id: str
@@ -66,12 +68,21 @@ class JobSpec(_Message):
     policy: str | None = None
     seed: int | None = None
     suggested: list[str] = field(default_factory=list)
+    omitted: list[str] = field(default_factory=list)
 
     def registration(self) -> dict[str, Any]:
         """The JSON object that registers it."""
         values = self.to_json()
+        for name in values.pop("omitted"):
+            del values[name]
         suggested = {name: values.pop(name) for name in values.pop("suggested")}
         return {**values, "suggested": suggested}
+
+    def is_reached_by(self, metric: float) -> bool:
+        """Whether a value of the monitored metric reaches the target; false for NaN."""
+        if self.higher_is_better:
+            return metric >= self.target_metric
+        return metric <= self.target_metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,14 +171,24 @@ class Report(_Message):
 
 @dataclass(frozen=True, kw_only=True)
 class Decision(_Message):
-    """The service's answer to a report.
+    """What follows from a report: the service's answer, or this process's own without it.
 
     Args:
-        cost: `eta * energy_j + (1 - eta) * max_power_w * time_s` of the report.
+        decision: Whether training continues, or stops: the target is reached, or the batch size has
+            failed.
+        outcome: How the trial ended; None while it runs, and without a trial.
+        cost: Joules so far, `eta * energy_j + (1 - eta) * max_power_w * time_s`; None without the
+            service's answer.
+        reason: Why the trial ended, in one sentence.
     """
 
-    decision: Literal["continue", "stop"]
-    outcome: Outcome | None
-    cost: float
-    cost_bound: float | None
-    reason: str
+    decision: Literal["continue", "stop"] = "continue"
+    outcome: Outcome | None = None
+    cost: float | None = None
+    cost_bound: float | None = None
+    reason: str = ""
+
+    @property
+    def stop(self) -> bool:
+        """Whether training stops."""
+        return self.decision == "stop"

@@ -16,9 +16,10 @@ from zeus_lightning.power.profile import PowerProfile
 from zeus_lightning.power.search import SearchName
 from zeus_lightning.power.search_run import PowerSearch
 from zeus_lightning.power.selectors import Selector
-from zeus_lightning.program.concurrent_fits import check_alone
-from zeus_lightning.program.loader_checks import global_batch_size
-from zeus_lightning.ranks.at_exit import leave_at_exit
+from zeus_lightning.program.dataloaders import global_batch_size
+from zeus_lightning.program.internals import check_internals, logging_step, saved_steps
+from zeus_lightning.program.trained_modules import check_alone
+from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
 
 
 class ZeusPowerLimitCallback(Callback):
@@ -123,10 +124,11 @@ class ZeusPowerLimitCallback(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
             return
+        check_internals(trainer)
         if self._trainer is not None:
             check_alone(trainer, earlier=self._trainer)
         self._trainer = trainer
-        leave_at_exit()
+        destroy_gloo_at_exit()
         self._search.close()  # of an earlier fit whose end another callback's error prevented
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._search.open(trainer.strategy)
@@ -150,7 +152,7 @@ class ZeusPowerLimitCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         if self._search.profiler is not None:
-            self._search.batch_started(_saved_at(trainer))
+            self._search.batch_started(saved_steps(trainer))
 
     @override
     def on_train_batch_end(
@@ -215,18 +217,7 @@ def _batches_left(trainer: Trainer) -> float:
     return max(0.0, left)
 
 
-def _saved_at(trainer: Trainer) -> tuple[int, ...]:
-    """Return the step at which each of Lightning's checkpoint callbacks last saved.
-
-    Reads a private attribute of Lightning's ModelCheckpoint, since it calls no hook when it saves
-    weights alone.
-    """
-    return tuple(
-        getattr(each, "_last_global_step_saved", 0) for each in trainer.checkpoint_callbacks
-    )
-
-
 def _log(trainer: Trainer, metrics: dict[str, float]) -> None:
     """Log metrics to the Trainer's loggers, at the step of its own metrics."""
     for logger in trainer.loggers:
-        logger.log_metrics(metrics, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
+        logger.log_metrics(metrics, step=logging_step(trainer))

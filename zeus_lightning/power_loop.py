@@ -14,8 +14,8 @@ from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.power.profile import PowerProfile
 from zeus_lightning.power.search_run import PowerSearch
 from zeus_lightning.program.batch_size import is_size
-from zeus_lightning.ranks.torch_ranks import TorchRanks
-from zeus_lightning.sigterm import exit_on_sigterm
+from zeus_lightning.run.ranks import TorchRanks
+from zeus_lightning.run.sigterm import exit_on_sigterm
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric

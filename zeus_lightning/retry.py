@@ -23,8 +23,8 @@ def fit(
     """Train until a trial has not failed, each time with a new Trainer, module and datamodule.
 
     A batch size has failed if `fit` raises `ZeusTrialFailed`, runs out of memory, has too few
-    batches in an epoch, or returns after a failure with `on_failure="stop"`. Any other error is
-    raised.
+    batches in an epoch, or returns after a failure with `raise_on_failure=False`. Any other error
+    is raised.
 
     Args:
         make_trainer: Makes a Trainer with a new `ZeusBSOCallback`.

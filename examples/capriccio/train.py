@@ -153,7 +153,7 @@ def main() -> None:
         target_metric=options.target,
         batch_sizes=[8, 16, 32, 64, 128],
         default_batch_size=128,
-        window_size=options.window,
+        policy={"window_size": options.window},
         lr_scaling="sqrt",
     )
     trainer = L.Trainer(
@@ -170,10 +170,10 @@ def main() -> None:
     module = Classifier(model, lr)
     share = 128 // (options.devices * options.nodes)
     trainer.fit(module, datamodule=Slice(options.data, options.slice, model.encode, share))
-    if trainer.is_global_zero and zeus.report is not None:
+    if trainer.is_global_zero and zeus.last_report is not None:
         print(
-            f"slice {options.slice}: {zeus.outcome} in {zeus.report.epoch} epochs, accuracy "
-            f"{zeus.report.metric:.3f}, at a cost of {zeus.cost:.1f} J"
+            f"slice {options.slice}: {zeus.outcome} in {zeus.last_report.epoch} epochs, accuracy "
+            f"{zeus.last_report.metric:.3f}, at a cost of {zeus.cost_j:.1f} J"
         )
     if trainer.is_global_zero and options.save is not None:
         torch.save(module.state_dict(), options.save)

@@ -129,8 +129,8 @@ def main() -> None:
     share = options.batch_size // (options.devices * options.nodes)
     data = CIFAR100(options.data, share, options.workers)
     trainer.fit(Classifier(), datamodule=data)
-    if trainer.is_global_zero and zeus.report is not None:
-        print(f"{zeus.outcome} in {zeus.report.epoch} epochs at a cost of {zeus.cost:.1f} J")
+    if trainer.is_global_zero and zeus.last_report is not None:
+        print(f"{zeus.outcome} in {zeus.last_report.epoch} epochs at a cost of {zeus.cost_j:.1f} J")
 
 
 if __name__ == "__main__":

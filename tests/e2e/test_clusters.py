@@ -21,11 +21,13 @@ import kubernetes_validate
 import pytest
 import yaml
 from kubeflow.training import models as operator_models
+from records import record
+from service_process import BIN
 from waiting import LIMIT_S
 from zeus_service.config import load_config
 from zeus_service.version import __version__
 
-from zeus_lightning.environment import EXIT_TRY_AGAIN
+from zeus_lightning.recur.ending import EXIT_TRY_AGAIN
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -122,7 +124,7 @@ def test_images_are_those_that_the_dockerfiles_make(name: str, read: Any) -> Non
 @every_manifest
 def test_every_variable_is_one_that_is_read(name: str, read: Any) -> None:
     documented = set(re.findall(r"^#(\w+)=", (ROOT / ".env.example").read_text(), re.MULTILINE))
-    for_runs = {"ZEUS_SERVER_URL", "ZEUS_JOB_ID", "ZEUS_ON_FAILURE", "ZEUS_BSO_TOKEN"}
+    for_runs = {"ZEUS_SERVER_URL", "ZEUS_JOB_ID", "ZEUS_BSO_TOKEN"}
     documents = list(read(name))
     listed = {each["name"] for env in nested(documents, "env") for each in env}
     listed |= {key for d in documents if d["kind"] == "ConfigMap" for key in d["data"]}
@@ -222,7 +224,10 @@ def test_the_script_takes_the_arguments_that_the_containers_pass(
     commands = [each["args"] for each in containers(documents) if "args" in each]
     commands += list(nested(documents, "command"))
     assert commands
-    for program, script, *arguments in commands:
+    for command in commands:
+        wrapped = command[:3] == ["zeus-lightning", "exec", "--"]
+        assert wrapped == (name != "pytorchjob.yaml")  # which cannot tell statuses apart
+        program, script, *arguments = command[3:] if wrapped else command
         assert program in ("python", "torchrun")
         monkeypatch.setattr(sys, "argv", [script, *arguments])
         with pytest.raises(Parsed) as parsed:
@@ -232,23 +237,23 @@ def test_the_script_takes_the_arguments_that_the_containers_pass(
 
 
 PROGRAMS = {
-    "srun": 'echo "$@" > "$SEEN/srun"; exit "$STATUS"',
+    "srun": 'echo "$@" > "$SEEN/srun"; echo "$OUTCOME" > "$ZEUS_OUTCOME_FILE"; exit "$STATUS"',
     "scontrol": 'echo "$@" > "$SEEN/scontrol"',
 }
 """Of Slurm, as far as the script uses it."""
 
 
 @pytest.mark.parametrize(
-    ("status", "restarts", "training", "requeued"),
+    ("outcome", "restarts", "training", "status"),
     [
-        (0, 0, "", False),
-        (75, 3, "examples/imagenet/train.py", True),
-        (75, 20, "", False),
-        (1, 0, "", False),
+        ("converged", 0, "", 0),
+        ("not_converged", 3, "examples/imagenet/train.py", 75),
+        ("not_converged", 20, "", 75),
+        ("errored", 0, "", 1),
     ],
 )
-def test_slurm_requeues_a_job_whose_batch_size_has_failed(
-    tmp_path: Path, status: int, restarts: int, training: str, requeued: bool
+def test_slurm_requeues_a_job_if_its_batch_size_failed(
+    tmp_path: Path, outcome: str, restarts: int, training: str, status: int
 ) -> None:
     seen = tmp_path / "seen"
     seen.mkdir()
@@ -256,9 +261,10 @@ def test_slurm_requeues_a_job_whose_batch_size_has_failed(
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
     env = {
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PATH": f"{tmp_path}:{BIN}:{os.environ['PATH']}",
         "SEEN": str(seen),
-        "STATUS": str(status),
+        "STATUS": str(int(outcome != "converged")),
+        "OUTCOME": json.dumps(record(outcome=outcome).to_json()),
         "SLURM_JOB_ID": "17",
         "SLURM_JOB_NAME": "mnist",
         "SLURM_JOB_NUM_NODES": "1",
@@ -272,8 +278,9 @@ def test_slurm_requeues_a_job_whose_batch_size_has_failed(
     program = training or "examples/mnist/train.py"
     started = (seen / "srun").read_text()
     assert f"python {program} --devices=2 --nodes=1 --data=/data" in started
-    assert (seen / "scontrol").exists() == requeued
-    if requeued:
+    requeues = status == 75 and restarts < 20
+    assert (seen / "scontrol").exists() == requeues
+    if requeues:
         assert (seen / "scontrol").read_text() == "requeue 17\n"
 
 

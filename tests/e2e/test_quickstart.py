@@ -82,7 +82,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def before(folder: Path) -> Trials:
-    """What had ended when the example was killed with its service."""
+    """What had ended when the example was killed; its service ends with it."""
     with (folder / "output").open("wb") as output:
         process = psutil.Popen(command(folder, runs=12), stdout=output, stderr=output)
 
@@ -92,10 +92,10 @@ def before(folder: Path) -> Trials:
 
     wait_until(has_finished_a_trial)
     family = [process, *process.children(recursive=True)]
-    assert len(family) == 3  # the example, gunicorn and its worker
-    for member in family:
-        member.kill()
-    psutil.wait_procs(family, timeout=LIMIT_S)
+    assert len(family) == 4  # the example, what ends gunicorn with it, gunicorn, and its worker
+    process.kill()
+    _, left = psutil.wait_procs(family, timeout=LIMIT_S)
+    assert left == []
     return finished(folder)
 
 
@@ -105,7 +105,7 @@ def printed(folder: Path, before: Trials) -> str:
     return quickstart(folder, runs=2)
 
 
-def test_killed_with_its_service_it_goes_on_from_what_it_learned(
+def test_once_killed_it_goes_on_from_what_it_learned(
     folder: Path, before: Trials, printed: str
 ) -> None:
     after = finished(folder)

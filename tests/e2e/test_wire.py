@@ -17,9 +17,9 @@ from zeus_service.bandit.hardware import Hardware
 from zeus_lightning import messages as client
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.power.profile import PowerProfile
-from zeus_lightning.program import job
-from zeus_lightning.program.job import JobArguments
-from zeus_lightning.trial.checkpoint import RESUMABLE
+from zeus_lightning.run import job
+from zeus_lightning.run.job import JobArguments
+from zeus_lightning.run.record import RESUMABLE
 
 _SERVICE_ONLY = {"early_stop", "lease_s", "mab_prior_mean", "mab_prior_precision"}
 _SERVICE_ONLY |= {"mab_num_explorations"}
@@ -52,7 +52,6 @@ MESSAGES: list[tuple[type, type]] = [
     (client.Hardware, Hardware),
     (client.TrialStart, service.TrialStart),
     (client.Report, service.Report),
-    (client.Decision, service.Decision),
     (PowerProfile, service.PowerProfile),
 ]
 
@@ -62,6 +61,12 @@ def test_a_message_has_the_same_fields_and_types_on_both_sides(ours: type, their
     assert types_of(ours) == types_of(theirs)
 
 
+def test_a_decision_without_the_services_answer_lacks_the_cost_alone() -> None:
+    ours, theirs = types_of(client.Decision), types_of(service.Decision)
+    assert ours.pop("cost") == {"anyOf": [{"type": "null"}, theirs.pop("cost")]}
+    assert ours == theirs
+
+
 def test_what_the_client_reads_of_a_trial_the_service_sends() -> None:
     sent, read = types_of(service.Trial), types_of(client.TrialStatus)
     assert read == {name: sent[name] for name in read}
@@ -69,7 +74,7 @@ def test_what_the_client_reads_of_a_trial_the_service_sends() -> None:
 
 def test_a_job_has_the_same_fields_types_and_defaults_on_both_sides() -> None:
     ours, theirs = types_of(client.JobSpec), types_of(spec.JobSpec)
-    del ours["suggested"]
+    del ours["suggested"], ours["omitted"]
     assert ours.keys() == theirs.keys() - _SERVICE_ONLY
     assert ours == {name: theirs[name] for name in ours}
     defaults = {
@@ -104,10 +109,10 @@ def test_both_sides_take_the_same_ids() -> None:
 
 def job_arguments(**changes: Any) -> JobArguments:
     arguments = dict.fromkeys(field.name for field in dataclasses.fields(JobArguments))
-    sent = {"target_metric": 0.9, "monitor": "val_acc", "mode": "max", "eta_knob": 0.5}
-    more = {"batch_size_scope": "global", "batch_size_attribute": "batch_size"}
-    more |= {"num_pruning_rounds": 2, "window_size": 0}
-    return JobArguments(**{**arguments, **sent, **more, **changes})
+    sent = {"target_metric": 0.9, "monitor": "val_acc", "mode": "max"}
+    sent |= {"batch_size_scope": "global", "batch_arg_name": "batch_size"}
+    options = {name: changes.pop(name) for name in job._POLICY_OPTIONS if name in changes}
+    return JobArguments(**{**arguments, **sent, "policy": options, **changes})
 
 
 def job_spec(**changes: Any) -> spec.JobSpec:
@@ -124,10 +129,10 @@ def job_spec(**changes: Any) -> spec.JobSpec:
         ("monitor", ["val_acc", ""]),
         ("max_epochs", [1, 0, -1, 1.5, True]),
         ("eta_knob", [0, 1, -0.01, 1.01, True, "0.5"]),
-        ("beta_knob", [None, 2, 0, -1, float("inf"), True]),
+        ("beta_knob", [None, 2, 0, -1, True]),
         ("num_pruning_rounds", [0, 100, -1, 101, True]),
         ("window_size", [0, 1000, -1, 1001]),
-        ("seed", [None, 0, 2**32 - 1, -1, 2**32]),
+        ("seed", [0, 2**32 - 1, -1, 2**32]),
         ("batch_sizes", [[32, 64], [64], [], [0, 64], [64, 1.5]]),
         ("batch_sizes", [[*range(1, 129)], [*range(1, 130)]]),
         ("default_batch_size", [64, 0, -1]),

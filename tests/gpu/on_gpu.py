@@ -124,12 +124,12 @@ def trial(url: str) -> dict[str, Any]:
 
     callback = zeus(url, meter="auto")
     trainer(callback, Busy(), accelerator="gpu", devices=1).fit(Net(), Data())
-    assert callback.report is not None
+    assert callback.last_report is not None
     assert callback.job is not None
     return {
         "outcome": callback.outcome,
         "job": callback.job.to_json(),
-        "report": callback.report.to_json(),
+        "report": callback.last_report.to_json(),
     }
 
 

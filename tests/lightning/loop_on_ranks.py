@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 import warnings
 from dataclasses import asdict
@@ -102,17 +101,6 @@ def runs_out_of_memory_on_one(url: str, job_id: str) -> None:
             train(model)
 
 
-def exits(run: Recurrence) -> None:
-    """Give the batch size up; rank zero ends once Fabric has seen how the other one ended."""
-    try:
-        loop(run, 0.1)
-    finally:
-        observers = [each for each in threading.enumerate() if "observer" in each.name]
-        assert bool(observers) == fabric.is_global_zero
-        for each in observers:
-            each.join()
-
-
 def sets_power_limits(url: str, job_id: str) -> dict[str, Any]:
     """Search for the limit of this rank's GPU; rank 1's is slower."""
     pynvml.nvmlInit()
@@ -175,14 +163,12 @@ def scenario(name: str, url: str) -> dict[str, Any]:
             case "misses":
                 seen["reports"] = loop(run, 0.1, 0.2)
             case "diverges":
-                run = recurrence(url, name, on_failure="stop")
+                run = recurrence(url, name, raise_on_failure=False)
                 seen["reports"] = loop(run, float("nan"), 0.2)
             case "percent":
                 warnings.filterwarnings("error", "zeus: target_metric is 95")
                 run = recurrence(url, name, target_metric=95)
                 loop(run, 0.5)
-            case "exits":
-                exits(recurrence(url, name, on_failure="exit"))
             case "early":
                 leaves_early(run)
             case "resumes":
@@ -212,7 +198,7 @@ def scenario(name: str, url: str) -> dict[str, Any]:
     return seen | {
         "local_batch_size": run.local_batch_size,
         "outcome": run.outcome,
-        "cost": run.cost,
+        "cost": run.cost_j,
         "trial": run.trial and run.trial.trial_number,
     }
 

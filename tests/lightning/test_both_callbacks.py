@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import math
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import requests
+import yaml
 from fake_nvml import FakeDriver, FakeGpu
 from gpu_programs import DriversClock, GpuNet, ManyBatches, power, zeus_warnings
 from lightning.pytorch.cli import LightningCLI
@@ -73,7 +74,7 @@ def test_the_next_recurrence_sets_the_stored_optimum_from_its_first_step(
         assert (callback.profiled, callback.limit_w) == (profiled, limit_w)
         assert (set(net.limits_w) == {limit_w}) != profiled
         assert "ended as converged" in caplog.text  # and whether the trial paid for measuring
-        assert ("measuring power limits included" in caplog.text) == profiled
+        assert ("including power-limit measurements" in caplog.text) == profiled
     run(zeus(service.url, **fixed), gpu=gpu)
     # reports carry the current limit: at the end, the one that the host's owner has set
     current_w = [trial["power_limit_w"] for trial in trials(service.url, job)]
@@ -151,7 +152,7 @@ def test_without_the_service_or_the_job_there_are_warnings_and_the_limit_is_foun
 def test_a_run_without_the_service_trains_and_profiles_where_that_is_allowed(
     gpu: FakeGpu, gpu_meter: DriversClock
 ) -> None:
-    bso = zeus(f"http://127.0.0.1:{free_port()}", strict=False, eta_knob=0.0)
+    bso = zeus(f"http://127.0.0.1:{free_port()}", require_service=False, eta_knob=0.0)
     callback = power(meter=gpu_meter)
     with pytest.warns(UserWarning, match="training without it"):
         run(bso, callback, gpu=gpu, max_epochs=1)
@@ -164,7 +165,7 @@ def test_an_error_of_either_ends_the_trial_and_restores_the_limit(
     from zeus_lightning import ZeusConfigError, ZeusTrialFailed
 
     for order in (1, -1):
-        bso, limit = zeus(service.url, beta_knob=None), power(meter=gpu_meter)
+        bso, limit = zeus(service.url, beta_knob=float("inf")), power(meter=gpu_meter)
         with pytest.raises(ZeusTrialFailed):
             trainer(*[bso, limit][::order], max_epochs=2).fit(GpuNet(gpu), ManyBatches())
         assert gpu.limit_mw == 250_000
@@ -194,26 +195,24 @@ def test_lightning_cli_builds_both_from_a_config_with_a_selector_class(
     assert fake_gpus.gpus[0].limit_mw == 300_000
 
 
-def test_the_config_that_lightning_cli_saves_holds_no_token_and_serves_another_run(
-    guarded: ServiceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_config_that_lightning_cli_saves_serves_another_run(
+    service: ServiceProcess, tmp_path: Path
 ) -> None:
-    one = {"class_path": "zeus_lightning.ZeusBSOCallback"}
-    bso = one | {"init_args": {"url": guarded.url, "token": TOKEN, "target_metric": 0.8}}
-    bso["init_args"] |= {"job_id": new_job(), "meter": "cpu-estimate", "batch_sizes": [8]}
-    bso["init_args"]["beta_knob"] = None  # however long it takes, no run is stopped early
+    arguments = {"url": service.url, "target_metric": 0.8, "job_id": new_job(), "batch_sizes": [8]}
+    policy = {"name": "zeus", "num_pruning_rounds": 1, "seed": 7}
+    arguments |= {"meter": "cpu-estimate", "policy": policy, "beta_knob": math.inf}
+    bso = {"class_path": "zeus_lightning.ZeusBSOCallback", "init_args": arguments}
     limit = {"class_path": "zeus_lightning.ZeusPowerLimitCallback"}
-    config = tmp_path / "given.json"
+    config = tmp_path / "given.yaml"
     quiet = {"logger": False, "enable_progress_bar": False, "accelerator": "cpu", "max_epochs": 5}
     trainer_config = quiet | {"default_root_dir": str(tmp_path), "callbacks": [bso, limit]}
-    config.write_text(json.dumps({"trainer": trainer_config}))
+    config.write_text(yaml.safe_dump({"trainer": trainer_config}))
     LightningCLI(Net, Data, args=["fit", f"--config={config}"])
-    saved = tmp_path / "config.yaml"
-    assert TOKEN not in saved.read_text()
-    assert saved.read_text().count("token: '**********'") == 1
-    monkeypatch.setenv("ZEUS_BSO_TOKEN", TOKEN)
     again = {"save_config_kwargs": {"overwrite": True}}
-    cli = LightningCLI(Net, Data, args=["fit", f"--config={saved}"], **again)
-    assert cli.trainer.callbacks[0].outcome == "converged"
+    cli = LightningCLI(Net, Data, args=["fit", f"--config={tmp_path / 'config.yaml'}"], **again)
+    callback = cli.trainer.callbacks[0]
+    assert callback.outcome == "converged"
+    assert (callback.job.policy, callback.job.seed, callback.job.beta_knob) == ("zeus", 7, None)
 
 
 def test_both_are_public_and_the_callbacks_state_keys_differ() -> None:

@@ -62,11 +62,11 @@ class UsesCopy(Callback):
 def test_a_copy_trains_a_trial_of_its_own_and_leaves_the_running_one(
     service: ServiceProcess, copied: Callable[[ZeusBSOCallback], ZeusBSOCallback]
 ) -> None:
-    callback = zeus(service.url, batch_sizes=[4], default_batch_size=4, beta_knob=None)
+    callback = zeus(service.url, batch_sizes=[4], default_batch_size=4, beta_knob=float("inf"))
     net, data = Net(), Data(batch_size=8)
     trainer(callback, UsesCopy(callback, copied)).fit(net, data)
     assert outcomes(service.url, callback.job.job_id) == ["converged", "converged"]
-    assert callback.report.epoch == 3
+    assert callback.last_report.epoch == 3
     assert net.batch_lengths == {4}
     assert data.batch_size == 8
 

@@ -38,9 +38,9 @@ LAUNCHERS: dict[str, tuple[dict[str, Any], int, int]] = {
     "torchrun": ({"launcher": TORCHRUN}, 2, 2),
     "two-nodes": ({"nodes": 2}, 4, 4),
 }
-WHEREVER = ("converges", "given-up", "bug", "memory-1")
+WHEREVER = ("converges", "retries", "given-up", "bug", "memory-1")
 """The last one breaks the ranks' connection."""
-SPAWNED = ("converges", "memory-1")
+SPAWNED = ("converges", "retries", "memory-1")
 """Each fit under `ddp_spawn` imports torch anew; errors pass to the parent as under `ddp_fork`."""
 AT_THE_SERVICE = (
     "converges@conflict",
@@ -57,6 +57,7 @@ AT_THE_SERVICE = (
     "per-device",
     "percent",
     "resumes",
+    "retries",
     "scheduled",
     "shards",
     "too-large",
@@ -140,6 +141,11 @@ def test_the_cpu_seconds_of_all_ranks_count_once_whoever_started_whom(run: Run) 
     hardware = trials(run.url, "given-up")[0]["hardware"]
     assert hardware["max_power_w"] == CpuEstimateMeter().max_power_w
     assert hardware["estimated"]
+
+
+@everywhere
+def test_fit_tries_again_after_a_failed_batch_size(run: Run) -> None:
+    assert outcomes(run.url, "retries") == ["not_converged", "converged"]
 
 
 @unless_spawned

@@ -24,11 +24,12 @@ from lightning.pytorch.callbacks import EarlyStopping, LearningRateFinder
 from programs import Data, Net, Raise, StepMeter, Steps, new_job, outcomes, trainer, trials, zeus
 from proxy import Body, Proxy, Request
 from service.jobs import let_leases_expire
-from service_process import ServiceProcess
+from service_process import ServiceProcess, free_port
 from train_until_signalled import train, train_until_signalled
 from waiting import LIMIT_S
 
-from zeus_lightning import ZeusConfigError, ZeusMeterError, ZeusTrialFailed
+from zeus_lightning import ZeusBSOCallback, ZeusConfigError, ZeusMeterError, ZeusTrialFailed
+from zeus_lightning.client import BSOClient
 
 
 class AfterValidation(Callback):
@@ -149,8 +150,8 @@ def test_slurms_requeue_interrupts_the_trial_and_the_requeued_run_resumes_it(
     assert outcomes(service.url, job) == ["converged", "withdrawn"]
 
 
-def test_on_failure_stop_ends_fit_with_a_warning(service: ServiceProcess) -> None:
-    callback = zeus(service.url, on_failure="stop")
+def test_without_raise_on_failure_fit_ends_with_a_warning(service: ServiceProcess) -> None:
+    callback = zeus(service.url, raise_on_failure=False)
     with pytest.warns(UserWarning, match="ended as not_converged.*Run the job again"):
         trainer(callback).fit(Net((0.1,)), Data())
     assert callback.outcome == "not_converged"
@@ -171,7 +172,7 @@ def test_from_the_second_failure_on_the_error_shows_the_best_metric_so_far(
     assert "None of the job's" not in errors[0]
     for text, runs, best in zip(errors[1:], (2, 3), (0.5, 0.6), strict=True):
         assert f"None of the job's {runs} runs so far has reached the target of 0.8" in text
-        assert f"the best val_acc that one ended with is {best}. If no batch size can reach" in text
+        assert f"the best final val_acc is {best}. If no batch size can reach" in text
 
 
 def test_a_failure_of_a_job_that_has_converged_does_not_doubt_its_target(
@@ -192,7 +193,7 @@ def test_out_of_memory_logs_which_batch_sizes_have_failed(
     with pytest.raises(torch.OutOfMemoryError):
         trainer(callback, Raise(torch.OutOfMemoryError("CUDA out of memory."))).fit(Net(), Data())
     assert "batch size 8 ended as out_of_memory" in caplog.text
-    assert "when that happens again, as its policy says" in caplog.text
+    assert "The service may stop offering this and larger batch sizes" in caplog.text
     known = requests.get(f"{service.url}/api/v1/jobs/{callback.job.job_id}", timeout=LIMIT_S).json()
     assert {arm["batch_size"] for arm in known["arms"] if arm["status"] == "out_of_memory"} >= {8}
 
@@ -295,8 +296,8 @@ def test_a_service_that_comes_back_gets_the_reports_it_missed_in_order(
     assert reports == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.9)]
     (trial,) = trials(own_service.url, callback.job.job_id)
     assert trial["outcome"] == "converged"
-    assert trial["cost"] == pytest.approx(callback.cost)
-    assert callback.report.sequence == 4
+    assert trial["cost"] == pytest.approx(callback.cost_j)
+    assert callback.last_report.sequence == 4
     kept = [str(w.message) for w in recwarn if "reports are sent later" in str(w.message)]
     assert len(kept) == 1
     assert own_service.url in kept[0]
@@ -315,7 +316,7 @@ def test_a_target_reached_while_the_service_was_away_counts_when_it_is_back(
     (trial,) = trials(own_service.url, callback.job.job_id)
     assert trial["outcome"] == callback.outcome == "converged"
     assert trial["cost"] == pytest.approx(0.5 * 12 + 0.5 * 10 * 4)  # of the second validation
-    assert callback.cost == pytest.approx(trial["cost"])
+    assert callback.cost_j == pytest.approx(trial["cost"])
     assert steps.count == 2 * 8
 
 
@@ -401,14 +402,37 @@ def test_a_report_that_the_service_refuses_stops_no_run(service: ServiceProcess)
     assert outcomes(service.url, callback.job.job_id) == ["withdrawn"]
 
 
-def test_a_meter_that_fails_in_mid_training_stops_no_run(service: ServiceProcess) -> None:
-    class Dying(StepMeter):
-        def read(self) -> Any:
-            reading = super().read()
-            if reading.time_s > 4:
-                raise ZeusMeterError("GPU 0 is lost")
-            return reading
+def test_without_a_trial_training_still_ends_at_the_target(service: ServiceProcess) -> None:
+    def epochs(callback: ZeusBSOCallback, *others: Callback) -> int:
+        steps = Steps()
+        trainer(*others, callback, steps, max_epochs=8).fit(Net((0.1, 0.1, 0.1, 0.9)), Data())
+        return steps.count // 8
 
+    def withdraw() -> None:
+        trial = refused.trial
+        BSOClient(service.url).end_trial(trial, "withdrawn", "it was ended from outside")
+
+    refused = zeus(service.url)
+    with pytest.warns(UserWarning, match="training continues, but the service will learn nothing"):
+        assert epochs(refused, AfterValidation(after_2=withdraw)) == 4
+    with pytest.warns(UserWarning, match="an energy meter failed"):
+        assert epochs(zeus(service.url, meter=Dying())) == 4
+    away = zeus(f"http://127.0.0.1:{free_port()}", require_service=False)
+    with pytest.warns(UserWarning, match="training without it"):
+        assert epochs(away) == 4
+
+
+class Dying(StepMeter):
+    """Cannot be read after four seconds."""
+
+    def read(self) -> Any:
+        reading = super().read()
+        if reading.time_s > 4:
+            raise ZeusMeterError("GPU 0 is lost")
+        return reading
+
+
+def test_a_meter_that_fails_in_mid_training_stops_no_run(service: ServiceProcess) -> None:
     callback, steps = zeus(service.url, meter=Dying()), Steps()
     with pytest.warns(UserWarning, match="GPU 0 is lost"):
         trainer(callback, steps).fit(Net((0.1,)), Data())

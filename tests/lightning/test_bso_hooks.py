@@ -36,8 +36,8 @@ class Epochs(Callback):
         self.seen: list[int] = []
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        if self.zeus.report is not None:
-            self.seen.append(self.zeus.report.epoch)
+        if self.zeus.last_report is not None:
+            self.seen.append(self.zeus.last_report.epoch)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_an_epoch_that_ends_after_its_last_validation_is_no_verdict_until_traini
     with pytest.raises(ZeusTrialFailed, match="not_converged: training ended, short of the target"):
         trainer(callback, counted, val_check_interval=60, max_epochs=2).fit(Net((0.1,)), LongData())
     assert counted.count == 200
-    assert (callback.report.sequence, callback.report.epoch) == (2, 1)
+    assert (callback.last_report.sequence, callback.last_report.epoch) == (2, 1)
 
 
 @pytest.mark.parametrize("sanity_steps", [0, 1, 2, -1])
@@ -138,7 +138,7 @@ def test_without_validation_a_train_metric_is_reported_at_each_epochs_end(
     callback, steps = zeus(service.url, monitor="train_acc"), Steps()
     trainer(callback, steps, **arguments).fit(TrainAcc(), data())
     assert callback.outcome == "converged"
-    assert (callback.report.sequence, callback.report.epoch, steps.count) == (3, 3, 3 * 8)
+    assert (callback.last_report.sequence, callback.last_report.epoch, steps.count) == (3, 3, 3 * 8)
     failing = zeus(service.url, monitor="train_acc")
     with pytest.raises(ZeusTrialFailed, match=r"not_converged.*train_acc 0.1 after 5 epochs"):
         trainer(failing, **arguments).fit(TrainAcc((0.1,)), data())
@@ -167,7 +167,7 @@ def test_dataloaders_built_anew_each_epoch_have_the_injected_size(service: Servi
     callback = zeus(service.url, batch_sizes=[16], default_batch_size=16)
     net, data = Net(), Counted(batch_size=8)
     trainer(callback, reload_dataloaders_every_n_epochs=1).fit(net, data)
-    assert callback.report.epoch == 3
+    assert callback.last_report.epoch == 3
     assert data.built == 3
     assert net.batch_lengths == {16}
 
@@ -212,7 +212,7 @@ def test_a_callback_whose_fit_broke_is_good_for_another(service: ServiceProcess)
     with pytest.raises(ZeroDivisionError):
         trainer(callback, Raise(ZeroDivisionError())).fit(Net(), data)
     trainer(callback).fit(Net(), data)
-    assert (callback.trial.trial_number, callback.report.sequence) == (2, 3)
+    assert (callback.trial.trial_number, callback.last_report.sequence) == (2, 3)
     assert outcomes(service.url, callback.job.job_id) == ["errored", "converged"]
 
 

@@ -1,4 +1,6 @@
-"""`lr_scaling` reaches the optimizers however the program makes them, once."""
+"""`lr_scaling` multiplies the rates of every optimizer and scheduler of the program, once."""
+
+from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
@@ -6,261 +8,74 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule
-from lightning.pytorch.callbacks import LearningRateFinder, ModelCheckpoint
+from lightning.pytorch.callbacks import LearningRateFinder, OnExceptionCheckpoint
 from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.tuner import Tuner
-from programs import Data, Net, new_job, outcomes, trainer, zeus
+from programs import Data, Net, new_job, outcomes, trainer, trials, zeus
 from service_process import ServiceProcess
-from torch.optim import SGD
-from torch.optim.lr_scheduler import MultiStepLR, OneCycleLR
+from torch.optim import LBFGS, SGD, Adam, Optimizer, lr_scheduler
 
 from zeus_lightning import ZeusBSOCallback, ZeusConfigError
 
 
-class Rates(Callback):
-    """The optimizers' rates, by groups, as training starts."""
+class Program(Net):
+    """All gradients are 1, so that SGD subtracts the learning rate from each parameter.
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        groups = [group for each in trainer.optimizers for group in each.param_groups]
-        self.seen = [group.get("max_lr", group["lr"]) for group in groups]
-        of_schedulers = [
-            rate
-            for config in trainer.lr_scheduler_configs
-            for rate in getattr(config.scheduler, "base_lrs", ())
-        ]
-        assert of_schedulers in ([], [group.get("initial_lr") for group in groups])
-
-
-class Job:
-    """A job whose second trial trains with batch size 4, where the program says 8."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.id = new_job()
-        trainer(self.callback()).fit(Multiple((0.9,)), Data())
-
-    def callback(self) -> ZeusBSOCallback:
-        return zeus(self.url, job_id=self.id, lr_scaling="linear")
-
-    def rates(self, net: Net, *others: Callback, **arguments: Any) -> list[float]:
-        seen = Rates()
-        saves = any(isinstance(other, ModelCheckpoint) for other in others)
-        runner = trainer(self.callback(), seen, *others, enable_checkpointing=saves)
-        runner.fit(net, Data(), **arguments)
-        return seen.seen
-
-
-@pytest.fixture
-def job(service: ServiceProcess) -> Job:
-    return Job(service.url)
-
-
-class WithoutLr(Net):
-    def configure_optimizers(self) -> Any:
-        return SGD(self.parameters(), lr=0.02)
-
-
-class Literal(WithoutLr):
-    """Has a rate that it does not use."""
-
-    lr = 0.1
-
-
-class OfAnotherName(Net):
-    """Has two of the names, and uses the second."""
-
-    lr, learning_rate = 0.1, 0.02
-
-    def configure_optimizers(self) -> Any:
-        return SGD(self.parameters(), lr=self.learning_rate)
-
-
-class OfBothNames(Net):
-    """Has both names, as hyperparameters with values of their own, and uses them in that order."""
-
-    def __init__(self, val_acc: tuple[float, ...], lr: float = 0.02) -> None:
-        super().__init__(val_acc)
-        self.save_hyperparameters({"lr": lr, "learning_rate": 2 * lr})
-        self.lr = lr / 2  # not used
-
-    def configure_optimizers(self) -> Any:
-        groups = [
-            {"params": self.layer.weight, "lr": self.hparams.lr},
-            {"params": self.layer.bias, "lr": self.hparams.learning_rate},
-        ]
-        return SGD(groups, lr=1.0)
-
-
-class Computed(Net):
-    """Has one of the names as a property that follows the other one, and cannot be set."""
-
-    def __init__(self, val_acc: tuple[float, ...], lr: float = 0.02) -> None:
-        super().__init__(val_acc)
-        self.save_hyperparameters("lr")
-
-    @property
-    def learning_rate(self) -> float:
-        return float(self.hparams.lr)
-
-    def configure_optimizers(self) -> Any:
-        return SGD(self.parameters(), lr=self.learning_rate)
-
-
-class Fixed(Net):
-    """Has a rate that cannot be set."""
-
-    lr = property(lambda _: 0.02)
-
-
-class LiteralByChance(WithoutLr):
-    """Uses the rate that the other one, which it does not use, is scaled to."""
-
-    lr = 0.04
-
-
-class OtherByChance(OfAnotherName):
-    lr = 0.04
-
-
-class Multiple(Net):
-    lr = 0.1
-
-    def configure_optimizers(self) -> Any:
-        return SGD(self.parameters(), lr=self.lr * 0.2)
-
-
-class Groups(Net):
-    """One group has the rate, one a multiple of it, and one a rate of its own."""
+    `used` has the rates of the layer's weight and bias in each training step.
+    """
 
     lr = 0.02
 
-    def __init__(self, val_acc: tuple[float, ...]) -> None:
+    def __init__(self, val_acc: tuple[float, ...] = (0.1, 0.9)) -> None:
         super().__init__(val_acc)
-        self.scale = torch.nn.Parameter(torch.ones(1))
+        self.double()  # its differences are compared
+        self.used: list[list[float]] = []
 
-    def configure_optimizers(self) -> Any:
-        groups = [
-            {"params": self.layer.weight},
-            {"params": self.layer.bias, "lr": self.lr / 10},
-            {"params": self.scale, "lr": 0.3},
-        ]
-        optimizer = SGD(groups, lr=self.lr)
-        return {"optimizer": optimizer, "lr_scheduler": MultiStepLR(optimizer, [2])}
+    def training_step(self, batch: Any, index: int) -> Any:
+        return self.loss()
 
+    def loss(self) -> torch.Tensor:
+        return sum(each.sum() for each in self.parameters())  # type: ignore[return-value]
 
-class TwoOptimizers(Net):
-    """Two optimizers, each with a scheduler; the rate of the second has another name."""
+    def on_train_batch_start(self, *args: Any) -> None:
+        self.before = [each.mean().item() for each in self.parameters()]
 
-    lr, rate_of_bias = 0.02, 0.4
-
-    def __init__(self, val_acc: tuple[float, ...]) -> None:
-        super().__init__(val_acc)
-        self.automatic_optimization = False
-
-    def configure_optimizers(self) -> Any:
-        weight = SGD([self.layer.weight], lr=self.lr)
-        bias = SGD([self.layer.bias], lr=self.rate_of_bias)
-        return [weight, bias], [MultiStepLR(weight, [2]), MultiStepLR(bias, [2])]
+    def on_train_batch_end(self, *args: Any) -> None:
+        after = [each.mean().item() for each in self.parameters()]
+        self.used.append([old - new for old, new in zip(self.before, after, strict=True)])
 
 
-class WithoutLrButSteps(Net):
-    def configure_optimizers(self) -> Any:
-        optimizer = SGD(self.parameters(), lr=0.02)
-        return [optimizer], [MultiStepLR(optimizer, [2])]
+def one_cycle(net: Program, optimizer: Any) -> Any:
+    steps = int(net.trainer.estimated_stepping_batches)
+    return lr_scheduler.OneCycleLR(optimizer, net.lr, steps, cycle_momentum=False)
 
 
-class Cycle(Net):
-    def configure_optimizers(self) -> Any:
-        optimizer = SGD(self.parameters(), lr=0.02)
-        steps = int(self.trainer.estimated_stepping_batches)
-        return [optimizer], [{"scheduler": OneCycleLR(optimizer, 0.02, steps), "interval": "step"}]
+def sequence(net: Program, optimizer: Any) -> Any:
+    first = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=5)
+    restarts = lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 8, eta_min=net.lr / 10)
+    return lr_scheduler.SequentialLR(optimizer, [first, restarts], milestones=[5])
 
 
-@pytest.mark.parametrize(
-    ("net", "rates"),
-    [
-        (WithoutLr, [0.01]),
-        (Literal, [0.01]),
-        (OfAnotherName, [0.01]),
-        (OfBothNames, [0.01, 0.02]),
-        (Computed, [0.01]),
-        (Fixed, [0.01]),
-        (LiteralByChance, [0.01]),
-        (OtherByChance, [0.01]),
-        (Multiple, [0.01]),
-        (Groups, [0.01, 0.001, 0.15]),
-        (TwoOptimizers, [0.01, 0.2]),
-        (WithoutLrButSteps, [0.01]),
-        (Cycle, [0.01]),
-    ],
-)
-def test_the_optimizers_train_with_the_scaled_rate(
-    job: Job, net: type[Net], rates: list[float]
-) -> None:
-    assert job.rates(net((0.9,))) == pytest.approx(rates)
+def chain(net: Program, optimizer: Any) -> Any:
+    first = lr_scheduler.ExponentialLR(optimizer, 0.9)
+    second = lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    return lr_scheduler.ChainedScheduler([first, second])
 
 
-def test_of_what_it_tries_the_module_keeps_nothing(job: Job) -> None:
-    class Keeps(Multiple):
-        def configure_optimizers(self) -> Any:
-            self.optimizer = SGD(self.parameters(), lr=self.lr * 0.2)
-            return self.optimizer
-
-        def on_train_start(self) -> None:
-            assert self.optimizer is self.trainer.optimizers[0]
-            assert self.lr == pytest.approx(0.05)
-
-    assert job.rates(Keeps((0.9,))) == pytest.approx([0.01])
-
-
-def test_the_rate_of_lightning_clis_optimizer_is_scaled(job: Job, tmp_path: Path) -> None:
-    class ForCli(Net):
-        """LightningCLI makes its optimizer."""
-
-        configure_optimizers = LightningModule.configure_optimizers
-
-    seen = Rates()
-    LightningCLI(
-        ForCli,
-        Data,
-        args=["fit", "--optimizer=SGD", "--optimizer.lr=0.02", "--model.val_acc=[0.9]"],
-        save_config_callback=None,
-        trainer_defaults={
-            "callbacks": [job.callback(), seen],
-            "max_epochs": 5,
-            "accelerator": "cpu",
-            "logger": False,
-            "enable_checkpointing": False,
-            "enable_progress_bar": False,
-        },
-    )
-    assert seen.seen == pytest.approx([0.01])
-
-
-def test_a_resumed_run_is_not_scaled_twice(job: Job, tmp_path: Path) -> None:
-    class Crash(Callback):
-        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-            if trainer.current_epoch == 1:
-                raise ZeroDivisionError
-
-    class LiteralCycle(Literal):
-        configure_optimizers = Cycle.configure_optimizers
-
-    with pytest.raises(ZeroDivisionError):
-        job.rates(LiteralCycle((0.1,)), ModelCheckpoint(tmp_path, "first"), Crash())
-    resumed = job.rates(LiteralCycle((0.9,)), ckpt_path=tmp_path / "first.ckpt")
-    assert resumed == pytest.approx([0.01])
-    assert outcomes(job.url, job.id)[1] == "converged"
+def plateau(net: Program, optimizer: Any) -> Any:
+    return lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, min_lr=net.lr / 4)
 
 
 class Foreign:
-    """A scheduler of its own making."""
+    """A scheduler that is not derived from torch's, and keeps a rate of its own."""
 
-    def __init__(self, optimizer: Any) -> None:
-        self.optimizer = optimizer
+    def __init__(self, net: Program, optimizer: Any) -> None:
+        self.optimizer, self.rate = optimizer, net.lr
 
     def step(self, *args: Any) -> None:
-        pass
+        self.rate *= 0.9
+        self.optimizer.param_groups[0]["lr"] = self.rate
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -268,63 +83,292 @@ class Foreign:
     load_state_dict = step
 
 
-def test_a_scheduler_that_cannot_be_scaled_is_an_error(job: Job) -> None:
-    class Scheduled(WithoutLr):
-        def configure_optimizers(self) -> Any:
-            optimizer = super().configure_optimizers()
-            return [optimizer], [{"scheduler": Foreign(optimizer)}]
+class Scheduled(Program):
+    """Steps a scheduler after each batch."""
 
-        def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-            pass
+    def __init__(self, scheduler: Any, optimizer: Any = SGD) -> None:
+        super().__init__()
+        self.scheduler, self.optimizer = scheduler, optimizer
 
-    with pytest.raises(ZeusConfigError, match="lr_scaling cannot change it in Foreign"):
-        job.rates(Scheduled())
-    assert outcomes(job.url, job.id) == ["converged", "withdrawn"]
+    def configure_optimizers(self) -> Any:
+        optimizer = self.optimizer(self.parameters(), lr=self.lr)
+        scheduler = self.scheduler(self, optimizer)
+        every_step = {"scheduler": scheduler, "interval": "step", "monitor": "train_loss"}
+        return {"optimizer": optimizer, "lr_scheduler": every_step}
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        self.log("train_loss", 1.0)
+        return self.loss()
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        scheduler.step(*([] if metric is None else [metric]))
 
 
-class Tuned(Net):
-    lr = 0.1
+class Groups(Program):
+    """One group has a multiple of the attribute, the other one a rate of its own."""
+
+    def configure_optimizers(self) -> Any:
+        groups = [
+            {"params": self.layer.weight, "lr": self.lr / 2},
+            {"params": self.layer.bias, "lr": 0.3},
+        ]
+        optimizer = SGD(groups)
+        return [optimizer], [lr_scheduler.MultiStepLR(optimizer, [1])]
 
 
-def test_tuners_fits_have_no_trial_and_the_rate_that_they_find_is_scaled_once(job: Job) -> None:
-    callback, rates, net, data = job.callback(), Rates(), Tuned((0.9,)), Data()
-    runner = trainer(callback, rates)
+class SchedulesInTheClosure(Program):
+    """Steps a scheduler in `training_step`, which Lightning calls within `optimizer.step`."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = SGD(self.parameters(), lr=self.lr)
+        self.schedule = lr_scheduler.ExponentialLR(optimizer, 0.9)
+        return optimizer
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        self.schedule.step()
+        return self.loss()
+
+
+class Optimizes(Program):
+    """Has an optimizer that a function makes."""
+
+    def __init__(self, make: Any) -> None:
+        super().__init__()
+        self.configure_optimizers = lambda: make(self.parameters(), self.lr)
+
+
+class Manual(Program):
+    """Two optimizers, each with a scheduler."""
+
+    automatic_optimization = False
+
+    def configure_optimizers(self) -> Any:
+        both = [SGD([self.layer.weight], lr=self.lr), SGD([self.layer.bias], lr=0.4)]
+        return both, [lr_scheduler.StepLR(each, 4, 0.5) for each in both]
+
+    def training_step(self, batch: Any, index: int) -> None:
+        optimizers = self.optimizers()
+        for each in optimizers:
+            each.zero_grad()
+        self.manual_backward(self.loss())
+        for optimizer, scheduler in zip(optimizers, self.lr_schedulers(), strict=True):
+            optimizer.step()
+            scheduler.step()
+
+
+class Wrapper(Optimizer):
+    """Lets the optimizer that it wraps step, as sharpness-aware minimization does."""
+
+    def __init__(self, wrapped: Optimizer) -> None:
+        super().__init__(wrapped.param_groups, {"lr": 1.0})
+        self.wrapped, self.param_groups = wrapped, wrapped.param_groups
+
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        loss = closure()
+        self.wrapped.step()
+        return loss
+
+
+class WrappedByHand(Program):
+    """Calls another method of the wrapper than `step`."""
+
+    automatic_optimization = False
+
+    def configure_optimizers(self) -> Any:
+        return Wrapper(SGD(self.parameters(), lr=self.lr))
+
+    def training_step(self, batch: Any, index: int) -> None:
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(self.loss())
+        optimizer.wrapped.step()
+
+
+PROGRAMS = {
+    "attribute": Program,
+    "one cycle": lambda: Scheduled(one_cycle, Adam),
+    "sequence": lambda: Scheduled(sequence),
+    "chain": lambda: Scheduled(chain),
+    "plateau": lambda: Scheduled(plateau),
+    "groups": Groups,
+    "scheduler in the closure": SchedulesInTheClosure,
+    "LBFGS": lambda: Optimizes(lambda each, lr: LBFGS(each, lr, max_iter=3)),
+    "tensor": lambda: Optimizes(lambda each, lr: SGD(each, torch.tensor(lr), foreach=False)),
+    "wrapper": lambda: Optimizes(lambda each, lr: Wrapper(SGD(each, lr))),
+    "manual": Manual,
+    "wrapper by hand": WrappedByHand,
+}
+
+
+class Job:
+    """A job whose runs train with batch size 4, where the program's own is 8."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self.id = url, new_job()
+        trainer(self.callback(batch_sizes=[4])).fit(Net((0.9,)), Data(4))
+
+    def callback(self, lr_scaling: Any = "linear", **sizes: Any) -> ZeusBSOCallback:
+        job = {"job_id": self.id, "max_epochs": 5, "beta_knob": float("inf")}
+        return zeus(self.url, lr_scaling=lr_scaling, **job, **sizes)
+
+    def fit(self, net: Program, rule: str = "linear") -> Any:
+        """The rates that a run uses."""
+        trainer(self.callback(rule), max_epochs=2).fit(net, Data(8))
+        assert net.batch_lengths <= {4}
+        return net.used
+
+
+@pytest.fixture(scope="module")
+def job(service: ServiceProcess) -> Job:
+    return Job(service.url)
+
+
+def unscaled(net: Program, batch_size: int = 4) -> list[list[float]]:
+    """The rates that a program uses with a batch size, without the callback."""
+    trainer(max_epochs=2).fit(net, Data(batch_size))
+    return net.used
+
+
+def times(factor: float, rates: list[list[float]]) -> Any:
+    return [pytest.approx([factor * rate for rate in step], rel=1e-3) for step in rates]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_step_uses_a_multiple_of_the_programs_rate(job: Job, name: str) -> None:
+    own = unscaled(PROGRAMS[name]())
+    assert len(own) == 2 * 16
+    assert min(min(step) for step in own) > 0
+    assert job.fit(PROGRAMS[name]()) == times(0.5, own)
+
+
+def test_a_scheduler_that_is_not_derived_from_torchs_is_an_error(job: Job) -> None:
+    with pytest.raises(ZeusConfigError, match="cannot change the learning rates that Foreign"):
+        job.fit(Scheduled(Foreign))
+
+
+def test_with_sqrt_the_multiple_is_the_root(job: Job) -> None:
+    assert job.fit(Program(), rule="sqrt") == times(0.5**0.5, unscaled(Program()))
+
+
+def test_the_rate_of_lightning_clis_optimizer_is_scaled(job: Job) -> None:
+    class ForCli(Program):
+        """LightningCLI makes its optimizer."""
+
+        configure_optimizers = LightningModule.configure_optimizers
+
+    cli = LightningCLI(
+        ForCli,
+        Data,
+        args=["fit", "--optimizer=SGD", "--optimizer.lr=0.02", "--model.val_acc=[0.9]"],
+        save_config_callback=None,
+        trainer_defaults={
+            "callbacks": [job.callback()],
+            "max_epochs": 5,
+            "accelerator": "cpu",
+            "logger": False,
+            "enable_checkpointing": False,
+            "enable_progress_bar": False,
+        },
+    )
+    assert cli.model.used == times(0.5, [[0.02, 0.02]] * 16)
+
+
+class Crashes(Scheduled):
+    """Fails in the closure of its twentieth step."""
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        if self.trainer.global_step == 19:
+            raise ZeroDivisionError
+        return super().training_step(batch, index)
+
+
+class LoadsLate(SingleDeviceStrategy):
+    """Loads a checkpoint after `configure_optimizers`, as FSDP and DeepSpeed do."""
+
+    restore_checkpoint_after_setup = True
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_run_that_resumes_after_a_crash_is_scaled_once(
+    service: ServiceProcess, tmp_path: Path, late: bool
+) -> None:
+    """By its own factor, also where the checkpoint is loaded after another trial began."""
+    job = new_job()
+
+    knobs = {"lr_scaling": "linear", "beta_knob": float("inf")}
+
+    def fit(net: Net, *others: Callback, data: Data, **arguments: Any) -> None:
+        callback = zeus(service.url, job_id=job, **knobs, **sizes)
+        options = {
+            "strategy": LoadsLate(torch.device("cpu")) if late else "auto",
+            "max_epochs": 2,
+            "enable_checkpointing": True,
+            "default_root_dir": tmp_path,
+        }
+        trainer(callback, *others, **options).fit(net, data, **arguments)
+
+    sizes: dict[str, Any] = {"batch_sizes": [2, 4]}
+    fit(Net((0.9,)), data=Data(4))
+    sizes.clear()
+    first, resumed = Crashes(one_cycle, Adam), Scheduled(one_cycle, Adam)
+    with pytest.raises(ZeroDivisionError):
+        fit(first, OnExceptionCheckpoint(tmp_path), data=Data(8))
+    for _ in range(2):
+        fit(Net((0.9,)), data=Data(8))
+    fit(resumed, data=Data(8), ckpt_path=tmp_path / "on_exception.ckpt")
+    given = [(each["batch_size"], each["outcome"]) for each in trials(service.url, job)]
+    assert (given[1], given[-1]) == ((2, "converged"), (4, "withdrawn"))
+    assert [*first.used, *resumed.used] == times(0.25, unscaled(Scheduled(one_cycle, Adam), 2))
+
+
+def test_a_second_fit_of_the_trainer_and_one_of_the_module_are_scaled_once(job: Job) -> None:
+    class CrashesOnce(Program):
+        crashed = False
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            if self.trainer.global_step == 5 and not self.crashed:
+                self.crashed = True
+                raise ZeroDivisionError
+            return self.loss()
+
+    net = CrashesOnce()
+    runner = trainer(job.callback())
+    with pytest.raises(ZeroDivisionError):
+        runner.fit(net, Data())
+    runner.fit(net, Data())
+    net.layer.reset_parameters()
+    job.fit(net)
+    assert net.used == times(0.5, [[0.02, 0.02]] * len(net.used))
+    assert len(net.used) > 32
+
+
+def test_tuners_fits_have_no_trial_and_the_rate_that_they_find_is_scaled(
+    service: ServiceProcess,
+) -> None:
+    job = Job(service.url)
+    callback, net, data = job.callback(), Program((0.9,)), Data(8)
+    runner = trainer(callback)
     found = Tuner(runner).lr_find(
         net, datamodule=data, num_training=20, early_stop_threshold=None, attr_name="lr"
     )
-    assert outcomes(job.url, job.id) == ["converged"]
-    assert net.lr != 0.1
-    assert net.batch_lengths == {8}
+    assert net.lr == found.suggestion() != Program.lr
     size = Tuner(runner).scale_batch_size(net, datamodule=data, max_trials=1)
     assert size == data.batch_size
     assert outcomes(job.url, job.id) == ["converged"]
     data.batch_size = 8
+    net.used.clear()
     runner.fit(net, data)
     assert outcomes(job.url, job.id) == ["converged", "converged"]
-    assert rates.seen == pytest.approx([found.suggestion() * 0.5])
+    assert net.used == times(0.5, [[net.lr, net.lr]] * 16)
 
 
-@pytest.mark.parametrize("net", [Tuned, Literal])
+@pytest.mark.parametrize("finder_first", [True, False])
 def test_what_a_finder_finds_for_the_batch_size_of_the_run_is_not_scaled(
-    job: Job, net: type[Net]
+    job: Job, finder_first: bool
 ) -> None:
     finder = LearningRateFinder(num_training_steps=20, early_stop_threshold=None, attr_name="lr")
-    assert job.rates(net((0.9,)), finder) == pytest.approx([finder.optimal_lr.suggestion()])
-
-
-class Consumes(Net):
-    """Has a factor of its own, and can build its optimizer only once."""
-
-    lr = 0.1
-
-    def __init__(self) -> None:
-        super().__init__((0.9,))
-        self.config = {"factor": 0.5}
-
-    def configure_optimizers(self) -> Any:
-        return SGD(self.parameters(), lr=self.lr * self.config.pop("factor"))
-
-
-def test_optimizers_that_can_be_built_only_once_train_with_a_warning(job: Job) -> None:
-    with pytest.warns(UserWarning, match="fails the second time .KeyError: 'factor'"):
-        assert job.rates(Consumes()) == pytest.approx([0.1 / 2 * 0.5])
+    callbacks, net = [finder, job.callback()], Program((0.9,))
+    trainer(*callbacks[:: 1 if finder_first else -1]).fit(net, Data(8))
+    lr = finder.optimal_lr.suggestion()
+    assert lr != Program.lr
+    assert net.used[-16:] == times(1.0, [[lr, lr]] * 16)

@@ -32,7 +32,7 @@ from service_process import ServiceProcess
 from waiting import LIMIT_S
 
 from zeus_lightning import ZeusBSOCallback, ZeusConfigError
-from zeus_lightning.trial import reporter
+from zeus_lightning.run.record import TrialRecord
 
 PER_EPOCH = 64 // 4  # steps, of a trial that trains with batch size 4
 
@@ -123,7 +123,7 @@ def test_it_resumes_the_trial_with_its_batch_size_energy_and_time(
     assert job.outcomes() == ["converged", "converged", "withdrawn"]
     assert net.batch_lengths == {4}
     assert resumed.trial == ended.trial
-    assert resumed.report.to_json() == {
+    assert resumed.last_report.to_json() == {
         "sequence": 3,
         "epoch": 3,
         "time_s": 3 * PER_EPOCH,
@@ -133,7 +133,7 @@ def test_it_resumes_the_trial_with_its_batch_size_energy_and_time(
         "default_power_limit_w": None,
     }
     trial = trials(job.url, job.id)[1]
-    assert trial["cost"] == resumed.cost == 0.5 * 3.0 * 48 + 0.5 * 10 * 48
+    assert trial["cost"] == resumed.cost_j == 0.5 * 3.0 * 48 + 0.5 * 10 * 48
 
 
 def test_a_metric_of_training_is_reported_by_the_resumed_run_too(job: Job) -> None:
@@ -141,11 +141,11 @@ def test_a_metric_of_training_is_reported_by_the_resumed_run_too(job: Job) -> No
     job.fit(metrics, After(2, crash), net=TrainAcc(), **monitor)
     resumed, _ = job.fit(metrics, net=TrainAcc(), ckpt_path=job.after(2), **monitor)
     assert resumed.outcome == "converged"
-    assert (resumed.report.sequence, resumed.report.epoch) == (3, 3)
+    assert (resumed.last_report.sequence, resumed.last_report.epoch) == (3, 3)
 
 
 def test_the_trial_that_setup_had_started_leaves_no_trace_in_the_beliefs_or_for_the_launcher(
-    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     class Look(Callback):
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -153,13 +153,15 @@ def test_the_trial_that_setup_had_started_leaves_no_trace_in_the_beliefs_or_for_
 
     job.fit((0.1,), After(1, crash))
     before, look, written = job.beliefs(), Look(), []
-    monkeypatch.setattr(reporter, "write_outcome", lambda record: written.append(record.outcome))
+    monkeypatch.setenv("ZEUS_OUTCOME_FILE", str(tmp_path / "outcome.json"))
+    monkeypatch.setattr(TrialRecord, "write", lambda record, _: written.append(record.outcome))
     with caplog.at_level(logging.INFO):
         job.fit((0.9,), look, ckpt_path=job.after(1))
     assert look.beliefs == before
     assert "resuming trial 2" in caplog.text
     assert "withdrawn" not in caplog.text
-    assert written == []
+    assert written[0] is None
+    assert set(written) == {None, "converged"}
     assert job.outcomes()[2] == "withdrawn"
 
 
@@ -182,11 +184,11 @@ def test_a_checkpoint_older_than_the_last_report_counts_from_where_it_was_saved(
     job.fit((0.1, 0.2, 0.3, 0.4), After(4, crash))
     resumed, _ = job.fit((0.5, 0.9), ckpt_path=job.after(2))
     assert job.outcomes() == ["converged", "converged", "withdrawn"]
-    report = resumed.report
+    report = resumed.last_report
     assert (report.sequence, report.epoch, report.metric) == (4 + 2, 4, 0.9)
     # the two epochs that were lost are not counted
     assert (report.time_s, report.energy_j) == (4 * PER_EPOCH, 4 * PER_EPOCH * 3.0)
-    assert trials(job.url, job.id)[1]["cost"] == resumed.cost
+    assert trials(job.url, job.id)[1]["cost"] == resumed.cost_j
 
 
 def test_a_run_resumed_twice_adds_up(job: Job) -> None:
@@ -194,34 +196,21 @@ def test_a_run_resumed_twice_adds_up(job: Job) -> None:
     job.fit((0.2,), After(2, crash), ckpt_path=job.after(1))
     resumed, _ = job.fit((0.9,), ckpt_path=job.after(2))
     assert job.outcomes() == ["converged", "converged", "withdrawn", "withdrawn"]
-    assert resumed.report.energy_j == 3 * PER_EPOCH * 3.0
+    assert resumed.last_report.energy_j == 3 * PER_EPOCH * 3.0
 
 
 def test_a_checkpoint_in_mid_epoch_counts_what_was_spent_by_then(job: Job) -> None:
     saver = ModelCheckpoint(job.folder, "step={step}", every_n_train_steps=PER_EPOCH + 3)
     job.fit((0.1,), saver, After(2, crash))
     saved = torch.load(saver.best_model_path, weights_only=True)["callbacks"]["ZeusBSOCallback"]
-    assert saved["energy_j"] == (PER_EPOCH + 3) * 3.0
-    assert saved["time_s"] == PER_EPOCH + 3
+    assert saved["spent"]["energy_j"] == (PER_EPOCH + 3) * 3.0
+    assert saved["spent"]["time_s"] == PER_EPOCH + 3
 
 
 def test_what_is_saved_are_plain_values(job: Job) -> None:
     job.fit((0.1,), After(1, crash))
     saved = torch.load(job.after(1), weights_only=True)["callbacks"]["ZeusBSOCallback"]
     assert json.loads(json.dumps(saved)) == saved
-
-
-def test_the_learning_rate_and_its_schedule_are_scaled_once(job: Job) -> None:
-    arguments = {"lr_scaling": "linear", "default_batch_size": 8}
-    _, net = job.fit((0.1,), After(1, crash), net=Scheduled(), **arguments)
-    assert net.seen_lr == pytest.approx(0.05)
-    resumed, net = job.fit((0.9,), ckpt_path=job.after(1), net=Scheduled(), **arguments)
-    assert net.seen_lr == pytest.approx(0.05)
-    assert net.seen_steps == 9 * PER_EPOCH
-    assert net.lr == 0.1
-    (optimizer,) = torch.load(job.after(2), weights_only=True)["optimizer_states"]
-    assert optimizer["param_groups"][0]["max_lr"] == pytest.approx(0.05)
-    assert resumed.outcome == "converged"
 
 
 class RestoresLate(SingleDeviceStrategy):
@@ -242,7 +231,7 @@ def test_a_strategy_that_loads_late_trains_with_the_trials_batch_size_too(job: J
     started = trials(job.url, job.id)[3]["batch_size"]
     assert started != resumed.trial.batch_size == 4
     assert net.batch_lengths == {4}
-    assert resumed.report.energy_j == 2 * PER_EPOCH * 3.0
+    assert resumed.last_report.energy_j == 2 * PER_EPOCH * 3.0
 
 
 def test_reports_the_service_missed_are_sent_by_the_resumed_run(
@@ -298,11 +287,14 @@ def test_a_checkpoint_without_a_trial_is_trained_on_without_one(
     plain = trainer(max_epochs=1)
     plain.fit(Net(), Data())
     plain.save_checkpoint(tmp_path / "plain.ckpt")
-    net, callback = Net((0.1,)), zeus(service.url, batch_sizes=[8, 16], default_batch_size=16)
+    job, net, steps = new_job(), Net((0.1, 0.1, 0.9)), Steps()
+    callback = zeus(service.url, job_id=job, batch_sizes=[8, 16], default_batch_size=16)
     with pytest.warns(UserWarning, match="the checkpoint contains no trial saved by this callback"):
-        trainer(callback, max_epochs=2).fit(net, Data(), ckpt_path=tmp_path / "plain.ckpt")
+        trainer(callback, steps, max_epochs=9).fit(net, Data(), ckpt_path=tmp_path / "plain.ckpt")
     assert net.batch_lengths == {8}
-    assert outcomes(service.url, callback.job.job_id) == ["withdrawn"]
+    assert steps.count == 3 * 8  # it ends at the target all the same
+    assert outcomes(service.url, job) == ["withdrawn"]
+    assert callback.trial is None
 
 
 def test_a_checkpoint_of_weights_only_holds_no_trial_and_lightning_refuses_to_resume_it(
@@ -339,7 +331,9 @@ def test_without_strict_and_without_the_service_it_trains_on_with_its_batch_size
     job.fit((0.1,), After(1, crash))
     own_service.kill()
     with pytest.warns(UserWarning, match="without the service; trial 2 .* is not continued"):
-        resumed, net = job.fit((0.9,), After(2, crash), ckpt_path=job.after(1), strict=False)
+        resumed, net = job.fit(
+            (0.9,), After(2, crash), ckpt_path=job.after(1), require_service=False
+        )
     assert net.batch_lengths == {4}
     assert resumed.trial is None
 
@@ -359,7 +353,7 @@ def test_a_service_that_goes_away_as_the_run_resumes_learns_nothing_from_it(
     job = Job(own_service.url, tmp_path)
     job.fit((0.1,), After(1, crash))
     with pytest.warns(UserWarning, match="without the service; trial 2 .* is not continued"):
-        resumed, _ = job.fit((0.95,), GoesAway(), ckpt_path=job.after(1), strict=False)
+        resumed, _ = job.fit((0.95,), GoesAway(), ckpt_path=job.after(1), require_service=False)
     assert resumed.trial is None
     # The job's first trial, the one that is not continued, and the one that the run began with.
     reports = [trial["reports"] for trial in trials(own_service.url, job.id)]
@@ -373,4 +367,4 @@ def test_a_finder_of_lightnings_beside_it_resumes_nothing(job: Job, tmp_path: Pa
     callback, _ = job.fit((0.1, 0.9), finder, net=net)
     assert callback.trial.trial_number == 2
     assert job.outcomes() == ["converged", "converged"]
-    assert callback.report.energy_j == 2 * PER_EPOCH * 3.0
+    assert callback.last_report.energy_j == 2 * PER_EPOCH * 3.0

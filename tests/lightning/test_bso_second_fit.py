@@ -20,7 +20,7 @@ from waiting import LIMIT_S
 from zeus_lightning import ZeusBSOCallback, ZeusTrialFailed
 
 PER_EPOCH = 64 // 4  # steps, of a trial that trains with batch size 4
-WITHOUT = "continues an earlier one of its Trainer.* it trains without a trial"
+WITHOUT = "This Trainer has already trained, so this fit is not measured"
 
 
 class At(Callback):
@@ -70,8 +70,8 @@ class Run:
 
     @property
     def spent(self) -> tuple[float, float]:
-        assert self.zeus.report is not None
-        return self.zeus.report.energy_j, self.zeus.report.time_s
+        assert self.zeus.last_report is not None
+        return self.zeus.last_report.energy_j, self.zeus.last_report.time_s
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_it_resumes_the_trial_of_a_run_that_was_interrupted(
     assert run.net.batch_lengths == {4}
     steps = step % PER_EPOCH + 3 * PER_EPOCH  # Lightning starts the epoch anew
     assert run.spent == (steps * 3.0, steps)
-    assert trials(service.url, run.id)[1]["cost"] == run.zeus.cost
+    assert trials(service.url, run.id)[1]["cost"] == run.zeus.cost_j
     assert run.data.batch_size == 8
 
 
@@ -206,14 +206,14 @@ def test_a_checkpoint_saved_on_an_exception_counts_what_was_spent_by_then(
     run.fit()
     saved = torch.load(tmp_path / "saved.ckpt", weights_only=True)
     of_zeus = saved["callbacks"]["ZeusBSOCallback"]
-    assert (of_zeus["energy_j"], of_zeus["time_s"]) == (step * 3.0, step)
+    assert (of_zeus["spent"]["energy_j"], of_zeus["spent"]["time_s"]) == (step * 3.0, step)
     again = run.callback()
     Trainer(
         callbacks=[run.meter, again], logger=False, enable_checkpointing=False, max_epochs=9
     ).fit(Net((0.9,)), Data(8), ckpt_path=tmp_path / "saved.ckpt")
     assert outcomes(service.url, run.id) == ["converged", "converged", "withdrawn"]
     rest = -step % PER_EPOCH  # Lightning takes up the epoch where it was
-    assert again.report.energy_j == (step + rest) * 3.0
+    assert again.last_report.energy_j == (step + rest) * 3.0
 
 
 class Fixed(Data):
@@ -232,7 +232,7 @@ def test_what_was_spent_is_saved_also_if_the_program_cannot_be_restored(
     run.data = Fixed(8)
     run.fit()
     saved = torch.load(tmp_path / "saved.ckpt", weights_only=True)
-    assert saved["callbacks"]["ZeusBSOCallback"]["energy_j"] == 9.0
+    assert saved["callbacks"]["ZeusBSOCallback"]["spent"]["energy_j"] == 9.0
 
 
 class TestOfATrainedModule:
@@ -242,7 +242,7 @@ class TestOfATrainedModule:
         job, net, data = new_job(), Net((0.9,)), Data()
         trainer(zeus(service.url, job_id=job)).fit(net, data)
         callback = zeus(service.url, job_id=job)
-        with pytest.warns(UserWarning, match="continues an earlier one of its module.*of another"):
+        with pytest.warns(UserWarning, match="This module has already been trained.*of another"):
             trainer(callback).fit(net, data)
         assert callback.trial is None
         assert outcomes(service.url, job) == ["converged"]
@@ -289,6 +289,6 @@ class TestOfATrainedModule:
 
         job, net = new_job(), Frozen()
         trainer(zeus(service.url, job_id=job)).fit(net, Data())
-        with pytest.warns(UserWarning, match="continues an earlier one of its module"):
+        with pytest.warns(UserWarning, match="This module has already been trained"):
             trainer(zeus(service.url, job_id=job)).fit(net, Data())
         assert outcomes(service.url, job) == ["converged"]

@@ -12,43 +12,10 @@ from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from programs import Data, Net, Steps, new_job, outcomes, trainer, zeus
 from service_process import ServiceProcess
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, IterableDataset
 
 import zeus_lightning
 from zeus_lightning import ZeusBSOCallback, ZeusConfigError, ZeusTrialFailed
-
-
-class DropsLast(Data):
-    """Drops the last batch if it is not full; `kind` says how."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.kind = kind
-        if kind == "empty":
-            self.samples = []
-
-    def train_dataloader(self) -> Any:
-        if self.kind == "sampler":
-            drops = torch.utils.data.BatchSampler(range(64), self.batch_size, drop_last=True)
-            return DataLoader(self.samples, batch_sampler=drops)
-        if self.kind in STREAMS:
-            dataset, workers = STREAMS[self.kind]
-            size = self.batch_size
-            return DataLoader(dataset, batch_size=size, drop_last=True, num_workers=workers)
-        if self.kind in ("second", "combined"):
-            twice = torch.utils.data.ConcatDataset([self.samples, self.samples])
-            loaders = {
-                kind: DataLoader(data, batch_size=self.batch_size, drop_last=True)
-                for kind, data in (("loader", twice), ("other", self.samples))
-            }
-            return CombinedLoader(loaders, "min_size") if self.kind == "combined" else loaders
-        return {
-            kind: DataLoader(self.samples, batch_size=self.batch_size, drop_last=True)
-            for kind in (self.kind, "other")
-        }
-
-    def val_dataloader(self) -> Any:
-        return Data().val_dataloader()
 
 
 class Stream(IterableDataset):
@@ -68,58 +35,9 @@ class SizedStream(Stream):
         return 64
 
 
-STREAMS = {
-    "stream": (Stream(), 0),
-    "sized": (SizedStream(), 0),
-    "workers": (Stream(shared=True), 2),
-}
-
-
-class Nothing(Data):
-    """A stream without samples."""
-
-    def train_dataloader(self) -> Any:
-        return DataLoader(NoStream(), batch_size=self.batch_size, drop_last=True)
-
-
-class NoStream(IterableDataset):
+class EmptyStream(IterableDataset):
     def __iter__(self) -> Any:
         return iter(())
-
-
-class TakesDicts(Net):
-    def training_step(self, batch: Any, index: int) -> torch.Tensor:
-        return super().training_step(batch["loader"] if isinstance(batch, dict) else batch, index)
-
-
-@pytest.mark.parametrize(
-    ("kind", "few"),
-    [
-        ("loader", "loader 1 of 2: a device gets 64 samples, and"),
-        ("sampler", "so nothing was trained: a device gets 64 samples, and"),
-        ("sized", "a device gets 64 samples, and"),
-        ("stream", "a device gets 64 samples, and"),
-        ("workers", "a device gets 64 samples for its 2 workers, and"),
-        ("second", "loader 2 of 2: a device gets 64 samples, and"),
-        ("combined", "loader 2 of 2: a device gets 64 samples, and"),
-    ],
-)
-def test_a_batch_size_larger_than_the_data_of_a_loader_that_drops_the_last_batch_has_failed(
-    service: ServiceProcess, kind: str, few: str
-) -> None:
-    job = new_job()
-    sizes = {"batch_sizes": [8, 128], "default_batch_size": 8}
-    trainer(zeus(service.url, job_id=job, **sizes)).fit(TakesDicts(), DropsLast(kind))
-    steps = Steps()
-    with pytest.raises(ZeusTrialFailed) as error:
-        trainer(zeus(service.url, job_id=job, **sizes), steps).fit(TakesDicts(), DropsLast(kind))
-    assert steps.count == 0
-    assert f"{few} a batch has 128" in str(error.value)
-    assert "datamodule DropsLast" in str(error.value)
-    again = zeus(service.url, job_id=job, **sizes)
-    trainer(again).fit(TakesDicts(), DropsLast(kind))
-    assert again.trial.batch_size == 8
-    assert outcomes(service.url, job) == ["converged", "not_converged", "converged"]
 
 
 class OwnLoader:
@@ -133,19 +51,73 @@ class OwnLoader:
             yield self.samples[first : first + self.batch_size]
 
 
-class WithOwnLoader(Data):
+class DropsLast(Data):
+    """Drops the last batch if it is not full; `kind` says how."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def loader(self, dataset: Any, **arguments: Any) -> Any:
+        return DataLoader(dataset, batch_size=self.batch_size, drop_last=True, **arguments)
+
     def train_dataloader(self) -> Any:
-        return OwnLoader(self.samples, self.batch_size)
+        if self.kind == "sampler":
+            drops = BatchSampler(range(64), self.batch_size, drop_last=True)
+            return DataLoader(self.samples, batch_sampler=drops)
+        if self.kind == "own":
+            return OwnLoader(self.samples, self.batch_size)
+        if self.kind == "first":
+            return {kind: self.loader(self.samples) for kind in ("loader", "other")}
+        if self.kind == "second":
+            loaders = (self.loader(ConcatDataset([self.samples] * 2)), self.loader(self.samples))
+            return CombinedLoader(dict(zip(("loader", "other"), loaders, strict=True)), "min_size")
+        datasets = {
+            "stream": Stream(),
+            "sized": SizedStream(),
+            "workers": Stream(shared=True),
+            "empty": [],
+            "empty stream": EmptyStream(),
+        }
+        return self.loader(datasets[self.kind], num_workers=2 * (self.kind == "workers"))
 
 
-@pytest.mark.parametrize("data", [DropsLast("empty"), Nothing()])
+class TakesDicts(Net):
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        return super().training_step(batch["loader"] if isinstance(batch, dict) else batch, index)
+
+
+@pytest.mark.parametrize(
+    ("kind", "few"),
+    [
+        ("sampler", "so nothing was trained: a device gets 64 samples, and"),
+        ("sized", "a device gets 64 samples, and"),
+        ("stream", "a device gets 64 samples, and"),
+        ("workers", "a device gets 64 samples for its 2 workers, and"),
+        ("first", "loader 1 of 2: a device gets 64 samples, and"),
+        ("second", "loader 2 of 2: a device gets 64 samples, and"),
+    ],
+)
+def test_a_batch_size_larger_than_the_data_of_a_loader_that_drops_the_last_batch_fails(
+    service: ServiceProcess, kind: str, few: str
+) -> None:
+    callback, steps = zeus(service.url, batch_sizes=[128], default_batch_size=128), Steps()
+    with pytest.raises(ZeusTrialFailed) as error:
+        trainer(callback, steps).fit(TakesDicts(), DropsLast(kind))
+    assert steps.count == 0
+    assert f"{few} a batch has 128" in str(error.value)
+    assert "datamodule DropsLast" in str(error.value)
+    assert outcomes(service.url, callback.job.job_id) == ["not_converged"]
+
+
+@pytest.mark.parametrize("kind", ["empty", "empty stream"])
 def test_a_run_without_any_data_is_an_error_that_teaches_nothing(
-    service: ServiceProcess, data: Data
+    service: ServiceProcess, kind: str
 ) -> None:
     callback = zeus(service.url)
-    message = rf"{type(data).__name__} has no batch .* trained: there is no data, or less than a"
+    message = "DropsLast has no batch .* trained: there is no data, or less than a batch"
     with pytest.raises(ZeusConfigError, match=message):
-        trainer(callback).fit(TakesDicts(), data)
+        trainer(callback).fit(TakesDicts(), DropsLast(kind))
     assert outcomes(service.url, callback.job.job_id) == ["errored"]
 
 
@@ -155,9 +127,9 @@ def test_a_batch_size_whose_loader_has_no_batch_and_an_unknown_length_does_not_h
     sizes = {"job_id": new_job(), "batch_sizes": [64, 128], "default_batch_size": 128}
     for _ in range(3):
         with pytest.raises(ZeusConfigError, match="less than a batch of 128"):
-            trainer(zeus(service.url, **sizes)).fit(Net(), WithOwnLoader())
+            trainer(zeus(service.url, **sizes)).fit(Net(), DropsLast("own"))
     again = zeus(service.url, **sizes)
-    trainer(again).fit(Net(), WithOwnLoader())
+    trainer(again).fit(Net(), DropsLast("own"))
     assert (again.trial.batch_size, again.outcome) == (64, "converged")
 
 
@@ -166,17 +138,10 @@ class Stops(Callback):
         trainer.should_stop = True
 
 
-def test_a_run_that_another_callback_stops_before_its_first_batch_is_interrupted(
-    service: ServiceProcess,
-) -> None:
+def test_a_run_without_a_batch_by_the_users_own_wish_is_no_error(service: ServiceProcess) -> None:
     callback = zeus(service.url)
     trainer(callback, Stops()).fit(Net(), Data())
     assert callback.outcome == "interrupted"
-
-
-def test_without_training_batches_by_the_users_own_wish_nothing_is_an_error(
-    service: ServiceProcess,
-) -> None:
     callback = zeus(service.url)
     trainer(callback, limit_train_batches=0).fit(Net(), Data())
     assert callback.outcome == "withdrawn"
@@ -189,43 +154,36 @@ REFUSED = [  # of 64 samples
 
 
 @pytest.mark.parametrize(("arguments", "why"), REFUSED)
-def test_a_batch_size_whose_epochs_are_too_short_for_lightning_has_failed(
+def test_a_batch_size_whose_epochs_are_too_short_for_lightning_fails(
     service: ServiceProcess, arguments: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job, sizes = new_job(), {"batch_sizes": [8, 32], "default_batch_size": 8}
-
-    def recur(**options: Any) -> ZeusBSOCallback:
-        callback = zeus(service.url, job_id=job, **sizes, **options)
-        trainer(callback, **arguments).fit(Net((0.9,)), Data())
-        return callback
-
-    recur()
-    with pytest.raises((ValueError, MisconfigurationException), match=r"val_check|limit_train"):
-        recur()
+    """With the default batch size, it is an error of the program."""
+    refuses = pytest.raises((ValueError, MisconfigurationException), match=r"val_check|limit_train")
+    sizes = {"job_id": new_job(), "batch_sizes": [8, 32]}
+    trainer(zeus(service.url, default_batch_size=8, **sizes), **arguments).fit(Net((0.9,)), Data())
+    with refuses:
+        trainer(zeus(service.url, **sizes), **arguments).fit(Net((0.9,)), Data())
     assert f"batch size 32 ended as not_converged: {why}" in caplog.text
-    assert recur().trial.batch_size == 8
-    assert outcomes(service.url, job) == ["converged", "not_converged", "converged"]
+    as_default = zeus(service.url, batch_sizes=[8, 32], default_batch_size=32)
+    with refuses:
+        trainer(as_default, **arguments).fit(Net(), Data())
+    assert not as_default.failed_by_error
+    assert outcomes(service.url, as_default.job.job_id) == ["errored"]
 
 
-@pytest.mark.parametrize(("arguments", "why"), REFUSED)
-def test_with_the_default_batch_size_that_is_an_error_of_the_program(
-    service: ServiceProcess, arguments: dict[str, Any], why: str
+@pytest.mark.parametrize(
+    ("data", "arguments"), [(Data, {"val_check_interval": 4}), (lambda: DropsLast("sized"), {})]
+)
+def test_fit_tries_again_after_such_a_batch_size(
+    service: ServiceProcess, data: Any, arguments: dict[str, Any]
 ) -> None:
-    callback = zeus(service.url, batch_sizes=[8, 32], default_batch_size=32)
-    with pytest.raises((ValueError, MisconfigurationException), match=r"val_check|limit_train"):
-        trainer(callback, **arguments).fit(Net(), Data())
-    assert not callback.failed_by_error
-    assert outcomes(service.url, callback.job.job_id) == ["errored"]
-
-
-def test_fit_tries_again_after_such_a_batch_size(service: ServiceProcess) -> None:
-    job, sizes = new_job(), {"batch_sizes": [8, 32], "default_batch_size": 8}
+    job, sizes = new_job(), {"batch_sizes": [8, 128], "default_batch_size": 8}
     callbacks: list[ZeusBSOCallback] = []
 
     def make_trainer() -> Trainer:
         callbacks.append(zeus(service.url, job_id=job, **sizes))
-        return trainer(callbacks[-1], val_check_interval=4)
+        return trainer(callbacks[-1], **arguments)
 
     for _ in range(2):
-        zeus_lightning.fit(make_trainer, lambda: Net((0.9,)), Data)
-    assert [each.trial.batch_size for each in callbacks] == [8, 32, 8]
+        zeus_lightning.fit(make_trainer, lambda: Net((0.9,)), data)
+    assert [each.trial.batch_size for each in callbacks] == [8, 128, 8]

@@ -150,8 +150,8 @@ def test_doctor_sees_rapl_and_the_services_version(
     [
         ("may-read-and-write", 0, f"zeus-service {__version__}"),
         ("may-only-read-this", 1, "this token may only read"),
-        ("a-wrong-token-here", 1, "give the service's token as token=... or $ZEUS_BSO_TOKEN"),
-        ("", 1, "give the service's token as token=... or $ZEUS_BSO_TOKEN"),
+        ("a-wrong-token-here", 1, "set $ZEUS_BSO_TOKEN to the service's token"),
+        ("", 1, "set $ZEUS_BSO_TOKEN to the service's token"),
     ],
 )
 def test_doctor_tells_whether_the_token_lets_a_run_report(
@@ -372,7 +372,7 @@ def test_a_wrong_command_line_is_a_usage_error(arguments: list[str]) -> None:
 @pytest.mark.parametrize("option", ["-h", "--help"])
 def test_help_lists_the_commands_and_their_options(option: str) -> None:
     shown = run(option).stdout
-    for command in ("doctor", "power-profile", "reset-power-limits"):
+    for command in ("doctor", "exec", "power-profile", "recur", "reset-power-limits"):
         assert command in shown
         assert run(command, option).exit_code == 0
     assert "ZEUS_SERVER_URL" in run("doctor", option).stdout
@@ -387,7 +387,14 @@ def test_the_console_script_is_installed_and_returns_the_exit_status() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["doctor"], ["doctor", "--meter=rapl"], ["reset-power-limits"]]
+    "arguments",
+    [
+        ["--help"],
+        ["doctor"],
+        ["doctor", "--meter=rapl"],
+        ["reset-power-limits"],
+        ["exec", "--", "echo", "mine"],
+    ],
 )
 def test_no_command_waits_for_torch_or_lightning(
     fake_gpus: FakeDriver, arguments: list[str]

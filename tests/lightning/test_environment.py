@@ -6,21 +6,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+import torch
 from fake_nvml import FakeGpu
 from gpu_programs import DriversClock, GpuNet, fit, power
-from lightning.pytorch import Callback, LightningModule, Trainer
-from programs import Data, Net, StepMeter, new_job, trainer
+from lightning.pytorch import Callback
+from programs import Data, Net, Raise, StepMeter, new_job, trainer, zeus
 from service_process import ServiceProcess
-from typing_extensions import override
 
-from zeus_lightning import (
-    Recurrence,
-    ZeusBSOCallback,
-    ZeusConfigError,
-    ZeusServiceError,
-    ZeusTrialFailed,
-)
-from zeus_lightning.recur.outcome_file import RunOutcome, read_outcome
+from zeus_lightning import Recurrence, ZeusBSOCallback, ZeusServiceError
+from zeus_lightning.run.record import TrialRecord
 
 
 class Run(Protocol):
@@ -56,8 +50,8 @@ def outcome_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def outcome_in(path: Path) -> RunOutcome:
-    run = read_outcome(path)
+def outcome_in(path: Path) -> TrialRecord:
+    run = TrialRecord.read(path)
     assert run is not None
     return run
 
@@ -78,59 +72,42 @@ def test_they_name_the_service_its_token_and_the_job(
     assert (seen.outcome, seen.trial.job_id) == ("converged", job)
 
 
-@both
-def test_one_says_what_a_failed_batch_size_does_unless_an_argument_does(
-    run: Run, service: ServiceProcess, monkeypatch: pytest.MonkeyPatch
+class Reads(Callback):
+    """Reads the outcome file at the start of each training epoch."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.seen: list[tuple[str | None, int | None]] = []
+
+    def on_train_epoch_start(self, *args: object) -> None:
+        run = outcome_in(self.path)
+        self.seen.append((run.outcome, run.report and run.report.epoch))
+
+
+def test_the_outcome_file_follows_the_trial_from_start_to_end(
+    service: ServiceProcess, outcome_file: Path
 ) -> None:
-    def fail(**arguments: Any) -> None:
-        run(0.1, url=service.url, job_id=new_job(), **arguments)
-
-    monkeypatch.setenv("ZEUS_ON_FAILURE", "")
-    with pytest.raises(ZeusTrialFailed):
-        fail()
-    monkeypatch.setenv("ZEUS_ON_FAILURE", "exit")
-    with pytest.raises(SystemExit) as ended:
-        fail()
-    assert ended.value.code == 75
-    with pytest.raises(ZeusTrialFailed):
-        fail(on_failure="raise")
-    monkeypatch.setenv("ZEUS_ON_FAILURE", "stop")
-    fail()
-    monkeypatch.setenv("ZEUS_ON_FAILURE", "retry")
-    with pytest.raises(ZeusConfigError, match=r"\$ZEUS_ON_FAILURE is 'retry'; it must be 'raise'"):
-        fail()
+    callback, reads = zeus(service.url), Reads(outcome_file)
+    trainer(callback, reads).fit(Net(), Data())
+    assert reads.seen == [(None, None), (None, 1), (None, 2)]
+    run = outcome_in(outcome_file)
+    assert (run.outcome, run.trial) == ("converged", callback.trial)
+    assert (run.report, run.cost_j) == (callback.last_report, callback.cost_j)
+    with pytest.raises(torch.OutOfMemoryError):
+        trainer(zeus(service.url), Raise(torch.OutOfMemoryError("CUDA out of memory."))).fit(
+            Net(), Data()
+        )
+    assert outcome_in(outcome_file).outcome == "out_of_memory"
 
 
-def _break_after_the_last_report(loop: Recurrence) -> None:
-    with loop as run:
-        assert run.report(0.1).stop
-        raise ZeroDivisionError
-
-
-def test_an_error_after_a_failed_batch_size_is_raised_also_with_exit(
-    service: ServiceProcess,
+def test_an_outcome_file_that_cannot_be_written_does_not_end_the_run(
+    service: ServiceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Broken(Callback):
-        @override
-        def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-            raise ZeroDivisionError
-
-    arguments: dict[str, Any] = {
-        "target_metric": 0.9,
-        "max_epochs": 1,
-        "batch_sizes": [8, 16],
-        "default_batch_size": 8,
-        "meter": StepMeter(),
-        "on_failure": "exit",
-    }
-    zeus = ZeusBSOCallback(service.url, job_id=new_job(), **arguments)
-    with pytest.raises(ZeroDivisionError):
-        trainer(zeus, Broken()).fit(Net((0.1,)), datamodule=Data(batch_size=8))
-    assert zeus.outcome == "not_converged"
-    loop = Recurrence(service.url, job_id=new_job(), **arguments)
-    with pytest.raises(ZeroDivisionError):
-        _break_after_the_last_report(loop)
-    assert loop.outcome == "not_converged"
+    monkeypatch.setenv("ZEUS_OUTCOME_FILE", str(tmp_path / "missing" / "outcome.json"))
+    callback = zeus(service.url)
+    with pytest.warns(UserWarning, match="outcome file cannot be written"):
+        trainer(callback).fit(Net(), Data())
+    assert callback.outcome == "converged"
 
 
 @both

@@ -7,7 +7,6 @@ import os
 import signal
 import time
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,7 +71,7 @@ def test_a_loop_that_reaches_the_target_is_stopped_and_its_cost_known(
         assert train(run, 0.95, 0.99) == 1
     assert run.outcome == "converged"
     assert outcomes(service.url, job) == ["converged"]
-    assert run.cost == pytest.approx(0.5 * 12 + 0.5 * 10 * 4)
+    assert run.cost_j == pytest.approx(0.5 * 12 + 0.5 * 10 * 4)
     with recurrence(service, job) as run:
         assert run.batch_size == 8
         train(run, 0.95)
@@ -90,35 +89,14 @@ def test_a_loop_that_ends_short_of_the_target_raises_as_the_block_is_left(
     assert run.outcome == "not_converged"
     with (
         pytest.warns(UserWarning, match="not_converged"),
-        recurrence(service, job, on_failure="stop") as run,
+        recurrence(service, job, raise_on_failure=False) as run,
     ):
         train(run, 0.1)
     assert outcomes(service.url, job) == ["not_converged", "not_converged"]
 
 
-def test_a_failed_batch_size_ends_the_process_with_status_75_if_it_is_to_exit(
-    service: ServiceProcess, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with (
-        pytest.warns(UserWarning, match="not_converged"),
-        pytest.raises(SystemExit) as ended,
-        recurrence(service, new_job(), on_failure="exit") as run,
-    ):
-        train(run, 0.1)
-    assert ended.value.code == 75
-    error = torch.OutOfMemoryError("CUDA out of memory")
-    with pytest.raises(SystemExit) as ended:
-        interrupted(recurrence(service, new_job(), on_failure="exit"), error)
-    assert ended.value.code == 75
-    assert "OutOfMemoryError: CUDA out of memory" in capsys.readouterr().err
-    for other in (ZeroDivisionError("mine"), SystemExit(3)):
-        with pytest.raises(type(other)) as raised:
-            interrupted(recurrence(service, new_job(), on_failure="exit"), other)
-        assert raised.value is other
-
-
 def test_after_the_last_epoch_the_service_stops_the_loop(service: ServiceProcess) -> None:
-    with recurrence(service, new_job(), on_failure="stop") as run:
+    with recurrence(service, new_job(), raise_on_failure=False) as run:
         assert train(run, *[0.1] * 10) == 4
     assert run.outcome == "not_converged"
 
@@ -134,7 +112,7 @@ def test_numbers_of_torch_and_numpy_are_taken_as_they_are_printed(
 
 
 def test_a_metric_that_is_not_finite_has_diverged(service: ServiceProcess) -> None:
-    with recurrence(service, new_job(), on_failure="stop") as run:
+    with recurrence(service, new_job(), raise_on_failure=False) as run:
         assert train(run, float("nan"), 0.1) == 1
     assert run.outcome == "diverged"
 
@@ -241,14 +219,14 @@ def test_without_the_service_it_raises_or_trains_without_a_trial() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(ZeusServiceUnavailable), Recurrence(url, **arguments):
         pass
-    run = Recurrence(url, **arguments, strict=False)
+    run = Recurrence(url, **arguments, require_service=False)
     with pytest.warns(UserWarning, match="without it on batch size 16"):
         run.__enter__()
-    assert train(run, 0.1, 0.99) == 2
+    assert train(run, 0.1, 0.99, 0.99) == 2  # the target is known without the service
     assert run.state_dict() == {}
     DataLoader([1.0], batch_size=run.local_batch_size)
     run.__exit__(None, None, None)
-    assert (run.trial, run.outcome, run.cost) == (None, None, None)
+    assert (run.trial, run.outcome, run.cost_j) == (None, None, None)
 
 
 def test_a_checkpoint_of_a_run_without_a_trial_starts_one(service: ServiceProcess) -> None:
@@ -264,8 +242,6 @@ def test_what_is_wrong_with_the_arguments_is_said_before_anything_starts(
         recurrence(service, None)
     with pytest.raises(ZeusConfigError, match="eta_knob"):
         recurrence(service, "a", eta_knob=2)
-    with pytest.raises(ZeusConfigError, match="on_failure is 'ignore'"):
-        recurrence(service, "a", on_failure="ignore")
     with pytest.raises(ZeusConfigError, match="url is 'localhost'"):
         recurrence(service, "a", url="localhost")
     with pytest.warns(UserWarning, match="looks like a metric that should fall"):
@@ -308,7 +284,7 @@ def test_a_likely_mistake_in_the_target_is_a_warning_with_the_first_report_only(
     warning: str,
 ) -> None:
     warnings.simplefilter("always")  # also a text that has been warned of already
-    with recurrence(service, new_job(), on_failure="stop", **arguments) as run:
+    with recurrence(service, new_job(), raise_on_failure=False, **arguments) as run:
         train(run, metric, metric)
     assert [warning in str(each.message) for each in recwarn].count(True) == 1 + (
         run.outcome == "not_converged"
@@ -337,7 +313,7 @@ def test_from_the_second_failure_on_the_error_shows_the_best_metric_so_far(
         texts.append(str(error.value))
     assert "None of the job's" not in texts[0]
     assert "None of the job's 2 runs so far has reached the target of 0.9" in texts[1]
-    assert "the best metric that one ended with is 0.5" in texts[1]
+    assert "the best final metric is 0.5" in texts[1]
 
 
 def test_fabrics_device_is_that_of_the_run(service: ServiceProcess) -> None:
@@ -346,21 +322,3 @@ def test_fabrics_device_is_that_of_the_run(service: ServiceProcess) -> None:
     with recurrence(service, new_job(), fabric=fabric) as run:
         assert train(run, 0.95) == 1
     assert run.outcome == "converged"
-
-
-def test_the_outcome_file_has_how_the_trial_stands_and_ends(
-    service: ServiceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "outcome.json"
-    monkeypatch.setenv("ZEUS_OUTCOME_FILE", str(path))
-    outcomes = []
-    with recurrence(service, new_job()) as run:
-        outcomes.append(json.loads(path.read_text())["outcome"])
-        for metric in (0.1, 0.95):
-            run.report(metric)
-            outcomes.append(json.loads(path.read_text())["outcome"])
-    assert outcomes == [None, None, "converged"]
-    assert json.loads(path.read_text())["cost"] == run.cost
-    with pytest.raises(ZeroDivisionError), recurrence(service, new_job()):
-        1 / 0  # noqa: B018 - an error of the loop
-    assert json.loads(path.read_text())["outcome"] == "errored"

@@ -133,13 +133,6 @@ def test_an_error_on_rank_one_is_reported_by_it_and_ends_the_run(
     assert outcomes(service.url, "memory-1") == ["out_of_memory"]
 
 
-def test_a_failed_batch_size_ends_both_with_status_75_if_they_are_to_exit(
-    service: ServiceProcess, tmp_path: Path
-) -> None:
-    assert run_ranks(tmp_path, {"exits": service.url}, script=SCRIPT) == 75
-    assert outcomes(service.url, "exits") == ["not_converged"]
-
-
 def test_ctrl_c_ends_the_trial_as_interrupted(service: ServiceProcess, tmp_path: Path) -> None:
     job = {"ZEUS_JOB_ID": new_job()}
     with running_ranks(tmp_path, {"endless": service.url}, script=SCRIPT, env=job) as (process,):

@@ -21,12 +21,12 @@ def modules(*metrics: float) -> Any:
     return lambda: Net((next(left),))
 
 
-@pytest.mark.parametrize("on_failure", ["raise", "stop"])
-def test_it_returns_the_trainer_that_converged(service: ServiceProcess, on_failure: str) -> None:
+@pytest.mark.parametrize("raises", [True, False])
+def test_it_returns_the_trainer_that_converged(service: ServiceProcess, raises: bool) -> None:
     job, made = new_job(), []
 
     def make_trainer() -> Trainer:
-        made.append(trainer(zeus(service.url, job_id=job, on_failure=on_failure), max_epochs=2))
+        made.append(trainer(zeus(service.url, job_id=job, raise_on_failure=raises), max_epochs=2))
         return made[-1]
 
     found = zeus_lightning.fit(make_trainer, modules(0.1, 0.9), Data)
@@ -47,12 +47,12 @@ def test_a_run_out_of_memory_is_tried_again_and_another_error_is_not(
     assert outcomes(service.url, job) == ["out_of_memory", "errored"]
 
 
-@pytest.mark.parametrize("on_failure", ["raise", "stop"])
-def test_the_last_failure_is_raised(service: ServiceProcess, on_failure: str) -> None:
+@pytest.mark.parametrize("raises", [True, False])
+def test_the_last_failure_is_raised(service: ServiceProcess, raises: bool) -> None:
     job = new_job()
 
     def make_trainer() -> Trainer:
-        return trainer(zeus(service.url, job_id=job, on_failure=on_failure), max_epochs=1)
+        return trainer(zeus(service.url, job_id=job, raise_on_failure=raises), max_epochs=1)
 
     with pytest.raises(ZeusTrialFailed):
         zeus_lightning.fit(make_trainer, modules(0.1, 0.1), Data, retries=1)
@@ -76,7 +76,7 @@ def test_a_failed_run_is_freed_before_the_next_one(service: ServiceProcess) -> N
         return module
 
     def make_trainer() -> Trainer:
-        return trainer(zeus(service.url, job_id=job, on_failure="stop"), max_epochs=1)
+        return trainer(zeus(service.url, job_id=job, raise_on_failure=False), max_epochs=1)
 
     with pytest.raises(ZeusTrialFailed):
         zeus_lightning.fit(make_trainer, make_module, Data, retries=1)

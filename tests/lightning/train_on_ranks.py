@@ -12,7 +12,6 @@ import math
 import os
 import signal
 import sys
-import threading
 import time
 import warnings
 from contextlib import suppress
@@ -27,6 +26,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint, Timer
 from programs import Data, Net, Scheduled, StepMeter, Steps, WorkMeter, trainer, zeus
 from torch.utils.data import DataLoader, Subset
 
+import zeus_lightning
 from zeus_lightning import ZeusBSOCallback, ZeusMeterError
 from zeus_lightning.meters import EnergyMeter, rapl
 
@@ -84,17 +84,6 @@ class Endless(Callback):
         if trainer.current_epoch == 1:
             trainer.strategy.barrier()
             self.begun.touch()
-
-
-class EndsLast(Callback):
-    """Keeps rank zero from its end until Lightning's launcher has seen how the others ended."""
-
-    def teardown(self, trainer: Any, *args: Any, **arguments: Any) -> None:
-        observers = [each for each in threading.enumerate() if "observer" in each.name]
-        if type(trainer.strategy.launcher).__name__ == "_SubprocessScriptLauncher":
-            assert observers or trainer.local_rank
-        for each in observers:
-            each.join()
 
 
 class CpuSeconds(Callback):
@@ -248,9 +237,9 @@ def fit(
         "batch_lengths": sorted(net.batch_lengths),
         "trial": callback.trial and callback.trial.to_json(),
         "job": callback.job and callback.job.to_json(),
-        "report": callback.report and callback.report.to_json(),
+        "report": callback.last_report and callback.last_report.to_json(),
         "outcome": callback.outcome,
-        "cost": callback.cost,
+        "cost": callback.cost_j,
         "rank": runner.global_rank,
     }
 
@@ -283,8 +272,20 @@ def fit_again(name: str, url: str) -> dict[str, Any]:
     for _ in range(3):
         with suppress(ZeroDivisionError):
             runner.fit(net, Data(batch_size=8))
-        outcomes.append((callback.outcome, callback.report and callback.report.energy_j))
+        outcomes.append((callback.outcome, callback.last_report and callback.last_report.energy_j))
     return {"outcomes": outcomes, "steps": meter.steps, "rank": runner.global_rank, "warnings": []}
+
+
+def retries(name: str, url: str) -> dict[str, Any]:
+    """Train with `zeus_lightning.fit`; the first batch size fails."""
+    metrics = iter((0.1, 0.9))
+    arguments = {"batch_sizes": [16, 32], "default_batch_size": 16, "meter": StepMeter()}
+    runner = zeus_lightning.fit(
+        lambda: trainer(zeus(url, job_id=name, **arguments), max_epochs=2, **TRAINER_ARGUMENTS),
+        lambda: Net((next(metrics),)),
+        Data,
+    )
+    return {"rank": runner.global_rank}
 
 
 SCENARIOS: dict[str, Any] = {
@@ -294,9 +295,8 @@ SCENARIOS: dict[str, Any] = {
     ),
     "fails": lambda n, url: fit(n, url, Net((0.1,))),
     "percent": lambda n, url: fit(n, url, Net((0.1,)), RaisesWarningOfTarget(), target_metric=95),
-    "fails-quietly": lambda n, url: fit(n, url, Net((0.1,)), on_failure="stop"),
-    "exits": lambda n, url: fit(n, url, Net((0.1,)), EndsLast(), on_failure="exit"),
-    "without": lambda n, url: fit(n, url, Net(), strict=False),
+    "fails-quietly": lambda n, url: fit(n, url, Net((0.1,)), raise_on_failure=False),
+    "without": lambda n, url: fit(n, url, Net(), require_service=False),
     "too-large": lambda n, url: fit(
         n, url, Net(), data=DropsLast, batch_sizes=[16, 128], default_batch_size=128
     ),
@@ -326,6 +326,7 @@ SCENARIOS: dict[str, Any] = {
     "out-of-time": lambda n, url: fit(n, url, Net((0.1,)), Timer({"microseconds": 1})),
     "endless": lambda n, url: fit(n, url, Net((0.1,)), Endless(n), max_epochs=10**6),
     "resumes": resume,
+    "retries": retries,
     "fits-again": fit_again,
     "nobody": lambda n, url: fit(n, url, Net()),
 }

@@ -54,7 +54,7 @@ def fit(job: str, url: str, *callbacks: Callback, ckpt_path: Path | None = None)
         "is_sharded": isinstance(net.layer.weight, DTensor),
         "error": error,
         "outcome": callback.outcome,
-        "cost": callback.cost,
+        "cost": callback.cost_j,
         "trial": callback.trial and callback.trial.trial_number,
         "batch_lengths": sorted(net.batch_lengths),
     }

@@ -50,7 +50,7 @@ from zeus_lightning.power.store import (
     find_service,
     reports_to_target,
 )
-from zeus_lightning.ranks.distributed import gather, on_every_rank, on_rank_zero, rank_of
+from zeus_lightning.run.ranks import gather, on_every_rank, on_rank_zero, rank_of
 from zeus_lightning.zeusd import find_zeusd
 
 RECURRENCES = 10

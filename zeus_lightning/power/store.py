@@ -37,7 +37,7 @@ class Recurring(Protocol):
     """A run of a recurring job: `ZeusBSOCallback` or `Recurrence`."""
 
     @property
-    def client(self) -> BSOClient | None:
+    def _client(self) -> BSOClient | None:
         """The service; None before the run starts."""
 
     @property
@@ -162,7 +162,7 @@ def find_service(recurring: Recurring | None) -> Service | None:
     both are set; an invalid URL is a `ZeusConfigError`.
     """
     if recurring is not None:
-        client, job = recurring.client, recurring.job
+        client, job = recurring._client, recurring.job
         return None if client is None or job is None else (client, job.job_id)
     url, job_id = os.environ.get("ZEUS_SERVER_URL"), os.environ.get("ZEUS_JOB_ID")
     return (BSOClient(url), job_id) if url and job_id else None

@@ -1,1 +1,1 @@
-"""The user's Lightning program: its batch size, learning rate and monitored metric."""
+"""The user's Lightning program: its job, batch size, learning rates, dataloaders and metric."""

@@ -1,4 +1,4 @@
-"""Find the batch size of a Lightning program, and its share of a job's batch size.
+"""A job's batch sizes, and the batch size that a Lightning program has.
 
 A *global* batch is the batch of one optimizer step: `share` per-device batches, where
 `share = devices * accumulate_grad_batches`. A program has per-device batch sizes; a job has global
@@ -8,24 +8,24 @@ ones or the program's own, by the callback's `batch_size_scope`.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any, Literal, SupportsIndex
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.program.holders import get_from, holders_in
+from zeus_lightning.program.internals import has_plain_dataloader
 
 FROM_DATASETS = (
-    "LightningDataModule.from_datasets() fixes the batch size: write a class of its own for the "
-    "data, with a train_dataloader() that uses the attribute"
+    "LightningDataModule.from_datasets() fixes the batch size: write a LightningDataModule class "
+    "whose train_dataloader() uses the attribute"
 )
 
 Scope = Literal["global", "per_device"]
 
 MAX_SIZES = 128
-"""A job's batch sizes, as the service accepts them."""
+"""The most batch sizes of a job that the service accepts."""
 
 
 def positive_sizes(batch_sizes: Iterable[int]) -> list[int]:
@@ -44,14 +44,14 @@ def positive_sizes(batch_sizes: Iterable[int]) -> list[int]:
 
 
 def is_size(value: object) -> bool:
-    """Whether a value is a batch size: a positive integer, also one of numpy's."""
+    """Whether a value is a batch size: a positive integer, numpy's included."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         return False
     return operator.index(value) > 0
 
 
 def default_sizes(default: int, share: int) -> list[int]:
-    """Batch sizes of `default` times 2**-3 to 2**3, those that are multiples of `share`."""
+    """The multiples of `share` among `default` times 2**-3 to 2**3."""
     sizes = {max(1, default * 2**exponent // 8) for exponent in range(7)}
     return sorted(size for size in sizes if size % share == 0)
 
@@ -72,9 +72,9 @@ def share(trainer: Trainer, scope: Scope = "global") -> int:
     classes = [cls.__name__ for callback in callbacks for cls in type(callback).__mro__]
     if "BatchSizeFinder" in classes:  # of either Lightning package
         raise ZeusConfigError(
-            "BatchSizeFinder sets the batch size, and so does ZeusBSOCallback: remove one of them. "
-            "A batch size that is too large for the memory fails as out_of_memory, and the next "
-            "run gets a smaller one"
+            "BatchSizeFinder and ZeusBSOCallback both set the batch size: remove one of them. If a "
+            "batch size does not fit into memory, it fails as out_of_memory, and the next run gets "
+            "a smaller one"
         )
     if scope == "per_device":
         return 1
@@ -82,8 +82,8 @@ def share(trainer: Trainer, scope: Scope = "global") -> int:
         if hasattr(callback, "going_to_accumulate_grad_batches"):
             raise ZeusConfigError(
                 f"{type(callback).__name__} changes accumulate_grad_batches during the run, and "
-                "with it the global batch size, which the service chooses; use "
-                "Trainer(accumulate_grad_batches=...), or batch_size_scope='per_device'"
+                "with it the global batch size that the service chose; use "
+                "Trainer(accumulate_grad_batches=...) or batch_size_scope='per_device'"
             )
     sampler = trainer.distributed_sampler_kwargs or {}
     replicas = int(sampler.get("num_replicas", trainer.world_size))  # model parallel: fewer
@@ -95,13 +95,13 @@ def default_batch_size(
 ) -> int:
     """The job's default batch size: the given one, or else the program's own times its share.
 
-    The program's own is that of the datamodule or, without one there, of the module; the attribute
-    itself comes before the hparams, from which it may be derived.
+    The program's own comes from the datamodule, or from the module if the datamodule has none, and
+    from the attribute itself before the hparams, from which it may be derived.
 
     Raises:
-        ZeusConfigError: The program has none, or none that can be set.
+        ZeusConfigError: The program has no batch size, or none that can be set.
     """
-    if not trainer.fit_loop._data_source.is_module():  # as Lightning's batch size tuner does
+    if has_plain_dataloader(trainer):
         raise ZeusConfigError(
             "a dataloader passed straight to fit() cannot be resized; give fit() a datamodule, or "
             f"the module {type(module).__name__} a train_dataloader(), that uses self.{attribute}"
@@ -114,7 +114,7 @@ def default_batch_size(
     if not found:
         raise ZeusConfigError(
             f"{owner} has no attribute {attribute!r} (nor has its hparams); add one and use it in "
-            "train_dataloader(), or name the one that it uses by batch_size_attribute=..."
+            "train_dataloader(), or pass the name of the one it uses as batch_arg_name=..."
         )
     values: list[Any] = [get_from(holder, attribute.rpartition(".")[2]) for holder in found]
     own = [operator.index(value) for value in values if is_size(value)]
@@ -123,26 +123,64 @@ def default_batch_size(
     if not own:
         raise ZeusConfigError(
             f"{attribute} of {owner} is {values[0]!r}; it must be a positive integer, or None "
-            "where default_batch_size=... is passed"
+            "if you pass default_batch_size=..."
         )
     if own[0] != own[-1]:
         rank_zero_warn(
-            f"zeus: {attribute} of {owner} is {own[0]}, and {own[-1]} in the hparams: the default "
-            f"is taken to be {own[0]}, and each run sets both to the batch size that it gets; pass "
-            "default_batch_size=... if the default is another one, or name the attribute that "
-            "train_dataloader() uses by batch_size_attribute=..."
+            f"zeus: {attribute} of {owner} is {own[0]}, and {own[-1]} in the hparams: the job's "
+            f"default is {own[0]}, and each run sets both to its batch size; pass "
+            "default_batch_size=... for another default, or the attribute that train_dataloader() "
+            "uses as batch_arg_name=..."
         )
     return own[0] * share
 
 
 def is_from_datasets(trainer: Trainer) -> bool:
-    """Whether the datamodule was made by `LightningDataModule.from_datasets`, or as it does."""
+    """Whether the datamodule was made by `LightningDataModule.from_datasets`, or in its way."""
     data = trainer.datamodule  # type: ignore[attr-defined]
     return data is not None and "train_dataloader" in vars(data)
 
 
 def data_owner(trainer: Trainer, module: LightningModule) -> str:
-    """Name the owner of the train dataloader in a message: `datamodule Digits` or `module Net`."""
+    """The owner of the train dataloader, for messages: `datamodule Digits` or `module Net`."""
     data = trainer.datamodule  # type: ignore[attr-defined]
     kind, owner = ("module", module) if data is None else ("datamodule", data)
     return f"{kind} {type(owner).__name__}"
+
+
+def holders(module: LightningModule, name: str) -> Iterator[Any]:
+    """Yield each holder of a named value: a module, its hparams, its datamodule, their hparams.
+
+    The holder of a nested name, such as `data.batch_size`, is the object or mapping that has its
+    last part. The module must be attached to its Trainer.
+    """
+    for owner in (module, getattr(module.trainer, "datamodule", None)):
+        yield from holders_in(owner, name)
+
+
+def holders_in(owner: Any, name: str) -> Iterator[Any]:
+    """Yield the holders of a named value in a module or datamodule: first itself, then hparams."""
+    *path, last = name.split(".")
+    for root in (owner, getattr(owner, "hparams", None)):
+        holder = root
+        for part in path:
+            holder = get_from(holder, part) if _has(holder, part) else None
+        if _has(holder, last):
+            yield holder
+
+
+def get_from(holder: Any, name: str) -> Any:
+    """The named value of a mapping or an object."""
+    return holder[name] if isinstance(holder, MutableMapping) else getattr(holder, name)
+
+
+def set_on(holder: Any, name: str, value: Any) -> None:
+    """Set a named value of a mapping or an object."""
+    if isinstance(holder, MutableMapping):
+        holder[name] = value
+    else:
+        setattr(holder, name, value)
+
+
+def _has(holder: Any, name: str) -> bool:
+    return name in holder if isinstance(holder, MutableMapping) else hasattr(holder, name)

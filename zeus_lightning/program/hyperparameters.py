@@ -1,24 +1,24 @@
-"""Log the batch size and learning rate that a program is trained with."""
+"""Log the batch size and learning rate that training uses."""
 
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
+from zeus_lightning.program.internals import logs_hyperparameters
 from zeus_lightning.program.lr_scaling import base_rates
 
 
 def log_hyperparameters(trainer: Trainer, module: LightningModule, batch_size: int) -> None:
-    """Log them as `zeus/batch_size` and `zeus/lr`, beside the program's own hyperparameters.
+    """Log `zeus/batch_size` and `zeus/lr`, together with the program's own hyperparameters.
 
-    All are logged in one call, before Lightning logs the program's own: TensorBoard shows those of
-    the first call only.
+    One call has all of them, before Lightning's: TensorBoard shows only the first call's.
     """
     if not (trainer.loggers and trainer.enable_autolog_hparams):
         return
     values: dict[str, Any] = {}
     for owner in (module, trainer.datamodule):  # type: ignore[attr-defined]
-        if getattr(owner, "_log_hyperparams", False):
+        if logs_hyperparameters(owner):
             values |= owner.hparams_initial
     values.pop("_class_path", None)  # LightningCLI's
     rates = sorted({float(f"{rate:.12g}") for rate in base_rates(trainer.optimizers)})
@@ -29,4 +29,4 @@ def log_hyperparameters(trainer: Trainer, module: LightningModule, batch_size: i
         try:
             logger.log_hyperparams(values)
         except Exception as error:  # noqa: BLE001 - as MLflow's, if a run is used a second time
-            rank_zero_warn(f"zeus: {type(logger).__name__} does not log hyperparameters: {error}")
+            rank_zero_warn(f"zeus: {type(logger).__name__} did not log hyperparameters: {error}")

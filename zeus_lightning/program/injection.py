@@ -1,7 +1,5 @@
-"""`Injection`: set the batch size and learning rate of a Lightning program, and restore them."""
+"""`Injection`: set the batch size of a Lightning program, and restore its own."""
 
-import math
-import warnings
 from collections.abc import MutableMapping
 from contextlib import suppress
 from copy import copy
@@ -10,10 +8,7 @@ from typing import Any, NamedTuple
 from lightning.pytorch import LightningModule
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.program import lr_scaling
-from zeus_lightning.program.batch_size import is_size
-from zeus_lightning.program.holders import get_from, holders, set_on
-from zeus_lightning.program.printed_number import as_printed
+from zeus_lightning.program.batch_size import get_from, holders, is_size, set_on
 
 
 class _Change(NamedTuple):
@@ -24,7 +19,7 @@ class _Change(NamedTuple):
 
 
 class Injection:
-    """A batch size and learning rate set on a module, its datamodule and their hparams.
+    """A batch size set on a module, its datamodule and their hparams.
 
     `undo` restores the original values, so that the next fit of the same objects starts from the
     program's own. The module must be attached to its Trainer.
@@ -33,15 +28,15 @@ class Injection:
     def __init__(self, module: LightningModule) -> None:
         self._module = module
         self._changes: list[_Change] = []
-        self._rates: list[_Change] = []  # of these, the learning rates
 
     def set_batch_size(self, name: str, batch_size: int) -> None:
-        """Set the per-device batch size, an attribute of this name.
+        """Set the per-device batch size: the attribute `name`, nested if it has dots.
 
-        What is neither a batch size nor None stays: the module may have a method of this name.
+        A value that is neither a batch size nor None stays: it may be a method of the module.
 
         Raises:
-            ZeusConfigError: It cannot be set, nor does it follow what is set, as a property may.
+            ZeusConfigError: A holder's value cannot be set, and is not a property that follows
+                another one.
         """
         last = name.rpartition(".")[2]
         refused, unchanged = [], len(self._changes)
@@ -57,52 +52,10 @@ class Injection:
             if len(self._changes) == unchanged or get_from(holder, last) != batch_size:
                 raise refusal
 
-    def scale_lr(self, factor: float) -> None:
-        """Scale the module's learning rates, if it has any."""
-        if factor == 1:
-            return
-        for holder, name, lr in lr_scaling.find_rates(self._module):
-            # one float above, so that no other rate equals it by chance
-            scaled = math.nextafter(as_printed(lr) * factor, math.inf)
-            # a property without a setter follows another rate, or its groups are scaled later
-            with suppress(ZeusConfigError):
-                self._set(holder, name, lr, scaled)
-                self._rates.append(self._changes[-1])
-
-    def scale_optimizers(self, factor: float) -> int:
-        """Scale the rates of the parameter groups that were not built from a scaled learning rate.
-
-        Returns:
-            The number of groups that were scaled here.
-        """
-        trainer = self._module.trainer
-        rates = lr_scaling.base_rates(trainer.optimizers)
-        injected = [change.injected for change in self._rates]
-        ignoring = [rate not in injected for rate in rates]
-        if any(ignoring) and injected:  # they may be multiples of it
-            originals = [(each.holder, each.name, each.original) for each in self._rates]
-            try:
-                unscaled = lr_scaling.rates_with(self._module, originals)
-                ignoring = [one == other for one, other in zip(rates, unscaled, strict=True)]
-            except Exception as error:  # noqa: BLE001 - of the user's code, which has worked once
-                warnings.warn(
-                    "zeus: whether the optimizers follow the scaled learning rate is unknown, for "
-                    f"configure_optimizers() fails the second time ({type(error).__name__}: "
-                    f"{error}); their rates stay as they are",
-                    stacklevel=2,
-                )
-                return 0
-        if any(ignoring):
-            schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
-            factors = [factor if each else 1.0 for each in ignoring]
-            lr_scaling.scale_groups(trainer.optimizers, schedulers, factors)
-        return sum(ignoring)
-
     def restore_in(self, checkpoint: dict[str, Any]) -> None:
         """Restore the original values in a checkpoint's hyperparameters.
 
-        Otherwise a module that is loaded from it would have the injected values as its own, and a
-        run would scale a learning rate that is already scaled.
+        Otherwise a module that is loaded from it would have the injected batch size as its own.
         """
         for key in ("hyper_parameters", "datamodule_hyper_parameters"):
             for change in self._changes if key in checkpoint else ():
@@ -110,7 +63,6 @@ class Injection:
 
     def undo(self) -> None:
         """Restore the original values; one that has been changed since stays."""
-        self._rates.clear()
         while self._changes:
             change = self._changes.pop()
             name = change.name.rpartition(".")[2]
@@ -139,7 +91,7 @@ def _can_be_set(holder: Any, name: str, value: Any) -> bool:
 
 
 def _replaced(saved: Any, change: _Change, depth: int = 0) -> Any:
-    """Hyperparameters with the original value, without changing those that the program has."""
+    """A copy of saved hyperparameters with the original value."""
     part = change.name.split(".")[depth]
     if not isinstance(saved, MutableMapping) or part not in saved:
         return saved

@@ -1,1 +1,1 @@
-"""`zeus-lightning recur`: run a training command again and again, as a schedule would."""
+"""`zeus-lightning recur` and `exec`: launch training, and see how each run ended."""

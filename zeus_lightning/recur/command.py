@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
 from contextlib import ExitStack
 from importlib.util import find_spec
@@ -15,22 +14,18 @@ import click
 from rich.console import Console
 
 from zeus_lightning.errors import ZeusError
-from zeus_lightning.recur import figure, summary
-from zeus_lightning.recur.display import Display
-from zeus_lightning.recur.driver import Driver
+from zeus_lightning.recur import summary
+from zeus_lightning.recur.driver import Display, Driver
 from zeus_lightning.recur.ledger import Ledger, only_driver
 from zeus_lightning.recur.progress import Mode, Plan
-from zeus_lightning.recur.schedule import Schedule, at_once, cron, every
 from zeus_lightning.recur.service import OwnService, Service
-from zeus_lightning.recur.signals import end_signals
 
 _LAST_LINES = 20
 _LAST_BYTES = 10_000
-_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 class _Duration(click.ParamType[float]):
-    """A time span such as 24h, in seconds."""
+    """A duration such as 24h, in seconds."""
 
     name = "duration"
     _seconds: ClassVar = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
@@ -40,22 +35,8 @@ class _Duration(click.ParamType[float]):
     ) -> float:
         matched = re.fullmatch(r"(\d{1,6})([smhdw])", str(value))
         if matched is None or int(matched[1]) == 0:
-            self.fail(f"{value!r} is no time span; write 24h, 30m, 90s or 7d", param, ctx)
+            self.fail(f"{value!r} is not a duration; write 24h, 30m, 90s or 7d", param, ctx)
         return int(matched[1]) * self._seconds[matched[2]]
-
-
-class _Cron(click.ParamType[Schedule]):
-    """A cron expression."""
-
-    name = "cron"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Schedule:
-        try:
-            return cron(value)
-        except ValueError as error:
-            self.fail(f"{value!r} is no cron expression, or names no time: {error}", param, ctx)
 
 
 class _Variable(click.ParamType[tuple[str, str]]):
@@ -80,7 +61,7 @@ class _Variable(click.ParamType[tuple[str, str]]):
     default=20,
     show_default=True,
     type=click.IntRange(0),
-    help="How often a recurrence is tried again after its batch size has failed.",
+    help="How often a recurrence is tried again if its batch size fails.",
 )
 @click.option(
     "--parallel",
@@ -89,8 +70,9 @@ class _Variable(click.ParamType[tuple[str, str]]):
     type=click.IntRange(1),
     help="How many recurrences may run at once.",
 )
-@click.option("--every", "interval_s", type=_Duration(), help="Begin one every 24h, for example.")
-@click.option("--cron", "cron_schedule", type=_Cron(), help="Begin at these local times.")
+@click.option(
+    "--every", "interval_s", type=_Duration(), help="Begin a recurrence every 24h, for example."
+)
 @click.option("--timeout", "timeout_s", type=_Duration(), help="End a run that takes longer.")
 @click.option("--observe", is_flag=True, help="Run only control trials: choose nothing.")
 @click.option("--compare", is_flag=True, help="Run control trials in every other recurrence.")
@@ -121,9 +103,12 @@ class _Variable(click.ParamType[tuple[str, str]]):
     metavar="sqlite:///FILE",
     help="Start a service on this database; without a URL, on one in the folder.",
 )
-@click.option("--csv", "csv_path", type=_FILE, help="Write a line a run to this file.")
-@click.option("--json", "json_path", type=_FILE, help="Write runs and sums to this file.")
-@click.option("--plot", "plot_path", type=_FILE, help="Draw the costs as this HTML file.")
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write tries and sums to this file.",
+)
 @click.pass_context
 def recur(
     context: click.Context,
@@ -133,7 +118,6 @@ def recur(
     retries: int,
     parallel: int,
     interval_s: float | None,
-    cron_schedule: Schedule | None,
     timeout_s: float | None,
     observe: bool,
     compare: bool,
@@ -144,40 +128,30 @@ def recur(
     resume: bool,
     url: str | None,
     database_url: str | None,
-    csv_path: Path | None,
     json_path: Path | None,
-    plot_path: Path | None,
 ) -> None:
     """Run a training COMMAND again and again, as a schedule would.
 
-    A run whose batch size has failed is launched again at once, within its recurrence. Any other
-    error stops the driver. Ctrl-C ends the runs in order; the same command with --resume goes on.
+    If a run's batch size fails, its recurrence is tried again at once. Any other error stops the
+    driver. Ctrl-C ends the runs in order; the same command with --resume goes on.
     For example: zeus-lightning recur --recurrences 30 -- python train.py --max-epochs 50
     """
     passes_url = context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE
-    for one, other, given in (
-        ("--observe", "--compare", observe and compare),
-        ("--every", "--cron", interval_s is not None and cron_schedule is not None),
-        ("--url", "--service", database_url is not None and passes_url),
-    ):
-        if given:
-            raise click.UsageError(f"pass {one} or {other}, not both")
-    for path in (csv_path, json_path, plot_path):
-        if path is None or path.parent.is_dir():
-            continue
-        if not folder.resolve().is_relative_to(path.parent.resolve()):  # it will be made
-            raise click.UsageError(f"{path} cannot be written: make the folder {path.parent} first")
-    _check_installed("scipy", "--compare", compare)
-    _check_installed("plotly", "--plot", plot_path is not None)
+    if observe and compare:
+        raise click.UsageError("pass --observe or --compare, not both")
+    if database_url is not None and passes_url:
+        raise click.UsageError("pass --url or --service, not both")
+    if json_path is not None and not json_path.parent.is_dir():
+        parent = json_path.parent
+        if not folder.resolve().is_relative_to(parent.resolve()):  # it will be made
+            raise click.UsageError(f"{json_path} cannot be written: make the folder {parent} first")
+    if compare and find_spec("scipy") is None:
+        raise click.UsageError("--compare needs scipy: pip install 'zeus-lightning[analysis]'")
     mode: Mode = "observe" if observe else "compare" if compare else "choose"
     plan = Plan(recurrences=recurrences, retries=retries, parallel=parallel, mode=mode, seed=seed)
-    schedule = every(interval_s) if interval_s is not None else cron_schedule or at_once
     console = Console()
     try:
         with ExitStack() as stack:
-            for number in end_signals():
-                before = signal.signal(number, lambda number, _: sys.exit(128 + number))
-                stack.callback(signal.signal, number, before)
             stack.enter_context(only_driver(folder))
             ledger = Ledger(folder, resume=resume)
             ledger.check_mode(mode)
@@ -196,7 +170,7 @@ def recur(
                 command=command,
                 env=dict(env),
                 workdir=workdir,
-                schedule=schedule,
+                interval_s=interval_s,
                 timeout_s=timeout_s,
                 ledger=ledger,
                 service=service,
@@ -209,12 +183,8 @@ def recur(
             console.print(summary.table(found))
         for line in summary.comparison(found) if compare else ():
             console.print(line, highlight=False, soft_wrap=True)
-        if csv_path is not None:
-            summary.write_csv(tries, csv_path)
         if json_path is not None:
             summary.write_json(tries, json_path)
-        if plot_path is not None:
-            plot_path.write_text(figure.page(tries))
     except ZeusError as error:
         raise click.ClickException(error.message) from error
     except OSError as error:  # its message names the file
@@ -237,8 +207,3 @@ def _last_lines(log: Path) -> str:
     except OSError as error:
         return str(error)
     return "\n".join(text.splitlines()[-_LAST_LINES:])
-
-
-def _check_installed(package: str, option: str, needed: bool) -> None:
-    if needed and find_spec(package) is None:
-        raise click.UsageError(f"{option} needs {package}: pip install 'zeus-lightning[analysis]'")

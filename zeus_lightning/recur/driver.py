@@ -1,4 +1,4 @@
-"""`Driver`: launches the tries that `Progress` names, and follows them until they have ended."""
+"""`Driver`: launches the tries that `Progress` names, and follows them until they end."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal, Self
+
+from rich import progress as bars
+from rich.console import Console
+from rich.markup import escape
 
 from zeus_lightning.environment import CONTROL, OUTCOME_FILE
 from zeus_lightning.errors import ZeusConfigError
+from zeus_lightning.recur import summary
 from zeus_lightning.recur.child import Child
-from zeus_lightning.recur.display import Display
+from zeus_lightning.recur.ending import Ending, read_outcome
 from zeus_lightning.recur.ledger import Ledger
-from zeus_lightning.recur.outcome_file import read_outcome
-from zeus_lightning.recur.progress import Ending, Plan, Progress, Try
-from zeus_lightning.recur.schedule import Schedule
+from zeus_lightning.recur.progress import Plan, Progress, Try
 from zeus_lightning.recur.service import Service
-from zeus_lightning.recur.signals import end_signals
 from zeus_lightning.version import __version__
 
 _POLL_S = 0.1
@@ -30,7 +33,7 @@ _SERVICE_POLL_S = 5.0
 
 @dataclass
 class Driver:
-    """Runs a command in each recurrence, until it has reached its target in all of them.
+    """Runs a command in each recurrence, until it has reached its target in every one.
 
     Each run gets, in its environment, `ZEUS_SERVER_URL`, `ZEUS_OUTCOME_FILE`, `ZEUS_RECURRENCE`
     (from 1), `ZEUS_CONTROL` (1 for a control trial), and `PL_GLOBAL_SEED` if the plan has a seed.
@@ -39,8 +42,10 @@ class Driver:
         plan: What to run.
         command: Program and arguments.
         env: Variables for the runs, in addition to those of this process.
-        workdir: Where the runs are started.
-        schedule: When recurrences begin.
+        workdir: Where the runs start.
+        interval_s: Seconds from one recurrence's start to the next one's; None: they follow each
+            other at once. Times that pass while none can begin are made up for once, not one by
+            one.
         timeout_s: Seconds after which a run is ended; None: never.
         ledger: Where this is recorded; its folder gets the runs' output.
         service: The service that the runs use.
@@ -48,14 +53,14 @@ class Driver:
 
     Attributes:
         progress: What has been run.
-        signal: The signal that has ended `run`, or None.
+        signal: The signal that ended `run`, or None.
     """
 
     plan: Plan
     command: Sequence[str]
     env: Mapping[str, str]
     workdir: Path
-    schedule: Schedule
+    interval_s: float | None
     timeout_s: float | None
     ledger: Ledger
     service: Service
@@ -66,8 +71,7 @@ class Driver:
         self._is_urgent = False
         self.progress = Progress(self.plan)
         self._children: dict[Try, Child] = {}
-        self._last_s: float | None = None  # when the last recurrence began
-        self._started_s = time.time()
+        self._last_s: float | None = None  # when the last recurrence began, in Unix seconds
         self._service_at_s = 0.0  # when to ask again whether it answers
         self._check_at_s = 0.0  # when to ask so for the runs under way
 
@@ -91,8 +95,7 @@ class Driver:
         return self.ledger.folder / f"{each}.log"
 
     def _resume(self) -> None:
-        """Take over from an earlier driver, if the ledger is one's, with runs that it has left."""
-        children: dict[Try, Child] = {}
+        """Continue from the ledger; a run that a killed driver left has ended by now."""
         for event in self.ledger.events:
             if event["event"] == "driver":
                 self.progress.resumed()
@@ -101,18 +104,15 @@ class Driver:
             if event["event"] == "started":
                 self.progress.started(each)
                 self._last_s = event["at_s"] if each.attempt == 1 else self._last_s
-                left_s = self.timeout_s
-                if left_s is not None:
-                    left_s -= max(0.0, time.time() - event["at_s"])  # clocks may be set back
-                children[each] = Child.adopt(event["pid"], event["created"], left_s)
             else:
                 run = read_outcome(self._outcome_file(each))
                 self.progress.ended(each, Ending(**event["ending"], run=run))
         self.progress.resumed()
-        self._children = {each: children[each] for each in self.progress.running}
         self.ledger.append(
             event="driver", mode=self.plan.mode, command=list(self.command), version=__version__
         )
+        for each in self.progress.running:
+            self._ended(each, exit_code=None, cut_short=None)
         self.display.show(self.progress)
 
     def _launch_due(self) -> None:
@@ -126,10 +126,11 @@ class Driver:
         each = self.progress.next_recurrence()
         if each is None:
             return None
-        due_s = self.schedule(self._last_s, self._started_s)
-        if due_s > time.time():
-            self.display.wait_until(due_s)
-            return None
+        if self._last_s is not None and self.interval_s is not None:
+            due_s = self._last_s + self.interval_s
+            if due_s > time.time():
+                self.display.wait_until(due_s)
+                return None
         return each
 
     def _service_answers(self) -> bool:
@@ -160,13 +161,12 @@ class Driver:
             env["PL_GLOBAL_SEED"] = str(each.seed)
         at_s = time.time()
         try:
-            child = Child.launch(self.command, env, self.workdir, self.log(each), self.timeout_s)
+            child = Child(self.command, env, self.workdir, self.log(each), self.timeout_s)
         except OSError as error:
             raise ZeusConfigError(f"{self.command[0]} cannot be run: {error}") from error
         self._children[each] = child
-        pid, created = child.identity
         self.ledger.append(
-            **{"event": "started", "try": asdict(each)}, at_s=at_s, pid=pid, created=created
+            **{"event": "started", "try": asdict(each)}, at_s=at_s, outcome_file=env[OUTCOME_FILE]
         )
         self._last_s = at_s if each.attempt == 1 else self._last_s
         self.progress.started(each)
@@ -178,10 +178,10 @@ class Driver:
                 child.kill() if self._is_urgent else child.end("signal")
             if child.poll():
                 del self._children[each]
-                self._ended(each, child)
+                self._ended(each, child.exit_code, child.cut_short)
 
     def _end_children(self) -> None:
-        """End the runs after an error, unrecorded: `--resume` finds out how they have ended."""
+        """End the runs after an error, unrecorded: `--resume` finds out how they ended."""
         while self._children:
             for each, child in list(self._children.items()):
                 child.kill() if self._is_urgent else child.end("signal")
@@ -189,10 +189,12 @@ class Driver:
                     del self._children[each]
             time.sleep(_POLL_S)
 
-    def _ended(self, each: Try, child: Child) -> None:
+    def _ended(
+        self, each: Try, exit_code: int | None, cut_short: Literal["timeout", "signal"] | None
+    ) -> None:
         run = read_outcome(self._outcome_file(each))
-        ending = Ending(exit_code=child.exit_code, run=run, cut_short=child.cut_short)
-        how: dict[str, Any] = {"exit_code": ending.exit_code, "cut_short": ending.cut_short}
+        ending = Ending(exit_code=exit_code, run=run, cut_short=cut_short)
+        how: dict[str, Any] = {"exit_code": exit_code, "cut_short": cut_short}
         self.ledger.append(**{"event": "ended", "try": asdict(each)}, ending=how)
         self.progress.ended(each, ending)
         if run is not None and run.outcome is None:
@@ -205,16 +207,86 @@ class Driver:
 
     @contextmanager
     def _handled_signals(self) -> Iterator[None]:
-        """End the runs in order on a signal; kill them when another one comes."""
+        """End the runs in order on a signal; kill them when another one comes.
+
+        Under `nohup`, SIGHUP ends nothing.
+        """
 
         def stop(number: int, _frame: FrameType | None) -> None:
             # a terminal that closes may send SIGHUP twice
             self._is_urgent |= self.signal is not None and number != signal.SIGHUP
             self.signal = number
 
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, *end_signals())}
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        before = {number: signal.signal(number, stop) for number in numbers}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+class Display:
+    """What the user sees while the driver runs; used in a `with`.
+
+    Each try that ends has a line, and a progress bar counts the recurrences.
+
+    Args:
+        console: Where to print.
+        recurrences: How many there are to be.
+    """
+
+    def __init__(self, console: Console, recurrences: int) -> None:
+        self._bar = bars.Progress(
+            bars.TextColumn("recurrences"),
+            bars.BarColumn(),
+            bars.MofNCompleteColumn(),
+            bars.TimeElapsedColumn(),
+            bars.TextColumn("{task.description}"),
+            console=console,
+        )
+        self._task = self._bar.add_task("", total=recurrences)
+        self._is_waiting = False
+        self._has_header = False
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def show(self, progress: Progress) -> None:
+        """Show how many recurrences are complete, and what runs."""
+        self._is_waiting = False
+        running = ", ".join(f"{each.recurrence} (try {each.attempt})" for each in progress.running)
+        self._describe(f"running: {running}" if running else "")
+        self._bar.update(self._task, completed=len(progress.done))
+
+    def ended(self, each: Try, ending: Ending) -> None:
+        """Print the line of a try that has ended."""
+        if not self._has_header:
+            self._print(summary.HEADER)
+        self._has_header = True
+        style = "" if ending.result == "done" else "dim" if ending.result == "again" else "bold"
+        self._print(summary.line(each, ending), style)
+
+    def wait_until(self, due_s: float) -> None:
+        """Show when the next recurrence is due, in Unix seconds."""
+        self._describe(f"next at {datetime.fromtimestamp(due_s):%Y-%m-%d %H:%M:%S}")
+
+    def wait_for(self, url: str) -> None:
+        """Show that the service does not answer; the first time, print it."""
+        text = f"waiting for the service at {url}"
+        if not self._is_waiting:
+            self._print(text)
+        self._is_waiting = True
+        self._describe(text)
+
+    def _print(self, text: str, style: str = "") -> None:
+        self._bar.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+    def _describe(self, text: str) -> None:
+        self._bar.update(self._task, description=escape(text))

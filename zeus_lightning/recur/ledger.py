@@ -6,12 +6,14 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from zeus_lightning.environment import OUTCOME_FILE
 from zeus_lightning.errors import ZeusConfigError, ZeusError
-from zeus_lightning.recur.child import find_process
 
 _FILE = "ledger.jsonl"
 
@@ -21,11 +23,11 @@ class Ledger:
 
     Args:
         folder: Holds `run-0001`, `run-0002` and so on.
-        resume: Whether to continue the last one, or else begin a new one.
+        resume: Whether to continue the last one; if not, a new one begins.
 
     Raises:
-        ZeusConfigError: There is no run to continue, or processes of the last one still train and
-            are not to be continued.
+        ZeusConfigError: There is no run to continue, or processes of the last one still train: a
+            second run of the same recurrence would compete with them for the GPUs.
     """
 
     def __init__(self, folder: Path, *, resume: bool) -> None:
@@ -38,15 +40,15 @@ class Ledger:
         number = 1 + int(runs[-1].name.removeprefix("run-")) if runs else 1
         self.folder = begun[-1] if resume else folder / f"run-{number:04}"
         self._path = self.folder / _FILE
-        self.events = self._resumed() if resume else []
-        if not resume and begun and (living := _living(begun[-1] / _FILE)):
+        if begun and (living := _left_running(begun[-1] / _FILE)):
             raise ZeusConfigError(
-                f"runs of an earlier driver still train, as process {', '.join(map(str, living))}; "
-                "pass --resume to take them over, or end them first"
+                "runs of a driver that was killed still train, as process "
+                f"{', '.join(map(str, living))}; wait until they have ended, or end them"
             )
+        self.events = self._resumed() if resume else []
 
     def _resumed(self) -> list[dict[str, Any]]:
-        """The events so far; a line that was torn as the driver was killed is cut off."""
+        """The events so far; a line torn when the driver was killed is cut off."""
         size = self._path.read_bytes().rfind(b"\n") + 1
         os.truncate(self._path, size)  # needs no space on a full disk
         try:
@@ -92,20 +94,24 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in whole]
 
 
-def _living(path: Path) -> list[int]:
-    """The ids of a ledger's processes that have started, and not ended since."""
+def _left_running(path: Path) -> list[int]:
+    """The ids of the processes that belong to tries which a ledger has seen start, and not end.
+
+    Each has inherited the name of its try's outcome file.
+    """
     try:
         events = _read(path)
     except ValueError:  # damaged
         return []
     ended = [each["try"] for each in events if each["event"] == "ended"]
-    return [
-        each["pid"]
-        for each in events
-        if each["event"] == "started"
-        and each["try"] not in ended
-        and find_process(each["pid"], each["created"])
-    ]
+    started = [each for each in events if each["event"] == "started" and each["try"] not in ended]
+    files = {each["outcome_file"] for each in started}
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it has just ended, or is another user's
+            if files and process.environ().get(OUTCOME_FILE) in files:
+                found.append(process.pid)
+    return found
 
 
 @contextmanager

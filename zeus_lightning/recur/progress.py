@@ -1,4 +1,4 @@
-"""`Progress`: which try comes next, derived from those that have started and ended.
+"""`Progress`: which try comes next, derived from the tries that have started and ended.
 
 Pure: no process, no file, no clock.
 """
@@ -7,30 +7,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from random import Random
 from typing import Literal
 
-import numpy as np
-
-from zeus_lightning.environment import EXIT_TRY_AGAIN
-from zeus_lightning.messages import FAILED
-from zeus_lightning.recur.outcome_file import RunOutcome
+from zeus_lightning.recur.ending import Ending
 
 Mode = Literal["choose", "observe", "compare"]
-Verdict = Literal["done", "again", "interrupted", "stop"]
-"""What an ended try means for its recurrence: it is complete, it needs another try because the
-batch size has failed, it needs another try that does not count, or the driver must stop."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is to be run.
+    """What to run.
 
     Args:
         recurrences: How many.
-        retries: How many times a recurrence is tried again after its batch size has failed.
+        retries: How many times a recurrence is tried again after its batch size failed.
         parallel: How many recurrences may run at once.
         mode: `observe` runs only control trials; `compare` runs them in each odd recurrence.
-        seed: From which each try's own seed is derived; None: the command chooses it.
+        seed: Each try's own seed is derived from it; None: the command chooses its seed.
     """
 
     recurrences: int
@@ -57,57 +51,14 @@ class Try:
         return f"{self.recurrence:04}-{self.attempt:02}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ending:
-    """How a try ended.
-
-    Args:
-        exit_code: Of the process, negative if a signal ended it; None if it cannot be known.
-        run: What the run wrote to its outcome file; None if it had no trial.
-        cut_short: Why the driver ended the process: `timeout` or `signal`; None if it did not.
-    """
-
-    exit_code: int | None
-    run: RunOutcome | None
-    cut_short: Literal["timeout", "signal"] | None = None
-
-    @property
-    def outcome(self) -> str:
-        """The outcome, in a word."""
-        if self.run is not None and self.run.outcome is not None:
-            return self.run.outcome
-        if self.cut_short == "timeout":
-            return "timed out"
-        if self.cut_short == "signal":
-            return "interrupted"
-        if self.exit_code == 0 and self.run is None:
-            return "no trial"
-        # A status of 0 is then that of another process, such as of a pipeline's last command.
-        return "killed" if self.exit_code is None or self.exit_code <= 0 else "errored"
-
-    @property
-    def verdict(self) -> Verdict:
-        """What follows for the recurrence."""
-        outcome = None if self.run is None else self.run.outcome
-        if outcome in FAILED or (self.exit_code == EXIT_TRY_AGAIN and outcome != "converged"):
-            return "again"
-        if self.exit_code == 0 and self.cut_short is None:
-            return "done"
-        if outcome == "converged" and not self.exit_code:
-            return "done"
-        if self.cut_short == "signal" or (self.exit_code is None and self.cut_short is None):
-            return "interrupted"
-        return "stop"
-
-
 @dataclass
 class Progress:
     """The tries of a run of the driver, in the order in which they started.
 
     Attributes:
-        endings: Of the tries that have ended.
-        stop: Why no further try is launched; None while that is not so.
-        stopped_by: The try that is to blame.
+        endings: How tries ended; a try that still runs has none.
+        stop: Why no further try is launched; None while tries are launched.
+        stopped_by: The try that caused the stop.
     """
 
     plan: Plan
@@ -132,9 +83,9 @@ class Progress:
         """Record that a try has ended; decide whether the driver must stop."""
         self.endings[each] = ending
         stop = None
-        if ending.verdict == "stop":
-            stop = f"recurrence {each.recurrence}, try {each.attempt} {_how(ending)}"
-        elif ending.verdict == "again":
+        if ending.result == "stop":
+            stop = f"recurrence {each.recurrence}, try {each.attempt} {ending}"
+        elif ending.result == "again":
             self._failures[each.recurrence] += 1
             if self._failures[each.recurrence] > self.plan.retries:
                 stop = (
@@ -153,7 +104,7 @@ class Progress:
     def done(self) -> list[int]:
         """The recurrences that are complete."""
         ended = self.endings.items()
-        return sorted({each.recurrence for each, end in ended if end.verdict == "done"})
+        return sorted({each.recurrence for each, end in ended if end.result == "done"})
 
     def next_retry(self) -> Try | None:
         """The try to launch at once, of a recurrence that is neither complete nor running."""
@@ -184,16 +135,6 @@ class Progress:
     def _try(self, recurrence: int, attempt: int) -> Try:
         seed = self.plan.seed
         if seed is not None:
-            seed = int(np.random.SeedSequence([seed, recurrence, attempt]).generate_state(1)[0])
+            seed = Random(f"{seed}/{recurrence}/{attempt}").getrandbits(32)
         control = self.plan.is_control(recurrence)
         return Try(recurrence=recurrence, attempt=attempt, control=control, seed=seed)
-
-
-def _how(ending: Ending) -> str:
-    """The end of a try that stops the driver."""
-    if ending.cut_short == "timeout":
-        return "took longer than --timeout allows"
-    code = ending.exit_code
-    if code is not None and code < 0:
-        return f"was killed by signal {-code}"
-    return f"ended with exit status {code}"

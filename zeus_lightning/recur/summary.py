@@ -1,8 +1,7 @@
-"""What the recurrences have cost: tables, the difference from the controls, CSV and JSON."""
+"""What tries and recurrences cost: lines, tables, the difference from the controls, JSON."""
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -13,20 +12,27 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from zeus_lightning.recur.progress import Progress
+from zeus_lightning.recur.ending import Ending
+from zeus_lightning.recur.progress import Progress, Try
 
 MEASURES = {"cost": "cost_j", "energy": "energy_j", "time": "time_s"}
 _UNITS = {"cost": "J", "energy": "J", "time": "s"}
 CONFIDENCE = 0.95
 
+HEADER = (
+    f"{'try':>5}   {'batch size, why':<17} {'outcome':<13} {'epochs':>6} {'s':>8} {'J':>11} "
+    f"{'cost (J)':>11}"
+)
+"""Above the lines of the tries; like them, it fits into 80 columns."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class Recurrence:
-    """What a recurrence has taken, over all its tries.
+class RecurrenceTotals:
+    """What a recurrence took, summed over all its tries.
 
     Args:
         control: Whether its trials are control trials: the default batch size, never stopped early.
-        converged: Whether its last try has reached the target.
+        converged: Whether its last try reached the target.
         estimated: Whether the joules are estimates.
         unmeasured: How many tries ended before their first report; they count 0 J and 0 s.
     """
@@ -44,13 +50,13 @@ class Recurrence:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A measure of the chosen recurrences against the control recurrences before them.
+    """A measure of the chosen recurrences, compared with the control recurrences before them.
 
     Args:
         measure: `cost`, `energy` or `time`.
         pairs: How many pairs of recurrences there are.
-        control: Mean of a control recurrence, in joules or seconds.
-        chosen: Mean of a chosen one.
+        control: Mean over the control recurrences, in joules or seconds.
+        chosen: Mean over the chosen ones.
         low: Lower end of the 95 % confidence interval of `chosen - control`; None for one pair.
         high: Upper end.
     """
@@ -93,11 +99,11 @@ def rows(progress: Progress) -> list[dict[str, Any]]:
             "batch_size": run and run.trial.batch_size,
             "why": run and run.trial.why,
             "outcome": ending.outcome,
-            "verdict": ending.verdict,
+            "result": ending.result,
             "epochs": report and report.epoch,
             "time_s": report and report.time_s,
             "energy_j": report and report.energy_j,
-            "cost_j": run and run.cost,
+            "cost_j": run and run.cost_j,
             "metric": report and report.metric,
             "estimated": run and run.estimated,
             "exit_code": ending.exit_code,
@@ -109,15 +115,15 @@ def rows(progress: Progress) -> list[dict[str, Any]]:
     ]
 
 
-def recurrences(tries: Sequence[dict[str, Any]]) -> list[Recurrence]:
+def recurrences(tries: Sequence[dict[str, Any]]) -> list[RecurrenceTotals]:
     """Sum the rows of `rows` over each recurrence."""
     numbers = sorted({row["recurrence"] for row in tries})
     return [_recurrence([row for row in tries if row["recurrence"] == n]) for n in numbers]
 
 
-def _recurrence(tries: Sequence[dict[str, Any]]) -> Recurrence:
+def _recurrence(tries: Sequence[dict[str, Any]]) -> RecurrenceTotals:
     last = tries[-1]
-    return Recurrence(
+    return RecurrenceTotals(
         number=last["recurrence"],
         control=last["control"],
         tries=len(tries),
@@ -128,10 +134,10 @@ def _recurrence(tries: Sequence[dict[str, Any]]) -> Recurrence:
     )
 
 
-def differences(found: Iterable[Recurrence]) -> list[Difference]:
+def differences(found: Iterable[RecurrenceTotals]) -> list[Difference]:
     """Compare chosen recurrences with controls, in pairs: what drifts affects both of a pair.
 
-    A pair counts if both have converged. The interval is that of the paired t-test.
+    A pair counts if both converged. The interval comes from a paired t-test.
     """
     converged = {each.number: each for each in found if each.converged}
     pairs = [
@@ -142,7 +148,9 @@ def differences(found: Iterable[Recurrence]) -> list[Difference]:
     return [_difference(measure, pairs) for measure in MEASURES] if pairs else []
 
 
-def _difference(measure: str, pairs: Sequence[tuple[Recurrence, Recurrence]]) -> Difference:
+def _difference(
+    measure: str, pairs: Sequence[tuple[RecurrenceTotals, RecurrenceTotals]]
+) -> Difference:
     field = MEASURES[measure]
     control = [getattr(one, field) for one, _ in pairs]
     chosen = [getattr(other, field) for _, other in pairs]
@@ -168,8 +176,8 @@ def _interval(distances: Sequence[float]) -> tuple[float, float] | tuple[None, N
     return float(interval.low), float(interval.high)
 
 
-def table(found: Sequence[Recurrence]) -> Table:
-    """Sums and means, of the controls and of what was chosen; it fits into 80 columns."""
+def table(found: Sequence[RecurrenceTotals]) -> Table:
+    """Sums and means of the controls and of the chosen recurrences; it fits into 80 columns."""
     names = ("", "converged", "tries", "J", "s", "cost (J)", "cost in all (J)")
     title = "A recurrence, with all its tries, took"
     shown = Table(*names, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=title)
@@ -180,10 +188,10 @@ def table(found: Sequence[Recurrence]) -> Table:
                 name,
                 f"{sum(each.converged for each in group)} of {len(group)}",
                 str(sum(each.tries for each in group)),
-                short(mean(each.energy_j for each in group)),
-                short(mean(each.time_s for each in group)),
-                short(mean(each.cost_j for each in group)),
-                short(sum(each.cost_j for each in group)),
+                _short(mean(each.energy_j for each in group)),
+                _short(mean(each.time_s for each in group)),
+                _short(mean(each.cost_j for each in group)),
+                _short(sum(each.cost_j for each in group)),
             )
     unmeasured = sum(each.unmeasured for each in found)
     notes = ["joules are estimates"] * any(each.estimated for each in found)
@@ -192,26 +200,32 @@ def table(found: Sequence[Recurrence]) -> Table:
     return shown
 
 
-def short(value: float) -> str:
+def line(each: Try, ending: Ending) -> str:
+    """What a try was, and how it ended, in the columns of `HEADER`."""
+    run, number = ending.run, f"{each.recurrence:>4}.{each.attempt:<2}"
+    if ending.outcome == "no trial":
+        return f"{number} no trial: no outcome file; does it use ZeusBSOCallback or Recurrence?"
+    size, why = ("", "") if run is None else (run.trial.batch_size, run.trial.why)
+    text = f"{number} {size:>6} {why:<10} {ending.outcome:<13}"
+    if run is not None and run.report is not None and run.cost_j is not None:
+        about = "~" if run.estimated else ""
+        energy_j, cost_j = (f"{about}{_short(each)}" for each in (run.report.energy_j, run.cost_j))
+        text += f" {run.report.epoch:>6} {_short(run.report.time_s):>8} {energy_j:>11} {cost_j:>11}"
+    return text.rstrip()
+
+
+def _short(value: float) -> str:
     """A number in few digits: tenths if it is small."""
     return f"{value:.1f}" if value < 1e5 else f"{value:.0f}"
 
 
-def comparison(found: Sequence[Recurrence]) -> Iterator[str]:
+def comparison(found: Sequence[RecurrenceTotals]) -> Iterator[str]:
     """Lines that say how the chosen recurrences differ from the controls."""
     yield from map(str, differences(found))
     later = found[len(found) // 4 * 2 :]
     if len(later) >= 4:
         yield f"Of the later half alone, from recurrence {later[0].number} on:"
         yield from map(str, differences(later))
-
-
-def write_csv(tries: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write one line a try."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, tries[0].keys() if tries else ["recurrence"])
-        writer.writeheader()
-        writer.writerows(tries)
 
 
 def write_json(tries: Sequence[dict[str, Any]], path: Path) -> None:

@@ -1,12 +1,10 @@
-"""Values are set wherever the program has them, and restored."""
+"""A batch size is set wherever the program has it, and restored."""
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from programs import Net
 
@@ -15,52 +13,41 @@ from zeus_lightning.program.injection import Injection
 
 
 class Program(Net):
-    """Has a batch size and a learning rate, as attributes and as hyperparameters."""
-
-    def __init__(self, batch_size: int = 8, lr: float = 0.1) -> None:
-        super().__init__()
-        self.save_hyperparameters()
-        self.batch_size = batch_size
-        self.lr = lr
+    """Has a batch size as a hyperparameter, and perhaps others elsewhere."""
 
     trainer = None  # an unattached module raises
 
+    def __init__(self, batch_size: int | None = 8, **attributes: Any) -> None:
+        super().__init__()
+        self.save_hyperparameters("batch_size")
+        vars(self).update(attributes)
 
-def test_every_holder_of_a_value_is_set_and_restored() -> None:
-    module = Program()
+
+def injected(module: Net, name: str = "batch_size") -> Injection:
     injection = Injection(module)
-    injection.set_batch_size("batch_size", 32)
-    injection.scale_lr(4.0)
+    injection.set_batch_size(name, 32)
+    return injection
+
+
+def test_every_holder_of_a_value_is_set_and_restored_unless_somebody_else_has_set_it() -> None:
+    module = Program()
+    module.batch_size = 8
+    injection = injected(module)
     assert (module.batch_size, module.hparams.batch_size) == (32, 32)
-    assert (module.lr, module.hparams.lr) == (pytest.approx(0.4), pytest.approx(0.4))
     injection.undo()
     assert (module.batch_size, module.hparams.batch_size) == (8, 8)
-    assert (module.lr, module.hparams.lr) == (0.1, 0.1)
-
-
-def test_a_rate_of_numpys_is_scaled_as_it_is_printed() -> None:
-    module = Program(lr=np.float32(0.1))  # type: ignore[arg-type]
-    Injection(module).scale_lr(2.0)
-    assert module.lr == math.nextafter(0.2, math.inf)
-
-
-def test_a_value_that_somebody_else_has_set_since_is_left() -> None:
-    module = Program()
-    injection = Injection(module)
-    injection.set_batch_size("batch_size", 32)
+    injection = injected(module)
     module.batch_size = 64
     injection.undo()
     assert (module.batch_size, module.hparams.batch_size) == (64, 8)
 
 
 def test_a_checkpoint_gets_the_programs_own_hyperparameters() -> None:
-    injection = Injection(Program())
-    injection.set_batch_size("batch_size", 32)
     checkpoint: dict[str, Any] = {
         "hyper_parameters": {"batch_size": 32, "lr": 0.1},
         "datamodule_hyper_parameters": {"batch_size": 5},
     }
-    injection.restore_in(checkpoint)
+    injected(Program()).restore_in(checkpoint)
     assert checkpoint["hyper_parameters"] == {"batch_size": 8, "lr": 0.1}
     assert checkpoint["datamodule_hyper_parameters"] == {"batch_size": 5}
 
@@ -75,28 +62,51 @@ def test_a_nested_value_is_set_restored_and_kept_out_of_checkpoints() -> None:
             self.data = SimpleNamespace(**data)
 
     module = Nested({"train_batch_size": 8, "val_batch_size": 16})
-    injection = Injection(module)
-    injection.set_batch_size("data.train_batch_size", 32)
+    injection = injected(module, "data.train_batch_size")
     assert module.data.train_batch_size == module.hparams["data"]["train_batch_size"] == 32
     checkpoint: dict[str, Any] = {"hyper_parameters": dict(module.hparams)}
     injection.restore_in(checkpoint)
-    assert checkpoint == {
-        "hyper_parameters": {"data": {"train_batch_size": 8, "val_batch_size": 16}}
-    }
+    own = {"train_batch_size": 8, "val_batch_size": 16}
+    assert checkpoint == {"hyper_parameters": {"data": own}}
     assert module.hparams["data"]["train_batch_size"] == 32  # still trains with it
     injection.undo()
     assert module.data.train_batch_size == module.hparams["data"]["train_batch_size"] == 8
-    injection.set_batch_size("nothing.such", 32)
+    injected(module, "nothing.such")
     assert not hasattr(module, "nothing")
 
 
-def test_an_attribute_that_cannot_be_set_is_an_error_that_names_it() -> None:
-    class Fixed(Net):
-        batch_size = property(lambda self: 8)
-        trainer = None
+class Fixed(Program):
+    batch_size = property(lambda self: 8)
 
-    with pytest.raises(ZeusConfigError, match="batch_size cannot be set to 32 on Fixed"):
-        Injection(Fixed()).set_batch_size("batch_size", 32)
+
+class Follows(Program):
+    batch_size = property(lambda self: self.hparams.batch_size)
+
+
+class Doubles(Program):
+    batch_size = property(lambda self: 2 * self.hparams.batch_size)
+
+
+class Method(Program):
+    def batch_size(self, batch: list[Any]) -> int:
+        return len(batch)
+
+
+def test_a_property_that_follows_what_is_set_need_not_be_set() -> None:
+    module = Follows()
+    injection = injected(module)
+    assert module.batch_size == 32
+    injection.undo()
+    assert module.batch_size == 8
+
+
+def test_a_method_of_the_name_stays_and_none_is_set_and_restored() -> None:
+    module = Method(batch_size=None)
+    injection = injected(module)
+    assert module.batch_size([1, 2]) == 2
+    assert module.hparams.batch_size == 32
+    injection.undo()
+    assert module.hparams.batch_size is None
 
 
 class ReadOnlyConfig(dict[str, Any]):
@@ -116,69 +126,31 @@ class FrozenModel:
 
 
 @pytest.mark.parametrize(
-    ("config", "cause"),
-    [(ReadOnlyConfig(batch_size=8), NotImplementedError), (FrozenModel(), ValueError)],
+    ("module", "name", "owner", "cause"),
+    [
+        (Fixed(), "batch_size", "Fixed", AttributeError),
+        (Doubles(), "batch_size", "Doubles", AttributeError),
+        (
+            Program(config=ReadOnlyConfig(batch_size=8)),
+            "config.batch_size",
+            "ReadOnlyConfig",
+            NotImplementedError,
+        ),
+        (Program(config=FrozenModel()), "config.batch_size", "FrozenModel", ValueError),
+    ],
 )
-def test_a_config_that_cannot_be_changed_is_an_error_of_one_line_with_its_cause(
-    config: Any, cause: type[Exception]
+def test_a_value_that_cannot_be_set_is_an_error_of_one_line_with_its_cause(
+    module: Net, name: str, owner: str, cause: type[Exception]
 ) -> None:
-    class Configured(Net):
-        trainer = None
-
-    module = Configured()
-    module.config = config
-    message = f"config.batch_size cannot be set to 32 on {type(config).__name__} .*plain attribute"
+    message = f"^{name} cannot be set to 32 on {owner} .*make it a plain attribute$"
     with pytest.raises(ZeusConfigError, match=message) as error:
-        Injection(module).set_batch_size("config.batch_size", 32)
+        injected(module, name)
     assert isinstance(error.value.__cause__, cause)
     assert "\n" not in str(error.value)
 
 
-def test_a_method_of_the_name_stays_and_none_is_set_and_restored() -> None:
-    class Counts(Net):
-        trainer = None
-
-        def __init__(self, batch_size: int | None = None) -> None:
-            super().__init__()
-            self.save_hyperparameters()
-
-        def batch_size(self, batch: list[Any]) -> int:
-            return len(batch)
-
-    module = Counts()
-    injection = Injection(module)
-    injection.set_batch_size("batch_size", 32)
-    assert module.batch_size([1, 2]) == 2
-    assert module.hparams.batch_size == 32
-    injection.undo()
-    assert module.hparams.batch_size is None
-
-
-def test_a_property_that_follows_what_is_set_need_not_be_set_and_another_one_must() -> None:
-    class Follows(Net):
-        trainer = None
-        batch_size = property(lambda self: self.hparams.batch_size)
-
-        def __init__(self, batch_size: int = 8) -> None:
-            super().__init__()
-            self.save_hyperparameters()
-
-    class Doubles(Follows):
-        batch_size = property(lambda self: 2 * self.hparams.batch_size)
-
-    module = Follows()
-    injection = Injection(module)
-    injection.set_batch_size("batch_size", 32)
-    assert module.batch_size == 32
-    injection.undo()
-    assert module.batch_size == 8
-    with pytest.raises(ZeusConfigError, match="batch_size cannot be set to 32 on Doubles"):
-        Injection(Doubles()).set_batch_size("batch_size", 32)
-
-
 def test_a_value_that_is_refused_raises_the_programs_own_error() -> None:
-    class Picky(Net):
-        trainer = None
+    class Picky(Program):
         size = 8
 
         @property
@@ -192,4 +164,4 @@ def test_a_value_that_is_refused_raises_the_programs_own_error() -> None:
             self.size = size
 
     with pytest.raises(ValueError, match="too large"):
-        Injection(Picky()).set_batch_size("batch_size", 32)
+        injected(Picky())

@@ -1,12 +1,18 @@
-"""The command, with real Lightning runs and a service that it starts itself."""
+"""The command, with real Lightning runs, a service that it starts itself, and a terminal."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
+import re
 import signal
 import sqlite3
+import struct
+import subprocess
 import sys
+import termios
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,10 +20,12 @@ import psutil
 import pytest
 import recurring_lightning
 from click.testing import CliRunner, Result
+from records import report, trial_start
+from service_process import BIN, ServiceProcess
 from waiting import LIMIT_S, wait_until
 
 from zeus_lightning.cli import main
-from zeus_lightning.recur.child import has_ended
+from zeus_lightning.recur.summary import HEADER
 
 
 def recur(*arguments: str) -> Result:
@@ -32,10 +40,8 @@ def test_control_trials_are_compared_with_what_is_chosen(tmp_path: Path) -> None
         f"--service=sqlite:///{tmp_path / 'learned.sqlite3'}",
         f"--json={tmp_path / 'recur' / 'tries.json'}",  # the driver makes this folder
         f"--env=PYTHONPATH={os.pathsep.join(sys.path)}",
-        "--",
-        sys.executable,
-        str(recurring_lightning.__file__),
-        "nightly",
+        *("--", str(BIN / "zeus-lightning"), "exec"),  # which gives a failure the status 75
+        *("--", sys.executable, str(recurring_lightning.__file__), "nightly"),
     )
     logs = "".join(log.read_text() for log in tmp_path.glob("recur/run-0001/*.log"))
     assert result.exit_code == 0, result.output + logs
@@ -59,43 +65,25 @@ def test_control_trials_are_compared_with_what_is_chosen(tmp_path: Path) -> None
     assert jobs == [("nightly",)]
 
 
-def test_a_command_that_fails_without_a_trial_has_no_table_before_its_last_lines(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("print('x' * 100_000, 'mine', end='', flush=True)", "x mine\n"),  # its end alone
+        ("import shutil; shutil.rmtree(sys.argv[1])", "No such file or directory"),
+    ],
+    ids=["a long line", "deleted"],
+)
+def test_a_command_that_fails_without_a_trial_has_its_last_lines_and_no_table(
+    service: ServiceProcess, tmp_path: Path, code: str, shown: str
 ) -> None:
-    result = recur(
-        f"--folder={tmp_path / 'recur'}", "--", sys.executable, "-c", "raise SystemExit('mine')"
-    )
-    assert result.exit_code == 1
-    assert "mine" in result.output
-    assert "with all its tries" not in result.output
-
-
-def test_of_a_long_last_line_only_the_end_is_shown(tmp_path: Path) -> None:
-    code = "print('x' * 100_000, 'mine', end='', flush=True); raise SystemExit(3)"
-    result = recur(f"--folder={tmp_path / 'recur'}", "--", sys.executable, "-c", code)
-    assert "ended with exit status 3" in result.output
-    assert result.output.endswith("x mine\n")
-    assert len(result.output) < 20_000
-
-
-def test_a_run_that_has_deleted_its_output_is_still_reported(tmp_path: Path) -> None:
-    code = "import shutil, sys; shutil.rmtree(sys.argv[1]); raise SystemExit(3)"
+    program = ("--", sys.executable, "-c", f"import sys; {code}; raise SystemExit(3)")
     folder = tmp_path / "recur"
-    run = str(folder.joinpath("run-0001"))
-    result = recur(f"--folder={folder}", "--", sys.executable, "-c", code, run)
+    result = recur(f"--folder={folder}", f"--url={service.url}", *program, f"{folder}/run-0001")
     assert result.exit_code == 1
     assert "recurrence 1, try 1 ended with exit status 3" in result.output
-    assert "No such file or directory" in result.output
-
-
-def services_of(driver: psutil.Popen) -> list[psutil.Process]:
-    """The processes of the service that a driver has started."""
-    found = []
-    for each in driver.children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            if "zeus_service" in each.cmdline():
-                found.append(each)
-    return found
+    assert shown in result.output
+    assert len(result.output) < 20_000
+    assert "with all its tries" not in result.output
 
 
 def test_a_terminal_that_closes_while_the_service_starts_leaves_none_behind(
@@ -106,45 +94,81 @@ def test_a_terminal_that_closes_while_the_service_starts_leaves_none_behind(
     command = [sys.executable, "-c", script, "recur", f"--folder={tmp_path / 'recur'}", "--"]
     env = {name: value for name, value in os.environ.items() if name != "ZEUS_SERVER_URL"}
     with psutil.Popen([*command, "true"], env=env) as driver:
-        wait_until(lambda: bool(services_of(driver)))
-        services = services_of(driver)
+        wait_until(lambda: bool(driver.children()))
+        services = driver.children(recursive=True)
         driver.send_signal(signal.SIGHUP)
-        assert driver.wait(LIMIT_S) == 128 + signal.SIGHUP
-    psutil.wait_procs(services, timeout=LIMIT_S)
-    assert [each for each in services if each.is_running()] == []
+        assert driver.wait(LIMIT_S) == -signal.SIGHUP
+    _, left = psutil.wait_procs(services, timeout=LIMIT_S)
+    assert left == []
     assert not list(tmp_path.glob("recur/run-*"))
 
 
-def test_the_service_of_a_driver_that_was_killed_is_taken_over_and_ended(tmp_path: Path) -> None:
-    ledger = tmp_path / "run-0001" / "ledger.jsonl"
-    script = "import sys; from zeus_lightning.cli import main; main(sys.argv[1:])"
-    command = [sys.executable, "-c", script, "recur", f"--folder={tmp_path}"]
-    env = {name: value for name, value in os.environ.items() if name != "ZEUS_SERVER_URL"}
-    with psutil.Popen([*command, "--", "sleep", "1000"], env=env) as killed:
-        wait_until(lambda: ledger.exists() and "started" in ledger.read_text())
-        services = services_of(killed)
-        killed.kill()
-    assert services
-    with psutil.Popen([*command, "--resume", "--", "sleep", "1000"], env=env) as driver:
-        wait_until(lambda: ledger.read_text().count('"driver"') == 2)
-        own = services_of(driver)
-        driver.terminate()
-        assert driver.wait(LIMIT_S) == 128 + signal.SIGTERM
-    assert own == []
-    wait_until(lambda: all(map(has_ended, services)))
+LARGE = {"epoch": 100, "time_s": 1234567.8, "energy_j": 1234567890.1}
+RUN = """
+import json, os, sys
+from pathlib import Path
+again = Path(os.environ["ZEUS_OUTCOME_FILE"]).stem.endswith("-01")
+record = json.loads(sys.argv[1]) | {"outcome": "out_of_memory" if again else "converged"}
+Path(os.environ["ZEUS_OUTCOME_FILE"]).write_text(json.dumps(record))
+"""
+"""A run whose first try fails, and whose second one converges."""
+
+
+def lines_on_a_terminal(*command: str) -> list[str]:
+    """What a command prints on a terminal of 80 columns, without the control sequences."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=env | {"TERM": "xterm"}
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        with suppress(OSError):  # Linux: the other side is closed
+            while part := os.read(ours, 65536):
+                shown += part
+        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+        assert process.wait(timeout=LIMIT_S) == 0, text
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    return re.split(r"[\r\n]+", text)
+
+
+def test_a_terminal_of_80_columns_wraps_no_line_of_a_try_and_not_the_bar(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    trial = trial_start(batch_size=16384, why="control", reason="a long story " * 30)
+    record = {"trial": trial.to_json(), "reason": "CUDA out of memory. " * 30}
+    record["hardware"] = {"estimated": True}
+    record |= {"report": report(**LARGE).to_json(), "cost_j": 2345678901.2}
+    shown = lines_on_a_terminal(
+        *(str(BIN / "zeus-lightning"), "recur", f"--url={service.url}", "--compare"),
+        *("--recurrences=4", "--parallel=4", f"--folder={tmp_path}", "--every=1s"),
+        *("--", sys.executable, "-c", RUN, json.dumps(record)),
+    )
+    tries = [each for each in shown if re.match(r" +\d\.\d ", each)]
+    assert len(tries) == 8, shown
+    (first,) = [each for each in tries if each.startswith("   1.1 ")]
+    assert first.startswith("   1.1   16384 control    out_of_memory    100  1234568")
+    assert first.endswith("~1234567890 ~2345678901")
+    assert shown.count(HEADER) == 1
+    bars = [each for each in shown if each.startswith("recurrences")]
+    assert bars
+    assert [each for each in (HEADER, *tries, *bars) if len(each) > 80] == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--observe", "--compare", "--", "true"), "pass --observe or --compare, not both"),
-        (("--every=1h", "--cron=* * * * *", "--", "true"), "pass --every or --cron, not both"),
         (("--url=http://h", "--service=sqlite:///x", "--", "true"), "--url or --service, not both"),
-        (("--every=soon", "--", "true"), "'soon' is no time span"),
-        (("--cron=nightly", "--", "true"), "'nightly' is no cron expression"),
+        (("--every=soon", "--", "true"), "'soon' is not a duration"),
         (("--env=A", "--", "true"), "'A' is not NAME=VALUE"),
-        (("--csv=/no/where/a.csv", "--", "true"), "make the folder /no/where first"),
-        (("--folder=/no/folder", "--csv=/no/other/a.csv", "--", "true"), "the folder /no/other"),
+        (("--json=/no/where/a.json", "--", "true"), "make the folder /no/where first"),
+        (("--folder=/no/folder", "--json=/no/other/a", "--", "true"), "the folder /no/other"),
         ((), "Missing argument 'COMMAND...'"),
     ],
 )

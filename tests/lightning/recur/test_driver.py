@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,6 @@ import psutil
 import pytest
 import recurring_run
 from click.testing import CliRunner, Result
-from full_disk import full_disk
 from programs import new_job, outcomes
 from service_process import BIN, ServiceProcess
 from waiting import LIMIT_S, wait_until
@@ -40,7 +38,7 @@ trial["why"] = "control" if os.environ["ZEUS_CONTROL"] == "1" else "explore"
 report = dict(sequence=1, epoch=3, time_s=1.5, energy_j=20.0, metric=0.5)
 if outcome:
     Path(os.environ["ZEUS_OUTCOME_FILE"]).write_text(json.dumps(
-        dict(trial=trial, outcome=outcome, report=report, cost=10.0,
+        dict(trial=trial, outcome=outcome, report=report, cost_j=10.0,
         hardware=dict(estimated=True))))
 sys.exit(exit_code)
 """
@@ -64,14 +62,18 @@ def run(job_id: str, what: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def driver(folder: Path, url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def driver(
+    folder: Path, url: str, *arguments: str, nohup: bool = False
+) -> Iterator[subprocess.Popen[str]]:
     """`zeus-lightning recur` in a process of its own, whose first run is training."""
+    hangup = signal.SIG_IGN if nohup else signal.SIG_DFL
     own = (f"--folder={folder / 'recur'}", f"--workdir={folder}", f"--url={url}")
     process = subprocess.Popen(
         [str(BIN / "zeus-lightning"), "recur", *own, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, hangup),
     )
     log = folder / "recur" / "run-0001" / "0001-01.log"
 
@@ -111,8 +113,7 @@ def test_a_batch_size_that_fails_is_followed_by_another_try_until_one_converges(
         "--recurrences=2",
         "--seed=7",
         "--env=MINE=x",
-        f"--csv={tmp_path / 'tries.csv'}",
-        f"--plot={tmp_path / 'tries.html'}",
+        f"--json={tmp_path / 'tries.json'}",
         *scripted(*endings, (0, "converged"), (0, "converged")),
     )
     assert result.exit_code == 0, result.output
@@ -122,8 +123,7 @@ def test_a_batch_size_that_fails_is_followed_by_another_try_until_one_converges(
         ("2", "0", "x"),
     ]
     assert len({seed for _, seed, _, _ in seen}) == 6
-    with (tmp_path / "tries.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = json.loads((tmp_path / "tries.json").read_text())["tries"]
     expected = ["errored", "early_stopped", "out_of_memory", "diverged", "converged", "converged"]
     assert [row["outcome"] for row in rows] == expected
     columns = [each.split() for each in result.output.splitlines()]
@@ -131,7 +131,6 @@ def test_a_batch_size_that_fails_is_followed_by_another_try_until_one_converges(
     assert ["2.1", "8", "explore", "converged", "3", "1.5", "~20.0", "~10.0"] in columns
     # the control took four tries with a trial: 80 J; what was chosen, one
     assert "energy: 20.0 J a recurrence, control 80.0 J: -75.0 %" in result.output
-    assert "early_stopped" in (tmp_path / "tries.html").read_text()
 
 
 def test_any_other_error_stops_the_driver_with_the_last_lines_of_that_run(
@@ -165,12 +164,13 @@ def test_a_run_that_hangs_is_ended_and_stops_the_driver(
     service: ServiceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child, "GRACE_S", 0.1)
-    hang = "import signal, time; signal.signal(15, signal.SIG_IGN); print('on'); time.sleep(1000)"
+    hang = "import os, signal, time; signal.signal(15, signal.SIG_IGN); print(os.getpid()); "
+    hang += "time.sleep(1000)"
     result = recur(tmp_path, service.url, "--timeout=1s", "--", sys.executable, "-c", hang)
     assert result.exit_code == 1
     assert "recurrence 1, try 1 took longer than --timeout allows" in result.output
-    (started,) = [event for event in ledger(tmp_path) if event["event"] == "started"]
-    assert not psutil.pid_exists(started["pid"])
+    (log,) = tmp_path.glob("recur/run-0001/*.log")
+    assert not psutil.pid_exists(int(log.read_text()))
 
 
 def test_two_drivers_share_a_job_and_not_a_folder(service: ServiceProcess, tmp_path: Path) -> None:
@@ -186,85 +186,75 @@ def test_two_drivers_share_a_job_and_not_a_folder(service: ServiceProcess, tmp_p
     assert outcomes(service.url, job) == ["converged"] * 5
 
 
-def test_a_driver_that_was_killed_takes_its_run_over_when_it_is_resumed(
+def test_what_a_killed_driver_leaves_trains_on_and_no_other_run_begins_before_it_has_ended(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
     job = new_job()
     command = ("--recurrences=2", *run(job, "wait"))
     with driver(tmp_path, service.url, *command) as killed:
+        (process,) = psutil.Process(killed.pid).children()
         killed.kill()
         killed.wait()
-        with driver(tmp_path, service.url, "--resume", *command) as process:
-            wait_until(lambda: [each["event"] for each in ledger(tmp_path)].count("driver") == 2)
-            (tmp_path / "go").touch()
-            assert process.wait(timeout=LIMIT_S) == 0
+        for arguments in (command, ("--resume", *command)):
+            refused = recur(tmp_path, service.url, *arguments)
+            assert refused.exit_code == 1
+            assert f"still train, as process {process.pid}; wait until" in refused.output
+        (tmp_path / "go").touch()
+        process.wait(LIMIT_S)
+    result = recur(tmp_path, service.url, "--resume", *command)
+    assert result.exit_code == 0, result.output
     assert launches(tmp_path) == [(1, 1), (2, 1)]
     assert outcomes(service.url, job) == ["converged"] * 2
 
 
-def test_a_new_run_does_not_begin_while_one_that_a_killed_driver_has_left_still_trains(
+def test_a_run_that_was_killed_with_its_driver_is_tried_again(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
     job = new_job()
     command = ("--recurrences=1", *run(job, "wait"))
     with driver(tmp_path, service.url, *command) as killed:
-        killed.kill()
-        killed.wait()
-        (pid,) = [event["pid"] for event in ledger(tmp_path) if event["event"] == "started"]
-        result = recur(tmp_path, service.url, *run(job, "converge"))
-        assert result.exit_code == 1
-        assert f"still train, as process {pid}; pass --resume to take them over" in result.output
-        assert psutil.pid_exists(pid)
-        (tmp_path / "go").touch()
-        wait_until(lambda: child.find_process(pid, ledger(tmp_path)[-1]["created"]) is None)
-    result = recur(tmp_path, service.url, "--recurrences=1", *run(job, "converge"))
+        (process,) = psutil.Process(killed.pid).children()
+        for each in (killed, process):
+            each.kill()
+            each.wait()
+    result = recur(tmp_path, service.url, "--resume", *command)
     assert result.exit_code == 0, result.output
-    assert (tmp_path / "recur" / "run-0002").exists()
-    assert outcomes(service.url, job) == ["converged"] * 2
+    assert launches(tmp_path) == [(1, 1), (1, 2)]
+    assert outcomes(service.url, job) == ["interrupted", "converged"]
 
 
-@pytest.mark.parametrize(
-    ("earlier_s", "timeout"), [(3600, "1h"), (-3600, "1s")], ids=["an hour ago", "clock set back"]
-)
-def test_the_time_that_a_run_has_taken_counts_when_it_is_taken_over(
-    service: ServiceProcess, tmp_path: Path, earlier_s: float, timeout: str
-) -> None:
-    command = run(new_job(), "wait")
-    with driver(tmp_path, service.url, *command) as killed:
-        killed.kill()
-        killed.wait()
-        events = ledger(tmp_path)
-        events[-1]["at_s"] -= earlier_s
-        lines = [json.dumps(event) + "\n" for event in events]
-        tmp_path.joinpath("recur", "run-0001", "ledger.jsonl").write_text("".join(lines))
-        with driver(tmp_path, service.url, "--resume", f"--timeout={timeout}", *command):
-            wait_until(lambda: ledger(tmp_path)[-1]["event"] == "ended")
-    assert ledger(tmp_path)[-1]["ending"]["cut_short"] == "timeout"
-
-
-def test_runs_that_were_taken_over_end_in_order_if_the_ledger_cannot_be_written(
+def test_recurrences_begin_an_interval_after_each_other_also_across_drivers(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
-    job = new_job()
-    with driver(tmp_path, service.url, *run(job, "wait")) as killed:
-        killed.kill()
-        killed.wait()
-        (started,) = [event for event in ledger(tmp_path) if event["event"] == "started"]
-        with full_disk():
-            result = recur(tmp_path, service.url, "--resume", *run(job, "wait"))
-        assert "cannot be written" in result.output
-        assert child.find_process(started["pid"], started["created"]) is None
-    assert outcomes(service.url, job) == ["interrupted"]
+    command = ("--every=1h", "--recurrences=2", *run(new_job(), "wait"))
+    (tmp_path / "go").touch()
+    with driver(tmp_path, service.url, *command) as process:
+        wait_until(lambda: ledger(tmp_path)[-1]["event"] == "ended")
+        time.sleep(0.5)  # in which the second one would begin if it came at once
+        process.terminate()
+        assert process.wait(LIMIT_S) == 128 + signal.SIGTERM
+    assert launches(tmp_path) == [(1, 1)]
+    events = ledger(tmp_path)
+    events[1]["at_s"] -= 3600
+    lines = [json.dumps(event) + "\n" for event in events]
+    tmp_path.joinpath("recur", "run-0001", "ledger.jsonl").write_text("".join(lines))
+    result = recur(tmp_path, service.url, "--resume", *command)
+    assert result.exit_code == 0, result.output
+    assert launches(tmp_path) == [(1, 1), (2, 1)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_run_in_order_and_resume_goes_on(
     service: ServiceProcess, tmp_path: Path, number: signal.Signals
 ) -> None:
     job = new_job()
     command = ("--recurrences=2", *run(job, "wait"))
+    runs = tmp_path / "recur" / "run-0001"
     with driver(tmp_path, service.url, *command) as process:
         process.send_signal(number)
+        if number == signal.SIGHUP:  # a terminal that closes may send it twice
+            wait_until(lambda: "ending" in (runs / "0001-01.log").read_text())
+            process.send_signal(number)
         output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 128 + number
     assert "with --resume goes on" in output
@@ -277,12 +267,12 @@ def test_a_signal_ends_the_run_in_order_and_resume_goes_on(
     assert outcomes(service.url, job) == ["interrupted", "converged", "converged"]
 
 
-def test_a_resumed_run_keeps_its_mode(service: ServiceProcess, tmp_path: Path) -> None:
-    command = ("--recurrences=1", "--", "true")
-    assert recur(tmp_path, service.url, "--observe", *command).exit_code == 0
-    # before it asks a service: one that it had taken over would end with it
-    result = recur(tmp_path, "http://127.0.0.1:9", "--resume", *command)
-    assert "was begun in mode 'observe', not 'choose'" in result.output
+def test_under_nohup_a_terminal_may_close(service: ServiceProcess, tmp_path: Path) -> None:
+    command = ("--recurrences=1", *run(new_job(), "wait"))
+    with driver(tmp_path, service.url, *command, nohup=True) as process:
+        process.send_signal(signal.SIGHUP)
+        (tmp_path / "go").touch()
+        assert process.wait(LIMIT_S) == 0
 
 
 def test_recurrences_wait_for_a_service_that_has_gone_away(
@@ -292,8 +282,8 @@ def test_recurrences_wait_for_a_service_that_has_gone_away(
     with driver(tmp_path, own_service.url, "--recurrences=2", *run(job, "wait")) as process:
         assert process.stdout is not None
         own_service.kill()
-        started = ledger(tmp_path)[-1]
-        os.kill(started["pid"], signal.SIGUSR1)  # the run converges without the service
+        (child_process,) = psutil.Process(process.pid).children()
+        child_process.send_signal(signal.SIGUSR1)  # the run converges without the service
         while "waiting for the service" not in process.stdout.readline():
             assert process.poll() is None
         assert launches(tmp_path) == [(1, 1)]
@@ -303,20 +293,27 @@ def test_recurrences_wait_for_a_service_that_has_gone_away(
     assert launches(tmp_path) == [(1, 1), (2, 1)]
 
 
-def test_a_service_that_does_not_answer_at_the_start_is_an_error(tmp_path: Path) -> None:
-    result = recur(tmp_path, "http://127.0.0.1:9", "--", "true")
+@pytest.mark.parametrize(
+    ("url", "program", "message"),
+    [
+        ("http://127.0.0.1:9", "true", "no batch size service answers"),
+        (None, "no-such-program", "no-such-program cannot be run"),
+    ],
+)
+def test_what_cannot_start_is_an_error(
+    service: ServiceProcess, tmp_path: Path, url: str | None, program: str, message: str
+) -> None:
+    result = recur(tmp_path, url or service.url, "--", program)
     assert result.exit_code == 1
-    assert "no batch size service answers" in result.output
+    assert message in result.output
 
 
-def test_a_command_that_does_not_exist_is_an_error(service: ServiceProcess, tmp_path: Path) -> None:
-    result = recur(tmp_path, service.url, "--", "no-such-program")
-    assert "no-such-program cannot be run" in result.output
-
-
-def test_a_command_that_starts_no_trial_gets_advice(
+def test_a_command_that_starts_no_trial_gets_advice_and_a_resumed_run_keeps_its_mode(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
-    result = recur(tmp_path, service.url, "--recurrences=1", "--", "true")
+    command = ("--recurrences=1", "--", "true")
+    result = recur(tmp_path, service.url, "--observe", *command)
     assert result.exit_code == 0, result.output
     assert "no trial: no outcome file; does it use ZeusBSOCallback" in result.output
+    result = recur(tmp_path, service.url, "--resume", *command)
+    assert "was begun in mode 'observe', not 'choose'" in result.output

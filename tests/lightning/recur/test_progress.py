@@ -8,64 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeus_lightning.messages import TrialStart
-from zeus_lightning.recur.outcome_file import RunOutcome
-from zeus_lightning.recur.progress import Ending, Plan, Progress, Try
+from zeus_lightning.recur.ending import Ending
+from zeus_lightning.recur.progress import Plan, Progress, Try
 
-TRIAL = TrialStart(
-    job_id="job",
-    trial_number=1,
-    generation="g",
-    batch_size=8,
-    why="explore",
-    reason="",
-    cost_bound=None,
-    lease_s=900.0,
-)
-
-
-def run(outcome: Any) -> RunOutcome:
-    return RunOutcome(
-        trial=TRIAL, outcome=outcome, reason="", report=None, cost=None, estimated=False
-    )
-
-
-def ending(exit_code: int | None = 0, outcome: Any = "converged", **arguments: Any) -> Ending:
-    return Ending(exit_code=exit_code, run=run(outcome), **arguments)
-
-
-DONE, FAILED = ending(), ending(1, "early_stopped")
-INTERRUPTED, BROKEN = ending(143, None, cut_short="signal"), ending(1, "errored")
-
-
-@pytest.mark.parametrize(
-    ("end", "verdict", "outcome"),
-    [
-        (DONE, "done", "converged"),
-        (FAILED, "again", "early_stopped"),
-        (ending(1, "out_of_memory"), "again", "out_of_memory"),
-        (ending(-9, "not_converged"), "again", "not_converged"),
-        (ending(0, "diverged"), "again", "diverged"),  # on_failure="stop"
-        (Ending(exit_code=75, run=None), "again", "errored"),  # on_failure="exit", no file
-        (Ending(exit_code=0, run=None), "done", "no trial"),  # strict=False, no service
-        (ending(0, None), "done", "killed"),  # and the shell around it ended with 0
-        (ending(0, "lost"), "done", "lost"),  # the service went away; training ended in order
-        (BROKEN, "stop", "errored"),
-        (ending(1, "converged"), "stop", "converged"),  # as when its model cannot be saved
-        (ending(-9, None), "stop", "killed"),
-        (ending(2, "withdrawn"), "stop", "withdrawn"),
-        (ending(-15, None, cut_short="timeout"), "stop", "timed out"),
-        (ending(None, None, cut_short="timeout"), "stop", "timed out"),
-        (INTERRUPTED, "interrupted", "interrupted"),
-        (ending(0, "interrupted", cut_short="signal"), "interrupted", "interrupted"),
-        (ending(0, "converged", cut_short="signal"), "done", "converged"),
-        (ending(143, "converged", cut_short="signal"), "interrupted", "converged"),
-        (ending(None, "converged"), "done", "converged"),  # of a driver that had died
-        (ending(None, None), "interrupted", "killed"),
-    ],
-)
-def test_how_a_run_ended_says_what_follows(end: Ending, verdict: str, outcome: str) -> None:
-    assert (end.verdict, end.outcome) == (verdict, outcome)
+DONE, FAILED = Ending(exit_code=0, run=None), Ending(exit_code=75, run=None)
+INTERRUPTED = Ending(exit_code=143, run=None, cut_short="signal")
+BROKEN = Ending(exit_code=1, run=None)
 
 
 def begin(progress: Progress) -> Try | None:
@@ -73,19 +21,6 @@ def begin(progress: Progress) -> Try | None:
     if each is not None:
         progress.started(each)
     return each
-
-
-def test_a_recurrence_is_tried_again_before_the_next_one_begins() -> None:
-    progress = Progress(Plan(recurrences=2))
-    seen = []
-    for end in (FAILED, INTERRUPTED, DONE, DONE):
-        each = begin(progress)
-        assert each is not None
-        assert begin(progress) is None
-        seen.append((each.recurrence, each.attempt))
-        progress.ended(each, end)
-    assert seen == [(1, 1), (1, 2), (1, 3), (2, 1)]
-    assert progress.is_over
 
 
 def test_failures_beyond_the_retries_stop_the_driver_and_interruptions_do_not_count() -> None:
@@ -101,7 +36,7 @@ def test_failures_beyond_the_retries_stop_the_driver_and_interruptions_do_not_co
     each = begin(progress)
     assert each == Try(recurrence=1, attempt=4, control=False, seed=None)
     progress.ended(each, FAILED)
-    assert progress.stop is None  # the retries count anew
+    assert progress.stop is None  # retries are counted from zero
 
 
 def test_after_an_error_nothing_is_launched_but_what_runs_goes_on() -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 import io
+import itertools
 import json
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
+from records import report, trial_start
 from rich.console import Console
 
-from zeus_lightning.recur import figure, summary
-from zeus_lightning.recur.summary import Recurrence, differences
+from zeus_lightning.messages import Outcome, Why
+from zeus_lightning.recur import summary
+from zeus_lightning.recur.ending import Ending, RunOutcome
+from zeus_lightning.recur.progress import Try
+from zeus_lightning.recur.summary import RecurrenceTotals, differences, line
 
 ROW = {
     "recurrence": 1,
@@ -19,7 +24,7 @@ ROW = {
     "control": False,
     "batch_size": 8,
     "outcome": "converged",
-    "verdict": "done",
+    "result": "done",
     "epochs": 2,
     "time_s": 1.0,
     "energy_j": 2.0,
@@ -28,8 +33,8 @@ ROW = {
 }
 
 
-def recurrence(number: int, cost_j: float, *, converged: bool = True) -> Recurrence:
-    return Recurrence(
+def recurrence(number: int, cost_j: float, *, converged: bool = True) -> RecurrenceTotals:
+    return RecurrenceTotals(
         number=number,
         control=number % 2 == 1,
         tries=1,
@@ -42,7 +47,7 @@ def recurrence(number: int, cost_j: float, *, converged: bool = True) -> Recurre
 
 
 def test_a_recurrence_takes_what_all_its_tries_took() -> None:
-    failed = ROW | {"outcome": "early_stopped", "verdict": "again"}
+    failed = ROW | {"outcome": "early_stopped", "result": "again"}
     no_trial = ROW | {"try": 2, "time_s": None, "energy_j": None, "cost_j": None}
     (found,) = summary.recurrences([failed, no_trial, ROW | {"try": 3}])
     assert (found.tries, found.converged) == (3, True)
@@ -93,18 +98,40 @@ def test_the_later_half_is_compared_by_itself() -> None:
     assert "-50.0 % (95 % interval -50.0 % to -50.0 %; 2 pairs)" in lines[4]
 
 
-def test_tries_are_written_as_csv_and_json(tmp_path: Path) -> None:
+def test_tries_are_written_as_json(tmp_path: Path) -> None:
     tries = [ROW, ROW | {"recurrence": 2}]
-    summary.write_csv(tries, tmp_path / "tries.csv")
-    with (tmp_path / "tries.csv").open() as file:
-        assert [row["cost_j"] for row in csv.DictReader(file)] == ["3.0", "3.0"]
     summary.write_json(tries, tmp_path / "tries.json")
     value = json.loads((tmp_path / "tries.json").read_text())
     assert value["tries"] == tries
     assert [each["number"] for each in value["recurrences"]] == [1, 2]
-
-
-def test_a_run_without_any_try_can_be_written_and_drawn(tmp_path: Path) -> None:
-    summary.write_csv([], tmp_path / "none.csv")
     summary.write_json([], tmp_path / "none.json")
-    assert "<html>" in figure.page([])
+    assert json.loads((tmp_path / "none.json").read_text())["recurrences"] == []
+
+
+def run(outcome: Any, **fields: Any) -> RunOutcome:
+    return RunOutcome(
+        trial=trial_start(batch_size=16384, why=fields.pop("why", "explore")),
+        outcome=outcome,
+        reason="a long story " * 30,
+        report=report(epoch=100, time_s=1234567.8, energy_j=1234567890.1),
+        cost_j=2345678901.2,
+        **{"estimated": False, **fields},
+    )
+
+
+def test_no_outcome_makes_a_line_longer_than_80_columns() -> None:
+    each = Try(recurrence=1000, attempt=12, control=False, seed=None)
+    for why, outcome, estimated in itertools.product(
+        get_args(Why), (*get_args(Outcome), None), (True, False)
+    ):
+        recorded = run(outcome, why=why, estimated=estimated)
+        for written, code in itertools.product((recorded, None), (0, 1, 75, -9, None)):
+            shown = line(each, Ending(exit_code=code, run=written))
+            assert len(shown) <= 80, shown
+
+
+def test_a_trial_that_was_killed_has_its_size_and_joules_though_a_pipeline_ended_with_0() -> None:
+    each = Try(recurrence=1, attempt=1, control=False, seed=None)
+    shown = line(each, Ending(exit_code=0, run=run(None)))
+    expected = ["1.1", "16384", "explore", "killed", "100", "1234568", "1234567890", "2345678901"]
+    assert shown.split() == expected

@@ -1,0 +1,139 @@
+"""Heartbeats keep a trial's lease while no validation ends, and never disturb the run."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+from typing import Any
+from weakref import ref
+
+import pytest
+from forked import in_forked_child
+from lightning.pytorch import Callback
+from programs import BreaksOnException, Data, Net, Raise, new_job, outcomes, trainer, zeus
+from proxy import Body, Proxy, Request
+from service_process import ServiceProcess
+from waiting import LIMIT_S, wait_until
+
+from zeus_lightning.run.heartbeat import start_heartbeat
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "zeus-heartbeat"]
+
+
+@pytest.fixture(autouse=True)
+def _none_is_left() -> Any:
+    wait_until(lambda: not threads())
+    yield
+    wait_until(lambda: not threads())
+
+
+def with_a_short_lease(request: Request, body: Body) -> Body:
+    """Give the run a lease of 0.3 s."""
+    return body | {"lease_s": 0.3} if request.kind == "start" else body
+
+
+class LongEpochs(Callback):
+    """Each training batch waits until so many heartbeats have come in all."""
+
+    def __init__(self, proxy: Proxy, beats: int) -> None:
+        self.proxy = proxy
+        self.beats = beats
+        self.most_threads = 0
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        wait_until(lambda: self.proxy.count("heartbeat") >= self.beats)
+        self.most_threads = max(self.most_threads, len(threads()))
+
+
+def test_a_long_epoch_is_kept_alive_by_one_thread_over_two_fits(service: ServiceProcess) -> None:
+    job = new_job()
+    with Proxy(service.url, after=with_a_short_lease) as proxy:
+        callback = zeus(proxy.url, job_id=job)
+        for beats in (3, 6):
+            epochs = LongEpochs(proxy, beats)
+            trainer(callback, epochs).fit(Net((0.9,)), Data())
+            assert epochs.most_threads == 1
+    assert outcomes(service.url, job) == ["converged", "converged"]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("mine"), KeyboardInterrupt(), SystemExit(3)])
+def test_it_ends_with_the_fit_however_that_ends(
+    service: ServiceProcess, error: BaseException
+) -> None:
+    with Proxy(service.url, after=with_a_short_lease) as proxy:
+        epochs = LongEpochs(proxy, 1)
+        with pytest.raises((ZeroDivisionError, SystemExit)):
+            trainer(zeus(proxy.url), epochs, Raise(error)).fit(Net(), Data())
+        assert epochs.most_threads == 1
+        wait_until(lambda: not threads())
+
+
+def test_it_ends_also_when_another_callback_breaks_on_exception(service: ServiceProcess) -> None:
+    with Proxy(service.url, after=with_a_short_lease) as proxy:
+        with pytest.raises(OSError, match="in on_exception"):
+            trainer(BreaksOnException(ZeroDivisionError()), zeus(proxy.url)).fit(Net(), Data())
+        wait_until(lambda: not threads())
+
+
+def test_a_heartbeat_that_is_refused_or_fails_changes_nothing(service: ServiceProcess) -> None:
+    answers = iter([(409, {"code": "trial_finished"}), (500, {"code": "internal"}), (503, {})])
+
+    def instead(request: Request) -> tuple[int, Body] | None:
+        return next(answers, None) if request.kind == "heartbeat" else None
+
+    with Proxy(service.url, instead=instead, after=with_a_short_lease) as proxy:
+        callback = zeus(proxy.url)
+        trainer(callback, LongEpochs(proxy, 5)).fit(Net((0.9,)), Data())
+    assert callback.outcome == "converged"
+
+
+def test_one_that_is_being_sent_does_not_keep_the_module(service: ServiceProcess) -> None:
+    answered = threading.Event()
+
+    def instead(request: Request) -> tuple[int, Body] | None:
+        return (200, {}) if request.kind == "heartbeat" and answered.wait(LIMIT_S) else None
+
+    with Proxy(service.url, instead=instead, after=with_a_short_lease) as proxy:
+        module = Net((0.9,))
+        trainer(zeus(proxy.url), LongEpochs(proxy, 1)).fit(module, Data())
+        kept = ref(module)
+        del module
+        gc.collect()
+        assert kept() is None
+        answered.set()
+
+
+def test_it_ends_when_it_is_stopped_or_the_run_is_over() -> None:
+    beats, running = [], [True]
+    stop = start_heartbeat(lambda: beats.append(1), lambda: True, 0.03)
+    start_heartbeat(lambda: beats.append(1), lambda: running[0], 0.03)
+    wait_until(lambda: len(beats) > 4)
+    assert len(threads()) == 2
+    stop()
+    wait_until(lambda: len(threads()) == 1)
+    running[0] = False
+    wait_until(lambda: not threads())
+
+
+def test_a_heartbeat_that_is_being_sent_keeps_no_process_alive() -> None:
+    script = (
+        "import threading, time; from zeus_lightning.run.heartbeat import start_heartbeat; "
+        "begun = threading.Event(); "
+        "start_heartbeat(lambda: begun.set() or time.sleep(1000), lambda: True, 0.03); begun.wait()"
+    )
+    subprocess.run([sys.executable, "-c", script], timeout=120, check=True)
+
+
+def test_a_forked_process_has_none_of_its_parents() -> None:
+    stop = start_heartbeat(lambda: None, lambda: True, 0.03)
+
+    def none_here() -> None:
+        assert not threads()
+
+    in_forked_child(none_here)
+    assert len(threads()) == 1
+    stop()

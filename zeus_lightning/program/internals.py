@@ -1,0 +1,119 @@
+"""The private parts of Lightning that the callbacks use; `check_internals` verifies each of them.
+
+Use a public method where Lightning has one. A new part stands here as a function of its own, and in
+`_parts`, so that a release of Lightning without it is an error before the first training step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from typing import Any
+
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.utilities import CombinedLoader
+
+from zeus_lightning.errors import ZeusConfigError
+
+TRIED_WITH = "2.6"
+"""The Lightning release that these parts were tried with, and to which setup.cfg is limited."""
+
+
+def check_internals(trainer: Trainer) -> None:
+    """Raise a `ZeusConfigError` if the installed Lightning lacks a part; for `setup`."""
+    for owner, name in _parts(trainer):
+        if not hasattr(owner, name):
+            package = type(trainer.fit_loop).__module__.partition(".")[0].replace("_", "-")
+            raise ZeusConfigError(
+                f"{package} {version(package)} has no {type(owner).__name__}.{name}, which this "
+                f"callback uses; install {package}=={TRIED_WITH}.*, with which it was tried, or a "
+                "newer zeus-lightning"
+            )
+
+
+def _parts(trainer: Trainer) -> Iterator[tuple[Any, str]]:
+    """Yield what has each private part, and the part's name."""
+    fit_loop: Any = trainer.fit_loop
+    yield fit_loop, "_data_source"
+    yield fit_loop, "_combined_loader"
+    yield fit_loop.epoch_loop, "_batches_that_stepped"
+    yield trainer.profiler, "describe"  # type: ignore[attr-defined]
+    yield CombinedLoader([]), "flattened"
+    yield trainer.lightning_module, "_log_hyperparams"
+    launcher = trainer.strategy.launcher
+    if any("MultiProcessing" in each.__name__ for each in type(launcher).__mro__):
+        yield launcher, "_start_method"
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        names = [each.__name__ for each in type(callback).__mro__]
+        if "ModelCheckpoint" in names:
+            yield callback, "_last_global_step_saved"
+        if "LearningRateFinder" in names or "BatchSizeFinder" in names:
+            yield callback, "_early_exit"
+
+
+def is_tuning(trainer: Trainer) -> bool:
+    """Whether Lightning's Tuner runs this fit, and ends it before training."""
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]
+    return any(getattr(each, "_early_exit", False) for each in callbacks)
+
+
+def starts_ranks_itself(trainer: Trainer) -> bool:
+    """Whether this process starts those that train, as under ddp_spawn and ddp_fork."""
+    return hasattr(trainer.strategy.launcher, "_start_method")
+
+
+def has_plain_dataloader(trainer: Trainer) -> bool:
+    """Whether a dataloader was passed to `fit`, and not what builds one."""
+    return not trainer.fit_loop._data_source.is_module()
+
+
+def train_loaders(trainer: Trainer) -> list[Any]:
+    """The train dataloaders that Lightning has built; none before the first was built."""
+    combined = trainer.fit_loop._combined_loader
+    return [] if combined is None else combined.flattened
+
+
+def drop_dataloaders(trainer: Trainer) -> None:
+    """Have Lightning build the train dataloaders again."""
+    trainer.fit_loop._combined_loader = None
+
+
+def logging_step(trainer: Trainer) -> int:
+    """The step under which Lightning logs the metrics of a validation that ends now."""
+    return trainer.fit_loop.epoch_loop._batches_that_stepped
+
+
+def saved_steps(trainer: Trainer) -> tuple[int, ...]:
+    """The step at which each checkpoint callback last saved.
+
+    Lightning calls no hook when it saves weights alone.
+    """
+    savers = trainer.checkpoint_callbacks
+    return tuple(getattr(each, "_last_global_step_saved", 0) for each in savers)
+
+
+def logs_hyperparameters(owner: LightningModule | LightningDataModule | None) -> bool:
+    """Whether Lightning logs the hyperparameters of a module or datamodule."""
+    return getattr(owner, "_log_hyperparams", False)
+
+
+def after_fit(trainer: Trainer, action: Callable[[], None]) -> Callable[[], None]:
+    """Call `action` as the last step of `fit`, after all `teardown` hooks and the loggers' end.
+
+    There Lightning calls `profiler.describe()`; test_late_error.py fails if it changes the order.
+
+    Returns:
+        A function that undoes this.
+    """
+    profiler: Any = trainer.profiler  # type: ignore[attr-defined]
+    describe = profiler.describe
+
+    def describe_and_act() -> None:
+        describe()
+        action()
+
+    def undo() -> None:
+        profiler.describe = describe
+
+    profiler.describe = describe_and_act
+    return undo

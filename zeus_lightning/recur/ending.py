@@ -1,0 +1,113 @@
+"""How a try ended: its exit status, and what the run wrote to its outcome file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from zeus_lightning.messages import FAILED, Outcome, Report, TrialStart
+
+EXIT_TRY_AGAIN = 75
+"""Exit status of `zeus-lightning exec` if the batch size failed: run the job again.
+
+It is EX_TEMPFAIL in sysexits.h: a temporary failure, worth another try.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutcome:
+    """The last trial of a run, read from its outcome file.
+
+    Args:
+        outcome: How the trial ended; None while it runs, and if its process was killed.
+        report: The last report; None before the first.
+        cost_j: The cost at the last report, in joules; None before the first.
+        estimated: Whether the joules are estimates.
+    """
+
+    trial: TrialStart
+    outcome: Outcome | None
+    reason: str
+    report: Report | None
+    cost_j: float | None
+    estimated: bool
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Build from the values in an outcome file; other values are a KeyError or TypeError."""
+        report = data.get("report")
+        return cls(
+            trial=TrialStart.from_json(data["trial"]),
+            outcome=data["outcome"],
+            reason=data.get("reason", ""),
+            report=None if report is None else Report.from_json(report),
+            cost_j=data.get("cost_j"),
+            estimated=data.get("hardware", {}).get("estimated", False),
+        )
+
+
+def read_outcome(path: Path) -> RunOutcome | None:
+    """Read an outcome file; None if it does not exist, or is something else."""
+    try:
+        return RunOutcome.from_json(json.loads(path.read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+Result = Literal["done", "again", "interrupted", "stop"]
+"""What an ended try means for its recurrence: the recurrence is complete; it needs another try
+because the batch size failed; it needs another try that does not count; or the driver must stop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a try ended.
+
+    Args:
+        exit_code: The process's exit status, negative if a signal ended it; None if its driver was
+            killed before the process ended.
+        run: What the run wrote to its outcome file; None if it had no trial.
+        cut_short: Why the driver ended the process; None if it did not.
+    """
+
+    exit_code: int | None
+    run: RunOutcome | None
+    cut_short: Literal["timeout", "signal"] | None = None
+
+    @property
+    def outcome(self) -> str:
+        """The outcome, in a word or two."""
+        if self.run is not None and self.run.outcome is not None:
+            return self.run.outcome
+        if self.cut_short == "timeout":
+            return "timed out"
+        if self.cut_short == "signal":
+            return "interrupted"
+        if self.exit_code == 0 and self.run is None:
+            return "no trial"
+        # A status of 0 then belongs to another process, such as the last command of a pipeline.
+        return "killed" if self.exit_code is None or self.exit_code <= 0 else "errored"
+
+    @property
+    def result(self) -> Result:
+        """What follows for the recurrence."""
+        outcome = None if self.run is None else self.run.outcome
+        if outcome in FAILED or (self.exit_code == EXIT_TRY_AGAIN and outcome != "converged"):
+            return "again"
+        if self.exit_code == 0 and self.cut_short is None:
+            return "done"
+        if outcome == "converged" and not self.exit_code:
+            return "done"
+        if self.cut_short == "signal" or self.exit_code is None:
+            return "interrupted"
+        return "stop"
+
+    def __str__(self) -> str:
+        """The end of a try, as in "recurrence 1, try 2 ...": what stopped the driver."""
+        if self.cut_short == "timeout":
+            return "took longer than --timeout allows"
+        if self.exit_code is not None and self.exit_code < 0:
+            return f"was killed by signal {-self.exit_code}"
+        return f"ended with exit status {self.exit_code}"

@@ -1,0 +1,308 @@
+"""`Fit`: one `fit` of a Trainer, as a run of a recurring job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
+from zeus_lightning.client import BSOClient
+from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusTrialFailed
+from zeus_lightning.messages import FAILED, Outcome
+from zeus_lightning.meters import EnergyMeter
+from zeus_lightning.program import batch_size as sizes
+from zeus_lightning.program import dataloaders
+from zeus_lightning.program.hyperparameters import log_hyperparameters
+from zeus_lightning.program.injection import Injection
+from zeus_lightning.program.internals import logging_step
+from zeus_lightning.program.lr_scaling import has_rate_finder, lr_factor, scale_optimizers
+from zeus_lightning.program.metric import look_after_sanity_check, monitored
+from zeus_lightning.program.trained_modules import is_trained, remember
+from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
+from zeus_lightning.run.job import JobArguments
+from zeus_lightning.run.outcomes import outcome_at_train_end
+from zeus_lightning.run.ranks import gather, on_every_rank, on_rank_zero
+from zeus_lightning.run.record import TrialRecord
+from zeus_lightning.run.run import Run
+from zeus_lightning.run.run_meter import RunMeter
+
+
+class Fit:
+    """One `fit` of a program on one rank: its `Run`, and what is set on the program.
+
+    All ranks call each method together, except `checkpoint` and `close`.
+
+    Attributes:
+        run: The run; its trial, if it has one.
+        injection: What is set on the program.
+        reports_after_epoch: Whether the first validation has not logged the metric.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        module: LightningModule,
+        arguments: JobArguments,
+        client: BSOClient,
+        meter: str | EnergyMeter,
+        *,
+        require_service: bool,
+        outcome_files: Sequence[Path],
+    ) -> None:
+        self.trainer, self.module = trainer, module
+        self._arguments = arguments
+        self._strategy = trainer.strategy
+        self.injection = Injection(module)
+        self.reports_after_epoch = False
+        self._has_reported = False  # this fit, not only an earlier one of its trial
+        self._mistake: ZeusConfigError | None = None  # of the program, found as training ended
+        self._continues = False  # an earlier fit, unless a checkpoint is loaded
+        self._is_continuation = False  # of an earlier fit, without a trial: it ends when it ends
+        self._previous: TrialRecord | None = None  # of that fit
+        self._batch_size: int | None = None  # set on the program; over all ranks
+        self._lr_factor = 1.0
+        self._attribute = arguments.batch_arg_name
+        destroy_gloo_at_exit()
+        self._meter = RunMeter(meter, self._strategy)
+        rank_zero_info(f"zeus: {self._meter.scope()}")
+        try:
+            job = on_every_rank(self._strategy, lambda: arguments.job(trainer, module))
+            self._share = sizes.share(trainer, arguments.batch_size_scope)
+        except BaseException:
+            self._meter.close()
+            raise
+        self._own_batch_size = job.default_batch_size  # of the program, with its learning rate
+        state = trainer.state  # the heartbeat's thread must not keep the Trainer, and so the module
+        self.run = Run(
+            self._strategy,
+            client,
+            job,
+            self._meter,
+            share=self._share,
+            require_service=require_service,
+            outcome_files=outcome_files,
+            is_running=lambda: state.status == "running",
+        )
+
+    def has_trained_module(self) -> bool:
+        """Whether an earlier fit of this job has trained the module, which is as it left it."""
+        return on_rank_zero(self._strategy, lambda: is_trained(self.module, self.run.job.job_id))
+
+    def start(self) -> None:
+        """Start a trial, and set its batch size on the program."""
+        self._inject(self.run.start())
+
+    def start_again(self, previous: TrialRecord | None) -> None:
+        """Start no trial: this continues an earlier fit, unless the Trainer loads a checkpoint.
+
+        Args:
+            previous: The trial of that fit, if it was of the same Trainer and module.
+        """
+        self._continues = True
+        if previous is not None and previous.is_resumable:
+            self._previous = previous
+            self._inject(previous.trial.batch_size)
+
+    def resume(self, saved: TrialRecord) -> None:
+        """Resume a checkpoint's trial, in place of one that `start` has started."""
+        if self.run.record is not None and saved.trial == self.run.record.trial:
+            return  # Lightning's tuners restore what they have saved at their start
+        self._inject(self.run.resume(saved))
+        self._continues = False
+        if self._strategy.restore_checkpoint_after_setup:
+            log_hyperparameters(self.trainer, self.module, saved.trial.batch_size)
+
+    def train_without_trial(self, reason: str) -> None:
+        """Withdraw a trial that `start` has started, and train on the program's own batch size."""
+        self.run.abort("withdrawn", reason)
+        self.run.forget()
+        self.injection.undo()
+        self._batch_size, self._continues = None, False
+
+    def _continue(self) -> None:
+        """Resume the trial of the fit before this one, or train without a trial."""
+        self._continues = False
+        why = "its trial has ended, or it was of another module or callback object"
+        if self._previous is not None:
+            try:
+                self.resume(self._previous)
+            except ZeusError as error:
+                why = error.message
+        if not self.run.is_open:
+            self._is_continuation = True
+            earlier = "This Trainer has already trained"
+            if self.trainer.global_step == 0:
+                earlier = "This module has already been trained"
+                why = "it was of another Trainer"
+            rank_zero_warn(
+                f"zeus: {earlier}, so this fit is not measured, and the earlier trial cannot be "
+                f"resumed ({why}). For a new trial, create a new Trainer and module"
+            )
+
+    def _inject(self, batch_size: int) -> None:
+        self.injection.undo()
+        self.injection.set_batch_size(self._attribute, batch_size // self._share)
+        self._batch_size = batch_size
+        rule = self._arguments.lr_scaling
+        if rule is not None and not has_rate_finder(self.trainer):
+            self._lr_factor = lr_factor(rule, batch_size, self._own_batch_size)
+
+    def scale_learning_rates(self) -> None:
+        """Scale the learning rates with the batch size, and log what is trained with.
+
+        Lightning has built the optimizers; if it resumes a checkpoint, it will load their states,
+        with the rates that were scaled for the same batch size.
+        """
+        if self._batch_size is None:
+            return
+        if self._lr_factor != 1:
+            on_every_rank(self._strategy, lambda: scale_optimizers(self.trainer, self._lr_factor))
+            rank_zero_info(f"zeus: multiplied the learning rates by {self._lr_factor:.6g}")
+        log_hyperparameters(self.trainer, self.module, self._batch_size)
+
+    def start_measuring(self) -> None:
+        """Check that the dataloaders have the batch size, and start the meter."""
+        if self._continues:
+            self._continue()
+        if self.run.record is not None and self.run.is_open:
+            batch_size = self.run.record.trial.batch_size // self._share
+            on_every_rank(self._strategy, lambda: self._start_measuring(batch_size))
+
+    def _start_measuring(self, batch_size: int) -> None:
+        dataloaders.check_loaders(self.trainer, self.module, self._attribute, batch_size)
+        self._meter.begin()
+
+    def look_for_monitor(self) -> None:
+        """Log a line if the sanity check has not logged the monitored metric."""
+        if self.run.is_open:
+            look_after_sanity_check(self.trainer, self._arguments.monitor)
+
+    def report_validation(self, epoch: int) -> None:
+        """Report a validation, unless the metric is one of training, which comes later."""
+        if not self.reports_after_epoch:
+            self.reports_after_epoch = not self.report(epoch, may_wait=True)
+
+    def report(self, epoch: int, *, may_wait: bool = False) -> bool:
+        """Measure and report, with the epochs completed, and stop training if that is decided.
+
+        With `may_wait`, a metric that this fit has not logged is waited for until the epoch's end.
+
+        Returns:
+            Whether there was a metric to report.
+        """
+        if self._is_continuation:
+            return True
+        monitor, logged = self._arguments.monitor, self.trainer.callback_metrics
+        record, was_open = self.run.record, self.run.is_open
+        if record is not None:
+            # ZeusPowerLimitCallback, by its attribute: its module imports ZeusBSOCallback's
+            callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
+            record.profiled |= any(getattr(each, "profiled", False) for each in callbacks)
+
+        def read_metric() -> float | None:
+            may_be_missing = not was_open or (may_wait and not self._has_reported)
+            if may_be_missing and monitor not in logged:
+                return None
+            return monitored(self.trainer, monitor, self.run.job.target_metric)
+
+        decision = self.run.report(epoch, read_metric)
+        if decision is None:
+            return False
+        self._has_reported = True
+        self.trainer.should_stop |= decision.stop
+        if record is not None and was_open:
+            metrics = record.metrics()
+            if metrics:
+                metrics |= self._meter.breakdown(record.spent)
+            for logger in self.trainer.loggers if metrics else ():
+                logger.log_metrics(metrics, step=logging_step(self.trainer))
+        return True
+
+    def end(self) -> None:
+        """End a trial that is still open when training ends."""
+        record = self.run.record
+        if record is None or not self.run.is_open:
+            return
+        outcome, reason = outcome_at_train_end(self.trainer, record)
+        if outcome == "errored":
+            self._mistake = ZeusConfigError(
+                f"{reason}, so {self._arguments.monitor!r} was never seen and nothing was learned; "
+                "let validation run, or monitor a metric of training with limit_val_batches=0"
+            )
+        self.run.end(outcome, reason)
+
+    @property
+    def error(self) -> ZeusConfigError | ZeusTrialFailed | None:
+        """What the callback raises as `fit` ends."""
+        return self.run.failure or self._mistake
+
+    @property
+    def has_had_batches(self) -> bool:
+        """Whether training has had a batch, also before the checkpoint that it resumes."""
+        return self.trainer.fit_loop.epoch_loop.batch_progress.total.ready > 0
+
+    def end_without_batches(self) -> None:
+        """End a trial whose dataloaders had no batch, for which Lightning just trains nothing.
+
+        The batch size has failed if there are fewer samples in the data.
+
+        Raises:
+            ZeusConfigError: There are none, or it is unknown how many: it may be the batch size.
+        """
+        record = self.run.record
+        if record is None or not self.run.is_open:
+            return
+        size = record.trial.batch_size // self._share
+        found = gather(self._strategy, dataloaders.too_few_samples(self.trainer, size))
+        few = next(filter(None, found), None)
+        reason = (
+            f"the train_dataloader() of {sizes.data_owner(self.trainer, self.module)} has no batch "
+            "(drop_last=True drops one that is not full), so nothing was trained: "
+            + (few or f"there is no data, or less than a batch of {size}")
+        )
+        self.run.end("not_converged" if few else "errored", reason)
+        self.trainer.should_stop |= record.outcome in FAILED
+        if few is None:
+            raise ZeusConfigError(reason)
+
+    def too_few_batches(self) -> str | None:
+        """Why Lightning has refused epochs as short as this batch size makes them; None if not.
+
+        With the default batch size, that is an error of the program.
+        """
+        record = self.run.record
+        if record is None or self.has_had_batches:
+            return None
+        if record.trial.batch_size == self.run.job.default_batch_size:
+            return None
+        with suppress(Exception):  # of the user's code: the error at hand must not be replaced
+            return dataloaders.too_few_batches(self.trainer)
+        return None
+
+    def remember_module(self) -> None:
+        """Remember that this fit has trained the module, if it ended in order."""
+        with suppress(Exception):
+            if self.trainer.global_step:
+                remember(self.module, self.run.job.job_id)
+
+    def checkpoint(self) -> TrialRecord | None:
+        """The trial as it is now, for a checkpoint; None if there is none."""
+        return self._previous if self._continues else self.run.checkpoint()
+
+    def close(self, outcome: Outcome, reason: str) -> TrialRecord | None:
+        """End a trial that is still open, from this rank alone, and restore the program.
+
+        It takes two seconds at most, and raises no error of the service, the meter or the program.
+
+        Returns:
+            The trial as it ended, for checkpoints that are saved after this; None if there is none.
+        """
+        try:
+            self.run.abort(outcome, reason)
+        finally:
+            with suppress(Exception), closing(self._meter):
+                self.injection.undo()
+        return self.run.record

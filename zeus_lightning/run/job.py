@@ -1,0 +1,183 @@
+"""`JobArguments`: a job's arguments, checked, and the job they make with a program."""
+
+import math
+import operator
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, Literal
+
+from lightning.pytorch import LightningModule, Trainer
+
+from zeus_lightning.errors import ZeusConfigError
+from zeus_lightning.messages import MAX_INTEGER, MAX_METRIC, JobSpec
+from zeus_lightning.program import batch_size as sizes
+from zeus_lightning.program.lr_scaling import LRScaling
+from zeus_lightning.program.metric import shortest_decimal
+
+_OPTIONAL = (
+    "job_id",
+    "default_batch_size",
+    "max_epochs",
+    "eta_knob",
+    "beta_knob",
+    "policy",
+    "lr_scaling",
+)
+_READ_FROM_PROGRAM = ("default_batch_size", "batch_sizes")
+_POLICY_OPTIONS = {"num_pruning_rounds": 100, "window_size": 1000, "seed": 2**32 - 1}
+"""The options of a policy, and the largest value of each; the smallest is 0."""
+
+PolicyOptions = dict[str, str | int]
+"""A policy's options: `name`, `num_pruning_rounds`, `window_size` and `seed`, each optional."""
+_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
+_JOB_ID_RULE = "1 to 255 letters, digits and ._:-, starting with a letter or digit"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobArguments:
+    """The arguments of `ZeusBSOCallback` that define the job; an invalid one is an error."""
+
+    target_metric: float
+    monitor: str
+    mode: Literal["min", "max"]
+    job_id: str | None
+    batch_sizes: list[int] | None
+    default_batch_size: int | None
+    batch_size_scope: sizes.Scope = "global"
+    batch_arg_name: str = "batch_size"
+    max_epochs: int | None
+    eta_knob: float | None
+    beta_knob: float | None
+    policy: str | PolicyOptions | None
+    lr_scaling: LRScaling | None = None
+
+    def __post_init__(self) -> None:
+        self._check("job_id", _JOB_ID.fullmatch, _JOB_ID_RULE)
+        if self.batch_sizes is not None:
+            sizes.positive_sizes(self.batch_sizes)
+        self._check("default_batch_size", sizes.is_size, "a positive integer")
+        if self.default_batch_size is not None and self.batch_sizes is not None:
+            _check_default(self.default_batch_size, self.batch_sizes)
+        for name in ("target_metric", "eta_knob", "beta_knob"):
+            self._check(name, lambda value: _is_number(value, Real), "a number")
+        self._check("max_epochs", lambda value: _is_number(value, Integral), "an integer")
+        bound = f"finite, at most {MAX_METRIC:g} in size"
+        self._check("target_metric", lambda target: abs(target) <= MAX_METRIC, bound)
+        self._check("monitor", bool, "a metric's name")
+        self._check("mode", ("min", "max").__contains__, "'min' or 'max'")
+        rule = "the name of an attribute, with dots between nested ones"
+        self._check("batch_arg_name", _is_attribute, rule)
+        scopes = ("global", "per_device")
+        self._check("batch_size_scope", scopes.__contains__, "'global' or 'per_device'")
+        self._check("max_epochs", lambda epochs: epochs > 0, "positive")
+        self._check("eta_knob", lambda eta: 0 <= eta <= 1, "in [0, 1]")
+        self._check("beta_knob", lambda beta: beta > 0, "positive")
+        self._check("policy", lambda policy: isinstance(policy, str | dict), "a name or options")
+        self._policy_options()
+        self._check("lr_scaling", ("linear", "sqrt").__contains__, "'linear', 'sqrt' or None")
+
+    def _check(self, name: str, valid: Callable[[Any], object], rule: str) -> None:
+        value = getattr(self, name)
+        omitted = value is None and name in _OPTIONAL
+        if not (omitted or valid(value)):
+            raise ZeusConfigError(f"{name} is {value!r}; it must be {rule}")
+
+    def _policy_options(self) -> dict[str, Any]:
+        """The name and options of the policy that were given, as fields of the job."""
+        given: dict[str, Any] = dict(self.policy) if isinstance(self.policy, dict) else {}
+        name = given.pop("name", None) if isinstance(self.policy, dict) else self.policy
+        if name is not None and not (isinstance(name, str) and name):
+            raise ZeusConfigError(f"the policy's name is {name!r}; it must be a name, or left out")
+        for option, value in given.items():
+            if option not in _POLICY_OPTIONS:
+                raise ZeusConfigError(
+                    f"policy has the option {option!r}; it can have name, "
+                    f"{', '.join(_POLICY_OPTIONS)}"
+                )
+            most = _POLICY_OPTIONS[option]
+            if not (_is_number(value, Integral) and 0 <= value <= most):
+                raise ZeusConfigError(
+                    f"the policy's {option} is {value!r}; it must be an integer, 0 to {most}"
+                )
+        options: dict[str, Any] = {} if name is None else {"policy": name}
+        return options | {option: int(value) for option, value in given.items()}
+
+    def job(self, trainer: Trainer, module: LightningModule) -> JobSpec:
+        """Make the job of these arguments and a program; an error if they do not fit."""
+        max_epochs = self.max_epochs or trainer.max_epochs or 0
+        if max_epochs < 1:
+            max_epochs = trainer.max_steps  # an epoch has at least one step
+        if max_epochs < 1:
+            raise ZeusConfigError(
+                f"the Trainer's max_epochs is {trainer.max_epochs} and its max_steps "
+                f"{trainer.max_steps}, so a run that never reaches its target would never fail; "
+                "pass max_epochs=... to the Trainer or this callback, or max_steps=... to the "
+                "Trainer"
+            )
+        share = sizes.share(trainer, self.batch_size_scope)
+        default = sizes.default_batch_size(
+            trainer, module, self.batch_arg_name, share, self.default_batch_size
+        )
+        return self.spec(type(module).__name__, default, max_epochs, share)
+
+    def spec(self, name: str, default: int, max_epochs: int, share: int) -> JobSpec:
+        """Make the job of these arguments.
+
+        Args:
+            name: Its id, if neither the arguments nor `$ZEUS_JOB_ID` give one.
+            default: Its default batch size.
+            max_epochs: Epochs after which a batch size has failed.
+            share: What each batch size is divided by, such as the number of devices.
+
+        Raises:
+            ZeusConfigError: The id is invalid, or a batch size cannot be divided.
+        """
+        job_id = self.job_id or os.environ.get("ZEUS_JOB_ID") or name
+        if not _JOB_ID.fullmatch(job_id):
+            source = "job_id (by default the module's class name)"
+            raise ZeusConfigError(f"{source} is {job_id!r}; it must be {_JOB_ID_RULE}")
+        chosen = sizes.default_sizes(default, share)
+        if self.batch_sizes is not None:
+            chosen = sizes.positive_sizes(self.batch_sizes)
+        default = operator.index(default)
+        sizes.check_shares([*chosen, default], share)
+        _check_default(default, chosen)
+        given: dict[str, Any] = self._policy_options()
+        if self.eta_knob is not None:
+            given["eta_knob"] = shortest_decimal(self.eta_knob)
+        if self.beta_knob is not None:
+            beta = shortest_decimal(self.beta_knob)
+            given["beta_knob"] = beta if math.isfinite(beta) else None
+        knobs = ("eta_knob", "beta_knob", "policy", *_POLICY_OPTIONS)
+        return JobSpec(
+            job_id=job_id,
+            batch_sizes=chosen,
+            default_batch_size=default,
+            target_metric=shortest_decimal(self.target_metric),
+            higher_is_better=self.mode == "max",
+            monitor=self.monitor,
+            max_epochs=min(int(max_epochs), MAX_INTEGER),
+            batch_size_scope=self.batch_size_scope,
+            suggested=[name for name in _READ_FROM_PROGRAM if getattr(self, name) is None],
+            omitted=[name for name in knobs if name not in given],
+            **given,
+        )
+
+
+def _is_attribute(name: object) -> bool:
+    return isinstance(name, str) and all(part.isidentifier() for part in name.split("."))
+
+
+def _is_number(value: object, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _check_default(default: int, batch_sizes: list[int]) -> None:
+    if default not in batch_sizes:
+        raise ZeusConfigError(
+            f"the default batch size {default} is not among batch_sizes {batch_sizes}; "
+            "add it, or pass another default_batch_size=..."
+        )

@@ -1,0 +1,208 @@
+"""`TrialRecord`: a run's trial, in memory, in checkpoints and in the outcome file."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from lightning.pytorch.utilities import rank_zero_warn
+
+from zeus_lightning.errors import ZeusConfigError
+from zeus_lightning.messages import Hardware, JobSpec, Outcome, Report, TrialStart, TrialStatus
+from zeus_lightning.meters import Reading
+from zeus_lightning.program.metric import Mode, out_of_reach
+
+RESUMABLE = (None, "interrupted", "errored", "lost")
+"""Outcomes of trials that can be resumed; None: the trial is running."""
+
+
+@dataclass(kw_only=True)
+class TrialRecord:
+    """A trial from its start to its end, as the run that trains it records it.
+
+    Args:
+        hardware: What it trains on.
+        report: The last report; None before the first.
+        lowest: The lowest metric of all reports; None before the first.
+        highest: The highest metric of all reports; None before the first.
+        outcome: How the trial ended; None while it runs.
+        reason: Why it ended, in one sentence.
+        profiled: Whether its cost includes measuring power limits.
+        spent: Joules and seconds at the last report, or as the checkpoint was saved.
+        unsent: Reports that the service has not received, in order.
+    """
+
+    job: JobSpec
+    trial: TrialStart
+    hardware: Hardware
+    report: Report | None = None
+    lowest: float | None = None
+    highest: float | None = None
+    outcome: Outcome | None = None
+    reason: str = ""
+    profiled: bool = False
+    spent: Reading = field(default_factory=lambda: Reading(0.0, 0.0))
+    unsent: list[Report] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"trial {self.trial.trial_number} of job {self.job.job_id!r}"
+
+    def reported(self, report: Report, spent: Reading) -> None:
+        """Record a report, and what was spent by then."""
+        seen = [each for each in (self.lowest, self.highest) if each is not None]
+        self.lowest, self.highest = min([*seen, report.metric]), max([*seen, report.metric])
+        self.report, self.spent = report, spent
+
+    @property
+    def mode(self) -> Mode:
+        """Whether the metric rises or falls to the target, as the callback's `mode`."""
+        return "max" if self.job.higher_is_better else "min"
+
+    @property
+    def cost_j(self) -> float | None:
+        """Cost at the last report in joules (Zeus: You, Chung and Chowdhury, NSDI 2023)."""
+        if self.report is None:
+            return None
+        eta, time_j = self.job.eta_knob, self.hardware.max_power_w * self.report.time_s
+        return eta * self.report.energy_j + (1 - eta) * time_j
+
+    @property
+    def target_reached(self) -> bool:
+        """Whether the last report's metric reaches the job's target."""
+        return self.report is not None and self.job.is_reached_by(self.report.metric)
+
+    def metrics(self) -> dict[str, float]:
+        """The metrics to log; empty before the first report."""
+        if self.report is None or self.cost_j is None:
+            return {}
+        return {
+            "zeus/batch_size": float(self.trial.batch_size),
+            "zeus/energy_j": self.report.energy_j,
+            "zeus/time_s": self.report.time_s,
+            "zeus/power_w": self.report.energy_j / max(self.report.time_s, 1e-9),
+            "zeus/cost_j": self.cost_j,
+        }
+
+    def summary(self) -> str:
+        """How the trial ended, in one line."""
+        text = (
+            f"{self} with batch size {self.trial.batch_size} ended as {self.outcome}: "
+            f"{self.reason.rstrip('.')}"
+        )
+        if self.report is not None:
+            text += (
+                f" ({self.job.monitor} {self.report.metric:.6g} after {self.report.epoch} epochs, "
+                f"{self.report.time_s:.1f} s, {self.report.energy_j:.1f} J"
+                f"{' (estimated)' if self.hardware.estimated else ''}, cost {self.cost_j:.1f} J"
+                f"{', including power-limit measurements' if self.profiled else ''})"
+            )
+        return text
+
+    def failure(self, earlier: Sequence[float] = ()) -> str:
+        """The summary of a trial whose batch size has failed, and what to do next.
+
+        Args:
+            earlier: Last metrics of the job's earlier failed trials; empty if one converged.
+        """
+        text = f"{self.summary()}. Run the job again: it will try another batch size."
+        if self.lowest is not None and self.highest is not None:
+            target = self.job.target_metric
+            mistake = out_of_reach(self.job.monitor, self.mode, target, self.lowest, self.highest)
+            text += f" Check the target: {mistake}." if mistake else ""
+        if earlier and self.report is not None:
+            pick = max if self.job.higher_is_better else min
+            text += (
+                f" None of the job's {len(earlier) + 1} runs so far has reached the target of "
+                f"{self.job.target_metric:g}; the best final {self.job.monitor} is "
+                f"{pick(self.report.metric, *earlier):.6g}. If no batch size can reach the target, "
+                "pass another target_metric, with a new job_id."
+            )
+        if self.outcome == "early_stopped":
+            text += (
+                " If the job itself has become slower, pass a new job_id with "
+                "policy={'window_size': ...} or beta_knob=float('inf')."
+            )
+        if self.outcome == "out_of_memory":
+            text += " The service may stop offering this and larger batch sizes."
+        return text
+
+    def saved(self, spent: Reading) -> TrialRecord:
+        """The record for a checkpoint, with what was spent by now."""
+        return replace(self, spent=spent, unsent=list(self.unsent))
+
+    def reopened(self, job: JobSpec, received: int) -> TrialRecord:
+        """The record of the resumed trial, of which the service has received so many reports.
+
+        Reports made after the checkpoint are made again, with other figures and new numbers.
+        """
+        unsent = [report for report in self.unsent if report.sequence > received]
+        return replace(self, job=job, outcome=None, reason="", unsent=unsent)
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether the trial can be resumed, as far as this process knows."""
+        return self.outcome in RESUMABLE and math.isfinite(self.spent.energy_j)
+
+    def check_resumable(self, job: JobSpec, hardware: Hardware, status: TrialStatus | None) -> None:
+        """Raise a `ZeusConfigError` unless the job's run can resume a trial of this status."""
+        if self.job.job_id != job.job_id:
+            problem = f"but this run's job is {job.job_id!r}"
+        elif self.hardware != hardware:
+            problem = f"which ran on {self.hardware}, and this run is on {hardware}"
+        elif status is None or status.batch_size != self.trial.batch_size:
+            problem = "which the service does not know"
+        elif status.generation != self.trial.generation:
+            problem = "of a job that was deleted or restored since"
+        elif status.outcome not in RESUMABLE:
+            problem = f"which has ended as {status.outcome} ({status.reason.rstrip('.')})"
+        else:
+            return
+        raise ZeusConfigError(
+            f"the checkpoint belongs to {self}, {problem}; for the job's next run, call fit() "
+            "without ckpt_path, or pass no state= to Recurrence, and save each run's checkpoints "
+            "in a folder of its own; to start a new trial from these weights, load them into the "
+            "module; to continue without the service, remove this callback, or Recurrence"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values only: checkpoints are read with `weights_only=True`."""
+        return asdict(self) | {"spent": {k: float(v) for k, v in asdict(self.spent).items()}}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Build from the values of `to_json`, or of the outcome file."""
+        messages = {
+            "job": JobSpec.from_json(data["job"]),
+            "trial": TrialStart.from_json(data["trial"]),
+            "hardware": Hardware.from_json(data["hardware"]),
+            "report": None if data["report"] is None else Report.from_json(data["report"]),
+            "spent": Reading(**data["spent"]),
+            "unsent": list(map(Report.from_json, data["unsent"])),
+        }
+        return cls(**{k: v for k, v in data.items() if k != "cost_j"} | messages)
+
+    def write(self, path: Path) -> None:
+        """Write the record and its cost as JSON, replacing the file as a whole.
+
+        A file that cannot be written is a warning.
+        """
+        path = path.absolute()
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            partial.write_text(json.dumps({**self.to_json(), "cost_j": self.cost_j}))
+            partial.replace(path)
+        except OSError as error:
+            rank_zero_warn(f"zeus: the outcome file cannot be written: {error}")
+
+    @classmethod
+    def read(cls, path: Path) -> Self | None:
+        """Read a file that `write` has written; None if there is none."""
+        with suppress(OSError, ValueError):
+            return cls.from_json(json.loads(path.read_bytes()))
+        return None
