@@ -151,14 +151,15 @@ class ZeusPowerLimitCallback(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        if self._search.is_measuring:
+        if self._search.profiler is not None:
             self._search.batch_started(saved_steps(trainer))
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._search.batch_ended()
+        if self._search.profiler is not None:
+            self._search.batch_ended()
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

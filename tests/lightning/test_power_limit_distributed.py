@@ -20,6 +20,7 @@ SCENARIOS = (
     "whole",
     "known",
     "refused",
+    "unusable",
     "changed",
     "slow",
     "ranges",
@@ -136,6 +137,16 @@ def test_a_profile_known_to_rank_zero_is_applied_by_both_from_the_first_step(
     for rank in seen("known"):
         assert set(rank["limits_w"]) == {chosen_w}
         assert not rank["profiled"]
+
+
+def test_a_profile_that_rank_zero_cannot_read_leaves_both_in_step(
+    seen: Callable[[str], Ranks],
+) -> None:
+    first, second = seen("unusable")
+    assert first["error"] is second["error"] is None
+    assert first["limits_w"] == second["limits_w"]
+    assert len(first["limits_w"]) == 80
+    assert any("broken.json cannot be used" in text for text in first["warnings"])
 
 
 def test_a_limit_that_one_ranks_gpu_refuses_is_set_by_neither(

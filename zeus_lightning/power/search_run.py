@@ -70,6 +70,7 @@ class PowerSearch:
         profiled: Whether the last run measured limits.
         profile: The measurements of the last run's batch size and GPUs; None if there are none.
         limit_w: The limit chosen in the last run; None if none was set.
+        profiler: The same on all ranks; None unless it measures, and then events do nothing.
     """
 
     def __init__(
@@ -100,23 +101,18 @@ class PowerSearch:
         self._gpus: Gpus | None = None  # from `open` to `close`
         self._sets_limits = False  # rather than observe
         self._resumed: PowerProfile | None = None  # in the checkpoint that the run resumes from
-        self._profiler: Profiler | None = None  # the same on all ranks; None unless it measures
+        self.profiler: Profiler | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy or pickle, which has no part in the running search."""
         running = ("_strategy", "_inputs", "_store", "_log", "_saved_at")
         kept = {name: value for name, value in vars(self).items() if name not in running}
-        return kept | {"_gpus": None, "_profiler": None}
+        return kept | {"_gpus": None, "profiler": None}
 
     @property
     def is_open(self) -> bool:
         """Whether there are GPUs whose limits can be set, or observed."""
         return self._gpus is not None
-
-    @property
-    def is_measuring(self) -> bool:
-        """Whether events of training have an effect."""
-        return self._profiler is not None
 
     def open(self, strategy: Strategy) -> None:
         """Open this rank's GPUs, and reserve their limits, before the first step.
@@ -220,7 +216,7 @@ class PowerSearch:
 
         select = partial(self._selector.select, inputs=self._inputs)
         # rank zero's, which alone knows whether the store can be used
-        self._profiler = Profiler(search, select, self._settings, *on_rank_zero(strategy, lengths))
+        self.profiler = Profiler(search, select, self._settings, *on_rank_zero(strategy, lengths))
 
     def batch_started(self, saved_at: object = None) -> None:
         """Start a training batch: its data is loaded, and nothing is computed yet.
@@ -228,7 +224,7 @@ class PowerSearch:
         Args:
             saved_at: Something that differs if a checkpoint was saved without `interrupted`.
         """
-        if (profiler := self._profiler) is None:
+        if (profiler := self.profiler) is None:
             return
         if self._saved_at not in (None, saved_at):
             self._do(profiler, profiler.interrupted())
@@ -237,17 +233,17 @@ class PowerSearch:
 
     def batch_ended(self) -> None:
         """End the training batch."""
-        if (profiler := self._profiler) is not None:
+        if (profiler := self.profiler) is not None:
             self._do(profiler, profiler.batch_ended())
 
     def interrupted(self) -> None:
         """Note that training pauses: a validation, the end of an epoch, a checkpoint."""
-        if (profiler := self._profiler) is not None:
+        if (profiler := self.profiler) is not None:
             self._do(profiler, profiler.interrupted())
 
     def close(self) -> None:
         """Restore the limits found at the start, and close the GPUs; again, it does nothing."""
-        gpus, self._gpus, self._profiler = self._gpus, None, None
+        gpus, self._gpus, self.profiler = self._gpus, None, None
         if gpus is not None:
             gpus.close()
 
@@ -314,7 +310,7 @@ class PowerSearch:
                 case EndWindow():
                     self._end_window(profiler, self._gpus)
                 case Done(limit_w, reason):
-                    self._profiler = None
+                    self.profiler = None
                     if limit_w is None:
                         rank_zero_warn(
                             f"zeus: no power limit is chosen: {reason}; {self._restore()}"

@@ -41,16 +41,6 @@ def test_a_profile_file_is_written_and_the_next_run_applies_it_from_its_first_st
     assert gpu.limit_mw == 250_000
 
 
-def test_another_selector_chooses_again_from_the_stored_points(
-    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
-) -> None:
-    path = tmp_path / "a.json"
-    fit(power(meter=gpu_meter, profile_path=path), GpuNet(gpu))
-    net = GpuNet(gpu)
-    fit(power(selector="max-slowdown:1.2", meter=gpu_meter, profile_path=path), net)
-    assert phases(net.limits_w) == [(200, 200)]
-
-
 def test_a_file_of_another_batch_size_does_not_count_and_is_replaced(
     gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
 ) -> None:
@@ -112,17 +102,6 @@ def test_a_resumed_run_does_not_profile_again(
     assert phases(net.limits_w) == [(225, 200)]
     assert not resumed.profiled
     fit(resumed, GpuNet(gpu))  # from no checkpoint
-    assert resumed.profiled
-
-
-def test_a_checkpoint_of_another_batch_size_does_not_choose(
-    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
-) -> None:
-    runner = fit(power(meter=gpu_meter), GpuNet(gpu))
-    runner.save_checkpoint(tmp_path / "a.ckpt")
-    resumed = power(meter=gpu_meter)
-    data = ManyBatches(batch_size=4)
-    trainer(resumed, max_epochs=2).fit(GpuNet(gpu), data, ckpt_path=tmp_path / "a.ckpt")
     assert resumed.profiled
 
 
