@@ -348,9 +348,9 @@ class ZeusBSOCallback(Callback):
         else:
             self._end_trial_of_started_processes(trainer, outcome, reason)
         # not if the batch size had failed before this error, or another rank reported its own
-        is_verdict = outcome in FAILED and self.outcome == outcome
-        failed_in_rank = is_trial_failure(exception) and self.outcome in FAILED
-        self.failed_by_error = failed_in_rank or (is_verdict and isinstance(exception, Exception))
+        is_result = isinstance(exception, Exception) and self.outcome == outcome
+        shows_it = is_result or is_trial_failure(exception)
+        self.failed_by_error = self.outcome in FAILED and shows_it
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

@@ -156,7 +156,7 @@ class Report(_Message):
         time_s: Seconds since training began, validation included.
         energy_j: Joules since training began, over all devices.
         metric: The monitored metric at this validation, at most `MAX_METRIC` in size.
-        power_limit_w: The GPUs' power limit in force at this validation; None if none is known.
+        power_limit_w: The GPUs' power limit at this validation; None if none is known.
         default_power_limit_w: Their default power limit; None if none is known.
     """
 

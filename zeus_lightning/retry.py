@@ -75,7 +75,7 @@ def _callback(trainer: Trainer) -> ZeusBSOCallback:
         raise ZeusConfigError("the Trainer has no ZeusBSOCallback; add one to its callbacks")
     if trainer.global_step or callback.trial is not None:
         raise ZeusConfigError(
-            "make_trainer() returned a Trainer or callback that has trained before; make both anew "
-            "in each call"
+            "make_trainer() returned a Trainer or callback that has trained before; create new "
+            "ones in each call"
         )
     return callback

@@ -55,8 +55,8 @@ class Zeusd:
         host, colon, port = address.rpartition(":")
         if "/" not in address and not (host and colon and port.isdecimal()):
             raise ZeusConfigError(
-                f"zeusd={address!r} is neither the path of a Unix socket, such as "
-                "/run/zeusd/zeusd.sock, nor host:port"
+                f"the address of zeusd is {address!r}; set $ZEUSD_SOCK_PATH to the path of its "
+                "Unix socket, such as /run/zeusd/zeusd.sock, or $ZEUSD_HOST_PORT to host:port"
             )
 
     def __str__(self) -> str:

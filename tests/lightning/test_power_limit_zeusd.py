@@ -92,5 +92,5 @@ def test_without_the_daemon_it_raises_or_observes_as_without_the_permission(
     assert callback.limit_w is None
     monkeypatch.setenv("ZEUSD_SOCK_PATH", "")
     monkeypatch.setenv("ZEUSD_HOST_PORT", "nonsense")
-    with pytest.raises(ZeusConfigError, match="zeusd='nonsense'"):
+    with pytest.raises(ZeusConfigError, match="address of zeusd is 'nonsense'"):
         fit(gpu, gpu_meter)
