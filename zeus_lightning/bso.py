@@ -6,8 +6,9 @@ import os
 import tempfile
 import weakref
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 from uuid import uuid4
 
 from lightning.pytorch import LightningModule, Trainer
@@ -34,7 +35,7 @@ from zeus_lightning.run.fit import Fit
 from zeus_lightning.run.job import JobArguments, PolicyOptions
 from zeus_lightning.run.late_error import LateError
 from zeus_lightning.run.outcomes import is_trial_failure, outcome_of, reason_of
-from zeus_lightning.run.ranks import on_every_rank
+from zeus_lightning.run.ranks import local_rank_of, on_every_rank
 from zeus_lightning.run.record import TrialRecord
 from zeus_lightning.run.run import end_at_once
 
@@ -74,8 +75,8 @@ class ZeusBSOCallback(Callback):
             or their hparams; with dots if it is nested, such as `data.train_batch_size`.
         max_epochs: Epochs after which the batch size has failed. Default: the Trainer's; with only
             its `max_steps`, the end of training.
-        lr_scaling: `linear` or `sqrt`: scales the learning rates, taken to be right for the
-            program's own batch size.
+        lr_scaling: `linear` or `sqrt`: scales the learning rates, which are taken to be right for
+            `default_batch_size`, or else for the program's own batch size.
         eta_knob: Weight of energy against time in the cost, in [0, 1]. Default: the job's,
             else 0.5.
         beta_knob: A run expected to cost more than this times what the best batch size costs is
@@ -173,6 +174,14 @@ class ZeusBSOCallback(Callback):
             state["_private_file"] = _temporary_file()
         return state
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return a callback that is configured alike, and reports runs of its own."""
+        copied = type(self).__new__(type(self))
+        vars(copied).update(deepcopy(self.__getstate__(), memo))
+        copied._private_file = _temporary_file()
+        weakref.finalize(copied, copied._private_file.unlink, missing_ok=True)
+        return copied
+
     @property
     def batch_size(self) -> int | None:
         """The batch size of the last `fit`'s trial; None if it had none."""
@@ -230,8 +239,9 @@ class ZeusBSOCallback(Callback):
         if is_tuning(trainer):
             return
         previous, self._last, self.failed_by_error = self._last, None, False
-        if trainer.is_global_zero:
-            self._private_file.unlink(missing_ok=True)
+        if local_rank_of(trainer.strategy) == 0:
+            for path in self._outcome_files(trainer):
+                TrialRecord.remove(path)
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         self._client = client = on_every_rank(trainer.strategy, lambda: connect(self._url))

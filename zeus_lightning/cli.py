@@ -139,7 +139,7 @@ def _findings(meter: str, *, power_limit: bool, url: str | None) -> Iterator[Fin
             idle = (
                 "none is set without an NVIDIA GPU: ZeusPowerLimitCallback warns and does nothing"
             )
-            yield Finding("power limit", "host", False, idle, needed=False)
+            yield Finding("power limit", "host", False, idle)
     yield from _amd_findings(named, zeusd, needed=kind == "amd", set_limits=power_limit)
     yield _apple(needed=kind == "apple")
     try:

@@ -118,6 +118,8 @@ class Recurrence:
         self._ranks = TorchRanks(fabric.device if fabric is not None else torch.device(device))
         self._strategy = cast("Strategy", self._ranks)  # it has the part of one that is used
         self._share = 1
+        name = os.environ.get(OUTCOME_FILE)
+        self._outcome_files = [Path(name)] if name else []
         self._run: Run | None = None
         self._client: BSOClient | None = None
         self._entered = ExitStack()
@@ -163,6 +165,9 @@ class Recurrence:
         if self._run is not None:
             raise ZeusConfigError("this Recurrence has been entered before; make a new one per run")
         self._ranks.check_set_up()
+        if self._ranks.local_rank == 0:
+            for path in self._outcome_files:
+                TrialRecord.remove(path)
         self._share = self._ranks.world_size
         self._meter = RunMeter(self._meter_choice, self._strategy)
         rank_zero_info(f"zeus: {self._meter.scope()}")
@@ -226,7 +231,6 @@ class Recurrence:
             self._strategy,
             lambda: arguments.spec("", cast("int", default), cast("int", max_epochs), self._share),
         )
-        name = os.environ.get(OUTCOME_FILE)
         self._run = run = Run(
             self._strategy,
             self._client,
@@ -234,7 +238,7 @@ class Recurrence:
             self._meter,
             share=self._share,
             require_service=self._require_service,
-            outcome_files=[Path(name)] if name else [],
+            outcome_files=self._outcome_files,
         )
         if saved is None:
             self.batch_size = run.start()
@@ -271,6 +275,10 @@ class Recurrence:
             self._check_ranks("leaves the block")
         if run.record is not None and run.record.report is None:
             run.end("errored", "the loop ended without a report")
+            rank_zero_warn(
+                "zeus: the loop ended without a report, so nothing was learned; call "
+                "report(metric) after each validation"
+            )
         else:
             run.end("not_converged", "the loop ended, short of the target")
 

@@ -31,14 +31,14 @@ def fit(
         make_module: Makes the module.
         make_datamodule: Makes the datamodule; without one, the module has the dataloaders.
         retries: Trials after the first one that fails.
-        **arguments: For `Trainer.fit`, such as `ckpt_path`.
+        **arguments: For `Trainer.fit`; `ckpt_path` for the first trial alone, which it resumes.
 
     Returns:
         The Trainer whose trial has converged. Its callback's `outcome` names another end of
         training that is no failure, such as `interrupted` by `max_time`.
 
     Raises:
-        ZeusTrialFailed: The last trial failed, too. If another error showed that, it is the cause.
+        ZeusTrialFailed: The last trial also failed. If another error showed that, it is the cause.
         ZeusConfigError: A Trainer has no `ZeusBSOCallback`, or is not new.
     """
     for left in range(retries, -1, -1):
@@ -58,6 +58,7 @@ def fit(
         else:
             if callback.outcome not in FAILED:
                 return trainer
+        arguments.pop("ckpt_path", None)  # its trial has ended
         del trainer, callback, datamodule  # each of them refers to the others, and to the module
         gc.collect()  # the failed trial's memory, of which the next one may need more
         torch.cuda.empty_cache()

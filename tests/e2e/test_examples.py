@@ -126,7 +126,7 @@ def test_a_killed_trainer_of_huggingfaces_is_resumed_on_two_processes_with_its_t
         started.append(subprocess.Popen([*TORCHRUN, program, *options], env=variables()))
         started[0].wait(timeout=LIMIT_S)
     (saved,) = tmp_path.rglob("zeus.json")
-    spent_j = json.loads(saved.read_text())["energy_j"]
+    spent_j = json.loads(saved.read_text())["spent"]["energy_j"]
     (trial,) = trials(service.url, "huggingface-2")
     assert trial["outcome"] is None
 

@@ -58,6 +58,12 @@ class UsesCopy(Callback):
         assert (self.callback.trial.trial_number, self.callback.outcome) == (1, None)
 
 
+def test_copies_made_before_a_fit_have_results_of_their_own(service: ServiceProcess) -> None:
+    first = zeus(service.url)
+    second = copy.deepcopy(first)
+    assert first._private_file != second._private_file
+
+
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, unpickled])
 def test_a_copy_trains_a_trial_of_its_own_and_leaves_the_running_one(
     service: ServiceProcess, copied: Callable[[ZeusBSOCallback], ZeusBSOCallback]

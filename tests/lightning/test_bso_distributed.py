@@ -398,7 +398,7 @@ def test_max_time_interrupts_the_trial_and_raises_nothing(decided: Run) -> None:
     assert outcomes(decided.url, "out-of-time") == ["interrupted"]
 
 
-def test_on_failure_stop_ends_both_quietly(decided: Run) -> None:
+def test_without_raise_on_failure_both_end_quietly(decided: Run) -> None:
     for rank in decided.seen("fails-quietly"):
         assert rank["error"] is None
         assert rank["outcome"] == "not_converged"

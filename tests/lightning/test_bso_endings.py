@@ -155,8 +155,9 @@ def test_without_raise_on_failure_fit_ends_with_a_warning(service: ServiceProces
     with pytest.warns(UserWarning, match="ended as not_converged.*Run the job again"):
         trainer(callback).fit(Net((0.1,)), Data())
     assert callback.outcome == "not_converged"
+    other = zeus(service.url, raise_on_failure=False)
     with pytest.raises(ZeusConfigError, match="without a validation"):
-        trainer(callback, max_steps=3).fit(Net(), Data())
+        trainer(other, max_steps=3).fit(Net(), Data())
 
 
 def test_from_the_second_failure_on_the_error_shows_the_best_metric_so_far(

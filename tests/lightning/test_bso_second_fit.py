@@ -182,6 +182,20 @@ def test_without_the_service_it_trains_on_without_a_trial(
     assert not saved["callbacks"].get("ZeusBSOCallback")
 
 
+def test_without_a_required_service_it_trains_on_to_the_target(
+    own_service: ServiceProcess,
+) -> None:
+    stopped = At(PER_EPOCH + 3, KeyboardInterrupt())
+    run = Run(own_service.url, stopped, require_service=False)
+    run.net.val_acc = (0.1, 0.1, 0.1, 0.9)
+    run.fit()
+    own_service.kill()
+    with pytest.warns(UserWarning, match="is not continued"):
+        run.fit()
+    assert run.trainer.should_stop
+    assert run.trainer.current_epoch < 9
+
+
 def test_a_trial_that_the_service_no_longer_has_is_not_resumed(service: ServiceProcess) -> None:
     run = Run(service.url, At(3, KeyboardInterrupt()))
     run.fit()

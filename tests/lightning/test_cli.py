@@ -100,7 +100,7 @@ def mig(driver: FakeDriver) -> None:
         (lose, ["--meter=nvml:0"], 0),
         (lose, [], 0),
         (FakeDriver.unload, ["--meter=nvml"], 1),
-        (FakeDriver.unload, ["--power-limit"], 0),  # the callback does nothing there
+        (FakeDriver.unload, ["--power-limit"], 1),
         (FakeDriver.unload, ["--power-limit", "--meter=nvml"], 1),
         (FakeDriver.unload, ["--meter=cpu-estimate"], 0),
         (FakeDriver.unload, [], 0),
@@ -189,7 +189,7 @@ def test_doctor_says_that_no_limit_is_set_without_a_gpu(fake_gpus: FakeDriver) -
     fake_gpus.unload()
     assert "power limit host" not in doctor()[1]
     works, details = doctor("--power-limit")[1]["power limit host"]
-    assert works == "-"
+    assert works == "no"
     assert "does nothing" in details
 
 
@@ -281,7 +281,7 @@ def test_doctor_reads_rapl_through_zeusd_and_checks_combined_meters(
     assert rows["RAPL host"] == ["yes", "package zone 0, read through zeusd"]
     monkeypatch.setenv("ZEUSD_SOCK_PATH", "")
     monkeypatch.setenv("ZEUSD_HOST_PORT", "nonsense")
-    assert "neither the path" in doctor()[1]["zeusd -"][1]
+    assert "address of zeusd is" in doctor()[1]["zeusd -"][1]
 
 
 def set_limit_and_die() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from weakref import ref
 
@@ -57,6 +58,20 @@ def test_the_last_failure_is_raised(service: ServiceProcess, raises: bool) -> No
     with pytest.raises(ZeusTrialFailed):
         zeus_lightning.fit(make_trainer, modules(0.1, 0.1), Data, retries=1)
     assert len(outcomes(service.url, job)) == 2
+
+
+def test_a_checkpoint_is_for_the_first_trial_alone(service: ServiceProcess, tmp_path: Path) -> None:
+    job, path = new_job(), tmp_path / "first.ckpt"
+
+    def make_trainer() -> Trainer:
+        return trainer(zeus(service.url, job_id=job), max_epochs=2)
+
+    broken = trainer(zeus(service.url, job_id=job), Raise(KeyError()), max_epochs=2)
+    with pytest.raises(KeyError):
+        broken.fit(Net((0.1,)), Data())
+    broken.save_checkpoint(path)
+    zeus_lightning.fit(make_trainer, modules(0.1, 0.9), Data, ckpt_path=path)
+    assert outcomes(service.url, job)[-1] == "converged"
 
 
 def test_a_last_run_out_of_memory_is_a_failed_trial(service: ServiceProcess) -> None:

@@ -126,6 +126,7 @@ class PowerSearch:
         self.close()
         self.profiled, self.profile, self.limit_w, self._resumed = False, None, None, None
         self._strategy = strategy
+        control = on_rank_zero(strategy, is_control)
         with ExitStack() as close_on_error:
             close_on_error.callback(self.close)
             if not self._is_available(self._open_gpus, "no power limit is searched for"):
@@ -137,12 +138,12 @@ class PowerSearch:
             power_limits(*ranges[0], self._settings.step_w)  # raises for a wrong step_w
             self._sets_limits = (
                 self._apply
-                and not is_control()
+                and not control
                 and self._is_available(self._gpus.take_control, "observing only")
             )
             if not self._sets_limits:
                 self._gpus.restore()  # on ranks that had control
-            if is_control():
+            if control:
                 on_every_rank(strategy, self._gpus.restore_left)
             close_on_error.pop_all()
 

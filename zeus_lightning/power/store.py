@@ -163,7 +163,9 @@ def find_service(recurring: Recurring | None) -> Service | None:
     """
     if recurring is not None:
         client, job = recurring._client, recurring.job
-        return None if client is None or job is None else (client, job.job_id)
+        if client is None or job is None or recurring.trial is None:
+            return None
+        return client, job.job_id
     url, job_id = os.environ.get("ZEUS_SERVER_URL"), os.environ.get("ZEUS_JOB_ID")
     return (BSOClient(url), job_id) if url and job_id else None
 

@@ -42,7 +42,7 @@ def check_loaders(
                 "build each DataLoader in train_dataloader(), not in setup() or __init__(), at "
                 f"each call, with batch_size=self.{attribute}; if train_dataloader() uses another "
                 "attribute, such as one that setup() sets, pass its name as "
-                "batch_arg_name=..."
+                "batch_arg_name"
             )
             raise ZeusConfigError(
                 f"{attribute} was set to {batch_size} per device, but {which}the "

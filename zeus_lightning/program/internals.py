@@ -23,7 +23,8 @@ def check_internals(trainer: Trainer) -> None:
     """Raise a `ZeusConfigError` if the installed Lightning lacks a part; for `setup`."""
     for owner, name in _parts(trainer):
         if not hasattr(owner, name):
-            package = type(trainer.fit_loop).__module__.partition(".")[0].replace("_", "-")
+            packages = [each.__module__.partition(".")[0] for each in type(trainer).__mro__]
+            package = "pytorch-lightning" if "pytorch_lightning" in packages else "lightning"
             raise ZeusConfigError(
                 f"{package} {version(package)} has no {type(owner).__name__}.{name}, which this "
                 f"callback uses; install {package}=={TRIED_WITH}.*, with which it was tried, or a "
@@ -44,11 +45,15 @@ def _parts(trainer: Trainer) -> Iterator[tuple[Any, str]]:
     if any("MultiProcessing" in each.__name__ for each in type(launcher).__mro__):
         yield launcher, "_start_method"
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        names = [each.__name__ for each in type(callback).__mro__]
+        names = [each.__name__ for each in type(callback).__mro__ if _is_of_lightning(each)]
         if "ModelCheckpoint" in names:
             yield callback, "_last_global_step_saved"
         if "LearningRateFinder" in names or "BatchSizeFinder" in names:
             yield callback, "_early_exit"
+
+
+def _is_of_lightning(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] in ("lightning", "pytorch_lightning")
 
 
 def is_tuning(trainer: Trainer) -> bool:

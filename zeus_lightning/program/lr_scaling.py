@@ -31,18 +31,18 @@ def has_rate_finder(trainer: Trainer) -> bool:
 
 
 def base_rates(optimizers: Iterable[Optimizer]) -> list[float]:
-    """The rate that each parameter group's schedule starts from, or rises to."""
-    return [
-        float(next(group[key] for key in ("max_lr", "initial_lr", "lr") if key in group))
-        for optimizer in optimizers
-        for group in optimizer.param_groups
-    ]
+    """The rate that each parameter group's schedule starts from, or rises to, if it has any."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    found = [[group.get(key) for key in ("max_lr", "initial_lr", "lr")] for group in groups]
+    known = [[rate for rate in rates if rate is not None] for rates in found]
+    return [float(rates[0]) for rates in known if rates]
 
 
 def scale_optimizers(trainer: Trainer, factor: float) -> None:
     """Multiply the learning rates of a Trainer's optimizers, and those that its schedulers keep.
 
-    Rates that the program sets itself as it trains, as in `optimizer_step()`, are not scaled.
+    Rates that the program sets itself as it trains are not scaled, as in `optimizer_step()` or in a
+    scheduler of its own that ignores `base_lrs`.
 
     Raises:
         ZeusConfigError: A scheduler is not derived from torch's.
@@ -59,7 +59,7 @@ def scale_optimizers(trainer: Trainer, factor: float) -> None:
     for optimizer in trainer.optimizers:
         scaled[id(optimizer.defaults)] = optimizer.defaults  # for groups that are added later
     for rates in scaled.values():
-        for key in ("lr", "initial_lr", "max_lr", "min_lr"):
+        for key in ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr"):
             if rates.get(key) is not None:
                 rates[key] = rates[key] * factor
     for scheduler in schedulers:

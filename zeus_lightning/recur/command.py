@@ -162,7 +162,9 @@ def recur(
                 service = OwnService(own, folder / "service.log")
             stack.enter_context(service)
             console.print(
-                f"The runs' output is in {ledger.folder}.", highlight=False, soft_wrap=True
+                f"The runs' output is in {ledger.folder}, the service at {service.url}.",
+                highlight=False,
+                soft_wrap=True,
             )
             display = stack.enter_context(Display(console, recurrences))
             driver = Driver(

@@ -44,6 +44,10 @@ def exec_command(command: tuple[str, ...]) -> None:
     with tempfile.TemporaryDirectory(prefix="zeus-") as private:
         path = Path(named or f"{private}/outcome.json").absolute()
         try:
+            if path.exists() and not _is_outcome_file(path):
+                raise click.ClickException(
+                    f"${OUTCOME_FILE} is {path}, which is not an outcome file; name another one"
+                )
             path.unlink(missing_ok=True)  # an earlier run's
         except OSError as error:
             raise click.ClickException(f"${OUTCOME_FILE}: {error}") from error
@@ -59,6 +63,11 @@ def exec_command(command: tuple[str, ...]) -> None:
     if outcome in FAILED:
         sys.exit(EXIT_TRY_AGAIN)
     sys.exit(status if status >= 0 else 128 - status)
+
+
+def _is_outcome_file(path: Path) -> bool:
+    """Whether a file is an earlier run's, or empty as `mktemp` makes it."""
+    return path.is_file() and (path.stat().st_size == 0 or read_outcome(path) is not None)
 
 
 def _run(command: Sequence[str], env: Mapping[str, str]) -> int:

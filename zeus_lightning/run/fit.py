@@ -131,15 +131,17 @@ class Fit:
                 self.resume(self._previous)
             except ZeusError as error:
                 why = error.message
-        if not self.run.is_open:
+        if not self.run.is_open and not self.run.is_without_service:
             self._is_continuation = True
             earlier = "This Trainer has already trained"
             if self.trainer.global_step == 0:
                 earlier = "This module has already been trained"
                 why = "it was of another Trainer"
+            size = self._batch_size
+            with_size = "" if size is None else f"; it trains with batch size {size}"
             rank_zero_warn(
                 f"zeus: {earlier}, so this fit is not measured, and the earlier trial cannot be "
-                f"resumed ({why}). For a new trial, create a new Trainer and module"
+                f"resumed ({why}){with_size}. For a new trial, create a new Trainer and module"
             )
 
     def _inject(self, batch_size: int) -> None:

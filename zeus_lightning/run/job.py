@@ -55,7 +55,7 @@ class JobArguments:
     lr_scaling: LRScaling | None = None
 
     def __post_init__(self) -> None:
-        self._check("job_id", _JOB_ID.fullmatch, _JOB_ID_RULE)
+        self._check("job_id", _is_job_id, _JOB_ID_RULE)
         if self.batch_sizes is not None:
             sizes.positive_sizes(self.batch_sizes)
         self._check("default_batch_size", sizes.is_size, "a positive integer")
@@ -136,7 +136,7 @@ class JobArguments:
             ZeusConfigError: The id is invalid, or a batch size cannot be divided.
         """
         job_id = self.job_id or os.environ.get("ZEUS_JOB_ID") or name
-        if not _JOB_ID.fullmatch(job_id):
+        if not _is_job_id(job_id):
             source = "job_id (by default the module's class name)"
             raise ZeusConfigError(f"{source} is {job_id!r}; it must be {_JOB_ID_RULE}")
         chosen = sizes.default_sizes(default, share)
@@ -165,6 +165,10 @@ class JobArguments:
             omitted=[name for name in knobs if name not in given],
             **given,
         )
+
+
+def _is_job_id(value: object) -> bool:
+    return isinstance(value, str) and _JOB_ID.fullmatch(value) is not None
 
 
 def _is_attribute(name: object) -> bool:

@@ -24,13 +24,13 @@ def outcome_at_train_end(trainer: Trainer, record: TrialRecord) -> tuple[Outcome
         return "interrupted", f"max_time was reached after {epochs} epochs"
     if record.report is None and trainer.should_stop:
         return "interrupted", "another callback stopped it before a validation"
-    if record.report is None and _out_of_steps(trainer):
-        # A smaller batch size needs more steps for an epoch, so the default may have a validation.
-        is_smaller = record.trial.batch_size < record.job.default_batch_size
-        reason = f"max_steps={trainer.max_steps} ended the training without a validation"
-        return "not_converged" if is_smaller else "errored", reason
     if record.report is None:
-        return "errored", f"training ended after {epochs} epochs without a validation"
+        reason = f"training ended after {epochs} epochs without a validation"
+        if _out_of_steps(trainer):
+            reason = f"max_steps={trainer.max_steps} ended the training without a validation"
+        # With the default batch size, it may have one: epochs have other numbers of batches.
+        is_default = record.trial.batch_size == record.job.default_batch_size
+        return "errored" if is_default else "not_converged", reason
     if record.target_reached:  # the last report was not sent yet; the service decides on it
         return "not_converged", "training ended before the service had decided"
     stopped = "another callback stopped it" if trainer.should_stop else "training ended"

@@ -18,7 +18,7 @@ def on_rank_zero(strategy: Strategy, call: Callable[[], T]) -> T:
     """Call on global rank zero only, and return the result or raise the error on every rank.
 
     The call has finished before its result, which must pickle, is broadcast: no rank waits for the
-    network inside a collective. An error that is no `ZeusError` becomes one.
+    network inside a collective. Any other error than a `ZeusError` becomes one.
     """
     if _world_size(strategy) == 1:
         return call()

@@ -153,6 +153,8 @@ class TrialRecord:
         """Raise a `ZeusConfigError` unless the job's run can resume a trial of this status."""
         if self.job.job_id != job.job_id:
             problem = f"but this run's job is {job.job_id!r}"
+        elif not math.isfinite(self.spent.energy_j):
+            problem = "whose energy could not be measured"
         elif self.hardware != hardware:
             problem = f"which ran on {self.hardware}, and this run is on {hardware}"
         elif status is None or status.batch_size != self.trial.batch_size:
@@ -192,13 +194,23 @@ class TrialRecord:
 
         A file that cannot be written is a warning.
         """
-        path = path.absolute()
+        path = path.resolve()
         partial = path.with_name(f".{path.name}.{os.getpid()}")
+        if path.exists() and not path.is_file():
+            rank_zero_warn(f"zeus: the outcome file cannot be {path}: it is not a regular file")
+            return
         try:
             partial.write_text(json.dumps({**self.to_json(), "cost_j": self.cost_j}))
             partial.replace(path)
         except OSError as error:
             rank_zero_warn(f"zeus: the outcome file cannot be written: {error}")
+
+    @classmethod
+    def remove(cls, path: Path) -> None:
+        """Remove the file of an earlier run, if there is one."""
+        if cls.read(path) is not None:
+            with suppress(OSError):
+                path.unlink()
 
     @classmethod
     def read(cls, path: Path) -> Self | None:

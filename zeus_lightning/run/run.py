@@ -54,6 +54,7 @@ class Run:
         job: With its registered values once a trial has started.
         record: The trial, also after its end; None if there is none.
         is_open: Whether the trial is running, so that reports go to the service.
+        is_without_service: Whether the service was unavailable as the run started or resumed.
         failure: The error to end the run with, once the batch size has failed.
     """
 
@@ -76,10 +77,11 @@ class Run:
         self._stop_heartbeat: Callable[[], None] = lambda: None
         self._sequence = 0  # of the last report made
         self._is_unavailable = False  # the service, as far as this rank knows
-        self._started_without = False  # the service
+        self._has_stopped = False  # training was told to stop
         self.job = job
         self.record: TrialRecord | None = None
         self.is_open = False
+        self.is_without_service = False
         self.failure: ZeusTrialFailed | None = None
 
     def start(self) -> int:
@@ -97,7 +99,7 @@ class Run:
                     "pass require_service=False to train without it",
                     error.fields,
                 ) from None
-            self._started_without = True
+            self.is_without_service = True
             size = self.job.default_batch_size
             rank_zero_warn(f"zeus: {error.message}; training without it on batch size {size}")
             return size
@@ -121,7 +123,7 @@ class Run:
         size = saved.trial.batch_size
         check_shares([size], self._share)
         try:
-            if not self._started_without:
+            if not self.is_without_service:
                 job, received = on_rank_zero(self._ranks, lambda: self._resume_trial(saved))
                 self._meter.resume_from(saved.spent)
                 self._open(saved.reopened(job, received), received)
@@ -130,7 +132,7 @@ class Run:
         except ZeusServiceUnavailable:
             if self._require_service:
                 raise
-            self._started_without = True
+            self.is_without_service = True
         self.forget()
         rank_zero_warn(
             f"zeus: resuming from the checkpoint without the service; {saved} is not continued"
@@ -154,6 +156,9 @@ class Run:
             if metric is None:
                 return None
             decision = Decision()
+            if record is not None:
+                outcome, reason = record.outcome, record.reason
+                decision = Decision(outcome=outcome, cost=record.cost_j, reason=reason)
         else:
             spent, limits_w = self._meter.spent(), self._meter.power_limits_w()
             answer = on_rank_zero(
@@ -169,7 +174,11 @@ class Run:
             if is_first:
                 warn_of_target(self._ranks, self._client, record)
             decision = replace(decision, cost=record.cost_j)
-        return replace(decision, decision="stop") if self.job.is_reached_by(metric) else decision
+        is_alone = self.record is None and not self._has_stopped
+        if is_alone and self.job.is_reached_by(metric):
+            rank_zero_info(f"zeus: the target is reached ({self.job.monitor} {metric:.6g})")
+        self._has_stopped |= decision.stop or self.job.is_reached_by(metric)
+        return replace(decision, decision="stop") if self._has_stopped else decision
 
     def end(self, outcome: Outcome, reason: str) -> None:
         """End the trial, if it is still open."""
@@ -186,7 +195,7 @@ class Run:
         self.record = None
         if local_rank_of(self._ranks) == 0:
             for path in self._outcome_files:
-                path.unlink(missing_ok=True)
+                TrialRecord.remove(path)
 
     def abort(self, outcome: Outcome, reason: str) -> None:
         """End the trial, if it is still open, from this rank alone, as after an exception.

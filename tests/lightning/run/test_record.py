@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,20 @@ def test_a_record_survives_json_and_its_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     path.write_text("{")
     assert TrialRecord.read(path) is None
+    TrialRecord.remove(path)
+    assert path.exists()  # it is something else
+    SAVED.write(path)
+    TrialRecord.remove(path)
+    assert not path.exists()
+
+
+def test_a_device_is_not_replaced_by_a_record(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    with pytest.warns(UserWarning, match="it is not a regular file"):
+        SAVED.write(link)
+    assert (link.is_symlink(), pipe.is_fifo()) == (True, True)
 
 
 def status(**fields: Any) -> TrialStatus:

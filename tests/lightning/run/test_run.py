@@ -123,6 +123,7 @@ def test_after_a_trial_is_given_up_the_target_still_ends_training(
         run = started(proxy.url, job)
         assert (report(run, 1).outcome, report(run, 2).stop) == ("errored", False)
         assert report(run, 3, 0.95).stop is True
+        assert report(run, 4, 0.1).stop is True  # it was told to stop
         assert proxy.count("report") == 1
     assert outcomes(service.url, job.job_id) == ["errored"]
 
