@@ -24,7 +24,6 @@ from service_process import ServiceProcess, free_port
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import (
     ZeusConfigError,
-    ZeusJobConflict,
     ZeusServiceError,
     ZeusServiceUnavailable,
 )
@@ -117,24 +116,16 @@ def test_every_call_may_be_sent_twice(service: ServiceProcess) -> None:
         client.end_trial(start, "errored", "x" * 2000)
 
 
-def test_a_conflict_names_what_differs(service: ServiceProcess) -> None:
-    client, spec = BSOClient(service.url), job()
-    client.register_job(spec)
-    with pytest.raises(ZeusJobConflict, match="max_epochs is 10 there and 20 here") as error:
-        client.register_job(job(job_id=spec.job_id, max_epochs=20))
-    assert error.value.fields["differences"] == {"max_epochs": {"known": 10, "given": 20}}
-
-
 def test_a_refusal_carries_the_services_reasons(service: ServiceProcess) -> None:
+    client = BSOClient(service.url)
     with pytest.raises(ZeusServiceError, match=r"HTTP 422.*eta_knob") as error:
-        BSOClient(service.url).register_job(job(eta_knob=7.0))
+        client.register_job(job(eta_knob=7.0))
     assert error.value.fields["status"] == 422
-
-
-def test_an_unknown_job_is_named(service: ServiceProcess) -> None:
     with pytest.raises(ZeusServiceError, match="nobody-knows") as error:
-        BSOClient(service.url).start_trial("nobody-knows", "key", hardware())
+        client.start_trial("nobody-knows", "key", hardware())
     assert error.value.fields["code"] == "not_found"
+    with pytest.raises(ZeusServiceError, match="no job 'nobody-knows'"):
+        client.power_profiles("nobody-knows", "x", PowerProfile.from_json)
 
 
 def test_a_path_in_the_url_is_kept() -> None:
@@ -144,7 +135,7 @@ def test_a_path_in_the_url_is_kept() -> None:
     assert server.seen[0]["path"] == "/zeus/api/v1/jobs"
 
 
-@pytest.mark.parametrize("status", [502, 503, 504])
+@pytest.mark.parametrize("status", [502, 504])
 def test_a_service_that_is_unavailable_for_a_moment_is_called_again(status: int) -> None:
     server = Server((status, {}, "<html>"), (200, JSON, REGISTERED))
     with server.running() as url:
@@ -182,7 +173,6 @@ def test_a_server_error_is_not_retried() -> None:
     ("answer", "message"),
     [
         ((404, {"Content-Type": "text/html"}, "<html>nginx"), "HTTP 404, text/html"),
-        ((200, {"Content-Type": "text/html"}, "<html>hello"), "HTTP 200, text/html"),
         ((200, JSON, "[1]"), "HTTP 200, application/json"),
         ((404, JSON, '{"message": "other"}'), "HTTP 404, application/json"),
         ((302, {"Location": "https://login/"}, ""), "redirecting to https://login/"),
@@ -282,15 +272,17 @@ def test_the_token_is_sent_as_a_bearer_and_never_shown(
             assert sent not in str(error.value) + repr(client) + str(error.value.fields)
 
 
-@pytest.mark.parametrize("token", ["two words", "line\nbreak", "naïve"])
+@pytest.mark.parametrize("token", ["line\nbreak", "naïve"])
 def test_a_token_that_cannot_be_sent_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(ZeusConfigError) as error:
         BSOClient("http://127.0.0.1:1", token)
     assert token not in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize(
+    ("name", "host"),
+    [("http_proxy", "127.0.0.1"), ("HTTP_PROXY", "localhost"), ("ALL_PROXY", "localhost")],
+)
 def test_a_proxy_in_the_environment_does_not_catch_loopback(
     service: ServiceProcess, monkeypatch: pytest.MonkeyPatch, name: str, host: str
 ) -> None:
@@ -383,11 +375,6 @@ def test_power_profiles_come_back_by_gpu_model_as_they_were_put(service: Service
     assert client.power_profiles(spec.job_id, model, PowerProfile.from_json) == kept
 
 
-def test_power_profiles_of_a_job_that_is_not_known_are_refused(service: ServiceProcess) -> None:
-    with pytest.raises(ZeusServiceError, match="no job 'unknown-job'"):
-        BSOClient(service.url).power_profiles("unknown-job", "x", PowerProfile.from_json)
-
-
 def test_power_profiles_of_another_version_are_an_error_that_says_so() -> None:
     for body in ('{"profiles": [{}]}', '{"profiles": 1}', "{}"):
         with (
@@ -395,9 +382,3 @@ def test_power_profiles_of_another_version_are_an_error_that_says_so() -> None:
             pytest.raises(ZeusServiceError, match="of the same version"),
         ):
             BSOClient(url).power_profiles("job", "x", PowerProfile.from_json)
-
-
-def test_the_service_reports_its_version(service: ServiceProcess) -> None:
-    from zeus_lightning import __version__
-
-    assert BSOClient(service.url).server_version() == __version__
