@@ -177,8 +177,8 @@ def test_from_the_second_failure_on_the_error_shows_the_best_metric_so_far(
 def test_a_failure_of_a_job_that_has_converged_does_not_doubt_its_target(
     service: ServiceProcess,
 ) -> None:
-    same = {"job_id": new_job(), "beta_knob": None, "policy": None}
-    trainer(zeus(service.url, **same)).fit(Net(), Data())
+    same = {"job_id": new_job(), "beta_knob": None, "policy": None, "max_epochs": 2}
+    trainer(zeus(service.url, **same)).fit(Net((0.9,)), Data())
     for _ in range(2):
         with pytest.raises(ZeusTrialFailed, match=r"another batch size\.") as error:
             trainer(zeus(service.url, **same)).fit(Net((0.1,)), Data())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from programs import Data, new_job, outcomes, trials, zeus
-from proxy import Body, Proxy, Request
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 from service_process import ServiceProcess
 
@@ -97,22 +95,6 @@ def test_a_checkpoint_resumes_the_trial_until_its_target(
     assert net.batch_lengths == {16}
     assert data.batch_size == 8
     assert outcomes(service.url, job) == ["converged", "withdrawn"]
-
-
-def test_a_heartbeat_keeps_a_long_epoch_alive(service: ServiceProcess) -> None:
-    beaten = threading.Event()
-
-    def with_a_short_lease(request: Request, body: Body) -> Body:
-        if request.kind == "heartbeat":
-            beaten.set()
-        return body | {"lease_s": 0.3} if request.kind == "start" else body
-
-    class WaitForABeat(pl.Callback):
-        def on_train_batch_end(self, *args: Any) -> None:
-            assert beaten.wait(60)
-
-    with Proxy(service.url, after=with_a_short_lease) as proxy:
-        trainer(zeus(proxy.url), WaitForABeat()).fit(Net(), PlData())
 
 
 def test_validate_and_fast_dev_run_have_no_trial(service: ServiceProcess) -> None:

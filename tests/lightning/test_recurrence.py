@@ -251,24 +251,14 @@ def test_it_is_one_run_and_reports_are_made_within_its_block(service: ServicePro
     assert outcomes(service.url, job) == ["converged"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "metric", "warning"),
-    [
-        ({"mode": "min"}, 0.5, "the first validation already reaches the target"),
-        ({"monitor": "val_acc"}, 95.0, "pass target_metric=90"),
-        ({"target_metric": 95}, 0.5, "target_metric is 95, but every value"),
-    ],
-)
-def test_a_likely_mistake_in_the_target_is_a_warning_with_the_first_report_only(
-    service: ServiceProcess,
-    recwarn: pytest.WarningsRecorder,
-    arguments: dict[str, Any],
-    metric: float,
-    warning: str,
+def test_a_likely_mistake_in_the_target_is_a_warning_with_the_first_report_and_in_the_error(
+    service: ServiceProcess, recwarn: pytest.WarningsRecorder
 ) -> None:
     warnings.simplefilter("always")  # also a text that has been warned of already
-    with recurrence(service, new_job(), raise_on_failure=False, **arguments) as run:
-        train(run, metric, metric)
-    assert [warning in str(each.message) for each in recwarn].count(True) == 1 + (
-        run.outcome == "not_converged"
-    )
+    text = "target_metric is 95, but every value"
+    with (
+        pytest.raises(ZeusTrialFailed, match=text),
+        recurrence(service, new_job(), target_metric=95) as run,
+    ):
+        train(run, 0.5, 0.5)
+    assert [text in str(each.message) for each in recwarn].count(True) == 1

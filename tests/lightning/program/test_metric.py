@@ -132,7 +132,6 @@ def test_the_constructor_warns_once_of_a_name_that_contradicts_the_mode(
         ("score", "min", 0.9, 0.1, "If it should rise, pass mode='max', with a new job_id"),
         ("val_acc", "max", 0.95, 43.0, "If it is in percent, pass target_metric=95, with a new"),
         ("val_acc", "max", 0.9, 0.91, None),  # the task is easy
-        ("val_loss", "min", 0.9, 0.8, None),
         ("val_psnr", "max", 1.0, 30.0, None),
     ],
 )
@@ -152,7 +151,6 @@ def test_a_target_reached_at_once_names_the_likely_mistake(
         ("metric", "min", -0.05, 0.0, 2.0, "if it cannot be negative"),
         ("val_acc", "max", 95, 0.1, 1.5, None),  # a percentage that has begun low
         ("val_acc", "max", 1, 0.1, 0.2, None),
-        ("val_psnr", "max", 9, 0.1, 0.2, None),
         ("metric", "max", 5000, 0.0, 0.0, None),  # such as a game's score
         ("metric", "max", 10, 0.0, 0.0, None),
         ("metric", "min", -0.05, -0.01, 2.0, None),
