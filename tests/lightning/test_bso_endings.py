@@ -7,10 +7,8 @@ import os
 import re
 import signal
 import socket
-import sqlite3
 import threading
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ import torch
 from calls import assert_one_call_of_a_second, recorded_calls
 from forked import training_process
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import EarlyStopping, LearningRateFinder
+from lightning.pytorch.callbacks import EarlyStopping
 from programs import Data, Net, Raise, StepMeter, Steps, new_job, outcomes, trainer, trials, zeus
 from proxy import Body, Proxy, Request
 from service.jobs import let_leases_expire
@@ -66,7 +64,6 @@ class Speechless(Exception):
     [
         (ZeroDivisionError("mine"), "errored"),
         (torch.OutOfMemoryError("CUDA out of memory."), "out_of_memory"),
-        (RuntimeError("CUDA error: out of memory"), "out_of_memory"),
         (RuntimeError("[...] DefaultCPUAllocator: can't allocate memory: ..."), "out_of_memory"),
         (SystemExit(3), "interrupted"),
         (RuntimeError(ValueError("wrapped")), "errored"),
@@ -84,9 +81,11 @@ def test_an_exception_ends_the_trial_and_comes_through_unchanged(
     assert raised.value is error
     assert raised.value.__cause__ is None
     assert callback.outcome == outcome
-    (trial,) = trials(service.url, callback.job.job_id)
-    assert trial["outcome"] == outcome
     assert data.batch_size == 8
+    trainer(callback).fit(Net(), data)  # the callback is good for another fit
+    assert callback.trial.trial_number == 2
+    assert callback.trial.batch_size == (8 if outcome == "out_of_memory" else 16)
+    assert outcomes(service.url, callback.job.job_id) == [outcome, "converged"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -179,8 +178,8 @@ def test_from_the_second_failure_on_the_error_shows_the_best_metric_so_far(
 def test_a_failure_of_a_job_that_has_converged_does_not_doubt_its_target(
     service: ServiceProcess,
 ) -> None:
-    same = {"job_id": new_job(), "beta_knob": None, "policy": None}
-    trainer(zeus(service.url, **same)).fit(Net(), Data())
+    same = {"job_id": new_job(), "beta_knob": None, "policy": None, "max_epochs": 2}
+    trainer(zeus(service.url, **same)).fit(Net((0.9,)), Data())
     for _ in range(2):
         with pytest.raises(ZeusTrialFailed, match=r"another batch size\.") as error:
             trainer(zeus(service.url, **same)).fit(Net((0.1,)), Data())
@@ -199,25 +198,27 @@ def test_out_of_memory_logs_which_batch_sizes_have_failed(
     assert {arm["batch_size"] for arm in known["arms"] if arm["status"] == "out_of_memory"} >= {8}
 
 
-@pytest.mark.parametrize("silent", [False, True])
-def test_after_an_exception_a_service_that_is_gone_does_not_delay_the_end(
-    own_service: ServiceProcess, silent: bool
+def test_after_an_exception_a_service_that_is_gone_or_silent_does_not_delay_the_end(
+    own_service: ServiceProcess,
 ) -> None:
     class KillAndRaise(Raise):
         def on_train_batch_end(self, *args: Any) -> None:
             own_service.kill()
-            self.server = a_silent_server(own_service.port) if silent else None
+            if silent:
+                servers.append(a_silent_server(own_service.port))
             calls.clear()
             super().on_train_batch_end()
 
-    error = ZeroDivisionError("mine")
-    kill = KillAndRaise(error)
-    with recorded_calls() as calls, pytest.raises(ZeroDivisionError) as raised:
-        trainer(zeus(own_service.url), kill).fit(Net(), Data())
-    assert_one_call_of_a_second(calls.bounds_s, calls.requests)
-    assert raised.value is error
-    if kill.server is not None:
-        kill.server.close()
+    servers: list[socket.socket] = []
+    for silent in (False, True):
+        error = ZeroDivisionError("mine")
+        with recorded_calls() as calls, pytest.raises(ZeroDivisionError) as raised:
+            trainer(zeus(own_service.url), KillAndRaise(error)).fit(Net(), Data())
+        assert_one_call_of_a_second(calls.bounds_s, calls.requests)
+        assert raised.value is error
+        if not silent:
+            own_service.start()
+    servers.pop().close()
 
 
 @pytest.mark.parametrize("metric", [math.nan, math.inf, 1e32])
@@ -231,25 +232,28 @@ def test_a_metric_that_is_not_finite_or_beyond_all_bounds_fails_the_batch_size(
     assert outcomes(service.url, callback.job.job_id) == ["diverged"]
 
 
-def test_another_callback_that_stops_the_run_short_of_the_target_fails_the_batch_size(
-    service: ServiceProcess,
-) -> None:
-    callback = zeus(service.url)
-    stop = EarlyStopping("val_acc", mode="max", patience=1)
-    with pytest.raises(ZeusTrialFailed, match="another callback stopped it, short of the target"):
-        trainer(callback, stop).fit(Net((0.1,)), Data())
-    assert outcomes(service.url, callback.job.job_id) == ["not_converged"]
-
-
 @pytest.mark.parametrize(
-    "arguments", [{"max_steps": 20}, {"max_epochs": 3, "check_val_every_n_epoch": 2}]
+    ("others", "arguments", "reason"),
+    [
+        ([], {"max_steps": 20}, "training ended, short of the target"),
+        (
+            [],
+            {"max_epochs": 3, "check_val_every_n_epoch": 2},
+            "training ended, short of the target",
+        ),
+        (
+            [EarlyStopping("val_acc", mode="max", patience=1)],
+            {},
+            "another callback stopped it, short of the target",
+        ),
+    ],
 )
-def test_training_that_ends_between_validations_fails_the_batch_size(
-    service: ServiceProcess, arguments: dict[str, Any]
+def test_training_that_ends_short_of_the_target_fails_the_batch_size(
+    service: ServiceProcess, others: list[Callback], arguments: dict[str, Any], reason: str
 ) -> None:
     callback = zeus(service.url)
-    with pytest.raises(ZeusTrialFailed, match="not_converged"):
-        trainer(callback, **arguments).fit(Net((0.1,)), Data())
+    with pytest.raises(ZeusTrialFailed, match=f"not_converged: {reason}"):
+        trainer(callback, *others, **arguments).fit(Net((0.1,)), Data())
     assert outcomes(service.url, callback.job.job_id) == ["not_converged"]
 
 
@@ -284,26 +288,6 @@ def test_max_time_interrupts_the_trial_and_raises_nothing(service: ServiceProces
     assert outcomes(service.url, callback.job.job_id) == ["interrupted"]
 
 
-def test_a_service_that_comes_back_gets_the_reports_it_missed_in_order(
-    own_service: ServiceProcess, recwarn: pytest.WarningsRecorder
-) -> None:
-    pause = AfterValidation(after_1=own_service.kill, after_3=own_service.start)
-    callback = zeus(own_service.url)
-    warnings.simplefilter("always")
-    trainer(pause, callback).fit(Net((0.1, 0.2, 0.3, 0.9)), Data())
-    assert callback.outcome == "converged"
-    with sqlite3.connect(own_service.database_url.removeprefix("sqlite:///")) as database:
-        reports = database.execute("SELECT sequence, metric FROM reports ORDER BY rowid").fetchall()
-    assert reports == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.9)]
-    (trial,) = trials(own_service.url, callback.job.job_id)
-    assert trial["outcome"] == "converged"
-    assert trial["cost"] == pytest.approx(callback.cost_j)
-    assert callback.last_report.sequence == 4
-    kept = [str(w.message) for w in recwarn if "reports are sent later" in str(w.message)]
-    assert len(kept) == 1
-    assert own_service.url in kept[0]
-
-
 def test_a_target_reached_while_the_service_was_away_counts_when_it_is_back(
     own_service: ServiceProcess,
 ) -> None:
@@ -321,23 +305,23 @@ def test_a_target_reached_while_the_service_was_away_counts_when_it_is_back(
     assert steps.count == 2 * 8
 
 
-def test_a_target_reached_ends_training_also_when_the_service_stays_away(
+def test_a_service_that_stays_away_changes_no_end_of_a_run_and_gets_no_verdict(
     own_service: ServiceProcess,
 ) -> None:
-    callback, steps = zeus(own_service.url), Steps()
-    stopped = AfterValidation(after_1=own_service.kill)
-    text = "ended as lost: training ended before the service had decided, and the service"
-    with pytest.warns(UserWarning, match=text):
-        trainer(stopped, callback, steps, max_epochs=9).fit(Net((0.1, 0.9)), Data())
-    assert steps.count == 2 * 8
+    def epochs(text: str, *others: Callback, val_acc: tuple[float, ...] = (0.1,)) -> int:
+        own_service.start()
+        callback, steps = zeus(own_service.url), Steps()
+        away = AfterValidation(after_1=own_service.kill)
+        with pytest.warns(UserWarning, match=f"ended as lost: {text}"):
+            trainer(away, callback, *others, steps, max_epochs=4).fit(Net(val_acc), Data())
+        assert callback.outcome == "lost"
+        return steps.count // 8
 
-
-def test_an_end_that_cannot_be_reported_is_no_verdict(own_service: ServiceProcess) -> None:
-    callback = zeus(own_service.url)
-    stop = EarlyStopping("val_acc", mode="max", patience=1)
-    end = AfterValidation(after_2=own_service.kill)
-    with pytest.warns(UserWarning, match="ended as lost"):
-        trainer(callback, stop, end).fit(Net((0.1,)), Data())
+    own_service.kill()
+    target = "training ended before the service had decided, and the service"
+    assert epochs(target, val_acc=(0.1, 0.9)) == 2
+    assert epochs("training ended, short of the target") == 4
+    assert epochs("another", EarlyStopping("val_acc", mode="max", patience=1)) == 2
 
 
 @pytest.mark.parametrize("arguments", [{"check_val_every_n_epoch": 9}, {"max_steps": 3}])
@@ -363,46 +347,6 @@ def test_a_batch_size_so_small_that_max_steps_end_before_a_validation_has_failed
     assert outcomes(service.url, job) == ["converged", "not_converged", "converged"]
 
 
-def test_a_finder_of_lightnings_beside_it_is_no_resumed_run(
-    service: ServiceProcess, tmp_path: Path
-) -> None:
-    net = Net()
-    net.lr = 0.01
-    finder = LearningRateFinder(num_training_steps=5, early_stop_threshold=None)
-    callback = zeus(service.url)
-    trainer(callback, finder, default_root_dir=tmp_path).fit(net, Data())
-    assert outcomes(service.url, callback.job.job_id) == ["converged"]
-
-
-def test_a_service_that_stays_away_stops_no_run(own_service: ServiceProcess) -> None:
-    callback, steps = zeus(own_service.url), Steps()
-    with pytest.warns(
-        UserWarning,
-        match="ended as lost: training ended, short of the target",
-    ):
-        trainer(AfterValidation(after_1=own_service.kill), callback, steps, max_epochs=3).fit(
-            Net((0.1,)), Data()
-        )
-    assert steps.count == 3 * 8
-    assert callback.outcome == "lost"
-
-
-def test_a_report_that_the_service_refuses_stops_no_run(service: ServiceProcess) -> None:
-    def withdraw() -> None:
-        url = f"{service.url}/api/v1/jobs/{callback.job.job_id}/trials"
-        (trial,) = requests.get(url, timeout=LIMIT_S).json()["trials"]
-        body = {"outcome": "withdrawn", "reason": "by hand"}
-        of_it = {"generation": trial["generation"]}
-        assert requests.patch(f"{url}/1", json=body, params=of_it, timeout=LIMIT_S).ok
-
-    callback, steps = zeus(service.url), Steps()
-    with pytest.warns(UserWarning, match="training continues, but the service will learn nothing"):
-        trainer(AfterValidation(after_2=withdraw), callback, steps).fit(Net((0.1,)), Data())
-    assert steps.count == 5 * 8
-    assert callback.outcome == "errored"
-    assert outcomes(service.url, callback.job.job_id) == ["withdrawn"]
-
-
 def test_without_a_trial_training_still_ends_at_the_target(service: ServiceProcess) -> None:
     def epochs(callback: ZeusBSOCallback, *others: Callback) -> int:
         steps = Steps()
@@ -416,8 +360,11 @@ def test_without_a_trial_training_still_ends_at_the_target(service: ServiceProce
     refused = zeus(service.url)
     with pytest.warns(UserWarning, match="training continues, but the service will learn nothing"):
         assert epochs(refused, AfterValidation(after_2=withdraw)) == 4
-    with pytest.warns(UserWarning, match="an energy meter failed"):
-        assert epochs(zeus(service.url, meter=Dying())) == 4
+    assert refused.outcome == "errored"
+    broken = zeus(service.url, meter=Dying())
+    with pytest.warns(UserWarning, match="zeus: GPU 0 is lost"):
+        assert epochs(broken) == 4
+    assert outcomes(service.url, broken.job.job_id) == ["errored"]
     away = zeus(f"http://127.0.0.1:{free_port()}", require_service=False)
     with pytest.warns(UserWarning, match="training without it"):
         assert epochs(away) == 4
@@ -431,21 +378,3 @@ class Dying(StepMeter):
         if reading.time_s > 4:
             raise ZeusMeterError("GPU 0 is lost")
         return reading
-
-
-def test_a_meter_that_fails_in_mid_training_stops_no_run(service: ServiceProcess) -> None:
-    callback, steps = zeus(service.url, meter=Dying()), Steps()
-    with pytest.warns(UserWarning, match="GPU 0 is lost"):
-        trainer(callback, steps).fit(Net((0.1,)), Data())
-    assert steps.count == 5 * 8
-    assert outcomes(service.url, callback.job.job_id) == ["errored"]
-
-
-def test_the_next_run_starts_a_trial_after_an_error(service: ServiceProcess) -> None:
-    job, data = new_job(), Data()
-    with pytest.raises(ZeroDivisionError):
-        trainer(zeus(service.url, job_id=job), Raise(ZeroDivisionError())).fit(Net(), data)
-    callback = zeus(service.url, job_id=job)
-    trainer(callback).fit(Net(), data)
-    assert callback.trial.batch_size == 8  # an error says nothing about a batch size
-    assert outcomes(service.url, job) == ["errored", "converged"]

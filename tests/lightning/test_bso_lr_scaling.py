@@ -14,7 +14,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.tuner import Tuner
 from programs import Data, Net, new_job, outcomes, trainer, trials, zeus
 from service_process import ServiceProcess
-from torch.optim import LBFGS, SGD, Adam, Optimizer, lr_scheduler
+from torch.optim import SGD, Adam, lr_scheduler
 
 from zeus_lightning import ZeusBSOCallback, ZeusConfigError
 
@@ -116,25 +116,11 @@ class Groups(Program):
         return [optimizer], [lr_scheduler.MultiStepLR(optimizer, [1])]
 
 
-class SchedulesInTheClosure(Program):
-    """Steps a scheduler in `training_step`, which Lightning calls within `optimizer.step`."""
+class WithTensor(Program):
+    """Has its rate in a tensor."""
 
     def configure_optimizers(self) -> Any:
-        optimizer = SGD(self.parameters(), lr=self.lr)
-        self.schedule = lr_scheduler.ExponentialLR(optimizer, 0.9)
-        return optimizer
-
-    def training_step(self, batch: Any, index: int) -> Any:
-        self.schedule.step()
-        return self.loss()
-
-
-class Optimizes(Program):
-    """Has an optimizer that a function makes."""
-
-    def __init__(self, make: Any) -> None:
-        super().__init__()
-        self.configure_optimizers = lambda: make(self.parameters(), self.lr)
+        return SGD(self.parameters(), torch.tensor(self.lr), foreach=False)
 
 
 class Manual(Program):
@@ -156,34 +142,6 @@ class Manual(Program):
             scheduler.step()
 
 
-class Wrapper(Optimizer):
-    """Lets the optimizer that it wraps step, as sharpness-aware minimization does."""
-
-    def __init__(self, wrapped: Optimizer) -> None:
-        super().__init__(wrapped.param_groups, {"lr": 1.0})
-        self.wrapped, self.param_groups = wrapped, wrapped.param_groups
-
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
-        loss = closure()
-        self.wrapped.step()
-        return loss
-
-
-class WrappedByHand(Program):
-    """Calls another method of the wrapper than `step`."""
-
-    automatic_optimization = False
-
-    def configure_optimizers(self) -> Any:
-        return Wrapper(SGD(self.parameters(), lr=self.lr))
-
-    def training_step(self, batch: Any, index: int) -> None:
-        optimizer = self.optimizers()
-        optimizer.zero_grad()
-        self.manual_backward(self.loss())
-        optimizer.wrapped.step()
-
-
 PROGRAMS = {
     "attribute": Program,
     "one cycle": lambda: Scheduled(one_cycle, Adam),
@@ -191,12 +149,8 @@ PROGRAMS = {
     "chain": lambda: Scheduled(chain),
     "plateau": lambda: Scheduled(plateau),
     "groups": Groups,
-    "scheduler in the closure": SchedulesInTheClosure,
-    "LBFGS": lambda: Optimizes(lambda each, lr: LBFGS(each, lr, max_iter=3)),
-    "tensor": lambda: Optimizes(lambda each, lr: SGD(each, torch.tensor(lr), foreach=False)),
-    "wrapper": lambda: Optimizes(lambda each, lr: Wrapper(SGD(each, lr))),
+    "tensor": WithTensor,
     "manual": Manual,
-    "wrapper by hand": WrappedByHand,
 }
 
 

@@ -80,7 +80,7 @@ class Job:
         **arguments: Any,
     ) -> tuple[ZeusBSOCallback, Net]:
         """Train, and leave a checkpoint of each epoch."""
-        meter = WorkMeter()
+        meter = arguments.pop("meter", WorkMeter())
         net = net or Net()
         net.val_acc = val_acc
         saver = ModelCheckpoint(self.folder, "{epoch}", save_top_k=-1, monitor=None)
@@ -114,13 +114,14 @@ def job(service: ServiceProcess, tmp_path: Path) -> Job:
 
 
 @pytest.mark.parametrize(("end", "outcome"), [(crash, "errored"), (interrupt, "interrupted")])
-def test_it_resumes_the_trial_with_its_batch_size_energy_and_time(
+def test_it_resumes_the_trial_with_its_batch_size_energy_and_time_also_twice(
     job: Job, end: Any, outcome: str
 ) -> None:
-    ended, _ = job.fit((0.1, 0.2), After(2, end))
+    job.fit((0.1,), After(1, end))
+    ended, _ = job.fit((0.2,), After(2, end), ckpt_path=job.after(1))
     assert (ended.outcome, ended.trial.batch_size) == (outcome, 4)
     resumed, net = job.fit((0.9,), ckpt_path=job.after(2))
-    assert job.outcomes() == ["converged", "converged", "withdrawn"]
+    assert job.outcomes() == ["converged", "converged", "withdrawn", "withdrawn"]
     assert net.batch_lengths == {4}
     assert resumed.trial == ended.trial
     assert resumed.last_report.to_json() == {
@@ -191,25 +192,12 @@ def test_a_checkpoint_older_than_the_last_report_counts_from_where_it_was_saved(
     assert trials(job.url, job.id)[1]["cost"] == resumed.cost_j
 
 
-def test_a_run_resumed_twice_adds_up(job: Job) -> None:
-    job.fit((0.1,), After(1, crash))
-    job.fit((0.2,), After(2, crash), ckpt_path=job.after(1))
-    resumed, _ = job.fit((0.9,), ckpt_path=job.after(2))
-    assert job.outcomes() == ["converged", "converged", "withdrawn", "withdrawn"]
-    assert resumed.last_report.energy_j == 3 * PER_EPOCH * 3.0
-
-
-def test_a_checkpoint_in_mid_epoch_counts_what_was_spent_by_then(job: Job) -> None:
+def test_a_checkpoint_in_mid_epoch_holds_in_plain_values_what_was_spent_by_then(job: Job) -> None:
     saver = ModelCheckpoint(job.folder, "step={step}", every_n_train_steps=PER_EPOCH + 3)
     job.fit((0.1,), saver, After(2, crash))
     saved = torch.load(saver.best_model_path, weights_only=True)["callbacks"]["ZeusBSOCallback"]
     assert saved["spent"]["energy_j"] == (PER_EPOCH + 3) * 3.0
     assert saved["spent"]["time_s"] == PER_EPOCH + 3
-
-
-def test_what_is_saved_are_plain_values(job: Job) -> None:
-    job.fit((0.1,), After(1, crash))
-    saved = torch.load(job.after(1), weights_only=True)["callbacks"]["ZeusBSOCallback"]
     assert json.loads(json.dumps(saved)) == saved
 
 
@@ -249,7 +237,7 @@ def test_reports_the_service_missed_are_sent_by_the_resumed_run(
     assert reports == [(1, 1, 0.1), (2, 2, 0.2), (3, 3, 0.3), (4, 4, 0.9)]
 
 
-def test_a_trial_that_has_ended_cannot_be_resumed(job: Job) -> None:
+def test_a_trial_that_has_ended_or_is_of_another_job_cannot_be_resumed(job: Job) -> None:
     job.fit((0.1, 0.9))
     steps = Steps()
     with pytest.raises(ZeusConfigError) as error:
@@ -262,10 +250,6 @@ def test_a_trial_that_has_ended_cannot_be_resumed(job: Job) -> None:
         assert part in str(error.value)
     assert steps.count == 0
     assert job.outcomes() == ["converged", "converged", "withdrawn"]
-
-
-def test_a_trial_of_another_job_cannot_be_resumed(job: Job) -> None:
-    job.fit((0.1,), After(1, crash))
     other = new_job()
     text = f"trial 2 of job '{job.id}', but this run's job is '{other}'"
     with pytest.raises(ZeusConfigError, match=text):
@@ -273,12 +257,23 @@ def test_a_trial_of_another_job_cannot_be_resumed(job: Job) -> None:
     assert outcomes(job.url, other) == ["withdrawn"]
 
 
-def test_a_trial_unknown_to_the_service_cannot_be_resumed(job: Job) -> None:
+def test_a_trial_of_a_deleted_job_or_on_other_hardware_cannot_be_resumed(job: Job) -> None:
+    def delete_and_resume(text: str) -> None:
+        assert requests.delete(f"{job.url}/api/v1/jobs/{job.id}", timeout=LIMIT_S).ok
+        with pytest.raises(ZeusConfigError, match=text):
+            job.fit((0.9,), ckpt_path=job.after(1))
+        assert job.outcomes() == ["withdrawn"]
+
     job.fit((0.1,), After(1, crash))
-    assert requests.delete(f"{job.url}/api/v1/jobs/{job.id}", timeout=LIMIT_S).ok
-    with pytest.raises(ZeusConfigError, match="which the service does not know"):
-        job.fit((0.9,), ckpt_path=job.after(1))
-    assert job.outcomes() == ["withdrawn"]
+    delete_and_resume("trial 2 .*, which the service does not know")
+    job.id, job.folder = new_job(), job.folder / "other"
+    job.fit((0.1,), After(1, crash))
+    bigger = WorkMeter()
+    bigger.device_model = "bigger steps"  # which may be, as the job has learned nothing yet
+    text = r"trial 1 .*, which ran on 1 x steps .*, and this run is on 1 x bigger steps"
+    with pytest.raises(ZeusConfigError, match=text):
+        job.fit((0.9,), ckpt_path=job.after(1), meter=bigger)
+    delete_and_resume("trial 1 .*, of a job that was deleted or restored since")
 
 
 def test_a_checkpoint_without_a_trial_is_trained_on_without_one(
@@ -308,10 +303,7 @@ def test_a_checkpoint_of_weights_only_holds_no_trial_and_lightning_refuses_to_re
     assert job.outcomes() == ["converged", "errored", "errored"]
 
 
-@pytest.mark.parametrize("call", [Trainer.validate, Trainer.test])
-def test_a_checkpoint_loaded_to_validate_or_test_starts_and_resumes_nothing(
-    job: Job, call: Any
-) -> None:
+def test_a_checkpoint_loaded_to_validate_or_test_starts_and_resumes_nothing(job: Job) -> None:
     class Tested(Net):
         def test_step(self, batch: Any, index: int) -> None:
             pass
@@ -319,26 +311,12 @@ def test_a_checkpoint_loaded_to_validate_or_test_starts_and_resumes_nothing(
     job.fit((0.1,), After(1, crash))
     data = Data()
     data.test_dataloader = data.val_dataloader
-    before = job.outcomes()
-    call(trainer(job.callback(WorkMeter())), Tested(), datamodule=data, ckpt_path=job.after(1))
-    assert job.outcomes() == before == ["converged", "errored"]
+    for call in (Trainer.validate, Trainer.test):
+        call(trainer(job.callback(WorkMeter())), Tested(), datamodule=data, ckpt_path=job.after(1))
+    assert job.outcomes() == ["converged", "errored"]
 
 
-def test_without_strict_and_without_the_service_it_trains_on_with_its_batch_size(
-    own_service: ServiceProcess, tmp_path: Path
-) -> None:
-    job = Job(own_service.url, tmp_path)
-    job.fit((0.1,), After(1, crash))
-    own_service.kill()
-    with pytest.warns(UserWarning, match="without the service; trial 2 .* is not continued"):
-        resumed, net = job.fit(
-            (0.9,), After(2, crash), ckpt_path=job.after(1), require_service=False
-        )
-    assert net.batch_lengths == {4}
-    assert resumed.trial is None
-
-
-def test_a_service_that_goes_away_as_the_run_resumes_learns_nothing_from_it(
+def test_without_a_required_service_a_run_that_it_leaves_trains_on_with_its_batch_size(
     own_service: ServiceProcess, tmp_path: Path
 ) -> None:
     """The trial that the run began with is not reported to when the service is back."""
@@ -352,15 +330,19 @@ def test_a_service_that_goes_away_as_the_run_resumes_learns_nothing_from_it(
 
     job = Job(own_service.url, tmp_path)
     job.fit((0.1,), After(1, crash))
-    with pytest.warns(UserWarning, match="without the service; trial 2 .* is not continued"):
-        resumed, _ = job.fit((0.95,), GoesAway(), ckpt_path=job.after(1), require_service=False)
-    assert resumed.trial is None
-    # The job's first trial, the one that is not continued, and the one that the run began with.
-    reports = [trial["reports"] for trial in trials(own_service.url, job.id)]
-    assert reports[1:] == [1, 0]
+    for others in ([GoesAway()], []):  # as it resumes, and before that
+        with pytest.warns(UserWarning, match="without the service; trial 2 .* is not continued"):
+            resumed, net = job.fit((0.95,), *others, ckpt_path=job.after(1), require_service=False)
+        assert resumed.trial is None
+        assert net.batch_lengths == {4}
+        if others:
+            # The job's first trial, the one that is not continued, and the one that the run began.
+            reports = [trial["reports"] for trial in trials(own_service.url, job.id)]
+            assert reports[1:] == [1, 0]
+            own_service.kill()
 
 
-def test_a_finder_of_lightnings_beside_it_resumes_nothing(job: Job, tmp_path: Path) -> None:
+def test_a_finder_of_lightnings_beside_it_resumes_nothing(job: Job) -> None:
     net = Net()
     net.lr = 0.01
     finder = LearningRateFinder(num_training_steps=5, early_stop_threshold=None)

@@ -75,9 +75,9 @@ class Run:
 
 
 @pytest.mark.parametrize(
-    ("error", "outcome"), [(KeyboardInterrupt(), "interrupted"), (ZeroDivisionError(), "errored")]
+    ("error", "outcome", "step"),
+    [(KeyboardInterrupt(), "interrupted", 3), (ZeroDivisionError(), "errored", PER_EPOCH + 3)],
 )
-@pytest.mark.parametrize("step", [3, PER_EPOCH + 3])
 def test_it_resumes_the_trial_of_a_run_that_was_interrupted(
     service: ServiceProcess, error: BaseException, outcome: str, step: int
 ) -> None:
@@ -127,7 +127,6 @@ def test_after_a_verdict_it_trains_on_without_a_trial(service: ServiceProcess) -
         run.fit()
     assert run.net.batch_lengths == {8}
     assert (run.zeus.trial, run.zeus.outcome) == (None, None)
-    assert outcomes(service.url, run.id) == ["converged", "converged"]
     run.fit()  # the same once more
     assert outcomes(service.url, run.id) == ["converged", "converged"]
 
@@ -141,6 +140,14 @@ def test_another_module_gets_no_trial_on_a_trainer_that_has_trained(
         run.fit(other)
     assert other.batch_lengths == {8}
     assert outcomes(service.url, run.id) == ["converged", "interrupted"]
+
+
+def test_a_trial_that_the_service_no_longer_has_is_not_resumed(service: ServiceProcess) -> None:
+    run = Run(service.url, At(3, KeyboardInterrupt()))
+    run.fit()
+    assert requests.delete(f"{run.url}/api/v1/jobs/{run.id}", timeout=LIMIT_S).ok
+    with pytest.warns(UserWarning, match="service does not know"):
+        run.fit()
 
 
 def test_one_that_has_no_epochs_left_does_nothing(service: ServiceProcess) -> None:
@@ -196,17 +203,15 @@ def test_without_a_required_service_it_trains_on_to_the_target(
     assert run.trainer.current_epoch < 9
 
 
-def test_a_trial_that_the_service_no_longer_has_is_not_resumed(service: ServiceProcess) -> None:
-    run = Run(service.url, At(3, KeyboardInterrupt()))
-    run.fit()
-    assert requests.delete(f"{run.url}/api/v1/jobs/{run.id}", timeout=LIMIT_S).ok
-    with pytest.warns(UserWarning, match="service does not know"):
-        run.fit()
-
-
-@pytest.mark.parametrize("zeus_first", [True, False])
-@pytest.mark.parametrize("step", [3, PER_EPOCH + 3])
-@pytest.mark.parametrize("kind", [OnExceptionCheckpoint, ModelCheckpoint])
+@pytest.mark.parametrize(
+    ("kind", "step", "zeus_first"),
+    [
+        (OnExceptionCheckpoint, 3, True),
+        (OnExceptionCheckpoint, PER_EPOCH + 3, False),
+        (ModelCheckpoint, 3, False),
+        (ModelCheckpoint, PER_EPOCH + 3, True),
+    ],
+)
 def test_a_checkpoint_saved_on_an_exception_counts_what_was_spent_by_then(
     service: ServiceProcess, tmp_path: Path, kind: Any, step: int, zeus_first: bool
 ) -> None:

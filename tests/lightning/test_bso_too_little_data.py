@@ -67,8 +67,6 @@ class DropsLast(Data):
             return DataLoader(self.samples, batch_sampler=drops)
         if self.kind == "own":
             return OwnLoader(self.samples, self.batch_size)
-        if self.kind == "first":
-            return {kind: self.loader(self.samples) for kind in ("loader", "other")}
         if self.kind == "second":
             loaders = (self.loader(ConcatDataset([self.samples] * 2)), self.loader(self.samples))
             return CombinedLoader(dict(zip(("loader", "other"), loaders, strict=True)), "min_size")
@@ -91,10 +89,8 @@ class TakesDicts(Net):
     ("kind", "few"),
     [
         ("sampler", "so nothing was trained: a device gets 64 samples, and"),
-        ("sized", "a device gets 64 samples, and"),
         ("stream", "a device gets 64 samples, and"),
         ("workers", "a device gets 64 samples for its 2 workers, and"),
-        ("first", "loader 1 of 2: a device gets 64 samples, and"),
         ("second", "loader 2 of 2: a device gets 64 samples, and"),
     ],
 )

@@ -24,7 +24,6 @@ from service_process import ServiceProcess, free_port
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import (
     ZeusConfigError,
-    ZeusJobConflict,
     ZeusServiceError,
     ZeusServiceUnavailable,
 )
@@ -117,47 +116,38 @@ def test_every_call_may_be_sent_twice(service: ServiceProcess) -> None:
         client.end_trial(start, "errored", "x" * 2000)
 
 
-def test_a_conflict_names_what_differs(service: ServiceProcess) -> None:
-    client, spec = BSOClient(service.url), job()
-    client.register_job(spec)
-    with pytest.raises(ZeusJobConflict, match="max_epochs is 10 there and 20 here") as error:
-        client.register_job(job(job_id=spec.job_id, max_epochs=20))
-    assert error.value.fields["differences"] == {"max_epochs": {"known": 10, "given": 20}}
-
-
 def test_a_refusal_carries_the_services_reasons(service: ServiceProcess) -> None:
+    client = BSOClient(service.url)
     with pytest.raises(ZeusServiceError, match=r"HTTP 422.*eta_knob") as error:
-        BSOClient(service.url).register_job(job(eta_knob=7.0))
+        client.register_job(job(eta_knob=7.0))
     assert error.value.fields["status"] == 422
-
-
-def test_an_unknown_job_is_named(service: ServiceProcess) -> None:
     with pytest.raises(ZeusServiceError, match="nobody-knows") as error:
-        BSOClient(service.url).start_trial("nobody-knows", "key", hardware())
+        client.start_trial("nobody-knows", "key", hardware())
     assert error.value.fields["code"] == "not_found"
+    with pytest.raises(ZeusServiceError, match="no job 'nobody-knows'"):
+        client.power_profiles("nobody-knows", "x", PowerProfile.from_json)
 
 
-def test_a_path_in_the_url_is_kept() -> None:
-    server = Server((200, JSON, REGISTERED))
-    with server.running() as url:
-        BSOClient(f"{url}/zeus/").register_job(job())
-    assert server.seen[0]["path"] == "/zeus/api/v1/jobs"
-
-
-@pytest.mark.parametrize("status", [502, 503, 504])
+@pytest.mark.parametrize("status", [502, 504])
 def test_a_service_that_is_unavailable_for_a_moment_is_called_again(status: int) -> None:
     server = Server((status, {}, "<html>"), (200, JSON, REGISTERED))
     with server.running() as url:
-        BSOClient(url).register_job(job())
-    assert len(server.seen) == 2
+        BSOClient(f"{url}/zeus/").register_job(job())
+    assert [each["path"] for each in server.seen] == ["/zeus/api/v1/jobs"] * 2
 
 
-def test_a_service_that_stays_unavailable_is_an_error_with_its_status() -> None:
-    with (
-        Server((503, {"Retry-After": "0"}, "<html>")).running() as url,
-        pytest.raises(ZeusServiceUnavailable, match=r"is not available \(HTTP 503\)"),
-    ):
-        BSOClient(url).register_job(job())
+def test_a_service_that_stays_unavailable_is_an_error_with_its_status_and_may_be_asked_once(
+    waits: list[float],
+) -> None:
+    server = Server((503, {}, "<html>"))
+    with server.running() as url:
+        client = BSOClient(url)
+        with pytest.raises(ZeusServiceUnavailable, match=r"is not available \(HTTP 503\)"):
+            client.without_retries(30).heartbeat(trial_start())
+        assert (len(server.seen), waits) == (1, [])
+        with pytest.raises(ZeusServiceUnavailable, match=r"is not available \(HTTP 503\)"):
+            client.register_job(job())
+        assert len(server.seen) == 1 + 4
 
 
 @pytest.mark.parametrize(("seconds", "waited"), [("1", 1), ("3600", 2)])
@@ -182,7 +172,6 @@ def test_a_server_error_is_not_retried() -> None:
     ("answer", "message"),
     [
         ((404, {"Content-Type": "text/html"}, "<html>nginx"), "HTTP 404, text/html"),
-        ((200, {"Content-Type": "text/html"}, "<html>hello"), "HTTP 200, text/html"),
         ((200, JSON, "[1]"), "HTTP 200, application/json"),
         ((404, JSON, '{"message": "other"}'), "HTTP 404, application/json"),
         ((302, {"Location": "https://login/"}, ""), "redirecting to https://login/"),
@@ -199,11 +188,13 @@ def test_another_server_at_the_url_is_an_error_that_says_so(
 
 
 def test_an_answer_of_another_version_is_an_error_that_says_so() -> None:
-    with (
-        Server((200, JSON, json.dumps({"trial": 1}))).running() as url,
-        pytest.raises(ZeusServiceError, match="of the same version"),
-    ):
-        BSOClient(url).start_trial("a", "key", hardware())
+    for body in ('{"trial": 1}', '{"profiles": [{}]}', '{"profiles": 1}', "{}"):
+        with Server((200, JSON, body)).running() as url:
+            client = BSOClient(url)
+            with pytest.raises(ZeusServiceError, match="of the same version"):
+                client.start_trial("a", "key", hardware())
+            with pytest.raises(ZeusServiceError, match="of the same version"):
+                client.power_profiles("job", "x", PowerProfile.from_json)
 
 
 def test_a_refused_connection_is_an_error_after_waits_of_less_than_two_seconds(
@@ -236,14 +227,6 @@ def test_a_connection_that_breaks_off_is_an_error_with_its_cause() -> None:
 def test_an_unknown_host_is_an_error() -> None:
     with pytest.raises(ZeusServiceUnavailable, match=r"http://nowhere.invalid \("):
         BSOClient("http://nowhere.invalid").register_job(job())
-
-
-def test_a_client_that_sends_once_does_not_retry(waits: list[float]) -> None:
-    server = Server((503, {}, "<html>"))
-    with server.running() as url, pytest.raises(ZeusServiceUnavailable):
-        BSOClient(url).without_retries(30).heartbeat(trial_start())
-    assert len(server.seen) == 1
-    assert waits == []
 
 
 @pytest.mark.parametrize("once_s", [None, 0.5])
@@ -282,15 +265,17 @@ def test_the_token_is_sent_as_a_bearer_and_never_shown(
             assert sent not in str(error.value) + repr(client) + str(error.value.fields)
 
 
-@pytest.mark.parametrize("token", ["two words", "line\nbreak", "naïve"])
+@pytest.mark.parametrize("token", ["line\nbreak", "naïve"])
 def test_a_token_that_cannot_be_sent_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(ZeusConfigError) as error:
         BSOClient("http://127.0.0.1:1", token)
     assert token not in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize(
+    ("name", "host"),
+    [("http_proxy", "127.0.0.1"), ("HTTP_PROXY", "localhost"), ("ALL_PROXY", "localhost")],
+)
 def test_a_proxy_in_the_environment_does_not_catch_loopback(
     service: ServiceProcess, monkeypatch: pytest.MonkeyPatch, name: str, host: str
 ) -> None:
@@ -346,11 +331,10 @@ def test_certificates_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPat
         BSOClient("https://zeus.example").register_job(job())
 
 
-@pytest.mark.parametrize("proxy", ["user:secret@127.0.0.1:1", "http://user:sec/ret@127.0.0.1:1"])
 def test_a_proxys_mistaken_address_is_not_taken_for_the_services(
-    proxy: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("http_proxy", proxy)
+    monkeypatch.setenv("http_proxy", "http://user:sec/ret@127.0.0.1:1")
     with pytest.raises(ZeusConfigError, match=r"\$http_proxy") as error:
         BSOClient("http://zeus.example").register_job(job())
     assert "sec" not in str(error.value)
@@ -381,23 +365,3 @@ def test_power_profiles_come_back_by_gpu_model_as_they_were_put(service: Service
         client.put_power_profile(spec.job_id, one.to_json())
     model = kept[0].device_model
     assert client.power_profiles(spec.job_id, model, PowerProfile.from_json) == kept
-
-
-def test_power_profiles_of_a_job_that_is_not_known_are_refused(service: ServiceProcess) -> None:
-    with pytest.raises(ZeusServiceError, match="no job 'unknown-job'"):
-        BSOClient(service.url).power_profiles("unknown-job", "x", PowerProfile.from_json)
-
-
-def test_power_profiles_of_another_version_are_an_error_that_says_so() -> None:
-    for body in ('{"profiles": [{}]}', '{"profiles": 1}', "{}"):
-        with (
-            Server((200, JSON, body)).running() as url,
-            pytest.raises(ZeusServiceError, match="of the same version"),
-        ):
-            BSOClient(url).power_profiles("job", "x", PowerProfile.from_json)
-
-
-def test_the_service_reports_its_version(service: ServiceProcess) -> None:
-    from zeus_lightning import __version__
-
-    assert BSOClient(service.url).server_version() == __version__

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import programs
 import pytest
 import pytorch_lightning as pl
 import torch
 from programs import Data, new_job, outcomes, trials, zeus
-from proxy import Body, Proxy, Request
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 from service_process import ServiceProcess
 
@@ -58,30 +58,12 @@ class RaiseInThirdEpoch(pl.Callback):
             raise ZeroDivisionError("mine")
 
 
-def trainer(*callbacks: Any, **arguments: Any) -> pl.Trainer:
-    """A quiet Trainer on the CPU."""
-    defaults: dict[str, Any] = {
-        "max_epochs": 5,
-        "accelerator": "cpu",
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
-    return pl.Trainer(callbacks=list(callbacks), **(defaults | arguments))
+trainer = partial(programs.trainer, kind=pl.Trainer)
 
 
 def sixteen(url: str, **arguments: Any) -> ZeusBSOCallback:
     """The callback of a job that has one batch size, twice what the program says."""
     return zeus(url, **({"batch_sizes": [16], "default_batch_size": 16} | arguments))
-
-
-def test_it_trains_with_the_batch_size_chosen_until_the_target(service: ServiceProcess) -> None:
-    callback, net, data = sixteen(service.url), Net(), PlData()
-    trainer(callback).fit(net, data)
-    assert (callback.outcome, callback.last_report.epoch) == ("converged", 3)
-    assert net.batch_lengths == {16}
-    assert data.batch_size == 8
 
 
 def test_a_failed_batch_size_raises_with_the_best_checkpoint_saved(
@@ -96,43 +78,23 @@ def test_a_failed_batch_size_raises_with_the_best_checkpoint_saved(
     assert outcomes(service.url, callback.job.job_id) == ["not_converged"]
 
 
-def test_a_checkpoint_resumes_the_trial(service: ServiceProcess, tmp_path: Path) -> None:
+def test_a_checkpoint_resumes_the_trial_until_its_target(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
     job, saver = new_job(), ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
     broken = sixteen(service.url, job_id=job)
     with pytest.raises(ZeroDivisionError):
         trainer(broken, saver, RaiseInThirdEpoch(), enable_checkpointing=True).fit(
             Net((0.1,)), PlData()
         )
-    resumed, net = sixteen(service.url, job_id=job), Net((0.9,))
-    trainer(resumed).fit(net, PlData(), ckpt_path=tmp_path / "epoch=1.ckpt")
+    resumed, net, data = sixteen(service.url, job_id=job), Net((0.9,)), PlData()
+    trainer(resumed).fit(net, data, ckpt_path=tmp_path / "epoch=1.ckpt")
     assert resumed.trial == broken.trial
     assert (resumed.last_report.sequence, resumed.last_report.epoch) == (3, 3)
     assert resumed.last_report.energy_j > broken.last_report.energy_j
     assert net.batch_lengths == {16}
+    assert data.batch_size == 8
     assert outcomes(service.url, job) == ["converged", "withdrawn"]
-
-
-def test_max_time_interrupts_the_trial(service: ServiceProcess) -> None:
-    callback = zeus(service.url, max_epochs=10**6)
-    with pytest.warns(UserWarning, match="interrupted: max_time was reached after"):
-        trainer(callback, max_time={"milliseconds": 300}, max_epochs=-1).fit(Net((0.1,)), PlData())
-    assert outcomes(service.url, callback.job.job_id) == ["interrupted"]
-
-
-def test_a_heartbeat_keeps_a_long_epoch_alive(service: ServiceProcess) -> None:
-    beaten = threading.Event()
-
-    def with_a_short_lease(request: Request, body: Body) -> Body:
-        if request.kind == "heartbeat":
-            beaten.set()
-        return body | {"lease_s": 0.3} if request.kind == "start" else body
-
-    class WaitForABeat(pl.Callback):
-        def on_train_batch_end(self, *args: Any) -> None:
-            assert beaten.wait(60)
-
-    with Proxy(service.url, after=with_a_short_lease) as proxy:
-        trainer(zeus(proxy.url), WaitForABeat()).fit(Net(), PlData())
 
 
 def test_validate_and_fast_dev_run_have_no_trial(service: ServiceProcess) -> None:

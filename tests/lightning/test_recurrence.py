@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lightning.fabric import Fabric
 from programs import StepMeter, new_job, outcomes, trials
 from service_process import ServiceProcess, free_port
 from torch.utils.data import DataLoader
@@ -95,10 +94,15 @@ def test_a_loop_that_ends_short_of_the_target_raises_as_the_block_is_left(
     assert outcomes(service.url, job) == ["not_converged", "not_converged"]
 
 
-def test_after_the_last_epoch_the_service_stops_the_loop(service: ServiceProcess) -> None:
+@pytest.mark.parametrize(
+    ("metric", "reports", "outcome"), [(0.1, 4, "not_converged"), (float("nan"), 1, "diverged")]
+)
+def test_the_service_stops_the_loop_of_a_failed_batch_size(
+    service: ServiceProcess, metric: float, reports: int, outcome: str
+) -> None:
     with recurrence(service, new_job(), raise_on_failure=False) as run:
-        assert train(run, *[0.1] * 10) == 4
-    assert run.outcome == "not_converged"
+        assert train(run, *[metric] * 10) == reports  # of four epochs
+    assert run.outcome == outcome
 
 
 @pytest.mark.parametrize("metric", [torch.tensor(0.9), np.float32(0.9)])
@@ -109,12 +113,6 @@ def test_numbers_of_torch_and_numpy_are_taken_as_they_are_printed(
     with recurrence(service, new_job(), **sizes, max_epochs=np.int64(4)) as run:
         assert run.report(0.5, epoch=np.int64(1)).outcome is None
         assert run.report(metric, epoch=1.5).outcome == "converged"  # type: ignore[arg-type]
-
-
-def test_a_metric_that_is_not_finite_has_diverged(service: ServiceProcess) -> None:
-    with recurrence(service, new_job(), raise_on_failure=False) as run:
-        assert train(run, float("nan"), 0.1) == 1
-    assert run.outcome == "diverged"
 
 
 @pytest.mark.parametrize(
@@ -172,13 +170,6 @@ def test_a_handler_of_sigterm_that_the_program_sets_in_the_block_stays(
         signal.signal(signal.SIGTERM, before)
 
 
-def test_one_that_found_no_service_can_be_entered_again(service: ServiceProcess) -> None:
-    run = recurrence(service, new_job(), url=f"http://127.0.0.1:{free_port()}")
-    for _ in range(2):
-        with pytest.raises(ZeusServiceUnavailable), run:
-            pass
-
-
 def test_a_loop_without_a_report_teaches_nothing(service: ServiceProcess) -> None:
     job = new_job()
     with recurrence(service, job) as run:
@@ -207,30 +198,22 @@ def test_a_checkpoints_trial_is_resumed_with_what_it_had_spent(service: ServiceP
         pass
 
 
-def test_without_the_service_it_raises_or_trains_without_a_trial() -> None:
-    arguments: dict[str, Any] = {
-        "target_metric": 0.9,
-        "batch_sizes": [8, 16],
-        "default_batch_size": np.int64(16),
-        "max_epochs": 4,
-        "job_id": "a",
-        "meter": StepMeter(),
-    }
-    url = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(ZeusServiceUnavailable), Recurrence(url, **arguments):
-        pass
-    run = Recurrence(url, **arguments, require_service=False)
+def test_without_the_service_it_raises_or_trains_without_a_trial(service: ServiceProcess) -> None:
+    away = {"url": f"http://127.0.0.1:{free_port()}", "default_batch_size": np.int64(16)}
+    run = recurrence(service, "a", **away)
+    for _ in range(2):  # it can be entered again
+        with pytest.raises(ZeusServiceUnavailable), run:
+            pass
+    run = recurrence(service, "a", **away, require_service=False)
     with pytest.warns(UserWarning, match="without it on batch size 16"):
         run.__enter__()
     assert train(run, 0.1, 0.99, 0.99) == 2  # the target is known without the service
-    assert run.state_dict() == {}
+    state = run.state_dict()
+    assert state == {}
     DataLoader([1.0], batch_size=run.local_batch_size)
     run.__exit__(None, None, None)
     assert (run.trial, run.outcome, run.cost_j) == (None, None, None)
-
-
-def test_a_checkpoint_of_a_run_without_a_trial_starts_one(service: ServiceProcess) -> None:
-    with recurrence(service, new_job(), state={}) as run:
+    with recurrence(service, new_job(), state=state) as run:  # of a run without a trial
         train(run, 0.5, 0.95)
     assert run.outcome == "converged"
 
@@ -268,57 +251,14 @@ def test_it_is_one_run_and_reports_are_made_within_its_block(service: ServicePro
     assert outcomes(service.url, job) == ["converged"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "metric", "warning"),
-    [
-        ({"mode": "min"}, 0.5, "the first validation already reaches the target"),
-        ({"monitor": "val_acc"}, 95.0, "pass target_metric=90"),
-        ({"target_metric": 95}, 0.5, "target_metric is 95, but every value"),
-    ],
-)
-def test_a_likely_mistake_in_the_target_is_a_warning_with_the_first_report_only(
-    service: ServiceProcess,
-    recwarn: pytest.WarningsRecorder,
-    arguments: dict[str, Any],
-    metric: float,
-    warning: str,
-) -> None:
-    warnings.simplefilter("always")  # also a text that has been warned of already
-    with recurrence(service, new_job(), raise_on_failure=False, **arguments) as run:
-        train(run, metric, metric)
-    assert [warning in str(each.message) for each in recwarn].count(True) == 1 + (
-        run.outcome == "not_converged"
-    )
-
-
-def test_a_target_is_not_doubted_once_the_job_has_converged(
+def test_a_likely_mistake_in_the_target_is_a_warning_with_the_first_report_and_in_the_error(
     service: ServiceProcess, recwarn: pytest.WarningsRecorder
 ) -> None:
-    job = new_job()
     warnings.simplefilter("always")  # also a text that has been warned of already
-    for warned in (True, False):
-        recwarn.clear()
-        with recurrence(service, job, mode="min") as run:
-            assert train(run, 0.5) == 1
-        assert any("already reaches" in str(each.message) for each in recwarn) == warned
-
-
-def test_from_the_second_failure_on_the_error_shows_the_best_metric_so_far(
-    service: ServiceProcess,
-) -> None:
-    job, texts = new_job(), []
-    for metric in (0.5, 0.2):
-        with pytest.raises(ZeusTrialFailed) as error, recurrence(service, job) as run:
-            train(run, metric)
-        texts.append(str(error.value))
-    assert "None of the job's" not in texts[0]
-    assert "None of the job's 2 runs so far has reached the target of 0.9" in texts[1]
-    assert "the best final metric is 0.5" in texts[1]
-
-
-def test_fabrics_device_is_that_of_the_run(service: ServiceProcess) -> None:
-    fabric = Fabric(accelerator="cpu", devices=1)
-    fabric.launch()
-    with recurrence(service, new_job(), fabric=fabric) as run:
-        assert train(run, 0.95) == 1
-    assert run.outcome == "converged"
+    text = "target_metric is 95, but every value"
+    with (
+        pytest.raises(ZeusTrialFailed, match=text),
+        recurrence(service, new_job(), target_metric=95) as run,
+    ):
+        train(run, 0.5, 0.5)
+    assert [text in str(each.message) for each in recwarn].count(True) == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ SCENARIOS = (
     "diverges",
     "resumes",
     "early",
-    "odd",
     "percent",
     "power",
     "observes",
@@ -44,17 +42,19 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def run(fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+def run(
+    fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory, service: ServiceProcess
+) -> Run:
     folder = tmp_path_factory.mktemp("fabric")
     driver = FakeDriver(fake_nvml_library, folder / "driver")
     for gpu in driver.gpus:
         gpu.limit_mw = 250_000
         gpu.set_load(1)
     env = driver.variables | {"XDG_STATE_HOME": str(folder / "state")}
-    with ServiceProcess(folder) as service:
-        urls = dict.fromkeys(SCENARIOS, service.url) | {"gone": f"http://127.0.0.1:{free_port()}"}
-        assert run_ranks(folder, urls, script=SCRIPT, env=env) == 0
-        yield Run(folder, service.url)
+    urls = dict.fromkeys(SCENARIOS, service.url) | {"gone": f"http://127.0.0.1:{free_port()}"}
+    urls |= {"memory-1": service.url}  # the last, which ends the ranks
+    assert run_ranks(folder, urls, script=SCRIPT, env=env) != 0
+    return Run(folder, service.url)
 
 
 def test_rank_zeros_metric_stops_both_and_energy_is_that_of_both(run: Run) -> None:
@@ -77,13 +77,6 @@ def test_a_failed_batch_size_raises_on_both_or_on_neither(run: Run) -> None:
         assert (rank["outcome"], rank["reports"], rank["error"]) == ("diverged", 1, None)
 
 
-def test_a_rank_that_leaves_before_the_other_is_an_error_on_both(run: Run) -> None:
-    for rank in run.seen("early"):
-        assert rank["error"][0] == "ZeusConfigError"
-        assert "out of step: rank 0 reports, rank 1 leaves the block" in rank["error"][1]
-    assert outcomes(run.url, "early") == ["withdrawn"]
-
-
 def test_a_checkpoints_trial_is_resumed_on_both_if_only_rank_zero_has_it(run: Run) -> None:
     (trial,) = trials(run.url, "resumes")
     assert trial["outcome"] == "converged"
@@ -92,19 +85,23 @@ def test_a_checkpoints_trial_is_resumed_on_both_if_only_rank_zero_has_it(run: Ru
     assert [rank["trial"] for rank in run.seen("resumes")] == [1, 1]
 
 
-def test_what_is_wrong_is_the_same_error_on_both(run: Run) -> None:
-    for rank in run.seen("odd"):
-        assert rank["error"][0] == "ZeusConfigError"
-        assert "7" in rank["error"][1]
-    for rank in run.seen("gone"):
-        assert rank["error"][0] == "ZeusServiceUnavailable"
-
-
-def test_a_warning_of_the_target_that_is_an_error_is_one_on_both(run: Run) -> None:
-    for rank in run.seen("percent"):
-        assert rank["error"][0] == "ZeusError"
-        assert "UserWarning: zeus: target_metric is 95" in rank["error"][1]
-    assert outcomes(run.url, "percent") == ["withdrawn"]
+@pytest.mark.parametrize(
+    ("scenario", "error", "text", "left"),
+    [
+        ("gone", "ZeusServiceUnavailable", "Connection refused", []),
+        ("early", "ZeusConfigError", "rank 0 reports, rank 1 leaves the block", ["withdrawn"]),
+        ("percent", "ZeusError", "UserWarning: zeus: target_metric is 95", ["withdrawn"]),
+        # a warning of rank 1's GPU, which the program has made an error
+        ("observes", "ZeusError", "is 250 W, as process 1", []),
+    ],
+)
+def test_what_is_wrong_on_one_rank_is_the_same_error_on_both(
+    run: Run, scenario: str, error: str, text: str, left: list[str]
+) -> None:
+    for rank in run.seen(scenario):
+        assert rank["error"][0] == error
+        assert text in rank["error"][1]
+    assert outcomes(run.url, scenario) == left
 
 
 def test_both_set_the_same_limit_before_the_same_batch_and_restore_it(run: Run) -> None:
@@ -119,18 +116,8 @@ def test_both_set_the_same_limit_before_the_same_batch_and_restore_it(run: Run) 
     assert first["after_w"] == second["after_w"] == 250
 
 
-def test_a_warning_of_a_limit_left_on_one_rank_that_is_an_error_is_one_on_both(run: Run) -> None:
-    for rank in run.seen("observes"):
-        assert rank["error"][0] == "ZeusError"
-        assert "UserWarning" in rank["error"][1]
-        assert "is 250 W, as process 1" in rank["error"][1]
-
-
-def test_an_error_on_rank_one_is_reported_by_it_and_ends_the_run(
-    service: ServiceProcess, tmp_path: Path
-) -> None:
-    assert run_ranks(tmp_path, {"memory-1": service.url}, script=SCRIPT) != 0
-    assert outcomes(service.url, "memory-1") == ["out_of_memory"]
+def test_an_error_on_rank_one_is_reported_by_it_and_ends_the_run(run: Run) -> None:
+    assert outcomes(run.url, "memory-1") == ["out_of_memory"]
 
 
 def test_ctrl_c_ends_the_trial_as_interrupted(service: ServiceProcess, tmp_path: Path) -> None:

@@ -34,9 +34,9 @@ def set_up(rank: int, folder: Path) -> None:
     )
 
 
-def on_one_rank(rank: int, folder: Path, url: str, job: str) -> None:
-    """Train twice on both ranks; then rank zero finds no service."""
-    set_up(rank, folder)
+def on_one_rank(rank: int, folder: Path, url: str, job: str, other: str) -> None:
+    """Train twice on both ranks; then rank zero finds no service; then the group changes."""
+    set_up(rank, folder / "own")
     seen = []
     for _ in range(2):
         with recurrence(url, job) as run:
@@ -45,22 +45,25 @@ def on_one_rank(rank: int, folder: Path, url: str, job: str) -> None:
             assert run.report(0.95 if rank == 0 else 0.2).stop
         assert run.outcome == "converged"
     assert seen == [8, 4]
-    url = "http://127.0.0.1:9" if rank == 0 else url
-    with pytest.raises(ZeusServiceUnavailable), recurrence(url, job):
+    nobody = "http://127.0.0.1:9"
+    with pytest.raises(ZeusServiceUnavailable), recurrence(nobody if rank == 0 else url, job):
         pass  # rank zero's error is raised on both
     torch.distributed.destroy_process_group()
+    change_group(rank, folder, url, other)
 
 
-def test_on_two_ranks_rank_zero_speaks_and_both_stop(
+def test_on_two_ranks_both_do_as_rank_zero_and_their_group_may_not_change(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
-    job = new_job()
+    job, other = new_job(), new_job()
     torch.multiprocessing.start_processes(
-        on_one_rank, (tmp_path, service.url, job), nprocs=2, start_method="forkserver"
+        on_one_rank, (tmp_path, service.url, job, other), nprocs=2, start_method="forkserver"
     )
     first, second = trials(service.url, job)
     assert first["outcome"] == second["outcome"] == "converged"
     assert first["energy_j"] == pytest.approx(2 * 12)
+    for each in (other, f"{other}-0", f"{other}-1", f"{other}-0-left", f"{other}-1-left"):
+        assert outcomes(service.url, each) == ["withdrawn"]
 
 
 def test_a_rank_whose_process_group_is_not_set_up_is_no_run_of_its_own(
@@ -74,7 +77,7 @@ def test_a_rank_whose_process_group_is_not_set_up_is_no_run_of_its_own(
             pass
 
 
-def with_another_group(rank: int, folder: Path, url: str, job: str) -> None:
+def change_group(rank: int, folder: Path, url: str, job: str) -> None:
     """Set the process group up within a block, then end it within the next one."""
 
     def report_after(change: Callable[[], None], job_id: str) -> None:
@@ -94,14 +97,3 @@ def with_another_group(rank: int, folder: Path, url: str, job: str) -> None:
         report_after(partial(set_up, rank, folder), f"{job}-{rank}")
     with pytest.raises(ZeusConfigError, match="is 1 now, and was 2 as"):
         report_after(torch.distributed.destroy_process_group, job)
-
-
-def test_a_process_group_that_comes_or_goes_within_the_block_is_an_error(
-    service: ServiceProcess, tmp_path: Path
-) -> None:
-    job = new_job()
-    torch.multiprocessing.start_processes(
-        with_another_group, (tmp_path, service.url, job), nprocs=2, start_method="forkserver"
-    )
-    for each in (job, f"{job}-0", f"{job}-1", f"{job}-0-left", f"{job}-1-left"):
-        assert outcomes(service.url, each) == ["withdrawn"]

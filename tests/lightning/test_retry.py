@@ -38,26 +38,18 @@ def test_it_returns_the_trainer_that_converged(service: ServiceProcess, raises: 
 def test_a_run_out_of_memory_is_tried_again_and_another_error_is_not(
     service: ServiceProcess,
 ) -> None:
-    job, errors = new_job(), iter([torch.OutOfMemoryError("CUDA out of memory."), OSError("disk")])
+    memory = torch.OutOfMemoryError("CUDA out of memory.")
+    job, errors = new_job(), iter([memory, memory, OSError("disk")])
 
     def make_trainer() -> Trainer:
         return trainer(zeus(service.url, job_id=job), Raise(next(errors)))
 
+    with pytest.raises(ZeusTrialFailed, match="none of 1 trials") as raised:
+        zeus_lightning.fit(make_trainer, Net, Data, retries=0)
+    assert raised.value.__cause__ is memory
     with pytest.raises(OSError, match="disk"):
         zeus_lightning.fit(make_trainer, Net, Data)
-    assert outcomes(service.url, job) == ["out_of_memory", "errored"]
-
-
-@pytest.mark.parametrize("raises", [True, False])
-def test_the_last_failure_is_raised(service: ServiceProcess, raises: bool) -> None:
-    job = new_job()
-
-    def make_trainer() -> Trainer:
-        return trainer(zeus(service.url, job_id=job, raise_on_failure=raises), max_epochs=1)
-
-    with pytest.raises(ZeusTrialFailed):
-        zeus_lightning.fit(make_trainer, modules(0.1, 0.1), Data, retries=1)
-    assert len(outcomes(service.url, job)) == 2
+    assert outcomes(service.url, job) == ["out_of_memory", "out_of_memory", "errored"]
 
 
 def test_a_checkpoint_is_for_the_first_trial_alone(service: ServiceProcess, tmp_path: Path) -> None:
@@ -74,14 +66,10 @@ def test_a_checkpoint_is_for_the_first_trial_alone(service: ServiceProcess, tmp_
     assert outcomes(service.url, job)[-1] == "converged"
 
 
-def test_a_last_run_out_of_memory_is_a_failed_trial(service: ServiceProcess) -> None:
-    error = torch.OutOfMemoryError("CUDA out of memory.")
-    with pytest.raises(ZeusTrialFailed, match="none of 1 trials") as raised:
-        zeus_lightning.fit(lambda: trainer(zeus(service.url), Raise(error)), Net, Data, retries=0)
-    assert raised.value.__cause__ is error
-
-
-def test_a_failed_run_is_freed_before_the_next_one(service: ServiceProcess) -> None:
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_failed_run_is_freed_before_the_next_one_and_the_last_failure_is_raised(
+    service: ServiceProcess, raises: bool
+) -> None:
     job, made = new_job(), []
 
     def make_module() -> Net:
@@ -91,11 +79,11 @@ def test_a_failed_run_is_freed_before_the_next_one(service: ServiceProcess) -> N
         return module
 
     def make_trainer() -> Trainer:
-        return trainer(zeus(service.url, job_id=job, raise_on_failure=False), max_epochs=1)
+        return trainer(zeus(service.url, job_id=job, raise_on_failure=raises), max_epochs=1)
 
     with pytest.raises(ZeusTrialFailed):
         zeus_lightning.fit(make_trainer, make_module, Data, retries=1)
-    assert len(made) == 2
+    assert len(made) == len(outcomes(service.url, job)) == 2
 
 
 def test_a_trainer_must_be_new_and_have_the_callback(service: ServiceProcess) -> None:

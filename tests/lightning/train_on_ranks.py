@@ -23,7 +23,7 @@ import torch
 from calls import Calls, recorded_calls
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint, Timer
-from programs import Data, Net, Scheduled, StepMeter, Steps, WorkMeter, trainer, zeus
+from programs import Data, Net, StepMeter, Steps, WorkMeter, trainer, zeus
 from torch.utils.data import DataLoader, Subset
 
 import zeus_lightning
@@ -45,11 +45,6 @@ class NetThatLogsOnRankZero(Net):
     def validation_step(self, batch: Any, index: int) -> None:
         value = self.val_acc[min(self.validations, len(self.val_acc) - 1)]
         self.log("val_acc", value, rank_zero_only=True)
-
-
-class DropsLast(Data):
-    def train_dataloader(self) -> Any:
-        return DataLoader(self.samples, batch_size=self.batch_size, drop_last=True)
 
 
 class Shards(Data):
@@ -122,17 +117,13 @@ class BrokenOnRankOne(StepMeter):
         return super().read()
 
 
-class ClosedOnRankOne(StepMeter):
-    """Raises on rank 1 when its power is read."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self.error = error
+class OddOnRankOne(StepMeter):
+    """Raises an error that is not ours on rank 1 when its power is read."""
 
     @property
     def max_power_w(self) -> float:
         if is_rank_one():
-            raise self.error
+            raise RuntimeError("mine")
         return 10.0
 
 
@@ -215,7 +206,6 @@ def fit(
     error, steps = None, Steps()
     saves = any(isinstance(other, ModelCheckpoint) for other in others)
     runner = trainer(*others, callback, steps, enable_checkpointing=saves, **TRAINER_ARGUMENTS)
-    began_s = time.monotonic()
     with (
         warnings.catch_warnings(record=True, action="always") as warned,
         recorded_calls() as RaiseInSecondEpoch.calls,
@@ -229,11 +219,9 @@ def fit(
     return {
         "error": error,
         "calls": asdict(RaiseInSecondEpoch.calls),
-        "seconds": time.monotonic() - began_s,
         "warnings": [str(warning.message) for warning in warned],
         "strategy_calls": callback.strategy_calls,
         "steps": steps.count,
-        "expected_steps": getattr(net, "seen_steps", None),
         "batch_lengths": sorted(net.batch_lengths),
         "trial": callback.trial and callback.trial.to_json(),
         "job": callback.job and callback.job.to_json(),
@@ -285,28 +273,19 @@ def retries(name: str, url: str) -> dict[str, Any]:
         lambda: Net((next(metrics),)),
         Data,
     )
-    return {"rank": runner.global_rank}
+    return {"rank": runner.global_rank, "warnings": []}
 
 
 SCENARIOS: dict[str, Any] = {
     "converges": lambda n, url: fit(n, url, NetThatLogsOnRankZero()),
-    "scheduled": lambda n, url: fit(
-        n, url, Scheduled(), batch_sizes=[16, 32], default_batch_size=32, lr_scaling="linear"
-    ),
     "fails": lambda n, url: fit(n, url, Net((0.1,))),
     "percent": lambda n, url: fit(n, url, Net((0.1,)), RaisesWarningOfTarget(), target_metric=95),
     "fails-quietly": lambda n, url: fit(n, url, Net((0.1,)), raise_on_failure=False),
     "without": lambda n, url: fit(n, url, Net(), require_service=False),
-    "too-large": lambda n, url: fit(
-        n, url, Net(), data=DropsLast, batch_sizes=[16, 128], default_batch_size=128
-    ),
     "shards": lambda n, url: fit(n, url, Net(), data=Shards),
     "uneven": lambda n, url: fit(n, url, Net(), batch_sizes=[16, 17, 19]),
     "per-device": lambda n, url: fit(n, url, Net(), batch_size_scope="per_device"),
-    "meter-closed": lambda n, url: fit(
-        n, url, Net(), meter=ClosedOnRankOne(ZeusMeterError("GPU 1 cannot be opened"))
-    ),
-    "meter-odd": lambda n, url: fit(n, url, Net(), meter=ClosedOnRankOne(RuntimeError("mine"))),
+    "meter-odd": lambda n, url: fit(n, url, Net(), meter=OddOnRankOne()),
     "meter-at-start": lambda n, url: fit(n, url, Net(), meter=BrokenOnRankOne(1)),
     "meter-later": lambda n, url: fit(n, url, Net((0.1,)), meter=BrokenOnRankOne(3)),
     "meter-node": lambda n, url: fit(n, url, Net((0.9,)), meter=OfTheNode()),

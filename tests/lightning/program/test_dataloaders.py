@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from programs import Data, Net, new_job, trainer, zeus
 from service_process import ServiceProcess
 from torch.utils.data import DataLoader, IterableDataset, Subset
@@ -27,10 +29,13 @@ class TakesShards(Data):
         return DataLoader(Subset(self.samples, range(self.trained[-1], 64)), self.batch_size)
 
 
-def test_dataloaders_are_built_for_the_training_alone(service: ServiceProcess) -> None:
+def test_dataloaders_are_built_for_the_training_alone_and_anew_each_epoch(
+    service: ServiceProcess,
+) -> None:
     data, net = TakesShards(), Net((0.1, 0.1, 0.1, 0.9))
-    callback = zeus(service.url)
+    callback = zeus(service.url, batch_sizes=[4], default_batch_size=4)
     trainer(callback, reload_dataloaders_every_n_epochs=1).fit(net, data)
+    assert net.batch_lengths == {4}
     assert data.trained == [0, 16, 32, 48]
     assert callback.outcome == "converged"
 
@@ -61,52 +66,60 @@ def test_a_multiple_beside_a_loader_that_follows_is_a_warning(service: ServicePr
     assert callback.outcome == "converged"
 
 
-def test_a_loader_whose_batch_size_cannot_be_read_is_a_warning(service: ServiceProcess) -> None:
-    class Batches(Data):
-        def train_dataloader(self) -> Any:
-            return [torch.randn(self.batch_size, 4)[None] for _ in range(4)]
-
-    callback = zeus(service.url)
-    with pytest.warns(UserWarning, match="cannot read the batch size of the train_dataloader"):
-        trainer(callback).fit(Net(), Batches())
-    assert callback.outcome == "converged"
+class Unreadable(Data):
+    def train_dataloader(self) -> Any:
+        return [torch.randn(self.batch_size, 4)[None] for _ in range(4)]
 
 
-def test_the_batch_size_of_an_iterable_dataset_is_read(
-    service: ServiceProcess, recwarn: pytest.WarningsRecorder
+class Endless(IterableDataset):
+    def __iter__(self) -> Any:
+        yield from Data().samples
+
+
+class Stream(Data):
+    def train_dataloader(self) -> Any:
+        return DataLoader(Endless(), batch_size=self.batch_size)
+
+
+@pytest.mark.parametrize(("data", "told"), [(Unreadable, True), (Stream, False)])
+def test_only_a_loader_whose_batch_size_cannot_be_read_is_a_warning(
+    service: ServiceProcess, recwarn: pytest.WarningsRecorder, data: type[Data], told: bool
 ) -> None:
-    class Endless(IterableDataset):
-        def __iter__(self) -> Any:
-            yield from Data().samples
-
-    class Stream(Data):
-        def train_dataloader(self) -> Any:
-            return DataLoader(Endless(), batch_size=self.batch_size)
-
     callback = zeus(service.url)
-    trainer(callback).fit(Net(), Stream())
+    trainer(callback).fit(Net(), data())
     assert callback.outcome == "converged"
-    assert not [each for each in recwarn if "cannot read" in str(each.message)]
+    text = "cannot read the batch size of the train_dataloader"
+    assert any(text in str(each.message) for each in recwarn) is told
 
 
-def test_the_batch_size_may_have_another_name_and_be_nested(service: ServiceProcess) -> None:
-    class Nested(Data):
-        def __init__(self) -> None:
-            super().__init__()
-            del self.batch_size
-            self.data = SimpleNamespace(train_batch_size=16)
+class Nested(Data):
+    """Its batch size has another name and is nested, in a hyperparameter too."""
 
-        def train_dataloader(self) -> Any:
-            return DataLoader(self.samples, batch_size=self.data.train_batch_size)
+    def __init__(self, data: dict[str, Any]) -> None:
+        super().__init__()
+        del self.batch_size
+        self.save_hyperparameters()
+        self.data = SimpleNamespace(**data)
 
-    job, lengths, data = new_job(), [], Nested()
-    for _ in range(2):
-        net = Net()
+    def train_dataloader(self) -> Any:
+        assert self.data.train_batch_size == self.hparams["data"]["train_batch_size"]
+        return DataLoader(self.samples, batch_size=self.data.train_batch_size)
+
+
+def test_a_nested_batch_size_is_set_restored_and_kept_out_of_checkpoints(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    own = {"train_batch_size": 16, "val_batch_size": 32}
+    data, job, lengths = Nested(own), new_job(), []
+    for number in (1, 2):
+        net, saver = Net(), ModelCheckpoint(tmp_path, str(number))
         callback = zeus(service.url, job_id=job, batch_arg_name="data.train_batch_size")
-        trainer(callback).fit(net, data)
+        trainer(callback, saver, enable_checkpointing=True).fit(net, data)
         lengths.append(net.batch_lengths)
+        assert data.data.train_batch_size == data.hparams["data"]["train_batch_size"] == 16
+        saved = torch.load(tmp_path / f"{number}.ckpt", weights_only=True)
+        assert saved["datamodule_hyper_parameters"] == {"data": own}
     assert lengths == [{16}, {8}]
-    assert data.data.train_batch_size == 16
 
 
 class LikeHydraTemplate(Data):

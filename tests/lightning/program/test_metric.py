@@ -5,22 +5,17 @@ from __future__ import annotations
 import math
 import warnings
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from programs import Data, Net, Raise, TrainAcc, new_job, outcomes, trainer, zeus
-from records import job_spec, record, report
 from service_process import ServiceProcess
 
 from zeus_lightning import ZeusBSOCallback, ZeusTrialFailed
-from zeus_lightning.meters import Reading
 from zeus_lightning.program.metric import (
-    contradiction,
     mode_of_name,
-    monitored,
     out_of_reach,
     reached_at_once,
     shortest_decimal,
@@ -31,15 +26,10 @@ from zeus_lightning.program.metric import (
     ("number", "value"),
     [
         (0.1, 0.1),
-        (3, 3.0),
         (np.float32(0.1), 0.1),
-        (np.float64(0.1), 0.1),
-        (np.float16(0.1), 0.1),
-        (np.array(0.1, np.float32), 0.1),
         (np.array([0.1], np.float32), 0.1),
         (torch.tensor(0.95), 0.95),  # 0.949999988... in float32
         (torch.tensor(3), 3.0),
-        (torch.tensor(0.95, dtype=torch.float16), 0.95),
         (torch.tensor(0.95, dtype=torch.bfloat16), 0.94921875),
         (torch.tensor(-math.inf), -math.inf),
     ],
@@ -50,26 +40,27 @@ def test_a_number_is_its_shortest_decimal(number: Any, value: float) -> None:
 
 @pytest.mark.parametrize(
     ("precision", "metric", "reached"),
-    [("bf16-true", 0.95, True), ("16-true", 0.95, True), ("bf16-mixed", 0.94, False)],
+    [
+        ("bf16-true", 0.95, True),
+        ("16-true", 0.95, True),
+        ("bf16-mixed", 0.94, False),
+        ("32-true", 0.95, True),
+        ("32-true", 243 / 256, False),  # what 0.95 is in bfloat16
+    ],
 )
-def test_a_metric_in_half_precision_reaches_the_target_that_it_is_nearest_to(
+def test_a_metric_reaches_the_target_that_it_is_nearest_to_in_its_precision(
     service: ServiceProcess, precision: Any, metric: float, reached: bool
 ) -> None:
-    half = torch.bfloat16 if "b" in precision else torch.float16
+    dtypes = {"bf16-true": torch.bfloat16, "16-true": torch.float16, "bf16-mixed": torch.bfloat16}
+    dtype = dtypes.get(precision, torch.float32)
 
     class Half(Net):
         def validation_step(self, batch: Any, index: int) -> None:
-            self.log("val_acc", torch.tensor(metric, dtype=half))
+            self.log("val_acc", torch.tensor(metric, dtype=dtype))
 
     callback = zeus(service.url, target_metric=0.95, raise_on_failure=False)
     trainer(callback, precision=precision, max_epochs=1).fit(Half(), Data())
     assert callback.outcome == ("converged" if reached else "not_converged")
-
-
-def test_in_single_precision_a_metric_just_below_the_target_stays_below() -> None:
-    metrics = {"val_acc": torch.tensor(243 / 256)}  # what 0.95 is in bfloat16
-    single = SimpleNamespace(callback_metrics=metrics, precision="32-true")
-    assert monitored(single, "val_acc", target=0.95) == 243 / 256
 
 
 @pytest.mark.parametrize("val_check_interval", [1.0, 0.5])
@@ -117,9 +108,7 @@ def test_a_name_shows_the_mode_only_where_there_is_no_doubt(mode: str | None, na
     [
         ("val_loss", "max", True),
         ("val_acc", "min", True),
-        ("val_loss", "min", False),
         ("val_acc", "max", False),
-        ("score", "max", False),
         ("score", "min", False),
     ],
 )
@@ -127,27 +116,22 @@ def test_the_constructor_warns_once_of_a_name_that_contradicts_the_mode(
     recwarn: pytest.WarningsRecorder, monitor: str, mode: str, warns: bool
 ) -> None:
     ZeusBSOCallback(target_metric=0.05, monitor=monitor, mode=mode)
-    other = "min" if mode == "max" else "max"
-    texts = [str(each.message) for each in recwarn]
-    assert [f"pass mode={other!r}" in text for text in texts] == [True] * warns
-
-
-def test_the_warning_says_what_would_happen() -> None:
-    assert contradiction("val_loss", "max", 0.05) == (
-        "mode is 'max', but 'val_loss' looks like a metric that should fall: any value of at least "
-        "0.05 will end the training as converged; pass mode='min' unless you mean this"
+    verb, bound, other = ("fall", "least", "min") if mode == "max" else ("rise", "most", "max")
+    text = (
+        f"zeus: mode is {mode!r}, but {monitor!r} looks like a metric that should {verb}: any "
+        f"value of at {bound} 0.05 will end the training as converged; pass mode={other!r} unless "
+        "you mean this"
     )
+    assert [str(each.message) for each in recwarn] == [text] * warns
 
 
 @pytest.mark.parametrize(
     ("monitor", "mode", "target", "metric", "advice"),
     [
-        ("val_loss", "max", 0.05, 0.53, "If it should fall, pass mode='min', with a new job_id"),
         ("score", "max", 0.05, 0.53, "If it should fall, pass mode='min', with a new job_id"),
         ("score", "min", 0.9, 0.1, "If it should rise, pass mode='max', with a new job_id"),
         ("val_acc", "max", 0.95, 43.0, "If it is in percent, pass target_metric=95, with a new"),
         ("val_acc", "max", 0.9, 0.91, None),  # the task is easy
-        ("val_loss", "min", 0.9, 0.8, None),
         ("val_psnr", "max", 1.0, 30.0, None),
     ],
 )
@@ -162,26 +146,13 @@ def test_a_target_reached_at_once_names_the_likely_mistake(
     ("monitor", "mode", "target", "lowest", "highest", "advice"),
     [
         ("metric", "max", 95, 0.1, 0.97, "pass target_metric=0.95 and a new job_id"),
-        ("val_acc", "max", 95, 0.0, 0.0, "pass target_metric=0.95 and a new job_id"),
-        (
-            "val_acc",
-            "max",
-            1.5,
-            0.1,
-            0.97,
-            "a fraction, at most 1, pass a target below 1 and a new",
-        ),
-        ("val/f1", "max", 9, 0.1, 1.0, "pass a target below 1 and a new job_id"),
+        ("val/f1", "max", 9, 0.1, 1.0, "a fraction, at most 1, pass a target below 1 and a new"),
         ("auroc", "max", 950, 0.1, 0.97, "pass a target below 1 and a new job_id"),
         ("metric", "min", -0.05, 0.0, 2.0, "if it cannot be negative"),
         ("val_acc", "max", 95, 0.1, 1.5, None),  # a percentage that has begun low
-        ("val_acc", "max", 0.95, 0.1, 0.2, None),
         ("val_acc", "max", 1, 0.1, 0.2, None),
-        ("val_psnr", "max", 9, 0.1, 0.2, None),
-        ("metric", "max", 1.5, 0.1, 0.2, None),
         ("metric", "max", 5000, 0.0, 0.0, None),  # such as a game's score
         ("metric", "max", 10, 0.0, 0.0, None),
-        ("metric", "max", 2, -0.5, 0.5, None),
         ("metric", "min", -0.05, -0.01, 2.0, None),
     ],
 )
@@ -190,16 +161,6 @@ def test_a_target_that_cannot_be_reached_names_the_likely_mistake(
 ) -> None:
     text = out_of_reach(monitor, mode, target, lowest, highest)
     assert (text is None) if advice is None else (advice in text)
-
-
-def test_a_failure_judges_all_values_of_the_trial() -> None:
-    failed = record(job=job_spec(target_metric=95.0), outcome="not_converged")
-    for metric in (0.1, 0.97, 0.5):
-        failed.reported(report(metric=metric), Reading(1.0, 1.0))
-    assert (failed.lowest, failed.highest) == (0.1, 0.97)
-    assert "between 0.1 and 0.97: if it is a fraction" in failed.failure()
-    failed.reported(report(metric=20.0), Reading(1.0, 1.0))
-    assert "fraction" not in failed.failure()
 
 
 @pytest.mark.parametrize(

@@ -243,7 +243,7 @@ def test_recurrences_begin_an_interval_after_each_other_also_across_drivers(
     assert launches(tmp_path) == [(1, 1), (2, 1)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_run_in_order_and_resume_goes_on(
     service: ServiceProcess, tmp_path: Path, number: signal.Signals
 ) -> None:

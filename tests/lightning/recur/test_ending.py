@@ -21,21 +21,17 @@ def ending(exit_code: int | None = 0, outcome: Any = "converged", **arguments: A
     ("end", "result", "outcome"),
     [
         (ending(), "done", "converged"),
-        (ending(1, "early_stopped"), "again", "early_stopped"),
-        (ending(1, "out_of_memory"), "again", "out_of_memory"),
         (ending(-9, "not_converged"), "again", "not_converged"),
         (ending(0, "diverged"), "again", "diverged"),  # the program went on after the failure
         (Ending(exit_code=75, run=None), "again", "errored"),  # `zeus-lightning exec`, nested
         (Ending(exit_code=0, run=None), "done", "no trial"),  # it did without the service
         (ending(0, None), "done", "killed"),  # and the shell around it ended with 0
         (ending(0, "lost"), "done", "lost"),  # the service went away; training ended in order
-        (ending(1, "errored"), "stop", "errored"),
         (ending(1, "converged"), "stop", "converged"),  # as when its model cannot be saved
         (ending(-9, None), "stop", "killed"),
         (ending(2, "withdrawn"), "stop", "withdrawn"),
         (ending(-15, None, cut_short="timeout"), "stop", "timed out"),
         (ending(143, None, cut_short="signal"), "interrupted", "interrupted"),
-        (ending(0, "interrupted", cut_short="signal"), "interrupted", "interrupted"),
         (ending(0, "converged", cut_short="signal"), "done", "converged"),
         (ending(143, "converged", cut_short="signal"), "interrupted", "converged"),
         (ending(None, "converged"), "done", "converged"),  # after its driver was killed

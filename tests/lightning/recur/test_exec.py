@@ -18,8 +18,6 @@ from records import record
 from service_process import BIN, ServiceProcess, free_port
 from waiting import LIMIT_S, wait_until
 
-from zeus_lightning.messages import FAILED
-
 EXEC = (str(BIN / "zeus-lightning"), "exec", "--")
 WRITE = """
 import json, os, sys
@@ -54,22 +52,20 @@ def writes(outcome: str | None, status: int) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("outcome", "status", "expected"),
     [
-        *((outcome, 1, 75) for outcome in FAILED),
+        ("early_stopped", 1, 75),
         ("not_converged", 0, 75),  # the program went on after the failure
         ("out_of_memory", -signal.SIGKILL, 75),
-        ("converged", 0, 0),
         ("converged", 4, 4),
-        ("errored", 3, 3),
         ("interrupted", -signal.SIGTERM, 128 + signal.SIGTERM),
         (None, 0, 0),
         (None, 3, 3),  # there is no service to ask
-        ("no file", 3, 3),
     ],
 )
 def test_a_failed_batch_size_is_75_and_any_other_status_is_the_commands_own(
-    outcome: str | None, status: int, expected: int
+    tmp_path: Path, outcome: str | None, status: int, expected: int
 ) -> None:
-    assert status_of(*writes(outcome, status)) == expected
+    assert status_of(*writes(outcome, status), TMPDIR=str(tmp_path)) == expected
+    assert list(tmp_path.iterdir()) == []  # of its private outcome file
 
 
 @pytest.mark.parametrize(("program", "status"), [("no-such-program", 127), ("/etc", 126)])
@@ -87,11 +83,6 @@ def test_an_outcome_file_that_is_named_is_used_and_its_old_contents_do_not_count
     assert status_of(*writes("no file", 3), ZEUS_OUTCOME_FILE=str(path)) == 3
     assert status_of(*writes("diverged", 1), ZEUS_OUTCOME_FILE=str(path)) == 75
     assert json.loads(path.read_text())["outcome"] == "diverged"
-
-
-def test_a_private_outcome_file_leaves_nothing_behind(tmp_path: Path) -> None:
-    assert status_of(*writes("diverged", 1), TMPDIR=str(tmp_path)) == 75
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -117,20 +108,6 @@ def test_a_service_that_does_not_answer_changes_no_status() -> None:
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 3
     assert "the outcome of the trial is unknown" in done.stderr
-
-
-def test_a_rank_of_lightnings_ddp_that_runs_out_of_memory_is_75(
-    service: ServiceProcess, tmp_path: Path
-) -> None:
-    job, arguments = new_job(), {"strategy": "ddp", "devices": 2}
-    status = status_of(
-        *(sys.executable, str(SCRIPT), str(tmp_path), f"memory-1={service.url}"),
-        TRAINER_ARGUMENTS=json.dumps(arguments),
-        LET_THROUGH="1",
-        ZEUS_JOB_ID=job,
-    )
-    assert status == 75
-    assert outcomes(service.url, job) == ["out_of_memory"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,29 +36,6 @@ def test_failures_beyond_the_retries_stop_the_driver_and_interruptions_do_not_co
     assert each == Try(recurrence=1, attempt=4, control=False, seed=None)
     progress.ended(each, FAILED)
     assert progress.stop is None  # retries are counted from zero
-
-
-def test_after_an_error_nothing_is_launched_but_what_runs_goes_on() -> None:
-    progress = Progress(Plan(recurrences=9, parallel=2))
-    one, two = begin(progress), begin(progress)
-    assert one is not None
-    assert two is not None
-    progress.ended(one, BROKEN)
-    assert begin(progress) is None
-    assert not progress.is_over
-    progress.ended(two, DONE)
-    assert progress.is_over
-    assert progress.stop == "recurrence 1, try 1 ended with exit status 1"
-    assert progress.stopped_by == one
-
-
-@pytest.mark.parametrize(
-    ("mode", "controls"),
-    [("choose", []), ("observe", [1, 2, 3, 4]), ("compare", [1, 3])],
-)
-def test_the_mode_says_which_recurrences_run_control_trials(mode: Any, controls: list[int]) -> None:
-    plan = Plan(recurrences=4, mode=mode)
-    assert [number for number in range(1, 5) if plan.is_control(number)] == controls
 
 
 def test_each_try_has_a_seed_of_its_own_and_the_same_one_in_the_same_plan() -> None:

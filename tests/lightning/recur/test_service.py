@@ -18,7 +18,7 @@ from waiting import LIMIT_S, wait_until
 from zeus_lightning import ZeusError, ZeusServiceError
 from zeus_lightning.client import BSOClient
 from zeus_lightning.recur import service as service_module
-from zeus_lightning.recur.service import OwnService, Service
+from zeus_lightning.recur.service import OwnService
 
 KILLS_ITSELF = """
 import os, signal, sys
@@ -108,14 +108,6 @@ def test_a_token_that_the_service_has_read_and_the_runs_lack_is_told(
         pass
     assert raised.value.fields["status"] == 401
     assert "Handling signal: int" in (tmp_path / "log").read_text()
-
-
-def test_one_that_refuses_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: BSOClient) -> str:
-        raise ZeusServiceError("status 429")
-
-    monkeypatch.setattr(BSOClient, "server_version", refuse)
-    assert not Service("http://127.0.0.1:9").answers()
 
 
 def test_one_that_cannot_start_says_why(tmp_path: Path) -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import itertools
-import json
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from records import report, trial_start
-from rich.console import Console
 
 from zeus_lightning.messages import Outcome, Why
 from zeus_lightning.recur import summary
@@ -56,16 +52,6 @@ def test_a_recurrence_takes_what_all_its_tries_took() -> None:
     assert "without a report, of 0 J and 0 s: 1" in str(summary.table([found]).caption)
 
 
-def test_the_table_of_a_long_run_on_many_gpus_fits_into_80_columns() -> None:
-    found = [recurrence(number, 123_456_789.0) for number in range(1, 1001)]
-    console = Console(file=io.StringIO(), width=80)
-    console.print(summary.table(found))
-    assert isinstance(console.file, io.StringIO)
-    printed = console.file.getvalue()
-    for text in ("500 of 500", "123456789 ", "61728394500", "in all (J)"):
-        assert text in printed
-
-
 def test_the_interval_is_that_of_the_paired_t_test_whatever_drifts() -> None:
     costs = [10, 9, 110, 108, 1010, 1007]
     cost, *_ = differences([recurrence(i, cost) for i, cost in enumerate(costs, 1)])
@@ -96,16 +82,6 @@ def test_the_later_half_is_compared_by_itself() -> None:
     assert "cost: 17.5 J a recurrence, control 10.0 J: +75.0 %" in lines[0]
     assert lines[3] == "Of the later half alone, from recurrence 5 on:"
     assert "-50.0 % (95 % interval -50.0 % to -50.0 %; 2 pairs)" in lines[4]
-
-
-def test_tries_are_written_as_json(tmp_path: Path) -> None:
-    tries = [ROW, ROW | {"recurrence": 2}]
-    summary.write_json(tries, tmp_path / "tries.json")
-    value = json.loads((tmp_path / "tries.json").read_text())
-    assert value["tries"] == tries
-    assert [each["number"] for each in value["recurrences"]] == [1, 2]
-    summary.write_json([], tmp_path / "none.json")
-    assert json.loads((tmp_path / "none.json").read_text())["recurrences"] == []
 
 
 def run(outcome: Any, **fields: Any) -> RunOutcome:

@@ -10,14 +10,11 @@ from typing import Any
 from weakref import ref
 
 import pytest
-from forked import in_forked_child
 from lightning.pytorch import Callback
 from programs import BreaksOnException, Data, Net, Raise, new_job, outcomes, trainer, zeus
 from proxy import Body, Proxy, Request
 from service_process import ServiceProcess
 from waiting import LIMIT_S, wait_until
-
-from zeus_lightning.run.heartbeat import start_heartbeat
 
 
 def threads() -> list[threading.Thread]:
@@ -60,22 +57,22 @@ def test_a_long_epoch_is_kept_alive_by_one_thread_over_two_fits(service: Service
     assert outcomes(service.url, job) == ["converged", "converged"]
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("mine"), KeyboardInterrupt(), SystemExit(3)])
+@pytest.mark.parametrize(
+    ("ends", "error"),
+    [
+        (Raise(ZeroDivisionError("mine")), ZeroDivisionError),
+        (Raise(KeyboardInterrupt()), SystemExit),
+        (BreaksOnException(ZeroDivisionError()), OSError),
+    ],
+)
 def test_it_ends_with_the_fit_however_that_ends(
-    service: ServiceProcess, error: BaseException
+    service: ServiceProcess, ends: Callback, error: type[BaseException]
 ) -> None:
     with Proxy(service.url, after=with_a_short_lease) as proxy:
         epochs = LongEpochs(proxy, 1)
-        with pytest.raises((ZeroDivisionError, SystemExit)):
-            trainer(zeus(proxy.url), epochs, Raise(error)).fit(Net(), Data())
+        with pytest.raises(error):
+            trainer(epochs, ends, zeus(proxy.url)).fit(Net(), Data())
         assert epochs.most_threads == 1
-        wait_until(lambda: not threads())
-
-
-def test_it_ends_also_when_another_callback_breaks_on_exception(service: ServiceProcess) -> None:
-    with Proxy(service.url, after=with_a_short_lease) as proxy:
-        with pytest.raises(OSError, match="in on_exception"):
-            trainer(BreaksOnException(ZeroDivisionError()), zeus(proxy.url)).fit(Net(), Data())
         wait_until(lambda: not threads())
 
 
@@ -107,18 +104,6 @@ def test_one_that_is_being_sent_does_not_keep_the_module(service: ServiceProcess
         answered.set()
 
 
-def test_it_ends_when_it_is_stopped_or_the_run_is_over() -> None:
-    beats, running = [], [True]
-    stop = start_heartbeat(lambda: beats.append(1), lambda: True, 0.03)
-    start_heartbeat(lambda: beats.append(1), lambda: running[0], 0.03)
-    wait_until(lambda: len(beats) > 4)
-    assert len(threads()) == 2
-    stop()
-    wait_until(lambda: len(threads()) == 1)
-    running[0] = False
-    wait_until(lambda: not threads())
-
-
 def test_a_heartbeat_that_is_being_sent_keeps_no_process_alive() -> None:
     script = (
         "import threading, time; from zeus_lightning.run.heartbeat import start_heartbeat; "
@@ -126,14 +111,3 @@ def test_a_heartbeat_that_is_being_sent_keeps_no_process_alive() -> None:
         "start_heartbeat(lambda: begun.set() or time.sleep(1000), lambda: True, 0.03); begun.wait()"
     )
     subprocess.run([sys.executable, "-c", script], timeout=120, check=True)
-
-
-def test_a_forked_process_has_none_of_its_parents() -> None:
-    stop = start_heartbeat(lambda: None, lambda: True, 0.03)
-
-    def none_here() -> None:
-        assert not threads()
-
-    in_forked_child(none_here)
-    assert len(threads()) == 1
-    stop()

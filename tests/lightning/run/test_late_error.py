@@ -79,20 +79,16 @@ def test_everything_is_torn_down_as_after_a_run_that_converged(
     with pytest.raises(ZeusTrialFailed) as raised:
         program.fit(0.1)
     assert program.seen == in_order
+    without_validation = Program(service.url, tmp_path, check_val_every_n_epoch=3)
+    with pytest.raises(ZeusConfigError, match="without a validation"):
+        without_validation.fit(0.1)
+    assert without_validation.seen == in_order
     assert raised.value.__context__ is None
     assert program.trainer.callbacks == program.order
     assert program.trainer.state.finished
     assert not program.trainer.training
     assert program.callback.outcome == "not_converged"
     assert not list(tmp_path.rglob("*.ckpt"))
-
-
-def test_a_run_without_validation_ends_so_too(service: ServiceProcess, tmp_path: Path) -> None:
-    program = Program(service.url, tmp_path, check_val_every_n_epoch=3)
-    with pytest.raises(ZeusConfigError, match="without a validation"):
-        program.fit(0.1)
-    assert program.seen[-2:] == ["module.teardown", "logger success"]
-    assert "B.on_exception" not in program.seen
 
 
 def test_an_error_of_a_later_teardown_comes_first_and_nothing_stays_behind(

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
-from zeus_lightning import ZeusConfigError, ZeusTrialFailed
-from zeus_lightning.run.outcomes import is_trial_failure, outcome_of, reason_of
+from zeus_lightning import ZeusConfigError
+from zeus_lightning.run.outcomes import outcome_of, reason_of
 
 
 def fails(index: int, error: BaseException) -> None:
@@ -31,14 +31,11 @@ def dies(index: int, number: int) -> None:
 @pytest.mark.parametrize(
     ("error", "outcome", "text"),
     [
-        (ZeroDivisionError("mine"), "errored", "ZeroDivisionError: mine (in process 0)"),
         (AssertionError(), "errored", "AssertionError (in process 0)"),
         (ValueError("chained\nof two lines"), "errored", "ValueError: chained\nof two lines"),
         (RuntimeError("torch.OutOfMemoryError is not what I am"), "errored", "RuntimeError"),
-        (torch.OutOfMemoryError("CUDA out of memory."), "out_of_memory", "OutOfMemoryError"),
         (torch.OutOfMemoryError("chained. Try\nless"), "out_of_memory", "chained. Try\nless"),
         (RuntimeError("CUDA error: out of memory"), "out_of_memory", "CUDA error"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "out_of_memory", "Default"),
         (ZeusConfigError("no batch_size"), "withdrawn", "ZeusConfigError: no batch_size"),
     ],
 )
@@ -51,9 +48,7 @@ def test_an_error_in_a_started_process_has_its_own_outcome(
     assert text in reason_of(raised.value)
 
 
-@pytest.mark.parametrize(
-    "error", [KeyboardInterrupt(), SystemExit(143), asyncio.CancelledError(), GeneratorExit()]
-)
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), GeneratorExit()])
 def test_what_ends_a_run_from_outside_is_no_error_of_it(error: BaseException) -> None:
     assert outcome_of(error) == "interrupted"
 
@@ -66,24 +61,3 @@ def test_a_killed_process_has_the_outcome_of_its_signal(number: int, outcome: st
     with pytest.raises(ProcessExitedException) as raised:
         torch.multiprocessing.start_processes(dies, (number,), nprocs=1, start_method="fork")
     assert outcome_of(raised.value) == outcome
-
-
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [(KeyboardInterrupt(), "KeyboardInterrupt"), (ValueError("mine"), "ValueError: mine")],
-)
-def test_the_reason_is_an_errors_class_and_message(error: BaseException, text: str) -> None:
-    assert reason_of(error) == text
-
-
-def test_a_long_message_is_cut_so_that_it_can_be_stored() -> None:
-    assert len(reason_of(ValueError("x" * 10**6))) == 1000
-
-
-def test_a_failed_trial_is_recognized_in_a_started_process() -> None:
-    error = ZeusTrialFailed("it needs another batch size")
-    with pytest.raises(ProcessRaisedException) as raised:
-        torch.multiprocessing.start_processes(fails, (error,), nprocs=1, start_method="fork")
-    assert is_trial_failure(raised.value)
-    assert is_trial_failure(error)
-    assert not is_trial_failure(ZeusConfigError("no batch_size"))

@@ -2,153 +2,59 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import warnings
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import requests
-from calls import assert_one_call_of_a_second, recorded_calls
-from lightning.pytorch.strategies import SingleDeviceStrategy
-from programs import StepMeter, new_job, outcomes, trials
+from programs import StepMeter, new_job, outcomes
 from proxy import Body, Proxy, Request
-from records import job_spec, record
+from records import record
 from service_process import ServiceProcess
 from waiting import LIMIT_S, wait_until
 
 from zeus_lightning import Recurrence
 from zeus_lightning.client import BSOClient
-from zeus_lightning.messages import JobSpec
-from zeus_lightning.meters import Reading
-from zeus_lightning.run.run import Run, end_at_once
-from zeus_lightning.run.run_meter import RunMeter
+from zeus_lightning.messages import Decision
+from zeus_lightning.run.run import end_at_once
 
 
-def new_run(url: str, job: JobSpec) -> Run:
-    """A run of one rank, before its start."""
-    strategy = SingleDeviceStrategy()
-    meter = RunMeter(StepMeter(), strategy)
-    meter.begin()
-    return Run(strategy, BSOClient(url), job, meter, share=1, require_service=True)
-
-
-RUNS: list[Run] = []
-
-
-@pytest.fixture(autouse=True)
-def _no_heartbeat_is_left() -> Iterator[None]:
-    yield
-    while RUNS:
-        RUNS.pop().forget()
-
-
-def started(url: str, job: JobSpec) -> Run:
-    run = new_run(url, job)
-    run.start()
-    RUNS.append(run)
-    return run
-
-
-def report(run: Run, epochs: int, metric: float = 0.1) -> Any:
-    return run.report(epochs, lambda: metric)
-
-
-@pytest.fixture
-def job() -> JobSpec:
-    return job_spec(job_id=new_job(), batch_sizes=[8, 16], default_batch_size=16)
-
-
-class Away:
-    """Answers requests of a kind with an error while it is set."""
-
-    def __init__(self, kind: str = "report", answer: tuple[int, Body] | None = None) -> None:
-        self.kind, self.answer = kind, answer
-
-    def __call__(self, request: Request) -> tuple[int, Body] | None:
-        return self.answer if request.kind == self.kind else None
+def recurrence(url: str, job_id: str) -> Recurrence:
+    return Recurrence(
+        url,
+        job_id=job_id,
+        target_metric=0.9,
+        batch_sizes=[8, 16],
+        default_batch_size=16,
+        max_epochs=10,
+        meter=StepMeter(),
+        raise_on_failure=False,
+    )
 
 
 def test_each_time_that_the_service_goes_away_and_comes_back_is_one_warning(
-    service: ServiceProcess, job: JobSpec, recwarn: pytest.WarningsRecorder
+    service: ServiceProcess, recwarn: pytest.WarningsRecorder
 ) -> None:
-    away = Away()
+    answers: list[Decision] = []
+    job = new_job()
+
+    def away(request: Request) -> tuple[int, Body] | None:
+        is_away = request.kind == "report" and len(answers) in (0, 1, 4, 5)
+        return (500, {"code": "internal"}) if is_away else None
+
     warnings.simplefilter("always")
-    with Proxy(service.url, instead=away) as proxy:
-        run = started(proxy.url, job)
-        for epoch in range(1, 9):
-            away.answer = (500, {"code": "internal"}) if epoch in (1, 2, 5, 6) else None
-            assert report(run, epoch).stop is False
-        assert report(run, 9, 0.95).outcome == "converged"
+    with Proxy(service.url, instead=away) as proxy, recurrence(proxy.url, job) as run:
+        while len(answers) < 8:
+            answers.append(run.report(0.1))
+        assert not any(each.stop for each in answers)
+        assert run.report(0.95).outcome == "converged"
     sent = [request.body["sequence"] for request in proxy.seen if request.kind == "report"]
     assert sent == [1, 1, 1, 2, 3, 4, 5, 5, 5, 6, 7, 8, 9]
     texts = [str(each.message) for each in recwarn]
     kinds = ["later" if "sent later" in text else text[-16:] for text in texts if "sen" in text]
     assert kinds == ["later", "3 queued reports", "later", "3 queued reports"]
-    assert outcomes(service.url, job.job_id) == ["converged"]
-
-
-@pytest.mark.filterwarnings("ignore:zeus. an energy meter failed")
-@pytest.mark.parametrize(
-    ("metric", "energy_j", "outcome"),
-    [
-        (math.nan, 1.0, "diverged"),
-        (-math.inf, 1.0, "diverged"),
-        (1e31, 1.0, "diverged"),
-        (0.5, math.nan, "errored"),
-    ],
-)
-def test_figures_that_are_not_finite_are_never_sent(
-    service: ServiceProcess,
-    job: JobSpec,
-    monkeypatch: pytest.MonkeyPatch,
-    metric: float,
-    energy_j: float,
-    outcome: str,
-) -> None:
-    run = started(service.url, job)
-    monkeypatch.setattr(RunMeter, "spent", lambda _: Reading(energy_j, 1.0))
-    assert report(run, 1, metric).outcome == outcome
-    (trial,) = trials(service.url, job.job_id)
-    assert (trial["outcome"], trial["reports"]) == (outcome, 0)
-
-
-@pytest.mark.filterwarnings("ignore:zeus. ")
-def test_after_a_trial_is_given_up_the_target_still_ends_training(
-    service: ServiceProcess, job: JobSpec
-) -> None:
-    with Proxy(service.url, instead=Away(answer=(409, {"code": "conflict"}))) as proxy:
-        run = started(proxy.url, job)
-        assert (report(run, 1).outcome, report(run, 2).stop) == ("errored", False)
-        assert report(run, 3, 0.95).stop is True
-        assert report(run, 4, 0.1).stop is True  # it was told to stop
-        assert proxy.count("report") == 1
-    assert outcomes(service.url, job.job_id) == ["errored"]
-
-
-def test_the_outcome_that_another_rank_reported_first_counts(
-    service: ServiceProcess, job: JobSpec
-) -> None:
-    first = started(service.url, job).record
-    assert first is not None
-    second = replace(first)
-    client = BSOClient(service.url)
-    end_at_once(client, first, "out_of_memory", "CUDA out of memory")
-    end_at_once(client, second, "errored", "connection closed by peer")
-    assert first.outcome == second.outcome == "out_of_memory"
-    assert second.reason.endswith("on this rank: connection closed by peer")
-
-
-def test_aborting_is_one_call_of_a_second_that_is_not_retried(
-    service: ServiceProcess, job: JobSpec
-) -> None:
-    with Proxy(service.url, instead=Away("end", (503, {}))) as proxy, recorded_calls() as calls:
-        run = started(proxy.url, job)
-        calls.clear()
-        run.abort("errored", "mine")
-    assert_one_call_of_a_second(calls.bounds_s, calls.requests)
+    assert outcomes(service.url, job) == ["converged"]
 
 
 @pytest.mark.parametrize("error", [OSError("broken"), RuntimeError("no new thread at exit")])
@@ -163,45 +69,32 @@ def test_ending_at_once_never_raises(error: Exception) -> None:
 
 
 def test_a_run_of_a_deleted_job_goes_on_and_changes_nothing_of_the_new_one(
-    service: ServiceProcess, job: JobSpec
+    service: ServiceProcess,
 ) -> None:
-    old = started(service.url, job)
-    assert old.record is not None
-    url = f"{service.url}/api/v1/jobs/{job.job_id}?force=true"
-    assert requests.delete(url, timeout=LIMIT_S).status_code == 204
-    new = started(service.url, job)
-    assert new.record is not None
-    with pytest.warns(UserWarning, match="of a job that was deleted.*training continues"):
-        assert report(old, 1, 0.5).outcome == "errored"
-    end_at_once(BSOClient(service.url), old.record, "out_of_memory", "the GPU is full")
-    status = BSOClient(service.url).trial_status(job.job_id, new.record.trial.trial_number)
-    assert status is not None
-    assert (status.outcome, status.reports) == (None, 0)
+    job = new_job()
+    with recurrence(service.url, job) as old:
+        url = f"{service.url}/api/v1/jobs/{job}?force=true"
+        assert requests.delete(url, timeout=LIMIT_S).status_code == 204
+        with recurrence(service.url, job) as new:
+            with pytest.warns(UserWarning, match="of a job that was deleted.*training continues"):
+                assert old.report(0.5).outcome == "errored"
+            assert new.trial is not None
+            status = BSOClient(service.url).trial_status(job, new.trial.trial_number)
+            assert status is not None
+            assert (status.outcome, status.reports) == (None, 0)
+            new.report(0.95)
 
 
 def test_an_end_that_the_service_refuses_is_lost_with_the_services_reason(
-    service: ServiceProcess, job: JobSpec
+    service: ServiceProcess, recwarn: pytest.WarningsRecorder
 ) -> None:
-    run = started(service.url, job)
-    assert run.record is not None
-    BSOClient(service.url).end_trial(run.record.trial, "diverged", "someone else ended it")
-    with pytest.warns(UserWarning, match="could not be reported"):
-        run.end("not_converged", "training ended")
-    assert run.record.outcome == "lost"
-    assert "has ended: diverged" in run.record.reason
-    assert "could not be reached" not in run.record.reason
-
-
-def recurrence(service: ServiceProcess, job_id: str) -> Recurrence:
-    return Recurrence(
-        service.url,
-        job_id=job_id,
-        target_metric=0.9,
-        batch_sizes=[8, 16],
-        default_batch_size=16,
-        max_epochs=4,
-        meter=StepMeter(),
-    )
+    with recurrence(service.url, new_job()) as run:
+        run.report(0.1)
+        assert run.trial is not None
+        BSOClient(service.url).end_trial(run.trial, "diverged", "someone else ended it")
+    assert run.outcome == "lost"
+    (text,) = [str(each.message) for each in recwarn if "not be reported" in str(each.message)]
+    assert "has ended: diverged" in text
 
 
 def test_ctrl_c_while_the_end_is_sent_ends_the_trial_and_its_heartbeats(
@@ -217,7 +110,7 @@ def test_ctrl_c_while_the_end_is_sent_ends_the_trial_and_its_heartbeats(
 
     monkeypatch.setattr(BSOClient, "end_trial", interrupted_once)
     job = new_job()
-    with pytest.raises(KeyboardInterrupt), recurrence(service, job) as run:
+    with pytest.raises(KeyboardInterrupt), recurrence(service.url, job) as run:
         run.report(0.1)
     assert run.outcome == "interrupted"
     assert outcomes(service.url, job) == ["interrupted"]
@@ -225,13 +118,14 @@ def test_ctrl_c_while_the_end_is_sent_ends_the_trial_and_its_heartbeats(
 
 
 def test_a_target_reached_while_the_service_is_away_ends_the_loop_and_the_trial_is_lost(
-    own_service: ServiceProcess,
+    service: ServiceProcess, recwarn: pytest.WarningsRecorder
 ) -> None:
-    with warnings.catch_warnings(record=True) as seen, recurrence(own_service, new_job()) as run:
-        warnings.simplefilter("always")
-        own_service.kill()
+    def away(request: Request) -> tuple[int, Body] | None:
+        return (503, {}) if request.kind in ("report", "end") else None
+
+    with Proxy(service.url, instead=away) as proxy, recurrence(proxy.url, new_job()) as run:
         assert run.report(0.1).stop is False
         decision = run.report(0.95)
         assert (decision.stop, decision.outcome) == (True, None)
     assert run.outcome == "lost"
-    assert any("ended as lost" in str(each.message) for each in seen)
+    assert any("ended as lost" in str(each.message) for each in recwarn)
