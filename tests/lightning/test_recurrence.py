@@ -68,6 +68,8 @@ def test_a_loop_that_reaches_the_target_is_stopped_and_its_cost_known(
         assert (verdict.stop, verdict.outcome) == (False, None)
         assert verdict.cost == pytest.approx(0.5 * 6 + 0.5 * 10 * 2)
         assert train(run, 0.95, 0.99) == 1
+        late = run.report(0.1)  # a loop may stop later than it is told to
+        assert (late.stop, late.outcome) == (True, "converged")
     assert run.outcome == "converged"
     assert outcomes(service.url, job) == ["converged"]
     assert run.cost_j == pytest.approx(0.5 * 12 + 0.5 * 10 * 4)

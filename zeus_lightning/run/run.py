@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,16 +18,18 @@ from zeus_lightning.messages import FAILED, MAX_METRIC, Decision, JobSpec, Outco
 from zeus_lightning.meters import Reading
 from zeus_lightning.program.batch_size import check_shares
 from zeus_lightning.run.earlier_trials import earlier_failures, warn_of_target
-from zeus_lightning.run.heartbeat import start_heartbeat
+from zeus_lightning.run.quiet_calls import (
+    LAST_TIMEOUT_S,
+    end_at_once,
+    end_quietly,
+    start_heartbeat,
+)
 from zeus_lightning.run.ranks import local_rank_of, on_rank_zero
 from zeus_lightning.run.record import TrialRecord
 from zeus_lightning.run.run_meter import RunMeter
 
-_log = logging.getLogger(__name__)
-
 _AWAY_TIMEOUT_S = 2.0  # of each call while the service is unavailable
 _HEARTBEAT_TIMEOUT_S = 5.0
-_LAST_TIMEOUT_S = 1.0  # after an exception; Lightning kills a ddp run 5 s after a rank's death
 
 
 class Run:
@@ -265,7 +266,7 @@ class Run:
         except (ZeusServiceUnavailable, KeyboardInterrupt):
             # the service may have started it all the same: the key names it
             with suppress(ZeusServiceError):
-                once = self._client.without_retries(_LAST_TIMEOUT_S)
+                once = self._client.without_retries(LAST_TIMEOUT_S)
                 trial = once.start_trial(job.job_id, key, hardware, self._share)
                 reason = "the run never received the response to its start request"
                 once.end_trial(trial, "withdrawn", reason)
@@ -387,32 +388,6 @@ class Run:
             if decision.stop:
                 record.unsent.clear()
         return decision
-
-
-def end_at_once(client: BSOClient, record: TrialRecord, outcome: Outcome, reason: str) -> None:
-    """End a trial as `end_quietly` does, and log how it ended."""
-    end_quietly(client, record, outcome, reason)
-    if outcome in FAILED:
-        _log.warning("zeus: %s", record.failure())  # on the rank that had the error
-    else:
-        rank_zero_info(f"zeus: {record.summary()}")
-
-
-def end_quietly(client: BSOClient, record: TrialRecord, outcome: Outcome, reason: str) -> None:
-    """End a trial from any rank, in one call of a second at most; never raises.
-
-    The record gets the outcome that counts: another rank's, if that rank was faster.
-    """
-    counts = outcome
-    try:
-        client.without_retries(_LAST_TIMEOUT_S).end_trial(record.trial, outcome, reason)
-    except ZeusServiceError as error:
-        counts = error.fields.get("outcome", outcome)
-    except Exception:  # noqa: BLE001 - what ended the run matters more; the lease will expire
-        pass
-    if counts != outcome:
-        reason = f"another rank reported this outcome first; on this rank: {reason}"
-    record.outcome, record.reason = counts, reason
 
 
 def _refused(error: ZeusServiceError) -> bool:

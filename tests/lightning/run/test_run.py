@@ -17,7 +17,7 @@ from waiting import LIMIT_S, wait_until
 from zeus_lightning import Recurrence
 from zeus_lightning.client import BSOClient
 from zeus_lightning.messages import Decision
-from zeus_lightning.run.run import end_at_once
+from zeus_lightning.run.quiet_calls import end_at_once
 
 
 def recurrence(url: str, job_id: str) -> Recurrence:

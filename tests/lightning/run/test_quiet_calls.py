@@ -106,7 +106,7 @@ def test_one_that_is_being_sent_does_not_keep_the_module(service: ServiceProcess
 
 def test_a_heartbeat_that_is_being_sent_keeps_no_process_alive() -> None:
     script = (
-        "import threading, time; from zeus_lightning.run.heartbeat import start_heartbeat; "
+        "import threading, time; from zeus_lightning.run.quiet_calls import start_heartbeat; "
         "begun = threading.Event(); "
         "start_heartbeat(lambda: begun.set() or time.sleep(1000), lambda: True, 0.03); begun.wait()"
     )

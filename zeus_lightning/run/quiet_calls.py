@@ -1,0 +1,71 @@
+"""Calls to the service that never raise: heartbeats, and the end of a trial after an exception."""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Event, Thread
+
+from lightning.pytorch.utilities import rank_zero_info
+
+from zeus_lightning.client import BSOClient
+from zeus_lightning.errors import ZeusServiceError
+from zeus_lightning.messages import FAILED, Outcome
+from zeus_lightning.run.record import TrialRecord
+
+_log = logging.getLogger(__name__)
+
+LAST_TIMEOUT_S = 1.0
+"""Of a call after an exception; Lightning kills a ddp run 5 s after a rank's death."""
+
+
+def start_heartbeat(
+    send: Callable[[], object], is_running: Callable[[], bool], lease_s: float
+) -> Callable[[], None]:
+    """Call `send` three times per lease in a daemon thread, until it is stopped or the run ends.
+
+    Errors of `send` are ignored: the next heartbeat makes up for one that fails, and a trial whose
+    lease has expired is revived by its next report.
+
+    Args:
+        send: Sends one heartbeat to the service, in a bounded time.
+        is_running: Whether the run continues; called before each heartbeat.
+        lease_s: Seconds without a heartbeat or a report after which the trial is lost.
+
+    Returns:
+        A function that stops the heartbeats, without waiting for one that is being sent.
+    """
+    stopped = Event()
+
+    def run() -> None:
+        while not stopped.wait(lease_s / 3) and is_running():
+            with suppress(Exception):
+                send()
+
+    Thread(target=run, name="zeus-heartbeat", daemon=True).start()
+    return stopped.set
+
+
+def end_at_once(client: BSOClient, record: TrialRecord, outcome: Outcome, reason: str) -> None:
+    """End a trial as `end_quietly` does, and log how it ended."""
+    end_quietly(client, record, outcome, reason)
+    if outcome in FAILED:
+        _log.warning("zeus: %s", record.failure())  # on the rank that had the error
+    else:
+        rank_zero_info(f"zeus: {record.summary()}")
+
+
+def end_quietly(client: BSOClient, record: TrialRecord, outcome: Outcome, reason: str) -> None:
+    """End a trial from any rank, in one call of a second at most; never raises.
+
+    The record gets the outcome that counts: another rank's, if that rank was faster.
+    """
+    counts = outcome
+    try:
+        client.without_retries(LAST_TIMEOUT_S).end_trial(record.trial, outcome, reason)
+    except ZeusServiceError as error:
+        counts = error.fields.get("outcome", outcome)
+    except Exception:  # noqa: BLE001 - what ended the run matters more; the lease will expire
+        pass
+    if counts != outcome:
+        reason = f"another rank reported this outcome first; on this rank: {reason}"
+    record.outcome, record.reason = counts, reason
