@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-import lightning as L  # noqa: N812  (as the documents have it)
 import pytest
 from click.testing import CliRunner
 from lightning.fabric import Fabric
@@ -27,10 +26,10 @@ from markdown_it import MarkdownIt
 from programs import Net, trials
 from service_process import ServiceProcess
 from torch import zeros
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 from zeus_service.cli import main as zeus_service_command
 
-from zeus_lightning import ZeusBSOCallback, ZeusPowerLimitCallback
+from zeus_lightning import ZeusPowerLimitCallback
 from zeus_lightning.cli import main as zeus_lightning_command
 
 ROOT = Path(__file__).parents[2]
@@ -100,12 +99,13 @@ class Documented(NamedTuple):
 def documented(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Documented]:
     folder = tmp_path_factory.mktemp("documented")
     data = TensorDataset(zeros(512, 4))
-    names = {"L": L, "DataLoader": DataLoader, "ZeusBSOCallback": ZeusBSOCallback}
-    names |= {"ZeusPowerLimitCallback": ZeusPowerLimitCallback, "train_set": data, "val_set": data}
+    names: dict[str, Any] = {"train_set": data, "val_set": data}
+    names["ZeusPowerLimitCallback"] = ZeusPowerLimitCallback
     names["Net"] = lambda: Net((0.5, 0.98))
     first = next(block for block in BLOCKS if block.language == "python")
     with ServiceProcess(folder) as service, pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setenv("ZEUS_SERVER_URL", service.url)
         execute(first, service.url, names)
         yield Documented(service, names)
 

@@ -143,7 +143,7 @@ def test_one_that_uses_what_setup_has_set_is_refused_with_the_argument_that_help
 ) -> None:
     job = new_job()
     only_size = {"batch_sizes": [4, 8], "default_batch_size": 4}
-    helps = "sets, pass its name as batch_arg_name="
+    helps = "sets, pass its name as batch_arg_name"
     with pytest.raises(ZeusConfigError, match=helps):
         trainer(zeus(service.url, job_id=job, **only_size)).fit(Net(), LikeHydraTemplate())
     net, helped = Net(), {"batch_arg_name": "batch_size_per_device"}
