@@ -173,7 +173,7 @@ def find_service(recurring: Recurring | None) -> Service | None:
 def reports_to_target(recurring: Recurring | None, service: Service | None) -> float:
     """Return how many reports earlier trials of the batch size took to the target, on average.
 
-    Infinite if there is no such trial, or the service does not answer. For rank zero alone.
+    Infinite if there is no such trial, or the service does not answer. Call it on rank zero only.
     """
     if recurring is None or recurring.trial is None or service is None:
         return math.inf

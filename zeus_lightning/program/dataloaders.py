@@ -22,7 +22,7 @@ def check_loaders(
     """Check that each train dataloader has the per-device batch size that was set.
 
     A loader whose size cannot be read is a warning. So is one that has a multiple of the batch
-    size beside another loader that follows, such as the unlabelled batches of FixMatch.
+    size next to a loader that follows it, such as the unlabelled batches of FixMatch.
 
     Raises:
         ZeusConfigError: A loader has another batch size.

@@ -63,7 +63,7 @@ def is_tuning(trainer: Trainer) -> bool:
 
 
 def starts_ranks_itself(trainer: Trainer) -> bool:
-    """Whether this process starts those that train, as under ddp_spawn and ddp_fork."""
+    """Whether this process starts the training processes, as ddp_spawn and ddp_fork do."""
     return hasattr(trainer.strategy.launcher, "_start_method")
 
 

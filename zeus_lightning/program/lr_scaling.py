@@ -39,7 +39,7 @@ def base_rates(optimizers: Iterable[Optimizer]) -> list[float]:
 
 
 def scale_optimizers(trainer: Trainer, factor: float) -> None:
-    """Multiply the learning rates of a Trainer's optimizers, and those that its schedulers keep.
+    """Multiply the learning rates of a Trainer's optimizers and schedulers.
 
     Rates that the program sets itself as it trains are not scaled, as in `optimizer_step()` or in a
     scheduler of its own that ignores `base_lrs`.

@@ -10,7 +10,7 @@ class LateError:
 
     An error of a hook would be an abort: Lightning would skip the remaining `teardown` hooks, call
     each `on_exception`, where checkpoints are saved, and close the loggers as failed. So this
-    raises after all of that, and again in the callback's `on_exception`, before those of others.
+    raises after all of that, and again in the callback's `on_exception`, the first to be called.
 
     Args:
         error: The error.
