@@ -1,263 +1,137 @@
-"""The posterior of the cost of a run, over all batch sizes at once.
+"""The posterior of what a run costs: the epochs to the target times the cost of an epoch.
 
-Bayesian inference in closed form: no fit and no iteration, so nothing that can fail to converge.
+The epochs depend on the batch size alone; they are integers, and noisy. The cost of an epoch
+depends on the batch size, the hardware and its power limit; it hardly varies, and any run shows it
+that trains for one epoch. Each is a curve of its own, see `curve_model`, and the two are independent.
 
-**A run that converges** with batch size `b` costs `exp(f(b) + noise)`, the noise normal with one
-standard deviation `sigma` for all batch sizes.
-
-**The curve is a valley** in octaves `x = log2(b)`: for small batches the cost falls as a power of
-`b` (better use of the device), for large ones it rises as a power of `b` (more epochs). With slopes
-`l` and `r` per octave on the left and right of the bottom `z`
-
-    h(x) = log((r * exp(-l * (x - z)) + l * exp(r * (x - z))) / (l + r)),    h(z) = h'(z) = 0
-    f(x) = c + h(x) + g(x),    c flat,    g ~ GP(0, smooth^2 * exp(-d^2 / 2) + rough^2 * [d = 0])
-
-with `d` the distance in octaves. So a run is evidence about the neighbours of its batch size, too.
-The bottoms lie on a grid from one octave below the smallest batch size to one above the largest;
-slopes and `sigma` lie on coarse grids. All points are equally likely before the first run. The unit
-of cost does not matter, because of `c`.
-
-**A curve of any shape** is one more point of the grid, with each `sigma`: no valley, `h = 0`, and a
-larger residual. When costs refute every valley, the posterior is there, and batch sizes are almost
-independent of each other.
-
-At each point of the grid, `f` is a Gaussian process with a flat offset (Rasmussen and Williams,
-"Gaussian Processes for Machine Learning", 2006, sections 2.2 and 2.7); the number, mean and sum of
-squares of each batch size's log costs are sufficient statistics. The points are weighted by their
-marginal likelihoods (section 5.4.1): the posterior is a mixture.
-
-**A run that was stopped** at cost `e` would have cost more. Each point's weight is multiplied by
-its probability of that, and its mean moves by one step of moment matching (chapter 3 there,
-expectation propagation). The normal distribution function is approximated by the logistic one,
-`Phi(t) = 1 / (1 + exp(-1.702 t))`, whose heavier tails are more tolerant.
+What a run shows of the epochs is evidence for all hardware. What other hardware has shown of the
+cost of an epoch is evidence for the shape of the curve, not for its height.
 """
 
+from __future__ import annotations
+
+import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import product
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from zeus_service.bandit.policy import STATE_DECIMALS
+from zeus_service.bandit import curve
+from zeus_service.bandit.curve_model import Curve, Floats, Posterior, Prior, infer
+from zeus_service.bandit.policy import State
+from zeus_service.bandit.spec import JobSpec
 
-Floats = NDArray[np.float64]
+EPOCHS = Prior(
+    slopes=(0.2, 0.6, 1.5),
+    noises=(0.01, 0.03, 0.08, 0.2, 0.4),
+    of_knee=(0.1, 0.05),
+    of_any_curve=(0.4, 0.2),
+)
+EPOCH_COST = Prior(
+    slopes=(-0.2, -0.6, -1.5),
+    noises=(0.02, 0.06, 0.2),
+    of_knee=(0.1, 0.05),
+    of_any_curve=(0.4, 0.2),
+)
+MOST_ELSEWHERE = 3
+"""So many curves of other hardware are considered: those with the most runs."""
 
-SLOPES = (0.2, 0.6, 1.5)
-"""Natural logarithm of cost per octave."""
-NOISES = (0.01, 0.03, 0.08, 0.2, 0.4)
-"""Standard deviation of log cost between runs."""
-OF_VALLEY, OF_ANY_CURVE = (0.1, 0.05), (0.4, 0.2)
-"""Standard deviations of the residual `g`: `smooth` and `rough`."""
-BOTTOMS = 13
-LEAST_WEIGHT = 1e-3
-"""A batch size whose weight has decayed to this has no evidence."""
-UNLIKELY = 20.0
-"""Before stopped runs are considered, points of the grid are left out whose log likelihood is this
-much below the largest."""
-LEAST_SHARE = 1e-4
-"""Points of the grid with a smaller share of the posterior are left out."""
+
+class Draws(NamedTuple):
+    """Draws of the posterior, each (size, n): log epochs, log cost of an epoch; and (size, 1), the
+    standard deviation of a run's log cost.
+    """
+
+    epochs: Floats
+    epoch_cost: Floats
+    noise: Floats
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """Statistics of the observed runs for each batch size; tuples, so that they can be cache keys.
+class CostPosterior:
+    """The posterior of a run's log cost for each of n batch sizes.
 
     Args:
-        batch_sizes: Ascending.
-        weight: Number of costs; older ones may count less.
-        mean_log_cost: Mean of their logarithms.
-        stopped: Number of runs stopped because they cost too much.
-        stopped_mean_log_cost: Mean logarithm of their costs when they were stopped.
-        sum_of_squares: Sum over all batch sizes of squared deviations from `mean_log_cost`.
-        degrees_of_freedom: Number of those deviations, less the number of means.
+        epochs: That of the log epochs.
+        epoch_cost: That of the log cost of an epoch, in joules.
+        is_measured: Whether any epoch was measured on this hardware. If not, costs are those of
+            other hardware: they can be compared with each other, but their height is unknown.
     """
 
-    batch_sizes: tuple[int, ...]
-    weight: tuple[float, ...]
-    mean_log_cost: tuple[float, ...]
-    stopped: tuple[float, ...]
-    stopped_mean_log_cost: tuple[float, ...]
-    sum_of_squares: float
-    degrees_of_freedom: float
-
-
-@dataclass(frozen=True)
-class Posterior:
-    """A mixture of Gaussians over the log costs of n batch sizes.
-
-    In a component of group `m`, the deviations of the log costs from their means are
-    `factors[m] @ z + sqrt(own[m]) * e`, with independent standard normal `z` and `e`.
-
-    Args:
-        share: (k,), the weights of the components; they add up to 1.
-        means: (k, n), the expected log costs.
-        group: (k,), each component's index in the other arrays.
-        factors: (m, n, r).
-        own: (m, n).
-        noises: (m,), standard deviations of a run's log cost.
-    """
-
-    share: Floats
-    means: Floats
-    group: NDArray[np.intp]
-    factors: Floats
-    own: Floats
-    noises: Floats
+    epochs: Posterior
+    epoch_cost: Posterior
+    is_measured: bool
 
     @cached_property
     def mean(self) -> Floats:
         """(n,), the expected log costs."""
-        return self.share @ self.means
+        return self.epochs.mean + self.epoch_cost.mean
 
     @cached_property
     def variance(self) -> Floats:
         """(n,), the variances of the expected log costs."""
-        return self.share @ (self._variances[self.group] + (self.means - self.mean) ** 2)
-
-    @cached_property
-    def noise_variance(self) -> float:
-        """The variance of a run's log cost around its expectation."""
-        return float(self.share @ self.noises[self.group] ** 2)
+        return self.epochs.variance + self.epoch_cost.variance
 
     @property
-    def _variances(self) -> Floats:
-        """(m, n), the variances in a component."""
-        variances: Floats = np.square(self.factors).sum(axis=2) + self.own
-        return variances
+    def noise_variance(self) -> float:
+        """The variance of a run's log cost around its expectation."""
+        return self.epochs.noise_variance + self.epoch_cost.noise_variance
 
-    def exceeds(self, index: int, log_cost: float) -> float:
-        """Probability that the next run of a batch size costs more if it converges."""
-        deviation = np.sqrt(self._variances[:, index] + self.noises**2)[self.group]
-        return float(self.share @ normal_cdf((self.means[:, index] - log_cost) / deviation))
-
-    def draw(self, size: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """(size, n) and (size, 1), draws of the expected log costs and of the noise."""
-        component = rng.choice(len(self.share), size=size, p=self.share)
-        group = self.group[component]
-        _, count, features = self.factors.shape
-        of_features = rng.standard_normal((size, features))
-        draws = np.sqrt(self.own)[group] * rng.standard_normal((size, count))
-        for each in set(group.tolist()):
-            draws[group == each] += of_features[group == each] @ self.factors[each].T
-        return self.means[component] + draws, self.noises[group][:, None]
+    def draw(self, size: int, rng: np.random.Generator) -> Draws:
+        """Draw from the posterior."""
+        epochs, epochs_noise = self.epochs.draw(size, rng)
+        epoch_cost, epoch_cost_noise = self.epoch_cost.draw(size, rng)
+        return Draws(epochs, epoch_cost, np.hypot(epochs_noise, epoch_cost_noise))
 
 
-def lowest(values: Floats) -> int:
-    """The index of the lowest value; the first one if others differ only by rounding errors.
+def epochs_posterior(spec: JobSpec, epochs: State) -> Posterior | None:
+    """The posterior of the log epochs; None before any run has converged."""
+    if not curve.is_known(epochs):
+        return None
+    weight = np.array(epochs["weight"])
+    mean = float(weight @ epochs["mean_log"] / weight.sum())
+    rounding = math.exp(-2 * mean) / 12  # the variance of a number between two integers
+    return infer(curve.evidence(epochs, spec.batch_sizes, rounding=rounding), EPOCHS)
 
-    Such ties occur: with costs of only one of the two batch sizes in the middle, both are expected
-    to cost the same.
+
+def epoch_cost_posterior(spec: JobSpec, curves: dict[str, State], key: str) -> Posterior | None:
+    """The posterior of the log cost of an epoch on the hardware with a key; None if unknown.
+
+    If no epoch was measured there, it is that of the hardware with the most runs.
     """
-    return int(np.argmin(np.round(values, STATE_DECIMALS)))
-
-
-def normal_cdf(value: Floats) -> Floats:
-    """The normal distribution function to within 0.01, with heavier tails."""
-    result: Floats = 1 / (1 + np.exp(-np.clip(1.702 * value, -500, 500)))
-    return result
-
-
-@lru_cache(maxsize=64)
-def infer(evidence: Evidence) -> Posterior:
-    """Compute the posterior from evidence that has at least one cost."""
-    parts = [_part(evidence, *each) for each in _curves(evidence.batch_sizes)]
-    log_likelihood = np.concatenate([part[0] for part in parts])
-    share = np.exp(log_likelihood - log_likelihood.max())
-    share /= share.sum()
-    kept = share > LEAST_SHARE
-    return Posterior(
-        share[kept] / share[kept].sum(),
-        np.concatenate([part[1] for part in parts])[kept],
-        np.concatenate([len(NOISES) * i + part[2] for i, part in enumerate(parts)])[kept],
-        np.concatenate([part[3] for part in parts]),
-        np.concatenate([part[4] for part in parts]),
-        np.tile(NOISES, len(parts)),
+    known = [each for each in curves if curve.is_known(curves[each])]
+    others = sorted(
+        (each for each in known if each != key), key=lambda k: -sum(curves[k]["weight"])
     )
+    if key not in known:
+        return _alone(spec, curves[others[0]]) if others else None
+    elsewhere = [_curve(_alone(spec, curves[each])) for each in others[:MOST_ELSEWHERE]]
+    return infer(curve.evidence(curves[key], spec.batch_sizes, elsewhere=elsewhere), EPOCH_COST)
 
 
-def _part(
-    evidence: Evidence, shapes: Floats, features: Floats, rough: float
-) -> tuple[Floats, Floats, NDArray[np.intp], Floats, Floats]:
-    """Compute the posterior with some shapes and one prior of the residual.
+def cost_posterior(
+    spec: JobSpec, epochs: State, curves: dict[str, State], key: str
+) -> CostPosterior | None:
+    """The posterior of the log costs on the hardware with a key; None if nothing is known.
 
-    Returns:
-        (k,), log likelihoods; (k, n), means; (k,), each one's index in `NOISES`; and
-        `Posterior.factors` and `Posterior.own` for each of `NOISES`.
+    Args:
+        spec: The job.
+        epochs: What is known of the epochs.
+        curves: What is known of the cost of an epoch, by the hardware's key.
+        key: The hardware's.
     """
-    noises = np.array(NOISES)
-    variances = noises[:, None] ** 2
-    weight = np.array(evidence.weight)
-    seen = weight > LEAST_WEIGHT
-    weight = np.where(seen, weight, 0.0)
-    # Of each mean log cost around shape and features; (noises, n).
-    precision = weight / (weight * rough**2 + variances)
-    prior = [1.0] * (features.shape[1] - 1) + [0.0]  # that of the offset is flat
-    posterior = np.diag(prior) + (features.T * precision[:, None, :]) @ features
-    above_shape = np.where(seen, evidence.mean_log_cost - shapes, 0)
-    projected = (above_shape * precision[:, None, :]) @ features
-    # The inverse of the posterior precision is `triangles @ triangles^T`.
-    triangles = np.linalg.inv(np.linalg.cholesky(posterior)).transpose(0, 2, 1)
-    whitened = projected @ triangles
-    misfit = precision @ np.square(above_shape).T - np.square(whitened).sum(axis=2)
-    degrees_of_freedom = evidence.degrees_of_freedom + seen.sum()
-    log_likelihood = -0.5 * (
-        misfit
-        - 2 * np.log(np.diagonal(triangles, axis1=1, axis2=2)).sum(axis=1, keepdims=True)
-        + np.log1p(weight * rough**2 / variances).sum(axis=1, keepdims=True)
-        + degrees_of_freedom * np.log(variances)
-        + evidence.sum_of_squares / variances
-    )
-    # After a few runs most of the grid is very unlikely; continue with the rest.
-    likely = log_likelihood > log_likelihood.max() - UNLIKELY
-    group, shape = likely.nonzero()
-    log_likelihood = log_likelihood[likely]
-    alone = rough**2 * precision  # the share of a batch size's own deviation that is estimated
-    coefficients = whitened @ triangles.transpose(0, 2, 1)
-    smooth = coefficients[likely] @ features.T
-    means = shapes[shape] + smooth + alone[group] * (above_shape[shape] - smooth)
-    factors = (1 - alone)[:, :, None] * (features @ triangles)
-    own = rough**2 * (1 - alone)
-
-    stopped = np.array(evidence.stopped)
-    cut = np.flatnonzero(stopped > 0)
-    if cut.size:
-        spread = np.square(factors[:, cut]).sum(axis=2) + own[:, cut] + variances
-        deviation = np.sqrt(spread)[group]
-        stopped_at = np.array(evidence.stopped_mean_log_cost)[cut]
-        exceeds = normal_cdf((means[:, cut] - stopped_at) / deviation)
-        log_likelihood += np.log(exceeds) @ stopped[cut]
-        # The slope of log Phi. More than two stops do not move the mean any further.
-        slope = 1.702 * (1 - exceeds) * np.minimum(stopped[cut], 2) / deviation
-        of_features = np.einsum("kc,kcr->kr", slope, factors[:, cut][group])
-        means = means + np.einsum("kr,knr->kn", of_features, factors[group])
-        means[:, cut] += slope * own[:, cut][group]
-    return log_likelihood, means, group, factors, own
+    of_epochs = epochs_posterior(spec, epochs)
+    of_epoch_cost = epoch_cost_posterior(spec, curves, key)
+    if of_epochs is None or of_epoch_cost is None:
+        return None
+    return CostPosterior(of_epochs, of_epoch_cost, key in curves and curve.is_known(curves[key]))
 
 
-@lru_cache(maxsize=256)
-def _curves(batch_sizes: tuple[int, ...]) -> tuple[tuple[Floats, Floats, float], ...]:
-    """Valleys (shapes, n), and a flat curve, each with the prior of its residual.
+def _alone(spec: JobSpec, epoch_cost: State) -> Posterior:
+    """The posterior of the log cost of an epoch from one hardware's runs alone."""
+    return infer(curve.evidence(epoch_cost, spec.batch_sizes), EPOCH_COST)
 
-    The prior is the features (n, r), whose coefficients are standard normal but for the last, the
-    offset; and `rough`. The smooth part of the residual is a sum of bumps of equal width, whose
-    covariance is `smooth^2 * exp(-d^2 / 2)`: to 1.5 % if their distance is an octave.
-    """
-    octave = np.log2(batch_sizes)
-    bottoms = np.linspace(octave[0] - 1, octave[-1] + 1, BOTTOMS)
-    left, right, bottom = np.array(list(product(SLOPES, SLOPES, bottoms))).T[:, :, None]
-    beyond = octave - bottom
-    valleys = np.logaddexp(
-        np.log(right / (left + right)) - left * beyond,
-        np.log(left / (left + right)) + right * beyond,
-    )
-    centers = np.arange(octave[0] - 2, octave[-1] + 3)
-    bumps = (2 / np.pi) ** 0.25 * np.exp(-np.square(octave[:, None] - centers))
-    offset = np.ones((len(octave), 1))
-    return tuple(
-        (shapes, np.hstack([smooth * bumps, offset]), rough)
-        for shapes, (smooth, rough) in (
-            (valleys, OF_VALLEY),
-            (np.zeros((1, len(octave))), OF_ANY_CURVE),
-        )
-    )
+
+def _curve(posterior: Posterior) -> Curve:
+    return tuple(posterior.mean.tolist()), tuple(posterior.variance.tolist())

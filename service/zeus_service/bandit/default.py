@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 import numpy as np
 
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.policy import (
     ArmEstimate,
     Choice,
@@ -35,14 +36,19 @@ class DefaultPolicy:
         return {"converged": 0, "mean": 0.0, "m2": 0.0, "failed": 0}
 
     def next_batch_size(
-        self, spec: JobSpec, state: State, rng: np.random.Generator, usable: Collection[int]
+        self,
+        spec: JobSpec,
+        state: State,
+        hardware: Hardware,
+        rng: np.random.Generator,
+        usable: Collection[int],
     ) -> Choice:
         """See `Policy`."""
         if _is_given_up(state) or spec.default_batch_size not in usable:
             raise NoBatchSizeLeft
         return Choice(spec.default_batch_size, "explore")
 
-    def begin(self, spec: JobSpec, state: State, choice: Choice) -> State:
+    def begin(self, spec: JobSpec, state: State, choice: Choice, hardware: Hardware) -> State:
         """See `Policy`; a trial that is running makes no difference."""
         return state
 
@@ -57,19 +63,19 @@ class DefaultPolicy:
         costs = Moments(state["converged"], state["mean"], state["m2"]).add(observation.cost)
         return {**state, "converged": costs.count, "mean": costs.mean, "m2": costs.m2}
 
-    def cost_bound(self, spec: JobSpec, state: State) -> float:
+    def cost_bound(self, spec: JobSpec, state: State, hardware: Hardware) -> float:
         """See `Policy`; there is none."""
         return math.inf
 
-    def best_batch_size(self, spec: JobSpec, state: State) -> int | None:
+    def best_batch_size(self, spec: JobSpec, state: State, hardware: Hardware) -> int | None:
         """See `Policy`."""
         return spec.default_batch_size if state["converged"] else None
 
-    def stage(self, spec: JobSpec, state: State) -> str:
+    def stage(self, spec: JobSpec, state: State, hardware: Hardware) -> str:
         """See `Policy`."""
         return "exhausted" if _is_given_up(state) else "baseline"
 
-    def describe(self, spec: JobSpec, state: State) -> list[ArmEstimate]:
+    def describe(self, spec: JobSpec, state: State, hardware: Hardware) -> list[ArmEstimate]:
         """See `Policy`; `spread` is the standard error of the mean cost."""
         count = state["converged"]
         spread = math.sqrt(state["m2"] / (count - 1) / count) if count > 1 else None

@@ -32,7 +32,7 @@ class PastTrial(Protocol):
 
 def begin(spec: JobSpec, state: State, trial: PastTrial) -> State:
     """Return the state after a trial has started."""
-    return policy_of(spec).begin(spec, state, Choice(trial.batch_size, trial.why))
+    return policy_of(spec).begin(spec, state, Choice(trial.batch_size, trial.why), trial.hardware)
 
 
 def end(spec: JobSpec, state: State, trial: PastTrial) -> tuple[State, bool]:

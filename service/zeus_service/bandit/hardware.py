@@ -1,6 +1,7 @@
 """What a trial trains on, and what measures its energy."""
 
-from dataclasses import dataclass
+import json
+from dataclasses import astuple, dataclass
 from typing import Annotated
 
 from pydantic import Field
@@ -25,3 +26,8 @@ class Hardware:
     max_power_w: PositiveAmount
     meter: Name
     estimated: Annotated[bool, Field(strict=True)] = False
+
+    @property
+    def key(self) -> str:
+        """A text that no other hardware has."""
+        return json.dumps(astuple(self))

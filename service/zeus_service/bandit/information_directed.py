@@ -29,22 +29,17 @@ for each later result.
 """
 
 import math
+import os
 from collections.abc import Collection
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zeus_service.bandit.cost_model import (
-    LEAST_WEIGHT,
-    Evidence,
-    Floats,
-    Posterior,
-    infer,
-    lowest,
-    normal_cdf,
-)
+from zeus_service.bandit import curve
+from zeus_service.bandit.cost_model import CostPosterior, cost_posterior, epochs_posterior
+from zeus_service.bandit.curve_model import LEAST_WEIGHT, Floats, lowest, normal_cdf
 from zeus_service.bandit.failure_model import failure_probabilities, why_given_up
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.inconclusive import passed_over
 from zeus_service.bandit.policy import (
     ArmEstimate,
@@ -58,6 +53,7 @@ from zeus_service.bandit.policy import (
 )
 from zeus_service.bandit.spec import JobSpec
 
+VARIANT = os.environ.get("VARIANT", "A")
 DRAWS = 256
 REGRET_EXPONENT = 2.5
 """2 in the source. A larger exponent explores less, and nearer to the best batch size."""
@@ -70,11 +66,6 @@ COST_OF_FAILURE = 4.0
 converges, in costs of the best batch size."""
 BOUND_DEVIATIONS = 2.0
 """The early-stop bound is at least so many standard deviations above the best batch size's cost."""
-DRIFT_ALLOWANCE = 0.75
-"""Subtracted from each surprise, in standard deviations, as noise."""
-DRIFT_THRESHOLD = 5.0
-LEAST_PROBABILITY = 3e-5
-"""That of a surprise by 4 standard deviations: one alone does not exceed the threshold."""
 
 
 class InformationDirectedPolicy:
@@ -86,32 +77,29 @@ class InformationDirectedPolicy:
         """Zeros: no trial has been observed."""
         count = len(spec.batch_sizes)
         return {  # lists have an entry per batch size
-            "weight": [0.0] * count,  # number of costs
-            "mean_log_cost": [0.0] * count,
-            "stopped": [0.0] * count,  # number of runs stopped as too slow
-            "stopped_mean_log_cost": [0.0] * count,
-            "sum_of_squares": 0.0,  # of the deviations from `mean_log_cost`, over all batch sizes
-            "degrees_of_freedom": 0.0,
+            "epochs": curve.new(count),  # until the target is reached
             "converged": [0.0] * count,  # number of tries that converged
             "failed": [0.0] * count,  # number of tries that failed, in fractions
-            "pulls": [0] * count,  # number of results
             "ever_converged": [False] * count,
-            # number of failures but early stops and out of memory; from the first that converges,
-            "hard_failures": [0] * count,  # out of memory included, since the last that did
-            "out_of_memory": [0] * count,  # number of tries that ran out of memory
+            # number of failures but early stops and out of memory, since the last that converged
+            "hard_failures": [0] * count,
             "failure": [None] * count,  # result of the latest failure
-            "fits": 0,  # largest batch size that trained
+            "stops_in_a_row": 0,  # of batch sizes that have converged before
+            "hardware": {},  # {its key: what is known of it alone, see `_new_hardware`}
             "unfinished": {},  # counted by `fold`
             "running": {},  # {batch size: number of trials running}
-            "cusum": [0.0, 0.0],  # cumulative sums of surprises: [dearer, cheaper]
-            "stops_in_a_row": 0,  # of batch sizes that have converged before
         }
 
     def next_batch_size(
-        self, spec: JobSpec, state: State, rng: np.random.Generator, usable: Collection[int]
+        self,
+        spec: JobSpec,
+        state: State,
+        hardware: Hardware,
+        rng: np.random.Generator,
+        usable: Collection[int],
     ) -> Choice:
         """The batch size with the least regret for the information that it yields."""
-        alive = np.flatnonzero(_alive(spec, state))
+        alive = np.flatnonzero(_alive(spec, state, hardware))
         can_use = np.array([spec.batch_sizes[index] in usable for index in alive], bool)
         if not can_use.any():
             raise NoBatchSizeLeft
@@ -119,83 +107,100 @@ class InformationDirectedPolicy:
         eligible = can_use & [spec.batch_sizes[index] not in passed for index in alive]
         if not eligible.any():
             eligible = can_use
-        posterior = _posterior(spec, state)
+        posterior = _posterior(spec, state, hardware)
         if posterior is None:
             why: Why = "concurrent" if state["running"] else "explore"
             return Choice(_nearest_to_default(spec, state, alive[eligible]), why)
-        outlook = _Outlook(spec, state, posterior)
+        outlook = _Outlook(spec, state, hardware, posterior)
         best = outlook.best(alive)
-        drawn, noises = posterior.draw(DRAWS, rng)
+        drawn = posterior.draw(DRAWS, rng)
         never = rng.random(DRAWS) < outlook.never[:, None]
-        draws = drawn.T + outlook.log_retries[:, None] + math.log(COST_OF_FAILURE) * never
+        failing = outlook.log_retries[:, None] + math.log(COST_OF_FAILURE) * never
+        draws = drawn.epochs.T + drawn.epoch_cost.T + failing
         log_costs = np.ascontiguousarray(draws)[alive]  # (alive, DRAWS)
         lowest = log_costs.min(axis=0)
         regret_of_best = outlook.log_cost[best] - lowest.mean()
-        cost_now = outlook.cost_now(drawn, noises)
+        cost_now = outlook.cost_now(drawn.epochs + drawn.epoch_cost, drawn.noise)
         regret = cost_now[alive] - cost_now[best] + regret_of_best
-        signal = _variance_over_which_is_best(log_costs, lowest) / posterior.noise_variance
         running = np.array([state["running"].get(str(b), 0) for b in spec.batch_sizes])[alive]
+        signal = _variance_over_which_is_best(log_costs, lowest) / posterior.noise_variance
         information = np.log1p((running + 1) * signal) - np.log1p(running * signal)
+        if VARIANT == "B":
+            is_best = (log_costs == lowest).astype(float)
+            s1 = (
+                _var_best(drawn.epochs.T[alive] + failing[alive], is_best)
+                / posterior.epochs.noise_variance
+            )
+            s2 = _var_best(drawn.epoch_cost.T[alive], is_best) / posterior.epoch_cost.noise_variance
+            information = sum(np.log1p((running + 1) * s) - np.log1p(running * s) for s in (s1, s2))
         ratio = np.maximum(regret, 0) ** REGRET_EXPONENT / np.maximum(information, 1e-9)
         chosen = alive[eligible][np.argmin(ratio[eligible])]
         return Choice(spec.batch_sizes[chosen], "exploit" if chosen == best else "explore")
 
-    def begin(self, spec: JobSpec, state: State, choice: Choice) -> State:
+    def begin(self, spec: JobSpec, state: State, choice: Choice, hardware: Hardware) -> State:
         """Count a running trial."""
         return {**state, "running": counted(state["running"], choice.batch_size, 1)}
 
     def observe(self, spec: JobSpec, state: State, observation: Observation) -> State:
-        """Add the trial's cost or failure to the statistics of its batch size."""
-        batch_size = observation.choice.batch_size
+        """Add the trial's epochs, their cost, or its failure to what is known."""
+        batch_size, result = observation.choice.batch_size, observation.result
         before = {**state, "running": counted(state["running"], batch_size, -1)}
-        if observation.result is None:
+        if result is None:
             return before
         index = spec.batch_sizes.index(batch_size)
-        after = _discounted(spec, before)
-        after["pulls"][index] += 1
-        if observation.result in TRAINED:
-            after["fits"] = max(after["fits"], batch_size)
-        if observation.result == "converged":
+        after = _discounted(spec, before, observation.hardware)
+        own = _own(spec, after, observation.hardware)
+        own["pulls"][index] += 1
+        if result in TRAINED:
+            own["fits"] = max(own["fits"], batch_size)
+        if result == "converged":
             _add_convergence(spec, before, after, index, observation)
         else:
-            after["failure"][index] = observation.result
+            after["failure"][index] = result
             _add_failure(spec, before, after, index, observation)
+        _add_epoch_cost(spec, before, own, index, observation)
         return after
 
-    def cost_bound(self, spec: JobSpec, state: State) -> float:
+    def cost_bound(self, spec: JobSpec, state: State, hardware: Hardware) -> float:
         """`beta_knob` times the estimated cost of the best batch size, with room for its noise."""
-        posterior = _posterior(spec, state)
+        posterior = _posterior(spec, state, hardware)
         log_bound = math.inf if posterior is None else _log_cost_bound(spec, state, posterior)
         return math.exp(min(log_bound, 700.0)) if math.isfinite(log_bound) else math.inf
 
-    def best_batch_size(self, spec: JobSpec, state: State) -> int | None:
+    def best_batch_size(self, spec: JobSpec, state: State, hardware: Hardware) -> int | None:
         """The lowest expected cost, retries included, among those that have converged."""
-        posterior = _posterior(spec, state)
+        posterior = _posterior(spec, state, hardware)
         if posterior is None:  # even without a cost, some may have converged
             pairs = zip(spec.batch_sizes, state["ever_converged"], strict=True)
             return next((batch_size for batch_size, ever in pairs if ever), None)
-        alive = np.flatnonzero(_alive(spec, state))
-        return int(spec.batch_sizes[_Outlook(spec, state, posterior).best(alive)])
+        alive = np.flatnonzero(_alive(spec, state, hardware))
+        if not len(alive):
+            return None
+        return int(spec.batch_sizes[_Outlook(spec, state, hardware, posterior).best(alive)])
 
-    def stage(self, spec: JobSpec, state: State) -> str:
+    def stage(self, spec: JobSpec, state: State, hardware: Hardware) -> str:
         """`starting` until a run has converged, then `learning`; `exhausted` if all have failed."""
-        if not _alive(spec, state).any():
+        if not _alive(spec, state, hardware).any():
             return "exhausted"
         return "learning" if any(state["ever_converged"]) else "starting"
 
-    def describe(self, spec: JobSpec, state: State) -> list[ArmEstimate]:
-        """Mean and deviation of each batch size's cost, `exp(f + noise)`, which is log-normal."""
-        posterior, passed = _posterior(spec, state), passed_over(state)
-        given_up = why_given_up(spec, state)
+    def describe(self, spec: JobSpec, state: State, hardware: Hardware) -> list[ArmEstimate]:
+        """Mean and deviation of each batch size's cost, `exp(f + noise)`, which is log-normal.
+
+        They are unknown on hardware on which no epoch was measured.
+        """
+        posterior, passed = _posterior(spec, state, hardware), passed_over(state)
+        given_up = why_given_up(spec, _here(spec, state, hardware))
+        own = _own(spec, state, hardware)
         arms = []
         for index, batch_size in enumerate(spec.batch_sizes):
             mean = spread = None
-            if posterior is not None:
+            if posterior is not None and posterior.is_measured:
                 variance = min(float(posterior.variance[index]), 100.0)
                 mean = math.exp(posterior.mean[index] + (variance + posterior.noise_variance) / 2)
                 spread = mean * math.sqrt(math.expm1(variance))
             status = given_up[index] or passed.get(batch_size, "alive")
-            arms.append(ArmEstimate(batch_size, state["pulls"][index], mean, spread, status))
+            arms.append(ArmEstimate(batch_size, own["pulls"][index], mean, spread, status))
         return arms
 
 
@@ -208,10 +213,12 @@ class _Outlook:
         log_cost: (n,), the expected log cost of a recurrence if a batch size is always chosen.
     """
 
-    def __init__(self, spec: JobSpec, state: State, posterior: Posterior) -> None:
+    def __init__(
+        self, spec: JobSpec, state: State, hardware: Hardware, posterior: CostPosterior
+    ) -> None:
         self._posterior = posterior
-        self._known = np.array(state["weight"]) > LEAST_WEIGHT
-        self.never, rate = _failing(spec, state)
+        self._known = np.array(state["epochs"]["weight"]) > LEAST_WEIGHT
+        self.never, rate = _failing(spec, state, hardware)
         self._log_unit = float(posterior.mean[self._known].min())
         self._log_bound = _log_cost_bound(spec, state, posterior) - self._log_unit
         self._failure = math.exp(min(self._log_bound, math.log(COST_OF_FAILURE)))
@@ -222,6 +229,7 @@ class _Outlook:
     def best(self, alive: NDArray[np.intp]) -> int:
         """The index of the cheapest among those alive that have a cost."""
         known = alive[self._known[alive]]
+        known = known if len(known) else alive
         return int(known[lowest(self.log_cost[known])])
 
     def cost_now(self, draws: Floats, noises: Floats) -> Floats:
@@ -261,37 +269,69 @@ def _variance_over_which_is_best(log_costs: Floats, lowest: Floats) -> Floats:
     return variance
 
 
-def _posterior(spec: JobSpec, state: State) -> Posterior | None:
-    """The posterior of the costs; None without any cost."""
-    if max(state["weight"]) <= LEAST_WEIGHT:
-        return None
-    evidence = Evidence(
-        batch_sizes=tuple(spec.batch_sizes),
-        weight=tuple(state["weight"]),
-        mean_log_cost=tuple(state["mean_log_cost"]),
-        stopped=tuple(state["stopped"]),
-        stopped_mean_log_cost=tuple(state["stopped_mean_log_cost"]),
-        sum_of_squares=state["sum_of_squares"],
-        degrees_of_freedom=state["degrees_of_freedom"],
+def _var_best(values: Floats, is_best: Floats) -> Floats:
+    times = is_best.sum(axis=1)
+    mean_if_best = values @ is_best.T / np.maximum(times, 1)
+    variance: Floats = (mean_if_best - values.mean(axis=1)[:, None]) ** 2 @ (
+        times / is_best.shape[1]
     )
-    return infer(evidence)
+    return variance
 
 
-def _failing(spec: JobSpec, state: State) -> tuple[Floats, Floats]:
+def _new_hardware(count: int) -> State:
+    return {  # lists have an entry per batch size
+        "epoch_cost": curve.new(count),
+        "pulls": [0] * count,  # number of results
+        "fits": 0,  # largest batch size that trained
+        "out_of_memory": [0] * count,  # number of tries that ran out of memory
+        "out_of_memory_in_a_row": [0] * count,  # since the last that converged
+    }
+
+
+def _own(spec: JobSpec, state: State, hardware: Hardware) -> State:
+    """What is known of one hardware alone."""
+    own: State = state["hardware"].get(hardware.key) or _new_hardware(len(spec.batch_sizes))
+    return own
+
+
+def _posterior(spec: JobSpec, state: State, hardware: Hardware) -> CostPosterior | None:
+    """The posterior of the costs; None if nothing is known of them."""
+    curves = {key: own["epoch_cost"] for key, own in state["hardware"].items()}
+    return cost_posterior(spec, state["epochs"], curves, hardware.key)
+
+
+def _here(spec: JobSpec, state: State, hardware: Hardware) -> State:
+    """Counts for `failure_model`: failures of all hardware, and out of memory of this one."""
+    own = _own(spec, state, hardware)
+    in_a_row = [
+        failures + (out if ever else 0)
+        for failures, out, ever in zip(
+            state["hard_failures"],
+            own["out_of_memory_in_a_row"],
+            state["ever_converged"],
+            strict=True,
+        )
+    ]
+    failed = np.add(state["failed"], own["out_of_memory"]).tolist()
+    return {**state, **own, "hard_failures": in_a_row, "failed": failed}
+
+
+def _failing(spec: JobSpec, state: State, hardware: Hardware) -> tuple[Floats, Floats]:
+    here = _here(spec, state, hardware)
     return failure_probabilities(
         spec.batch_sizes,
-        state["converged"],
-        state["failed"],
-        state["ever_converged"],
-        state["hard_failures"],
+        here["converged"],
+        here["failed"],
+        here["ever_converged"],
+        here["hard_failures"],
     )
 
 
-def _log_cost_bound(spec: JobSpec, state: State, posterior: Posterior) -> float:
+def _log_cost_bound(spec: JobSpec, state: State, posterior: CostPosterior) -> float:
     """The logarithm of the early-stop bound; infinite if the job has none."""
-    if spec.beta_knob is None:
+    if spec.beta_knob is None or not posterior.is_measured:
         return math.inf
-    known = np.array(state["weight"]) > LEAST_WEIGHT
+    known = np.array(state["epochs"]["weight"]) > LEAST_WEIGHT
     best = np.flatnonzero(known)[lowest(posterior.mean[known])]
     noise = posterior.noise_variance
     mean = float(posterior.mean[best])
@@ -308,93 +348,107 @@ def _nearest_to_default(spec: JobSpec, state: State, alive: NDArray[np.intp]) ->
     return int(spec.batch_sizes[alive[order[0]]])
 
 
-def _alive(spec: JobSpec, state: State) -> NDArray[np.bool_]:
-    return np.array([not reason for reason in why_given_up(spec, state)])
+def _alive(spec: JobSpec, state: State, hardware: Hardware) -> NDArray[np.bool_]:
+    here = _here(spec, state, hardware)
+    return np.array([not reason for reason in why_given_up(spec, here)])
 
 
-def _discounted(spec: JobSpec, state: State) -> State:
+def _discounted(spec: JobSpec, state: State, hardware: Hardware) -> State:
     """Copy the state; if the job has a window, earlier trials count less in the copy."""
     # With a window of 1, the run itself would count for nothing.
     kept = 1 - 1 / max(spec.window_size, 2) if spec.window_size else 1.0
     lists = {name: list(value) for name, value in state.items() if isinstance(value, list)}
-    for name in ("weight", "stopped", "converged", "failed"):
+    for name in ("converged", "failed"):
         lists[name] = [kept * value for value in lists[name]]
-    scalars = {name: kept * state[name] for name in ("sum_of_squares", "degrees_of_freedom")}
-    return {**state, **lists, **scalars}
+    own = _own(spec, state, hardware)
+    own = {name: list(value) if isinstance(value, list) else value for name, value in own.items()}
+    own["epoch_cost"] = curve.discounted(own["epoch_cost"], kept)
+    own["out_of_memory"] = (
+        [kept * value for value in own["out_of_memory"]] if kept < 1 else own["out_of_memory"]
+    )
+    return {
+        **state,
+        **lists,
+        "epochs": curve.discounted(state["epochs"], kept),
+        "hardware": {**state["hardware"], hardware.key: own},
+    }
 
 
 def _add_convergence(
     spec: JobSpec, before: State, state: State, index: int, observation: Observation
 ) -> None:
+    own = _own(spec, state, observation.hardware)
     state["stops_in_a_row"] = 0
     state["ever_converged"][index] = True
-    state["hard_failures"][index] = 0
+    state["hard_failures"][index] = own["out_of_memory_in_a_row"][index] = 0
     state["converged"][index] += 1
     if observation.cost < LEAST_COST:
         return
-    log_cost = reproducible(math.log(observation.cost))
-    if _drifted(spec, before, state, index, log_cost):
-        _forget_costs(state)
-    weight, mean = state["weight"][index], state["mean_log_cost"][index]
-    if weight > LEAST_WEIGHT:
-        state["sum_of_squares"] += weight / (weight + 1) * (log_cost - mean) ** 2
-        state["degrees_of_freedom"] += 1
-    state["weight"][index] = weight + 1
-    state["mean_log_cost"][index] = mean + (log_cost - mean) / (weight + 1)
+    log_epochs = reproducible(math.log(max(observation.epochs, 1)))
+    posterior = epochs_posterior(spec, before["epochs"])
+    if posterior and curve.has_drifted(state["epochs"], posterior, index, log_epochs):
+        _forget_epochs(state)
+    curve.add(state["epochs"], index, log_epochs)
+
+
+def _add_epoch_cost(
+    spec: JobSpec, before: State, own: State, index: int, observation: Observation
+) -> None:
+    """Add the cost of an epoch to what is known of the hardware."""
+    epochs, cost = observation.epochs, observation.cost
+    if not epochs and observation.result == "early_stopped":
+        bound = InformationDirectedPolicy().cost_bound(spec, before, observation.hardware)
+        cost = max(cost, bound) if math.isfinite(bound) else cost
+    elif not epochs and observation.result != "converged":
+        return
+    if cost < LEAST_COST:
+        return
+    log_cost = reproducible(math.log(cost / max(epochs, 1)))
+    before_own = _own(spec, before, observation.hardware)["epoch_cost"]
+    if curve.is_known(before_own):
+        posterior = infer_own(spec, before, observation.hardware)
+        if curve.has_drifted(own["epoch_cost"], posterior, index, log_cost):
+            curve.forget(own["epoch_cost"])
+    curve.add(own["epoch_cost"], index, log_cost)
+
+
+def infer_own(spec, state, hardware):
+    from zeus_service.bandit.cost_model import epoch_cost_posterior
+
+    curves = {key: own["epoch_cost"] for key, own in state["hardware"].items()}
+    return epoch_cost_posterior(spec, curves, hardware.key)
 
 
 def _add_failure(
     spec: JobSpec, before: State, state: State, index: int, observation: Observation
 ) -> None:
-    posterior = _posterior(spec, before)
+    if observation.result == "out_of_memory":
+        own = _own(spec, state, observation.hardware)
+        own["out_of_memory"][index] += 1
+        own["out_of_memory_in_a_row"][index] += 1
+        return
+    posterior = epochs_posterior(spec, before["epochs"])
     if observation.result != "early_stopped" or posterior is None:
         state["failed"][index] += 1
-        out_of_memory = observation.result == "out_of_memory"
-        state["out_of_memory"][index] += out_of_memory
-        state["hard_failures"][index] += not out_of_memory or state["ever_converged"][index]
+        state["hard_failures"][index] += 1
         return
     if state["ever_converged"][index]:
         state["stops_in_a_row"] += 1
-    log_cost = math.log(max(observation.cost, LEAST_COST))
-    if spec.beta_knob is not None:
-        # The run had not reached its target, and its next epoch would have crossed the bound.
-        log_cost = max(log_cost, _log_cost_bound(spec, before, posterior))
-    log_cost = reproducible(log_cost)
-    never, rate = (float(each[index]) for each in _failing(spec, before))
+    # The run had not reached its target after these epochs.
+    log_epochs = reproducible(math.log(observation.epochs + 0.5))
+    never, rate = (float(each[index]) for each in _failing(spec, before, observation.hardware))
     failing = never + (1 - never) * rate
-    slow = (1 - failing) * max(posterior.exceeds(index, log_cost), 1e-9)
+    slow = (1 - failing) * max(posterior.exceeds(index, log_epochs), 1e-9)
     failure = reproducible(failing / (failing + slow))
     state["failed"][index] += failure
-    share = 1 - failure
-    if share > 0:
-        stopped = state["stopped"][index] + share
-        mean = state["stopped_mean_log_cost"][index]
-        state["stopped_mean_log_cost"][index] = mean + (log_cost - mean) * share / stopped
-        state["stopped"][index] = stopped
+    curve.add_stopped(state["epochs"], index, log_epochs, 1 - failure)
 
 
-def _drifted(spec: JobSpec, before: State, state: State, index: int, log_cost: float) -> bool:
-    """Advance the cumulative sums; return whether the job has changed."""
-    posterior = _posterior(spec, before)
-    if posterior is None:
-        return False
-    least = LEAST_PROBABILITY
-    probability = min(max(posterior.exceeds(index, log_cost), least), 1 - least)
-    surprise = reproducible(-NormalDist().inv_cdf(probability))
-    dearer, cheaper = state["cusum"]
-    dearer = max(0.0, dearer + surprise - DRIFT_ALLOWANCE)
-    cheaper = max(0.0, cheaper - surprise - DRIFT_ALLOWANCE)
-    state["cusum"] = [dearer, cheaper]
-    return bool(max(dearer, cheaper) > DRIFT_THRESHOLD)
-
-
-def _forget_costs(state: State) -> None:
-    """Forget the costs; keep the noise, and which batch sizes have never converged.
+def _forget_epochs(state: State) -> None:
+    """Forget the epochs; keep which batch sizes have never converged.
 
     Of those that have, also forget the failures: since the change, runs may have been just slow.
     """
-    for name in ("weight", "mean_log_cost", "stopped", "stopped_mean_log_cost"):
-        state[name] = [0.0] * len(state[name])
+    curve.forget(state["epochs"])
     pairs = zip(state["failed"], state["ever_converged"], strict=True)
     state["failed"] = [0.0 if ever else failed for failed, ever in pairs]
-    state["cusum"] = [0.0, 0.0]

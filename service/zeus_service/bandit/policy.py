@@ -18,7 +18,7 @@ from zeus_service.bandit.spec import JobSpec
 
 State = dict[str, Any]
 """JSON value that belongs to one policy. It keeps the keys of its initial value, and grows with the
-batch sizes and the window, never with the number of trials. It may have an entry for the counts of
+batch sizes, the kinds of hardware and the window, never with the number of trials. It may have an entry for the counts of
 `inconclusive.py`."""
 
 Why = Literal["explore", "exploit", "concurrent", "fallback", "control"]
@@ -91,13 +91,19 @@ class Policy(Protocol):
         """The state of a job that has had no trial."""
 
     def next_batch_size(
-        self, spec: JobSpec, state: State, rng: np.random.Generator, usable: Collection[int]
+        self,
+        spec: JobSpec,
+        state: State,
+        hardware: Hardware,
+        rng: np.random.Generator,
+        usable: Collection[int],
     ) -> Choice:
         """Choose the batch size of a new trial.
 
         Args:
             spec: The job.
             state: Its state.
+            hardware: What the trial trains on.
             rng: Seeded by the job and the number of the trial.
             usable: The job's batch sizes that the trial's devices can divide, at least one.
 
@@ -105,26 +111,26 @@ class Policy(Protocol):
             NoBatchSizeLeft: All usable ones have failed.
         """
 
-    def begin(self, spec: JobSpec, state: State, choice: Choice) -> State:
-        """Count a trial that was started with this choice, or revived.
+    def begin(self, spec: JobSpec, state: State, choice: Choice, hardware: Hardware) -> State:
+        """Count a trial that was started with this choice on this hardware, or revived.
 
-        The `cost_bound` does not change before `observe`.
+        No `cost_bound` does not change before `observe`.
         """
 
     def observe(self, spec: JobSpec, state: State, observation: Observation) -> State:
         """Learn from a trial's end. Without a result, the state is as before its `begin`."""
 
-    def cost_bound(self, spec: JobSpec, state: State) -> float:
-        """Cost in joules past which a run is stopped; infinite without a bound."""
+    def cost_bound(self, spec: JobSpec, state: State, hardware: Hardware) -> float:
+        """Cost in joules past which a run on this hardware is stopped; infinite without a bound."""
 
-    def best_batch_size(self, spec: JobSpec, state: State) -> int | None:
-        """The batch size estimated to be the cheapest; None before any has converged."""
+    def best_batch_size(self, spec: JobSpec, state: State, hardware: Hardware) -> int | None:
+        """The batch size estimated to be the cheapest there; None before any has converged."""
 
-    def stage(self, spec: JobSpec, state: State) -> str:
-        """The stage of the job's exploration, in one or two words."""
+    def stage(self, spec: JobSpec, state: State, hardware: Hardware) -> str:
+        """The stage of the job's exploration on this hardware, in one or two words."""
 
-    def describe(self, spec: JobSpec, state: State) -> list[ArmEstimate]:
-        """The estimates of all batch sizes, ascending."""
+    def describe(self, spec: JobSpec, state: State, hardware: Hardware) -> list[ArmEstimate]:
+        """The estimates of all batch sizes on this hardware, ascending."""
 
 
 def counted(counts: dict[str, int], batch_size: int, step: int) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.inconclusive import IN_A_ROW, passed_over
 from zeus_service.bandit.policy import ArmEstimate, Choice, State
 from zeus_service.bandit.registry import policy_of
@@ -9,10 +10,10 @@ from zeus_service.bandit.spec import JobSpec
 from zeus_service.errors import ExhaustedJob
 
 
-def reason(spec: JobSpec, state: State, choice: Choice) -> str:
-    """Why the job's policy, in this state, has made this choice."""
+def reason(spec: JobSpec, state: State, hardware: Hardware, choice: Choice) -> str:
+    """Why the job's policy, in this state, has made this choice for this hardware."""
     text = {
-        "explore": f"to learn what it costs (stage: {policy_of(spec).stage(spec, state)})",
+        "explore": f"to learn what it costs (stage: {policy_of(spec).stage(spec, state, hardware)})",
         "exploit": "it looks cheapest after the runs so far",
         "concurrent": "another trial is exploring, so this run uses the best batch size known, or "
         "the default",
@@ -28,9 +29,9 @@ def reason(spec: JobSpec, state: State, choice: Choice) -> str:
     return f"{text}; {ends}"
 
 
-def exhausted(spec: JobSpec, state: State, usable: list[int]) -> ExhaustedJob:
+def exhausted(spec: JobSpec, state: State, hardware: Hardware, usable: list[int]) -> ExhaustedJob:
     """The error for a start after all usable batch sizes have failed."""
-    arms = policy_of(spec).describe(spec, state)
+    arms = policy_of(spec).describe(spec, state, hardware)
     failures = _failures([arm for arm in arms if arm.batch_size in usable])
     is_limited = usable != spec.batch_sizes
     limit = f" among {usable}, which this run's devices can divide" if is_limited else ""

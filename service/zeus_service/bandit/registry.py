@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from zeus_service.bandit.default import DefaultPolicy
 from zeus_service.bandit.information_directed import InformationDirectedPolicy
+from zeus_service.bandit.per_hardware import PerHardware
 from zeus_service.bandit.policy import Policy
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.bandit.zeus import ZeusPolicy
@@ -23,7 +24,11 @@ def policy_of(spec: JobSpec) -> Policy:
 
 
 def _all() -> dict[str, Policy]:
-    own = (ZeusPolicy(), InformationDirectedPolicy(), DefaultPolicy())
+    own = (
+        PerHardware(ZeusPolicy()),
+        InformationDirectedPolicy(),
+        PerHardware(DefaultPolicy()),
+    )
     found: dict[str, Policy] = {policy.name: policy for policy in own}
     for entry_point in entry_points(group=GROUP):
         if entry_point.name in found:

@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.inconclusive import passed_over
 from zeus_service.bandit.policy import (
     ArmEstimate,
@@ -75,7 +76,12 @@ class ZeusPolicy:
         }
 
     def next_batch_size(
-        self, spec: JobSpec, state: State, rng: np.random.Generator, usable: Collection[int]
+        self,
+        spec: JobSpec,
+        state: State,
+        hardware: Hardware,
+        rng: np.random.Generator,
+        usable: Collection[int],
     ) -> Choice:
         """The round's next batch size, or a draw from the arms."""
         candidates = [b for b in state["candidates"] if b in usable]
@@ -87,7 +93,7 @@ class ZeusPolicy:
         if not _sampling(spec, state):
             pending = _pending(state, skipped)
             if pending is None:  # what is left of the round is skipped
-                best = self.best_batch_size(spec, state)
+                best = self.best_batch_size(spec, state, hardware)
                 if best is not None and best not in skipped:
                     return Choice(best, "exploit")
                 pending = _pending(state, unusable)
@@ -97,7 +103,9 @@ class ZeusPolicy:
                     raise NoBatchSizeLeft
                 return Choice(min(left, key=lambda b: abs(b - state["start"])), "concurrent")
             if str(pending) in state["exploring"]:
-                return Choice(self._while_exploring(spec, state, pending, skipped), "concurrent")
+                return Choice(
+                    self._while_exploring(spec, state, hardware, pending, skipped), "concurrent"
+                )
             return Choice(pending, "explore")
 
         candidates = [b for b in candidates if b not in passed] or candidates
@@ -109,11 +117,13 @@ class ZeusPolicy:
         if free:
             return Choice(int(rng.choice(free)), "explore")
         if short:
-            return Choice(self._while_exploring(spec, state, short[0], skipped), "concurrent")
+            return Choice(
+                self._while_exploring(spec, state, hardware, short[0], skipped), "concurrent"
+            )
         draws = [rng.normal(*_posterior(spec, _arm(state, b))) for b in candidates]
         return Choice(candidates[int(np.argmax(draws))], "exploit")
 
-    def begin(self, spec: JobSpec, state: State, choice: Choice) -> State:
+    def begin(self, spec: JobSpec, state: State, choice: Choice, hardware: Hardware) -> State:
         """Count a running exploration; other choices leave the state as it is."""
         return _count_exploring(state, choice, 1)
 
@@ -150,7 +160,7 @@ class ZeusPolicy:
             state = {**state, "round": spec.num_pruning_rounds + 1, "candidates": known}
         return state
 
-    def cost_bound(self, spec: JobSpec, state: State) -> float:
+    def cost_bound(self, spec: JobSpec, state: State, hardware: Hardware) -> float:
         """`beta_knob` times the lowest cost of any run that converged, if the meter counted any.
 
         With a window, only the runs within it count, and only of candidates: the window of the
@@ -168,12 +178,12 @@ class ZeusPolicy:
         ]
         return float(spec.beta_knob * min(lowest, default=math.inf))
 
-    def best_batch_size(self, spec: JobSpec, state: State) -> int | None:
+    def best_batch_size(self, spec: JobSpec, state: State, hardware: Hardware) -> int | None:
         """The lowest mean cost among the candidates that converged."""
         known = [b for b in state["candidates"] if _alive(state, b) and _arm(state, b)["converged"]]
         return min(known, key=lambda b: _arm(state, b)["mean"], default=None)
 
-    def stage(self, spec: JobSpec, state: State) -> str:
+    def stage(self, spec: JobSpec, state: State, hardware: Hardware) -> str:
         """`pruning 1/2`, `sampling`, or `exhausted` after every batch size has failed."""
         if not state["candidates"]:
             return "exhausted"
@@ -181,7 +191,7 @@ class ZeusPolicy:
             return "sampling"
         return f"pruning {state['round']}/{spec.num_pruning_rounds}"
 
-    def describe(self, spec: JobSpec, state: State) -> list[ArmEstimate]:
+    def describe(self, spec: JobSpec, state: State, hardware: Hardware) -> list[ArmEstimate]:
         """Mean cost and its standard error for every batch size."""
         estimates, passed = [], passed_over(state)
         for batch_size in spec.batch_sizes:
@@ -195,9 +205,14 @@ class ZeusPolicy:
         return estimates
 
     def _while_exploring(
-        self, spec: JobSpec, state: State, pending: int, skipped: Container[int]
+        self,
+        spec: JobSpec,
+        state: State,
+        hardware: Hardware,
+        pending: int,
+        skipped: Container[int],
     ) -> int:
-        best = self.best_batch_size(spec, state)
+        best = self.best_batch_size(spec, state, hardware)
         if best is not None and best not in skipped:
             return best
         default = spec.default_batch_size
@@ -206,7 +221,7 @@ class ZeusPolicy:
 
     def _cost_of_failure(self, spec: JobSpec, state: State, observation: Observation) -> float:
         """The cost that a failed run counts with: one that diverges at once is not cheap."""
-        bound = self.cost_bound(spec, state)
+        bound = self.cost_bound(spec, state, observation.hardware)
         if math.isinf(bound):
             bound = max((arm["mean"] for arm in state["arms"].values()), default=0.0)
         return max(observation.cost, bound)

@@ -23,27 +23,26 @@ MAX_TRIES = 20
 class SimulatedJob:
     """A job whose state is in memory; `optimizer` does the same in the database."""
 
-    def __init__(self, spec: JobSpec, hardware: Hardware) -> None:
+    def __init__(self, spec: JobSpec) -> None:
         self._spec = spec
-        self._hardware = hardware
         self._policy = policy_of(spec)
         self._trials = 0
         self.state = self._policy.initial_state(spec)
 
-    def start(self) -> StartedTrial:
+    def start(self, hardware: Hardware) -> StartedTrial:
         """Start a trial; raise `NoBatchSizeLeft` if the policy has none left to try."""
         number = self._trials + 1
         rng = np.random.default_rng([self._spec.random_seed(), number])
         sizes = self._spec.batch_sizes
-        choice = self._policy.next_batch_size(self._spec, self.state, rng, sizes)
+        choice = self._policy.next_batch_size(self._spec, self.state, hardware, rng, sizes)
         self._trials = number
-        bound = self._policy.cost_bound(self._spec, self.state)
-        self.state = self._policy.begin(self._spec, self.state, choice)
-        return StartedTrial(number, choice, bound)
+        bound = self._policy.cost_bound(self._spec, self.state, hardware)
+        self.state = self._policy.begin(self._spec, self.state, choice, hardware)
+        return StartedTrial(number, choice, hardware, bound)
 
     def end(self, started: StartedTrial, result: Result, cost: float, epochs: int) -> None:
         """End a trial that has spent `cost` joules."""
-        observation = Observation(started.choice, result, cost, epochs, self._hardware)
+        observation = Observation(started.choice, result, cost, epochs, started.hardware)
         self.state = self._policy.observe(self._spec, self.state, observation)
 
 
@@ -82,13 +81,13 @@ def replay(
     if isinstance(submissions, int):
         starts = range(0, submissions * MAX_TRIES, MAX_TRIES)
         submissions = [Submission(start, start + 1, 1.0) for start in starts]
-    job, runner = SimulatedJob(spec, workload.hardware), TrialRunner(spec)
+    job, runner = SimulatedJob(spec), TrialRunner(spec)
     running: list[_Running] = []
     ended: list[SimulatedTrial] = []
 
     def start(recurrence: int, submission: Submission, start_s: float, tries: int) -> None:
         try:
-            started = job.start()
+            started = job.start(workload.at(recurrence).hardware)
         except NoBatchSizeLeft:
             return  # a trial that is still running may save the job for later recurrences
         trial = runner.run(workload.at(recurrence), started, recurrence)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Result
 from zeus_service.bandit.policy import Choice, Why
 from zeus_service.bandit.spec import JobSpec
@@ -27,6 +28,7 @@ class StartedTrial:
 
     number: int
     choice: Choice
+    hardware: Hardware
     cost_bound: float
 
 

@@ -1,0 +1,321 @@
+"""The posterior of a positive quantity of runs over all batch sizes at once.
+
+Two quantities are modelled: the epochs that a run takes to reach the target, and what an epoch
+costs on one kind of hardware. Bayesian inference in closed form: no fit and no iteration, so
+nothing that can fail to converge.
+
+**A run** with batch size `b` has the value `exp(f(b) + noise)`, the noise normal with one standard
+deviation `sigma` for all batch sizes.
+
+**The curve** over octaves `x = log2(b)` is flat on one side of a knee `z`, and has a slope `s` per
+octave on the other:
+
+    h(x) = log(1 + exp(s * (x - z)))
+    f(x) = c + h(x) + g(x),    c flat,    g ~ GP(0, smooth^2 * exp(-d^2 / 2) + rough^2 * [d = 0])
+
+with `d` the distance in octaves. So a run is evidence about the neighbours of its batch size, too.
+Epochs rise with the batch size: beyond a critical batch size, a step that averages more samples
+makes no more progress (McCandlish et al., "An Empirical Model of Large-Batch Training", 2018,
+equation 2.11, where the slope is `log(2)`). The cost of an epoch falls: each step has a fixed part,
+whatever its batch size. The knees lie on a grid from one octave below the smallest batch size to
+one above the largest; slopes and `sigma` lie on coarse grids. The unit does not matter, because of
+`c`.
+
+**A curve of any shape** is one more point of the grid, with each `sigma`: `h = 0`, and a larger
+residual. When values refute every knee, the posterior is there, and batch sizes are almost
+independent of each other.
+
+**The same curve on other hardware** is a further point, `h` its mean, with a small residual.
+
+At each point of the grid, `f` is a Gaussian process with a flat offset (Rasmussen and Williams,
+"Gaussian Processes for Machine Learning", 2006, sections 2.2 and 2.7); the number, mean and sum of
+squares of each batch size's logarithms are sufficient statistics. The points are weighted by their
+marginal likelihoods (section 5.4.1): the posterior is a mixture.
+
+**A run that was stopped** at the value `e` would have had a larger one. Each point's weight is
+multiplied by its probability of that, and its mean moves by one step of moment matching (chapter 3
+there, expectation propagation). The normal distribution function is approximated by the logistic
+one, `Phi(t) = 1 / (1 + exp(-1.702 t))`, whose heavier tails are more tolerant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zeus_service.bandit.policy import STATE_DECIMALS
+
+Floats = NDArray[np.float64]
+Curve = tuple[tuple[float, ...], tuple[float, ...]]
+"""Expected logarithms, and their variances."""
+
+KNEES = 13
+OF_ELSEWHERE = (0.1, 0.03)
+"""Standard deviations of the residual around the curve on other hardware."""
+SHARE_ELSEWHERE = 40.0
+"""Prior probability of that curve, in those of one with a knee."""
+LEAST_WEIGHT = 1e-3
+"""A batch size whose weight has decayed to this has no evidence."""
+UNLIKELY = 20.0
+"""Before stopped runs are considered, points of the grid are left out whose log likelihood is this
+much below the largest."""
+LEAST_SHARE = 1e-4
+"""Points of the grid with a smaller share of the posterior are left out."""
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is assumed of a curve before the first run.
+
+    Args:
+        slopes: Natural logarithm per octave beyond the knee: positive if the curve rises with the
+            batch size, negative if it falls.
+        noises: Standard deviation of the logarithm between runs.
+        of_knee: Standard deviations of the residual `g`, `smooth` and `rough`.
+        of_any_curve: The same for a curve of any shape.
+    """
+
+    slopes: tuple[float, ...]
+    noises: tuple[float, ...]
+    of_knee: tuple[float, float]
+    of_any_curve: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Statistics of the observed runs for each batch size; tuples, so that they can be cache keys.
+
+    Args:
+        batch_sizes: Ascending.
+        weight: Number of values; older ones may count less.
+        mean_log: Mean of their logarithms.
+        stopped: Number of runs stopped before they had their value.
+        stopped_mean_log: Mean logarithm of what they had reached.
+        sum_of_squares: Sum over all batch sizes of squared deviations from `mean_log`.
+        degrees_of_freedom: Number of those deviations, less the number of means.
+        rounding: Variance that rounding adds to the logarithm of a batch size's mean.
+        elsewhere: The curve on other hardware, each with the expected logarithms and their
+            variances.
+    """
+
+    batch_sizes: tuple[int, ...]
+    weight: tuple[float, ...]
+    mean_log: tuple[float, ...]
+    stopped: tuple[float, ...]
+    stopped_mean_log: tuple[float, ...]
+    sum_of_squares: float
+    degrees_of_freedom: float
+    rounding: float = 0.0
+    elsewhere: tuple[Curve, ...] = ()
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """A mixture of Gaussians over the logarithms of n batch sizes.
+
+    In a component of group `m`, the deviations of the logarithms from their means are
+    `factors[m] @ z + sqrt(own[m]) * e`, with independent standard normal `z` and `e`.
+
+    Args:
+        share: (k,), the weights of the components; they add up to 1.
+        means: (k, n), the expected logarithms.
+        group: (k,), each component's index in the other arrays.
+        factors: (m, n, r).
+        own: (m, n).
+        noises: (m,), standard deviations of a run's logarithm.
+    """
+
+    share: Floats
+    means: Floats
+    group: NDArray[np.intp]
+    factors: Floats
+    own: Floats
+    noises: Floats
+
+    @cached_property
+    def mean(self) -> Floats:
+        """(n,), the expected logarithms."""
+        return self.share @ self.means
+
+    @cached_property
+    def variance(self) -> Floats:
+        """(n,), the variances of the expected logarithms."""
+        return self.share @ (self._variances[self.group] + (self.means - self.mean) ** 2)
+
+    @cached_property
+    def noise_variance(self) -> float:
+        """The variance of a run's logarithm around its expectation."""
+        return float(self.share @ self.noises[self.group] ** 2)
+
+    @property
+    def _variances(self) -> Floats:
+        """(m, n), the variances in a component."""
+        variances: Floats = np.square(self.factors).sum(axis=2) + self.own
+        return variances
+
+    def exceeds(self, index: int, log_cost: float) -> float:
+        """Probability that the next run of a batch size costs more if it converges."""
+        deviation = np.sqrt(self._variances[:, index] + self.noises**2)[self.group]
+        return float(self.share @ normal_cdf((self.means[:, index] - log_cost) / deviation))
+
+    def draw(self, size: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """(size, n) and (size, 1), draws of the expected logarithms and of the noise."""
+        component = rng.choice(len(self.share), size=size, p=self.share)
+        group = self.group[component]
+        _, count, features = self.factors.shape
+        of_features = rng.standard_normal((size, features))
+        draws = np.sqrt(self.own)[group] * rng.standard_normal((size, count))
+        for each in set(group.tolist()):
+            draws[group == each] += of_features[group == each] @ self.factors[each].T
+        return self.means[component] + draws, self.noises[group][:, None]
+
+
+def lowest(values: Floats) -> int:
+    """The index of the lowest value; the first one if others differ only by rounding errors.
+
+    Such ties occur: with costs of only one of the two batch sizes in the middle, both are expected
+    to cost the same.
+    """
+    return int(np.argmin(np.round(values, STATE_DECIMALS)))
+
+
+def normal_cdf(value: Floats) -> Floats:
+    """The normal distribution function to within 0.01, with heavier tails."""
+    result: Floats = 1 / (1 + np.exp(-np.clip(1.702 * value, -500, 500)))
+    return result
+
+
+class _Part(NamedTuple):
+    """Curves that have the same prior of their residual.
+
+    Args:
+        shapes: (k, n), their expected logarithms, but for the offset.
+        features: (n, r), whose coefficients are standard normal but for the last, the offset. The
+            smooth part of the residual is a sum of bumps of equal width, whose covariance is
+            `smooth^2 * exp(-d^2 / 2)`: to 1.5 % if their distance is an octave.
+        rough: (n,), variances of the rest of the residual.
+        share: The prior probability of each curve, up to a common factor.
+    """
+
+    shapes: Floats
+    features: Floats
+    rough: Floats
+    share: float
+
+
+@lru_cache(maxsize=64)
+def infer(evidence: Evidence, prior: Prior) -> Posterior:
+    """Compute the posterior from evidence that has at least one value."""
+    curves = _curves(evidence.batch_sizes, prior)
+    curves += tuple(_elsewhere(evidence, *each) for each in evidence.elsewhere)
+    parts = [_part(evidence, prior.noises, each) for each in curves]
+    log_likelihood = np.concatenate([part[0] for part in parts])
+    share = np.exp(log_likelihood - log_likelihood.max())
+    share /= share.sum()
+    kept = share > LEAST_SHARE
+    groups = [len(prior.noises) * i + part[2] for i, part in enumerate(parts)]
+    return Posterior(
+        share[kept] / share[kept].sum(),
+        np.concatenate([part[1] for part in parts])[kept],
+        np.concatenate(groups)[kept],
+        np.concatenate([part[3] for part in parts]),
+        np.concatenate([part[4] for part in parts]),
+        np.tile(prior.noises, len(parts)),
+    )
+
+
+def _part(
+    evidence: Evidence, noise: tuple[float, ...], curves: _Part
+) -> tuple[Floats, Floats, NDArray[np.intp], Floats, Floats]:
+    """Compute the posterior of some curves, for each standard deviation of the noise.
+
+    Returns:
+        (k,), log likelihoods; (k, n), means; (k,), each one's index in `noise`; and
+        `Posterior.factors` and `Posterior.own` for each noise.
+    """
+    shapes, features, rough, share = curves
+    rough = rough + evidence.rounding
+    noises = np.array(noise)
+    variances = noises[:, None] ** 2
+    weight = np.array(evidence.weight)
+    seen = weight > LEAST_WEIGHT
+    weight = np.where(seen, weight, 0.0)
+    # Of each mean logarithm around shape and features; (noises, n).
+    precision = weight / (weight * rough + variances)
+    prior = [1.0] * (features.shape[1] - 1) + [0.0]  # that of the offset is flat
+    posterior = np.diag(prior) + (features.T * precision[:, None, :]) @ features
+    above_shape = np.where(seen, evidence.mean_log - shapes, 0)
+    projected = (above_shape * precision[:, None, :]) @ features
+    # The inverse of the posterior precision is `triangles @ triangles^T`.
+    triangles = np.linalg.inv(np.linalg.cholesky(posterior)).transpose(0, 2, 1)
+    whitened = projected @ triangles
+    misfit = precision @ np.square(above_shape).T - np.square(whitened).sum(axis=2)
+    degrees_of_freedom = evidence.degrees_of_freedom + seen.sum()
+    log_likelihood = math.log(share) - 0.5 * (
+        misfit
+        - 2 * np.log(np.diagonal(triangles, axis1=1, axis2=2)).sum(axis=1, keepdims=True)
+        + np.log1p(weight * rough / variances).sum(axis=1, keepdims=True)
+        + degrees_of_freedom * np.log(variances)
+        + evidence.sum_of_squares / variances
+    )
+    # After a few runs most of the grid is very unlikely; continue with the rest.
+    likely = log_likelihood > log_likelihood.max() - UNLIKELY
+    group, shape = likely.nonzero()
+    log_likelihood = log_likelihood[likely]
+    alone = rough * precision  # the share of a batch size's own deviation that is estimated
+    coefficients = whitened @ triangles.transpose(0, 2, 1)
+    smooth = coefficients[likely] @ features.T
+    means = shapes[shape] + smooth + alone[group] * (above_shape[shape] - smooth)
+    factors = (1 - alone)[:, :, None] * (features @ triangles)
+    own = rough * (1 - alone)
+
+    stopped = np.array(evidence.stopped)
+    cut = np.flatnonzero(stopped > 0)
+    if cut.size:
+        spread = np.square(factors[:, cut]).sum(axis=2) + own[:, cut] + variances
+        deviation = np.sqrt(spread)[group]
+        stopped_at = np.array(evidence.stopped_mean_log)[cut]
+        exceeds = normal_cdf((means[:, cut] - stopped_at) / deviation)
+        log_likelihood += np.log(exceeds) @ stopped[cut]
+        # The slope of log Phi. More than two stops do not move the mean any further.
+        slope = 1.702 * (1 - exceeds) * np.minimum(stopped[cut], 2) / deviation
+        of_features = np.einsum("kc,kcr->kr", slope, factors[:, cut][group])
+        means = means + np.einsum("kr,knr->kn", of_features, factors[group])
+        means[:, cut] += slope * own[:, cut][group]
+    return log_likelihood, means, group, factors, own
+
+
+@lru_cache(maxsize=256)
+def _curves(batch_sizes: tuple[int, ...], prior: Prior) -> tuple[_Part, ...]:
+    """Curves with a knee, and one of any shape."""
+    octave = np.log2(batch_sizes)
+    knees = np.linspace(octave[0] - 1, octave[-1] + 1, KNEES)
+    slope, knee = np.array(list(product(prior.slopes, knees))).T[:, :, None]
+    beyond = np.logaddexp(0, slope * (octave - knee))
+    flat = np.zeros((1, len(octave)))
+    return (
+        _residual(octave, beyond, *prior.of_knee),
+        _residual(octave, flat, *prior.of_any_curve),
+    )
+
+
+def _elsewhere(evidence: Evidence, mean: Sequence[float], variance: Sequence[float]) -> _Part:
+    """The curve on other hardware."""
+    smooth, rough = OF_ELSEWHERE
+    octave = np.log2(evidence.batch_sizes)
+    part = _residual(octave, np.array([mean]), smooth, rough)
+    return part._replace(rough=part.rough + variance, share=SHARE_ELSEWHERE)
+
+
+def _residual(octave: Floats, shapes: Floats, smooth: float, rough: float) -> _Part:
+    centers = np.arange(octave[0] - 2, octave[-1] + 3)
+    bumps = (2 / np.pi) ** 0.25 * np.exp(-np.square(octave[:, None] - centers))
+    features = np.hstack([smooth * bumps, np.ones((len(octave), 1))])
+    return _Part(shapes, features, np.full(len(octave), rough**2), 1.0)
