@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from family import case
-from reference import CHANGING, ReferencePolicy
+from family import CHANGING, case
 from rich import box
 from rich.table import Column, Table
 from zeus_service.bandit.policy import Choice, Observation
-from zeus_service.bandit.registry import POLICIES, policy_of
+from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.simulation.experiment import Experiment, tally
 from zeus_service.simulation.replay import replay
@@ -32,7 +31,6 @@ STUCK = 0.03
 LONG = 500
 """Recurrences from which on a job can be stuck."""
 CALIBRATED_AT = (1, 3, 10, 30, 100)
-REFERENCE = ReferencePolicy.name
 
 
 @dataclass(frozen=True)
@@ -100,9 +98,6 @@ def replayed(kind: str, seed: int, policy: str) -> Replayed:
     made = case(kind, seed)
     workload = made.workload
     spec = workload.spec(policy=policy, seed=seed)
-    if policy == REFERENCE:
-        assert isinstance(made.recurrences, int), "the reference knows no overlapping trials"
-        POLICIES[REFERENCE] = ReferencePolicy(made.recurrences)
     experiment = Experiment(workload, spec, made.recurrences)
     trials = replay(workload, spec, made.recurrences)
     if tally(experiment, trials).none_left:
@@ -140,7 +135,7 @@ def calibration(
     converged: set[int] = set()
     for number, trial in enumerate(trials[: CALIBRATED_AT[-1]], 1):
         choice = Choice(trial.batch_size, trial.why)
-        state = policy.begin(spec, state, choice)
+        state = policy.begin(spec, state, choice, workload.hardware)
         observation = Observation(choice, trial.result, trial.cost, trial.epochs, workload.hardware)
         state = policy.observe(spec, state, observation)
         if trial.result == "converged":
@@ -148,27 +143,22 @@ def calibration(
         if number in CALIBRATED_AT:
             errors = [
                 abs(arm.mean - outlays.of_success[arm.batch_size]) / arm.spread
-                for arm in policy.describe(spec, state)
+                for arm in policy.describe(spec, state, workload.hardware)
                 if arm.batch_size in converged and arm.mean is not None and arm.spread
             ]
             result.append((len(errors), sum(error < 2 for error in errors)))
     return tuple(result)
 
 
-def family_table(
-    results: Sequence[Replayed], policies: Sequence[str], *, each: bool = True
-) -> Table:
-    """The mean excess of each policy on each kind of workload, and how many jobs are stuck.
-
-    Without `each`, the table has only the mean over the kinds.
-    """
+def family_table(results: Sequence[Replayed], policies: Sequence[str]) -> Table:
+    """The mean excess of each policy on each kind of workload, and how many jobs are stuck."""
     table = Table(
         "kind, policy",
         *(Column(name, justify="right") for name in ("all", "first 30", "stuck", "all failed")),
         box=box.SIMPLE_HEAD,
     )
     kinds = list(dict.fromkeys(result.kind for result in results))
-    rows = {kind: [kind] for kind in kinds} if each else {}
+    rows = {kind: [kind] for kind in kinds}
     for name, those in {**rows, f"mean of {len(kinds)} kinds": kinds}.items():
         table.add_row(name)
         for policy in policies:

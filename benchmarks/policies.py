@@ -15,7 +15,7 @@ is better than `zeus` if
   than 1 % of its jobs are stuck.
 
 `--family` replays only this family, `--part chosen-on` the part of it on which constants are
-chosen, and `--reference` also its yardstick, slowly, on the kinds that do not change.
+chosen.
 """
 
 from __future__ import annotations
@@ -35,14 +35,12 @@ from typing import TypeVar
 import numpy as np
 from family import CHOSEN_ON, KINDS, REPORTED
 from family_runs import (
-    REFERENCE,
     calibration_table,
     family_table,
     not_stuck,
     replayed,
     worst_kind,
 )
-from reference import CHANGING
 from rich import box
 from rich.console import Console
 from rich.progress import track
@@ -89,7 +87,6 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--family", action="store_true", help="replay only the wide family")
     parser.add_argument("--part", choices=list(PARTS), default="reported")
-    parser.add_argument("--reference", action="store_true", help="also replay the yardstick")
     arguments = parser.parse_args()
     if arguments.family:
         return 0 if family(arguments) else 1
@@ -151,23 +148,15 @@ def family(arguments: Namespace) -> bool:
     policies = arguments.policy or list(POLICIES)
     seeds = PARTS[arguments.part][: arguments.seeds]
     runs = [(kind, seed, policy) for kind in KINDS for seed in seeds for policy in policies]
-    if arguments.reference:
-        still = [kind for kind in KINDS if kind not in CHANGING]
-        runs += [(kind, seed, REFERENCE) for kind in still for seed in seeds]
-        policies = [*policies, REFERENCE]
     with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
         replays = pool.map(replayed, *zip(*runs, strict=True))
         results = list(shown(replays, "The wide family", len(runs)))
     CONSOLE.print(f"The wide family, part {arguments.part}: {len(seeds)} workloads of each kind")
     CONSOLE.print(family_table(results, policies))
-    if arguments.reference:
-        CONSOLE.print("The kinds that do not change")
-        unchanged = [each for each in results if each.kind not in CHANGING]
-        CONSOLE.print(family_table(unchanged, policies, each=False))
     CONSOLE.print(calibration_table(results, policies))
     passed = True
     for policy in policies:
-        if policy not in ("zeus", "default", REFERENCE):
+        if policy not in ("zeus", "default"):
             passed &= checked(*not_stuck(results, policy))
             if "zeus" in policies:
                 passed &= checked(*worst_kind(results, policy, "zeus"))
@@ -300,14 +289,14 @@ def decision_ms(policy: str, count: int) -> list[float]:
     setting = Setting((9.0, 10.0, 11.0), {200.0: Epoch(1.0, 150.0)})
     workload = Workload("many", "synthetic", dict.fromkeys(sizes, setting), 80, 20, 200.0)
     spec = workload.spec(policy=policy, seed=1)
-    job, took = SimulatedJob(spec, workload.hardware), []
+    job, took = SimulatedJob(spec), []
     cost = np.random.default_rng(1)
     for number in range(1, 1002):
         rng = np.random.default_rng([1, number])
         began = time.thread_time()  # not the time of other processes
-        policy_of(spec).next_batch_size(spec, job.state, rng, sizes)
+        policy_of(spec).next_batch_size(spec, job.state, workload.hardware, rng, sizes)
         took.append(1e3 * (time.thread_time() - began))
-        started = job.start()
+        started = job.start(workload.hardware)
         job.end(started, "converged", float(cost.normal(1000.0, 50.0)), epochs=10)
     return took[1:]  # without a cost, the first decision is to take the default
 
