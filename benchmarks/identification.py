@@ -22,8 +22,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
+from excess import Outlays
 from family import CHANGING, CHOSEN_ON, KINDS, case
-from family_runs import LAST, LONG, STUCK, Outlays
+from family_runs import LAST, LONG, STUCK
 from rich.console import Console
 from rich.table import Table
 from zeus_service.bandit.cost_model import EPOCHS

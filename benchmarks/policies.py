@@ -15,7 +15,7 @@ is better than `zeus` if
   than 1 % of its jobs are stuck.
 
 `--family` replays only this family, `--part chosen-on` the part of it on which constants are
-chosen.
+chosen. `--mlperf FILE` replays only MLPerf's reference convergence points (`mlperf.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
 
+import mlperf
 import numpy as np
+from excess import Case, Rows, by_row, costs_of_cases, mean_excess
+from excess import excess_table as table_of_rows
 from family import CHOSEN_ON, KINDS, REPORTED
 from family_runs import (
     calibration_table,
@@ -45,7 +48,7 @@ from rich import box
 from rich.console import Console
 from rich.progress import track
 from rich.table import Column, Table
-from zeus_service.bandit.registry import POLICIES, policy_of
+from zeus_service.bandit.registry import DEFAULT_POLICY, POLICIES, policy_of
 from zeus_service.simulation import SimulationError, recorded_runs
 from zeus_service.simulation.experiment import (
     Experiment,
@@ -87,7 +90,17 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--family", action="store_true", help="replay only the wide family")
     parser.add_argument("--part", choices=list(PARTS), default="reported")
+    parser.add_argument(
+        "--mlperf",
+        type=Path,
+        nargs="?",
+        const=os.environ.get("ZEUS_MLPERF", "convergence.csv"),
+        metavar="FILE",
+        help="replay only MLPerf's reference convergence points; default: $ZEUS_MLPERF",
+    )
     arguments = parser.parse_args()
+    if arguments.mlperf:
+        return 0 if industrial(arguments) else 1
     if arguments.family:
         return 0 if family(arguments) else 1
     if arguments.traces is None:
@@ -160,6 +173,40 @@ def family(arguments: Namespace) -> bool:
             passed &= checked(*not_stuck(results, policy))
             if "zeus" in policies:
                 passed &= checked(*worst_kind(results, policy, "zeus"))
+    return passed
+
+
+def industrial(arguments: Namespace) -> bool:
+    """Replay MLPerf's models; return whether all checks passed."""
+    policies = arguments.policy or ["zeus", DEFAULT_POLICY]
+    cases = mlperf.cases(arguments.mlperf, policies, range(arguments.seeds))
+    title = "MLPerf's reference convergence points"
+    rows = replayed_rows(cases, f"{title}: excess", "models", arguments)
+    return check_rows(rows, policies, points=0.0)
+
+
+def replayed_rows(cases: Sequence[Case], title: str, rows_are: str, arguments: Namespace) -> Rows:
+    """Replay cases, and print the excess of each row."""
+    costs = shown(costs_of_cases(cases, arguments.jobs), title, len(cases))
+    rows = by_row(cases, costs)
+    CONSOLE.print(f"{title}; {arguments.seeds} seeds")
+    CONSOLE.print(table_of_rows(rows_are.removesuffix("s"), rows, mean_of=rows_are))
+    return rows
+
+
+def check_rows(rows: Rows, policies: Sequence[str], *, points: float) -> bool:
+    """Check that no row's excess is larger than that of `zeus` by more than some points."""
+    passed = True
+    for policy in policies:
+        if policy == "zeus" or "zeus" not in policies:
+            continue
+        above = {row: mean_excess(of[policy]) - mean_excess(of["zeus"]) for row, of in rows.items()}
+        worst = max(above, key=lambda row: above[row])
+        passed &= checked(
+            above[worst] <= points,
+            f"{policy}: {above[worst]:+.2%} against zeus on its worst row, {worst} "
+            f"(at most {points:+.0%})",
+        )
     return passed
 
 
