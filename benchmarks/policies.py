@@ -15,7 +15,8 @@ is better than `zeus` if
   than 1 % of its jobs are stuck.
 
 `--family` replays only this family, `--part chosen-on` the part of it on which constants are
-chosen. `--mlperf FILE` replays only MLPerf's reference convergence points (`mlperf.py`).
+chosen; `--mlperf FILE` replays only MLPerf's reference convergence points (`mlperf.py`),
+and `--moves` jobs that change hardware (`moves.py`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import mlperf
+import moves
 import numpy as np
 from excess import Case, Rows, by_row, costs_of_cases, mean_excess
 from excess import excess_table as table_of_rows
@@ -98,6 +100,7 @@ def main() -> int:
         metavar="FILE",
         help="replay only MLPerf's reference convergence points; default: $ZEUS_MLPERF",
     )
+    parser.add_argument("--moves", action="store_true", help="replay only changes of hardware")
     arguments = parser.parse_args()
     if arguments.mlperf:
         return 0 if industrial(arguments) else 1
@@ -107,6 +110,8 @@ def main() -> int:
         parser.error("name the directory of the recorded runs with --traces or ZEUS_TRACES")
     if arguments.seeds < 2:
         parser.error("--seeds must be at least 2")
+    if arguments.moves:
+        return 0 if changing_hardware(arguments) else 1
     policies = arguments.policy or list(POLICIES)
     try:
         pairs = [
@@ -183,6 +188,22 @@ def industrial(arguments: Namespace) -> bool:
     title = "MLPerf's reference convergence points"
     rows = replayed_rows(cases, f"{title}: excess", "models", arguments)
     return check_rows(rows, policies, points=0.0)
+
+
+def changing_hardware(arguments: Namespace) -> bool:
+    """Replay jobs that change hardware; return whether all checks passed."""
+    policies = arguments.policy or ["zeus", DEFAULT_POLICY]
+    seeds, passed = range(arguments.seeds), True
+    recorded = moves.cases(moves.recorded_moves(arguments.traces), policies, seeds)
+    devices = moves.cases(moves.device_moves(seeds), policies, seeds[:1])
+    for title, cases in (("Recorded GPUs", recorded), ("1 to 8 devices", devices)):
+        rows = by_row(cases, shown(costs_of_cases(cases, arguments.jobs), title, len(cases)))
+        CONSOLE.print(f"{title}: excess; {arguments.seeds} seeds", *moves.tables(rows), sep="\n")
+        for policy in policies:
+            if policy not in ("zeus", "default"):
+                for right, text in moves.checks(rows, policy):
+                    passed &= checked(right, f"{title}: {policy} {text}")
+    return passed
 
 
 def replayed_rows(cases: Sequence[Case], title: str, rows_are: str, arguments: Namespace) -> Rows:
