@@ -16,7 +16,8 @@ is better than `zeus` if
 
 `--family` replays only this family, `--part chosen-on` the part of it on which constants are
 chosen; `--mlperf FILE` replays only MLPerf's reference convergence points (`mlperf.py`),
-and `--moves` jobs that change hardware (`moves.py`).
+`--moves` jobs that change hardware (`moves.py`), and `--hostile` kinds on which a policy with a prior
+can lose (`hostile.py`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
 
+import hostile
 import mlperf
 import moves
 import numpy as np
@@ -101,7 +103,10 @@ def main() -> int:
         help="replay only MLPerf's reference convergence points; default: $ZEUS_MLPERF",
     )
     parser.add_argument("--moves", action="store_true", help="replay only changes of hardware")
+    parser.add_argument("--hostile", action="store_true", help="replay only hostile kinds")
     arguments = parser.parse_args()
+    if arguments.hostile:
+        return 0 if hostile_kinds(arguments) else 1
     if arguments.mlperf:
         return 0 if industrial(arguments) else 1
     if arguments.family:
@@ -188,6 +193,14 @@ def industrial(arguments: Namespace) -> bool:
     title = "MLPerf's reference convergence points"
     rows = replayed_rows(cases, f"{title}: excess", "models", arguments)
     return check_rows(rows, policies, points=0.0)
+
+
+def hostile_kinds(arguments: Namespace) -> bool:
+    """Replay hostile kinds of jobs; return whether all checks passed."""
+    policies = arguments.policy or ["zeus", DEFAULT_POLICY]
+    cases = hostile.cases(policies, range(arguments.seeds))
+    rows = replayed_rows(cases, "Hostile kinds: excess", "kinds", arguments)
+    return check_rows(rows, policies, points=0.02)
 
 
 def changing_hardware(arguments: Namespace) -> bool:
