@@ -1,10 +1,8 @@
 """Jobs that move to other hardware and back: recorded GPUs, and 1 to 8 devices by simulation.
 
-**Recorded.** A workload that was recorded on two GPUs is a job with the batch sizes of both. One
-that was measured on one of them only runs out of memory on the other. The job's default is the
-first GPU's; a fresh start on the second one has that GPU's default, as a job would that knows no
-other. Each batch size has its cheapest power limit from the first epoch on, as both GPUs would have
-to find theirs.
+**Recorded.** A workload that was recorded on two GPUs is a job with the batch sizes of both, which
+run out of memory on the GPU that lacks them. The default is the first GPU's; a fresh start on the
+second one has that GPU's own. The cheapest power limit is known.
 
 **Devices.** Each seed is a job on 1 to 8 devices of one model. With a batch of `b` on `d` devices,
 a step takes `fixed + per_sample * b / d + link * log2(d)` seconds, where `fixed / per_sample` is

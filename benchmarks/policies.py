@@ -16,8 +16,8 @@ is better than `zeus` if
 
 `--family` replays only this family, `--part chosen-on` the part of it on which constants are
 chosen; `--mlperf FILE` replays only MLPerf's reference convergence points (`mlperf.py`),
-`--moves` jobs that change hardware (`moves.py`), and `--hostile` kinds on which a policy with a prior
-can lose (`hostile.py`).
+`--moves` jobs that change hardware (`moves.py`), and `--hostile` the kinds on which a policy with a
+prior can lose (`hostile.py`).
 """
 
 from __future__ import annotations
