@@ -153,7 +153,9 @@ def cases(policies: Sequence[str], seeds: Sequence[int]) -> list[Case]:
 
 
 def _job(
-    rng: np.random.Generator, log_costs: Sequence[float] | Floats, default: int | None = None
+    rng: np.random.Generator,
+    log_costs: Sequence[float] | NDArray[np.floating],
+    default: int | None = None,
 ) -> Workload:
     """A job of these costs; see the module's docstring."""
     rises = np.diff(log_costs, prepend=log_costs[0])

@@ -113,7 +113,9 @@ def main() -> None:
     for heading in ("runs", "by the lowest mean", "by the posterior"):
         table.add_column(heading, justify="right")
     shares: dict[str, Callable[[Floats, Floats], list[Floats]]] = {
-        f"{RUNS} in all, shared equally": lambda *of: of_each(*of, RUNS // len(of[0])),
+        f"{RUNS} in all, shared equally": lambda costs, off: of_each(
+            costs, off, RUNS // len(costs)
+        ),
         f"{RUNS} in all, by top-two sampling": top_two,
         f"{RUNS // 2} of each": partial(of_each, runs=RUNS // 2),
         f"{RUNS} of each": partial(of_each, runs=RUNS),
