@@ -4,7 +4,7 @@ A job of the wide family is stuck if its last 50 of 500 recurrences are more tha
 the best batch size (`family_runs.py`). The 450 before them say which one that is. Here, runs of
 every batch size are free: no regret, no failures, no stops, and which batch sizes converge is
 known. Then the batch size of the lowest mean log cost is chosen, or that of the lowest expected
-cost by the policy's posterior.
+cost by the policy's posterior of the epochs; what an epoch costs is known.
 
 A policy has 450 runs for all batch sizes together, so it compares two with at most 225 each.
 Top-two sampling shares them so that the best batch size is found, whatever the runs cost. Kinds
@@ -19,27 +19,44 @@ from argparse import ArgumentParser
 from collections.abc import Callable
 from functools import partial
 from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
-from family import CHOSEN_ON, KINDS, case
-from family_runs import LAST, LONG, STUCK, Outlays
-from reference import CHANGING
+from excess import Outlays
+from family import CHANGING, CHOSEN_ON, KINDS, case
+from family_runs import LAST, LONG, STUCK
 from rich.console import Console
 from rich.table import Table
-from zeus_service.bandit.cost_model import Evidence, Floats, infer
+from zeus_service.bandit.cost_model import EPOCHS
+from zeus_service.bandit.curve_model import Evidence, Floats, infer
 
 RUNS = LONG - LAST
 RNG = np.random.default_rng(0)
 
 
-def log_costs(kind: str, seed: int) -> tuple[list[int], Floats, Floats]:
-    """Return a job's batch sizes that converge, their expected log costs, and what runs deviate."""
+class Job(NamedTuple):
+    """The batch sizes that converge: log costs of a run and of an epoch, and what runs deviate."""
+
+    sizes: list[int]
+    expected: Floats
+    of_epoch: Floats
+    deviations: Floats
+
+
+def job(kind: str, seed: int) -> Job:
+    """Draw a job of the family."""
     workload = case(kind, seed).workload
-    totals = Outlays(workload, workload.spec(policy="information_directed")).totals
+    spec = workload.spec(policy="information_directed")
+    totals = Outlays(workload, spec).totals
     sizes = [size for size, total in totals.items() if math.isfinite(total)]
     epochs = np.array(workload.settings[sizes[0]].target_epochs)
     deviations = np.log(epochs[np.isfinite(epochs)])
-    return sizes, np.log([totals[size] for size in sizes]), deviations - deviations.mean()
+    of_epoch = [
+        workload.settings[size].price(spec.eta_knob, workload.max_power_w).epoch_cost
+        for size in sizes
+    ]
+    expected = np.log([totals[size] for size in sizes])
+    return Job(sizes, expected, np.log(of_epoch), deviations - deviations.mean())
 
 
 def of_each(expected: Floats, deviations: Floats, runs: int) -> list[Floats]:
@@ -69,20 +86,20 @@ def top_two(expected: Floats, deviations: Floats) -> list[Floats]:
     return [drawn[:runs, place] for place, runs in enumerate(number)]
 
 
-def choices(sizes: list[int], costs: list[Floats]) -> tuple[int, int]:
+def choices(of: Job, costs: list[Floats]) -> tuple[int, int]:
     """Return the indices of the batch sizes that look best after runs of these log costs."""
-    means = [float(each.mean()) for each in costs]
-    none = (0.0,) * len(sizes)
+    means = np.array([each.mean() for each in costs])
+    none = (0.0,) * len(of.sizes)
     evidence = Evidence(
-        tuple(sizes),
+        tuple(of.sizes),
         tuple(float(len(each)) for each in costs),
-        tuple(means),
+        tuple((means - of.of_epoch).tolist()),
         none,
         none,
         float(sum(each.var() * len(each) for each in costs)),
         float(sum(len(each) - 1 for each in costs)),
     )
-    return int(np.argmin(means)), int(infer(evidence).mean.argmin())
+    return int(np.argmin(means)), int((infer(evidence, EPOCHS).mean + of.of_epoch).argmin())
 
 
 def main() -> None:
@@ -90,22 +107,24 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=100, help="long jobs of each kind")
     seeds = CHOSEN_ON[::2][: parser.parse_args().seeds]  # even ones are long
     kinds = [kind for kind in KINDS if kind not in (*CHANGING, "heavy_tail")]
-    jobs = [log_costs(kind, seed) for kind in kinds for seed in seeds]
+    jobs = [job(kind, seed) for kind in kinds for seed in seeds]
     title = "How often the chosen batch size is more than 3 % dearer than the best"
     table = Table(title=f"{title}, of {len(jobs)} jobs of {len(kinds)} kinds")
     for heading in ("runs", "by the lowest mean", "by the posterior"):
         table.add_column(heading, justify="right")
     shares: dict[str, Callable[[Floats, Floats], list[Floats]]] = {
-        f"{RUNS} in all, shared equally": lambda *job: of_each(*job, RUNS // len(job[0])),
+        f"{RUNS} in all, shared equally": lambda costs, off: of_each(
+            costs, off, RUNS // len(costs)
+        ),
         f"{RUNS} in all, by top-two sampling": top_two,
         f"{RUNS // 2} of each": partial(of_each, runs=RUNS // 2),
         f"{RUNS} of each": partial(of_each, runs=RUNS),
     }
     for name, share in shares.items():
         stuck = []
-        for sizes, expected, deviations in jobs:
-            dearer = np.exp(expected - expected.min()) - 1
-            chosen = choices(sizes, share(expected, deviations))
+        for each in jobs:
+            dearer = np.exp(each.expected - each.expected.min()) - 1
+            chosen = choices(each, share(each.expected, each.deviations))
             stuck.append([dearer[index] > STUCK for index in chosen])
         table.add_row(name, *(f"{100 * fmean(each):.1f} %" for each in zip(*stuck, strict=True)))
     Console().print(table)

@@ -15,7 +15,9 @@ is better than `zeus` if
   than 1 % of its jobs are stuck.
 
 `--family` replays only this family, `--part chosen-on` the part of it on which constants are
-chosen, and `--reference` also its yardstick, slowly, on the kinds that do not change.
+chosen; `--mlperf FILE` replays only MLPerf's reference convergence points (`mlperf.py`),
+`--moves` jobs that change hardware (`moves.py`), and `--hostile` the kinds on which a policy with a
+prior can lose (`hostile.py`).
 """
 
 from __future__ import annotations
@@ -32,22 +34,25 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
 
+import hostile
+import mlperf
+import moves
 import numpy as np
+from excess import Case, Rows, by_row, costs_of_cases, mean_excess
+from excess import excess_table as table_of_rows
 from family import CHOSEN_ON, KINDS, REPORTED
 from family_runs import (
-    REFERENCE,
     calibration_table,
     family_table,
     not_stuck,
     replayed,
     worst_kind,
 )
-from reference import CHANGING
 from rich import box
 from rich.console import Console
 from rich.progress import track
 from rich.table import Column, Table
-from zeus_service.bandit.registry import POLICIES, policy_of
+from zeus_service.bandit.registry import DEFAULT_POLICY, POLICIES, policy_of
 from zeus_service.simulation import SimulationError, recorded_runs
 from zeus_service.simulation.experiment import (
     Experiment,
@@ -89,14 +94,29 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--family", action="store_true", help="replay only the wide family")
     parser.add_argument("--part", choices=list(PARTS), default="reported")
-    parser.add_argument("--reference", action="store_true", help="also replay the yardstick")
+    parser.add_argument(
+        "--mlperf",
+        type=Path,
+        nargs="?",
+        const=os.environ.get("ZEUS_MLPERF", "convergence.csv"),
+        metavar="FILE",
+        help="replay only MLPerf's reference convergence points; default: $ZEUS_MLPERF",
+    )
+    parser.add_argument("--moves", action="store_true", help="replay only changes of hardware")
+    parser.add_argument("--hostile", action="store_true", help="replay only hostile kinds")
     arguments = parser.parse_args()
+    if arguments.hostile:
+        return 0 if hostile_kinds(arguments) else 1
+    if arguments.mlperf:
+        return 0 if industrial(arguments) else 1
     if arguments.family:
         return 0 if family(arguments) else 1
     if arguments.traces is None:
         parser.error("name the directory of the recorded runs with --traces or ZEUS_TRACES")
     if arguments.seeds < 2:
         parser.error("--seeds must be at least 2")
+    if arguments.moves:
+        return 0 if changing_hardware(arguments) else 1
     policies = arguments.policy or list(POLICIES)
     try:
         pairs = [
@@ -151,26 +171,76 @@ def family(arguments: Namespace) -> bool:
     policies = arguments.policy or list(POLICIES)
     seeds = PARTS[arguments.part][: arguments.seeds]
     runs = [(kind, seed, policy) for kind in KINDS for seed in seeds for policy in policies]
-    if arguments.reference:
-        still = [kind for kind in KINDS if kind not in CHANGING]
-        runs += [(kind, seed, REFERENCE) for kind in still for seed in seeds]
-        policies = [*policies, REFERENCE]
     with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
         replays = pool.map(replayed, *zip(*runs, strict=True))
         results = list(shown(replays, "The wide family", len(runs)))
     CONSOLE.print(f"The wide family, part {arguments.part}: {len(seeds)} workloads of each kind")
     CONSOLE.print(family_table(results, policies))
-    if arguments.reference:
-        CONSOLE.print("The kinds that do not change")
-        unchanged = [each for each in results if each.kind not in CHANGING]
-        CONSOLE.print(family_table(unchanged, policies, each=False))
     CONSOLE.print(calibration_table(results, policies))
     passed = True
     for policy in policies:
-        if policy not in ("zeus", "default", REFERENCE):
+        if policy not in ("zeus", "default"):
             passed &= checked(*not_stuck(results, policy))
             if "zeus" in policies:
                 passed &= checked(*worst_kind(results, policy, "zeus"))
+    return passed
+
+
+def industrial(arguments: Namespace) -> bool:
+    """Replay MLPerf's models; return whether all checks passed."""
+    policies = arguments.policy or ["zeus", DEFAULT_POLICY]
+    cases = mlperf.cases(arguments.mlperf, policies, range(arguments.seeds))
+    title = "MLPerf's reference convergence points"
+    rows = replayed_rows(cases, f"{title}: excess", "models", arguments)
+    return check_rows(rows, policies, points=0.0)
+
+
+def hostile_kinds(arguments: Namespace) -> bool:
+    """Replay hostile kinds of jobs; return whether all checks passed."""
+    policies = arguments.policy or ["zeus", DEFAULT_POLICY]
+    cases = hostile.cases(policies, range(arguments.seeds))
+    rows = replayed_rows(cases, "Hostile kinds: excess", "kinds", arguments)
+    return check_rows(rows, policies, points=0.02)
+
+
+def changing_hardware(arguments: Namespace) -> bool:
+    """Replay jobs that change hardware; return whether all checks passed."""
+    policies = arguments.policy or ["zeus", DEFAULT_POLICY]
+    seeds, passed = range(arguments.seeds), True
+    recorded = moves.cases(moves.recorded_moves(arguments.traces), policies, seeds)
+    devices = moves.cases(moves.device_moves(seeds), policies, seeds[:1])
+    for title, cases in (("Recorded GPUs", recorded), ("1 to 8 devices", devices)):
+        rows = by_row(cases, shown(costs_of_cases(cases, arguments.jobs), title, len(cases)))
+        CONSOLE.print(f"{title}: excess; {arguments.seeds} seeds", *moves.tables(rows), sep="\n")
+        for policy in policies:
+            if policy not in ("zeus", "default"):
+                for right, text in moves.checks(rows, policy):
+                    passed &= checked(right, f"{title}: {policy} {text}")
+    return passed
+
+
+def replayed_rows(cases: Sequence[Case], title: str, rows_are: str, arguments: Namespace) -> Rows:
+    """Replay cases, and print the excess of each row."""
+    costs = shown(costs_of_cases(cases, arguments.jobs), title, len(cases))
+    rows = by_row(cases, costs)
+    CONSOLE.print(f"{title}; {arguments.seeds} seeds")
+    CONSOLE.print(table_of_rows(rows_are.removesuffix("s"), rows, mean_of=rows_are))
+    return rows
+
+
+def check_rows(rows: Rows, policies: Sequence[str], *, points: float) -> bool:
+    """Check that no row's excess is larger than that of `zeus` by more than some points."""
+    passed = True
+    for policy in policies:
+        if policy == "zeus" or "zeus" not in policies:
+            continue
+        above = {row: mean_excess(of[policy]) - mean_excess(of["zeus"]) for row, of in rows.items()}
+        worst = max(above, key=lambda row: above[row])
+        passed &= checked(
+            above[worst] <= points,
+            f"{policy}: {above[worst]:+.2%} against zeus on its worst row, {worst} "
+            f"(at most {points:+.0%})",
+        )
     return passed
 
 
@@ -300,14 +370,14 @@ def decision_ms(policy: str, count: int) -> list[float]:
     setting = Setting((9.0, 10.0, 11.0), {200.0: Epoch(1.0, 150.0)})
     workload = Workload("many", "synthetic", dict.fromkeys(sizes, setting), 80, 20, 200.0)
     spec = workload.spec(policy=policy, seed=1)
-    job, took = SimulatedJob(spec, workload.hardware), []
+    job, took = SimulatedJob(spec), []
     cost = np.random.default_rng(1)
     for number in range(1, 1002):
         rng = np.random.default_rng([1, number])
         began = time.thread_time()  # not the time of other processes
-        policy_of(spec).next_batch_size(spec, job.state, rng, sizes)
+        policy_of(spec).next_batch_size(spec, job.state, workload.hardware, rng, sizes)
         took.append(1e3 * (time.thread_time() - began))
-        started = job.start()
+        started = job.start(workload.hardware)
         job.end(started, "converged", float(cost.normal(1000.0, 50.0)), epochs=10)
     return took[1:]  # without a cost, the first decision is to take the default
 

@@ -95,7 +95,7 @@ def simulate(
     """
     spec = workload.spec(policy=policy, seed=seed)
     simulated, runner, ledger = (
-        SimulatedJob(spec, workload.hardware),
+        SimulatedJob(spec),
         TrialRunner(spec),
         JobLedger(spec, workload.max_power_w),
     )
@@ -107,7 +107,7 @@ def simulate(
         expected = epoch.times(default.expected_epochs(now.max_epochs))
         for _ in range(MAX_TRIES):
             try:
-                started = simulated.start()
+                started = simulated.start(workload.hardware)
             except NoBatchSizeLeft:
                 return
             setting = now.settings[started.choice.batch_size]
@@ -117,7 +117,7 @@ def simulate(
             cost = spec.cost(ended.energy_j, ended.time_s, now.max_power_w)
             spent = (ended.energy_j, ended.time_s, cost)
             simulated.end(started, ended.result, cost, ended.epochs)
-            arms = policy_of(spec).describe(spec, simulated.state)
+            arms = policy_of(spec).describe(spec, simulated.state, workload.hardware)
             (arm,) = (each for each in arms if each.batch_size == spec.default_batch_size)
             ledger.end(TrialEnd(started.choice.batch_size, ended.result, *spent), arm)
             truth -= spent
