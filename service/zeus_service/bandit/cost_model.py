@@ -1,8 +1,9 @@
 """The posterior of what a run costs: the epochs to the target times the cost of an epoch.
 
 The epochs depend on the batch size alone; they are integers, and noisy. The cost of an epoch
-depends on the batch size, the hardware and its power limit; it hardly varies, and any run shows it
-that trains for one epoch. Each is a curve of its own, see `curve_model`, and the two are independent.
+depends on the batch size, the hardware and its power limit; it hardly varies, and a run that has
+trained for one epoch has shown it. Each is a curve of its own, see `curve_model`, and the two are
+independent.
 
 What a run shows of the epochs is evidence for all hardware. What other hardware has shown of the
 cost of an epoch is evidence for the shape of the curve, not for its height.
@@ -10,8 +11,6 @@ cost of an epoch is evidence for the shape of the curve, not for its height.
 
 from __future__ import annotations
 
-import math
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -24,15 +23,15 @@ from zeus_service.bandit.policy import State
 from zeus_service.bandit.spec import JobSpec
 
 EPOCHS = Prior(
-    slopes=eval(os.environ.get("ES","(0.2,0.6,1.5)")),
-    noises=eval(os.environ.get("EN","(0.01,0.03,0.08,0.2,0.4)")),
-    of_knee=eval(os.environ.get("EK","((0.1,0.05),)")),
+    slopes=(0.1, 0.3, 0.7, 1.5),
+    noises=(0.01, 0.03, 0.08, 0.2, 0.4),
+    of_knee=((0.03, 0.02), (0.12, 0.06)),
     of_any_curve=(0.4, 0.2),
 )
 EPOCH_COST = Prior(
-    slopes=eval(os.environ.get("US","(-0.2,-0.45,-0.7)")),
-    noises=eval(os.environ.get("UN","(0.02,0.06,0.2)")),
-    of_knee=eval(os.environ.get("UK","((0.1,0.05),)")),
+    slopes=(-0.2, -0.45, -0.7),
+    noises=(0.01, 0.03, 0.1),
+    of_knee=((0.05, 0.03), (0.15, 0.1)),
     of_any_curve=(0.4, 0.2),
 )
 MOST_ELSEWHERE = 3
@@ -40,13 +39,22 @@ MOST_ELSEWHERE = 3
 
 
 class Draws(NamedTuple):
-    """Draws of the posterior, each (size, n): log epochs, log cost of an epoch; and (size, 1), the
-    standard deviation of a run's log cost.
+    """Draws of the posterior.
+
+    Args:
+        epochs: (size, n), expected log epochs.
+        epoch_cost: (size, n), expected log cost of an epoch.
+        noise: (size, 1), standard deviation of a run's log cost.
     """
 
     epochs: Floats
     epoch_cost: Floats
     noise: Floats
+
+    @property
+    def log_cost(self) -> Floats:
+        """(size, n), the expected log cost of a run."""
+        return self.epochs + self.epoch_cost
 
 
 @dataclass(frozen=True)
@@ -90,10 +98,7 @@ def epochs_posterior(spec: JobSpec, epochs: State) -> Posterior | None:
     """The posterior of the log epochs; None before any run has converged."""
     if not curve.is_known(epochs):
         return None
-    weight = np.array(epochs["weight"])
-    mean = float(weight @ epochs["mean_log"] / weight.sum())
-    rounding = math.exp(-2 * mean) / 12  # the variance of a number between two integers
-    return infer(curve.evidence(epochs, spec.batch_sizes, rounding=rounding), EPOCHS)
+    return infer(curve.evidence(epochs, spec.batch_sizes), EPOCHS)
 
 
 def epoch_cost_posterior(spec: JobSpec, curves: dict[str, State], key: str) -> Posterior | None:

@@ -43,7 +43,6 @@ def evidence(
     curve: State,
     batch_sizes: Sequence[int],
     *,
-    rounding: float = 0.0,
     elsewhere: Sequence[Curve] = (),
 ) -> Evidence:
     """The evidence for `curve_model.infer`."""
@@ -51,7 +50,6 @@ def evidence(
         batch_sizes=tuple(batch_sizes),
         sum_of_squares=curve["sum_of_squares"],
         degrees_of_freedom=curve["degrees_of_freedom"],
-        rounding=rounding,
         elsewhere=tuple(elsewhere),
         **{name: tuple(curve[name]) for name in _LISTS},
     )

@@ -41,7 +41,6 @@ one, `Phi(t) = 1 / (1 + exp(-1.702 t))`, whose heavier tails are more tolerant.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
@@ -57,8 +56,7 @@ Curve = tuple[tuple[float, ...], tuple[float, ...]]
 """Expected logarithms, and their variances."""
 
 KNEES = 13
-import os
-OF_ELSEWHERE = eval(os.environ.get("ELSE", "((0.1, 0.03),)"))
+OF_ELSEWHERE = (0.03, 0.015), (0.1, 0.04)
 """Standard deviations of the residual around the curve on other hardware."""
 SHARE_ELSEWHERE = 40.0
 """Prior probability of that curve, in those of one with a knee."""
@@ -79,7 +77,8 @@ class Prior:
         slopes: Natural logarithm per octave beyond the knee: positive if the curve rises with the
             batch size, negative if it falls.
         noises: Standard deviation of the logarithm between runs.
-        of_knee: Standard deviations of the residual `g`, `smooth` and `rough`.
+        of_knee: Standard deviations of the residual `g`, `smooth` and `rough`; several are equally
+            likely.
         of_any_curve: The same for a curve of any shape.
     """
 
@@ -101,7 +100,6 @@ class Evidence:
         stopped_mean_log: Mean logarithm of what they had reached.
         sum_of_squares: Sum over all batch sizes of squared deviations from `mean_log`.
         degrees_of_freedom: Number of those deviations, less the number of means.
-        rounding: Variance that rounding adds to the logarithm of a batch size's mean.
         elsewhere: The curve on other hardware, each with the expected logarithms and their
             variances.
     """
@@ -113,7 +111,6 @@ class Evidence:
     stopped_mean_log: tuple[float, ...]
     sum_of_squares: float
     degrees_of_freedom: float
-    rounding: float = 0.0
     elsewhere: tuple[Curve, ...] = ()
 
 
@@ -131,6 +128,8 @@ class Posterior:
         factors: (m, n, r).
         own: (m, n).
         noises: (m,), standard deviations of a run's logarithm.
+        stopped: (n,), number of runs stopped before they had their value.
+        stopped_at: (n,), mean logarithm of what they had reached.
     """
 
     share: Floats
@@ -139,6 +138,8 @@ class Posterior:
     factors: Floats
     own: Floats
     noises: Floats
+    stopped: Floats
+    stopped_at: Floats
 
     @cached_property
     def mean(self) -> Floats:
@@ -175,7 +176,12 @@ class Posterior:
         draws = np.sqrt(self.own)[group] * rng.standard_normal((size, count))
         for each in set(group.tolist()):
             draws[group == each] += of_features[group == each] @ self.factors[each].T
-        return self.means[component] + draws, self.noises[group][:, None]
+        draws += self.means[component]
+        noise = self.noises[group][:, None]
+        # The mixture's components are not cut off where runs were stopped; their draws are.
+        with np.errstate(divide="ignore"):
+            least = self.stopped_at - noise / np.sqrt(self.stopped)
+        return np.maximum(draws, least), noise
 
 
 def lowest(values: Floats) -> int:
@@ -215,11 +221,8 @@ class _Part(NamedTuple):
 def infer(evidence: Evidence, prior: Prior) -> Posterior:
     """Compute the posterior from evidence that has at least one value."""
     curves = _curves(evidence.batch_sizes, prior)
-    curves += tuple(
-        _elsewhere(evidence, mean, variance, residual)
-        for mean, variance in evidence.elsewhere
-        for residual in OF_ELSEWHERE
-    )
+    for each in evidence.elsewhere:
+        curves += tuple(_elsewhere(evidence.batch_sizes, each))
     parts = [_part(evidence, prior.noises, each) for each in curves]
     log_likelihood = np.concatenate([part[0] for part in parts])
     share = np.exp(log_likelihood - log_likelihood.max())
@@ -233,6 +236,8 @@ def infer(evidence: Evidence, prior: Prior) -> Posterior:
         np.concatenate([part[3] for part in parts]),
         np.concatenate([part[4] for part in parts]),
         np.tile(prior.noises, len(parts)),
+        np.array(evidence.stopped),
+        np.array(evidence.stopped_mean_log),
     )
 
 
@@ -246,7 +251,6 @@ def _part(
         `Posterior.factors` and `Posterior.own` for each noise.
     """
     shapes, features, rough, share = curves
-    rough = rough + evidence.rounding * float(os.environ.get("ROUND", "1"))
     noises = np.array(noise)
     variances = noises[:, None] ** 2
     weight = np.array(evidence.weight)
@@ -309,12 +313,11 @@ def _curves(batch_sizes: tuple[int, ...], prior: Prior) -> tuple[_Part, ...]:
     return (*near, _residual(octave, flat, *prior.of_any_curve))
 
 
-def _elsewhere(evidence: Evidence, mean: Sequence[float], variance: Sequence[float], residual) -> _Part:
+def _elsewhere(batch_sizes: tuple[int, ...], curve: Curve) -> list[_Part]:
     """The curve on other hardware."""
-    smooth, rough = residual
-    octave = np.log2(evidence.batch_sizes)
-    part = _residual(octave, np.array([mean]), smooth, rough)
-    return part._replace(rough=part.rough + variance, share=SHARE_ELSEWHERE)
+    octave, mean = np.log2(batch_sizes), np.array([curve[0]])
+    parts = (_residual(octave, mean, *each) for each in OF_ELSEWHERE)
+    return [part._replace(rough=part.rough + curve[1], share=SHARE_ELSEWHERE) for part in parts]
 
 
 def _residual(octave: Floats, shapes: Floats, smooth: float, rough: float) -> _Part:

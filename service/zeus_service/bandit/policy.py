@@ -18,8 +18,8 @@ from zeus_service.bandit.spec import JobSpec
 
 State = dict[str, Any]
 """JSON value that belongs to one policy. It keeps the keys of its initial value, and grows with the
-batch sizes, the kinds of hardware and the window, never with the number of trials. It may have an entry for the counts of
-`inconclusive.py`."""
+batch sizes, the kinds of hardware and the window, never with the number of trials. It may have an
+entry for the counts of `inconclusive.py`."""
 
 Why = Literal["explore", "exploit", "concurrent", "fallback", "control"]
 """`concurrent`: another trial is exploring meanwhile. Two are the service's own: `fallback`, the

@@ -38,8 +38,7 @@ class SimulatedJob:
         self._trials = number
         bound = self._policy.cost_bound(self._spec, self.state, hardware)
         self.state = self._policy.begin(self._spec, self.state, choice, hardware)
-        least = getattr(self._policy, "least_epochs", lambda *_: 0.0)(self._spec, self.state, choice.batch_size)
-        return StartedTrial(number, choice, hardware, bound, least)
+        return StartedTrial(number, choice, hardware, bound)
 
     def end(self, started: StartedTrial, result: Result, cost: float, epochs: int) -> None:
         """End a trial that has spent `cost` joules."""

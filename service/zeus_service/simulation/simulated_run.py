@@ -30,7 +30,6 @@ class StartedTrial:
     choice: Choice
     hardware: Hardware
     cost_bound: float
-    least_epochs: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class TrialRunner:
         setting = workload.settings[started.choice.batch_size]
         target_epoch, first = self.draw(started.choice.batch_size, setting.target_epochs)
         price = setting.price(self._spec.eta_knob, workload.max_power_w)
-        ended = run(price, target_epoch, workload.max_epochs, started.cost_bound, profiling=first, least_epochs=started.least_epochs)
+        ended = run(price, target_epoch, workload.max_epochs, started.cost_bound, profiling=first)
         if setting.out_of_memory and self._chance(started) < setting.out_of_memory:
             epochs = math.ceil(min(target_epoch, workload.max_epochs) / 10)
             spent = _time_and_energy(price, epochs, profiling=first)
@@ -104,7 +103,7 @@ class TrialRunner:
 
 
 def run(
-    price: Price, target_epoch: float, max_epochs: int, cost_bound: float, *, profiling: bool, least_epochs: float = 0.0
+    price: Price, target_epoch: float, max_epochs: int, cost_bound: float, *, profiling: bool
 ) -> Run:
     """Train until the target, the last epoch before the bound, or the last epoch.
 
@@ -121,8 +120,6 @@ def run(
     last = max_epochs
     if math.isfinite(cost_bound):
         last = int(min(cost_bound // price.epoch_cost, max_epochs))
-        if least_epochs * price.epoch_cost > cost_bound:
-            last = 1
     result: Result = "early_stopped" if last < max_epochs else "not_converged"
     epochs = last
     if target_epoch <= last:

@@ -1,0 +1,163 @@
+"""What the state of an information-directed job says about its next trial on some hardware."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zeus_service.bandit import curve
+from zeus_service.bandit.cost_model import CostPosterior, Draws, cost_posterior
+from zeus_service.bandit.curve_model import LEAST_WEIGHT, Floats, lowest, normal_cdf
+from zeus_service.bandit.failure_model import failure_probabilities, why_given_up
+from zeus_service.bandit.hardware import Hardware
+from zeus_service.bandit.policy import State
+from zeus_service.bandit.spec import JobSpec
+
+COST_OF_FAILURE = 4.0
+"""Of a run that fails without an early stop, or of a recurrence with a batch size that never
+converges, in costs of the best batch size."""
+BOUND_DEVIATIONS = 2.0
+"""The early-stop bound is at least so many standard deviations above the best batch size's cost."""
+
+
+class Outlook:
+    """Expected costs of the next try, relative to those of the best batch size.
+
+    Attributes:
+        never: (n,), the probability that a batch size never converges, or never again.
+        log_retries: (n,), the share of retries in `log_cost`, if it ever converges.
+        log_cost: (n,), the expected log cost of a recurrence if a batch size is always chosen.
+    """
+
+    def __init__(
+        self, spec: JobSpec, state: State, hardware: Hardware, posterior: CostPosterior
+    ) -> None:
+        self._posterior = posterior
+        self._known = np.array(state["epochs"]["weight"]) > LEAST_WEIGHT
+        self.never, rate = failing_of(spec, state, hardware)
+        self._log_unit = float(posterior.mean[self._known].min())
+        self._log_bound = log_cost_bound(spec, state, posterior) - self._log_unit
+        self._failure = math.exp(min(self._log_bound, math.log(COST_OF_FAILURE)))
+        self.log_retries = np.log1p(rate / (1 - rate) * self._failure)
+        self._failing = self.never + (1 - self.never) * rate
+        self.log_cost = posterior.mean + self.log_retries + math.log(COST_OF_FAILURE) * self.never
+
+    def best(self, alive: NDArray[np.intp]) -> int:
+        """The index of the cheapest among those alive that have a cost."""
+        known = alive[self._known[alive]]
+        known = known if len(known) else alive
+        return int(known[lowest(self.log_cost[known])])
+
+    def cost_now(self, draws: Draws) -> Floats:
+        """(n,), the expected cost of a try, and of a retry with the best batch size if it fails."""
+        log_cost, noises = draws.log_cost - self._log_unit, draws.noise
+        cost = np.exp(np.minimum(log_cost + noises**2 / 2, 30))
+        retry = math.exp(self._posterior.noise_variance / 2)
+        if math.isfinite(self._log_bound):
+            # The mean of a log-normal cost that is censored at the bound.
+            bound = math.exp(min(self._log_bound, 30))
+            stops = normal_cdf((log_cost - self._log_bound) / noises)
+            below = normal_cdf((self._log_bound - log_cost - noises**2) / noises)
+            cost = cost * below + (bound + retry) * stops
+        failing = self._failing
+        expected: Floats = (1 - failing) * cost.mean(axis=0) + failing * (self._failure + retry)
+        return expected
+
+
+def information_from(
+    values: Floats, is_best: NDArray[np.bool_], noise_variance: float, running: NDArray[np.intp]
+) -> Floats:
+    """(n,), what one more run of each batch size tells about which one is the best.
+
+    Args:
+        values: (n, draws), draws of the expected value of what a run shows.
+        is_best: (n, draws), whether a batch size is the best in a draw.
+        noise_variance: Of a run's value around its expectation.
+        running: (n,), trials that will show the same.
+    """
+    times = is_best.sum(axis=1)
+    mean_if_best = values @ is_best.T / np.maximum(times, 1)
+    deviation = mean_if_best - values.mean(axis=1)[:, None]
+    explained = np.square(deviation) @ (times / is_best.shape[1])
+    total = values.var(axis=1)
+
+    def after(runs: NDArray[np.intp]) -> Floats:
+        noise = noise_variance / np.maximum(runs, 1)
+        return np.where(runs > 0, -np.log1p(-explained / (total + noise)), 0.0)
+
+    information: Floats = after(running + 1) - after(running)
+    return information
+
+
+def new_hardware(count: int) -> State:
+    return {  # lists have an entry per batch size
+        "epoch_cost": curve.new(count),
+        "pulls": [0] * count,  # number of results
+        "fits": 0,  # largest batch size that trained
+        "out_of_memory": [0] * count,  # number of tries that ran out of memory
+        "out_of_memory_in_a_row": [0] * count,  # since the last that converged
+    }
+
+
+def own_state(spec: JobSpec, state: State, hardware: Hardware) -> State:
+    """What is known of one hardware alone."""
+    own: State = state["hardware"].get(hardware.key) or new_hardware(len(spec.batch_sizes))
+    return own
+
+
+def posterior_of(spec: JobSpec, state: State, hardware: Hardware) -> CostPosterior | None:
+    """The posterior of the costs; None if nothing is known of them."""
+    return cost_posterior(spec, state["epochs"], epoch_costs(state), hardware.key)
+
+
+def epoch_costs(state: State) -> dict[str, State]:
+    """What is known of the cost of an epoch, by the key of the hardware."""
+    return {key: own["epoch_cost"] for key, own in state["hardware"].items()}
+
+
+def failures_here(spec: JobSpec, state: State, hardware: Hardware) -> State:
+    """Counts for `failure_model`: failures of all hardware, and out of memory of this one."""
+    own = own_state(spec, state, hardware)
+    in_a_row = [
+        failures + (out if ever else 0)
+        for failures, out, ever in zip(
+            state["hard_failures"],
+            own["out_of_memory_in_a_row"],
+            state["ever_converged"],
+            strict=True,
+        )
+    ]
+    failed = np.add(state["failed"], own["out_of_memory"]).tolist()
+    return {**state, **own, "hard_failures": in_a_row, "failed": failed}
+
+
+def failing_of(spec: JobSpec, state: State, hardware: Hardware) -> tuple[Floats, Floats]:
+    here = failures_here(spec, state, hardware)
+    return failure_probabilities(
+        spec.batch_sizes,
+        here["converged"],
+        here["failed"],
+        here["ever_converged"],
+        here["hard_failures"],
+    )
+
+
+def log_cost_bound(spec: JobSpec, state: State, posterior: CostPosterior) -> float:
+    """The logarithm of the early-stop bound; infinite if the job has none."""
+    if spec.beta_knob is None or not posterior.is_measured:
+        return math.inf
+    known = np.array(state["epochs"]["weight"]) > LEAST_WEIGHT
+    best = np.flatnonzero(known)[lowest(posterior.mean[known])]
+    noise = posterior.noise_variance
+    mean = float(posterior.mean[best])
+    room = BOUND_DEVIATIONS * math.sqrt(noise + float(posterior.variance[best]))
+    doublings: int = max(0, state["stops_in_a_row"] - 1)
+    bound = max(mean + noise / 2 + math.log(spec.beta_knob), mean + room)
+    return bound + doublings * math.log(2)
+
+
+def alive_of(spec: JobSpec, state: State, hardware: Hardware) -> NDArray[np.bool_]:
+    here = failures_here(spec, state, hardware)
+    return np.array([not reason for reason in why_given_up(spec, here)])
