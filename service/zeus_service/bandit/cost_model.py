@@ -31,7 +31,7 @@ EPOCHS = Prior(
 EPOCH_COST = Prior(
     slopes=(-0.2, -0.45, -0.7),
     noises=(0.01, 0.03, 0.1),
-    of_knee=((0.05, 0.03), (0.15, 0.1)),
+    of_knee=((0.05, 0.03), (0.2, 0.15)),
     of_any_curve=(0.4, 0.2),
 )
 MOST_ELSEWHERE = 3

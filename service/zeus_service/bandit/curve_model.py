@@ -58,7 +58,7 @@ Curve = tuple[tuple[float, ...], tuple[float, ...]]
 KNEES = 13
 OF_ELSEWHERE = (0.03, 0.015), (0.1, 0.04)
 """Standard deviations of the residual around the curve on other hardware."""
-SHARE_ELSEWHERE = 40.0
+SHARE_ELSEWHERE = 1000.0
 """Prior probability of that curve, in those of one with a knee."""
 LEAST_WEIGHT = 1e-3
 """A batch size whose weight has decayed to this has no evidence."""
