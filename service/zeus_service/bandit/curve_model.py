@@ -128,7 +128,7 @@ class Posterior:
         factors: (m, n, r).
         own: (m, n).
         noises: (m,), standard deviations of a run's logarithm.
-        stopped: (n,), number of runs stopped before they had their value.
+        stopped: (n,), number of runs stopped before they had their value, where none had one.
         stopped_at: (n,), mean logarithm of what they had reached.
     """
 
@@ -236,7 +236,7 @@ def infer(evidence: Evidence, prior: Prior) -> Posterior:
         np.concatenate([part[3] for part in parts]),
         np.concatenate([part[4] for part in parts]),
         np.tile(prior.noises, len(parts)),
-        np.array(evidence.stopped),
+        np.where(np.array(evidence.weight) > LEAST_WEIGHT, 0.0, evidence.stopped),
         np.array(evidence.stopped_mean_log),
     )
 
