@@ -41,7 +41,7 @@ class PastTrial:
 
 def next_choice(policy: Policy, job: JobSpec, state: State, rng: np.random.Generator) -> Choice:
     """The policy's choice for a trial that can use every batch size."""
-    return policy.next_batch_size(job, state, rng, job.batch_sizes)
+    return policy.next_batch_size(job, state, HARDWARE, rng, job.batch_sizes)
 
 
 def observation(choice: Choice, result: Outcome | None, cost: float) -> Observation:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from urllib.parse import quote
 
+from zeus_service.api.messages import OnHardware
 from zeus_service.api.savings_messages import (
     Estimate,
     JobSavings,
     SavedAmounts,
     SavedInWeek,
+    SavedOnHardware,
     Savings,
 )
 
@@ -67,6 +69,15 @@ def number(value: float | None) -> str:
     return NONE if value is None else f"{value:.5g}"
 
 
+def hardware_names(hardware: Sequence[OnHardware | SavedOnHardware]) -> list[str]:
+    """A name of each hardware: `2 × NVIDIA A100`, with more where that is not all of them."""
+    short = [f"{each.num_devices} × {each.device_model}" for each in hardware]
+    return [
+        name if short.count(name) == 1 else f"{name} ({each.max_power_w:g} W, by {each.meter})"
+        for name, each in zip(short, hardware, strict=True)
+    ]
+
+
 def iso(instant: float) -> str:
     """Unix seconds in the form of a `datetime` attribute."""
     return datetime.fromtimestamp(instant, UTC).isoformat(timespec="seconds")
@@ -96,7 +107,8 @@ def savings_summary(found: JobSavings | Savings) -> str:
                 f"job {found.job_id!r}: what its default batch size, {found.default_batch_size}, "
                 "would spend is unknown until a run with it has converged"
             )
-        return text + (f"; energy is estimated by {found.meter}" if found.estimated else "")
+        meters = sorted({each.meter for each in found.hardware if each.estimated})
+        return text + (f"; energy is estimated by {', '.join(meters)}" if meters else "")
     known = found.jobs - found.unknown
     text = _saved(found.saved, "1 job has" if known == 1 else f"{known} jobs have")
     if found.unknown:
