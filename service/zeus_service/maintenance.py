@@ -180,9 +180,7 @@ def _delete(session: Session, table: type[Any], *where: ColumnElement[bool]) -> 
 
 
 @use_case(read_only=True)
-def _history(
-    session: Session, job_id: str
-) -> tuple[Job, JobSpec, Sequence[Any], savings.Profiles]:
+def _history(session: Session, job_id: str) -> tuple[Job, JobSpec, Sequence[Any], savings.Profiles]:
     """A job, its specification, its trials to replay, and the default's power profiles."""
     job = jobs.get(session, job_id)
     spec, rows = jobs.specification(job, repair=True), jobs.history(session, job)

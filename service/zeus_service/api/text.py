@@ -21,6 +21,7 @@ _JOULES = {"TJ": 1e12, "GJ": 1e9, "MJ": 1e6, "kJ": 1e3, "J": 1.0}
 _BILLED = {"MWh": 3.6e9, "kWh": 3.6e6, "Wh": 3.6e3, "J": 1.0}
 _TIMES = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
 NONE = "\N{EN DASH}"
+TIMES = "\N{MULTIPLICATION SIGN}"
 COLUMNS = ("week", "recurrences", "energy saved", "95 % interval", "time saved", "95 % interval")
 """Of a table of weeks."""
 
@@ -70,8 +71,8 @@ def number(value: float | None) -> str:
 
 
 def hardware_names(hardware: Sequence[OnHardware | SavedOnHardware]) -> list[str]:
-    """A name of each hardware: `2 × NVIDIA A100`, with more where that is not all of them."""
-    short = [f"{each.num_devices} × {each.device_model}" for each in hardware]
+    """A name for each hardware: number and model, and what else tells it apart from the others."""
+    short = [f"{each.num_devices} {TIMES} {each.device_model}" for each in hardware]
     return [
         name if short.count(name) == 1 else f"{name} ({each.max_power_w:g} W, by {each.meter})"
         for name, each in zip(short, hardware, strict=True)

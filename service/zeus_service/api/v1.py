@@ -263,9 +263,7 @@ def put_power_profile(
 @v1.get(POWER_PROFILE)
 @v1.input(OnGpus, location="query")
 @v1.output(messages.PowerProfile)
-def get_power_profile(
-    job_id: str, batch_size: int, query_data: OnGpus
-) -> messages.PowerProfile:
+def get_power_profile(job_id: str, batch_size: int, query_data: OnGpus) -> messages.PowerProfile:
     """Show what was measured for a batch size on some GPUs."""
     found = power_profiles.get(job_id, batch_size, **vars(query_data))
     return messages.PowerProfile.model_validate(found)

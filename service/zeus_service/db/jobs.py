@@ -36,8 +36,8 @@ _KEEPS_HARDWARE = (
     "another job_id."
 )
 _KEEPS_DEVICES = (
-    "The job's batch sizes are per device, so all its runs use the same number of devices. Use that "
-    "number, or another job_id."
+    "The job's batch sizes are per device, so all its runs use the same number of devices. Use "
+    "that number, or another job_id."
 )
 
 MAX_LOST_AT_ONCE = 1000

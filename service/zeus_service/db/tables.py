@@ -30,7 +30,9 @@ class Base(DeclarativeBase):
 
 
 # Not in `Base`, which Flask-SQLAlchemy copies: SQLAlchemy accepts a map or a registry, not both.
-Base.registry.update_type_annotation_map({float: sa.Double, dict[str, Any]: sa.JSON, list[Any]: sa.JSON})
+Base.registry.update_type_annotation_map(
+    {float: sa.Double, dict[str, Any]: sa.JSON, list[Any]: sa.JSON}
+)
 
 
 db = SQLAlchemy(model_class=Base, disable_autonaming=True)
@@ -74,7 +76,7 @@ class Job(db.Model):  # type: ignore[name-defined, misc]
     keeps_hardware: Mapped[bool]
     """Whether a client of the Zeus project has registered it, with its hardware."""
     estimated: Mapped[bool]
-    """Whether any meter of its hardware estimates; all that it has saved counts as estimated then."""
+    """Whether any meter of its hardware estimates: all that it has saved is an estimate then."""
     stage: Mapped[str] = mapped_column(sa.String(255))
     """On the latest hardware, like the best batch size; `new` before the first."""
     best_batch_size: Mapped[int | None]

@@ -252,7 +252,7 @@ def saved_by_all(savings: Savings) -> Figure:
 
 
 def power(spec: JobSpec, stored: Sequence[dict[str, Any]]) -> Figure:
-    """Plot energy and time of a batch over the power limit, for each batch size and kind of GPUs."""
+    """Plot energy and time of a batch over the power limit, by batch size and GPUs."""
     profiles = [PowerProfile.model_validate(profile) for profile in stored]
     if not profiles:
         return plot.empty(
@@ -268,7 +268,7 @@ def power(spec: JobSpec, stored: Sequence[dict[str, Any]]) -> Figure:
     for profile in shown:
         points = sorted(profile.points, key=lambda point: point.limit_w)
         limits = [point.limit_w for point in points]
-        gpus = f"{profile.num_devices} × {plot.plain(profile.device_model)}"
+        gpus = f"{profile.num_devices} \N{MULTIPLICATION SIGN} {plot.plain(profile.device_model)}"
         name = f"{profile.batch_size} on {gpus}" if has_several else str(profile.batch_size)
         colour = colours.get(profile.batch_size, GREY)
         symbols = ["star" if limit == profile.chosen_w else "circle" for limit in limits]
@@ -359,7 +359,9 @@ def _runs_drawn(job: Job, trials: Sequence[Trial]) -> str:
     latest = len(trials) == queries.POINTS
     notes = [
         _what_is_drawn(len(trials), job.trials, "runs") if latest else "",
-        _what_is_drawn(min(len(plot.ROWS), len(job.hardware)), len(job.hardware), "kinds of hardware"),
+        _what_is_drawn(
+            min(len(plot.ROWS), len(job.hardware)), len(job.hardware), "kinds of hardware"
+        ),
     ]
     return " ".join(filter(None, notes))
 

@@ -166,9 +166,7 @@ def _from_estimate(
     return _expected(mean, [min(1.0, lognormal.Z * spread) * each for each in mean])
 
 
-def _from_elsewhere(
-    spec: JobSpec, ledger: Ledger, elsewhere: Sequence[Ledger]
-) -> Expected | None:
+def _from_elsewhere(spec: JobSpec, ledger: Ledger, elsewhere: Sequence[Ledger]) -> Expected | None:
     """What is carried over from the hardware that says the most; None if none says anything."""
     found = [_carried_over(spec, {**ledger, **each}, HARDWARE_NOISE) for each in elsewhere]
     known = [each for each in found if each is not None]

@@ -13,7 +13,7 @@ import zeus_server
 from flask import Flask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from service.jobs import spec
+from service.jobs import HARDWARE, spec
 from zeus_server import ServerError, ZeusServer
 from zeus_service import optimizer
 from zeus_service.bandit import zeus
@@ -101,7 +101,7 @@ class Both:
         assert self.ours.patch("/trials", json=trial).status_code == 200
         self.theirs.end(self.their_trials[trial["trial_number"]])
         job = optimizer.get_job(self.job_id)
-        arms = zeus.ZeusPolicy().describe(specification(job), job.state)
+        arms = zeus.ZeusPolicy().describe(specification(job), job.state, HARDWARE)
         self.has_passed_over |= any(arm.status == "interrupted" for arm in arms)
 
     def run(self, trial: dict[str, Any], epochs: list[tuple[float, float, float]]) -> None:
