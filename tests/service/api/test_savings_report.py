@@ -53,7 +53,9 @@ def profile(**changes: Any) -> dict[str, Any]:
         {"limit_w": 300, "energy_j": 30.0, "time_s": 1.0},
         {"limit_w": 200, "energy_j": 25.0, "time_s": 1.2},
     ]
-    return any_profile(device_model="Fake GPU", points=points, chosen_w=200, **changes)
+    return any_profile(
+        device_model="Fake GPU", num_devices=1, points=points, chosen_w=200, **changes
+    )
 
 
 def days_ago(number: int, days: float) -> None:
@@ -87,9 +89,10 @@ def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spen
     found = savings.of_job("job")
     assert found.recurrences == 2
     assert found.spent.energy_j == 230.0  # a running trial does not count yet
-    assert found.expected is not None
-    assert (found.basis, found.default_runs) == ("runs", 2)
-    assert found.expected.energy_j.estimate == pytest.approx(100.0)
+    (here,) = found.hardware
+    assert here.expected is not None
+    assert (here.basis, here.default_runs) == ("runs", 2)
+    assert here.expected.energy_j.estimate == pytest.approx(100.0)
     assert found.saved is not None
     assert found.saved.energy_j.estimate == pytest.approx(-30.0)
     assert found.saved.energy_j.low < -30 < found.saved.energy_j.high
@@ -111,7 +114,8 @@ def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spen
 def test_nothing_is_said_of_a_job_whose_default_is_unknown(app: Flask) -> None:
     register()
     empty = savings.of_job("job")
-    assert (empty.saved, empty.expected, empty.basis, empty.points) == (None, None, None, [])
+    assert (empty.saved, empty.points) == (None, [])
+    assert [(each.expected, each.basis) for each in empty.hardware] == [(None, None)]
     report(number := start(), 30.0)
     end(number, "errored")
     found = savings.of_job("job")
@@ -202,9 +206,9 @@ def test_a_power_profile_counts_for_the_runs_below_the_default_limit(app: Flask)
     report(number, 100.0, sequence=2, power_limit_w=100.0, default_power_limit_w=300.0)
     assert optimizer.get_trial("job", number).power_limit_w == pytest.approx(200.0)
     found = savings.of_job("job")
-    assert found.expected is not None
+    assert found.hardware[0].expected is not None
     # The two runs took 110 J at 250 W in the mean; a batch takes 30 J instead of 27.5 J at 300 W.
-    assert found.expected.energy_j.estimate == pytest.approx(120.0)
+    assert found.hardware[0].expected.energy_j.estimate == pytest.approx(120.0)
     assert found.saved is not None
     assert found.saved.energy_j.estimate == pytest.approx(20.0)
     power_profiles.put("job", profile(batch_size=64))

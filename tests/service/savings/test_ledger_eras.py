@@ -43,14 +43,14 @@ def test_a_job_that_has_changed_is_compared_with_what_its_default_costs_now(
     assert first.recurrences + second.recurrences == 40
     assert second.recurrences >= 27
     # The default has not run since: it is expected to have changed as much as the other.
-    assert job.expected.carried
+    assert job.expected.carried_from == 1
     # The first runs after the change count before it.
     assert job.expected.energy_j == pytest.approx(100.0 * factor, rel=0.35)
     assert abs(job.expected.energy_j - 100.0 * factor) < job.expected.energy_error_j
     before = first.expected.energy_error_j / first.expected.energy_j
     assert job.expected.energy_error_j / job.expected.energy_j > before
     job.run(32, 100.0 * factor, limit_w=300.0)
-    assert not job.expected.carried
+    assert job.expected.carried_from is None
     assert job.expected.energy_j == 100.0 * factor
 
 
@@ -94,7 +94,7 @@ def test_what_another_power_limit_saves_is_not_a_change_of_the_default(
     job = learned(limit_w=before_w)
     job.estimate = ArmEstimate(32, 5, 50.0, 1.0, "alive")
     with_change(job, 0.5, limit_w=since_w)
-    assert not job.expected.carried
+    assert job.expected.carried_from is None
     low, high = (job.expected.energy_j + sign * job.expected.energy_error_j for sign in (-1, 1))
     assert low <= 50.0
     assert high >= 100.0  # what was expected in the era before
@@ -135,7 +135,7 @@ def test_the_farther_a_batch_size_is_from_the_default_the_less_its_change_says()
             job.run(size, 80.0 * factor)
         for _ in range(30):
             job.run(size, 160.0)
-        assert job.expected.carried
+        assert job.expected.carried_from == 1
         errors.append(job.expected.energy_error_j / job.expected.energy_j)
     near, far = (math.log1p(error) for error in errors)
     assert far > near > 1.96 * CHANGE_NOISE  # one octave
