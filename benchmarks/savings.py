@@ -48,7 +48,7 @@ class JobLedger:
     def end(self, trial: TrialEnd, estimate: ArmEstimate | None = None) -> None:
         """Record a trial's end."""
         self.ledgers, self.eras, number = record(
-            self.spec, self.ledgers, self.eras, trial, estimate, self.profile
+            self.spec, self.ledgers, self.eras, trial, lambda _: estimate, lambda _: self.profile
         )
         self.trials.append((trial, number))
 

@@ -99,8 +99,8 @@ class BSOClient:
             multiple_of: What its batch size is divided by, such as the number of devices.
 
         Raises:
-            ZeusJobConflict: The job keeps other hardware or another number of devices, or none of its
-                batch sizes can be divided.
+            ZeusJobConflict: The job keeps other hardware or another number of devices, or none of
+                its batch sizes can be divided.
             ZeusNoBatchSizeLeft: Every batch size has failed.
         """
         headers = {"Idempotency-Key": key}

@@ -1,6 +1,6 @@
 """Sparse registrations, and jobs that are registered again: changed, or after they were deleted."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from threading import Thread
 from typing import Any, get_args
 

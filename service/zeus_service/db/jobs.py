@@ -327,7 +327,7 @@ class Replay:
         if not same:
             job.state = self.state
             _summarize(job, spec)
-        same &= self.savings.store(session, job)
+        same &= self.savings.store(session, job, self.rows)
         for row, counts in zip(self.rows, self.counted, strict=True):
             values = {"counted": counts, "era": self.savings.era_of.get(row.trial_number)}
             if (row.counted, row.era) != tuple(values.values()):

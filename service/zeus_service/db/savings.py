@@ -6,7 +6,8 @@ job's row locked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -65,10 +66,9 @@ class Total:
 def record_end(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     """Add a trial that has just ended to a locked job's savings."""
     rows = session.scalars(_eras(job)).all()
-    estimate = _default(spec, job.state, trial.hardware)
-    profile = _profile(default_profiles(session, job, spec), trial.hardware)
+    profiles, eras = default_profiles(session, job, spec), list(map(_era, rows))
     job.ledger, eras, trial.era = ledgers.record(
-        spec, job.ledger, list(map(_era, rows)), _end_of(trial), estimate, profile
+        spec, job.ledger, eras, _end_of(trial), _default(spec, job.state), _profile(profiles)
     )
     _store(session, job, spec, eras, rows)
 
@@ -93,7 +93,7 @@ class Replay:
 
     def __init__(self, spec: JobSpec, profiles: Profiles) -> None:
         self._spec = spec
-        self._profiles = profiles
+        self._profile = _profile(profiles)
         self.ledgers: dict[str, Any] = {}
         self.eras: list[Era] = []
         self.era_of: dict[int, int | None] = {}
@@ -101,16 +101,25 @@ class Replay:
 
     def record(self, trial: Any, state: State) -> None:
         """Add a trial that has ended; `state` is the policy's after its end."""
-        estimate = _default(self._spec, state, trial.hardware)
-        profile = _profile(self._profiles, trial.hardware)
+        estimate = _default(self._spec, state)
         self.ledgers, self.eras, self.era_of[trial.trial_number] = ledgers.record(
-            self._spec, self.ledgers, self.eras, _end_of(trial), estimate, profile
+            self._spec, self.ledgers, self.eras, _end_of(trial), estimate, self._profile
         )
 
-    def store(self, session: Session, job: Job) -> bool:
-        """Store the result for a locked job; return whether it was the same but for rounding."""
-        same = list(map(_rounded, self.eras)) == list(map(_rounded, load_eras(session, job)))
-        if not same:
+    def store(self, session: Session, job: Job, trials: Sequence[Any]) -> bool:
+        """Store the result for a locked job; return whether it was the same but for rounding.
+
+        Eras of different hardware may be numbered in another order: a trial that runs again ends
+        later than the one that had opened its era.
+        """
+        stored = load_eras(session, job)
+        was, now = _labels(stored), _labels(self.eras)
+        same = _comparable(self.eras, now) == _comparable(stored, was) and all(
+            was.get(trial.era) == now.get(self.era_of.get(trial.trial_number)) for trial in trials
+        )
+        if same:
+            self.era_of = {trial.trial_number: trial.era for trial in trials}
+        else:
             for row in session.scalars(_eras(job)).all():
                 session.delete(row)
             session.flush()
@@ -135,8 +144,8 @@ def default_profiles(session: Session, job: Job, spec: JobSpec) -> Profiles:
     }
 
 
-def _profile(profiles: Profiles, hardware: Hardware) -> Profile:
-    return profiles.get((hardware.device_model, hardware.num_devices), ())
+def _profile(profiles: Profiles) -> Callable[[Hardware], Profile]:
+    return lambda hardware: profiles.get((hardware.device_model, hardware.num_devices), ())
 
 
 def load_eras(session: Session, job: Job) -> list[Era]:
@@ -229,10 +238,14 @@ def _eras(job: Job) -> Select[tables.Era]:
     return select(tables.Era).where(tables.Era.job_key == job.key).order_by(tables.Era.era)
 
 
-def _default(spec: JobSpec, state: State, hardware: Hardware) -> ArmEstimate | None:
-    """The policy's estimate of the default batch size."""
-    arms = policy_of(spec).describe(spec, state, hardware)
-    return next((arm for arm in arms if arm.batch_size == spec.default_batch_size), None)
+def _default(spec: JobSpec, state: State) -> Callable[[Hardware], ArmEstimate | None]:
+    """The policy's estimate of the default batch size, by hardware."""
+
+    def estimate(hardware: Hardware) -> ArmEstimate | None:
+        arms = policy_of(spec).describe(spec, state, hardware)
+        return next((arm for arm in arms if arm.batch_size == spec.default_batch_size), None)
+
+    return estimate
 
 
 def _end_of(trial: Any) -> TrialEnd:
@@ -293,13 +306,30 @@ def _saved(means: Sequence[float], squares: Sequence[float]) -> Saved:
     return Saved(*(Estimate(mean, square**0.5) for mean, square in pairs))
 
 
-def _rounded(era: Era) -> tuple[object, ...]:
-    """An era to compare with another one."""
-    numbers = (era.energy_j, era.time_s, era.cost, *vars(era.expected or era).values())
-    return (
-        era.number,
-        era.hardware,
-        era.recurrences,
-        era.expected is None,
-        *(float(f"{number:.8g}") for number in numbers if isinstance(number, float)),
-    )
+_Labels = dict[int | None, tuple[str, int]]
+
+
+def _labels(eras: Iterable[Era]) -> _Labels:
+    """By its number, what tells an era apart: its hardware, and which era there it is."""
+    found: _Labels = {}
+    counts = Counter[str]()
+    for era in eras:
+        counts[era.hardware.key] += 1
+        found[era.number] = era.hardware.key, counts[era.hardware.key]
+    return found
+
+
+def _comparable(eras: Iterable[Era], labels: _Labels) -> list[tuple[Any, ...]]:
+    """Eras to compare with others; but for those whose trials have spent nothing, or run again."""
+    found: list[tuple[Any, ...]] = []
+    for era in eras:
+        numbers = [era.energy_j, era.time_s, era.cost]
+        if not (era.recurrences or max(numbers) >= ledgers.LEAST_AMOUNT):
+            continue
+        carried_from = None
+        if era.expected is not None:
+            carried_from = labels.get(era.expected.carried_from)
+            numbers += [v for v in vars(era.expected).values() if isinstance(v, float)]
+        rounded = [float(f"{number:.8g}") for number in numbers]
+        found.append((labels[era.number], era.recurrences, carried_from, *rounded))
+    return sorted(found, key=lambda row: row[0])

@@ -23,7 +23,7 @@ each, and each era belongs to one. A job's savings are the sum over its eras.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from zeus_service.bandit.hardware import Hardware
@@ -120,18 +120,20 @@ def record(
     ledgers: Ledgers,
     eras: Sequence[Era],
     end: TrialEnd,
-    estimate: ArmEstimate | None,
-    profile: Profile = (),
+    estimate: Callable[[Hardware], ArmEstimate | None],
+    profile: Callable[[Hardware], Profile] = lambda _: (),
 ) -> tuple[dict[str, Ledger], list[Era], int | None]:
     """Add a trial that has ended to the ledger and the open era of its hardware.
+
+    What is expected is computed again on all hardware, since each can depend on the others.
 
     Args:
         spec: The job.
         ledgers: Its ledgers before the end.
         eras: Its eras before the end, in the order of their numbers.
         end: The trial's end.
-        estimate: The policy's estimate of the default batch size there after the end.
-        profile: The default's power profile there; empty if it has none.
+        estimate: The policy's estimate of the default batch size after the end.
+        profile: The default's power profile; empty if it has none.
 
     Returns:
         The ledgers; the eras, which may be one more; and the number of the one that the trial
@@ -151,21 +153,39 @@ def record(
         ledger, era = _with_run(ledger, era, end, len(eras) + 1)
     elif end.outcome == "early_stopped":
         ledger = _with_stopped_run(ledger, end.batch_size)
-    elsewhere = [
-        following(other, latest[name])
-        for name, other in ledgers.items()
-        if name != key and (str(spec.default_batch_size) in other["arms"] or other["before"])
-    ]
-    era = replace(
+    latest[key] = replace(
         era,
         recurrences=era.recurrences + converged,
         energy_j=era.energy_j + end.energy_j,
         time_s=era.time_s + end.time_s,
         cost=era.cost + end.cost,
-        expected=expectation(spec, ledger, estimate, profile, elsewhere),
     )
-    after = {each.number: each for each in (*eras, era)}
-    return {**ledgers, key: ledger}, list(after.values()), era.number
+    ledgers = {**ledgers, key: ledger}
+    after = {each.number: each for each in eras}
+    for each in _with_expectations(spec, ledgers, latest, estimate, profile):
+        after[each.number] = each
+    return ledgers, list(after.values()), era.number
+
+
+def _with_expectations(
+    spec: JobSpec,
+    ledgers: Ledgers,
+    latest: Mapping[str, Era],
+    estimate: Callable[[Hardware], ArmEstimate | None],
+    profile: Callable[[Hardware], Profile],
+) -> Iterable[Era]:
+    """The open eras with what is expected in them; first those that do not need the others."""
+    default, found = str(spec.default_batch_size), dict(latest)
+    known = [key for key, each in ledgers.items() if default in each["arms"] or each["before"]]
+    for key in sorted(ledgers, key=lambda key: key not in known):
+        ledger, hardware = ledgers[key], found[key].hardware
+        elsewhere = []
+        if key not in known:
+            elsewhere = [following(ledgers[other], found[other]) for other in known]
+        arm = None if default in ledger["arms"] else estimate(hardware)
+        expected = expectation(spec, ledger, arm, profile(hardware), elsewhere)
+        found[key] = replace(found[key], expected=expected)
+    return found.values()
 
 
 def following(ledger: Ledger, era: Era) -> Ledger:

@@ -39,7 +39,7 @@ def test_runs_on_two_kinds_of_hardware_in_turn_are_compared_on_each_alone(
     path = f"/jobs/{job}/trials"
     for number, body in enumerate((START, OTHER) * 2, 1):
         start = api("POST", path, body).json()
-        costs_before = [None, None, 1500.0, 4000.0][number - 1]
+        costs_before = [None, None, 1500.0, 3500.0][number - 1]
         assert (start["trial_number"], start["cost_bound"]) == (number, costs_before)
         assert api("POST", f"{path}/{number}/reports", report(metric=0.9)).json()["outcome"]
     shown = api("GET", f"/jobs/{job}").json()

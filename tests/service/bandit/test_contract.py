@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service.jobs import HARDWARE, LEARNING, PastTrial, next_choice, observation, spec
+from service.jobs import HARDWARE, LEARNING, OTHER, PastTrial, next_choice, observation, spec
 from zeus_service.bandit import fold
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import FINAL, RESUMABLE
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Policy, State
 from zeus_service.bandit.registry import POLICIES
@@ -49,35 +50,43 @@ moves = st.lists(
         st.integers(0, 7),  # which running one
         st.sampled_from(RESULTS),
         st.floats(0, 1e12),
+        st.sampled_from([HARDWARE, HARDWARE, OTHER]),  # of a start
     ),
     max_size=60,
 )
 
 
 def choose(
-    policy: Policy, job: JobSpec, state: State, number: int, *, control: bool = False
+    policy: Policy,
+    job: JobSpec,
+    state: State,
+    number: int,
+    *,
+    control: bool = False,
+    hardware: Hardware = HARDWARE,
 ) -> Choice:
     """What a trial is started with."""
     if control:
         return Choice(job.default_batch_size, "control")
-    return next_choice(policy, job, state, np.random.default_rng([1, number]))
+    return next_choice(policy, job, state, np.random.default_rng([1, number]), hardware)
 
 
 def play(policy: Policy, job: JobSpec, moves: list[Any]) -> tuple[State, Choice | None]:
     """Play a history; return the state, and the next choice, None when all have failed."""
     state, running = policy.initial_state(job), []
-    for number, (move, which, result, cost) in enumerate(moves):
+    for number, (move, which, result, cost, hardware) in enumerate(moves):
         if move != "end" or not running:
             try:
-                choice = choose(policy, job, state, number, control=move == "control")
+                control = move == "control"
+                choice = choose(policy, job, state, number, control=control, hardware=hardware)
             except NoBatchSizeLeft:
                 continue
             assert choice.batch_size in job.batch_sizes
-            state = policy.begin(job, state, choice, HARDWARE)
-            running.append(choice)
+            state = policy.begin(job, state, choice, hardware)
+            running.append((choice, hardware))
         else:
-            choice = running.pop(which % len(running))
-            state = policy.observe(job, state, observation(choice, result, cost))
+            choice, there = running.pop(which % len(running))
+            state = policy.observe(job, state, observation(choice, result, cost, there))
     try:
         return state, next_choice(policy, job, state, np.random.default_rng(0))
     except NoBatchSizeLeft:
@@ -101,7 +110,9 @@ def test_a_trial_without_a_result_leaves_no_trace(
     state, choice = play(policy, job, moves)
     if choice:
         during = policy.begin(job, state, choice, HARDWARE)
-        assert policy.cost_bound(job, during, HARDWARE) == policy.cost_bound(job, state, HARDWARE)
+        for hardware in (HARDWARE, OTHER):
+            before = policy.cost_bound(job, state, hardware)
+            assert policy.cost_bound(job, during, hardware) == before
         assert policy.observe(job, during, observation(choice, None, 123.0)) == state
 
 
@@ -144,6 +155,21 @@ def test_what_a_person_is_shown_is_complete_and_finite(
 
 
 @policies
+@given(job=specs, moves=moves, which=st.integers(0, 7))
+@settings(max_examples=150, deadline=None)
+def test_out_of_memory_rules_out_no_batch_size_on_other_hardware(
+    policy: Policy, job: JobSpec, moves: list[Any], which: int
+) -> None:
+    state, _ = play(policy, job, moves)
+    before = {arm.batch_size: arm for arm in policy.describe(job, state, OTHER)}
+    choice = Choice(job.batch_sizes[which % len(job.batch_sizes)], "explore")
+    state = policy.begin(job, state, choice, HARDWARE)
+    state = policy.observe(job, state, observation(choice, "out_of_memory", 0.0))
+    for arm in policy.describe(job, state, OTHER):
+        assert arm.status == before[arm.batch_size].status
+
+
+@policies
 @given(job=specs, moves=moves)
 @settings(max_examples=150, deadline=None)
 def test_a_control_trial_is_learned_from_even_if_every_batch_size_has_failed(
@@ -165,6 +191,7 @@ histories = st.lists(
         st.integers(0, 7),  # which one
         st.sampled_from(sorted(FINAL | RESUMABLE)) | st.sampled_from(sorted(RESUMABLE)),
         st.floats(0, 1e12),
+        st.sampled_from([HARDWARE, HARDWARE, OTHER]),  # of a start
     ),
     max_size=60,
 )
@@ -185,7 +212,7 @@ def test_the_state_depends_on_the_order_of_ends_alone(
     state = policy.initial_state(job)
     running: list[PastTrial] = []
     ended: list[tuple[PastTrial, bool]] = []  # and whether an end without a result counted as one
-    for number, (move, which, outcome, cost) in enumerate(moves):
+    for number, (move, which, outcome, cost, hardware) in enumerate(moves):
         if move == "end" and running:
             trial = running.pop(which % len(running))
             trial.outcome, trial.cost = outcome, cost
@@ -206,10 +233,11 @@ def test_the_state_depends_on_the_order_of_ends_alone(
             running.append(pair[0])
         elif len(running) < 4:
             try:
-                choice = choose(policy, job, state, number, control=move == "control")
+                control = move == "control"
+                choice = choose(policy, job, state, number, control=control, hardware=hardware)
             except NoBatchSizeLeft:
                 continue
-            running.append(PastTrial(choice.batch_size, choice.why))
+            running.append(PastTrial(choice.batch_size, choice.why, hardware=hardware))
             state = fold.begin(job, state, running[-1])
     replayed, counts_of = fold.replay(job, [*(trial for trial, _ in ended), *running])
     assert replayed == state

@@ -52,7 +52,8 @@ def test_its_trials_are_counted(ends: list[str]) -> None:
 
 
 def test_once_it_is_given_up_the_error_names_it_alone() -> None:
-    error = exhausted(JOB, after(("out_of_memory", 1.0)), HARDWARE, JOB.batch_sizes)
+    state = {"hardware": {HARDWARE.key: after(("out_of_memory", 1.0))}}
+    error = exhausted(JOB, state, HARDWARE, JOB.batch_sizes)
     assert "to try: 32 (failed) failed, and the policy tries no other. Register" in error.message
 
 

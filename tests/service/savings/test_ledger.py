@@ -15,7 +15,7 @@ from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.bandit.spec import MAX_AMOUNT, JobSpec
 from zeus_service.savings import expected
 from zeus_service.savings.expected import Expected, Ledger
-from zeus_service.savings.ledger import TrialEnd, without
+from zeus_service.savings.ledger import TrialEnd, new_ledger, without
 from zeus_service.savings.lognormal import t_quantile
 from zeus_service.savings.power import Profile
 
@@ -55,7 +55,7 @@ class Job(JobLedger):
 
     @property
     def ledger(self) -> Ledger:
-        return self.ledgers[self.hardware.key]
+        return self.ledgers.get(self.hardware.key) or new_ledger()
 
     @property
     def expected(self) -> Expected:
