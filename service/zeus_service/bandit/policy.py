@@ -18,8 +18,8 @@ from zeus_service.bandit.spec import JobSpec
 
 State = dict[str, Any]
 """JSON value that belongs to one policy. It keeps the keys of its initial value, and grows with the
-batch sizes, the kinds of hardware and the window, never with the number of trials. It may have an entry for the counts of
-`inconclusive.py`."""
+batch sizes, the kinds of hardware and the window, never with the number of trials. It may have an
+entry for the counts of `inconclusive.py`."""
 
 Why = Literal["explore", "exploit", "concurrent", "fallback", "control"]
 """`concurrent`: another trial is exploring meanwhile. Two are the service's own: `fallback`, the
@@ -114,7 +114,7 @@ class Policy(Protocol):
     def begin(self, spec: JobSpec, state: State, choice: Choice, hardware: Hardware) -> State:
         """Count a trial that was started with this choice on this hardware, or revived.
 
-        No `cost_bound` does not change before `observe`.
+        No `cost_bound` changes before `observe`, on any hardware.
         """
 
     def observe(self, spec: JobSpec, state: State, observation: Observation) -> State:
