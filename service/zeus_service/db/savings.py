@@ -283,8 +283,9 @@ def _store(
         row.carried_from = None if era.expected is None else era.expected.carried_from
         for name, value in _expected_columns(spec, era).items():
             setattr(row, name, value)
-        session.add(row)
-    session.flush()  # so that the next end in this transaction finds them
+        if era.number not in known:
+            session.add(row)
+            session.flush()  # so that the next end in this transaction finds it
     in_all = saved(spec, eras)
     for name in _QUANTITIES:
         estimate = None if in_all is None else getattr(in_all, name)
