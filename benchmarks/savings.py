@@ -20,7 +20,8 @@ from rich.table import Table
 from zeus_service.bandit.policy import ArmEstimate, NoBatchSizeLeft
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.savings.ledger import Era, TrialEnd, new_ledger, record
+from zeus_service.savings.expected import Ledger
+from zeus_service.savings.ledger import Era, TrialEnd, record
 from zeus_service.savings.power import Profile
 from zeus_service.savings.report import Saved, saved
 from zeus_service.simulation.replay import MAX_TRIES, SimulatedJob
@@ -35,30 +36,26 @@ AFTER = (1, 3, 10, 30, 400)
 
 
 class JobLedger:
-    """A job's ledger, its eras, and its trials."""
+    """A job's ledgers, its eras, and its trials."""
 
-    def __init__(self, spec: JobSpec, max_power_w: float, profile: Profile = ()) -> None:
+    def __init__(self, spec: JobSpec, profile: Profile = ()) -> None:
         self.spec = spec
-        self.max_power_w = max_power_w
         self.profile = profile
-        self.ledger = new_ledger()
-        self.eras = [Era()]
+        self.ledgers: dict[str, Ledger] = {}
+        self.eras: list[Era] = []
         self.trials: list[tuple[TrialEnd, int | None]] = []
 
     def end(self, trial: TrialEnd, estimate: ArmEstimate | None = None) -> None:
         """Record a trial's end."""
-        self.ledger, era, counts = record(
-            self.spec, self.ledger, self.eras[-1], trial, estimate, self.profile
+        self.ledgers, self.eras, number = record(
+            self.spec, self.ledgers, self.eras, trial, lambda _: estimate, lambda _: self.profile
         )
-        if era.number == self.eras[-1].number:
-            self.eras.pop()
-        self.eras.append(era)
-        self.trials.append((trial, era.number if counts else None))
+        self.trials.append((trial, number))
 
     @property
     def saved(self) -> Saved | None:
         """What the job has saved."""
-        return saved(self.spec, self.max_power_w, self.eras)
+        return saved(self.spec, self.eras)
 
 
 @dataclass(frozen=True)
@@ -94,11 +91,7 @@ def simulate(
     batch size left.
     """
     spec = workload.spec(policy=policy, seed=seed)
-    simulated, runner, ledger = (
-        SimulatedJob(spec),
-        TrialRunner(spec),
-        JobLedger(spec, workload.max_power_w),
-    )
+    simulated, runner, ledger = SimulatedJob(spec), TrialRunner(spec), JobLedger(spec)
     truth, count, of_default = np.zeros(3), 0, 0
     for recurrence in range(max(after)):
         now = workload.at(recurrence)
@@ -119,7 +112,8 @@ def simulate(
             simulated.end(started, ended.result, cost, ended.epochs)
             arms = policy_of(spec).describe(spec, simulated.state, workload.hardware)
             (arm,) = (each for each in arms if each.batch_size == spec.default_batch_size)
-            ledger.end(TrialEnd(started.choice.batch_size, ended.result, *spent), arm)
+            end = TrialEnd(started.choice.batch_size, workload.hardware, ended.result, *spent)
+            ledger.end(end, arm)
             truth -= spent
             if ended.result == "converged":
                 break

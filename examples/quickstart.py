@@ -203,7 +203,7 @@ def summarize(url: str, console: Console) -> None:
     """Print the best batch size and what it costs, and what all runs cost against the default."""
     path = f"{url}/api/v1/jobs/{JOB_ID}"
     job, trials = requests.get(path, timeout=10).json(), list_trials(url)
-    spec, hardware, best = job["spec"], job["hardware"], job["best_batch_size"]
+    spec, hardware, best = job["spec"], job["hardware"][-1], job["best_batch_size"]
     chosen = [trial for trial in trials if trial["why"] != "control"]
     converged = [trial for trial in chosen if trial["outcome"] == "converged"]
     cost = mean(trial["cost"] for trial in converged if trial["batch_size"] == best)

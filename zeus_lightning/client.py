@@ -99,7 +99,8 @@ class BSOClient:
             multiple_of: What its batch size is divided by, such as the number of devices.
 
         Raises:
-            ZeusJobConflict: The job uses other hardware, or none of its batch sizes can be divided.
+            ZeusJobConflict: The job keeps other hardware or another number of devices, or none of
+                its batch sizes can be divided.
             ZeusNoBatchSizeLeft: Every batch size has failed.
         """
         headers = {"Idempotency-Key": key}
@@ -156,9 +157,11 @@ class BSOClient:
         path = f"{_job(job_id)}/power-profiles/{profile['batch_size']}"
         self._request("PUT", path, profile)
 
-    def power_profiles(self, job_id: str, device_model: str, parse: Callable[[Json], T]) -> list[T]:
-        """The job's power profiles of a GPU model, ordered by batch size, each read by `parse`."""
-        query = urlencode({"device_model": device_model})
+    def power_profiles(
+        self, job_id: str, device_model: str, num_devices: int, parse: Callable[[Json], T]
+    ) -> list[T]:
+        """The job's power profiles of some GPUs, ordered by batch size, each read by `parse`."""
+        query = urlencode({"device_model": device_model, "num_devices": num_devices})
         data = self._request("GET", f"{_job(job_id)}/power-profiles?{query}")
         return self._parse(lambda data: list(map(parse, data["profiles"])), data)
 

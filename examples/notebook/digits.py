@@ -213,7 +213,7 @@ for run in range(1, RECURRENCES + 1):
 
 # %%
 job = get("")
-hardware = job["hardware"]
+hardware = job["hardware"][-1]
 estimated = " (an estimate)" if hardware["estimated"] else ""
 ENERGY = f"energy in J{estimated}"
 

@@ -15,6 +15,8 @@ from collections.abc import Collection
 from typing import Any
 
 import numpy as np
+from zeus_service.bandit.hardware import Hardware
+from zeus_service.bandit.per_hardware import PerHardware
 from zeus_service.bandit.policy import ArmEstimate, Choice, NoBatchSizeLeft, Observation, State
 from zeus_service.bandit.spec import JobSpec
 
@@ -38,7 +40,12 @@ class RoundRobinPolicy:
         }
 
     def next_batch_size(
-        self, spec: JobSpec, state: State, rng: np.random.Generator, usable: Collection[int]
+        self,
+        spec: JobSpec,
+        state: State,
+        hardware: Hardware,
+        rng: np.random.Generator,
+        usable: Collection[int],
     ) -> Choice:
         """The first batch size with a try left, else the cheapest."""
         left = [size for size in usable if not state[str(size)]["failed"]]
@@ -51,7 +58,7 @@ class RoundRobinPolicy:
         best = min(means, key=means.__getitem__, default=None)
         return Choice(best or size, "exploit" if best else "concurrent")
 
-    def begin(self, spec: JobSpec, state: State, choice: Choice) -> State:
+    def begin(self, spec: JobSpec, state: State, choice: Choice, hardware: Hardware) -> State:
         """Count the run."""
         return _changed(state, choice, begun=1)
 
@@ -68,25 +75,25 @@ class RoundRobinPolicy:
             return _changed(state, choice, converged=1, cost=observation.cost)
         return _changed(state, choice, failed=1)
 
-    def cost_bound(self, spec: JobSpec, state: State) -> float:
+    def cost_bound(self, spec: JobSpec, state: State, hardware: Hardware) -> float:
         """`beta_knob` times the lowest mean cost."""
         means = [mean for size in spec.batch_sizes if (mean := _mean(state, size)) is not None]
         return spec.beta_knob * min(means) if spec.beta_knob and means else math.inf
 
-    def best_batch_size(self, spec: JobSpec, state: State) -> int | None:
+    def best_batch_size(self, spec: JobSpec, state: State, hardware: Hardware) -> int | None:
         """The one of the lowest mean cost, among those that have not failed."""
         alive = [size for size in spec.batch_sizes if not state[str(size)]["failed"]]
         costs = {size: mean for size in alive if (mean := _mean(state, size)) is not None}
         return min(costs, key=costs.__getitem__, default=None)
 
-    def stage(self, spec: JobSpec, state: State) -> str:
+    def stage(self, spec: JobSpec, state: State, hardware: Hardware) -> str:
         """What `zeus-service show` prints."""
         alive = [arm for arm in state.values() if not arm["failed"]]
         if not alive:
             return "exhausted"
         return "trying" if any(arm["begun"] < TRIES for arm in alive) else "cheapest"
 
-    def describe(self, spec: JobSpec, state: State) -> list[ArmEstimate]:
+    def describe(self, spec: JobSpec, state: State, hardware: Hardware) -> list[ArmEstimate]:
         """What `zeus-service show` prints of each batch size."""
         return [
             ArmEstimate(
@@ -98,6 +105,11 @@ class RoundRobinPolicy:
             )
             for size in spec.batch_sizes
         ]
+
+
+policy = PerHardware(RoundRobinPolicy())
+"""What the distribution's entry point names: a state for each hardware, so that the methods above
+need not look at it."""
 
 
 def _changed(state: State, choice: Choice, **steps: float) -> State:

@@ -152,14 +152,16 @@ def show(job_id: str, trials: int, url: str | None, as_json: bool) -> None:
     with _reader(url) as reader:
         job = reader.read(Job, JOB, job_id)
         after = max(0, job.trials - trials)
-        latest = reader.read(TrialList, f"{JOB}/trials", job_id, after=after, limit=1000)
+        listed = reader.read(TrialList, f"{JOB}/trials", job_id, after=after, limit=1000)
     if as_json:
-        listed = latest.model_dump()
-        _print_json({**job.model_dump(mode="json"), "latest_trials": listed["trials"]})
+        trials_json = listed.model_dump()["trials"]
+        _print_json({**job.model_dump(mode="json"), "latest_trials": trials_json})
         return
-    spec, hardware = job.spec, job.hardware
-    where = f" on {hardware.num_devices} x {hardware.device_model}" if hardware else ""
-    energy = f", energy by {hardware.meter}" if hardware else ""
+    spec, latest = job.spec, job.hardware[-1] if job.hardware else None
+    where = f" on {latest.num_devices} x {latest.device_model}" if latest else ""
+    if len(job.hardware) > 1:
+        where += f", the latest of {len(job.hardware)} kinds of hardware"
+    energy = f", energy by {latest.meter}" if latest else ""
     _print(
         f"{spec.job_id}: {job.stage}, best batch size {job.best_batch_size or '-'}; "
         f"{spec.monitor} to {spec.target_metric:g} in {spec.max_epochs} epochs{where}{energy}\n"
@@ -168,7 +170,7 @@ def show(job_id: str, trials: int, url: str | None, as_json: bool) -> None:
         ("batch size", "trials", "mean cost (J)", "uncertainty (J)", "status"),
         [
             (arm.batch_size, arm.pulls, _joules(arm.mean), _joules(arm.spread), status)
-            for arm in job.arms
+            for arm in (latest.arms if latest else ())
             for status in ["best" if arm.batch_size == job.best_batch_size else arm.status]
         ],
     )
@@ -180,7 +182,7 @@ def show(job_id: str, trials: int, url: str | None, as_json: bool) -> None:
                 *(trial.trial_number, trial.batch_size, trial.why, trial.outcome or "running"),
                 *(trial.epoch, f"{trial.time_s:.1f}", f"{trial.energy_j:.1f}", f"{trial.cost:.1f}"),
             )
-            for trial in latest.trials
+            for trial in listed.trials
         ],
     )
 

@@ -39,7 +39,7 @@ def unknown_job(job_id: str) -> NotFound:
 
 
 class JobConflict(OptimizerError):
-    """The job is registered with other values, or uses other hardware: see `differences`."""
+    """The job is registered with other values, or keeps its hardware: see `differences`."""
 
     status, code = 409, "job_conflict"
 

@@ -21,7 +21,6 @@ from zeus_service.db import jobs, savings
 from zeus_service.db.session import now, use_case
 from zeus_service.db.tables import Era, Job, PowerProfile, Report, Trial, db
 from zeus_service.errors import Contended, JobBusy
-from zeus_service.savings.power import Profile
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -94,8 +93,8 @@ def rebuild(job_id: str) -> bool:
         BrokenJob: Its specification is not valid.
     """
     while True:
-        job, spec, rows, profile = _history(job_id)
-        same = _store(job_id, job, spec, jobs.Replay.of(spec, rows, profile))
+        job, spec, rows, profiles = _history(job_id)
+        same = _store(job_id, job, spec, jobs.Replay.of(spec, rows, profiles))
         if same is not None:
             return same
 
@@ -181,11 +180,11 @@ def _delete(session: Session, table: type[Any], *where: ColumnElement[bool]) -> 
 
 
 @use_case(read_only=True)
-def _history(session: Session, job_id: str) -> tuple[Job, JobSpec, Sequence[Any], Profile]:
-    """A job, its specification, its trials to replay, and the default's power profile."""
+def _history(session: Session, job_id: str) -> tuple[Job, JobSpec, Sequence[Any], savings.Profiles]:
+    """A job, its specification, its trials to replay, and the default's power profiles."""
     job = jobs.get(session, job_id)
     spec, rows = jobs.specification(job, repair=True), jobs.history(session, job)
-    return job, spec, rows, savings.default_profile(session, job, spec)
+    return job, spec, rows, savings.default_profiles(session, job, spec)
 
 
 @use_case()

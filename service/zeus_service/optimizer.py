@@ -10,7 +10,6 @@ Mapped objects are returned with the values that they had at the end of the tran
 from __future__ import annotations
 
 import secrets
-from dataclasses import asdict
 
 import numpy as np
 from sqlalchemy import func, select
@@ -56,7 +55,7 @@ def start_trial(
     Args:
         job_id: The job.
         idempotency_key: Names the start.
-        hardware: What the trial uses; None: what the job is registered with.
+        hardware: What the trial uses; None: what a client of the Zeus project has registered.
         multiple_of: What its batch size is divided by, such as the number of devices.
         control: Train with the default batch size, without early stopping. Always granted.
 
@@ -65,7 +64,8 @@ def start_trial(
 
     Raises:
         KeyConflict: The key was used for another job, or with another `control`.
-        JobConflict: The job uses other hardware, or none of its batch sizes can be divided.
+        JobConflict: The job keeps other hardware or another number of devices, or none of its batch
+            sizes can be divided.
         ExhaustedJob: Every batch size has failed, and no trial from before that is running.
     """
     job, trial, new = _start_trial(job_id, idempotency_key, hardware, multiple_of, control)
@@ -74,7 +74,7 @@ def start_trial(
         usable = _usable(spec, multiple_of, control)
         if usable == spec.batch_sizes:
             counters.exhausted_starts.inc()
-        raise reasons.exhausted(spec, job.state, usable)
+        raise reasons.exhausted(spec, job.state, Hardware.of(job.hardware[-1]), usable)
     return job, trial, new
 
 
@@ -106,7 +106,7 @@ def report(
         raise _finished(job_id, trial)
     spec = jobs.specification(job)
     is_control = trial.why == "control"
-    cost_bound = None if is_control else job.cost_bound
+    cost_bound = None if is_control else jobs.cost_bound(job, trial.hardware)
     decision = stopping.decide(
         spec,
         given,
@@ -115,7 +115,7 @@ def report(
         cost_bound=cost_bound,
     )
     if trial.outcome is not None:
-        _revive(session, job, spec, trial)
+        jobs.revive(session, job, spec, trial)
     joules = max(0.0, given.energy_j - trial.energy_j)
     after_commit(session, lambda: counters.energy_j.inc(joules))
     before_s = trial.time_s if trial.reports else 0.0
@@ -173,7 +173,7 @@ def end_trial(
         raise ReportConflict(f"report {before_report} of trial {trial_number} was sent before")
     spec = jobs.specification(job)
     if trial.outcome is not None:
-        _revive(session, job, spec, trial)
+        jobs.revive(session, job, spec, trial)
     jobs.end(session, job, spec, trial, outcome, reason)
     session.flush()
     session.refresh(trial)
@@ -216,18 +216,23 @@ def count_outcomes(session: Session, job_id: str) -> dict[str, int]:
 
 
 @use_case(read_only=True)
-def next_choice(session: Session, job_id: str) -> tuple[Choice, str]:
-    """Return what the next start of a trial would get if nothing changed before it, and why.
+def next_choice(session: Session, job_id: str) -> tuple[Choice, str] | None:
+    """Return what the next start on the latest hardware would get if nothing changed, and why.
+
+    None if the job has had no start.
 
     Raises:
         ExhaustedJob: Every batch size has failed, and no trial from before that is running.
     """
     job = jobs.get(session, job_id)
     spec = jobs.specification(job)
-    choice = _choose(session, job, spec, spec.batch_sizes)
+    if not job.hardware:
+        return None
+    hardware = Hardware.of(job.hardware[-1])
+    choice = _choose(session, job, spec, hardware, spec.batch_sizes)
     if choice is None:
-        raise reasons.exhausted(spec, job.state, spec.batch_sizes)
-    return choice, reasons.reason(spec, job.state, choice)
+        raise reasons.exhausted(spec, job.state, hardware, spec.batch_sizes)
+    return choice, reasons.reason(spec, job.state, hardware, choice)
 
 
 @use_case(read_only=True)
@@ -273,12 +278,12 @@ def _start_trial(
             return job, known, False
     if hardware is None:
         hardware = _registered_hardware(job)
-    jobs.set_hardware(session, job, spec, hardware)
+    jobs.set_hardware(job, spec, hardware)
     jobs.mark_lost(session, job, spec)
     usable = _usable(spec, multiple_of, control)
     choice = Choice(spec.default_batch_size, "control")
     if not control:
-        chosen = _choose(session, job, spec, usable)
+        chosen = _choose(session, job, spec, hardware, usable)
         if chosen is None:
             return job, None, False
         choice = chosen
@@ -290,8 +295,8 @@ def _start_trial(
         batch_size=choice.batch_size,
         hardware=hardware,
         why=choice.why,
-        start_reason=reasons.reason(spec, job.state, choice)[:MAX_REASON],
-        start_cost_bound=None if control else job.cost_bound,
+        start_reason=reasons.reason(spec, job.state, hardware, choice)[:MAX_REASON],
+        start_cost_bound=None if control else jobs.cost_bound(job, hardware),
         counted=False,
         reason="",
         started_at=unix_now(),
@@ -311,9 +316,9 @@ def _started_with(session: Session, idempotency_key: str) -> Trial | None:
 
 
 def _registered_hardware(job: Job) -> Hardware:
-    if job.hardware is None:
+    if not job.keeps_hardware:
         raise JobConflict(f"job {job.job_id!r} is registered without hardware; register it here")
-    return Hardware(**job.hardware)
+    return Hardware.of(job.hardware[-1])
 
 
 def _usable(spec: JobSpec, multiple_of: int, control: bool) -> list[int]:
@@ -329,11 +334,13 @@ def _usable(spec: JobSpec, multiple_of: int, control: bool) -> list[int]:
     return usable
 
 
-def _choose(session: Session, job: Job, spec: JobSpec, usable: list[int]) -> Choice | None:
+def _choose(
+    session: Session, job: Job, spec: JobSpec, hardware: Hardware, usable: list[int]
+) -> Choice | None:
     """The policy's choice, or a fallback, for the next trial; None if there is neither."""
     rng = np.random.default_rng([spec.random_seed(), job.trials + 1])
     try:
-        return policy_of(spec).next_batch_size(spec, job.state, rng, usable)
+        return policy_of(spec).next_batch_size(spec, job.state, hardware, rng, usable)
     except NoBatchSizeLeft:
         running = jobs.running(session, job, expired=False)
         own = (trial for trial in running if trial.why not in ("fallback", "control"))
@@ -354,12 +361,6 @@ def _same_answer(session: Session, trial: Trial, given: stopping.Report) -> Deci
             f"report {given.sequence} was sent before with other figures", known=known
         )
     return Decision(**{name: getattr(stored, name) for name in Decision.__annotations__})
-
-
-def _revive(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
-    if asdict(trial.hardware) != job.hardware:  # the job has moved to other hardware since
-        raise _finished(spec.job_id, trial)
-    jobs.revive(session, job, spec, trial)
 
 
 def _check_generation(job_id: str, trial: Trial, generation: str | None) -> None:

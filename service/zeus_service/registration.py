@@ -8,7 +8,6 @@ one gets the default.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from pydantic import ValidationError
@@ -45,22 +44,24 @@ def register_job(
         job_id: The job.
         given: Fields of its `JobSpec`; each that differs from the registered value is a conflict.
         suggested: Fields that are used where neither `given` nor the registered job has a value.
-        hardware: What its trials use, if the client says so now and not at each start.
+        hardware: What all its trials use, if the client says so now and not at each start.
 
     Returns:
         The job, and whether it is new or has new values.
 
     Raises:
         InvalidJob: A field that has no default is missing, or fields contradict each other.
-        JobConflict: The job is registered with other values, or uses other hardware.
+        JobConflict: The job is registered with other values, or has used other hardware.
     """
     _check_policy(given)
     known = jobs.find(session, job_id)
     if known is None:
         spec = _completed({**suggested, **given, "job_id": job_id})
         return _added(session, jobs.new_job(spec, hardware=hardware)), True
-    is_same_hardware = hardware is None or known.hardware == asdict(hardware)
-    if is_same_hardware and not _differences(known, given):
+    has_hardware = hardware is None or (
+        known.keeps_hardware and Hardware.of(known.hardware[-1]) == hardware
+    )
+    if has_hardware and not _differences(known, given):
         return known, False
     job = known = jobs.lock(session, job_id)
     differences = _differences(known, given)
@@ -69,7 +70,7 @@ def register_job(
             raise job_conflict(job_id, differences, _OTHER_VALUES)
         job = _reregistered(session, known, _changed(known, given, suggested))
     if hardware is not None:
-        jobs.set_hardware(session, job, jobs.specification(job), hardware)
+        jobs.set_hardware(job, jobs.specification(job), hardware, keep=True)
     return job, bool(differences)
 
 

@@ -58,7 +58,7 @@ def test_the_job_knows_the_gpus_and_their_highest_power(
     trainer(callback).fit(Net(), datamodule=Data())
     assert callback.job is not None
     url = f"{service.url}/api/v1/jobs/{callback.job.job_id}"
-    hardware = requests.get(url, timeout=LIMIT_S).json()["hardware"]
+    (hardware,) = requests.get(url, timeout=LIMIT_S).json()["hardware"]
     assert hardware["meter"] == "nvml"
     assert hardware["device_model"] == f"{fake_gpus.gpus[0].name} + Fake GPU X"
     assert hardware["max_power_w"] == 300 + 432

@@ -343,7 +343,7 @@ def test_the_job_is_what_the_client_measured_with(
         assert len(digits) == 8
         assert int(digits, 16) >= 0
     job = requests.get(f"{service.url}/api/v1/jobs/{job_id}", timeout=LIMIT_S).json()
-    hardware = job["hardware"]
+    (hardware,) = job["hardware"]
     assert (hardware["max_power_w"], hardware["num_devices"]) == (2 * 300, 2)
     assert (hardware["device_model"], job["spec"]["seed"]) == (fake_gpus.gpus[0].name, 5)
 

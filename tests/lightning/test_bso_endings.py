@@ -195,7 +195,11 @@ def test_out_of_memory_logs_which_batch_sizes_have_failed(
     assert "batch size 8 ended as out_of_memory" in caplog.text
     assert "The service may stop offering this and larger batch sizes" in caplog.text
     known = requests.get(f"{service.url}/api/v1/jobs/{callback.job.job_id}", timeout=LIMIT_S).json()
-    assert {arm["batch_size"] for arm in known["arms"] if arm["status"] == "out_of_memory"} >= {8}
+    assert {
+        arm["batch_size"]
+        for arm in known["hardware"][0]["arms"]
+        if arm["status"] == "out_of_memory"
+    } >= {8}
 
 
 def test_after_an_exception_a_service_that_is_gone_or_silent_does_not_delay_the_end(

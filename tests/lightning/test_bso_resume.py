@@ -105,7 +105,7 @@ class Job:
 
     def beliefs(self) -> dict[str, Any]:
         known = requests.get(f"{self.url}/api/v1/jobs/{self.id}", timeout=LIMIT_S).json()
-        return {name: known[name] for name in ("stage", "best_batch_size", "arms", "cost_bound")}
+        return {name: known[name] for name in ("stage", "best_batch_size", "hardware")}
 
 
 @pytest.fixture
@@ -269,7 +269,7 @@ def test_a_trial_of_a_deleted_job_or_on_other_hardware_cannot_be_resumed(job: Jo
     job.id, job.folder = new_job(), job.folder / "other"
     job.fit((0.1,), After(1, crash))
     bigger = WorkMeter()
-    bigger.device_model = "bigger steps"  # which may be, as the job has learned nothing yet
+    bigger.device_model = "bigger steps"
     text = r"trial 1 .*, which ran on 1 x steps .*, and this run is on 1 x bigger steps"
     with pytest.raises(ZeusConfigError, match=text):
         job.fit((0.9,), ckpt_path=job.after(1), meter=bigger)

@@ -125,7 +125,7 @@ def test_a_refusal_carries_the_services_reasons(service: ServiceProcess) -> None
         client.start_trial("nobody-knows", "key", hardware())
     assert error.value.fields["code"] == "not_found"
     with pytest.raises(ZeusServiceError, match="no job 'nobody-knows'"):
-        client.power_profiles("nobody-knows", "x", PowerProfile.from_json)
+        client.power_profiles("nobody-knows", "x", 1, PowerProfile.from_json)
 
 
 @pytest.mark.parametrize("status", [502, 504])
@@ -194,7 +194,7 @@ def test_an_answer_of_another_version_is_an_error_that_says_so() -> None:
             with pytest.raises(ZeusServiceError, match="of the same version"):
                 client.start_trial("a", "key", hardware())
             with pytest.raises(ZeusServiceError, match="of the same version"):
-                client.power_profiles("job", "x", PowerProfile.from_json)
+                client.power_profiles("job", "x", 1, PowerProfile.from_json)
 
 
 def test_a_refused_connection_is_an_error_after_waits_of_less_than_two_seconds(
@@ -357,11 +357,11 @@ def profile(batch_size: int, **fields: Any) -> PowerProfile:
     return PowerProfile(**(defaults | fields))
 
 
-def test_power_profiles_come_back_by_gpu_model_as_they_were_put(service: ServiceProcess) -> None:
+def test_power_profiles_come_back_by_gpus_as_they_were_put(service: ServiceProcess) -> None:
     client, spec = BSOClient(service.url), job()
     client.register_job(spec)
     kept = [profile(8), profile(16, measured_at="2026-05-04T12:00:00.250000Z")]
-    for one in (*kept, profile(8, device_model="another")):
+    for one in (*kept, profile(8, device_model="another"), profile(8, num_devices=9)):
         client.put_power_profile(spec.job_id, one.to_json())
-    model = kept[0].device_model
-    assert client.power_profiles(spec.job_id, model, PowerProfile.from_json) == kept
+    gpus = kept[0].device_model, kept[0].num_devices
+    assert client.power_profiles(spec.job_id, *gpus, PowerProfile.from_json) == kept

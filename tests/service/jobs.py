@@ -23,8 +23,9 @@ LEARNING = {name: policy for name, policy in POLICIES.items() if name != Default
 
 
 HARDWARE = Hardware("Fake GPU", 1, max_power_w=100.0, meter="nvml")
+OTHER = Hardware("Other GPU", 2, max_power_w=500.0, meter="nvml")
 START = {"hardware": asdict(HARDWARE)}
-"""The body that starts a trial on it."""
+"""The body that starts a trial on the first."""
 
 
 @dataclass
@@ -39,14 +40,22 @@ class PastTrial:
     hardware: Hardware = HARDWARE
 
 
-def next_choice(policy: Policy, job: JobSpec, state: State, rng: np.random.Generator) -> Choice:
+def next_choice(
+    policy: Policy,
+    job: JobSpec,
+    state: State,
+    rng: np.random.Generator,
+    hardware: Hardware = HARDWARE,
+) -> Choice:
     """The policy's choice for a trial that can use every batch size."""
-    return policy.next_batch_size(job, state, rng, job.batch_sizes)
+    return policy.next_batch_size(job, state, hardware, rng, job.batch_sizes)
 
 
-def observation(choice: Choice, result: Outcome | None, cost: float) -> Observation:
+def observation(
+    choice: Choice, result: Outcome | None, cost: float, hardware: Hardware = HARDWARE
+) -> Observation:
     """The end of a trial of one epoch."""
-    return Observation(choice, result, cost, epochs=1, hardware=HARDWARE)
+    return Observation(choice, result, cost, epochs=1, hardware=hardware)
 
 
 def spec_json(**changes: Any) -> dict[str, Any]:
@@ -67,7 +76,7 @@ def spec(**changes: Any) -> JobSpec:
     return JobSpec.model_validate(spec_json(**{"policy": "zeus", "seed": 1, **changes}))
 
 
-def register(*, hardware: Hardware = HARDWARE, **changes: Any) -> tuple[Job, bool]:
+def register(*, hardware: Hardware | None = HARDWARE, **changes: Any) -> tuple[Job, bool]:
     """Register a job with a valid specification, with changes, in the application's context."""
     given = JobSpec.model_validate(spec_json(**changes))
     values = given.model_dump(include=given.model_fields_set - {"job_id"})

@@ -85,7 +85,7 @@ REQUESTS: list[tuple[str, str, Any, int]] = [
     ("POST", f"{V1}/job/trials", START, 201),
     ("POST", f"{V1}/job/trials/2/reports", {**REPORT, "metric": 0.95}, 200),  # it converges
     ("PUT", f"{V1}/job/power-profiles/32", PROFILE, 201),
-    ("GET", f"{V1}/job/power-profiles/32?device_model=Fake+GPU", None, 200),
+    ("GET", f"{V1}/job/power-profiles/32?device_model=Fake+GPU&num_devices=1", None, 200),
     ("GET", f"{V1}/job/power-profiles", None, 200),
     ("GET", V1, None, 200),
     ("GET", f"{V1}/job", None, 200),

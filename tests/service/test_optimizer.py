@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from flask import Flask
-from service.jobs import LEARNING, let_leases_expire, register
+from service.jobs import HARDWARE, LEARNING, let_leases_expire, register
 from zeus_service import counters, maintenance, optimizer
 from zeus_service.bandit import stopping
 from zeus_service.bandit.outcomes import Outcome
@@ -32,7 +32,7 @@ def report(sequence: int, metric: float = 0.1) -> stopping.Decision:
 def estimates() -> list[ArmEstimate]:
     job = optimizer.get_job("job")
     spec = jobs.specification(job)
-    return policy_of(spec).describe(spec, job.state)
+    return policy_of(spec).describe(spec, job.state, HARDWARE)
 
 
 def counted() -> tuple[float, float]:
@@ -91,7 +91,8 @@ def test_a_job_is_not_exhausted_while_a_running_trial_may_converge(
 ) -> None:
     def start() -> tuple[int, str]:
         try:
-            foretold = optimizer.next_choice("job")[0]
+            found = optimizer.next_choice("job")
+            foretold = found and found[0]
         except ExhaustedJob:
             foretold = None
         trial = optimizer.start_trial("job")[1]

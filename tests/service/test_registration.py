@@ -15,13 +15,14 @@ from service.jobs import HARDWARE, register
 from sqlalchemy import delete, update
 from waiting import wait_until
 from zeus_service import maintenance, optimizer, registration
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import NO_RESULT, Result
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.bandit.stopping import Report
 from zeus_service.db import jobs, power_profiles
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Job, Trial
-from zeus_service.errors import JobConflict, OtherGeneration, TrialFinished
+from zeus_service.errors import JobConflict, OtherGeneration
 
 
 def start() -> Trial:
@@ -95,32 +96,37 @@ REPORT = Report(sequence=1, epoch=1, time_s=1.0, energy_j=1.0, metric=1.0)
 OTHER = replace(HARDWARE, meter="rapl (estimate)", estimated=True)
 
 
-@pytest.mark.parametrize("outcome", [None, "interrupted", "diverged"])
-def test_a_job_keeps_its_hardware_once_it_has_learned(app: Flask, outcome: Any) -> None:
+def hardware_of(job: Job) -> list[Hardware]:
+    return list(map(Hardware.of, job.hardware))
+
+
+def test_a_job_takes_any_hardware_that_of_the_latest_start_last(app: Flask) -> None:
     register_sparse(REQUIRED)
-    optimizer.start_trial("job", hardware=HARDWARE)
-    if outcome:
-        optimizer.end_trial("job", 1, outcome)
-    if outcome != "interrupted":
-        with pytest.raises(JobConflict, match="different hardware"):
-            optimizer.start_trial("job", hardware=OTHER)
-        return
-    job, trial, _ = optimizer.start_trial("job", hardware=OTHER)
-    assert (job.hardware, job.estimated, trial.hardware) == (asdict(OTHER), True, OTHER)
+    for hardware in (HARDWARE, OTHER, HARDWARE):
+        job, trial, _ = optimizer.start_trial("job", hardware=hardware)
+        assert trial.hardware == hardware
+    assert hardware_of(job) == [OTHER, HARDWARE]
+    assert job.estimated
     assert maintenance.rebuild("job")
 
 
-def test_a_trial_on_hardware_that_its_job_has_left_is_not_revived(app: Flask) -> None:
-    register_sparse(REQUIRED)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_trial_is_revived_on_hardware_that_its_job_has_left_since(
+    app: Flask, policy: str
+) -> None:
+    register_sparse({**REQUIRED, "policy": policy})
     optimizer.start_trial("job", hardware=HARDWARE)
     optimizer.end_trial("job", 1, "interrupted")
     optimizer.start_trial("job", hardware=OTHER)
-    for call in (
-        lambda: optimizer.report("job", 1, REPORT),
-        lambda: optimizer.end_trial("job", 1, "diverged"),
-    ):
-        with pytest.raises(TrialFinished, match="interrupted"):
-            call()
+    optimizer.report("job", 2, replace(REPORT, energy_j=50.0))
+    assert optimizer.report("job", 1, replace(REPORT, metric=0.1)).decision == "continue"
+    assert maintenance.rebuild("job")
+    optimizer.report("job", 1, replace(REPORT, sequence=2, epoch=2))
+    job = optimizer.get_job("job")
+    assert hardware_of(job) == [HARDWARE, OTHER]
+    bounds = [each["cost_bound"] for each in job.hardware]
+    assert bounds == [None, None] if policy == "default" else bounds[0] != bounds[1]
+    assert maintenance.rebuild("job")
 
 
 def test_a_job_that_is_registered_again_keeps_what_was_not_given(app: Flask) -> None:
@@ -136,15 +142,30 @@ def test_a_job_that_is_registered_again_keeps_what_was_not_given(app: Flask) -> 
     assert changed.items() >= {**REQUIRED, "max_epochs": 20, **suggested}.items()
 
 
-def test_a_registration_with_other_hardware_is_refused_like_a_start(app: Flask) -> None:
+def test_a_job_that_is_registered_with_its_hardware_keeps_it(app: Flask) -> None:
     register()
-    with pytest.raises(JobConflict, match="different hardware"):
-        registration.register_job("job", {}, suggested={}, hardware=OTHER)
-    assert optimizer.get_job("job").hardware == asdict(HARDWARE)
+    for other in (OTHER, replace(HARDWARE, num_devices=2)):
+        for refused in (
+            lambda other=other: registration.register_job("job", {}, suggested={}, hardware=other),
+            lambda other=other: optimizer.start_trial("job", hardware=other),
+        ):
+            with pytest.raises(JobConflict, match="for this hardware alone"):
+                refused()
+    assert hardware_of(optimizer.get_job("job")) == [HARDWARE]
+    assert optimizer.start_trial("job", hardware=HARDWARE)[2]
+
+
+def test_a_job_that_has_used_other_hardware_cannot_be_registered_for_one(app: Flask) -> None:
+    register_sparse(REQUIRED)
+    optimizer.start_trial("job", hardware=OTHER)
+    with pytest.raises(JobConflict, match="for this hardware alone"):
+        registration.register_job("job", {}, suggested={}, hardware=HARDWARE)
+    optimizer.start_trial("job", hardware=HARDWARE)
 
 
 def test_a_start_without_hardware_needs_a_registered_one(app: Flask) -> None:
     register_sparse(REQUIRED)
+    optimizer.start_trial("job", hardware=HARDWARE)
     with pytest.raises(JobConflict, match="without hardware"):
         optimizer.start_trial("job")
     registration.register_job("job", {}, suggested={}, hardware=HARDWARE)
@@ -164,11 +185,11 @@ def test_a_job_whose_runs_taught_nothing_is_registered_anew(
     changes = {"monitor": "val_acc", "batch_sizes": [7], "default_batch_size": 7}
     job, new = register(**changes, policy=policy)
     assert new
-    assert (job.spec["monitor"], job.cost_bound) == ("val_acc", None)
+    assert (job.spec["monitor"], job.hardware[0]["cost_bound"]) == ("val_acc", None)
     assert optimizer.count_outcomes("job") == {}
     assert register(**changes)[1] is False
     assert (start().trial_number, start().batch_size) == (5, 7)  # numbers are not used again
-    assert len(power_profiles.list_profiles("job", None)) == 1
+    assert len(power_profiles.list_profiles("job")) == 1
     assert maintenance.rebuild("job")
 
 

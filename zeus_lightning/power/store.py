@@ -147,12 +147,11 @@ class ProfileStore:
             return []
         client, job_id = self.service
         try:
-            model = self.key.device_model
-            profiles = client.power_profiles(job_id, model, PowerProfile.from_json)
+            gpus = self.key.device_model, self.key.num_devices
+            return client.power_profiles(job_id, *gpus, PowerProfile.from_json)
         except (ZeusServiceError, ZeusConfigError) as error:
             rank_zero_warn(f"zeus: no power profile is fetched: {error.message}")
             return []
-        return [profile for profile in profiles if profile.num_devices == self.key.num_devices]
 
 
 def find_service(recurring: Recurring | None) -> Service | None:

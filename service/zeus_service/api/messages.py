@@ -225,7 +225,7 @@ class Trial(Message):
 
 
 class JobSummary(Message):
-    """A job in a list."""
+    """A job in a list; its stage and best batch size are those on the latest hardware."""
 
     job_id: str
     stage: str
@@ -239,13 +239,35 @@ class JobSummary(Message):
         return cls(**{name: getattr(job, name) for name in cls.model_fields})
 
 
-class Job(JobSummary):
-    """A job with its specification and the policy's estimates."""
+class OnHardware(Message):
+    """Hardware that a job has used, and what is known of the job there; see `Hardware`.
 
-    spec: JobSpec
-    hardware: Hardware | None
+    Args:
+        cost_bound: Early-stopping threshold in joules; null without one.
+        arms: The policy's estimates of all batch sizes there.
+    """
+
+    device_model: str
+    num_devices: int
+    max_power_w: float
+    meter: str
+    estimated: bool
+    stage: str
+    best_batch_size: int | None
     cost_bound: float | None
     arms: list[ArmEstimate]
+
+
+class Job(JobSummary):
+    """A job with its specification and the policy's estimates.
+
+    Args:
+        hardware: All that it has used, that of the latest start last.
+        outcomes: Its numbers of trials by outcome.
+    """
+
+    spec: JobSpec
+    hardware: list[OnHardware]
     outcomes: dict[str, int]
 
     @classmethod
@@ -256,12 +278,14 @@ class Job(JobSummary):
             BrokenJob: Its row is not valid.
         """
         spec = jobs.specification(job)
+        policy = policy_of(spec)
         return cls(
             **JobSummary.of(job).model_dump(),
             spec=spec,
-            hardware=Hardware(**job.hardware) if job.hardware else None,
-            cost_bound=job.cost_bound,
-            arms=policy_of(spec).describe(spec, job.state),
+            hardware=[
+                OnHardware(**each, arms=policy.describe(spec, job.state, Hardware.of(each)))
+                for each in job.hardware
+            ],
             outcomes=outcomes,
         )
 
@@ -308,7 +332,7 @@ def _text(value: Any) -> Any:
 
 
 class PowerProfile(Message):
-    """Measurements for a batch size on a GPU model, and the power limit chosen from them."""
+    """Measurements for a batch size on some GPUs, and the power limit chosen from them."""
 
     device_model: Name
     driver: Annotated[str, Field(max_length=255, pattern=r"^[^\x00]*$")]

@@ -51,11 +51,15 @@ class SavedInWeek(Message):
 
 
 class SavingsPoint(Message):
-    """The trials that have ended since the point before, up to a trial number.
+    """The trials that have ended since the point before on the same hardware, up to a trial number.
 
     A point without recurrences has failed tries only; its savings are negative.
+
+    Args:
+        hardware: The index of the hardware in the job's list.
     """
 
+    hardware: int
     trial_number: int
     ended_at: float
     recurrences: int
@@ -63,35 +67,52 @@ class SavingsPoint(Message):
     saved: Amounts | None
 
 
-class JobSavings(Message):
-    """What a job has saved against its default batch size at the default power limit.
+class SavedOnHardware(Message):
+    """What a job has saved on one hardware; see `Hardware`.
 
     Args:
-        meter: The meter of the joules; null before the first trial.
-        estimated: Whether it estimates them.
-        expected: What one run of the default is expected to spend now; null if nothing is known.
-        basis: Whether that comes from runs of the default, of this era or one before, or from the
-            policy's estimate.
-        default_runs: Runs of the default that converged, since the job last changed.
-        points: The job's trials in portions.
+        expected: What one run of the default is expected to spend there now; null if nothing is
+            known.
+        basis: Whether that comes from runs of the default, there or on other hardware, now or
+            before the job changed, or from the policy's estimate.
+        default_runs: Runs of the default that converged there, since the job last changed.
     """
 
-    job_id: str
-    meter: str | None
+    device_model: str
+    num_devices: int
+    max_power_w: float
+    meter: str
     estimated: bool
-    default_batch_size: int
     recurrences: int
     spent: Spent
     expected: Amounts | None
     basis: Literal["runs", "estimate"] | None
     default_runs: int
     saved: SavedAmounts | None
+
+
+class JobSavings(Message):
+    """What a job has saved against its default batch size at the default power limit.
+
+    Args:
+        estimated: Whether any meter of its hardware estimates joules.
+        hardware: Its parts on each hardware, that of the latest start last.
+        points: The job's trials in portions.
+    """
+
+    job_id: str
+    estimated: bool
+    default_batch_size: int
+    recurrences: int
+    spent: Spent
+    saved: SavedAmounts | None
+    hardware: list[SavedOnHardware]
     weeks: list[SavedInWeek]
     points: list[SavingsPoint]
 
 
 class SavingsOfMeter(Message):
-    """What jobs have saved, by whether their meters estimate.
+    """What jobs have saved, by whether any of their meters estimates.
 
     Args:
         jobs: Jobs with an expectation of what their default spends.
@@ -109,7 +130,7 @@ class Savings(Message):
         jobs: All jobs.
         unknown: Jobs without an expectation of what their default spends: they count for nothing.
         estimated: Whether any part of the savings comes from meters that estimate.
-        by_meter: The parts from meters that measure and from meters that estimate.
+        by_meter: The parts of jobs whose meters all measure, and of the others.
     """
 
     jobs: int

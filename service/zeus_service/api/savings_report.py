@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session
 
 from zeus_service.api import savings_messages as messages
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.config import current_config
 from zeus_service.db import jobs, savings
@@ -15,7 +17,7 @@ from zeus_service.db.clock import SINCE_MONDAY_S, WEEK_S
 from zeus_service.db.session import use_case
 from zeus_service.db.tables import Job
 from zeus_service.savings.ledger import Era
-from zeus_service.savings.report import J_PER_KWH, Estimate, Saved, saved, total
+from zeus_service.savings.report import J_PER_KWH, Estimate, Saved, expected, saved, total
 
 WEEKS = 13
 """How many of the latest weeks are shown, unless another number is asked for."""
@@ -40,24 +42,20 @@ def of_job(
     """
     job = jobs.get(session, job_id)
     spec, eras = jobs.specification(job), savings.load_eras(session, job)
-    expected = eras[-1].expected if eras else None
-    runs = job.ledger["arms"].get(str(spec.default_batch_size), {}).get("runs", 0)
-    is_from_runs = bool(runs or (expected and expected.carried))
-    known = saved(spec, job.max_power_w, eras)
+    known = saved(spec, eras)
+    hardware = list(map(Hardware.of, job.hardware))
     return messages.JobSavings(
         job_id=job_id,
-        meter=job.hardware["meter"] if job.hardware else None,
         estimated=job.estimated,
         default_batch_size=spec.default_batch_size,
         recurrences=sum(era.recurrences for era in eras),
         spent=_spent(eras),
-        expected=_expected(spec, job.max_power_w, eras[-1]) if expected else None,
-        basis=None if expected is None else "runs" if is_from_runs else "estimate",
-        default_runs=runs,
         saved=None if known is None else _amounts(known),
+        hardware=[_on_hardware(job, spec, eras, each) for each in hardware],
         weeks=_weeks(session, weeks, job),
         points=[
             messages.SavingsPoint(
+                hardware=hardware.index(portion.hardware),
                 trial_number=portion.last_trial,
                 ended_at=portion.ended_at,
                 recurrences=sum(era.recurrences for era in portion.eras),
@@ -65,8 +63,28 @@ def of_job(
                 saved=None if part is None else _plain_amounts(part),
             )
             for portion in (savings.by_number(session, job, limit=points) if points else ())
-            for part in [saved(spec, job.max_power_w, portion.eras)]
+            for part in [saved(spec, portion.eras)]
         ],
+    )
+
+
+def _on_hardware(
+    job: Job, spec: JobSpec, eras: Sequence[Era], hardware: Hardware
+) -> messages.SavedOnHardware:
+    eras = [era for era in eras if era.hardware == hardware]
+    known, latest = saved(spec, eras), eras[-1] if eras else None
+    arms = job.ledger[hardware.key]["arms"] if eras else {}
+    runs = arms.get(str(spec.default_batch_size), {}).get("runs", 0)
+    one = expected(spec, latest) if latest else None
+    is_carried = bool(latest and latest.expected and latest.expected.carried_from)
+    return messages.SavedOnHardware(
+        **asdict(hardware),
+        recurrences=sum(era.recurrences for era in eras),
+        spent=_spent(eras),
+        expected=None if one is None else _plain_amounts(one),
+        basis=None if one is None else "runs" if runs or is_carried else "estimate",
+        default_runs=runs,
+        saved=None if known is None else _amounts(known),
     )
 
 
@@ -110,14 +128,6 @@ def _spent(eras: Iterable[Era]) -> messages.Spent:
         time_s=sum(era.time_s for era in every),
         cost=sum(era.cost for era in every),
     )
-
-
-def _expected(spec: JobSpec, max_power_w: float, era: Era) -> messages.Amounts:
-    """What one run of the default is expected to spend: what a run for nothing would save."""
-    one = Era(era.number, 1, 0.0, 0.0, 0.0, era.expected)
-    part = saved(spec, max_power_w, [one])
-    assert part is not None, "the era has an expectation"
-    return _plain_amounts(part)
 
 
 def _plain_amounts(part: Saved) -> messages.Amounts:

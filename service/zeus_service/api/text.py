@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from urllib.parse import quote
 
+from zeus_service.api.messages import OnHardware
 from zeus_service.api.savings_messages import (
     Estimate,
     JobSavings,
     SavedAmounts,
     SavedInWeek,
+    SavedOnHardware,
     Savings,
 )
 
@@ -19,6 +21,7 @@ _JOULES = {"TJ": 1e12, "GJ": 1e9, "MJ": 1e6, "kJ": 1e3, "J": 1.0}
 _BILLED = {"MWh": 3.6e9, "kWh": 3.6e6, "Wh": 3.6e3, "J": 1.0}
 _TIMES = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
 NONE = "\N{EN DASH}"
+TIMES = "\N{MULTIPLICATION SIGN}"
 COLUMNS = ("week", "recurrences", "energy saved", "95 % interval", "time saved", "95 % interval")
 """Of a table of weeks."""
 
@@ -67,6 +70,15 @@ def number(value: float | None) -> str:
     return NONE if value is None else f"{value:.5g}"
 
 
+def hardware_names(hardware: Sequence[OnHardware | SavedOnHardware]) -> list[str]:
+    """A name for each hardware: number and model, and what else tells it apart from the others."""
+    short = [f"{each.num_devices} {TIMES} {each.device_model}" for each in hardware]
+    return [
+        name if short.count(name) == 1 else f"{name} ({each.max_power_w:g} W, by {each.meter})"
+        for name, each in zip(short, hardware, strict=True)
+    ]
+
+
 def iso(instant: float) -> str:
     """Unix seconds in the form of a `datetime` attribute."""
     return datetime.fromtimestamp(instant, UTC).isoformat(timespec="seconds")
@@ -96,7 +108,8 @@ def savings_summary(found: JobSavings | Savings) -> str:
                 f"job {found.job_id!r}: what its default batch size, {found.default_batch_size}, "
                 "would spend is unknown until a run with it has converged"
             )
-        return text + (f"; energy is estimated by {found.meter}" if found.estimated else "")
+        meters = sorted({each.meter for each in found.hardware if each.estimated})
+        return text + (f"; energy is estimated by {', '.join(meters)}" if meters else "")
     known = found.jobs - found.unknown
     text = _saved(found.saved, "1 job has" if known == 1 else f"{known} jobs have")
     if found.unknown:

@@ -83,16 +83,18 @@ class Points(Span):
     points: Annotated[int, Field(ge=1, le=2000)] = 200
 
 
-class OnGpuModel(BaseModel):
-    """The GPU model of a power profile."""
+class OnGpus(BaseModel):
+    """The GPUs of a power profile."""
 
     device_model: Name
+    num_devices: Annotated[int, Field(ge=1, le=MAX_INTEGER)]
 
 
-class OnAnyGpuModel(BaseModel):
-    """The GPU model of power profiles. Default: every model."""
+class OnAnyGpus(BaseModel):
+    """The GPUs of power profiles. Default: every model, and every number."""
 
     device_model: Name | None = None
+    num_devices: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = None
 
 
 def _is_given(generation: str) -> str:
@@ -249,7 +251,7 @@ def end_trial(
 def put_power_profile(
     job_id: str, batch_size: int, json_data: messages.PowerProfile
 ) -> tuple[messages.PowerProfile, int]:
-    """Store what was measured for a batch size on a GPU model."""
+    """Store what was measured for a batch size on some GPUs."""
     if json_data.batch_size != batch_size:
         raise UnprocessableEntity(
             f"batch_size is {json_data.batch_size} in the body and {batch_size} in the path"
@@ -259,22 +261,20 @@ def put_power_profile(
 
 
 @v1.get(POWER_PROFILE)
-@v1.input(OnGpuModel, location="query")
+@v1.input(OnGpus, location="query")
 @v1.output(messages.PowerProfile)
-def get_power_profile(
-    job_id: str, batch_size: int, query_data: OnGpuModel
-) -> messages.PowerProfile:
-    """Show what was measured for a batch size on a GPU model."""
-    found = power_profiles.get(job_id, batch_size, query_data.device_model)
+def get_power_profile(job_id: str, batch_size: int, query_data: OnGpus) -> messages.PowerProfile:
+    """Show what was measured for a batch size on some GPUs."""
+    found = power_profiles.get(job_id, batch_size, **vars(query_data))
     return messages.PowerProfile.model_validate(found)
 
 
 @v1.get(POWER_PROFILES)
-@v1.input(OnAnyGpuModel, location="query")
+@v1.input(OnAnyGpus, location="query")
 @v1.output(messages.PowerProfileList)
-def list_power_profiles(job_id: str, query_data: OnAnyGpuModel) -> messages.PowerProfileList:
+def list_power_profiles(job_id: str, query_data: OnAnyGpus) -> messages.PowerProfileList:
     """List a job's power profiles, ordered by batch size."""
-    found = power_profiles.list_profiles(job_id, query_data.device_model)
+    found = power_profiles.list_profiles(job_id, **vars(query_data))
     return messages.PowerProfileList.model_validate({"profiles": found})
 
 

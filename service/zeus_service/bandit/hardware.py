@@ -1,8 +1,9 @@
 """What a trial trains on, and what measures its energy."""
 
 import json
-from dataclasses import astuple, dataclass
-from typing import Annotated
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, fields
+from typing import Annotated, Any, Self
 
 from pydantic import Field
 
@@ -26,6 +27,11 @@ class Hardware:
     max_power_w: PositiveAmount
     meter: Name
     estimated: Annotated[bool, Field(strict=True)] = False
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """The hardware that these values describe, among others."""
+        return cls(**{field.name: values[field.name] for field in fields(cls)})
 
     @property
     def key(self) -> str:

@@ -25,7 +25,7 @@ class PerHardware:
 
     def initial_state(self, spec: JobSpec) -> State:
         """See `Policy`. The counts of `inconclusive` are shared."""
-        shared = {KEY: {}} if KEY in self._policy.initial_state(spec) else {}
+        shared: State = {KEY: {}} if KEY in self._policy.initial_state(spec) else {}
         return {"hardware": {}, **shared}
 
     def next_batch_size(

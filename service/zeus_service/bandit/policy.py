@@ -114,7 +114,7 @@ class Policy(Protocol):
     def begin(self, spec: JobSpec, state: State, choice: Choice, hardware: Hardware) -> State:
         """Count a trial that was started with this choice on this hardware, or revived.
 
-        No `cost_bound` does not change before `observe`.
+        No `cost_bound` changes before `observe`, on any hardware.
         """
 
     def observe(self, spec: JobSpec, state: State, observation: Observation) -> State:

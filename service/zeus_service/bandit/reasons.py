@@ -12,8 +12,9 @@ from zeus_service.errors import ExhaustedJob
 
 def reason(spec: JobSpec, state: State, hardware: Hardware, choice: Choice) -> str:
     """Why the job's policy, in this state, has made this choice for this hardware."""
+    stage = policy_of(spec).stage(spec, state, hardware)
     text = {
-        "explore": f"to learn what it costs (stage: {policy_of(spec).stage(spec, state, hardware)})",
+        "explore": f"to learn what it costs (stage: {stage})",
         "exploit": "it looks cheapest after the runs so far",
         "concurrent": "another trial is exploring, so this run uses the best batch size known, or "
         "the default",

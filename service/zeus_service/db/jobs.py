@@ -24,16 +24,20 @@ from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import savings
 from zeus_service.db.clock import unix_now
+from zeus_service.db.savings import Profiles
 from zeus_service.db.session import after_commit
 from zeus_service.db.tables import MAX_REASON, Job, Trial
 from zeus_service.errors import BrokenJob, NotFound, job_conflict, unknown_job
-from zeus_service.savings import ledger as ledgers
-from zeus_service.savings.power import Profile
 
 T = TypeVar("T")
 
-_OTHER_HARDWARE = (
-    "Use another job_id: costs on different hardware, or by different meters, cannot be compared."
+_KEEPS_HARDWARE = (
+    "A client of the Zeus project has registered the job for this hardware alone. Use that, or "
+    "another job_id."
+)
+_KEEPS_DEVICES = (
+    "The job's batch sizes are per device, so all its runs use the same number of devices. Use "
+    "that number, or another job_id."
 )
 
 MAX_LOST_AT_ONCE = 1000
@@ -126,7 +130,7 @@ def new_job(spec: JobSpec, *, trials: int = 0, hardware: Hardware | None = None)
     Args:
         spec: Its specification.
         trials: The latest number of a trial that is not used again.
-        hardware: What its trials will use, if that is known.
+        hardware: What all its trials will use, if a client of the Zeus project registers it.
     """
     job = Job(
         job_id=spec.job_id,
@@ -136,13 +140,16 @@ def new_job(spec: JobSpec, *, trials: int = 0, hardware: Hardware | None = None)
         sequence=0,
         created_at=unix_now(),
         updated_at=unix_now(),
-        ledger=ledgers.new_ledger(),
-        hardware=hardware and asdict(hardware),
-        estimated=hardware is not None and hardware.estimated,
+        ledger={},
+        hardware=[],
+        keeps_hardware=False,
+        estimated=False,
         exploits=0,
         failures=0,
     )
     _summarize(job, spec)
+    if hardware is not None:
+        set_hardware(job, spec, hardware, keep=True)
     return job
 
 
@@ -187,24 +194,46 @@ def has_taught_nothing(session: Session, job: Job, spec: JobSpec) -> bool:
     return is_idle and not fold.has_results(spec, job.state)
 
 
-def set_hardware(session: Session, job: Job, spec: JobSpec, hardware: Hardware) -> None:
-    """Note what a locked job's trials use.
+def set_hardware(job: Job, spec: JobSpec, hardware: Hardware, *, keep: bool = False) -> None:
+    """Note what the next trial of a locked job uses.
+
+    Args:
+        job: The job.
+        spec: Its specification.
+        hardware: The hardware.
+        keep: Whether all its trials use it from now on.
 
     Raises:
-        JobConflict: It is other hardware than before, unless that has taught nothing.
+        JobConflict: It keeps other hardware, or another number of devices; or it shall keep this,
+            and has used other hardware before.
     """
-    values = asdict(hardware)
-    if values == job.hardware:
-        return
-    if job.hardware is not None and not has_taught_nothing(session, job, spec):
+    values, keep = asdict(hardware), keep or job.keeps_hardware
+    is_per_device = spec.batch_size_scope == "per_device"
+    kept = list(values) if keep else ["num_devices"] if is_per_device else []
+    for known in job.hardware:
         differences = {
-            name: {"known": known, "given": values[name]}
-            for name, known in job.hardware.items()
-            if known != values[name]
+            name: {"known": known[name], "given": values[name]}
+            for name in kept
+            if known[name] != values[name]
         }
-        raise job_conflict(spec.job_id, differences, _OTHER_HARDWARE)
-    job.hardware, job.estimated = values, hardware.estimated
+        if differences:
+            advice = _KEEPS_HARDWARE if keep else _KEEPS_DEVICES
+            raise job_conflict(spec.job_id, differences, advice)
+    job.keeps_hardware = keep
+    if job.hardware and Hardware.of(job.hardware[-1]) == hardware:
+        return
+    others = [known for known in job.hardware if Hardware.of(known) != hardware]
+    job.hardware = [*others, values]
+    job.estimated = any(known["estimated"] for known in job.hardware)
     job.updated_at = unix_now()
+    _summarize(job, spec)
+
+
+def cost_bound(job: Job, hardware: Hardware) -> float | None:
+    """The early-stopping threshold of a job's trials on hardware that it has used, in joules."""
+    known = next(known for known in job.hardware if Hardware.of(known) == hardware)
+    bound: float | None = known["cost_bound"]
+    return bound
 
 
 def start(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
@@ -263,8 +292,8 @@ def revive(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     job.failures = len(list(takewhile(lambda each: each != "converged", reversed(ends))))
     if counted:
         session.flush()
-        profile = savings.default_profile(session, job, spec)
-        Replay.of(spec, history(session, job), profile).store(session, job, spec)
+        profiles = savings.default_profiles(session, job, spec)
+        Replay.of(spec, history(session, job), profiles).store(session, job, spec)
     else:
         job.state = fold.revive(spec, job.state, trial, others)
     job.updated_at = unix_now()
@@ -287,9 +316,9 @@ class Replay:
     savings: savings.Replay
 
     @classmethod
-    def of(cls, spec: JobSpec, rows: Sequence[Any], profile: Profile) -> Replay:
-        """Replay what `history` returned, with what `savings.default_profile` did."""
-        saved = savings.Replay(spec, profile)
+    def of(cls, spec: JobSpec, rows: Sequence[Any], profiles: Profiles) -> Replay:
+        """Replay what `history` returned, with what `savings.default_profiles` did."""
+        saved = savings.Replay(spec, profiles)
         return cls(rows, *fold.replay(spec, rows, saved.record), saved)
 
     def store(self, session: Session, job: Job, spec: JobSpec) -> bool:
@@ -298,7 +327,7 @@ class Replay:
         if not same:
             job.state = self.state
             _summarize(job, spec)
-        same &= self.savings.store(session, job)
+        same &= self.savings.store(session, job, self.rows)
         for row, counts in zip(self.rows, self.counted, strict=True):
             values = {"counted": counts, "era": self.savings.era_of.get(row.trial_number)}
             if (row.counted, row.era) != tuple(values.values()):
@@ -313,10 +342,18 @@ class Replay:
 def _summarize(job: Job, spec: JobSpec) -> None:
     """Set the columns that follow from the state, for reports and lists of jobs."""
     policy = policy_of(spec)
-    bound = policy.cost_bound(spec, job.state)
-    job.cost_bound = bound if math.isfinite(bound) else None
-    job.stage = policy.stage(spec, job.state)[:255]
-    job.best_batch_size = policy.best_batch_size(spec, job.state)
+    found: list[dict[str, Any]] = []
+    for hardware in map(Hardware.of, job.hardware):
+        bound = policy.cost_bound(spec, job.state, hardware)
+        follows = {
+            "stage": policy.stage(spec, job.state, hardware)[:255],
+            "best_batch_size": policy.best_batch_size(spec, job.state, hardware),
+            "cost_bound": bound if math.isfinite(bound) else None,
+        }
+        found.append({**asdict(hardware), **follows})
+    job.hardware = found
+    latest: dict[str, Any] = found[-1] if found else {"stage": "new", "best_batch_size": None}
+    job.stage, job.best_batch_size = latest["stage"], latest["best_batch_size"]
 
 
 def _job(job_id: str) -> Select[Job]:

@@ -18,35 +18,42 @@ MAX_LISTED = 1000
 
 @use_case()
 def put(session: Session, job_id: str, profile: dict[str, Any]) -> bool:
-    """Store a profile, or replace that of its batch size and GPU model; return if it is new."""
+    """Store a profile, or replace the one of its batch size and GPUs; return if it is new."""
     job = jobs.lock(session, job_id)  # two requests at once would both insert
-    key = job.key, profile["batch_size"], profile["device_model"]
-    stored = session.get(PowerProfile, key)
-    row = stored or PowerProfile(job_key=key[0], batch_size=key[1], device_model=key[2])
+    key = {name: profile[name] for name in ("batch_size", "device_model", "num_devices")}
+    stored = session.get(PowerProfile, {"job_key": job.key, **key})
+    row = stored or PowerProfile(job_key=job.key, **key)
     row.profile, row.updated_at = profile, unix_now()
     session.add(row)
     return stored is None
 
 
 @use_case(read_only=True)
-def get(session: Session, job_id: str, batch_size: int, device_model: str) -> dict[str, Any]:
-    """Return the profile of a batch size on a GPU model; `NotFound` if there is none."""
+def get(
+    session: Session, job_id: str, batch_size: int, device_model: str, num_devices: int
+) -> dict[str, Any]:
+    """Return the profile of a batch size on some GPUs; `NotFound` if there is none."""
     job = jobs.get_without_state(session, job_id)
-    found = session.get(PowerProfile, (job.key, batch_size, device_model))
+    found = session.get(PowerProfile, (job.key, batch_size, device_model, num_devices))
     if found is None:
         raise NotFound(
-            f"no power profile of batch size {batch_size} on {device_model!r} in job {job_id!r}; "
-            "ZeusPowerLimitCallback measures one"
+            f"no power profile of batch size {batch_size} on {num_devices} x {device_model!r} in "
+            f"job {job_id!r}; ZeusPowerLimitCallback measures one"
         )
     return found.profile
 
 
 @use_case(read_only=True)
-def list_profiles(session: Session, job_id: str, device_model: str | None) -> list[dict[str, Any]]:
-    """Return a job's profiles, of one GPU model or all, ordered by batch size; at most 1000."""
+def list_profiles(
+    session: Session, job_id: str, device_model: str | None = None, num_devices: int | None = None
+) -> list[dict[str, Any]]:
+    """Return a job's profiles, of some GPUs or all, ordered by batch size; at most 1000."""
     job = jobs.get_without_state(session, job_id)
     query = select(PowerProfile.profile).where(PowerProfile.job_key == job.key)
     if device_model is not None:
         query = query.where(PowerProfile.device_model == device_model)
-    query = query.order_by(PowerProfile.batch_size, PowerProfile.device_model)
+    if num_devices is not None:
+        query = query.where(PowerProfile.num_devices == num_devices)
+    order = PowerProfile.batch_size, PowerProfile.device_model, PowerProfile.num_devices
+    query = query.order_by(*order)
     return list(session.scalars(query.limit(MAX_LISTED)))

@@ -177,7 +177,7 @@ def trial_version(session: Session, job_id: str, trial_number: int) -> tuple[obj
     is_running = Trial.outcome.is_(None)
     columns = Trial.generation, Trial.reports, Trial.outcome, Trial.ended_at
     # The bound of a running trial moves on when others end.
-    of_running = Job.cost_bound, Trial.lease_expires_at, _HAS_LEASE
+    of_running = Job.updated_at, Trial.lease_expires_at, _HAS_LEASE
     query = select(*columns, *(case((is_running, column)) for column in of_running))
     query = query.join(Job, Job.key == Trial.job_key).where(Job.job_id == job_id)
     row = session.execute(query.where(_number == trial_number)).one_or_none()

@@ -6,13 +6,15 @@ job's row locked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sqlalchemy import Select, case, func, select
 from sqlalchemy.orm import Session
 
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.policy import ArmEstimate, State
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
@@ -24,18 +26,21 @@ from zeus_service.savings.expected import Expected
 from zeus_service.savings.ledger import Era, TrialEnd
 from zeus_service.savings.power import Profile
 from zeus_service.savings.report import Estimate, Saved, saved
+from zeus_service.savings.report import expected as expected_of
 
 
 @dataclass(frozen=True)
 class Portion:
-    """Some of a job's trials that have ended.
+    """Some of a job's trials on one hardware that have ended.
 
     Args:
+        hardware: The hardware.
         last_trial: The highest trial number.
         ended_at: Unix seconds, of the trial that ended last.
         eras: Their eras, each with the sums of these trials alone.
     """
 
+    hardware: Hardware
     last_trial: int
     ended_at: float
     eras: list[Era]
@@ -43,10 +48,10 @@ class Portion:
 
 @dataclass(frozen=True)
 class Total:
-    """What jobs have saved, by whether their meters estimate.
+    """What jobs have saved, by whether any of their meters estimates.
 
     Args:
-        estimated: Whether the meters estimate.
+        estimated: Whether any meter of these jobs estimates.
         jobs: All jobs.
         known: Jobs for which it is known.
         saved: By those.
@@ -59,23 +64,13 @@ class Total:
 
 
 def record_end(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
-    """Add a trial that has just ended to the open era of a locked job, or to a new one."""
+    """Add a trial that has just ended to a locked job's savings."""
     rows = session.scalars(_eras(job)).all()
-    eras = list(map(_era, rows))
-    era = eras.pop() if eras else Era()
-    ledger, after, counts = ledgers.record(
-        spec,
-        job.ledger,
-        era,
-        _end_of(trial),
-        _default(spec, job.state),
-        default_profile(session, job, spec),
+    profiles, eras = default_profiles(session, job, spec), list(map(_era, rows))
+    job.ledger, eras, trial.era = ledgers.record(
+        spec, job.ledger, eras, _end_of(trial), _default(spec, job.state), _profile(profiles)
     )
-    if after.number != era.number:
-        eras.append(era)
-    job.ledger, trial.era = ledger, after.number if counts else None
-    _store_era(session, job, spec, after, rows)
-    _summarize(job, spec, [*eras, after])
+    _store(session, job, spec, eras, rows)
 
 
 def take_back(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
@@ -89,53 +84,68 @@ def take_back(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
         else era
         for era in map(_era, rows)
     ]
-    _store_era(session, job, spec, eras[trial.era - 1], rows)
     trial.era = None
-    _summarize(job, spec, eras)
+    _store(session, job, spec, eras, rows)
 
 
 class Replay:
     """The savings of a job from its trials, one end at a time: see `fold.replay`."""
 
-    def __init__(self, spec: JobSpec, profile: Profile) -> None:
+    def __init__(self, spec: JobSpec, profiles: Profiles) -> None:
         self._spec = spec
-        self._profile = profile
-        self.ledger = ledgers.new_ledger()
-        self.eras = [Era()]
+        self._profile = _profile(profiles)
+        self.ledgers: dict[str, Any] = {}
+        self.eras: list[Era] = []
         self.era_of: dict[int, int | None] = {}
         """The number of the era that each trial counts in, by trial number."""
 
     def record(self, trial: Any, state: State) -> None:
         """Add a trial that has ended; `state` is the policy's after its end."""
         estimate = _default(self._spec, state)
-        era = self.eras.pop()
-        self.ledger, after, counts = ledgers.record(
-            self._spec, self.ledger, era, _end_of(trial), estimate, self._profile
+        self.ledgers, self.eras, self.era_of[trial.trial_number] = ledgers.record(
+            self._spec, self.ledgers, self.eras, _end_of(trial), estimate, self._profile
         )
-        self.eras += [after] if after.number == era.number else [era, after]
-        self.era_of[trial.trial_number] = after.number if counts else None
 
-    def store(self, session: Session, job: Job) -> bool:
-        """Store the result for a locked job; return whether it was the same but for rounding."""
-        stored = load_eras(session, job) or [Era()]
-        same = list(map(_rounded, self.eras)) == list(map(_rounded, stored))
-        if not same:
+    def store(self, session: Session, job: Job, trials: Sequence[Any]) -> bool:
+        """Store the result for a locked job; return whether it was the same but for rounding.
+
+        Eras of different hardware may be numbered in another order: a trial that runs again ends
+        later than the one that had opened its era.
+        """
+        stored = load_eras(session, job)
+        was, now = _labels(stored), _labels(self.eras)
+        same = _comparable(self.eras, now) == _comparable(stored, was) and all(
+            was.get(trial.era) == now.get(self.era_of.get(trial.trial_number)) for trial in trials
+        )
+        if same:
+            self.era_of = {trial.trial_number: trial.era for trial in trials}
+        else:
             for row in session.scalars(_eras(job)).all():
                 session.delete(row)
             session.flush()
-            for era in self.eras:
-                _store_era(session, job, self._spec, era)
-            job.ledger = self.ledger
-            _summarize(job, self._spec, self.eras)
+            job.ledger = self.ledgers
+            _store(session, job, self._spec, self.eras)
         return same
 
 
-def default_profile(session: Session, job: Job, spec: JobSpec) -> Profile:
-    """Read what was measured at each power limit with the default batch size, on the job's GPUs."""
-    model = job.hardware and job.hardware["device_model"]
-    known = session.get(PowerProfile, (job.key, spec.default_batch_size, model))
-    points = known.profile["points"] if known else []
-    return sorted((each["limit_w"], each["energy_j"], each["time_s"]) for each in points)
+Profiles = Mapping[tuple[str, int], Profile]
+"""What was measured at each power limit, by the GPUs' model and number."""
+
+
+def default_profiles(session: Session, job: Job, spec: JobSpec) -> Profiles:
+    """Read what was measured with a job's default batch size."""
+    is_default = PowerProfile.batch_size == spec.default_batch_size
+    rows = session.scalars(select(PowerProfile).where(PowerProfile.job_key == job.key, is_default))
+    return {
+        (row.device_model, row.num_devices): sorted(
+            (each["limit_w"], each["energy_j"], each["time_s"]) for each in row.profile["points"]
+        )
+        for row in rows
+    }
+
+
+def _profile(profiles: Profiles) -> Callable[[Hardware], Profile]:
+    return lambda hardware: profiles.get((hardware.device_model, hardware.num_devices), ())
 
 
 def load_eras(session: Session, job: Job) -> list[Era]:
@@ -144,7 +154,7 @@ def load_eras(session: Session, job: Job) -> list[Era]:
 
 
 def by_number(session: Session, job: Job, *, limit: int) -> list[Portion]:
-    """Sum a job's trials in at most `limit` portions of as many trial numbers each."""
+    """Sum a job's trials in at most `limit` portions of as many trial numbers on each hardware."""
     width = max(1, -(-job.trials // limit))
     before = Trial.trial_number - 1
     portion = before - before % width
@@ -152,15 +162,17 @@ def by_number(session: Session, job: Job, *, limit: int) -> list[Portion]:
     ends = func.max(Trial.trial_number), func.max(Trial.ended_at)
     query = select(portion, Trial.era, *ends, *sums)
     query = query.where(Trial.job_key == job.key, Trial.era.is_not(None))
-    expected = {era.number: era.expected for era in load_eras(session, job)}
-    found: dict[int, Portion] = {}
+    eras = {era.number: era for era in load_eras(session, job)}
+    found: dict[tuple[int, Hardware], Portion] = {}
     for row in session.execute(query.group_by(portion, Trial.era).order_by(portion, Trial.era)):
         energy_j, time_s, cost = row[5:]
-        era = Era(row[1], int(row[4]), energy_j, time_s, cost, expected.get(row[1]))
-        before_it = found.get(row[0], Portion(0, 0.0, []))
+        spent = {"energy_j": energy_j, "time_s": time_s, "cost": cost}
+        era = replace(eras[row[1]], recurrences=int(row[4]), **spent)
+        key = row[0], era.hardware
+        before_it = found.get(key, Portion(era.hardware, 0, 0.0, []))
         last, ended_at = max(before_it.last_trial, row[2]), max(before_it.ended_at, row[3])
-        found[row[0]] = Portion(last, ended_at, [*before_it.eras, era])
-    return list(found.values())
+        found[key] = Portion(era.hardware, last, ended_at, [*before_it.eras, era])
+    return sorted(found.values(), key=lambda each: each.last_trial)
 
 
 def totals(session: Session) -> list[Total]:
@@ -226,10 +238,14 @@ def _eras(job: Job) -> Select[tables.Era]:
     return select(tables.Era).where(tables.Era.job_key == job.key).order_by(tables.Era.era)
 
 
-def _default(spec: JobSpec, state: State) -> ArmEstimate | None:
-    """The policy's estimate of the default batch size."""
-    arms = policy_of(spec).describe(spec, state)
-    return next((arm for arm in arms if arm.batch_size == spec.default_batch_size), None)
+def _default(spec: JobSpec, state: State) -> Callable[[Hardware], ArmEstimate | None]:
+    """The policy's estimate of the default batch size, by hardware."""
+
+    def estimate(hardware: Hardware) -> ArmEstimate | None:
+        arms = policy_of(spec).describe(spec, state, hardware)
+        return next((arm for arm in arms if arm.batch_size == spec.default_batch_size), None)
+
+    return estimate
 
 
 def _end_of(trial: Any) -> TrialEnd:
@@ -245,47 +261,45 @@ def _era(row: tables.Era) -> Era:
             time_s=row.expected_time_s or 0.0,
             energy_error_j=row.expected_energy_j_error or 0.0,
             time_error_s=row.expected_time_s_error or 0.0,
-            carried=row.carried,
+            carried_from=row.carried_from,
         )
     spent = row.spent_energy_j, row.spent_time_s, row.spent_cost
-    return Era(row.era, row.recurrences, *spent, expected)
+    return Era(row.era, Hardware(**row.hardware), row.recurrences, *spent, expected)
 
 
-def _store_era(
-    session: Session, job: Job, spec: JobSpec, era: Era, rows: Iterable[tables.Era] = ()
+def _store(
+    session: Session,
+    job: Job,
+    spec: JobSpec,
+    eras: Sequence[Era],
+    rows: Iterable[tables.Era] = (),
 ) -> None:
-    """Change an era's row, if it is among these, or add one."""
-    known = next((row for row in rows if row.era == era.number), None)
-    row = known or tables.Era(job_key=job.key, era=era.number)
-    row.recurrences = era.recurrences
-    row.spent_energy_j, row.spent_time_s, row.spent_cost = era.energy_j, era.time_s, era.cost
-    row.carried = bool(era.expected and era.expected.carried)
-    for name, value in _expected_columns(spec, job.max_power_w, era.expected).items():
-        setattr(row, name, value)
-    if known is None:
-        session.add(row)
-        session.flush()  # so that the next end in this transaction finds it
-
-
-def _expected_columns(
-    spec: JobSpec, max_power_w: float, expected: Expected | None
-) -> dict[str, float | None]:
-    if expected is None:
-        return dict.fromkeys(_EXPECTED)
-    mean = expected.energy_j, expected.time_s
-    error = expected.energy_error_j, expected.time_error_s
-    mean_cost, error_cost = (spec.cost(*each, max_power_w) for each in (mean, error))
-    pairs = zip((*mean, mean_cost), (*error, error_cost), strict=True)
-    return dict(zip(_EXPECTED, (each for pair in pairs for each in pair), strict=True))
-
-
-def _summarize(job: Job, spec: JobSpec, eras: Iterable[Era]) -> None:
-    """Set the columns of a job for what it has saved."""
-    known = saved(spec, job.max_power_w, eras)
+    """Store a job's eras in these rows, and in new ones, and what the job has saved."""
+    known = {row.era: row for row in rows}
+    for era in eras:
+        row = known.get(era.number) or tables.Era(job_key=job.key, era=era.number)
+        row.hardware, row.recurrences = asdict(era.hardware), era.recurrences
+        row.spent_energy_j, row.spent_time_s, row.spent_cost = era.energy_j, era.time_s, era.cost
+        row.carried_from = None if era.expected is None else era.expected.carried_from
+        for name, value in _expected_columns(spec, era).items():
+            setattr(row, name, value)
+        if era.number not in known:
+            session.add(row)
+            session.flush()  # so that the next end in this transaction finds it
+    in_all = saved(spec, eras)
     for name in _QUANTITIES:
-        estimate = None if known is None else getattr(known, name)
+        estimate = None if in_all is None else getattr(in_all, name)
         setattr(job, f"saved_{name}", None if estimate is None else estimate.mean)
         setattr(job, f"saved_{name}_error", None if estimate is None else estimate.error)
+
+
+def _expected_columns(spec: JobSpec, era: Era) -> dict[str, float | None]:
+    one = expected_of(spec, era)
+    if one is None:
+        return dict.fromkeys(_EXPECTED)
+    estimates = [getattr(one, name) for name in _QUANTITIES]
+    values = (each for estimate in estimates for each in (estimate.mean, estimate.error))
+    return dict(zip(_EXPECTED, values, strict=True))
 
 
 def _saved(means: Sequence[float], squares: Sequence[float]) -> Saved:
@@ -293,12 +307,30 @@ def _saved(means: Sequence[float], squares: Sequence[float]) -> Saved:
     return Saved(*(Estimate(mean, square**0.5) for mean, square in pairs))
 
 
-def _rounded(era: Era) -> tuple[object, ...]:
-    """An era to compare with another one."""
-    numbers = (era.energy_j, era.time_s, era.cost, *vars(era.expected or era).values())
-    return (
-        era.number,
-        era.recurrences,
-        era.expected is None,
-        *(float(f"{number:.8g}") for number in numbers if isinstance(number, float)),
-    )
+_Labels = dict[int | None, tuple[str, int]]
+
+
+def _labels(eras: Iterable[Era]) -> _Labels:
+    """By its number, what tells an era apart: its hardware, and which era there it is."""
+    found: _Labels = {}
+    counts = Counter[str]()
+    for era in eras:
+        counts[era.hardware.key] += 1
+        found[era.number] = era.hardware.key, counts[era.hardware.key]
+    return found
+
+
+def _comparable(eras: Iterable[Era], labels: _Labels) -> list[tuple[Any, ...]]:
+    """Eras to compare with others; but for those whose trials have spent nothing, or run again."""
+    found: list[tuple[Any, ...]] = []
+    for era in eras:
+        numbers = [era.energy_j, era.time_s, era.cost]
+        if not (era.recurrences or max(numbers) >= ledgers.LEAST_AMOUNT):
+            continue
+        carried_from = None
+        if era.expected is not None:
+            carried_from = labels.get(era.expected.carried_from)
+            numbers += [v for v in vars(era.expected).values() if isinstance(v, float)]
+        rounded = [float(f"{number:.8g}") for number in numbers]
+        found.append((labels[era.number], era.recurrences, carried_from, *rounded))
+    return sorted(found, key=lambda row: row[0])

@@ -30,7 +30,9 @@ class Base(DeclarativeBase):
 
 
 # Not in `Base`, which Flask-SQLAlchemy copies: SQLAlchemy accepts a map or a registry, not both.
-Base.registry.update_type_annotation_map({float: sa.Double, dict[str, Any]: sa.JSON})
+Base.registry.update_type_annotation_map(
+    {float: sa.Double, dict[str, Any]: sa.JSON, list[Any]: sa.JSON}
+)
 
 
 db = SQLAlchemy(model_class=Base, disable_autonaming=True)
@@ -71,17 +73,17 @@ class Job(db.Model):  # type: ignore[name-defined, misc]
     """Counts starts, ends and revivals of trials: `started_seq` and `ended_seq` come from it."""
     created_at: Mapped[float]
     updated_at: Mapped[float]
+    keeps_hardware: Mapped[bool]
+    """Whether a client of the Zeus project has registered it, with its hardware."""
     estimated: Mapped[bool]
-    """Whether the meter of its hardware estimates."""
+    """Whether any meter of its hardware estimates: all that it has saved is an estimate then."""
     stage: Mapped[str] = mapped_column(sa.String(255))
+    """On the latest hardware, like the best batch size; `new` before the first."""
     best_batch_size: Mapped[int | None]
     exploits: Mapped[int]
     """Latest choices in a row that were for the best batch size."""
     failures: Mapped[int]
     """Latest ends in a row that did not converge; withdrawn trials do not count."""
-    cost_bound: Mapped[float | None]
-    """Early-stopping threshold in joules. It follows from the state, so that a report after which
-    its run continues does not load that."""
     saved_energy_j: Mapped[float | None]
     """Sum over the job's eras; null while nothing is known of the default's cost."""
     saved_energy_j_error: Mapped[float | None]
@@ -92,17 +94,15 @@ class Job(db.Model):  # type: ignore[name-defined, misc]
     saved_cost_error: Mapped[float | None]
     # Last, since SQLite reads past what comes before a column.
     spec: Mapped[dict[str, Any]]
-    hardware: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
-    """What all its trials train on, see `bandit.hardware`; null before the first."""
+    hardware: Mapped[list[Any]]
+    """What its trials train on, that of the latest start last. Each has the fields of
+    `bandit.hardware`, and with them what follows from the state, so that a report after which its
+    run continues does not load that: `stage`, `best_batch_size` and `cost_bound`, the
+    early-stopping threshold in joules."""
     state: Mapped[dict[str, Any]] = mapped_column(deferred=True, deferred_group="state")
     """The policy's state; large, so it is loaded only where it is needed."""
     ledger: Mapped[dict[str, Any]] = mapped_column(deferred=True, deferred_group="state")
     """What is known of the costs of its batch sizes, for savings: see `savings.ledger`."""
-
-    @property
-    def max_power_w(self) -> float:
-        """MaxPower of its hardware, in watts; 0 while it has none, and has spent nothing."""
-        return float(self.hardware["max_power_w"]) if self.hardware else 0.0
 
 
 class Trial(db.Model):  # type: ignore[name-defined, misc]
@@ -155,7 +155,7 @@ class Trial(db.Model):  # type: ignore[name-defined, misc]
     """Mean of the GPUs' power limit over the run's time; null if a report had none."""
     default_power_limit_w: Mapped[float | None]
     era: Mapped[int | None]
-    """The era of the job's savings that its end counts in."""
+    """The era of the job's savings that its end counts in; see `savings`."""
 
 
 class Report(db.Model):  # type: ignore[name-defined, misc]
@@ -188,7 +188,7 @@ class Report(db.Model):  # type: ignore[name-defined, misc]
 
 
 class Era(db.Model):  # type: ignore[name-defined, misc]
-    """A span of a job's history in which its default batch size cost the same; see `savings`."""
+    """A span of a job's history on one hardware in which its default batch size cost the same."""
 
     __tablename__ = "eras"
     __table_args__ = _TABLE
@@ -208,12 +208,13 @@ class Era(db.Model):  # type: ignore[name-defined, misc]
     expected_time_s_error: Mapped[float | None]
     expected_cost: Mapped[float | None]
     expected_cost_error: Mapped[float | None]
-    carried: Mapped[bool]
-    """Whether the expectation is that of the era before, times the change since."""
+    carried_from: Mapped[int | None]
+    """The era whose expectation this one's is, times the change since."""
+    hardware: Mapped[dict[str, Any]]
 
 
 class PowerProfile(db.Model):  # type: ignore[name-defined, misc]
-    """Measurements at the power limits of a GPU model; see `api.messages.PowerProfile`."""
+    """Measurements at the power limits of some GPUs; see `api.messages.PowerProfile`."""
 
     __tablename__ = "power_profiles"
     __table_args__ = _TABLE
@@ -221,6 +222,7 @@ class PowerProfile(db.Model):  # type: ignore[name-defined, misc]
     job_key: Mapped[_JobKey]
     batch_size: Mapped[_Number]
     device_model: Mapped[str] = mapped_column(_Id, primary_key=True)
+    num_devices: Mapped[_Number]
     profile: Mapped[dict[str, Any]]
     updated_at: Mapped[float]
 

@@ -8,22 +8,21 @@ of text and grid, which depend on whether the page is dark.
 from __future__ import annotations
 
 import colorsys
-import html
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
 from zeus_service import optimizer
 from zeus_service.api import savings_report
-from zeus_service.api.messages import Job, PowerProfile
+from zeus_service.api.messages import Job, OnHardware, PowerProfile
 from zeus_service.api.savings_messages import JobSavings, Savings
-from zeus_service.api.text import joules, runs, saved_energy, significant, words
+from zeus_service.api.text import hardware_names, joules, runs, saved_energy, significant, words
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, power_profiles, queries
 from zeus_service.db.tables import Report, Trial
-
-Figure = dict[str, Any]
-"""`data` and `layout` of Plotly, `note`: what was left out or is missing, `summary`: in words."""
+from zeus_service.pages import plot
+from zeus_service.pages.plot import GREY, Figure
 
 FIGURES: dict[str, tuple[str, str]] = {
     "valley": (
@@ -47,7 +46,6 @@ BLUE = "#3b82f6"
 GREEN = "#2b9a66"
 ORANGE = "#e58a13"
 RED = "#e5484d"
-GREY = "#8b8d98"
 OUTCOMES = {
     "converged": (GREEN, "circle"),
     "early_stopped": (ORANGE, "x-thin-open"),
@@ -59,6 +57,8 @@ OUTCOMES = {
     "lost": (GREY, "square-open"),
 }
 """Colour and symbol of each outcome that is drawn."""
+CURVES = (ORANGE, BLUE, GREEN, RED, "#8e4ec6", "#d6409f")
+"""Colours of curves of different hardware."""
 DEVIATIONS = 2.0
 """Standard deviations on each side of the mean: about 95 % of a normal distribution."""
 CURVE_POINTS = 400
@@ -74,7 +74,7 @@ def draw(job_id: str, name: str) -> Figure:
         "costs": lambda: costs(job, queries.latest_trials(job_id)),
         "regret": lambda: regret(job, _savings(job_id)),
         "saved": lambda: saved(_savings(job_id)),
-        "power": lambda: power(job.spec, power_profiles.list_profiles(job_id, None)),
+        "power": lambda: power(job.spec, power_profiles.list_profiles(job_id)),
     }
     return figures[name]()
 
@@ -100,29 +100,35 @@ def batch_size_colours(spec: JobSpec) -> dict[int, str]:
 
 
 def valley(job: Job, trials: Sequence[Trial]) -> Figure:
-    """Plot each batch size's estimated cost, the runs, and the early-stopping threshold."""
-    sizes = job.spec.batch_sizes
-    known = [arm for arm in job.arms if arm.mean is not None]
-    means = [arm.mean or 0.0 for arm in known]
-    data = []
-    if known:
-        errors = [DEVIATIONS * (arm.spread or 0.0) for arm in known]
-        curve = _curve("estimate", [arm.batch_size for arm in known], means, BLUE)
-        data.append(curve | {"error_y": {"type": "data", "array": errors}})
-    for outcome, (colour, symbol) in OUTCOMES.items():
-        if rows := [trial for trial in trials if trial.outcome == outcome]:
-            marker = {"color": colour, "symbol": symbol, "size": 7, "opacity": 0.75}
-            x = [trial.batch_size for trial in rows]
-            data.append(_dots(words(outcome), x, rows) | {"marker": marker})
-    lines = [_line("x", sizes.index(job.spec.default_batch_size), "default")]
-    if job.cost_bound:
-        lines.append(_line("y", job.cost_bound, "early stop", RED))
-    # Estimates of batch sizes that have not been tried may reach far beyond all that was seen.
-    highest = max([trial.cost for trial in trials] or means, default=0.0)
-    highest = max(highest, job.cost_bound or 0.0)
-    layout = {
-        "xaxis": _axis("batch size", type="category", categoryarray=sizes),
-        "yaxis": _joule_axis("cost of a run", range=[0, 1.15 * highest or 1.0]),
+    """Plot each batch size's estimated cost, the runs, and the early-stopping threshold.
+
+    Each hardware has a row of its own, like in `costs`.
+    """
+    sizes, rows, lines = job.spec.batch_sizes, [], []
+    for row, title, on, runs_there in _rows(job, trials, "cost of a run"):
+        known = [arm for arm in on.arms if arm.mean is not None]
+        means = [arm.mean or 0.0 for arm in known]
+        traces = []
+        if known:
+            errors = [DEVIATIONS * (arm.spread or 0.0) for arm in known]
+            curve = plot.curve("estimate", [arm.batch_size for arm in known], means, BLUE)
+            traces.append(curve | {"error_y": {"type": "data", "array": errors}})
+        for outcome, (colour, symbol) in OUTCOMES.items():
+            if found := [trial for trial in runs_there if trial.outcome == outcome]:
+                marker = {"color": colour, "symbol": symbol, "size": 7, "opacity": 0.75}
+                x = [trial.batch_size for trial in found]
+                traces.append(plot.dots(words(outcome), x, found) | {"marker": marker})
+        default = sizes.index(job.spec.default_batch_size)
+        lines.append(plot.line("x", default, "default", row=row))
+        if on.cost_bound:
+            lines.append(plot.line("y", on.cost_bound, "early stop", RED, row))
+        # Estimates of batch sizes that have not been tried may reach far beyond all that was seen.
+        highest = max([trial.cost for trial in runs_there] or means, default=0.0)
+        highest = max(highest, on.cost_bound or 0.0)
+        rows.append((plot.joule_axis(title, range=[0, 1.15 * highest or 1.0]), traces))
+    data, layout = plot.stack(rows)
+    layout |= {
+        "xaxis": plot.axis("batch size", type="category", categoryarray=sizes),
         "shapes": lines,
     }
     summary = f"Best batch size so far: {job.best_batch_size or 'not known yet'}."
@@ -132,17 +138,19 @@ def valley(job: Job, trials: Sequence[Trial]) -> Figure:
 
 def costs(job: Job, trials: Sequence[Trial]) -> Figure:
     """Plot the cost of each run in order, coloured by batch size."""
-    colours = batch_size_colours(job.spec)
-    data = []
-    for batch_size in sorted({trial.batch_size for trial in trials}):
-        rows = [trial for trial in trials if trial.batch_size == batch_size]
-        symbols = [OUTCOMES[str(trial.outcome)][1] for trial in rows]
-        marker = {"size": 6, "color": colours.get(batch_size, GREY), "symbol": symbols}
-        x = [trial.trial_number for trial in rows]
-        data.append(_dots(str(batch_size), x, rows) | {"marker": marker})
-    layout = {
-        "xaxis": _number_axis("run", [trial.trial_number for trial in trials]),
-        "yaxis": _joule_axis("cost"),
+    colours, rows = batch_size_colours(job.spec), []
+    for _, title, _, runs_there in _rows(job, trials, "cost"):
+        traces = []
+        for batch_size in sorted({trial.batch_size for trial in runs_there}):
+            found = [trial for trial in runs_there if trial.batch_size == batch_size]
+            symbols = [OUTCOMES[str(trial.outcome)][1] for trial in found]
+            marker = {"size": 6, "color": colours.get(batch_size, GREY), "symbol": symbols}
+            x = [trial.trial_number for trial in found]
+            traces.append(plot.dots(str(batch_size), x, found) | {"marker": marker})
+        rows.append((plot.joule_axis(title), traces))
+    data, layout = plot.stack(rows)
+    layout |= {
+        "xaxis": plot.number_axis("run", [trial.trial_number for trial in trials]),
         "legend": {"title": {"text": "batch size"}},
         "showlegend": True,
     }
@@ -151,21 +159,36 @@ def costs(job: Job, trials: Sequence[Trial]) -> Figure:
 
 
 def regret(job: Job, savings: JobSavings) -> Figure:
-    """Plot what the runs cost beyond the best batch size's expected cost, summed over them."""
-    best = next((a.mean for a in job.arms if a.batch_size == job.best_batch_size), None)
-    points = savings.points
-    if best is None or not points:
-        return _empty("The best batch size is not known yet.")
-    sums = list(accumulate(point.spent.cost - point.recurrences * best for point in points))
-    numbers = [point.trial_number for point in points]
-    curve = _curve("regret", numbers, sums, ORANGE) | {"fill": "tozeroy"}
+    """Plot what the runs cost beyond the best batch size's expected cost, summed over them.
+
+    Each hardware has a curve of its own.
+    """
+    there = dict(zip(map(Hardware.of, map(vars, job.hardware)), job.hardware, strict=True))
+    names = hardware_names(savings.hardware)
+    data, summaries = [], []
+    for index, each in enumerate(savings.hardware):
+        on = there.get(Hardware.of(vars(each)))
+        arms = on.arms if on else []
+        best = next((a.mean for a in arms if on and a.batch_size == on.best_batch_size), None)
+        points = [point for point in savings.points if point.hardware == index]
+        if best is None or not points:
+            continue
+        sums = list(accumulate(point.spent.cost - point.recurrences * best for point in points))
+        name = plot.plain(names[index])
+        colour = CURVES[index % len(CURVES)]
+        data.append(plot.curve(name, [point.trial_number for point in points], sums, colour))
+        summaries.append(f"{joules(sums[-1])} on {names[index]}")
+    if not data:
+        return plot.empty("The best batch size is not known yet.")
+    if len(data) == 1:
+        data[0]["fill"] = "tozeroy"
     layout = {
-        "xaxis": _number_axis("run", numbers),
-        "yaxis": _joule_axis("cumulative regret"),
-        "showlegend": False,
+        "xaxis": plot.number_axis("run", [point.trial_number for point in savings.points]),
+        "yaxis": plot.joule_axis("cumulative regret"),
+        "showlegend": len(data) > 1,
     }
-    summary = f"Regret so far: {joules(sums[-1])}."
-    return {"data": [curve], "layout": layout, "note": "", "summary": summary}
+    summary = f"Regret so far: {'; '.join(summaries)}."
+    return {"data": data, "layout": layout, "note": "", "summary": summary}
 
 
 def saved(savings: JobSavings) -> Figure:
@@ -175,7 +198,7 @@ def saved(savings: JobSavings) -> Figure:
     """
     points = [(point.trial_number, point.saved) for point in savings.points if point.saved]
     if not points or savings.saved is None:
-        return _empty("What a run of the default batch size takes is not known yet.")
+        return plot.empty("What a run of the default batch size takes is not known yet.")
     numbers = [number for number, _ in points]
     line, *ends = (
         [joules / 3600 for joules in accumulate(getattr(each.energy_j, end) for _, each in points)]
@@ -188,14 +211,15 @@ def saved(savings: JobSavings) -> Figure:
     data = [
         low,
         high | {"fill": "tonexty", "fillcolor": f"{GREEN}2e"},
-        _curve("saved", numbers, line, GREEN),
+        plot.curve("saved", numbers, line, GREEN),
     ]
     layout = {
-        "xaxis": _number_axis("run", numbers),
-        "yaxis": _axis("saved", tickformat="~s", ticksuffix="Wh"),
+        "xaxis": plot.number_axis("run", numbers),
+        "yaxis": plot.axis("saved", tickformat="~s", ticksuffix="Wh"),
         "showlegend": False,
     }
-    basis = "runs" if savings.basis == "runs" else "the estimate"
+    is_from_runs = all(each.basis == "runs" for each in savings.hardware if each.basis)
+    basis = "runs" if is_from_runs else "the estimate"
     note = f"Against {basis} of the default, with a 95 % band."
     if savings.estimated:
         note += " Energy is estimated."
@@ -206,7 +230,7 @@ def saved(savings: JobSavings) -> Figure:
 def saved_by_all(savings: Savings) -> Figure:
     """Plot what all jobs have saved in each of the latest weeks."""
     if not savings.weeks:
-        return _empty("No run has converged in the latest weeks.")
+        return plot.empty("No run has converged in the latest weeks.")
     mondays = [week.week for week in savings.weeks]
     energies = [week.saved.energy_j for week in savings.weeks]
     errors = [(energy.high - energy.estimate) / 3600 for energy in energies]
@@ -217,8 +241,8 @@ def saved_by_all(savings: Savings) -> Figure:
         | {"hovertemplate": "week of %{x|%b %d}: %{y:.3~s}Wh<extra></extra>"}
     ]
     layout = {
-        "xaxis": _axis("", type="date", tickvals=mondays, tickformat="%b %d"),
-        "yaxis": _axis("saved", tickformat="~s", ticksuffix="Wh"),
+        "xaxis": plot.axis("", type="date", tickvals=mondays, tickformat="%b %d"),
+        "yaxis": plot.axis("saved", tickformat="~s", ticksuffix="Wh"),
     }
     note = "In part estimated: some meters estimate energy." if savings.estimated else ""
     total = savings.saved.energy_j
@@ -228,10 +252,10 @@ def saved_by_all(savings: Savings) -> Figure:
 
 
 def power(spec: JobSpec, stored: Sequence[dict[str, Any]]) -> Figure:
-    """Plot energy and time of a batch over the power limit, for each batch size and GPU model."""
+    """Plot energy and time of a batch over the power limit, by batch size and GPUs."""
     profiles = [PowerProfile.model_validate(profile) for profile in stored]
     if not profiles:
-        return _empty(
+        return plot.empty(
             "No power limits have been measured yet; ZeusPowerLimitCallback measures them."
         )
     colours = batch_size_colours(spec)
@@ -239,28 +263,28 @@ def power(spec: JobSpec, stored: Sequence[dict[str, Any]]) -> Figure:
     shown = [
         profile for profile, count in zip(profiles, counts, strict=True) if count <= queries.POINTS
     ]
-    has_several = len({profile.device_model for profile in profiles}) > 1
+    has_several = len({(each.device_model, each.num_devices) for each in profiles}) > 1
     data: list[Figure] = []
     for profile in shown:
         points = sorted(profile.points, key=lambda point: point.limit_w)
         limits = [point.limit_w for point in points]
-        model = f" on {_plain(profile.device_model)}" if has_several else ""
-        name = f"{profile.batch_size}{model}"
+        gpus = f"{profile.num_devices} \N{MULTIPLICATION SIGN} {plot.plain(profile.device_model)}"
+        name = f"{profile.batch_size} on {gpus}" if has_several else str(profile.batch_size)
         colour = colours.get(profile.batch_size, GREY)
         symbols = ["star" if limit == profile.chosen_w else "circle" for limit in limits]
         sizes = [12 if limit == profile.chosen_w else 5 for limit in limits]
         shared = {"legendgroup": name, "marker": {"size": sizes, "symbol": symbols}}
         data += [
-            _curve(name, limits, [point.energy_j for point in points], colour) | shared,
-            _curve(name, limits, [point.time_s for point in points], colour)
+            plot.curve(name, limits, [point.energy_j for point in points], colour) | shared,
+            plot.curve(name, limits, [point.time_s for point in points], colour)
             | {**shared, "xaxis": "x2", "yaxis": "y2", "showlegend": False},
         ]
     layout = {
         "grid": {"rows": 1, "columns": 2, "pattern": "independent"},
-        "xaxis": _axis("power limit (W)"),
-        "xaxis2": _axis("power limit (W)"),
-        "yaxis": _axis("energy of a batch (J)"),
-        "yaxis2": _axis("time of a batch (s)"),
+        "xaxis": plot.axis("power limit (W)"),
+        "xaxis2": plot.axis("power limit (W)"),
+        "yaxis": plot.axis("energy of a batch (J)"),
+        "yaxis2": plot.axis("time of a batch (s)"),
         "legend": {"title": {"text": "batch size"}},
         "showlegend": True,
     }
@@ -275,10 +299,10 @@ def power(spec: JobSpec, stored: Sequence[dict[str, Any]]) -> Figure:
 def run(spec: JobSpec, reports: Sequence[Report]) -> Figure:
     """Plot the metric, the power and the cost of a trial over its epochs."""
     if not reports:
-        return _empty("It has not reported yet.")
+        return plot.empty("It has not reported yet.")
     first, latest = reports[0], reports[-1]
     epochs = [report.epoch for report in reports]
-    monitor = _plain(spec.monitor)
+    monitor = plot.plain(spec.monitor)
     start = (first.time_s, first.energy_j) if first.sequence > 1 else (0.0, 0.0)
     spent = [start, *((report.time_s, report.energy_j) for report in reports)]
     powers = [
@@ -292,16 +316,16 @@ def run(spec: JobSpec, reports: Sequence[Report]) -> Figure:
         ("bound", "y3", RED, [report.cost_bound for report in reports]),
     ]
     data = [
-        _curve(name, epochs, values, colour) | {"yaxis": axis}
+        plot.curve(name, epochs, values, colour) | {"yaxis": axis}
         for name, axis, colour, values in series
     ]
     layout = {
         "grid": {"rows": 3, "columns": 1, "pattern": "coupled"},
-        "xaxis": _number_axis("epoch", epochs),
-        "yaxis": _axis(_plain(spec.monitor[:24])),
-        "yaxis2": _axis("power (W)"),
-        "yaxis3": _joule_axis("cost"),
-        "shapes": [_line("y", spec.target_metric, "target", GREEN)],
+        "xaxis": plot.number_axis("epoch", epochs),
+        "yaxis": plot.axis(plot.plain(spec.monitor[:24])),
+        "yaxis2": plot.axis("power (W)"),
+        "yaxis3": plot.joule_axis("cost"),
+        "shapes": [plot.line("y", spec.target_metric, "target", GREEN)],
         "showlegend": False,
     }
     summary = f"{monitor} {significant(latest.metric)}"
@@ -309,86 +333,37 @@ def run(spec: JobSpec, reports: Sequence[Report]) -> Figure:
     return {"data": data, "layout": layout, "note": note, "summary": summary}
 
 
-def _empty(note: str) -> Figure:
-    return {"data": [], "layout": {}, "note": note, "summary": ""}
+def _rows(
+    job: Job, trials: Sequence[Trial], title: str
+) -> list[tuple[str, str, OnHardware, list[Trial]]]:
+    """What is drawn on each hardware, the latest first.
 
-
-def _curve(name: str, x: Sequence[int], y: Sequence[float | None], colour: str) -> Figure:
-    return {
-        "name": name,
-        "x": x,
-        "y": y,
-        "mode": "lines+markers",
-        "line": {"color": colour, "width": 2.5},
-        "marker": {"size": 3},
-        "hovertemplate": f"{name} at %{{x}}: %{{y}}<extra></extra>",
-    }
-
-
-def _dots(name: str, x: Sequence[int], trials: Sequence[Trial]) -> Figure:
-    """A trace of trials; the script opens the one that is clicked."""
-    text = [
-        f"run {trial.trial_number}, batch size {trial.batch_size}: {words(trial.outcome)}, "
-        f"{joules(trial.cost)}"
-        for trial in trials
+    Returns:
+        What the name of its y-axis ends in; the axis's title, which is the hardware's name if there
+        is more than one; the hardware, and its runs.
+    """
+    names = [plot.plain(name[:24]) for name in hardware_names(job.hardware)]
+    latest = zip(plot.ROWS, reversed(names), reversed(job.hardware), strict=False)
+    return [
+        (row, name if len(names) > 1 else title, on, runs_there)
+        for row, name, on in latest
+        for hardware in [Hardware.of(vars(on))]
+        for runs_there in [[trial for trial in trials if trial.hardware == hardware]]
     ]
-    return {
-        "name": name,
-        "mode": "markers",
-        "x": x,
-        "y": [trial.cost for trial in trials],
-        "text": text,
-        "hovertemplate": "%{text}<extra></extra>",
-        "customdata": [trial.trial_number for trial in trials],
-    }
-
-
-def _line(axis: str, at: float, text: str, colour: str = GREY) -> Figure:
-    """A labelled line across the figure, at a place on one axis."""
-    across = "y" if axis == "x" else "x"
-    return {
-        "type": "line",
-        f"{axis}0": at,
-        f"{axis}1": at,
-        f"{axis}ref": axis,
-        f"{across}0": 0,
-        f"{across}1": 1,
-        f"{across}ref": f"{across} domain",
-        "line": {"color": colour, "dash": "dash", "width": 1.5},
-        "label": {
-            "text": text,
-            "textposition": "end",
-            "textangle": 0,
-            "yanchor": "top",
-            "xanchor": "right" if axis == "y" else "center",
-        },
-    }
-
-
-def _axis(title: str, **settings: Any) -> Figure:
-    return {"title": {"text": title}, **settings}
-
-
-def _joule_axis(title: str, **settings: Any) -> Figure:
-    return _axis(title, tickformat="~s", ticksuffix="J", **settings)
-
-
-def _number_axis(title: str, numbers: Sequence[int]) -> Figure:
-    """An axis with ticks at integers alone."""
-    are_close = max(numbers, default=0) - min(numbers, default=0) < 10
-    return _axis(title, tickformat=",d", **({"dtick": 1} if are_close else {}))
-
-
-def _plain(name: str) -> str:
-    """A name that plotly shows as it is: it takes some markup in texts."""
-    return html.escape(name, quote=False)
 
 
 def _runs_drawn(job: Job, trials: Sequence[Trial]) -> str:
     if not trials:
         return "No run has ended yet."
     # Runs that are in flight or were withdrawn are among the job's trials, but not drawn.
-    return _what_is_drawn(len(trials), job.trials, "runs") if len(trials) == queries.POINTS else ""
+    latest = len(trials) == queries.POINTS
+    notes = [
+        _what_is_drawn(len(trials), job.trials, "runs") if latest else "",
+        _what_is_drawn(
+            min(len(plot.ROWS), len(job.hardware)), len(job.hardware), "kinds of hardware"
+        ),
+    ]
+    return " ".join(filter(None, notes))
 
 
 def _what_is_drawn(shown: int, total: int, of_what: str) -> str:

@@ -13,6 +13,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,14 @@ from werkzeug.exceptions import NotFound
 
 from zeus_service import __version__, maintenance, optimizer
 from zeus_service.api import messages, savings_report, text
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID
 from zeus_service.config import current_config
 from zeus_service.db import queries
 from zeus_service.errors import ExhaustedJob, JobBusy
 from zeus_service.pages import figures
 from zeus_service.pages.errors import set_up_errors
-from zeus_service.pages.figures import Figure
+from zeus_service.pages.plot import Figure
 from zeus_service.pages.session import require_writing, set_up_session
 
 pages = APIBlueprint(
@@ -71,7 +73,7 @@ PORTION = 1000
 CSV_COLUMNS = (
     *("trial_number", "batch_size", "why", "start_reason", "start_cost_bound", "outcome"),
     *("reason", "started_at", "ended_at", "reports", "epoch", "time_s", "energy_j", "metric"),
-    "cost",
+    *("cost", "device_model", "num_devices", "max_power_w", "meter", "estimated"),
 )
 
 
@@ -114,11 +116,13 @@ def job_page(job_id: str) -> ResponseReturnValue:
     def values() -> dict[str, Any]:
         query = trial_query(request.args)
         next_size, why = _next_choice(job_id)
+        savings = savings_report.of_job(job_id, weeks=0, points=0)
         return {
             **_job_values(job_id),
             "query": query,
             "state": queries.job_state(job_id),
-            "savings": savings_report.of_job(job_id, weeks=0, points=0),
+            "savings": savings,
+            "saved_on": {Hardware.of(vars(each)): each for each in savings.hardware},
             "price_per_kwh": current_config().price_per_kwh,
             "titles": figures.FIGURES,
             "filters": (*queries.OUTCOMES, queries.RUNNING),
@@ -234,20 +238,22 @@ def _unless_unchanged(
 def _job_values(job_id: str) -> dict[str, Any]:
     """What the templates of a job and of its trials show of the job."""
     job = messages.Job.with_estimates(optimizer.get_job(job_id), {})
+    hardware = [Hardware.of(vars(on)) for on in job.hardware]
     return {
         "job": job,
         "spec": job.spec,
-        "arms": {arm.batch_size: arm for arm in job.arms},
+        "on_hardware": dict(zip(hardware, job.hardware, strict=True)),
+        "names": dict(zip(hardware, text.hardware_names(job.hardware), strict=True)),
         "colours": figures.batch_size_colours(job.spec),
     }
 
 
 def _next_choice(job_id: str) -> tuple[int | None, str]:
     try:
-        choice, reason = optimizer.next_choice(job_id)
+        found = optimizer.next_choice(job_id)
     except ExhaustedJob as error:
         return None, error.message
-    return choice.batch_size, reason
+    return (found[0].batch_size, found[1]) if found else (None, "")
 
 
 # --- arguments of addresses: one that makes no sense is its default ------------------------------
@@ -295,7 +301,8 @@ def _csv(job_id: str) -> Iterator[str]:
     after = 0
     while trials := optimizer.list_trials(job_id, after=after, limit=PORTION):
         for trial in trials:
-            writer.writerow([_literal(getattr(trial, name)) for name in CSV_COLUMNS])
+            values = {**vars(trial), **asdict(trial.hardware)}
+            writer.writerow([_literal(values[name]) for name in CSV_COLUMNS])
         yield buffer.getvalue()
         buffer.seek(0)
         buffer.truncate()

@@ -18,6 +18,12 @@ count, and only batch sizes whose mean power limits in the two eras differ by at
 The error grows by that of the change: the noise, and `CHANGE_NOISE` for each octave between these
 batch sizes and the default, which may have changed by more or by less. If no batch size is left,
 the interval spans both the policy's estimate and the expectation of the era before.
+
+**On hardware that the job has moved to**, its default may never run, since the policy knows from
+elsewhere which batch sizes are better. Until it does, the expectation on other hardware is carried
+over in the same way, with `HARDWARE_NOISE` for each octave, from where the result is known best.
+Only hardware whose own default has run can say it. Power limits are compared relative to the
+default limit. Nothing is expected while no batch size has converged on both.
 """
 
 from __future__ import annotations
@@ -45,8 +51,12 @@ RATIO_NOISE = 0.1
 """Standard deviation, per octave of batch size, of the logarithm of a ratio to the cost."""
 CHANGE_NOISE = 0.03
 """Standard deviation, per octave, of the ratio between the changes of two batch sizes."""
+HARDWARE_NOISE = 0.1
+"""Standard deviation, per octave, of the ratio between two batch sizes' changes from one hardware
+to another: between V100 and P100, of the energies of recorded epochs; 0.09 of their times."""
 SAME_LIMIT = 0.05
-"""Relative difference between a batch size's mean power limits in eras that are compared."""
+"""Relative difference between a batch size's mean power limits, in shares of the default limit, in
+eras that are compared."""
 
 
 @dataclass(frozen=True)
@@ -58,34 +68,43 @@ class Expected:
         time_s: Seconds.
         energy_error_j: Half the width of the energy's 95 % interval.
         time_error_s: Half the width of the time's 95 % interval.
-        carried: Whether it is the expectation of the era before, times the change since.
+        carried_from: The era whose expectation it is, times the change since; None if it is none's.
     """
 
     energy_j: float
     time_s: float
     energy_error_j: float
     time_error_s: float
-    carried: bool = False
+    carried_from: int | None = None
 
 
 def expectation(
-    spec: JobSpec, ledger: Ledger, estimate: ArmEstimate | None, profile: power.Profile = ()
+    spec: JobSpec,
+    ledger: Ledger,
+    estimate: ArmEstimate | None,
+    profile: power.Profile = (),
+    elsewhere: Sequence[Ledger] = (),
 ) -> Expected | None:
     """What a run of the default is expected to spend in the open era; None if nothing is known.
 
     Args:
         spec: The job.
-        ledger: Its ledger.
+        ledger: Its ledger on this hardware.
         estimate: The policy's estimate of the default's cost; None if it has none.
         profile: The default's power profile; empty if it has none.
+        elsewhere: What an era that follows would know, on each other hardware whose default has
+            run, see `ledger.following`.
     """
     if str(spec.default_batch_size) in ledger["arms"]:
         return _from_runs(spec, ledger, profile)
     before = ledger["before"]
     if before is None:
-        failed = estimate is not None and estimate.pulls > 0
-        return None if failed else _from_estimate(spec, ledger, estimate, profile)
-    carried = _carried_over(spec, ledger)
+        if estimate is not None and estimate.pulls > 0:  # all of these runs have failed
+            return None
+        if elsewhere:
+            return _from_elsewhere(spec, ledger, elsewhere)
+        return _from_estimate(spec, ledger, estimate, profile)
+    carried = _carried_over(spec, ledger, CHANGE_NOISE)
     return carried or _spanning(
         Expected(**before["expected"]), _from_estimate(spec, ledger, estimate, profile)
     )
@@ -147,13 +166,25 @@ def _from_estimate(
     return _expected(mean, [min(1.0, lognormal.Z * spread) * each for each in mean])
 
 
-def _carried_over(spec: JobSpec, ledger: Ledger) -> Expected | None:
+def _from_elsewhere(spec: JobSpec, ledger: Ledger, elsewhere: Sequence[Ledger]) -> Expected | None:
+    """What is carried over from the hardware that says the most; None if none says anything."""
+    found = [_carried_over(spec, {**ledger, **each}, HARDWARE_NOISE) for each in elsewhere]
+    known = [each for each in found if each is not None]
+    return min(known, key=lambda each: each.energy_error_j / each.energy_j, default=None)
+
+
+def _carried_over(spec: JobSpec, ledger: Ledger, change_noise: float) -> Expected | None:
     """The expectation of the era before, times the change since; None if that is unknown."""
     before, arms = ledger["before"], ledger["arms"]
     pairs = {
         size: (before["arms"][size], arm)
         for size, arm in arms.items()
-        if size in before["arms"] and _same_limit(before["arms"][size], arm)
+        if size in before["arms"]
+        and math.isclose(
+            _share_of_limit(before["arms"][size], before["default_limit_w"]),
+            _share_of_limit(arm, ledger["default_limit_w"]),
+            rel_tol=SAME_LIMIT,
+        )
     }
     if not pairs:
         return None
@@ -167,11 +198,11 @@ def _carried_over(spec: JobSpec, ledger: Ledger) -> Expected | None:
     ):
         changes = {size: b["logs"][index] - a["logs"][index] for size, (a, b) in pairs.items()}
         factor = math.exp(sum(weights[size] * each for size, each in changes.items()) / total)
-        deviation = math.hypot(deviations[index] / math.sqrt(total), CHANGE_NOISE * octaves)
+        deviation = math.hypot(deviations[index] / math.sqrt(total), change_noise * octaves)
         mean.append(then * factor)
         of_change = lognormal.relative_error(deviation, degrees)
         error.append(factor * math.hypot(then_error, then * of_change))
-    return replace(_expected(mean, error), carried=True)
+    return replace(_expected(mean, error), carried_from=before["era"])
 
 
 def _spanning(before: Expected, now: Expected | None) -> Expected:
@@ -190,10 +221,9 @@ def _spanning(before: Expected, now: Expected | None) -> Expected:
     )
 
 
-def _same_limit(arm: Arm, other: Arm) -> bool:
-    """Whether mean power limits are about the same, or both unknown."""
-    limits = (arm["limit_w"] or 0.0, other["limit_w"] or 0.0)
-    return math.isclose(*limits, rel_tol=SAME_LIMIT)
+def _share_of_limit(arm: Arm, default_limit_w: float | None) -> float:
+    """A batch size's mean power limit over the default limit; 0 if it is unknown."""
+    return float(arm["limit_w"] or 0.0) / (default_limit_w or 1.0)
 
 
 def _at_default_limit(

@@ -16,14 +16,17 @@ with the next run that converges. Each era is compared with its own expectation,
 An era more costs little, but a change that is not found biases the expectation: so the allowance is
 small. Source: Page, "Continuous inspection schemes", Biometrika 41, 1954.
 
-A ledger describes the trials on one kind of hardware.
+**Hardware.** Costs on different hardware are never compared: a job has a ledger and an open era for
+each, and each era belongs to one. A job's savings are the sum over its eras.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import FINAL, Outcome
 from zeus_service.bandit.policy import ArmEstimate, reproducible
 from zeus_service.bandit.spec import JobSpec
@@ -43,6 +46,9 @@ DRIFT_ALLOWANCE = 0.25
 DRIFT_THRESHOLD = 8.0
 LARGEST_SURPRISE = 4.0
 """Surprises are clipped here, so that one alone does not exceed the threshold."""
+Ledgers = Mapping[str, Ledger]
+"""A job's ledgers by the keys of their hardware."""
+
 LEAST_AMOUNT = 1e-9
 """Joules, seconds or cost: a run with less of one was not measured."""
 
@@ -53,6 +59,7 @@ class TrialEnd:
 
     Args:
         batch_size: Its batch size.
+        hardware: What it trained on.
         outcome: How it ended.
         energy_j: Joules that its reports have counted.
         time_s: Seconds that its reports have counted.
@@ -62,6 +69,7 @@ class TrialEnd:
     """
 
     batch_size: int
+    hardware: Hardware
     outcome: Outcome
     energy_j: float
     time_s: float
@@ -75,7 +83,8 @@ class Era:
     """Trials between two changes of a job, and what their recurrences are compared with.
 
     Args:
-        number: Counted from 1.
+        number: Counted from 1, over all hardware.
+        hardware: What its trials trained on.
         recurrences: Trials that converged.
         energy_j: Joules spent by all trials that ended.
         time_s: Seconds spent by them.
@@ -83,7 +92,8 @@ class Era:
         expected: What one run of the default is expected to spend; None if it is unknown.
     """
 
-    number: int = 1
+    number: int
+    hardware: Hardware
     recurrences: int = 0
     energy_j: float = 0.0
     time_s: float = 0.0
@@ -92,7 +102,7 @@ class Era:
 
 
 def new_ledger() -> Ledger:
-    """The ledger of a job that has had no trial."""
+    """The ledger of a job that has had no trial on some hardware."""
     return {
         "arms": {},  # {batch size: its runs in this era, see `_new_arm`}
         # Of earlier eras, the squares of the deviations of log energy, log time and log cost from
@@ -100,52 +110,98 @@ def new_ledger() -> Ledger:
         "squares": [0.0] * 3,
         "degrees": 0.0,
         "cusum": [0.0, 0.0],  # cumulative sums of surprises: [dearer, cheaper]
-        "before": None,  # the era before: its "arms", and what was "expected" at its end
+        "before": None,  # the era before, see `following`
         "default_limit_w": None,  # the GPUs' default power limit
     }
 
 
 def record(
     spec: JobSpec,
-    ledger: Ledger,
-    era: Era,
+    ledgers: Ledgers,
+    eras: Sequence[Era],
     end: TrialEnd,
-    estimate: ArmEstimate | None,
-    profile: Profile = (),
-) -> tuple[Ledger, Era, bool]:
-    """Add a trial that has ended.
+    estimate: Callable[[Hardware], ArmEstimate | None],
+    profile: Callable[[Hardware], Profile] = lambda _: (),
+) -> tuple[dict[str, Ledger], list[Era], int | None]:
+    """Add a trial that has ended to the ledger and the open era of its hardware.
+
+    What is expected is computed again on all hardware, since each can depend on the others.
 
     Args:
         spec: The job.
-        ledger: Its ledger before the end.
-        era: The open era before the end.
+        ledgers: Its ledgers before the end.
+        eras: Its eras before the end, in the order of their numbers.
         end: The trial's end.
         estimate: The policy's estimate of the default batch size after the end.
         profile: The default's power profile; empty if it has none.
 
     Returns:
-        The ledger; the era that is open now, a new one if its number differs; and whether the trial
-        counts in it. A trial that does not count in it counts in none.
+        The ledgers; the eras, which may be one more; and the number of the one that the trial
+        counts in, or None if it counts in none.
     """
     measured = min(end.energy_j, end.time_s, end.cost) >= LEAST_AMOUNT
     converged = end.outcome == "converged"
     if converged and not measured:
-        return ledger, era, False
+        return dict(ledgers), list(eras), None
+    key = end.hardware.key
+    ledger = ledgers.get(key) or new_ledger()
+    latest = {each.hardware.key: each for each in eras}
+    era = latest.get(key) or Era(len(eras) + 1, end.hardware)
     if end.outcome in FINAL and measured and end.default_power_limit_w is not None:
         ledger = {**ledger, "default_limit_w": end.default_power_limit_w}
     if converged:
-        ledger, era = _with_run(ledger, era, end)
+        ledger, era = _with_run(ledger, era, end, len(eras) + 1)
     elif end.outcome == "early_stopped":
         ledger = _with_stopped_run(ledger, end.batch_size)
-    era = replace(
+    latest[key] = replace(
         era,
         recurrences=era.recurrences + converged,
         energy_j=era.energy_j + end.energy_j,
         time_s=era.time_s + end.time_s,
         cost=era.cost + end.cost,
-        expected=expectation(spec, ledger, estimate, profile),
     )
-    return ledger, era, True
+    ledgers = {**ledgers, key: ledger}
+    after = {each.number: each for each in eras}
+    for each in _with_expectations(spec, ledgers, latest, estimate, profile):
+        after[each.number] = each
+    return ledgers, list(after.values()), era.number
+
+
+def _with_expectations(
+    spec: JobSpec,
+    ledgers: Ledgers,
+    latest: Mapping[str, Era],
+    estimate: Callable[[Hardware], ArmEstimate | None],
+    profile: Callable[[Hardware], Profile],
+) -> Iterable[Era]:
+    """The open eras with what is expected in them; first those that do not need the others."""
+    default, found = str(spec.default_batch_size), dict(latest)
+    known = [key for key, each in ledgers.items() if default in each["arms"] or each["before"]]
+    for key in sorted(ledgers, key=lambda key: key not in known):
+        ledger, hardware = ledgers[key], found[key].hardware
+        elsewhere = []
+        if key not in known:
+            elsewhere = [following(ledgers[other], found[other]) for other in known]
+        arm = None if default in ledger["arms"] else estimate(hardware)
+        expected = expectation(spec, ledger, arm, profile(hardware), elsewhere)
+        found[key] = replace(found[key], expected=expected)
+    return found.values()
+
+
+def following(ledger: Ledger, era: Era) -> Ledger:
+    """What an era that follows this one, which has an expectation, knows of it."""
+    assert era.expected is not None, "the default has run, or an era before had an expectation"
+    squares, degrees = pooled(ledger)
+    return {
+        "squares": squares,
+        "degrees": degrees,
+        "before": {
+            "era": era.number,
+            "arms": ledger["arms"],
+            "expected": asdict(era.expected),
+            "default_limit_w": ledger["default_limit_w"],
+        },
+    }
 
 
 def without(era: Era, energy_j: float, time_s: float, cost: float) -> Era:
@@ -173,15 +229,18 @@ def _new_arm(logs: list[float]) -> Arm:
     }
 
 
-def _with_run(ledger: Ledger, era: Era, end: TrialEnd) -> tuple[Ledger, Era]:
-    """Add a run that has converged to the moments of its batch size, in a new era if it drifted."""
+def _with_run(ledger: Ledger, era: Era, end: TrialEnd, number: int) -> tuple[Ledger, Era]:
+    """Add a run that has converged to the moments of its batch size.
+
+    If the job has changed, it is in a new era, of this number.
+    """
     key, amounts = str(end.batch_size), (end.energy_j, end.time_s)
     # Rounded, so that every processor finds the same eras.
     logs = [reproducible(math.log(each)) for each in (*amounts, end.cost)]
     if arm := ledger["arms"].get(key):
         ledger = _with_surprise(ledger, _surprise(ledger, arm, logs[2]))
     if max(ledger["cusum"]) > DRIFT_THRESHOLD:
-        ledger, era = _next_era(ledger, era)
+        ledger, era = _next_era(ledger, era, number)
     arm = ledger["arms"].get(key) or _new_arm(logs)
     before, runs = arm["runs"], arm["runs"] + 1
     steps = [log - mean for log, mean in zip(logs, arm["logs"], strict=True)]
@@ -231,15 +290,9 @@ def _with_surprise(ledger: Ledger, surprise: float) -> Ledger:
     return {**ledger, "cusum": [max(0.0, each) for each in sums]}
 
 
-def _next_era(ledger: Ledger, era: Era) -> tuple[Ledger, Era]:
+def _next_era(ledger: Ledger, era: Era, number: int) -> tuple[Ledger, Era]:
     """Open a new era; without an expectation in this one, only the sums begin again."""
     if era.expected is None:
         return {**ledger, "cusum": [0.0, 0.0]}, era
-    squares, degrees = pooled(ledger)
-    kept = {
-        "squares": squares,
-        "degrees": degrees,
-        "before": {"arms": ledger["arms"], "expected": asdict(era.expected)},
-        "default_limit_w": ledger["default_limit_w"],
-    }
-    return {**new_ledger(), **kept}, Era(era.number + 1)
+    kept = {"default_limit_w": ledger["default_limit_w"]}
+    return {**new_ledger(), **following(ledger, era), **kept}, Era(number, era.hardware)

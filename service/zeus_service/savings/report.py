@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zeus_service.bandit.spec import JobSpec
+from zeus_service.savings.expected import Expected
 from zeus_service.savings.ledger import Era
 
 J_PER_KWH = 3.6e6
@@ -48,36 +49,33 @@ class Saved:
     cost: Estimate
 
 
-def saved(spec: JobSpec, max_power_w: float, eras: Iterable[Era]) -> Saved | None:
+def saved(spec: JobSpec, eras: Sequence[Era]) -> Saved | None:
     """What a job has saved over its eras; None if no era has an expectation.
 
-    For the trials of a day or a week, give each era with their sums alone.
+    For the trials of a day or a week, give each era with their sums alone. An expectation that was
+    carried over is wrong in the same direction as the one that it comes from: their errors add up.
+    Others are independent.
 
     Args:
         spec: The job.
-        max_power_w: MaxPower of its hardware, in watts.
-        eras: In the order of their numbers. Those without an expectation are left out.
+        eras: Those without an expectation are left out.
     """
-    known = [(era, era.expected) for era in eras if era.expected is not None]
-    if not known:
-        return None
-    chained = [each.carried for _, each in known]
-    energy = Estimate(
-        sum(era.recurrences * each.energy_j - era.energy_j for era, each in known),
-        _error([era.recurrences * each.energy_error_j for era, each in known], chained),
-    )
-    time = Estimate(
-        sum(era.recurrences * each.time_s - era.time_s for era, each in known),
-        _error([era.recurrences * each.time_error_s for era, each in known], chained),
-    )
-    cost = Estimate(
-        sum(
-            era.recurrences * spec.cost(each.energy_j, each.time_s, max_power_w) - era.cost
-            for era, each in known
-        ),
-        spec.cost(energy.error, time.error, max_power_w),
-    )
-    return Saved(energy, time, cost)
+    known = {era.number: era.expected for era in eras if era.expected is not None}
+    chains: dict[int, Saved] = {}
+    for era in eras:
+        if era.expected is None:
+            continue
+        first = era.number
+        while (before := known[first].carried_from) is not None and before in known:
+            first = before
+        part = _saved(spec, era, era.expected)
+        chains[first] = _chained(chains[first], part) if first in chains else part
+    return total(chains.values()) if chains else None
+
+
+def expected(spec: JobSpec, era: Era) -> Saved | None:
+    """What one run of the default is expected to spend: what a run for nothing would save."""
+    return saved(spec, [replace(era, recurrences=1, energy_j=0.0, time_s=0.0, cost=0.0)])
 
 
 def total(parts: Iterable[Saved]) -> Saved:
@@ -94,13 +92,17 @@ def total(parts: Iterable[Saved]) -> Saved:
     return Saved(energy, time, cost)
 
 
-def _error(errors: Sequence[float], chained: Sequence[bool]) -> float:
-    """The error of a sum over eras.
+def _saved(spec: JobSpec, era: Era, expected: Expected) -> Saved:
+    n, max_power_w = era.recurrences, era.hardware.max_power_w
+    cost = spec.cost(expected.energy_j, expected.time_s, max_power_w)
+    cost_error = spec.cost(expected.energy_error_j, expected.time_error_s, max_power_w)
+    return Saved(
+        Estimate(n * expected.energy_j - era.energy_j, n * expected.energy_error_j),
+        Estimate(n * expected.time_s - era.time_s, n * expected.time_error_s),
+        Estimate(n * cost - era.cost, n * cost_error),
+    )
 
-    An expectation that was carried over is wrong in the same direction as that of the era before:
-    their errors add up. Others are independent.
-    """
-    groups: list[float] = []
-    for error, with_before in zip(errors, chained, strict=True):
-        groups.append(groups.pop() + error if with_before and groups else error)
-    return math.hypot(*groups)
+
+def _chained(one: Saved, other: Saved) -> Saved:
+    pairs = zip(vars(one).values(), vars(other).values(), strict=True)
+    return Saved(*(Estimate(a.mean + b.mean, a.error + b.error) for a, b in pairs))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from service.db.test_power_profiles import profile as any_profile
-from service.jobs import HARDWARE
+from service.jobs import HARDWARE, OTHER
 from service.jobs import register as register_job
 from service.jobs import report as new_report
 from sqlalchemy import update
@@ -53,7 +53,9 @@ def profile(**changes: Any) -> dict[str, Any]:
         {"limit_w": 300, "energy_j": 30.0, "time_s": 1.0},
         {"limit_w": 200, "energy_j": 25.0, "time_s": 1.2},
     ]
-    return any_profile(device_model="Fake GPU", points=points, chosen_w=200, **changes)
+    return any_profile(
+        device_model="Fake GPU", num_devices=1, points=points, chosen_w=200, **changes
+    )
 
 
 def days_ago(number: int, days: float) -> None:
@@ -87,9 +89,10 @@ def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spen
     found = savings.of_job("job")
     assert found.recurrences == 2
     assert found.spent.energy_j == 230.0  # a running trial does not count yet
-    assert found.expected is not None
-    assert (found.basis, found.default_runs) == ("runs", 2)
-    assert found.expected.energy_j.estimate == pytest.approx(100.0)
+    (here,) = found.hardware
+    assert here.expected is not None
+    assert (here.basis, here.default_runs) == ("runs", 2)
+    assert here.expected.energy_j.estimate == pytest.approx(100.0)
     assert found.saved is not None
     assert found.saved.energy_j.estimate == pytest.approx(-30.0)
     assert found.saved.energy_j.low < -30 < found.saved.energy_j.high
@@ -111,7 +114,8 @@ def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spen
 def test_nothing_is_said_of_a_job_whose_default_is_unknown(app: Flask) -> None:
     register()
     empty = savings.of_job("job")
-    assert (empty.saved, empty.expected, empty.basis, empty.points) == (None, None, None, [])
+    assert (empty.saved, empty.points) == (None, [])
+    assert [(each.expected, each.basis) for each in empty.hardware] == [(None, None)]
     report(number := start(), 30.0)
     end(number, "errored")
     found = savings.of_job("job")
@@ -202,9 +206,9 @@ def test_a_power_profile_counts_for_the_runs_below_the_default_limit(app: Flask)
     report(number, 100.0, sequence=2, power_limit_w=100.0, default_power_limit_w=300.0)
     assert optimizer.get_trial("job", number).power_limit_w == pytest.approx(200.0)
     found = savings.of_job("job")
-    assert found.expected is not None
+    assert found.hardware[0].expected is not None
     # The two runs took 110 J at 250 W in the mean; a batch takes 30 J instead of 27.5 J at 300 W.
-    assert found.expected.energy_j.estimate == pytest.approx(120.0)
+    assert found.hardware[0].expected.energy_j.estimate == pytest.approx(120.0)
     assert found.saved is not None
     assert found.saved.energy_j.estimate == pytest.approx(20.0)
     power_profiles.put("job", profile(batch_size=64))
@@ -252,3 +256,37 @@ def test_the_curve_of_a_job_ends_with_the_sum_and_the_band_of_the_headline(app: 
     energy = of_job.saved.energy_j
     ends = [3600 * trace["y"][-1] for trace in figures.saved(of_job)["data"]]
     assert ends == pytest.approx([energy.low, energy.high, energy.estimate])
+
+
+def test_savings_are_of_each_hardware_and_add_up_after_a_move(app: Flask) -> None:
+    register(hardware=None, policy="zeus")
+    path = [(HARDWARE, 100.0), (HARDWARE, 80.0), (OTHER, 300.0), (HARDWARE, 102.0), (OTHER, 240.0)]
+    for hardware, energy_j in path:
+        number = optimizer.start_trial("job", hardware=hardware)[1].trial_number
+        report(number, energy_j, sequence=2)
+    found = savings.of_job("job")
+    assert [each.device_model for each in found.hardware] == ["Fake GPU", "Other GPU"]
+    assert [each.recurrences for each in found.hardware] == [3, 2]
+    assert [each.spent.energy_j for each in found.hardware] == [282.0, 540.0]
+    parts = [each.saved.energy_j.estimate for each in found.hardware if each.saved]
+    assert found.saved is not None
+    assert found.saved.energy_j.estimate == pytest.approx(sum(parts))
+    expected = [each.expected.energy_j.estimate for each in found.hardware if each.expected]
+    assert expected == pytest.approx([100.0, 300.0])
+    assert [point.hardware for point in found.points] == [0, 0, 1, 0, 1]
+    shown = [point.saved.energy_j.estimate for point in found.points if point.saved]
+    assert sum(shown) == pytest.approx(sum(parts))
+    (week,) = found.weeks
+    assert week.saved.energy_j.estimate == pytest.approx(sum(parts))
+    assert maintenance.rebuild("job")
+    maintenance.delete_job("job")
+    assert (of_all().jobs, of_all().weeks) == (0, [])
+
+
+def test_a_job_any_of_whose_meters_estimates_is_among_those_that_are_estimated(app: Flask) -> None:
+    register(hardware=None)
+    for hardware in (ESTIMATING, HARDWARE):
+        number = optimizer.start_trial("job", hardware=hardware)[1].trial_number
+        report(number, 100.0, sequence=2)
+    assert [(part.estimated, part.jobs) for part in of_all().by_meter] == [(True, 1)]
+    assert [each.estimated for each in savings.of_job("job").hardware] == [True, False]

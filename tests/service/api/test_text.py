@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import pytest
+from service.jobs import HARDWARE
 from zeus_service.api import text as shown
 from zeus_service.api.savings_messages import JobSavings
 
@@ -57,15 +59,25 @@ def test_money_and_carbon_are_told_where_known_and_meters_that_estimate_always()
     job = JobSavings.model_validate(
         {
             "job_id": "job",
-            "meter": "cpu-estimate",
             "estimated": True,
             "default_batch_size": 64,
             "recurrences": 1,
             "spent": {"energy_j": 1, "time_s": 1, "cost": 1},
-            "expected": None,
-            "basis": "runs",
-            "default_runs": 1,
             "saved": {**saved, **rates},
+            "hardware": [
+                {
+                    **asdict(HARDWARE),
+                    "meter": meter,
+                    "estimated": "estimate" in meter,
+                    "recurrences": 1,
+                    "spent": {"energy_j": 1, "time_s": 1, "cost": 1},
+                    "expected": None,
+                    "basis": "runs",
+                    "default_runs": 1,
+                    "saved": None,
+                }
+                for meter in ("cpu-estimate", "nvml")
+            ],
             "weeks": [],
             "points": [],
         }

@@ -30,20 +30,58 @@ def test_a_job_known_with_another_configuration_names_what_differs(api: Api, job
     assert "eta_knob is 0.5 there and 0.25 here" in body["detail"]
 
 
-def test_a_start_on_other_hardware_is_refused_with_the_reason(
-    api: Api, job: str, trial: str
+OTHER = {"hardware": {**START["hardware"], "device_model": "Other GPU", "max_power_w": 300.0}}
+
+
+def test_runs_on_two_kinds_of_hardware_in_turn_are_compared_on_each_alone(
+    api: Api, job: str
 ) -> None:
-    api("POST", f"{trial}/reports", report(metric=0.9))
-    other = {"hardware": {**START["hardware"], "max_power_w": 300.0}}
-    body = problem(api("POST", f"/jobs/{job}/trials", other), 409, "job_conflict")
-    assert body["differences"] == {"max_power_w": {"known": 100.0, "given": 300.0}}
-    assert "different hardware" in body["detail"]
+    path = f"/jobs/{job}/trials"
+    for number, body in enumerate((START, OTHER) * 2, 1):
+        start = api("POST", path, body).json()
+        costs_before = [None, None, 1500.0, 3500.0][number - 1]
+        assert (start["trial_number"], start["cost_bound"]) == (number, costs_before)
+        assert api("POST", f"{path}/{number}/reports", report(metric=0.9)).json()["outcome"]
+    shown = api("GET", f"/jobs/{job}").json()
+    assert [each["device_model"] for each in shown["hardware"]] == ["Fake GPU", "Other GPU"]
+    # 500 J and 10 s, at 100 W and at 300 W
+    assert [each["cost_bound"] for each in shown["hardware"]] == [1500.0, 3500.0]
+    for each in shown["hardware"]:
+        assert sum(arm["pulls"] for arm in each["arms"]) == 2
+        assert each["best_batch_size"] in (16, 32)
+    assert shown["best_batch_size"] == shown["hardware"][-1]["best_batch_size"]
+
+
+def test_reports_of_concurrent_runs_use_the_threshold_and_the_power_of_their_own_hardware(
+    api: Api, job: str
+) -> None:
+    path = f"/jobs/{job}/trials"
+    for number, body in enumerate((START, OTHER, START, OTHER), 1):
+        api("POST", path, body)
+        if number < 3:
+            api("POST", f"{path}/{number}/reports", report(metric=0.9))
+    for number, cost, bound in ((3, 750.0, 1500.0), (4, 1750.0, 3500.0)):
+        answer = api("POST", f"{path}/{number}/reports", report()).json()
+        assert (answer["cost"], answer["cost_bound"]) == (cost, bound)
+        assert answer["decision"] == "continue"
+
+
+def test_a_job_with_batch_sizes_per_device_keeps_their_number(api: Api) -> None:
+    api("POST", "/jobs", spec_json(job_id="per-device", batch_size_scope="per_device"))
+    path = "/jobs/per-device/trials"
+    assert api("POST", path, START).status_code == 201
+    assert api("POST", path, OTHER).status_code == 201
+    more = {"hardware": {**START["hardware"], "num_devices": 2}}
+    body = problem(api("POST", path, more), 409, "job_conflict")
+    assert body["differences"] == {"num_devices": {"known": 1, "given": 2}}
+    assert "batch sizes are per device" in body["detail"]
 
 
 def test_the_hardware_of_a_start_stands_on_its_trial(api: Api, job: str, trial: str) -> None:
     expected = {**START["hardware"], "estimated": False}
     assert api("GET", f"/jobs/{job}/trials").json()["trials"][0]["hardware"] == expected
-    assert api("GET", f"/jobs/{job}").json()["hardware"] == expected
+    (shown,) = api("GET", f"/jobs/{job}").json()["hardware"]
+    assert expected.items() <= shown.items()
 
 
 def test_a_start_gets_a_batch_size_that_its_devices_can_divide(api: Api) -> None:
@@ -143,7 +181,7 @@ def test_an_end_records_when_and_at_what_cost(api: Api, job: str, trial: str) ->
     ended = api("PATCH", trial, {"outcome": "diverged", "reason": "NaN"}).json()
     assert (ended["cost"], ended["reason"]) == (750.0, "NaN")
     assert before <= ended["ended_at"] <= time.time()
-    assert api("GET", f"/jobs/{job}").json()["arms"][2]["mean"] == 750.0
+    assert api("GET", f"/jobs/{job}").json()["hardware"][0]["arms"][2]["mean"] == 750.0
 
 
 def test_a_report_extends_the_lease(api: Api, job: str, trial: str) -> None:
@@ -190,8 +228,8 @@ def test_a_lost_trial_is_no_result_and_blocks_no_exploration(
 ) -> None:
     api("POST", "/jobs", spec_json(job_id="lost"))
     path = "/jobs/lost/trials"
-    before = api("GET", "/jobs/lost").json()["arms"]
     api("POST", path, START)
+    before = api("GET", "/jobs/lost").json()["hardware"]
     let_leases_expire(any_service.database_url)
     for _ in range(2):  # it is lost at the next start, and once
         start = api("POST", path, START).json()
@@ -199,7 +237,7 @@ def test_a_lost_trial_is_no_result_and_blocks_no_exploration(
         assert (start["batch_size"], start["why"]) == (32, "explore")
     outcomes = {"lost": 1, "withdrawn": 2}
     shown = api("GET", "/jobs/lost").json()
-    assert (shown["arms"], shown["outcomes"]) == (before, outcomes)
+    assert (shown["hardware"], shown["outcomes"]) == (before, outcomes)
 
 
 def test_a_report_revives_a_lost_trial_also_when_it_is_the_last(
@@ -254,8 +292,9 @@ def test_a_job_shows_what_is_believed(api: Api, job: str, trial: str) -> None:
     shown = api("GET", f"/jobs/{job}").json()
     assert shown["best_batch_size"] == 32
     assert shown["stage"] == "pruning 1/2"
-    assert shown["cost_bound"] == 2 * 750.0
-    arm = next(arm for arm in shown["arms"] if arm["batch_size"] == 32)
+    (here,) = shown["hardware"]
+    assert here["cost_bound"] == 2 * 750.0
+    arm = next(arm for arm in here["arms"] if arm["batch_size"] == 32)
     assert arm == {"batch_size": 32, "pulls": 1, "mean": 750.0, "spread": None, "status": "alive"}
 
 

@@ -68,7 +68,7 @@ def test_a_start_on_unsuited_hardware_is_refused_by_name(api: Api, job: str, fie
         start = {"hardware": {**START["hardware"], field: value}}
         body = problem(api.raw(f"/jobs/{job}/trials", json.dumps(start)), 422, "invalid")
         assert set(body["errors"]) == {f"hardware.{field}"}
-    assert api("GET", f"/jobs/{job}").json()["hardware"] is None
+    assert api("GET", f"/jobs/{job}").json()["hardware"] == []
 
 
 @pytest.mark.parametrize("field", ["batch_sizes", "default_batch_size", "target_metric", "monitor"])

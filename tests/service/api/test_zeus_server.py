@@ -17,7 +17,9 @@ from service.jobs import spec
 from zeus_server import ServerError, ZeusServer
 from zeus_service import optimizer
 from zeus_service.bandit import zeus
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.policy import Moments
+from zeus_service.bandit.registry import policy_of
 from zeus_service.db.jobs import specification
 
 numbers = itertools.count()
@@ -101,7 +103,8 @@ class Both:
         assert self.ours.patch("/trials", json=trial).status_code == 200
         self.theirs.end(self.their_trials[trial["trial_number"]])
         job = optimizer.get_job(self.job_id)
-        arms = zeus.ZeusPolicy().describe(specification(job), job.state)
+        spec, hardware = specification(job), Hardware.of(job.hardware[-1])
+        arms = policy_of(spec).describe(spec, job.state, hardware)
         self.has_passed_over |= any(arm.status == "interrupted" for arm in arms)
 
     def run(self, trial: dict[str, Any], epochs: list[tuple[float, float, float]]) -> None:

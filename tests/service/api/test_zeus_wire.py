@@ -206,7 +206,7 @@ def test_an_exit_says_nothing_about_the_batch_size(
         assert wire("PATCH", "/trials", trial).status_code == 200
     assert wire.outcomes(job) == ["interrupted"]
     assert wire.start(job)["batch_size"] == 16
-    assert wire("GET", f"/api/v1/jobs/{job}").json()["arms"][1]["pulls"] == 0
+    assert wire("GET", f"/api/v1/jobs/{job}").json()["hardware"][0]["arms"][1]["pulls"] == 0
 
 
 def test_an_exit_changes_no_end(wire: Wire, job: str, trial: dict[str, Any]) -> None:

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service.jobs import LEARNING, PastTrial, next_choice, observation, spec
+from service.jobs import HARDWARE, LEARNING, OTHER, PastTrial, next_choice, observation, spec
 from zeus_service.bandit import fold
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import FINAL, RESUMABLE
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Policy, State
 from zeus_service.bandit.registry import POLICIES
@@ -49,35 +50,43 @@ moves = st.lists(
         st.integers(0, 7),  # which running one
         st.sampled_from(RESULTS),
         st.floats(0, 1e12),
+        st.sampled_from([HARDWARE, HARDWARE, OTHER]),  # of a start
     ),
     max_size=60,
 )
 
 
 def choose(
-    policy: Policy, job: JobSpec, state: State, number: int, *, control: bool = False
+    policy: Policy,
+    job: JobSpec,
+    state: State,
+    number: int,
+    *,
+    control: bool = False,
+    hardware: Hardware = HARDWARE,
 ) -> Choice:
     """What a trial is started with."""
     if control:
         return Choice(job.default_batch_size, "control")
-    return next_choice(policy, job, state, np.random.default_rng([1, number]))
+    return next_choice(policy, job, state, np.random.default_rng([1, number]), hardware)
 
 
 def play(policy: Policy, job: JobSpec, moves: list[Any]) -> tuple[State, Choice | None]:
     """Play a history; return the state, and the next choice, None when all have failed."""
     state, running = policy.initial_state(job), []
-    for number, (move, which, result, cost) in enumerate(moves):
+    for number, (move, which, result, cost, hardware) in enumerate(moves):
         if move != "end" or not running:
             try:
-                choice = choose(policy, job, state, number, control=move == "control")
+                control = move == "control"
+                choice = choose(policy, job, state, number, control=control, hardware=hardware)
             except NoBatchSizeLeft:
                 continue
             assert choice.batch_size in job.batch_sizes
-            state = policy.begin(job, state, choice)
-            running.append(choice)
+            state = policy.begin(job, state, choice, hardware)
+            running.append((choice, hardware))
         else:
-            choice = running.pop(which % len(running))
-            state = policy.observe(job, state, observation(choice, result, cost))
+            choice, there = running.pop(which % len(running))
+            state = policy.observe(job, state, observation(choice, result, cost, there))
     try:
         return state, next_choice(policy, job, state, np.random.default_rng(0))
     except NoBatchSizeLeft:
@@ -100,8 +109,10 @@ def test_a_trial_without_a_result_leaves_no_trace(
 ) -> None:
     state, choice = play(policy, job, moves)
     if choice:
-        during = policy.begin(job, state, choice)
-        assert policy.cost_bound(job, during) == policy.cost_bound(job, state)
+        during = policy.begin(job, state, choice, HARDWARE)
+        for hardware in (HARDWARE, OTHER):
+            before = policy.cost_bound(job, state, hardware)
+            assert policy.cost_bound(job, during, hardware) == before
         assert policy.observe(job, during, observation(choice, None, 123.0)) == state
 
 
@@ -114,14 +125,14 @@ def test_functions_do_not_change_what_they_are_given(
     state, choice = play(policy, job, moves)
     before = json.dumps(state)
     if choice:
-        during = policy.begin(job, state, choice)
+        during = policy.begin(job, state, choice, HARDWARE)
         assert json.dumps(state) == before
         between = json.dumps(during)
         policy.observe(job, during, observation(choice, "converged", 1.0))
         policy.observe(job, during, observation(choice, "out_of_memory", 1.0))
         assert json.dumps(during) == between
-    policy.describe(job, state)
-    policy.cost_bound(job, state)
+    policy.describe(job, state, HARDWARE)
+    policy.cost_bound(job, state, HARDWARE)
     assert json.dumps(state) == before
 
 
@@ -132,15 +143,30 @@ def test_what_a_person_is_shown_is_complete_and_finite(
     policy: Policy, job: JobSpec, moves: list[Any]
 ) -> None:
     state, choice = play(policy, job, moves)
-    arms = policy.describe(job, state)
+    arms = policy.describe(job, state, HARDWARE)
     assert [arm.batch_size for arm in arms] == job.batch_sizes
     for arm in arms:
         assert arm.mean is None or math.isfinite(arm.mean)
         assert arm.spread is None or (math.isfinite(arm.spread) and arm.spread >= 0)
-    best = policy.best_batch_size(job, state)
+    best = policy.best_batch_size(job, state, HARDWARE)
     assert best is None or best in {arm.batch_size for arm in arms if arm.status == "alive"}
-    assert (policy.stage(job, state) == "exhausted") == (choice is None)
-    assert policy.cost_bound(job, state) >= 0
+    assert (policy.stage(job, state, HARDWARE) == "exhausted") == (choice is None)
+    assert policy.cost_bound(job, state, HARDWARE) >= 0
+
+
+@policies
+@given(job=specs, moves=moves, which=st.integers(0, 7))
+@settings(max_examples=150, deadline=None)
+def test_out_of_memory_rules_out_no_batch_size_on_other_hardware(
+    policy: Policy, job: JobSpec, moves: list[Any], which: int
+) -> None:
+    state, _ = play(policy, job, moves)
+    before = policy.describe(job, state, OTHER)
+    choice = Choice(job.batch_sizes[which % len(job.batch_sizes)], "explore")
+    state = policy.begin(job, state, choice, HARDWARE)
+    state = policy.observe(job, state, observation(choice, "out_of_memory", 0.0))
+    after = policy.describe(job, state, OTHER)
+    assert [arm.status == "alive" for arm in after] == [arm.status == "alive" for arm in before]
 
 
 @policies
@@ -151,10 +177,10 @@ def test_a_control_trial_is_learned_from_even_if_every_batch_size_has_failed(
 ) -> None:
     state, _ = play(policy, job, moves)
     control = Choice(job.default_batch_size, "control")
-    during = policy.begin(job, state, control)
-    assert policy.cost_bound(job, during) == policy.cost_bound(job, state)
+    during = policy.begin(job, state, control, HARDWARE)
+    assert policy.cost_bound(job, during, HARDWARE) == policy.cost_bound(job, state, HARDWARE)
     after = policy.observe(job, during, observation(control, "converged", 1000.0))
-    pulls = {arm.batch_size: arm.pulls for arm in policy.describe(job, after)}
+    pulls = {arm.batch_size: arm.pulls for arm in policy.describe(job, after, HARDWARE)}
     assert after != state
     assert pulls[job.default_batch_size] >= 1
 
@@ -165,6 +191,7 @@ histories = st.lists(
         st.integers(0, 7),  # which one
         st.sampled_from(sorted(FINAL | RESUMABLE)) | st.sampled_from(sorted(RESUMABLE)),
         st.floats(0, 1e12),
+        st.sampled_from([HARDWARE, HARDWARE, OTHER]),  # of a start
     ),
     max_size=60,
 )
@@ -185,7 +212,7 @@ def test_the_state_depends_on_the_order_of_ends_alone(
     state = policy.initial_state(job)
     running: list[PastTrial] = []
     ended: list[tuple[PastTrial, bool]] = []  # and whether an end without a result counted as one
-    for number, (move, which, outcome, cost) in enumerate(moves):
+    for number, (move, which, outcome, cost, hardware) in enumerate(moves):
         if move == "end" and running:
             trial = running.pop(which % len(running))
             trial.outcome, trial.cost = outcome, cost
@@ -206,10 +233,11 @@ def test_the_state_depends_on_the_order_of_ends_alone(
             running.append(pair[0])
         elif len(running) < 4:
             try:
-                choice = choose(policy, job, state, number, control=move == "control")
+                control = move == "control"
+                choice = choose(policy, job, state, number, control=control, hardware=hardware)
             except NoBatchSizeLeft:
                 continue
-            running.append(PastTrial(choice.batch_size, choice.why))
+            running.append(PastTrial(choice.batch_size, choice.why, hardware=hardware))
             state = fold.begin(job, state, running[-1])
     replayed, counts_of = fold.replay(job, [*(trial for trial, _ in ended), *running])
     assert replayed == state
@@ -322,11 +350,11 @@ def test_a_tie_does_not_depend_on_the_processor(
 def test_another_processor_differs_in_what_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = POLICIES["information_directed"]
     job, choice = spec(), Choice(32, "explore")
-    state = policy.begin(job, policy.initial_state(job), choice)
+    state = policy.begin(job, policy.initial_state(job), choice, HARDWARE)
     state = policy.observe(job, state, observation(choice, "converged", 1000.0))
-    here = policy.cost_bound(job, state)
+    here = policy.cost_bound(job, state, HARDWARE)
     with another_processor(monkeypatch):
-        there = policy.cost_bound(job, state)
+        there = policy.cost_bound(job, state, HARDWARE)
     assert there != here
     assert there == pytest.approx(here, rel=1e-9)
 
@@ -336,7 +364,7 @@ def test_the_state_does_not_grow_with_trials(policy: Policy) -> None:
     job = spec(window_size=10)
     state, rng, sizes = policy.initial_state(job), np.random.default_rng(0), []
     for number in range(2000):
-        state = policy.begin(job, state, next_choice(policy, job, state, rng))
+        state = policy.begin(job, state, next_choice(policy, job, state, rng), HARDWARE)
         choice = Choice(job.batch_sizes[number % 5], "explore")
         state = policy.observe(job, state, observation(choice, "converged", rng.normal(1e3, 10)))
         sizes.append(len(json.dumps(state)))
@@ -350,12 +378,12 @@ def test_thousands_of_trials_leave_a_small_state_that_still_decides(policy: Poli
     state = policy.initial_state(job)
     for number in range(3_000):
         choice = Choice(job.batch_sizes[number % 3], "exploit")
-        state = policy.begin(job, state, choice)
+        state = policy.begin(job, state, choice, HARDWARE)
         result = results[number // 3 % 10]
         state = policy.observe(job, state, observation(choice, result, rng.normal(1e3, 100)))
     assert len(json.dumps(state, allow_nan=False)) < 3000
     assert next_choice(policy, job, state, rng).batch_size in job.batch_sizes
-    assert policy.cost_bound(job, state) > 1000
+    assert policy.cost_bound(job, state, HARDWARE) > 1000
 
 
 @policies
@@ -365,9 +393,9 @@ def test_the_only_batch_size_is_always_taken(policy: Policy) -> None:
     for _ in range(50):
         choice = next_choice(policy, job, state, rng)
         assert choice.batch_size == 32
-        state = policy.begin(job, state, choice)
+        state = policy.begin(job, state, choice, HARDWARE)
         state = policy.observe(job, state, observation(choice, "converged", rng.normal(1e3, 50)))
-    assert policy.best_batch_size(job, state) == 32
+    assert policy.best_batch_size(job, state, HARDWARE) == 32
 
 
 @policies
@@ -380,7 +408,7 @@ def test_all_failing_is_an_error_not_a_loop(policy: Policy, rounds: int, window_
     def fail_100_trials(state: State) -> None:
         for number in range(100):
             choice = next_choice(policy, job, state, np.random.default_rng(number))
-            state = policy.begin(job, state, choice)
+            state = policy.begin(job, state, choice, HARDWARE)
             state = policy.observe(job, state, observation(choice, "not_converged", 1.0))
 
     with pytest.raises(NoBatchSizeLeft):

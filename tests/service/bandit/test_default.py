@@ -7,7 +7,7 @@ from statistics import mean, stdev
 
 import numpy as np
 import pytest
-from service.jobs import next_choice, observation, spec
+from service.jobs import HARDWARE, next_choice, observation, spec
 from zeus_service.bandit.default import DefaultPolicy
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, State
 from zeus_service.bandit.reasons import exhausted
@@ -21,7 +21,7 @@ CHOICE = Choice(32, "explore")
 def after(*ends: tuple[str, float]) -> State:
     state = POLICY.initial_state(JOB)
     for result, cost in ends:
-        state = POLICY.begin(JOB, state, CHOICE)
+        state = POLICY.begin(JOB, state, CHOICE, HARDWARE)
         state = POLICY.observe(JOB, state, observation(CHOICE, result, cost))
     return state
 
@@ -31,12 +31,12 @@ def test_the_default_is_always_taken_and_no_run_is_stopped_early() -> None:
     trials = replay(workload, workload.spec(policy="default", seed=1), 50)
     assert {trial.batch_size for trial in trials} == {workload.default_batch_size}
     assert {trial.result for trial in trials} == {"converged"}
-    assert POLICY.cost_bound(JOB, after(*[("converged", 10.0)] * 5)) == math.inf
+    assert POLICY.cost_bound(JOB, after(*[("converged", 10.0)] * 5), HARDWARE) == math.inf
 
 
 def test_its_mean_cost_is_shown_with_its_standard_error() -> None:
     costs = [100.0, 130.0, 90.0]
-    arms = POLICY.describe(JOB, after(*(("converged", cost) for cost in costs)))
+    arms = POLICY.describe(JOB, after(*(("converged", cost) for cost in costs)), HARDWARE)
     (default,) = [arm for arm in arms if arm.pulls]
     assert (default.batch_size, default.pulls, default.status) == (32, 3, "alive")
     assert default.mean == pytest.approx(mean(costs))
@@ -47,12 +47,13 @@ def test_its_mean_cost_is_shown_with_its_standard_error() -> None:
     "ends", [["out_of_memory"], ["converged", *["diverged"] * 10], ["converged", "out_of_memory"]]
 )
 def test_its_trials_are_counted(ends: list[str]) -> None:
-    arms = POLICY.describe(JOB, after(*((result, 1.0) for result in ends)))
+    arms = POLICY.describe(JOB, after(*((result, 1.0) for result in ends)), HARDWARE)
     assert sum(arm.pulls for arm in arms) == len(ends)
 
 
 def test_once_it_is_given_up_the_error_names_it_alone() -> None:
-    error = exhausted(JOB, after(("out_of_memory", 1.0)), JOB.batch_sizes)
+    state = {"hardware": {HARDWARE.key: after(("out_of_memory", 1.0))}}
+    error = exhausted(JOB, state, HARDWARE, JOB.batch_sizes)
     assert "to try: 32 (failed) failed, and the policy tries no other. Register" in error.message
 
 
@@ -67,7 +68,7 @@ def test_once_it_is_given_up_the_error_names_it_alone() -> None:
 def test_a_default_that_never_converges_is_given_up(failures: list[str], given_up: bool) -> None:
     ends = [(result, 1.0) for result in failures]
     state = after(*ends)
-    assert (POLICY.stage(JOB, state) == "exhausted") is given_up
+    assert (POLICY.stage(JOB, state, HARDWARE) == "exhausted") is given_up
     if given_up:
         with pytest.raises(NoBatchSizeLeft):
             next_choice(POLICY, JOB, state, np.random.default_rng(0))

@@ -10,7 +10,7 @@ import pytest
 from flask import Flask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from service.jobs import HARDWARE, PastTrial, next_choice, register, report
+from service.jobs import HARDWARE, OTHER, PastTrial, next_choice, register, report
 from sqlalchemy import update
 from zeus_service import maintenance, optimizer
 from zeus_service.bandit import fold
@@ -58,7 +58,9 @@ def play(job_id: str, moves: list[Any]) -> None:
         try:
             if move in ("start", "control") or not started:
                 control = move == "control"
-                started = optimizer.start_trial(job_id, control=control)[1].trial_number
+                hardware = (HARDWARE, OTHER)[which % 2]
+                start = optimizer.start_trial(job_id, hardware=hardware, control=control)
+                started = start[1].trial_number
             elif move == "report":
                 given = report(next(sequence), epoch=1, time_s=1.0, energy_j=cost, metric=metric)
                 optimizer.report(job_id, number, given)
@@ -86,7 +88,7 @@ def test_the_stored_state_is_the_replay_of_the_trials(
 ) -> None:
     job_id = next(job_ids)
     changes = {"policy": policy, "window_size": window, "early_stop": early_stop}
-    register(job_id=job_id, target_metric=0.5, **changes)
+    register(job_id=job_id, target_metric=0.5, hardware=None, **changes)
     play(job_id, moves)
     assert maintenance.rebuild(job_id)
 

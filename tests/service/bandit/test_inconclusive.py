@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from service.jobs import LEARNING, PastTrial, next_choice, spec
+from service.jobs import HARDWARE, LEARNING, PastTrial, next_choice, spec
 from zeus_service.bandit import fold
 from zeus_service.bandit.inconclusive import IN_A_ROW, passed_over, without_counts
 from zeus_service.bandit.outcomes import NO_RESULT, Outcome
@@ -58,7 +58,7 @@ class Job:
 
     @property
     def best(self) -> int | None:
-        return POLICIES[self.spec.policy or ""].best_batch_size(self.spec, self.state)
+        return POLICIES[self.spec.policy or ""].best_batch_size(self.spec, self.state, HARDWARE)
 
 
 def always(outcome: Outcome) -> Callable[[int], Outcome]:
@@ -150,7 +150,7 @@ def test_the_retry_after_others_have_trained_counts_as_a_result(policy: str) -> 
     job = Job(policy)
     sizes = [job.run(lambda size: "errored" if size == 32 else "converged") for _ in range(60)]
     assert 4 <= sizes.count(32) <= 8
-    arms = POLICIES[policy].describe(job.spec, job.state)
+    arms = POLICIES[policy].describe(job.spec, job.state, HARDWARE)
     assert {arm.batch_size: arm.pulls for arm in arms}[32] >= 1
 
 
@@ -163,5 +163,5 @@ def test_devices_that_can_use_nothing_else_get_a_batch_size_that_is_passed_over(
         assert job.run(lambda _: "errored") == 32
     rng = np.random.default_rng(0)
     choose = POLICIES[policy].next_batch_size
-    assert choose(job.spec, job.state, rng, [16, 32]).batch_size == 16
-    assert choose(job.spec, job.state, rng, [32]).batch_size == 32
+    assert choose(job.spec, job.state, HARDWARE, rng, [16, 32]).batch_size == 16
+    assert choose(job.spec, job.state, HARDWARE, rng, [32]).batch_size == 32

@@ -79,8 +79,8 @@ def test_it_keeps_the_contract(installed: Path) -> None:
     ("program", "reason"),
     [
         ("raise OSError('no file')", "OSError: no file"),
-        ("class RoundRobinPolicy: name = 'round_robin'", "lacks attributes"),
-        ("from zeus_service.bandit.zeus import ZeusPolicy as RoundRobinPolicy", "is 'zeus'"),
+        ("class policy: name = 'round_robin'", "lacks attributes"),
+        ("from zeus_service.bandit.zeus import ZeusPolicy as policy", "is 'zeus'"),
     ],
 )
 def test_one_that_cannot_be_loaded_is_named(
@@ -101,4 +101,4 @@ def test_one_that_cannot_be_loaded_is_named(
     )
     error = one_error(result)
     assert reason in error
-    assert "policy 'round_robin' (round_robin:RoundRobinPolicy of round-robin-policy)" in error
+    assert "policy 'round_robin' (round_robin:policy of round-robin-policy)" in error

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from service.jobs import next_choice, observation, spec
+from service.jobs import HARDWARE, next_choice, observation, spec
 from zeus_service.bandit.default import DefaultPolicy
 from zeus_service.bandit.information_directed import InformationDirectedPolicy
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Policy, State
@@ -22,7 +22,7 @@ policies = pytest.mark.parametrize("policy", OWN, ids=lambda policy: policy.name
 def test_out_of_memory_gives_up_the_batch_size_and_all_larger_ones(policy: Policy) -> None:
     job = spec()
     choice = Choice(32, "explore")
-    state = policy.begin(job, policy.initial_state(job), choice)
+    state = policy.begin(job, policy.initial_state(job), choice, HARDWARE)
     state = policy.observe(job, state, observation(choice, "out_of_memory", 0.0))
     for seed in range(50):
         assert next_choice(policy, job, state, np.random.default_rng(seed)).batch_size < 32
@@ -39,11 +39,11 @@ def test_the_cheapest_batch_size_is_found(policy: Policy, scale: float, default:
         state = policy.initial_state(job)
         for _ in range(60):
             choice = next_choice(policy, job, state, rng)
-            state = policy.begin(job, state, choice)
+            state = policy.begin(job, state, choice, HARDWARE)
             cost = scale * 1000 * (1 + 0.3 * abs(math.log2(choice.batch_size / 16)))
             cost *= rng.normal(1, 0.03)
             state = policy.observe(job, state, observation(choice, "converged", cost))
-        found.append(policy.best_batch_size(job, state))
+        found.append(policy.best_batch_size(job, state, HARDWARE))
     assert found == [16] * 10
 
 
@@ -55,7 +55,7 @@ def test_one_unlucky_divergence_does_not_ban_the_best_batch_size(policy: Policy)
         choice = next_choice(policy, job, state, rng)
         cost = 1000 * (1 + 0.5 * abs(math.log2(choice.batch_size / 32))) * rng.normal(1, 0.03)
         result = "diverged" if number == 60 else "converged"
-        state = policy.begin(job, state, choice)
+        state = policy.begin(job, state, choice, HARDWARE)
         state = policy.observe(job, state, observation(choice, result, cost))
         last.append(choice.batch_size)
     assert last[60] == 32
@@ -71,9 +71,9 @@ def test_with_a_window_a_job_that_became_slower_is_not_stopped_for_ever(policy: 
         slower = 1 if number < 60 else 3
         cost = slower * 1000 * (1 + 0.5 * abs(math.log2(choice.batch_size / 32)))
         cost *= rng.normal(1, 0.03)
-        bound = policy.cost_bound(job, state)
+        bound = policy.cost_bound(job, state, HARDWARE)
         stopped = number >= 10 and cost > bound
-        state = policy.begin(job, state, choice)
+        state = policy.begin(job, state, choice, HARDWARE)
         result = "early_stopped" if stopped else "converged"
         state = policy.observe(job, state, observation(choice, result, min(cost, bound)))
         stops.append(stopped)
@@ -90,21 +90,21 @@ def test_a_control_trial_that_converges_brings_an_exhausted_job_back(policy: Pol
                 choice = next_choice(policy, job, state, rng)
             except NoBatchSizeLeft:
                 return state
-            state = policy.begin(job, state, choice)
+            state = policy.begin(job, state, choice, HARDWARE)
             state = policy.observe(job, state, observation(choice, "not_converged", 1.0))
 
     state = fail_until_none_is_left(policy.initial_state(job))
     control = Choice(32, "control")
-    state = policy.begin(job, state, control)
+    state = policy.begin(job, state, control, HARDWARE)
     state = policy.observe(job, state, observation(control, "converged", 1000.0))
     assert next_choice(policy, job, state, rng).batch_size == 32
-    assert policy.best_batch_size(job, state) == 32
+    assert policy.best_batch_size(job, state, HARDWARE) == 32
 
 
 def test_with_zeus_a_control_trial_fills_the_arm_but_not_the_round() -> None:
     policy, job = ZeusPolicy(), spec()
     control = Choice(32, "control")
-    state = policy.begin(job, policy.initial_state(job), control)
+    state = policy.begin(job, policy.initial_state(job), control, HARDWARE)
     state = policy.observe(job, state, observation(control, "converged", 1000.0))
-    assert {arm.batch_size: arm.mean for arm in policy.describe(job, state)}[32] == 1000.0
+    assert {arm.batch_size: arm.mean for arm in policy.describe(job, state, HARDWARE)}[32] == 1000.0
     assert next_choice(policy, job, state, np.random.default_rng(0)) == Choice(32, "explore")

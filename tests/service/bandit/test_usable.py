@@ -11,7 +11,7 @@ from flask import Flask
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from service.bandit.test_contract import learning_policies, moves, play, policies, specs
-from service.jobs import observation, register, spec
+from service.jobs import HARDWARE, observation, register, spec
 from zeus_service import counters, optimizer
 from zeus_service.bandit.policy import NoBatchSizeLeft, Policy, State
 from zeus_service.bandit.spec import JobSpec
@@ -26,7 +26,7 @@ def test_a_choice_is_usable(policy: Policy, job: JobSpec, moves: list[Any], divi
     usable = [size for size in job.batch_sizes if size % divisor == 0]
     assume(usable)
     with suppress(NoBatchSizeLeft):
-        choice = policy.next_batch_size(job, state, np.random.default_rng(1), usable)
+        choice = policy.next_batch_size(job, state, HARDWARE, np.random.default_rng(1), usable)
         assert choice.batch_size in usable
 
 
@@ -37,13 +37,13 @@ def test_usable_batch_sizes_that_all_fail_are_an_error_and_not_a_loop(policy: Po
 
     def fail_30_trials(state: State) -> None:
         for _ in range(30):
-            choice = policy.next_batch_size(job, state, rng, [48, 96])
-            state = policy.begin(job, state, choice)
+            choice = policy.next_batch_size(job, state, HARDWARE, rng, [48, 96])
+            state = policy.begin(job, state, choice, HARDWARE)
             state = policy.observe(job, state, observation(choice, "not_converged", 1.0))
 
     with pytest.raises(NoBatchSizeLeft):
         fail_30_trials(state)
-    assert policy.next_batch_size(job, state, rng, [64]).batch_size == 64
+    assert policy.next_batch_size(job, state, HARDWARE, rng, [64]).batch_size == 64
 
 
 def test_a_default_that_cannot_be_used_does_not_count_as_exhaustion(app: Flask) -> None:

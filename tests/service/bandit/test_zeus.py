@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from service.jobs import next_choice, observation, spec
+from service.jobs import HARDWARE, next_choice, observation, spec
 from zeus_service.bandit.outcomes import Result
 from zeus_service.bandit.policy import Choice, Moments, NoBatchSizeLeft, State
 from zeus_service.bandit.spec import JobSpec
@@ -24,7 +24,7 @@ def run(
 ) -> tuple[Choice, State]:
     """One trial, started and ended."""
     choice = next_choice(policy, job, state, RNG)
-    state = policy.begin(job, state, choice)
+    state = policy.begin(job, state, choice, HARDWARE)
     return choice, policy.observe(job, state, observation(choice, result, cost))
 
 
@@ -69,7 +69,7 @@ def test_the_next_round_starts_from_the_cheapest_survivor_over_the_survivors() -
     second = {16: 10.0, 8: 30.0, 32: 20.0, 64: 40.0}
     order, state = prune(spec(), [first, second])
     assert order == [32, 16, 8, 64, 128, 16, 8, 32, 64]
-    assert policy.stage(spec(), state) == "sampling"
+    assert policy.stage(spec(), state, HARDWARE) == "sampling"
     assert state["candidates"] == [8, 16, 32, 64]
 
 
@@ -91,13 +91,13 @@ def test_a_later_round_without_survivors_keeps_its_candidates() -> None:
     first: dict[int, float | Result] = {32: 20.0, 16: 1.0, 8: "early_stopped", 64: "diverged"}
     second: dict[int, float | Result] = {16: "early_stopped", 32: "early_stopped"}
     _, state = prune(spec(), [first, second])
-    assert policy.stage(spec(), state) == "sampling"
+    assert policy.stage(spec(), state, HARDWARE) == "sampling"
     assert state["candidates"] == [16, 32]
 
 
 def test_a_start_during_an_exploration_gets_the_default_while_nothing_is_known() -> None:
     job, state = spec(), policy.initial_state(spec())
-    state = policy.begin(job, state, next_choice(policy, job, state, RNG))
+    state = policy.begin(job, state, next_choice(policy, job, state, RNG), HARDWARE)
     assert next_choice(policy, job, state, RNG) == Choice(32, "concurrent")
 
 
@@ -105,14 +105,14 @@ def test_a_start_during_an_exploration_gets_the_cheapest_known() -> None:
     job, state = spec(), policy.initial_state(spec())
     _, state = run(job, state, 20.0)
     _, state = run(job, state, 10.0)  # 16
-    state = policy.begin(job, state, next_choice(policy, job, state, RNG))
+    state = policy.begin(job, state, next_choice(policy, job, state, RNG), HARDWARE)
     assert next_choice(policy, job, state, RNG) == Choice(16, "concurrent")
 
 
 def test_a_start_during_an_exploration_avoids_a_default_that_failed() -> None:
     job, state = spec(), policy.initial_state(spec())
     _, state = run(job, state, 20.0, "not_converged")
-    state = policy.begin(job, state, next_choice(policy, job, state, RNG))
+    state = policy.begin(job, state, next_choice(policy, job, state, RNG), HARDWARE)
     assert next_choice(policy, job, state, RNG) == Choice(64, "concurrent")
 
 
@@ -126,11 +126,11 @@ def test_an_exploration_that_was_lost_is_tried_again() -> None:
 def test_a_concurrent_trial_counts_for_its_arm_not_for_the_round(result: Result) -> None:
     job, state = spec(), policy.initial_state(spec())
     slow = next_choice(policy, job, state, RNG)
-    state = policy.begin(job, state, slow)
+    state = policy.begin(job, state, slow, HARDWARE)
     concurrent = next_choice(policy, job, state, RNG)
-    state = policy.begin(job, state, concurrent)
+    state = policy.begin(job, state, concurrent, HARDWARE)
     state = policy.observe(job, state, observation(concurrent, result, 10.0))
-    assert policy.describe(job, state)[2].pulls == 1
+    assert policy.describe(job, state, HARDWARE)[2].pulls == 1
     assert next_choice(policy, job, state, RNG).why == "concurrent"
     state = policy.observe(job, state, observation(slow, "converged", 20.0))
     assert next_choice(policy, job, state, RNG) == Choice(16, "explore")
@@ -141,7 +141,7 @@ def test_a_first_round_without_survivors_keeps_what_converged_beside_it() -> Non
     exploring = next_choice(policy, job, state, RNG)
     concurrent = Choice(32, "concurrent")
     for choice in (exploring, concurrent):
-        state = policy.begin(job, state, choice)
+        state = policy.begin(job, state, choice, HARDWARE)
     state = policy.observe(job, state, observation(concurrent, "converged", 10.0))
     state = policy.observe(job, state, observation(exploring, "not_converged", 10.0))
     assert next_choice(policy, job, state, RNG) == Choice(32, "explore")
@@ -167,7 +167,7 @@ def test_explorations_in_flight_count_when_arms_are_short_of_observations() -> N
     job = spec(num_pruning_rounds=0, mab_num_explorations=1, batch_sizes=[16, 32])
     state = policy.initial_state(job)
     for _ in range(2):
-        state = policy.begin(job, state, next_choice(policy, job, state, RNG))
+        state = policy.begin(job, state, next_choice(policy, job, state, RNG), HARDWARE)
     assert next_choice(policy, job, state, RNG) == Choice(32, "concurrent")
 
 
@@ -236,7 +236,7 @@ def test_out_of_memory_of_a_smaller_one_keeps_the_only_one_that_has_converged() 
     job = spec(default_batch_size=64)
     state = observe(job, policy.initial_state(job), 64, 10.0, "converged")
     state = observe(job, state, 32, 0.0, "out_of_memory")
-    assert policy.best_batch_size(job, state) == 64
+    assert policy.best_batch_size(job, state, HARDWARE) == 64
     assert next_choice(policy, job, state, RNG) == Choice(16, "explore")
     state = observe(job, state, 16, 20.0, "early_stopped")
     assert next_choice(policy, job, state, RNG).batch_size == 64
@@ -272,10 +272,10 @@ def test_a_job_in_which_a_batch_size_has_converged_is_never_exhausted(
     job = spec(default_batch_size=64, num_pruning_rounds=rounds, window_size=window)
     state, running, has_converged = policy.initial_state(job), list[Choice](), False
     for number, (at_once, which, result, cost) in enumerate(ends):
-        while len(running) < at_once and policy.stage(job, state) != "exhausted":
+        while len(running) < at_once and policy.stage(job, state, HARDWARE) != "exhausted":
             rng = np.random.default_rng(number)
             running.append(next_choice(policy, job, state, rng))
-            state = policy.begin(job, state, running[-1])
+            state = policy.begin(job, state, running[-1], HARDWARE)
         if not running:
             break
         choice = running.pop(which % len(running))
@@ -283,16 +283,16 @@ def test_a_job_in_which_a_batch_size_has_converged_is_never_exhausted(
         has_converged |= result == "converged"
         if has_converged:
             assert next_choice(policy, job, state, RNG).batch_size in job.batch_sizes
-            assert policy.stage(job, state) != "exhausted"
+            assert policy.stage(job, state, HARDWARE) != "exhausted"
 
 
 def test_a_trial_that_converges_when_all_others_have_failed_saves_the_job() -> None:
     job, state = spec(), policy.initial_state(spec())
     for batch_size in (32, 64):
         state = observe(job, state, batch_size, 1.0, "not_converged")
-    assert policy.stage(job, state) == "exhausted"
+    assert policy.stage(job, state, HARDWARE) == "exhausted"
     state = observe(job, state, 32, 1.0, "converged")
-    assert policy.best_batch_size(job, state) == 32
+    assert policy.best_batch_size(job, state, HARDWARE) == 32
     assert next_choice(policy, job, state, RNG).batch_size == 32
 
 
@@ -319,13 +319,13 @@ def test_with_a_window_the_bound_forgets_a_lucky_run_of_a_pruned_arm() -> None:
     second: dict[int, float | Result] = {16: "early_stopped", 32: 50.0}
     _, state = prune(job, [first, second])
     assert state["candidates"] == [32]
-    assert policy.cost_bound(job, state) == 100.0
+    assert policy.cost_bound(job, state, HARDWARE) == 100.0
 
 
 def test_a_cost_of_zero_sets_no_bound() -> None:
     job, state = spec(), policy.initial_state(spec())
     state = observe(job, state, 32, 0.0, "converged")
-    assert math.isinf(policy.cost_bound(job, state))
+    assert math.isinf(policy.cost_bound(job, state, HARDWARE))
 
 
 def test_costs_too_alike_for_a_precision_are_taken_as_equal() -> None:
@@ -344,19 +344,19 @@ def test_a_window_forgets_what_is_older() -> None:
         for cost in costs:
             choice = Choice(batch_size, "exploit")
             state = policy.observe(job, state, observation(choice, "converged", float(cost)))
-    assert policy.best_batch_size(job, state) == 32
-    assert policy.cost_bound(job, state) == 100.0
-    arm = policy.describe(job, state)[0]
+    assert policy.best_batch_size(job, state, HARDWARE) == 32
+    assert policy.cost_bound(job, state, HARDWARE) == 100.0
+    arm = policy.describe(job, state, HARDWARE)[0]
     assert (arm.pulls, arm.mean) == (3, pytest.approx(110.0))
 
 
 def test_the_bound_is_beta_times_the_lowest_cost_that_converged() -> None:
     job, state = spec(beta_knob=1.5), policy.initial_state(spec())
-    assert math.isinf(policy.cost_bound(job, state))
+    assert math.isinf(policy.cost_bound(job, state, HARDWARE))
     _, state = run(job, state, 20.0)
     _, state = run(job, state, 10.0, "early_stopped")
-    assert policy.cost_bound(job, state) == 30.0
-    assert math.isinf(policy.cost_bound(spec(beta_knob=None), state))
+    assert policy.cost_bound(job, state, HARDWARE) == 30.0
+    assert math.isinf(policy.cost_bound(spec(beta_knob=None), state, HARDWARE))
 
 
 def test_the_bound_may_be_taken_from_every_run_that_its_reports_ended() -> None:
@@ -373,8 +373,8 @@ def test_the_bound_may_be_taken_from_every_run_that_its_reports_ended() -> None:
     ]
     for cost, result, bound in ends:
         state = observe(job, state, 32, cost, result)
-        assert policy.cost_bound(job, state) == bound
-    assert math.isinf(policy.cost_bound(spec(early_stop="spent", beta_knob=None), state))
+        assert policy.cost_bound(job, state, HARDWARE) == bound
+    assert math.isinf(policy.cost_bound(spec(early_stop="spent", beta_knob=None), state, HARDWARE))
 
 
 def test_a_run_that_diverges_at_once_does_not_count_as_cheap() -> None:
@@ -384,7 +384,7 @@ def test_a_run_that_diverges_at_once_does_not_count_as_cheap() -> None:
     for _ in range(3):
         choice = Choice(32, "exploit")
         state = policy.observe(job, state, observation(choice, "diverged", 0.001))
-    arm = next(arm for arm in policy.describe(job, state) if arm.batch_size == 32)
+    arm = next(arm for arm in policy.describe(job, state, HARDWARE) if arm.batch_size == 32)
     assert arm.mean == pytest.approx((10 + 10 + 3 * 20) / 5)
 
 

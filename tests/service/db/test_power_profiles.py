@@ -68,28 +68,32 @@ def sizes(api: Api, job: str, query: str = "") -> list[int]:
 def test_a_profile_comes_back_as_it_was_put(api: Api, job: str) -> None:
     first = put(api, job)
     assert (first.status_code, first.json()) == (201, profile())
-    answer = api("GET", f"/jobs/{job}/power-profiles/32?device_model=Fake%20H100")
+    answer = api("GET", f"/jobs/{job}/power-profiles/32?device_model=Fake%20H100&num_devices=2")
     assert (answer.status_code, answer.json()) == (200, profile())
 
 
-def test_a_later_profile_replaces_the_one_of_the_same_batch_size_and_gpu_model(
+def test_a_later_profile_replaces_the_one_of_the_same_batch_size_and_gpus(
     api: Api, job: str
 ) -> None:
     put(api, job)
     put(api, job, device_model="Fake A100")
+    assert put(api, job, num_devices=4).status_code == 201
     assert put(api, job, chosen_w=300, selector="time").status_code == 200
-    path = f"/jobs/{job}/power-profiles/32"
-    assert api("GET", f"{path}?device_model=Fake H100").json()["chosen_w"] == 300
-    assert api("GET", f"{path}?device_model=Fake A100").json()["chosen_w"] == 275
+    path = f"/jobs/{job}/power-profiles/32?device_model=Fake"
+    for gpus, chosen_w in (("H100", 2), 300), (("H100", 4), 275), (("A100", 2), 275):
+        answer = api("GET", f"{path} {gpus[0]}&num_devices={gpus[1]}")
+        assert answer.json()["chosen_w"] == chosen_w
 
 
-def test_profiles_are_listed_by_batch_size_of_one_gpu_model_or_all(api: Api, job: str) -> None:
+def test_profiles_are_listed_by_batch_size_of_some_gpus_or_all(api: Api, job: str) -> None:
     assert sizes(api, job) == []
     for size in (128, 8, 64):
         put(api, job, batch_size=size)
     put(api, job, batch_size=16, device_model="Fake A100")
-    assert sizes(api, job, "?device_model=Fake H100") == [8, 64, 128]
-    assert sizes(api, job) == [8, 16, 64, 128]
+    put(api, job, batch_size=32, num_devices=4)
+    assert sizes(api, job, "?device_model=Fake H100") == [8, 32, 64, 128]
+    assert sizes(api, job, "?device_model=Fake H100&num_devices=2") == [8, 64, 128]
+    assert sizes(api, job) == [8, 16, 32, 64, 128]
 
 
 def test_deleting_a_job_deletes_its_profiles(api: Api, job: str) -> None:
@@ -103,7 +107,11 @@ def test_what_is_not_there_is_not_found(api: Api, job: str) -> None:
     problem(put(api, "no-such-job"), 404, "not_found")
     problem(api("GET", "/jobs/no-such-job/power-profiles"), 404, "not_found")
     put(api, job)
-    for path in ("64?device_model=Fake H100", "32?device_model=fake h100", "x"):
+    for path in (
+        "64?device_model=Fake H100&num_devices=2",
+        "32?device_model=fake h100&num_devices=2",
+        "x",
+    ):
         problem(api("GET", f"/jobs/{job}/power-profiles/{path}"), 404, "not_found")
 
 
@@ -111,14 +119,14 @@ def test_what_is_not_there_is_not_found(api: Api, job: str) -> None:
 def test_a_batch_size_that_cannot_be_is_refused(api: Api, job: str, size: str) -> None:
     for answer in (
         api("PUT", f"/jobs/{job}/power-profiles/{size}", profile()),
-        api("GET", f"/jobs/{job}/power-profiles/{size}?device_model=Fake H100"),
+        api("GET", f"/jobs/{job}/power-profiles/{size}?device_model=Fake H100&num_devices=2"),
     ):
         assert answer.status_code in (404, 405)
 
 
-def test_a_profile_is_asked_for_by_its_gpu_model(api: Api, job: str) -> None:
+def test_a_profile_is_asked_for_by_its_gpus(api: Api, job: str) -> None:
     body = problem(api("GET", f"/jobs/{job}/power-profiles/32"), 422, "invalid")
-    assert "device_model" in body["errors"]
+    assert set(body["errors"]) == {"device_model", "num_devices"}
 
 
 @pytest.mark.parametrize(

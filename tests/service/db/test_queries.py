@@ -129,7 +129,7 @@ def test_a_version_changes_with_what_its_page_shows(app: Flask, database_url: st
     assert changed(lambda: report(1, 1)) == {"running", "trial"}
     assert changed(lambda: let_leases_expire(database_url)) == {"jobs", "running", "trial"}
     assert changed(lambda: report(1, 2)) == {"jobs", "running", "trial"}
-    assert changed(lambda: optimizer.start_trial("job", None)) == every - {"trial"}
+    assert changed(lambda: optimizer.start_trial("job", None)) == every
     assert changed(lambda: optimizer.heartbeat("job", 1)) == {"running", "trial"}
     assert changed(lambda: optimizer.end_trial("job", 1, "errored")) == every
     assert changed(lambda: power_profiles.put("job", profile())) == {"job"}

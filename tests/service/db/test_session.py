@@ -147,7 +147,7 @@ def test_a_last_report_that_many_send_at_once_is_taken_once(
 
         answers = set(pool.map(send, range(24)))
         job = api("GET", "/jobs/job").json()
-        pulls = {arm["batch_size"]: arm["pulls"] for arm in job["arms"]}
+        pulls = {arm["batch_size"]: arm["pulls"] for arm in job["hardware"][0]["arms"]}
         trial = api("GET", "/jobs/job/trials").json()["trials"][0]
     assert len(answers) == 1
     assert answers.pop()[0] == 200

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from service.db.test_power_profiles import profile
 from service.jobs import HARDWARE, spec
-from zeus_service.api.messages import Job
+from zeus_service.api.messages import Job, OnHardware
 from zeus_service.api.savings_messages import (
     Estimate,
     JobSavings,
     SavedAmounts,
     SavedInWeek,
+    SavedOnHardware,
     Savings,
     SavingsPoint,
     Spent,
 )
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.db.queries import POINTS
 from zeus_service.pages import figures
@@ -31,14 +34,20 @@ def row(**values: Any) -> Any:
         "batch_size": 32,
         "outcome": "converged",
         "cost": 2000.0,
+        "hardware": HARDWARE,
     }
     return SimpleNamespace(**{**base, **values})
 
 
-def job(**changes: Any) -> Job:
+def on_hardware(hardware: Hardware = HARDWARE, **changes: Any) -> OnHardware:
     arms = [
         ArmEstimate(size, 1, 1000.0 * size, 100.0 * size, "alive") for size in spec().batch_sizes
     ]
+    known = {"stage": "learning", "best_batch_size": 8, "cost_bound": 20_000.0, "arms": arms}
+    return OnHardware(**asdict(hardware), **{**known, **changes})
+
+
+def job(**changes: Any) -> Job:
     values = {
         "job_id": "job",
         "stage": "learning",
@@ -46,9 +55,7 @@ def job(**changes: Any) -> Job:
         "trials": 3,
         "updated_at": 0.0,
         "spec": spec(),
-        "hardware": HARDWARE,
-        "cost_bound": 20_000.0,
-        "arms": arms,
+        "hardware": [on_hardware()],
         "outcomes": {},
     }
     return Job(**{**values, **changes})
@@ -75,6 +82,40 @@ def test_the_valley_has_the_estimates_with_intervals_the_runs_and_the_threshold(
     assert figure["layout"]["yaxis"]["range"] == [0, pytest.approx(1.15 * 20e3)]
 
 
+OTHER = replace(HARDWARE, device_model="<b>Other", max_power_w=300.0)
+
+
+def test_each_hardware_has_a_row_and_a_curve_of_its_own() -> None:
+    rows = [row(cost=9000.0), row(trial_number=2, cost=100.0, hardware=OTHER)]
+    two = job(hardware=[on_hardware(), on_hardware(OTHER, cost_bound=400.0)])
+    for figure in (figures.valley(two, rows), figures.costs(two, rows)):
+        axes = {trace["yaxis"]: trace["y"] for trace in figure["data"] if "text" in trace}
+        assert axes == {"y": [100.0], "y2": [9000.0]}  # the latest hardware first
+        titles = [figure["layout"][name]["title"]["text"] for name in ("yaxis", "yaxis2")]
+        assert titles == [
+            f"1 \N{MULTIPLICATION SIGN} {name}" for name in ("&lt;b&gt;Other", "Fake GPU")
+        ]
+        shown = [trace["name"] for trace in figure["data"] if trace["showlegend"]]
+        assert len(shown) == len(set(shown))
+    lines = figures.valley(two, rows)["layout"]["shapes"]
+    bounds = {line["yref"]: line["y0"] for line in lines if line["label"]["text"] == "early stop"}
+    assert bounds == {"y": 400.0, "y2": 20_000.0}
+    spent = [Spent(energy_j=1.0, time_s=1.0, cost=cost) for cost in (10_000.0, 9000.0)]
+    point = {"trial_number": 1, "ended_at": 0.0, "recurrences": 1, "saved": None}
+    points = [SavingsPoint(**point, hardware=index, spent=spent[index]) for index in range(2)]
+    each = [SavedOnHardware.model_construct(**asdict(known)) for known in (HARDWARE, OTHER)]
+    curves = figures.regret(two, JobSavings.model_construct(points=points, hardware=each))["data"]
+    assert [curve["y"] for curve in curves] == [[2000.0], [1000.0]]
+
+
+def test_the_latest_kinds_of_hardware_are_drawn_and_the_note_says_so() -> None:
+    many = [replace(HARDWARE, num_devices=number) for number in range(1, 7)]
+    rows = [row(hardware=each) for each in many]
+    figure = figures.costs(job(hardware=list(map(on_hardware, many))), rows)
+    assert len(figure["data"]) == 4
+    assert figure["note"] == "The latest 4 of 6 kinds of hardware."
+
+
 def test_what_was_left_out_is_said() -> None:
     rows = [row(trial_number=number) for number in range(1, POINTS + 1)]
     for draw in (figures.valley, figures.costs):
@@ -89,19 +130,26 @@ def test_a_legend_names_the_gpu_models_of_few_batch_sizes() -> None:
     ]
     figure = figures.power(spec(), profiles)
     assert figure["layout"]["showlegend"]
-    assert "6 on C" in {trace["name"] for trace in figure["data"]}
+    assert "6 on 2 \N{MULTIPLICATION SIGN} C" in {trace["name"] for trace in figure["data"]}
 
 
 @pytest.mark.parametrize("converged", [1, 0])
 def test_regret_is_what_runs_cost_beyond_the_best(converged: int) -> None:
     spent = Spent(energy_j=1.0, time_s=1.0, cost=10_000.0)
-    point = {"trial_number": 2, "ended_at": 0.0, "recurrences": converged, "saved": None}
+    point = {
+        "hardware": 0,
+        "trial_number": 2,
+        "ended_at": 0.0,
+        "recurrences": converged,
+        "saved": None,
+    }
     points = [SavingsPoint(**point, spent=spent)]
-    savings = JobSavings.model_construct(points=points, spent=spent, recurrences=converged)
+    here = SavedOnHardware.model_construct(**asdict(HARDWARE))
+    savings = JobSavings.model_construct(points=points, hardware=[here])
     figure = figures.regret(job(), savings)
     assert figure["data"][0]["y"] == [10_000.0 - 8000.0 * converged]
     assert figure["note"] == ""
-    unknown = figures.regret(job(best_batch_size=None), savings)
+    unknown = figures.regret(job(hardware=[on_hardware(best_batch_size=None)]), savings)
     assert unknown["data"] == []
     assert "not known yet" in unknown["note"]
 

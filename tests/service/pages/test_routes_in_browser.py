@@ -49,6 +49,8 @@ def fill(api: Api) -> None:
         start(api, "exhausted")
         assert end(api, f"/jobs/exhausted/trials/{number}", "diverged")
     run(api, "long", 1, converges=True)
+    for number in range(1, 5):
+        run(api, "moved", number, converges=number < 4, more=MOVED if number % 2 else {})
     for number, energy_j in ((1, 1e-9), (2, 1e12), (3, 1.0)):
         start(api, ODD)
         body = report(1, metric=-1e30 if number == 3 else 0.95, energy_j=energy_j, time_s=1e-9)
@@ -62,6 +64,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "in-flight": {},
     "estimated": {},
     "exhausted": {"batch_sizes": [32]},
+    "moved": {},
     "long": {},
     ODD: {"monitor": 255 * "m"},
 }
@@ -71,8 +74,11 @@ HARDWARE = {
 }
 
 
-def start(api: Api, job_id: str) -> None:
-    body = {"hardware": START["hardware"] | HARDWARE.get(job_id, {})}
+MOVED = {"device_model": "Newer <b>GPU", "num_devices": 4, "max_power_w": 2800.0}
+
+
+def start(api: Api, job_id: str, more: dict[str, Any] | None = None) -> None:
+    body = {"hardware": START["hardware"] | HARDWARE.get(job_id, {}) | (more or {})}
     assert api("POST", f"/jobs/{job_id}/trials", body).status_code == 201
 
 
@@ -80,9 +86,11 @@ def end(api: Api, trial: str, outcome: str) -> bool:
     return api("PATCH", trial, {"outcome": outcome}).ok
 
 
-def run(api: Api, job_id: str, number: int, *, converges: bool) -> None:
+def run(
+    api: Api, job_id: str, number: int, *, converges: bool, more: dict[str, Any] | None = None
+) -> None:
     """A trial with two reports, after which it has converged or goes on."""
-    start(api, job_id)
+    start(api, job_id, more)
     for sequence, metric in ((1, 0.5), (2, 0.95 if converges else 0.7)):
         body = report(sequence, metric=metric)
         assert api("POST", f"/jobs/{job_id}/trials/{number}/reports", body).ok
@@ -95,6 +103,8 @@ VIEWS = {
     "/job/some-runs": "val_<b>acc",
     "/job/in-flight": "In flight",
     "/job/estimated": "energy estimated",
+    "/job/moved": "on 2 kinds of hardware",
+    "/job/moved/trial/1": "On 4 \N{MULTIPLICATION SIGN} Newer <b>GPU.",
     "/job/exhausted": "No batch size is left",
     "/job/some-runs/trial/1": "the target of 0.9 is reached",
     "/job/in-flight/trial/2": "Progress",
@@ -174,6 +184,30 @@ def test_a_run_that_reports_appears_without_a_reload(
     row = page.locator("#trials tr", has=page.get_by_role("link", name=str(number), exact=True))
     expect(row).to_contain_text("converged")
     assert page.evaluate("() => window.sameDocument")
+
+
+def test_a_job_on_two_kinds_of_hardware_shows_them_side_by_side(
+    filled: ServiceProcess, open_page: Open
+) -> None:
+    page = open_page(f"{filled.url}/job/moved")
+    known = Api(filled.url)("GET", "/jobs/moved").json()["hardware"]
+    assert [each["device_model"] for each in known] == [MOVED["device_model"], "Fake GPU"]
+    rows = page.get_by_role("region", name="Hardware").locator("tbody tr")
+    expect(rows).to_have_count(2)
+    for row, name, on in zip(
+        rows.all(),
+        ("1 \N{MULTIPLICATION SIGN} Fake GPU", "4 \N{MULTIPLICATION SIGN} Newer <b>GPU"),
+        reversed(known),
+        strict=True,
+    ):
+        expect(row.get_by_role("rowheader")).to_have_text(name)
+        expect(row).to_contain_text(str(on["best_batch_size"]))
+    expect(page.locator("#running .run")).to_contain_text("1 \N{MULTIPLICATION SIGN} Fake GPU")
+    expect(page.get_by_text("The next run gets")).to_contain_text("Fake GPU")
+    for figure in ("valley", "costs"):
+        plot = page.locator(f'[data-figure$="/figures/{figure}"]')
+        expect(plot.locator(".ytitle, .y2title")).to_have_count(2)
+    expect(page.locator('[data-figure$="/figures/regret"] .legendtext')).to_have_count(2)
 
 
 def test_the_keyboard_is_enough(filled: ServiceProcess, open_page: Open) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies
-from service.jobs import spec
+from service.jobs import HARDWARE, spec
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.bandit.spec import MAX_AMOUNT, JobSpec
 from zeus_service.savings import expected
-from zeus_service.savings.expected import Expected
-from zeus_service.savings.ledger import TrialEnd, without
+from zeus_service.savings.expected import Expected, Ledger
+from zeus_service.savings.ledger import TrialEnd, new_ledger, without
 from zeus_service.savings.lognormal import t_quantile
 from zeus_service.savings.power import Profile
 
@@ -25,12 +26,15 @@ PROFILE = [(100.0, 20.0, 0.30), (200.0, 25.0, 0.24), (300.0, 30.0, 0.21)]
 
 
 class Job(JobLedger):
-    """A job's ledger, by default one whose cost is its energy."""
+    """A job's ledgers, by default of one whose cost is its energy; `hardware` is the next run's."""
+
+    default_limit_w = 300.0
 
     def __init__(
         self, spec: JobSpec = ETA_1, max_power_w: float = 100.0, profile: Profile = ()
     ) -> None:
-        super().__init__(spec, max_power_w, profile)
+        super().__init__(spec, profile)
+        self.hardware = replace(HARDWARE, max_power_w=max_power_w)
         self.estimate: ArmEstimate | None = None
 
     def run(
@@ -43,10 +47,15 @@ class Job(JobLedger):
     ) -> None:
         """A trial; it takes a second for each ten joules, and the default limit is 300 W."""
         time_s = energy_j / 10 if time_s is None else time_s
-        cost = self.spec.cost(energy_j, time_s, self.max_power_w)
-        default_w = None if limit_w is None else 300.0
-        end = TrialEnd(batch_size, outcome, energy_j, time_s, cost, limit_w, default_w)
+        cost = self.spec.cost(energy_j, time_s, self.hardware.max_power_w)
+        default_w = None if limit_w is None else self.default_limit_w
+        spent = energy_j, time_s, cost
+        end = TrialEnd(batch_size, self.hardware, outcome, *spent, limit_w, default_w)
         self.end(end, self.estimate)
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.ledgers.get(self.hardware.key) or new_ledger()
 
     @property
     def expected(self) -> Expected:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from service.jobs import HARDWARE
 from service.savings.test_ledger import Job
 from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.savings.expected import CHANGE_NOISE
@@ -43,14 +45,14 @@ def test_a_job_that_has_changed_is_compared_with_what_its_default_costs_now(
     assert first.recurrences + second.recurrences == 40
     assert second.recurrences >= 27
     # The default has not run since: it is expected to have changed as much as the other.
-    assert job.expected.carried
+    assert job.expected.carried_from == 1
     # The first runs after the change count before it.
     assert job.expected.energy_j == pytest.approx(100.0 * factor, rel=0.35)
     assert abs(job.expected.energy_j - 100.0 * factor) < job.expected.energy_error_j
     before = first.expected.energy_error_j / first.expected.energy_j
     assert job.expected.energy_error_j / job.expected.energy_j > before
     job.run(32, 100.0 * factor, limit_w=300.0)
-    assert not job.expected.carried
+    assert job.expected.carried_from is None
     assert job.expected.energy_j == 100.0 * factor
 
 
@@ -94,7 +96,7 @@ def test_what_another_power_limit_saves_is_not_a_change_of_the_default(
     job = learned(limit_w=before_w)
     job.estimate = ArmEstimate(32, 5, 50.0, 1.0, "alive")
     with_change(job, 0.5, limit_w=since_w)
-    assert not job.expected.carried
+    assert job.expected.carried_from is None
     low, high = (job.expected.energy_j + sign * job.expected.energy_error_j for sign in (-1, 1))
     assert low <= 50.0
     assert high >= 100.0  # what was expected in the era before
@@ -135,7 +137,7 @@ def test_the_farther_a_batch_size_is_from_the_default_the_less_its_change_says()
             job.run(size, 80.0 * factor)
         for _ in range(30):
             job.run(size, 160.0)
-        assert job.expected.carried
+        assert job.expected.carried_from == 1
         errors.append(job.expected.energy_error_j / job.expected.energy_j)
     near, far = (math.log1p(error) for error in errors)
     assert far > near > 1.96 * CHANGE_NOISE  # one octave
@@ -166,3 +168,69 @@ def test_a_ledger_does_not_grow_with_eras() -> None:
     assert max(sizes[3:]) < 1.2 * min(sizes[3:])
     spent = sum(era.energy_j for era in job.eras)
     assert spent == pytest.approx(float(np.sum(1000 * 1.5 ** np.arange(1, 21))))
+
+
+OTHER = replace(HARDWARE, device_model="Other GPU", max_power_w=400.0)
+
+
+def moved(job: Job, factor: float, *sizes: int, limit_w: float | None = 600.0) -> Job:
+    """The job after runs on other hardware, whose default limit is 600 W, where all costs more."""
+    job.hardware, job.default_limit_w = OTHER, 600.0
+    for size in sizes:
+        cost = {16: 90.0, 32: 100.0, 64: 80.0}[size]
+        job.run(size, cost * factor, limit_w=limit_w)
+    return job
+
+
+def test_after_a_move_the_expectation_is_carried_over_from_the_hardware_that_is_known() -> None:
+    job = moved(learned(), 3.0, 64)
+    first, second = job.eras
+    assert (first.hardware, second.hardware) == (HARDWARE, OTHER)
+    assert first.expected is not None
+    assert job.expected.carried_from == 1
+    assert job.expected.energy_j == pytest.approx(300.0, rel=0.02)
+    before = first.expected.energy_error_j / first.expected.energy_j
+    relative = job.expected.energy_error_j / job.expected.energy_j
+    assert before < relative < 0.5
+    assert job.saved_j == pytest.approx(10 * 100 - 900 + 300 - 240, rel=0.1)
+    moved(job, 3.0, 32)
+    assert job.expected.carried_from is None
+    assert job.expected.energy_j == 300.0
+
+
+def test_after_a_move_nothing_is_expected_until_a_batch_size_has_converged_on_both() -> None:
+    job = moved(learned(), 3.0, 16)
+    assert job.eras[-1].expected is None
+    assert job.saved_j == pytest.approx(100.0)  # of the first hardware alone
+    job.hardware, job.default_limit_w = HARDWARE, 300.0
+    job.run(16, 90.0, limit_w=300.0)  # which says something there
+    assert job.eras[1].expected is not None
+    assert job.eras[1].expected.energy_j == pytest.approx(300.0, rel=0.02)
+
+
+def test_after_a_move_power_limits_are_compared_as_shares_of_the_default_limit() -> None:
+    job = moved(learned(limit_w=150.0), 3.0, 64, limit_w=300.0)  # a half on both
+    assert job.expected.carried_from == 1
+    assert moved(learned(limit_w=150.0), 3.0, 64, limit_w=600.0).eras[-1].expected is None
+
+
+def test_hardware_in_turn_keeps_its_own_moments_and_eras() -> None:
+    job = Job()
+    for number in range(60):
+        factor = 1.02 if number % 2 else 0.98
+        job.hardware = HARDWARE
+        job.run(32, 100.0 * factor)
+        job.hardware = OTHER
+        job.run(32, 1000.0 * factor * (2.0 if number >= 30 else 1.0))
+    assert [era.hardware for era in job.eras] == [HARDWARE, OTHER, OTHER]  # one of them changed
+    assert job.eras[0].expected is not None
+    assert job.eras[0].expected.energy_j == pytest.approx(100.0)
+    assert job.expected.energy_j == pytest.approx(2000.0, rel=0.01)
+    assert job.saved_j == pytest.approx(0.0, abs=6000.0)
+
+
+def test_a_default_that_does_not_fit_on_other_hardware_is_not_expected_there() -> None:
+    job = moved(learned(), 3.0, 64)
+    job.estimate = ArmEstimate(32, 1, None, None, "out_of_memory")
+    job.run(32, 1.0, outcome="out_of_memory", limit_w=600.0)
+    assert job.eras[-1].expected is None

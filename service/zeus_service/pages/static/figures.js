@@ -49,6 +49,7 @@ const zeusFigures = (() => {
     const box = place.closest(".figure");
     box.querySelector(".note").textContent = figure.note;
     box.classList.toggle("empty", figure.data.length === 0);
+    box.classList.toggle("tall", figure.layout.grid?.rows > 1);
     place.setAttribute("aria-label", [box.querySelector("h2").textContent, figure.summary, figure.note].filter(Boolean).join(". "));
     if (figure.data.length === 0) {
       Plotly.purge(place);

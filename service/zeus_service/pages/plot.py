@@ -1,0 +1,119 @@
+"""Parts of Plotly figures: traces, lines and axes."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import Any
+
+from zeus_service.api.text import joules, words
+from zeus_service.db.tables import Trial
+
+Figure = dict[str, Any]
+"""`data` and `layout` of Plotly, `note`: what was left out or is missing, `summary`: in words."""
+
+GREY = "#8b8d98"
+ROWS = ("", "2", "3", "4")
+"""What the names of the y-axes end in, of at most so many rows."""
+
+
+def empty(note: str) -> Figure:
+    """A figure without data, and why it has none."""
+    return {"data": [], "layout": {}, "note": note, "summary": ""}
+
+
+def curve(name: str, x: Sequence[int], y: Sequence[float | None], colour: str) -> Figure:
+    """A trace of points that are joined by lines."""
+    return {
+        "name": name,
+        "x": x,
+        "y": y,
+        "mode": "lines+markers",
+        "line": {"color": colour, "width": 2.5},
+        "marker": {"size": 3},
+        "hovertemplate": f"{name} at %{{x}}: %{{y}}<extra></extra>",
+    }
+
+
+def dots(name: str, x: Sequence[int], trials: Sequence[Trial]) -> Figure:
+    """A trace of trials; the script opens the one that is clicked."""
+    text = [
+        f"run {trial.trial_number}, batch size {trial.batch_size}: {words(trial.outcome)}, "
+        f"{joules(trial.cost)}"
+        for trial in trials
+    ]
+    return {
+        "name": name,
+        "mode": "markers",
+        "x": x,
+        "y": [trial.cost for trial in trials],
+        "text": text,
+        "hovertemplate": "%{text}<extra></extra>",
+        "customdata": [trial.trial_number for trial in trials],
+    }
+
+
+def line(axis: str, at: float, text: str, colour: str = GREY, row: str = "") -> Figure:
+    """A labelled line across a row of the figure, at a place on one axis."""
+    across = "y" if axis == "x" else "x"
+    refs = {"x": "x", "y": f"y{row}"}
+    return {
+        "type": "line",
+        f"{axis}0": at,
+        f"{axis}1": at,
+        f"{axis}ref": refs[axis],
+        f"{across}0": 0,
+        f"{across}1": 1,
+        f"{across}ref": f"{refs[across]} domain",
+        "line": {"color": colour, "dash": "dash", "width": 1.5},
+        "label": {
+            "text": text,
+            "textposition": "end",
+            "textangle": 0,
+            "yanchor": "top",
+            "xanchor": "right" if axis == "y" else "center",
+        },
+    }
+
+
+def stack(rows: Sequence[tuple[Figure, Sequence[Figure]]]) -> tuple[list[Figure], Figure]:
+    """Put rows, each a y-axis and its traces, one below the other on one x-axis.
+
+    A name stands in the legend once, for its traces in all rows.
+
+    Returns:
+        The traces, and the part of the layout that places them.
+    """
+    if len(rows) == 1:
+        return list(rows[0][1]), {"yaxis": rows[0][0]}
+    data: list[Figure] = []
+    for row, (_, traces) in zip(ROWS, rows, strict=False):
+        named = {trace["name"] for trace in data}
+        data += [
+            {**trace, "yaxis": f"y{row}", "legendgroup": trace["name"]}
+            | {"showlegend": trace["name"] not in named}
+            for trace in traces
+        ]
+    axes = {f"yaxis{row}": each for row, (each, _) in zip(ROWS, rows, strict=False)}
+    return data, {**axes, "grid": {"rows": len(rows), "columns": 1, "pattern": "coupled"}}
+
+
+def axis(title: str, **settings: Any) -> Figure:
+    """An axis with a title."""
+    return {"title": {"text": title}, **settings}
+
+
+def joule_axis(title: str, **settings: Any) -> Figure:
+    """An axis in joules, with prefixes."""
+    return axis(title, tickformat="~s", ticksuffix="J", **settings)
+
+
+def number_axis(title: str, numbers: Sequence[int]) -> Figure:
+    """An axis with ticks at integers alone."""
+    are_close = max(numbers, default=0) - min(numbers, default=0) < 10
+    return axis(title, tickformat=",d", **({"dtick": 1} if are_close else {}))
+
+
+def plain(name: str) -> str:
+    """A name that plotly shows as it is: it takes some markup in texts."""
+    return html.escape(name, quote=False)
