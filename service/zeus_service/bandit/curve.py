@@ -36,7 +36,7 @@ def new(count: int) -> State:
 
 def is_known(curve: State) -> bool:
     """Whether the curve has any value."""
-    return max(curve["weight"]) > LEAST_WEIGHT
+    return bool(max(curve["weight"]) > LEAST_WEIGHT)
 
 
 def evidence(
@@ -98,7 +98,7 @@ def has_drifted(curve: State, posterior: Posterior, index: int, log_value: float
     higher = max(0.0, higher + surprise - DRIFT_ALLOWANCE)
     lower = max(0.0, lower - surprise - DRIFT_ALLOWANCE)
     curve["cusum"] = [higher, lower]
-    return max(higher, lower) > DRIFT_THRESHOLD
+    return bool(max(higher, lower) > DRIFT_THRESHOLD)
 
 
 def forget(curve: State) -> None:

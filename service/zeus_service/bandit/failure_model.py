@@ -18,7 +18,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from zeus_service.bandit.cost_model import Floats
+from zeus_service.bandit.curve_model import Floats
 from zeus_service.bandit.policy import State
 from zeus_service.bandit.spec import JobSpec
 

@@ -50,14 +50,14 @@ from zeus_service.bandit.inconclusive import passed_over
 from zeus_service.bandit.outlook import (
     COST_OF_FAILURE,
     Outlook,
-    alive_of,
+    count_failures,
     epoch_costs,
-    failing_of,
-    failures_here,
-    information_from,
+    find_alive,
+    hardware_state,
+    infer_costs,
+    infer_failures,
+    information_gain,
     log_cost_bound,
-    own_state,
-    posterior_of,
 )
 from zeus_service.bandit.policy import (
     ArmEstimate,
@@ -95,7 +95,7 @@ class InformationDirectedPolicy:
             "ever_converged": [False] * count,
             # number of failures but early stops and out of memory, since the last that converged
             "hard_failures": [0] * count,
-            "failure": [None] * count,  # result of the latest failure
+            "failure": [None] * count,  # result of the latest failure but out of memory
             "stops_in_a_row": 0,  # of batch sizes that have converged before
             "hardware": {},  # {its key: what is known of it alone, see `new_hardware`}
             "unfinished": {},  # counted by `fold`
@@ -111,7 +111,7 @@ class InformationDirectedPolicy:
         usable: Collection[int],
     ) -> Choice:
         """The batch size with the least regret for the information that it yields."""
-        alive = np.flatnonzero(alive_of(spec, state, hardware))
+        alive = np.flatnonzero(find_alive(spec, state, hardware))
         can_use = np.array([spec.batch_sizes[index] in usable for index in alive], bool)
         if not can_use.any():
             raise NoBatchSizeLeft
@@ -119,10 +119,10 @@ class InformationDirectedPolicy:
         eligible = can_use & [spec.batch_sizes[index] not in passed for index in alive]
         if not eligible.any():
             eligible = can_use
-        posterior = posterior_of(spec, state, hardware)
+        posterior = infer_costs(spec, state, hardware)
         if posterior is None:
             why: Why = "concurrent" if state["running"] else "explore"
-            return Choice(_nearest_to_default(spec, state, alive[eligible]), why)
+            return Choice(_nearest_to_default(spec, state, hardware, alive[eligible]), why)
         outlook = Outlook(spec, state, hardware, posterior)
         best = outlook.best(alive)
         drawn = posterior.draw(DRAWS, rng)
@@ -138,8 +138,8 @@ class InformationDirectedPolicy:
         is_best = log_costs == lowest
         epochs, epoch_cost = posterior.epochs, posterior.epoch_cost
         log_epochs = drawn.epochs.T[alive] + failing[alive]
-        information = information_from(log_epochs, is_best, epochs.noise_variance, running)
-        information += information_from(
+        information = information_gain(log_epochs, is_best, epochs.noise_variance, running)
+        information += information_gain(
             drawn.epoch_cost.T[alive], is_best, epoch_cost.noise_variance, running
         )
         ratio = np.maximum(regret, 0) ** REGRET_EXPONENT / np.maximum(information, 1e-9)
@@ -158,38 +158,39 @@ class InformationDirectedPolicy:
             return before
         index = spec.batch_sizes.index(batch_size)
         after = _discounted(spec, before, observation.hardware)
-        own = own_state(spec, after, observation.hardware)
+        own = hardware_state(spec, after, observation.hardware)
         own["pulls"][index] += 1
         if result in TRAINED:
             own["fits"] = max(own["fits"], batch_size)
         if result == "converged":
             _add_convergence(spec, before, after, index, observation)
         else:
-            after["failure"][index] = result
+            if result != "out_of_memory":
+                after["failure"][index] = result
             _add_failure(spec, before, after, index, observation)
         _add_epoch_cost(spec, before, own, index, observation)
         return after
 
     def cost_bound(self, spec: JobSpec, state: State, hardware: Hardware) -> float:
         """`beta_knob` times the estimated cost of the best batch size, with room for its noise."""
-        posterior = posterior_of(spec, state, hardware)
+        posterior = infer_costs(spec, state, hardware)
         log_bound = math.inf if posterior is None else log_cost_bound(spec, state, posterior)
         return math.exp(min(log_bound, 700.0)) if math.isfinite(log_bound) else math.inf
 
     def best_batch_size(self, spec: JobSpec, state: State, hardware: Hardware) -> int | None:
         """The lowest expected cost, retries included, among those that have converged."""
-        posterior = posterior_of(spec, state, hardware)
+        posterior = infer_costs(spec, state, hardware)
         if posterior is None:  # even without a cost, some may have converged
             pairs = zip(spec.batch_sizes, state["ever_converged"], strict=True)
             return next((batch_size for batch_size, ever in pairs if ever), None)
-        alive = np.flatnonzero(alive_of(spec, state, hardware))
+        alive = np.flatnonzero(find_alive(spec, state, hardware))
         if not len(alive):
             return None
         return int(spec.batch_sizes[Outlook(spec, state, hardware, posterior).best(alive)])
 
     def stage(self, spec: JobSpec, state: State, hardware: Hardware) -> str:
         """`starting` until a run has converged, then `learning`; `exhausted` if all have failed."""
-        if not alive_of(spec, state, hardware).any():
+        if not find_alive(spec, state, hardware).any():
             return "exhausted"
         return "learning" if any(state["ever_converged"]) else "starting"
 
@@ -198,9 +199,9 @@ class InformationDirectedPolicy:
 
         They are unknown on hardware on which no epoch was measured.
         """
-        posterior, passed = posterior_of(spec, state, hardware), passed_over(state)
-        given_up = why_given_up(spec, failures_here(spec, state, hardware))
-        own = own_state(spec, state, hardware)
+        posterior, passed = infer_costs(spec, state, hardware), passed_over(state)
+        given_up = why_given_up(spec, count_failures(spec, state, hardware))
+        own = hardware_state(spec, state, hardware)
         arms = []
         for index, batch_size in enumerate(spec.batch_sizes):
             mean = spread = None
@@ -213,10 +214,13 @@ class InformationDirectedPolicy:
         return arms
 
 
-def _nearest_to_default(spec: JobSpec, state: State, alive: NDArray[np.intp]) -> int:
+def _nearest_to_default(
+    spec: JobSpec, state: State, hardware: Hardware, alive: NDArray[np.intp]
+) -> int:
     """The batch size that failed least, then the nearest to the default, then the smaller."""
     distance = np.abs(np.log2(np.array(spec.batch_sizes) / spec.default_batch_size))
-    order = np.lexsort((distance[alive], np.array(state["failed"])[alive]))  # a stable sort
+    failed = np.array(count_failures(spec, state, hardware)["failed"])
+    order = np.lexsort((distance[alive], failed[alive]))  # a stable sort
     return int(spec.batch_sizes[alive[order[0]]])
 
 
@@ -227,7 +231,7 @@ def _discounted(spec: JobSpec, state: State, hardware: Hardware) -> State:
     lists = {name: list(value) for name, value in state.items() if isinstance(value, list)}
     for name in ("converged", "failed"):
         lists[name] = [kept * value for value in lists[name]]
-    own = own_state(spec, state, hardware)
+    own = hardware_state(spec, state, hardware)
     own = {name: list(value) if isinstance(value, list) else value for name, value in own.items()}
     own["epoch_cost"] = curve.discounted(own["epoch_cost"], kept)
     return {
@@ -241,7 +245,7 @@ def _discounted(spec: JobSpec, state: State, hardware: Hardware) -> State:
 def _add_convergence(
     spec: JobSpec, before: State, state: State, index: int, observation: Observation
 ) -> None:
-    own = own_state(spec, state, observation.hardware)
+    own = hardware_state(spec, state, observation.hardware)
     state["stops_in_a_row"] = 0
     state["ever_converged"][index] = True
     state["hard_failures"][index] = own["out_of_memory_in_a_row"][index] = 0
@@ -280,7 +284,7 @@ def _add_failure(
     spec: JobSpec, before: State, state: State, index: int, observation: Observation
 ) -> None:
     if observation.result == "out_of_memory":
-        own = own_state(spec, state, observation.hardware)
+        own = hardware_state(spec, state, observation.hardware)
         own["out_of_memory"][index] += 1
         own["out_of_memory_in_a_row"][index] += 1
         return
@@ -293,7 +297,9 @@ def _add_failure(
         state["stops_in_a_row"] += 1
     # The run had not reached its target after these epochs.
     log_epochs = reproducible(math.log(observation.epochs + 0.5))
-    never, rate = (float(each[index]) for each in failing_of(spec, before, observation.hardware))
+    never, rate = (
+        float(each[index]) for each in infer_failures(spec, before, observation.hardware)
+    )
     failing = never + (1 - never) * rate
     slow = (1 - failing) * max(posterior.exceeds(index, log_epochs), 1e-9)
     failure = reproducible(failing / (failing + slow))

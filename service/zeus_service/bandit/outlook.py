@@ -36,7 +36,7 @@ class Outlook:
     ) -> None:
         self._posterior = posterior
         self._known = np.array(state["epochs"]["weight"]) > LEAST_WEIGHT
-        self.never, rate = failing_of(spec, state, hardware)
+        self.never, rate = infer_failures(spec, state, hardware)
         self._log_unit = float(posterior.mean[self._known].min())
         self._log_bound = log_cost_bound(spec, state, posterior) - self._log_unit
         self._failure = math.exp(min(self._log_bound, math.log(COST_OF_FAILURE)))
@@ -66,7 +66,7 @@ class Outlook:
         return expected
 
 
-def information_from(
+def information_gain(
     values: Floats, is_best: NDArray[np.bool_], noise_variance: float, running: NDArray[np.intp]
 ) -> Floats:
     """(n,), what one more run of each batch size tells about which one is the best.
@@ -92,6 +92,7 @@ def information_from(
 
 
 def new_hardware(count: int) -> State:
+    """What is known of hardware on which no trial has ended, for `count` batch sizes."""
     return {  # lists have an entry per batch size
         "epoch_cost": curve.new(count),
         "pulls": [0] * count,  # number of results
@@ -101,13 +102,13 @@ def new_hardware(count: int) -> State:
     }
 
 
-def own_state(spec: JobSpec, state: State, hardware: Hardware) -> State:
+def hardware_state(spec: JobSpec, state: State, hardware: Hardware) -> State:
     """What is known of one hardware alone."""
     own: State = state["hardware"].get(hardware.key) or new_hardware(len(spec.batch_sizes))
     return own
 
 
-def posterior_of(spec: JobSpec, state: State, hardware: Hardware) -> CostPosterior | None:
+def infer_costs(spec: JobSpec, state: State, hardware: Hardware) -> CostPosterior | None:
     """The posterior of the costs; None if nothing is known of them."""
     return cost_posterior(spec, state["epochs"], epoch_costs(state), hardware.key)
 
@@ -117,9 +118,9 @@ def epoch_costs(state: State) -> dict[str, State]:
     return {key: own["epoch_cost"] for key, own in state["hardware"].items()}
 
 
-def failures_here(spec: JobSpec, state: State, hardware: Hardware) -> State:
+def count_failures(spec: JobSpec, state: State, hardware: Hardware) -> State:
     """Counts for `failure_model`: failures of all hardware, and out of memory of this one."""
-    own = own_state(spec, state, hardware)
+    own = hardware_state(spec, state, hardware)
     in_a_row = [
         failures + (out if ever else 0)
         for failures, out, ever in zip(
@@ -133,8 +134,9 @@ def failures_here(spec: JobSpec, state: State, hardware: Hardware) -> State:
     return {**state, **own, "hard_failures": in_a_row, "failed": failed}
 
 
-def failing_of(spec: JobSpec, state: State, hardware: Hardware) -> tuple[Floats, Floats]:
-    here = failures_here(spec, state, hardware)
+def infer_failures(spec: JobSpec, state: State, hardware: Hardware) -> tuple[Floats, Floats]:
+    """See `failure_model.failure_probabilities`."""
+    here = count_failures(spec, state, hardware)
     return failure_probabilities(
         spec.batch_sizes,
         here["converged"],
@@ -158,6 +160,7 @@ def log_cost_bound(spec: JobSpec, state: State, posterior: CostPosterior) -> flo
     return bound + doublings * math.log(2)
 
 
-def alive_of(spec: JobSpec, state: State, hardware: Hardware) -> NDArray[np.bool_]:
-    here = failures_here(spec, state, hardware)
+def find_alive(spec: JobSpec, state: State, hardware: Hardware) -> NDArray[np.bool_]:
+    """(n,), whether a batch size was not given up."""
+    here = count_failures(spec, state, hardware)
     return np.array([not reason for reason in why_given_up(spec, here)])

@@ -1,7 +1,7 @@
 """What the service bears: requests a second, latencies, memory, and the cost of a long history.
 
-    ZEUS_TEST_POSTGRES_URL=postgresql://postgres@127.0.0.1/postgres python benchmarks/service.py
-    ... python benchmarks/service.py --distance 0 --distance 1 --against ../before/.venv
+    ZEUS_TEST_POSTGRES_URL=postgresql://postgres@127.0.0.1/postgres python benchmarks/service_load.py
+    ... python benchmarks/service_load.py --distance 0 --distance 1 --against ../before/.venv
 
 It makes databases of its own on that server and drops them; without a URL it uses SQLite files. It
 needs the environment of `make install`. These are measurements to read, not tests: the figures are
