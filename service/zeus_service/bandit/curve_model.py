@@ -41,6 +41,7 @@ one, `Phi(t) = 1 / (1 + exp(-1.702 t))`, whose heavier tails are more tolerant.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
@@ -173,15 +174,18 @@ class Posterior:
         group = self.group[component]
         _, count, features = self.factors.shape
         of_features = rng.standard_normal((size, features))
-        draws = np.sqrt(self.own)[group] * rng.standard_normal((size, count))
+        own = rng.standard_normal((size, count), np.float32)  # half the time, and precise enough
+        draws = np.sqrt(self.own)[group] * own
         for each in set(group.tolist()):
-            draws[group == each] += of_features[group == each] @ self.factors[each].T
+            rows = np.flatnonzero(group == each)
+            draws[rows] += of_features[rows] @ self.factors[each].T
         draws += self.means[component]
         noise = self.noises[group][:, None]
         # The mixture's components are not cut off where runs were stopped; their draws are.
-        with np.errstate(divide="ignore"):
-            least = self.stopped_at - noise / np.sqrt(self.stopped)
-        return np.maximum(draws, least), noise
+        cut = np.flatnonzero(self.stopped > 0)
+        least = self.stopped_at[cut] - noise / np.sqrt(self.stopped[cut])
+        draws[:, cut] = np.maximum(draws[:, cut], least)
+        return draws, noise
 
 
 def lowest(values: Floats) -> int:
@@ -199,75 +203,52 @@ def normal_cdf(value: Floats) -> Floats:
     return result
 
 
-class _Part(NamedTuple):
-    """Curves that have the same prior of their residual.
+class _Grid(NamedTuple):
+    """The curves that are considered, with `p` priors of their residual.
 
     Args:
-        shapes: (k, n), their expected logarithms, but for the offset.
-        features: (n, r), whose coefficients are standard normal but for the last, the offset. The
-            smooth part of the residual is a sum of bumps of equal width, whose covariance is
+        shapes: (k, n), expected logarithms, but for the offset.
+        features: (p, n, r), whose coefficients are standard normal but for the last, the offset.
+            The smooth part of the residual is a sum of bumps of equal width, whose covariance is
             `smooth^2 * exp(-d^2 / 2)`: to 1.5 % if their distance is an octave.
-        rough: (n,), variances of the rest of the residual.
-        share: The prior probability of each curve, up to a common factor.
+        rough: (p, n), variances of the rest of the residual.
+        log_share: (p, k), logarithms of the prior probabilities, up to a common summand.
     """
 
     shapes: Floats
     features: Floats
     rough: Floats
-    share: float
+    log_share: Floats
 
 
 @lru_cache(maxsize=64)
 def infer(evidence: Evidence, prior: Prior) -> Posterior:
     """Compute the posterior from evidence that has at least one value."""
-    curves = _curves(evidence.batch_sizes, prior)
-    for each in evidence.elsewhere:
-        curves += tuple(_elsewhere(evidence.batch_sizes, each))
-    parts = [_part(evidence, prior.noises, each) for each in curves]
-    log_likelihood = np.concatenate([part[0] for part in parts])
-    share = np.exp(log_likelihood - log_likelihood.max())
-    share /= share.sum()
-    kept = share > LEAST_SHARE
-    groups = [len(prior.noises) * i + part[2] for i, part in enumerate(parts)]
-    return Posterior(
-        share[kept] / share[kept].sum(),
-        np.concatenate([part[1] for part in parts])[kept],
-        np.concatenate(groups)[kept],
-        np.concatenate([part[3] for part in parts]),
-        np.concatenate([part[4] for part in parts]),
-        np.tile(prior.noises, len(parts)),
-        np.where(np.array(evidence.weight) > LEAST_WEIGHT, 0.0, evidence.stopped),
-        np.array(evidence.stopped_mean_log),
+    grid = _grid(evidence.batch_sizes, prior)
+    for curve in evidence.elsewhere:
+        grid = _with_elsewhere(grid, evidence.batch_sizes, curve)
+    shapes = grid.shapes
+    noises = np.tile(prior.noises, len(grid.rough))  # (m,): p priors with each noise
+    features, rough, log_share = (
+        np.repeat(each, len(prior.noises), axis=0)
+        for each in (grid.features, grid.rough, grid.log_share)
     )
-
-
-def _part(
-    evidence: Evidence, noise: tuple[float, ...], curves: _Part
-) -> tuple[Floats, Floats, NDArray[np.intp], Floats, Floats]:
-    """Compute the posterior of some curves, for each standard deviation of the noise.
-
-    Returns:
-        (k,), log likelihoods; (k, n), means; (k,), each one's index in `noise`; and
-        `Posterior.factors` and `Posterior.own` for each noise.
-    """
-    shapes, features, rough, share = curves
-    noises = np.array(noise)
     variances = noises[:, None] ** 2
     weight = np.array(evidence.weight)
     seen = weight > LEAST_WEIGHT
     weight = np.where(seen, weight, 0.0)
-    # Of each mean logarithm around shape and features; (noises, n).
+    # Of each mean logarithm around shape and features; (m, n).
     precision = weight / (weight * rough + variances)
-    prior = [1.0] * (features.shape[1] - 1) + [0.0]  # that of the offset is flat
-    posterior = np.diag(prior) + (features.T * precision[:, None, :]) @ features
+    of_features = [1.0] * (features.shape[2] - 1) + [0.0]  # that of the offset is flat
+    weighted = precision[:, :, None] * features
+    inverse = np.diag(of_features) + features.transpose(0, 2, 1) @ weighted
     above_shape = np.where(seen, evidence.mean_log - shapes, 0)
-    projected = (above_shape * precision[:, None, :]) @ features
     # The inverse of the posterior precision is `triangles @ triangles^T`.
-    triangles = np.linalg.inv(np.linalg.cholesky(posterior)).transpose(0, 2, 1)
-    whitened = projected @ triangles
+    triangles = np.linalg.inv(np.linalg.cholesky(inverse)).transpose(0, 2, 1)
+    whitened = above_shape @ weighted @ triangles  # (m, k, r)
     misfit = precision @ np.square(above_shape).T - np.square(whitened).sum(axis=2)
     degrees_of_freedom = evidence.degrees_of_freedom + seen.sum()
-    log_likelihood = math.log(share) - 0.5 * (
+    log_likelihood = log_share - 0.5 * (
         misfit
         - 2 * np.log(np.diagonal(triangles, axis1=1, axis2=2)).sum(axis=1, keepdims=True)
         + np.log1p(weight * rough / variances).sum(axis=1, keepdims=True)
@@ -279,10 +260,13 @@ def _part(
     group, shape = likely.nonzero()
     log_likelihood = log_likelihood[likely]
     alone = rough * precision  # the share of a batch size's own deviation that is estimated
-    coefficients = whitened @ triangles.transpose(0, 2, 1)
-    smooth = coefficients[likely] @ features.T
+    factors = features @ triangles
+    smooth = np.empty((len(group), len(seen)))
+    for each in set(group.tolist()):
+        rows = np.flatnonzero(group == each)
+        smooth[rows] = whitened[each, shape[rows]] @ factors[each].T
     means = shapes[shape] + smooth + alone[group] * (above_shape[shape] - smooth)
-    factors = (1 - alone)[:, :, None] * (features @ triangles)
+    factors = (1 - alone)[:, :, None] * factors
     own = rough * (1 - alone)
 
     stopped = np.array(evidence.stopped)
@@ -295,33 +279,57 @@ def _part(
         log_likelihood += np.log(exceeds) @ stopped[cut]
         # The slope of log Phi. More than two stops do not move the mean any further.
         slope = 1.702 * (1 - exceeds) * np.minimum(stopped[cut], 2) / deviation
-        of_features = np.einsum("kc,kcr->kr", slope, factors[:, cut][group])
-        means = means + np.einsum("kr,knr->kn", of_features, factors[group])
+        step = np.einsum("kc,kcr->kr", slope, factors[:, cut][group])
+        means = means + np.einsum("kr,knr->kn", step, factors[group])
         means[:, cut] += slope * own[:, cut][group]
-    return log_likelihood, means, group, factors, own
+    share = np.exp(log_likelihood - log_likelihood.max())
+    share /= share.sum()
+    kept = share > LEAST_SHARE
+    return Posterior(
+        share[kept] / share[kept].sum(),
+        means[kept],
+        group[kept],
+        factors,
+        own,
+        noises,
+        np.where(seen, 0.0, stopped),
+        np.array(evidence.stopped_mean_log),
+    )
 
 
 @lru_cache(maxsize=256)
-def _curves(batch_sizes: tuple[int, ...], prior: Prior) -> tuple[_Part, ...]:
+def _grid(batch_sizes: tuple[int, ...], prior: Prior) -> _Grid:
     """Curves with a knee, and one of any shape."""
     octave = np.log2(batch_sizes)
     knees = np.linspace(octave[0] - 1, octave[-1] + 1, KNEES)
     slope, knee = np.array(list(product(prior.slopes, knees))).T[:, :, None]
-    beyond = np.logaddexp(0, slope * (octave - knee))
-    flat = np.zeros((1, len(octave)))
-    near = tuple(_residual(octave, beyond, *each) for each in prior.of_knee)
-    return (*near, _residual(octave, flat, *prior.of_any_curve))
+    shapes = np.vstack([np.logaddexp(0, slope * (octave - knee)), np.zeros(len(octave))])
+    residuals = (*prior.of_knee, prior.of_any_curve)
+    log_share = np.zeros((len(residuals), len(shapes)))
+    log_share[:-1, -1] = log_share[-1, :-1] = -np.inf
+    return _Grid(shapes, *_residual(octave, residuals), log_share)
 
 
-def _elsewhere(batch_sizes: tuple[int, ...], curve: Curve) -> list[_Part]:
-    """The curve on other hardware."""
-    octave, mean = np.log2(batch_sizes), np.array([curve[0]])
-    parts = (_residual(octave, mean, *each) for each in OF_ELSEWHERE)
-    return [part._replace(rough=part.rough + curve[1], share=SHARE_ELSEWHERE) for part in parts]
+def _with_elsewhere(grid: _Grid, batch_sizes: tuple[int, ...], curve: Curve) -> _Grid:
+    """Add the curve on other hardware."""
+    features, rough = _residual(np.log2(batch_sizes), OF_ELSEWHERE)
+    before, shapes = grid.log_share.shape
+    log_share = np.full((before + len(rough), shapes + 1), -np.inf)
+    log_share[:before, :-1] = grid.log_share
+    log_share[before:, -1] = math.log(SHARE_ELSEWHERE)
+    return _Grid(
+        np.vstack([grid.shapes, curve[0]]),
+        np.concatenate([grid.features, features]),
+        np.concatenate([grid.rough, rough + curve[1]]),
+        log_share,
+    )
 
 
-def _residual(octave: Floats, shapes: Floats, smooth: float, rough: float) -> _Part:
+def _residual(octave: Floats, priors: Sequence[tuple[float, float]]) -> tuple[Floats, Floats]:
+    """`_Grid.features` and `_Grid.rough` of these standard deviations."""
+    smooth, rough = np.array(priors).T
     centers = np.arange(octave[0] - 2, octave[-1] + 3)
     bumps = (2 / np.pi) ** 0.25 * np.exp(-np.square(octave[:, None] - centers))
-    features = np.hstack([smooth * bumps, np.ones((len(octave), 1))])
-    return _Part(shapes, features, np.full(len(octave), rough**2), 1.0)
+    offset = np.ones((len(priors), len(octave), 1))
+    features = np.concatenate([smooth[:, None, None] * bumps, offset], axis=2)
+    return features, np.repeat(rough[:, None] ** 2, len(octave), axis=1)

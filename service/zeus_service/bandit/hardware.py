@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Self
 
 from pydantic import Field
@@ -36,4 +36,4 @@ class Hardware:
     @property
     def key(self) -> str:
         """A text that no other hardware has."""
-        return json.dumps(astuple(self))
+        return json.dumps(list(vars(self).values()))

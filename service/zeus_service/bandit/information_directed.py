@@ -112,7 +112,7 @@ class InformationDirectedPolicy:
     ) -> Choice:
         """The batch size with the least regret for the information that it yields."""
         alive = np.flatnonzero(find_alive(spec, state, hardware))
-        can_use = np.array([spec.batch_sizes[index] in usable for index in alive], bool)
+        can_use = np.isin(np.array(spec.batch_sizes)[alive], list(usable))
         if not can_use.any():
             raise NoBatchSizeLeft
         passed = passed_over(state)
@@ -135,7 +135,7 @@ class InformationDirectedPolicy:
         cost_now = outlook.cost_now(drawn)
         regret = cost_now[alive] - cost_now[best] + regret_of_best
         running = np.array([state["running"].get(str(b), 0) for b in spec.batch_sizes])[alive]
-        is_best = log_costs == lowest
+        is_best = (log_costs == lowest).astype(float)
         epochs, epoch_cost = posterior.epochs, posterior.epoch_cost
         log_epochs = drawn.epochs.T[alive] + failing[alive]
         information = information_gain(log_epochs, is_best, epochs.noise_variance, running)

@@ -67,18 +67,19 @@ class Outlook:
 
 
 def information_gain(
-    values: Floats, is_best: NDArray[np.bool_], noise_variance: float, running: NDArray[np.intp]
+    values: Floats, is_best: Floats, noise_variance: float, running: NDArray[np.intp]
 ) -> Floats:
     """(n,), what one more run of each batch size tells about which one is the best.
 
     Args:
         values: (n, draws), draws of the expected value of what a run shows.
-        is_best: (n, draws), whether a batch size is the best in a draw.
+        is_best: (n, draws), 1 where a batch size is the best in a draw, else 0.
         noise_variance: Of a run's value around its expectation.
         running: (n,), trials that will show the same.
     """
+    is_best = is_best[is_best.any(axis=1)]
     times = is_best.sum(axis=1)
-    mean_if_best = values @ is_best.T / np.maximum(times, 1)
+    mean_if_best = values @ is_best.T / times
     deviation = mean_if_best - values.mean(axis=1)[:, None]
     explained = np.square(deviation) @ (times / is_best.shape[1])
     total = values.var(axis=1)
