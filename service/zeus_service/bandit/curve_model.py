@@ -174,8 +174,7 @@ class Posterior:
         group = self.group[component]
         _, count, features = self.factors.shape
         of_features = rng.standard_normal((size, features))
-        own = rng.standard_normal((size, count), np.float32)  # half the time, and precise enough
-        draws = np.sqrt(self.own)[group] * own
+        draws = np.sqrt(self.own)[group] * rng.standard_normal((size, count))
         for each in set(group.tolist()):
             rows = np.flatnonzero(group == each)
             draws[rows] += of_features[rows] @ self.factors[each].T
