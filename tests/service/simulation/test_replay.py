@@ -52,14 +52,21 @@ def test_the_same_seed_gives_the_same_history_and_another_seed_another(policy: s
 def test_the_state_is_the_replay_of_the_trials(policy: str) -> None:
     workload = synthetic_workload(4)
     spec = workload.spec(policy=policy, seed=7)
-    job, runner, trials = SimulatedJob(spec, workload.hardware), TrialRunner(spec), []
+    job, runner, trials = SimulatedJob(spec), TrialRunner(spec), []
     for trial in replay(workload, spec, 60):
-        started = job.start()
+        started = job.start(workload.hardware)
         assert started.choice == Choice(trial.batch_size, trial.why)
         assert runner.run(workload, started, trial.recurrence) == trial
         job.end(started, trial.result, trial.cost, trial.epochs)
         trials.append(
-            PastTrial(trial.batch_size, trial.why, trial.result, trial.cost, trial.epochs)
+            PastTrial(
+                trial.batch_size,
+                trial.why,
+                trial.result,
+                trial.cost,
+                trial.epochs,
+                workload.hardware,
+            )
         )
     assert job.state == fold.replay(spec, trials)[0]
     assert json.loads(json.dumps(job.state)) == job.state
@@ -102,11 +109,11 @@ def test_a_recurrence_without_a_batch_size_left_has_no_trial() -> None:
     spec = workload.spec(policy="zeus", seed=1)
     trials = replay(workload, spec, 5)
     assert [(trial.recurrence, trial.batch_size) for trial in trials] == [(0, 16), (0, 32)]
-    job = SimulatedJob(spec, workload.hardware)
+    job = SimulatedJob(spec)
     for trial in trials:
-        job.end(job.start(), trial.result, trial.cost, trial.epochs)
+        job.end(job.start(workload.hardware), trial.result, trial.cost, trial.epochs)
     with pytest.raises(NoBatchSizeLeft):
-        job.start()
+        job.start(workload.hardware)
 
 
 def test_a_drifting_workload_changes_with_the_recurrence() -> None:

@@ -40,7 +40,7 @@ def test_a_live_service_gives_the_history_of_the_replay(
     service: ServiceProcess, policy: str
 ) -> None:
     workload = one_limit()
-    spec = workload.spec(job_id=f"replayed-{uuid4().hex}", policy=policy, seed=10, beta_knob=1.6)
+    spec = workload.spec(job_id=f"replayed-{uuid4().hex}", policy=policy, seed=11, beta_knob=1.6)
     trials = replay(workload, spec, 14)
     if policy in LEARNING:
         assert {trial.result for trial in trials} >= {"converged", "early_stopped"}

@@ -79,7 +79,7 @@ def test_a_run_that_is_stopped_before_its_first_epoch_costs_nothing() -> None:
 def test_only_the_first_try_of_a_batch_size_profiles() -> None:
     simulated, profiled = runner(1), []
     for number, size in enumerate([8, 8, 16, 8], 1):
-        started = StartedTrial(number, Choice(size, "explore"), math.inf)
+        started = StartedTrial(number, Choice(size, "explore"), WORKLOAD.hardware, math.inf)
         trial = simulated.run(WORKLOAD, started, 0)
         epoch = WORKLOAD.settings[size].price(0.5, WORKLOAD.max_power_w).epoch
         profiled.append(trial.time_s != trial.epochs * epoch.time_s)
@@ -123,7 +123,7 @@ def test_a_run_that_runs_out_of_memory_takes_a_tenth_of_its_epochs() -> None:
     workload = Workload("shared", "gpu", {32: setting}, 32, 50, 100.0)
     trials, ended = runner(1), Counter[str]()
     for number in range(1, 401):
-        started = StartedTrial(number, Choice(32, "explore"), math.inf)
+        started = StartedTrial(number, Choice(32, "explore"), workload.hardware, math.inf)
         trial = trials.run(workload, started, 0)
         ended[trial.result] += 1
         assert trial.epochs == (2 if trial.result == "out_of_memory" else 20)
