@@ -343,7 +343,11 @@ def _choose(
         return policy_of(spec).next_batch_size(spec, job.state, hardware, rng, usable)
     except NoBatchSizeLeft:
         running = jobs.running(session, job, expired=False)
-        own = (trial for trial in running if trial.why not in ("fallback", "control"))
+        own = (
+            trial
+            for trial in running
+            if trial.why not in ("fallback", "control") and trial.hardware == hardware
+        )
         first = next((trial for trial in own if trial.batch_size in usable), None)
         return None if first is None else Choice(first.batch_size, "fallback")
 

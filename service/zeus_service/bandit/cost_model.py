@@ -25,14 +25,14 @@ from zeus_service.bandit.spec import JobSpec
 EPOCHS = Prior(
     slopes=(0.1, 0.3, 0.7, 1.5),
     noises=(0.01, 0.03, 0.08, 0.2, 0.4),
-    of_knee=((0.03, 0.02), (0.12, 0.06)),
-    of_any_curve=(0.4, 0.2),
+    knee_residuals=((0.03, 0.02), (0.12, 0.06)),
+    any_curve_residual=(0.4, 0.2),
 )
 EPOCH_COST = Prior(
     slopes=(-0.2, -0.45, -0.7),
     noises=(0.01, 0.03, 0.1),
-    of_knee=((0.05, 0.03), (0.2, 0.15)),
-    of_any_curve=(0.4, 0.2),
+    knee_residuals=((0.05, 0.03), (0.2, 0.15)),
+    any_curve_residual=(0.4, 0.2),
 )
 MOST_ELSEWHERE = 3
 """So many curves of other hardware are considered: those with the most runs."""
@@ -140,4 +140,7 @@ def _alone(spec: JobSpec, epoch_cost: State) -> Posterior:
 
 
 def _curve(posterior: Posterior) -> Curve:
-    return tuple(posterior.mean.tolist()), tuple(posterior.variance.tolist())
+    """Its mean alone: counted in, the variance would make batch sizes that no hardware has tried
+    look worth a try on each.
+    """
+    return tuple(posterior.mean.tolist())

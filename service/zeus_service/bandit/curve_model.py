@@ -53,11 +53,11 @@ from numpy.typing import NDArray
 from zeus_service.bandit.policy import STATE_DECIMALS
 
 Floats = NDArray[np.float64]
-Curve = tuple[tuple[float, ...], tuple[float, ...]]
-"""Expected logarithms, and their variances."""
+Curve = tuple[float, ...]
+"""The expected logarithm for each batch size."""
 
 KNEES = 13
-OF_ELSEWHERE = (0.03, 0.015), (0.1, 0.04)
+ELSEWHERE_RESIDUALS = (0.03, 0.015), (0.1, 0.04)
 """Standard deviations of the residual around the curve on other hardware."""
 SHARE_ELSEWHERE = 1000.0
 """Prior probability of that curve, in those of one with a knee."""
@@ -78,15 +78,15 @@ class Prior:
         slopes: Natural logarithm per octave beyond the knee: positive if the curve rises with the
             batch size, negative if it falls.
         noises: Standard deviation of the logarithm between runs.
-        of_knee: Standard deviations of the residual `g`, `smooth` and `rough`; several are equally
+        knee_residuals: Standard deviations of the residual `g`, `smooth` and `rough`; several are equally
             likely.
-        of_any_curve: The same for a curve of any shape.
+        any_curve_residual: The same for a curve of any shape.
     """
 
     slopes: tuple[float, ...]
     noises: tuple[float, ...]
-    of_knee: tuple[tuple[float, float], ...]
-    of_any_curve: tuple[float, float]
+    knee_residuals: tuple[tuple[float, float], ...]
+    any_curve_residual: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,7 @@ class Evidence:
         stopped_mean_log: Mean logarithm of what they had reached.
         sum_of_squares: Sum over all batch sizes of squared deviations from `mean_log`.
         degrees_of_freedom: Number of those deviations, less the number of means.
-        elsewhere: The curve on other hardware, each with the expected logarithms and their
-            variances.
+        elsewhere: The curve on other hardware.
     """
 
     batch_sizes: tuple[int, ...]
@@ -303,7 +302,7 @@ def _grid(batch_sizes: tuple[int, ...], prior: Prior) -> _Grid:
     knees = np.linspace(octave[0] - 1, octave[-1] + 1, KNEES)
     slope, knee = np.array(list(product(prior.slopes, knees))).T[:, :, None]
     shapes = np.vstack([np.logaddexp(0, slope * (octave - knee)), np.zeros(len(octave))])
-    residuals = (*prior.of_knee, prior.of_any_curve)
+    residuals = (*prior.knee_residuals, prior.any_curve_residual)
     log_share = np.zeros((len(residuals), len(shapes)))
     log_share[:-1, -1] = log_share[-1, :-1] = -np.inf
     return _Grid(shapes, *_residual(octave, residuals), log_share)
@@ -311,15 +310,15 @@ def _grid(batch_sizes: tuple[int, ...], prior: Prior) -> _Grid:
 
 def _with_elsewhere(grid: _Grid, batch_sizes: tuple[int, ...], curve: Curve) -> _Grid:
     """Add the curve on other hardware."""
-    features, rough = _residual(np.log2(batch_sizes), OF_ELSEWHERE)
+    features, rough = _residual(np.log2(batch_sizes), ELSEWHERE_RESIDUALS)
     before, shapes = grid.log_share.shape
     log_share = np.full((before + len(rough), shapes + 1), -np.inf)
     log_share[:before, :-1] = grid.log_share
     log_share[before:, -1] = math.log(SHARE_ELSEWHERE)
     return _Grid(
-        np.vstack([grid.shapes, curve[0]]),
+        np.vstack([grid.shapes, curve]),
         np.concatenate([grid.features, features]),
-        np.concatenate([grid.rough, rough + curve[1]]),
+        np.concatenate([grid.rough, rough]),
         log_share,
     )
 

@@ -86,13 +86,14 @@ def failure_probabilities(
 def why_given_up(spec: JobSpec, state: State) -> list[str]:
     """For each batch size, the result for which it was given up; empty if it was not.
 
-    One that has ever converged is never given up: later failures may be bad luck.
+    One that has ever converged, on any hardware, is given up only for this hardware's memory: later
+    failures may be bad luck.
     """
     return [
-        ""
-        if ever_converged
-        else "out_of_memory"
+        "out_of_memory"
         if exceeds_memory
+        else ""
+        if ever_converged
         else str(failure)
         if hard_failures >= FAILURES_TO_GIVE_UP
         else ""

@@ -50,6 +50,7 @@ from zeus_service.bandit.inconclusive import passed_over
 from zeus_service.bandit.outlook import (
     COST_OF_FAILURE,
     Outlook,
+    cost_bound,
     count_failures,
     epoch_costs,
     find_alive,
@@ -57,7 +58,6 @@ from zeus_service.bandit.outlook import (
     infer_costs,
     infer_failures,
     information_gain,
-    log_cost_bound,
 )
 from zeus_service.bandit.policy import (
     ArmEstimate,
@@ -96,7 +96,6 @@ class InformationDirectedPolicy:
             # number of failures but early stops and out of memory, since the last that converged
             "hard_failures": [0] * count,
             "failure": [None] * count,  # result of the latest failure but out of memory
-            "stops_in_a_row": 0,  # of batch sizes that have converged before
             "hardware": {},  # {its key: what is known of it alone, see `new_hardware`}
             "unfinished": {},  # counted by `fold`
             "running": {},  # {batch size: number of trials running}
@@ -173,9 +172,7 @@ class InformationDirectedPolicy:
 
     def cost_bound(self, spec: JobSpec, state: State, hardware: Hardware) -> float:
         """`beta_knob` times the estimated cost of the best batch size, with room for its noise."""
-        posterior = infer_costs(spec, state, hardware)
-        log_bound = math.inf if posterior is None else log_cost_bound(spec, state, posterior)
-        return math.exp(min(log_bound, 700.0)) if math.isfinite(log_bound) else math.inf
+        return cost_bound(spec, state, hardware)
 
     def best_batch_size(self, spec: JobSpec, state: State, hardware: Hardware) -> int | None:
         """The lowest expected cost, retries included, among those that have converged."""
@@ -246,7 +243,7 @@ def _add_convergence(
     spec: JobSpec, before: State, state: State, index: int, observation: Observation
 ) -> None:
     own = hardware_state(spec, state, observation.hardware)
-    state["stops_in_a_row"] = 0
+    own["stops_in_a_row"] = 0
     state["ever_converged"][index] = True
     state["hard_failures"][index] = own["out_of_memory_in_a_row"][index] = 0
     state["converged"][index] += 1
@@ -265,12 +262,11 @@ def _add_epoch_cost(
     """Add the cost of an epoch to what is known of the hardware."""
     epochs, cost = observation.epochs, observation.cost
     if not epochs and observation.result == "early_stopped":
-        # The next epoch would have crossed the threshold.
-        bound = InformationDirectedPolicy().cost_bound(spec, before, observation.hardware)
-        cost = max(cost, bound) if math.isfinite(bound) else cost
+        # The first epoch would have crossed the threshold.
+        cost = max(cost, cost_bound(spec, before, observation.hardware))
     elif not epochs and observation.result != "converged":
         return
-    if cost < LEAST_COST:
+    if cost < LEAST_COST or math.isinf(cost):
         return
     log_cost = reproducible(math.log(cost / max(epochs, 1)))
     if curve.is_known(own["epoch_cost"]):
@@ -294,7 +290,7 @@ def _add_failure(
         state["hard_failures"][index] += 1
         return
     if state["ever_converged"][index]:
-        state["stops_in_a_row"] += 1
+        hardware_state(spec, state, observation.hardware)["stops_in_a_row"] += 1
     # The run had not reached its target after these epochs.
     log_epochs = reproducible(math.log(observation.epochs + 0.5))
     never, rate = (

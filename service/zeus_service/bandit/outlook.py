@@ -38,7 +38,7 @@ class Outlook:
         self._known = np.array(state["epochs"]["weight"]) > LEAST_WEIGHT
         self.never, rate = infer_failures(spec, state, hardware)
         self._log_unit = float(posterior.mean[self._known].min())
-        self._log_bound = log_cost_bound(spec, state, posterior) - self._log_unit
+        self._log_bound = log_cost_bound(spec, state, hardware, posterior) - self._log_unit
         self._failure = math.exp(min(self._log_bound, math.log(COST_OF_FAILURE)))
         self.log_retries = np.log1p(rate / (1 - rate) * self._failure)
         self._failing = self.never + (1 - self.never) * rate
@@ -99,6 +99,7 @@ def new_hardware(count: int) -> State:
         "pulls": [0] * count,  # number of results
         "fits": 0,  # largest batch size that trained
         "out_of_memory": [0] * count,  # number of tries that ran out of memory
+        "stops_in_a_row": 0,  # early, of batch sizes that have converged before
         "out_of_memory_in_a_row": [0] * count,  # since the last that converged
     }
 
@@ -147,16 +148,30 @@ def infer_failures(spec: JobSpec, state: State, hardware: Hardware) -> tuple[Flo
     )
 
 
-def log_cost_bound(spec: JobSpec, state: State, posterior: CostPosterior) -> float:
-    """The logarithm of the early-stop bound; infinite if the job has none."""
+def cost_bound(spec: JobSpec, state: State, hardware: Hardware) -> float:
+    """The early-stopping threshold in joules; infinite if there is none."""
+    posterior = infer_costs(spec, state, hardware)
+    if posterior is None:
+        return math.inf
+    log_bound = log_cost_bound(spec, state, hardware, posterior)
+    return math.exp(min(log_bound, 700.0)) if math.isfinite(log_bound) else math.inf
+
+
+def log_cost_bound(
+    spec: JobSpec, state: State, hardware: Hardware, posterior: CostPosterior
+) -> float:
+    """The logarithm of `cost_bound`."""
     if spec.beta_knob is None or not posterior.is_measured:
         return math.inf
     known = np.array(state["epochs"]["weight"]) > LEAST_WEIGHT
+    known &= find_alive(spec, state, hardware)
+    if not known.any():
+        return math.inf
     best = np.flatnonzero(known)[lowest(posterior.mean[known])]
     noise = posterior.noise_variance
     mean = float(posterior.mean[best])
     room = BOUND_DEVIATIONS * math.sqrt(noise + float(posterior.variance[best]))
-    doublings: int = max(0, state["stops_in_a_row"] - 1)
+    doublings: int = max(0, hardware_state(spec, state, hardware)["stops_in_a_row"] - 1)
     bound = max(mean + noise / 2 + math.log(spec.beta_knob), mean + room)
     return bound + doublings * math.log(2)
 

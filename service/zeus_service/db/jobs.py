@@ -35,6 +35,10 @@ _KEEPS_HARDWARE = (
     "A client of the Zeus project has registered the job for this hardware alone. Use that, or "
     "another job_id."
 )
+_NEEDS_ONE_HARDWARE = (
+    "The job's runs have used other hardware, and a client of the Zeus project needs a job that "
+    "keeps to one. Use another job_id."
+)
 _KEEPS_DEVICES = (
     "The job's batch sizes are per device, so all its runs use the same number of devices. Use "
     "that number, or another job_id."
@@ -204,8 +208,8 @@ def set_hardware(job: Job, spec: JobSpec, hardware: Hardware, *, keep: bool = Fa
         keep: Whether all its trials use it from now on.
 
     Raises:
-        JobConflict: It keeps other hardware, or another number of devices; or it shall keep this,
-            and has used other hardware before.
+        JobConflict: It keeps other hardware, or another number of devices; or it should keep this,
+            but has used other hardware before. A job that has learned nothing keeps none.
     """
     values, keep = asdict(hardware), keep or job.keeps_hardware
     is_per_device = spec.batch_size_scope == "per_device"
@@ -216,9 +220,13 @@ def set_hardware(job: Job, spec: JobSpec, hardware: Hardware, *, keep: bool = Fa
             for name in kept
             if known[name] != values[name]
         }
-        if differences:
-            advice = _KEEPS_HARDWARE if keep else _KEEPS_DEVICES
-            raise job_conflict(spec.job_id, differences, advice)
+        if not differences:
+            continue
+        if not fold.has_results(spec, job.state):  # of a first run that was wrong
+            job.hardware = []
+            break
+        advice = _KEEPS_HARDWARE if job.keeps_hardware else _NEEDS_ONE_HARDWARE
+        raise job_conflict(spec.job_id, differences, advice if keep else _KEEPS_DEVICES)
     job.keeps_hardware = keep
     if job.hardware and Hardware.of(job.hardware[-1]) == hardware:
         return
@@ -231,9 +239,8 @@ def set_hardware(job: Job, spec: JobSpec, hardware: Hardware, *, keep: bool = Fa
 
 def cost_bound(job: Job, hardware: Hardware) -> float | None:
     """The early-stopping threshold of a job's trials on hardware that it has used, in joules."""
-    known = next(known for known in job.hardware if Hardware.of(known) == hardware)
-    bound: float | None = known["cost_bound"]
-    return bound
+    known = (each for each in job.hardware if Hardware.of(each) == hardware)
+    return next((each["cost_bound"] for each in known), None)
 
 
 def start(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:

@@ -99,10 +99,10 @@ def expectation(
         return _from_runs(spec, ledger, profile)
     before = ledger["before"]
     if before is None:
-        if estimate is not None and estimate.pulls > 0:  # all of these runs have failed
-            return None
         if elsewhere:
             return _from_elsewhere(spec, ledger, elsewhere)
+        if estimate is not None and estimate.pulls > 0:  # all of these runs have failed
+            return None
         return _from_estimate(spec, ledger, estimate, profile)
     carried = _carried_over(spec, ledger, CHANGE_NOISE)
     return carried or _spanning(
