@@ -307,8 +307,8 @@ def states(job: JobSpec, trials: list[PastTrial]) -> list[State]:
     ("workload", "knobs"),
     [
         (synthetic_workload(2), {"beta_knob": 1.3}),
-        (drifting_workload(0), {}),
-        (drifting_workload(0), {"window_size": 10}),
+        (drifting_workload(3), {"beta_knob": 1.3}),
+        (drifting_workload(3), {"beta_knob": 1.3, "window_size": 10}),
     ],
     ids=["early stops", "drift", "window"],
 )
@@ -320,7 +320,7 @@ def test_the_state_does_not_depend_on_the_processor(
 ) -> None:
     job = workload.spec(policy=policy.name, seed=1, **knobs)
     trials = [
-        PastTrial(trial.batch_size, trial.why, trial.result, trial.cost)
+        PastTrial(trial.batch_size, trial.why, trial.result, trial.cost, trial.epochs)
         for trial in replay(workload, job, 200)
     ]
     assert {trial.outcome for trial in trials} == {"converged", "early_stopped"}

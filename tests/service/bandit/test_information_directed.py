@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 import pytest
-from service.jobs import next_choice, observation, spec
+from service.jobs import HARDWARE, next_choice, spec
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.information_directed import InformationDirectedPolicy
 from zeus_service.bandit.outcomes import Result
-from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, State
+from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Observation, State
 from zeus_service.bandit.spec import JobSpec
 
 policy = InformationDirectedPolicy()
@@ -17,12 +18,18 @@ RNG = np.random.default_rng(0)
 
 
 def observe(
-    job: JobSpec, state: State, batch_size: int, cost: float, result: Result = "converged"
+    job: JobSpec,
+    state: State,
+    batch_size: int,
+    cost: float,
+    result: Result = "converged",
+    hardware: Hardware = HARDWARE,
 ) -> State:
-    """A trial, started and ended."""
+    """A trial, started and ended; with each batch size, the cost of an epoch is always the same."""
     choice = Choice(batch_size, "exploit")
-    state = policy.begin(job, state, choice)
-    return policy.observe(job, state, observation(choice, result, cost))
+    epochs = round(cost / (10 * math.sqrt(32 / batch_size)))
+    state = policy.begin(job, state, choice, hardware)
+    return policy.observe(job, state, Observation(choice, result, cost, epochs, hardware))
 
 
 def after(job: JobSpec, *trials: tuple[int, float] | tuple[int, float, Result]) -> State:
@@ -64,8 +71,8 @@ def test_two_failures_of_a_batch_size_that_never_converged_give_it_up() -> None:
     job = spec()
     once = after(job, (128, 5.0, "diverged"))
     twice = after(job, (128, 5.0, "diverged"), (128, 5.0, "not_converged"))
-    assert policy.describe(job, once)[-1].status == "alive"
-    assert policy.describe(job, twice)[-1].status == "not_converged"
+    assert policy.describe(job, once, HARDWARE)[-1].status == "alive"
+    assert policy.describe(job, twice, HARDWARE)[-1].status == "not_converged"
 
 
 def test_a_single_batch_size_that_fails_twice_is_an_error() -> None:
@@ -85,7 +92,7 @@ def test_failures_never_end_a_batch_size_that_has_converged() -> None:
 def test_a_batch_size_that_often_fails_is_worth_less_than_its_cost() -> None:
     job = spec(batch_sizes=[32, 64])
     pairs = [(32, 1000.0), (64, 900.0), (64, 900.0, "diverged")]
-    assert policy.best_batch_size(job, after(job, *pairs * 10)) == 32
+    assert policy.best_batch_size(job, after(job, *pairs * 10), HARDWARE) == 32
 
 
 def test_a_failure_makes_those_further_out_unlikely_to_converge_either() -> None:
@@ -97,7 +104,9 @@ def test_a_failure_makes_those_further_out_unlikely_to_converge_either() -> None
 
 
 def given_up(job: JobSpec, state: State) -> set[int]:
-    return {arm.batch_size for arm in policy.describe(job, state) if arm.status != "alive"}
+    return {
+        arm.batch_size for arm in policy.describe(job, state, HARDWARE) if arm.status != "alive"
+    }
 
 
 def out_of_memory(*batch_sizes: int) -> list[tuple[int, float, Result]]:
@@ -163,7 +172,7 @@ def test_a_limit_of_memory_costs_few_runs() -> None:
 def test_a_larger_batch_size_that_converges_shows_that_smaller_ones_fit() -> None:
     job = spec()
     state = after(job, (64, 0.0, "out_of_memory"), (128, 100.0))
-    assert {arm.status for arm in policy.describe(job, state)} == {"alive"}
+    assert {arm.status for arm in policy.describe(job, state, HARDWARE)} == {"alive"}
 
 
 def test_exploration_fades() -> None:
@@ -182,36 +191,36 @@ def test_trials_in_flight_make_others_worth_more() -> None:
     job, state = spec(), after(spec(), (32, 1000.0))
     alone = choices(job, state)
     first = max(set(alone), key=alone.count)
-    during = choices(job, policy.begin(job, state, first))
+    during = choices(job, policy.begin(job, state, first, HARDWARE))
     assert during.count(first) < alone.count(first) / 2
 
 
 def test_starts_before_anything_is_known_get_the_default() -> None:
     job = spec()
-    state = policy.begin(job, policy.initial_state(job), Choice(32, "explore"))
+    state = policy.begin(job, policy.initial_state(job), Choice(32, "explore"), HARDWARE)
     assert set(choices(job, state)) == {Choice(32, "concurrent")}
 
 
 def test_the_bound_is_beta_times_the_estimated_cost_of_the_best() -> None:
     job = spec(beta_knob=3.0)
-    assert math.isinf(policy.cost_bound(job, policy.initial_state(job)))
+    assert math.isinf(policy.cost_bound(job, policy.initial_state(job), HARDWARE))
     state = after(job, *costs(16))
-    best = min(arm.mean or math.inf for arm in policy.describe(job, state))
-    assert policy.cost_bound(job, state) == pytest.approx(3 * best, rel=0.01)
-    assert math.isinf(policy.cost_bound(spec(beta_knob=None), state))
+    best = min(arm.mean or math.inf for arm in policy.describe(job, state, HARDWARE))
+    assert policy.cost_bound(job, state, HARDWARE) == pytest.approx(3 * best, rel=0.01)
+    assert math.isinf(policy.cost_bound(spec(beta_knob=None), state, HARDWARE))
 
 
 def test_one_lucky_run_hardly_lowers_the_bound() -> None:
     job = spec()
     state = after(job, *costs(16, noise=0.1))
     lucky = observe(job, state, 16, 400.0)
-    assert policy.cost_bound(job, lucky) > 0.8 * policy.cost_bound(job, state)
+    assert policy.cost_bound(job, lucky, HARDWARE) > 0.8 * policy.cost_bound(job, state, HARDWARE)
 
 
 def test_a_small_beta_does_not_stop_the_ordinary_runs_of_the_best() -> None:
     job = spec(beta_knob=1.01)
     state = after(job, *costs(16, noise=0.2, tries=20))
-    assert policy.cost_bound(job, state) > 1300
+    assert policy.cost_bound(job, state, HARDWARE) > 1300
 
 
 @pytest.mark.parametrize("slower", [1.5, 3.0, 20.0])
@@ -222,19 +231,19 @@ def test_a_job_that_becomes_slower_for_good_is_not_stopped_for_ever(slower: floa
     for number in range(40):
         choice = next_choice(policy, job, state, np.random.default_rng(number))
         cost = slower * 1000 * (1 + 0.4 * abs(math.log2(choice.batch_size / 16)))
-        bound = policy.cost_bound(job, state)
+        bound = policy.cost_bound(job, state, HARDWARE)
         stopped.append(cost > bound)
         result: Result = "early_stopped" if cost > bound else "converged"
         state = observe(job, state, choice.batch_size, min(cost, bound), result)
     assert not any(stopped[20:])
-    assert policy.best_batch_size(job, state) == 16
+    assert policy.best_batch_size(job, state, HARDWARE) == 16
 
 
 def test_a_job_that_is_stopped_ever_again_still_decides() -> None:
     job = spec(batch_sizes=[32])
     state = after(job, (32, 1000.0), *[(32, 1000.0, "early_stopped")] * 1200)
     assert choices(job, state, 1)[0].batch_size == 32
-    assert math.isfinite(policy.cost_bound(job, state))
+    assert math.isfinite(policy.cost_bound(job, state, HARDWARE))
 
 
 def test_costs_are_forgotten_when_the_job_changes() -> None:
@@ -242,7 +251,7 @@ def test_costs_are_forgotten_when_the_job_changes() -> None:
     state = after(job, *costs(16))
     for _ in range(3):
         state = observe(job, state, 16, 3000.0)
-    assert sum(state["weight"]) <= 3
+    assert sum(state["epochs"]["weight"]) <= 3
     assert {choice.batch_size for choice in choices(job, state)} != {16}
 
 
@@ -265,7 +274,9 @@ def test_after_a_change_the_first_batch_size_tried_is_not_chosen_for_ever() -> N
     costs = {16: 720.0, 32: 670.0, 64: 720.0}
     trials = [(b, costs[b] * math.exp(rng.normal(0, 0.08))) for b in before]
     state = after(job, *trials, (32, 1020.0), (16, 1150.0))
-    assert np.flatnonzero(state["weight"]).tolist() == [1]  # all other costs are forgotten
+    assert np.flatnonzero(state["epochs"]["weight"]).tolist() == [
+        1
+    ]  # all other costs are forgotten
     for _ in range(4):
         assert {choice.batch_size for choice in choices(job, state)} != {16}
         state = observe(job, state, 16, 1120.0)
@@ -277,9 +288,9 @@ def test_a_job_that_becomes_cheaper_is_explored_again() -> None:
     for seed in range(8):
         job = spec(seed=seed)
         state, _ = recurring(job, policy.initial_state(job), before, 60, seed=seed)
-        assert policy.best_batch_size(job, state) == 16
+        assert policy.best_batch_size(job, state, HARDWARE) == 16
         state, _ = recurring(job, state, after_change, 100, seed=seed)
-        found.append(policy.best_batch_size(job, state))
+        found.append(policy.best_batch_size(job, state, HARDWARE))
     assert found.count(64) >= 7
 
 
@@ -307,9 +318,9 @@ def test_a_batch_size_that_never_converges_again_is_left_after_few_failures(
         state, failures = observe(job, state, choice.batch_size, 500.0, result), failures + 1
         assert failures < 12
     assert failures >= 4  # fewer may be bad luck
-    assert policy.best_batch_size(job, state) == 32
+    assert policy.best_batch_size(job, state, HARDWARE) == 32
     state = observe(job, state, 64, 1000.0)
-    assert policy.best_batch_size(job, state) == 64
+    assert policy.best_batch_size(job, state, HARDWARE) == 64
 
 
 def test_two_valleys_do_not_hide_the_better_one() -> None:
@@ -317,39 +328,39 @@ def test_two_valleys_do_not_hide_the_better_one() -> None:
     for seed in range(6):
         job = spec(seed=seed)
         state, _ = recurring(job, policy.initial_state(job), log_costs, 300, seed=seed)
-        found.append(policy.best_batch_size(job, state))
+        found.append(policy.best_batch_size(job, state, HARDWARE))
     assert found == [8] * 6
 
 
 def test_one_outlier_is_no_change() -> None:
     job = spec()
     state = after(job, *costs(16), (16, 3000.0))
-    assert sum(state["weight"]) == 31
+    assert sum(state["epochs"]["weight"]) == 31
 
 
 def test_with_a_window_of_one_the_run_before_counts_half() -> None:
     state = after(spec(window_size=1), (32, 10.0), (64, 20.0))
-    assert dict(zip(spec().batch_sizes, state["weight"], strict=True))[32] == 0.5
+    assert dict(zip(spec().batch_sizes, state["epochs"]["weight"], strict=True))[32] == 0.5
 
 
 def test_with_a_window_older_costs_count_less() -> None:
     job = spec(window_size=10)
     state = after(job, *[(32, 100.0)] * 200)
-    assert sum(state["weight"]) == pytest.approx(10, rel=0.01)
+    assert sum(state["epochs"]["weight"]) == pytest.approx(10, rel=0.01)
 
 
 def test_a_meter_that_does_not_count_teaches_no_cost() -> None:
     job = spec()
     state = after(job, (32, 0.0), (16, 0.0))
-    assert math.isinf(policy.cost_bound(job, state))
-    assert policy.best_batch_size(job, state) in (16, 32)
-    assert {arm.mean for arm in policy.describe(job, state)} == {None}
+    assert math.isinf(policy.cost_bound(job, state, HARDWARE))
+    assert policy.best_batch_size(job, state, HARDWARE) in (16, 32)
+    assert {arm.mean for arm in policy.describe(job, state, HARDWARE)} == {None}
 
 
 def test_a_person_is_shown_the_mean_cost_and_how_far_it_may_be_off() -> None:
     job = spec()
     state = after(job, *costs(16))
-    for arm in policy.describe(job, state):
+    for arm in policy.describe(job, state, HARDWARE):
         seen = [cost for b, cost in costs(16) if b == arm.batch_size]
         assert arm.pulls == 6
         assert arm.mean is not None
@@ -359,5 +370,5 @@ def test_a_person_is_shown_the_mean_cost_and_how_far_it_may_be_off() -> None:
 
 def test_the_stage_says_whether_anything_has_converged() -> None:
     job = spec()
-    assert policy.stage(job, policy.initial_state(job)) == "starting"
-    assert policy.stage(job, after(job, (32, 1.0))) == "learning"
+    assert policy.stage(job, policy.initial_state(job), HARDWARE) == "starting"
+    assert policy.stage(job, after(job, (32, 1.0)), HARDWARE) == "learning"
