@@ -197,9 +197,7 @@ def disturb(load: Load) -> Load:
     """
     rng = random.Random(load.name)
     factor = rng.uniform(2, 5)
-    return replace(
-        load, disturbed=rng.choice([(factor, rng.uniform(0.3, 0.7)), (1.0, 1 / factor)])
-    )
+    return replace(load, disturbed=rng.choice([(factor, rng.uniform(0.3, 0.7)), (1.0, 1 / factor)]))
 
 
 def _measure(
