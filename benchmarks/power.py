@@ -6,9 +6,9 @@ before costs a quarter more, for the warm-up. The best limit of a load is the be
 
 Loads are the recorded ones in `--traces FOLDER` or $ZEUS_TRACES, the Zeus paper's
 `summary_power_*.csv` (repository ml-energy/zeus, `trace/`), and made-up ones of three ranges of
-limits (`made_up_load`). The constants of `zeus_lightning/power/posterior.py` were chosen on even
-seeds (`--chosen-on`), and some adjusted after looking at the recorded loads; odd seeds are only
-reported.
+limits (`made_up_load`), some also with a disturbed first window (`disturb`). The constants of
+`zeus_lightning/power/posterior.py` were chosen on even seeds (`--chosen-on`), and some adjusted
+after looking at the recorded loads; odd seeds are only reported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from argparse import ArgumentParser
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -56,11 +56,13 @@ class Load:
         name: Shown to the reader; also seeds the noise.
         truth: What a batch takes.
         similar: The same of the nearest batch size, None where there is no other.
+        disturbed: By what the time and the power of the first window are multiplied.
     """
 
     name: str
     truth: Curve
     similar: Curve | None
+    disturbed: tuple[float, float] = (1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def search_load(
         search = make_search(name, list(load.similar), selector, inputs)
         similar = search.estimates(_measure(search, load.similar, windows, noise, rng))
     search = make_search(name, list(load.truth), selector, inputs, similar)
-    points = _measure(search, load.truth, windows, noise, rng)
+    points = _measure(search, load.truth, windows, noise, rng, load.disturbed)
     chosen_w = selector.select(search.estimates(points), inputs)
     return judge(load, [point.limit_w for point in points], chosen_w, windows, eta)
 
@@ -187,8 +189,24 @@ def made_up_load(limits_w: tuple[int, ...], seed: int) -> Load:
     )
 
 
+def disturb(load: Load) -> Load:
+    """Disturb the first window.
+
+    Either it takes 2 to 5 times as long at 30 to 70 % of the power, as while a data loader starts,
+    or its power reads 2 to 5 times too low.
+    """
+    rng = random.Random(load.name)
+    factor = rng.uniform(2, 5)
+    return replace(load, disturbed=rng.choice([(factor, rng.uniform(0.3, 0.7)), (1.0, 1 / factor)]))
+
+
 def _measure(
-    search: Search, truth: Curve, windows: float, noise: float, rng: random.Random
+    search: Search,
+    truth: Curve,
+    windows: float,
+    noise: float,
+    rng: random.Random,
+    disturbed: tuple[float, float] = (1.0, 1.0),
 ) -> list[PowerPoint]:
     """Return the windows that a search measures, as the profiler counts the rest of the run."""
     points: list[PowerPoint] = []
@@ -197,7 +215,8 @@ def _measure(
         if proposal is None:
             break
         point = truth[proposal.limit_w]
-        slower, more = rng.gauss(1, noise), rng.gauss(1, noise)
+        slower, more = (1.0, 1.0) if points else disturbed
+        slower, more = slower * rng.gauss(1, noise), more * rng.gauss(1, noise)
         points.append(
             PowerPoint(point.limit_w, point.energy_j * slower * more, point.time_s * slower)
         )
@@ -301,6 +320,8 @@ def main() -> None:
         count = 100 if arguments.loads is None else arguments.loads
         loads = list(made_up_loads((low, high), count, reported=not arguments.chosen_on))
         sets[f"{low} to {high} W"] = loads, NOISES
+        if (low, high) == RANGES[0]:
+            sets[f"{low} to {high} W, disturbed"] = [disturb(load) for load in loads], (0.02,)
     console = Console(width=160)
     with ProcessPoolExecutor(arguments.jobs) as pool:
         part = "chosen on" if arguments.chosen_on else "only reported"

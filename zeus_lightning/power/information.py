@@ -20,6 +20,9 @@ from the expected one by `SURPRISE`.
 A window costs what its limit is expected to cost more than the best one, warm-up included, and
 `OVERHEAD`. So there is no knob: the longer the run, the more is measured.
 
+The run's first window is used for nothing, and its limit measured again: a data loader that starts,
+or a library that tries its algorithms, may have slowed it down.
+
 Two windows of one limit that differ by more than the noise expected before leave open which of
 them was disturbed: the limit is measured once more, whatever that is worth.
 """
@@ -101,6 +104,7 @@ class Information:
         """
         if len(windows) >= MAX_WINDOWS:
             return None
+        windows = windows[1:]
         posterior = self._posterior(windows)
         best = int(np.argmin(posterior.log_cost))
         left = np.maximum(0, windows_left - REPEATS)
@@ -120,6 +124,7 @@ class Information:
 
     def estimates(self, windows: Sequence[PowerPoint]) -> tuple[PowerPoint, ...]:
         """Return the posterior mean of each limit that was measured."""
+        windows = windows[1:]
         posterior = self._posterior(windows)
         measured = dict.fromkeys(window.limit_w for window in windows)
         return tuple(posterior.point(limit_w) for limit_w in measured)

@@ -46,7 +46,7 @@ REACH = 0.25
 """How far a half of its variance reaches, of the range; the other half is each limit's own."""
 
 COLD_NOISE = 0.02
-"""Additional relative standard deviation of the first window, while the GPU is cold."""
+"""Additional relative standard deviation of a run's first window, while the GPU is cold."""
 
 COLD_WINDOWS = 2.0
 """Number of windows after which the additional deviation has fallen to 1 / e of that."""
@@ -110,14 +110,15 @@ def infer(
 
     Args:
         limits_w: Ascending.
-        windows: What was measured, in order; a limit may occur several times.
+        windows: What was measured after the run's first window, in order; a limit may occur
+            several times.
         cost: Of a point; positive.
         num_gpus: Number of GPUs, each of which may draw as much as the limit.
         similar: What was measured of a similar load, such as another batch size's.
     """
     powers, times = _draw(limits_w)
     place, power, time = _logs(limits_w, windows, num_gpus)
-    cold = (COLD_NOISE * np.exp(-np.arange(len(windows)) / COLD_WINDOWS)) ** 2
+    cold = (COLD_NOISE * np.exp(-np.arange(1, len(windows) + 1) / COLD_WINDOWS)) ** 2
     near = np.abs(np.subtract.outer(np.arange(len(limits_w)), np.arange(len(limits_w))))
     shape = (np.exp(-near / (REACH * len(limits_w))) + np.eye(len(limits_w))) / 2
     levels = list(product(NOISES, MISFITS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.power import made_up_load, made_up_loads, recorded_loads, search_load
+from benchmarks.power import (
+    disturb,
+    made_up_load,
+    made_up_loads,
+    recorded_loads,
+    search_load,
+)
 from zeus_lightning.power import information
 from zeus_lightning.power.information import MAX_WINDOWS, REPEATS, Information, gains
 from zeus_lightning.power.posterior import Posterior, infer
@@ -84,10 +91,10 @@ def test_the_value_of_a_window_never_falls_with_the_length_of_the_run(
 
 def test_a_longer_run_measures_more_and_no_run_measures_for_ever() -> None:
     def takes(number: int, limit_w: int) -> PowerPoint:
-        return slowed(load(limit_w), 1.05 if number % 2 else 0.95)
+        return slowed(load(limit_w), random.Random(number).choice([0.95, 1.05]))
 
     counts = [len(measure(search(), left, takes)) for left in (3, 30, 300)]
-    assert counts[0] <= 3
+    assert counts[0] <= 4
     assert counts[0] < counts[1] < counts[2]
     assert search().propose([load(250)] * MAX_WINDOWS, 1e9) is None
 
@@ -111,7 +118,7 @@ def test_every_window_but_of_the_best_limit_is_expected_to_save_more_than_it_cos
     windows: list[PowerPoint] = []
     proposals = []
     while proposal := search().propose(windows, 500):
-        posterior = search()._posterior(windows)
+        posterior = search()._posterior(windows[1:])
         proposals.append((proposal, LIMITS[int(np.argmin(posterior.log_cost))]))
         windows.append(load(proposal.limit_w))
     assert len(proposals) > 3
@@ -143,6 +150,15 @@ def test_the_gain_is_that_of_simulated_windows() -> None:
 
 
 # What it does not take on trust
+
+
+@pytest.mark.parametrize("eta", [0.5, 1.0])
+def test_no_run_of_50_windows_costs_a_tenth_more_because_its_first_was_disturbed(
+    eta: float,
+) -> None:
+    loads = [disturb(one) for one in made_up_loads((100, 250), 20)]
+    outcomes = [search_load(one, "information", 50, noise=0.02, eta=eta) for one in loads]
+    assert max(outcome.excess for outcome in outcomes) <= 0.1
 
 
 def test_windows_of_a_limit_that_disagree_show_the_noise_and_it_is_measured_once_more() -> None:
