@@ -1,12 +1,13 @@
 """What the service bears: requests a second, latencies, memory, and the cost of a long history.
 
-    ZEUS_TEST_POSTGRES_URL=postgresql://postgres@127.0.0.1/postgres python benchmarks/service_load.py
-    ... python benchmarks/service_load.py --distance 0 --distance 1 --against ../before/.venv
+    python benchmarks/service_load.py  # on $ZEUS_TEST_POSTGRES_URL, or on SQLite files
+    python benchmarks/service_load.py --distance 0 --distance 1 --against ../before/.venv
 
-It makes databases of its own on that server and drops them; without a URL it uses SQLite files. It
-needs the environment of `make install`. These are measurements to read, not tests: the figures are
-of this machine, now. `--against` compares this installation with another in alternating
-rounds, so that both meet the same machine; `--distance` puts the database some milliseconds away.
+It makes databases of its own on the server, such as postgresql://postgres@127.0.0.1/postgres, and
+drops them. It needs the environment of `make install`. These are measurements to read, not tests:
+the figures are of this machine, now. `--against` compares this installation with another in
+alternating rounds, so that both meet the same machine; `--distance` puts the database some
+milliseconds away.
 """
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from zeus_service.simulation.experiment import Experiment, Tally, by_key, ratio, run_all
 from zeus_service.simulation.plots import Floats, relative_costs
-from zeus_service.simulation.replay import replay
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
 from zeus_service.simulation.workload import Workload
 
 from benchmarks.power import made_up_load
+from docs import model_figures
 from zeus_lightning.power.information import Information
 from zeus_lightning.power.posterior import infer
 from zeus_lightning.power.search import power_limits
@@ -54,7 +54,8 @@ mpl.rcParams |= {
 def main() -> None:
     """Write all figures."""
     FOLDER.mkdir(exist_ok=True)
-    for draw in (valley, regret, choices, drift, knobs, power):
+    of_model = model_figures.epochs, model_figures.epoch_cost
+    for draw in (valley, *of_model, regret, drift, knobs, power):
         figure = draw()
         figure.savefig(FOLDER / f"{draw.__name__}.svg", metadata={"Date": None})
         print(f"{FOLDER.name}/{draw.__name__}.svg")
@@ -99,24 +100,6 @@ def regret() -> Figure:
         axes.set(title=title, xlabel="recurrence", ylabel="regret (runs of the best)")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2)
-    return figure
-
-
-def choices() -> Figure:
-    """Plot which batch size is tried first at each recurrence."""
-    figure = Figure(figsize=(7, 1.0 + 1.8 * len(POLICIES)), layout="constrained")
-    sizes = list(EXAMPLE.settings)
-    for axes, policy in zip(figure.subplots(len(POLICIES), 1), POLICIES, strict=True):
-        chosen = np.zeros((len(sizes), 100))
-        for seed in EXAMPLE_SEEDS:
-            trials = replay(EXAMPLE, EXAMPLE.spec(policy=policy, seed=seed), 100)
-            first = {trial.recurrence: trial.batch_size for trial in reversed(trials)}
-            for recurrence, batch_size in first.items():
-                chosen[sizes.index(batch_size), recurrence] += 1 / len(EXAMPLE_SEEDS)
-        image = axes.imshow(chosen, aspect="auto", origin="lower", cmap="Blues", vmin=0, vmax=1)
-        axes.set_yticks(range(len(sizes)), [str(size) for size in sizes])
-        axes.set(title=policy, xlabel="recurrence", ylabel="batch size")
-        figure.colorbar(image, ax=axes, format=PercentFormatter(1.0, 0), label="of the seeds")
     return figure
 
 
