@@ -140,7 +140,5 @@ def _alone(spec: JobSpec, epoch_cost: State) -> Posterior:
 
 
 def _curve(posterior: Posterior) -> Curve:
-    """Its mean alone: counted in, the variance would make batch sizes that no hardware has tried
-    look worth a try on each.
-    """
+    """Its mean; with its variance, what was never tried would look worth a try on each hardware."""
     return tuple(posterior.mean.tolist())

@@ -13,7 +13,7 @@ octave on the other:
     h(x) = log(1 + exp(s * (x - z)))
     f(x) = c + h(x) + g(x),    c flat,    g ~ GP(0, smooth^2 * exp(-d^2 / 2) + rough^2 * [d = 0])
 
-with `d` the distance in octaves. So a run is evidence about the neighbours of its batch size, too.
+with `d` the distance in octaves. So a run is also evidence about neighbouring batch sizes.
 Epochs rise with the batch size: beyond a critical batch size, a step that averages more samples
 makes no more progress (McCandlish et al., "An Empirical Model of Large-Batch Training", 2018,
 equation 2.11, where the slope is `log(2)`). The cost of an epoch falls: each step has a fixed part,
@@ -78,9 +78,9 @@ class Prior:
         slopes: Natural logarithm per octave beyond the knee: positive if the curve rises with the
             batch size, negative if it falls.
         noises: Standard deviation of the logarithm between runs.
-        knee_residuals: Standard deviations of the residual `g`, `smooth` and `rough`; several are equally
-            likely.
-        any_curve_residual: The same for a curve of any shape.
+        knee_residuals: Standard deviations of the residual `g`, `smooth` and `rough`; all of them
+            are equally likely.
+        any_curve_residual: Those of a curve of any shape.
     """
 
     slopes: tuple[float, ...]
