@@ -100,8 +100,8 @@ def test_the_grid_has_the_posterior_with_the_curve_of_other_hardware(
     elsewhere = ((tuple(other), (variance,) * 5),)
     posterior = infer(evidence(values, elsewhere=elsewhere), EPOCH_COST)
     mean, variances = by_brute_force(values, EPOCH_COST, elsewhere)
-    assert posterior.mean == pytest.approx(mean, abs=0.02)
-    assert posterior.variance == pytest.approx(variances, abs=0.01, rel=0.05)
+    assert posterior.mean == pytest.approx(mean, abs=0.04)
+    assert posterior.variance == pytest.approx(variances, abs=0.03, rel=0.05)
 
 
 @given(runs, priors, st.floats(-30, 30))
