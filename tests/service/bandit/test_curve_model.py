@@ -1,0 +1,231 @@
+"""The posterior of a curve is the one that the model claims."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zeus_service.bandit import curve_model
+from zeus_service.bandit.cost_model import EPOCH_COST, EPOCHS
+from zeus_service.bandit.curve_model import Curve, Evidence, Floats, Posterior, Prior, infer
+
+SIZES = (8, 16, 32, 64, 128)
+runs = st.lists(st.tuples(st.integers(0, 4), st.floats(-1, 1)), min_size=1, max_size=12)
+priors = st.sampled_from([EPOCHS, EPOCH_COST])
+
+
+def evidence(
+    values: list[tuple[int, float]],
+    stops: list[tuple[int, float]] | None = None,
+    sizes: tuple[int, ...] = SIZES,
+    elsewhere: tuple[Curve, ...] = (),
+) -> Evidence:
+    """The statistics of runs, each an index and the logarithm of its value."""
+    by_size = [[y for index, y in values if index == i] for i in range(len(sizes))]
+    stopped = [[y for index, y in stops or [] if index == i] for i in range(len(sizes))]
+    return Evidence(
+        batch_sizes=sizes,
+        weight=tuple(float(len(ys)) for ys in by_size),
+        mean_log=tuple(float(np.mean(ys)) if ys else 0.0 for ys in by_size),
+        stopped=tuple(float(len(ys)) for ys in stopped),
+        stopped_mean_log=tuple(float(np.mean(ys)) if ys else 0.0 for ys in stopped),
+        sum_of_squares=float(sum(np.var(ys) * len(ys) for ys in by_size if ys)),
+        degrees_of_freedom=float(sum(len(ys) - 1 for ys in by_size if ys)),
+        elsewhere=elsewhere,
+    )
+
+
+def by_brute_force(
+    values: list[tuple[int, float]], prior: Prior, elsewhere: tuple[Curve, ...] = ()
+) -> tuple[Floats, Floats]:
+    """Mean and variance from all single runs, with an offset of a large variance."""
+    octave = np.log2(SIZES)
+    index = np.array([i for i, _ in values])
+    y = np.array([value for _, value in values])
+    distance = octave[:, None] - octave
+
+    def covariance(smooth: float, rough: float) -> Floats:
+        smooth_part = smooth**2 * np.exp(-(distance**2) / 2)
+        return np.asarray(smooth_part + rough**2 * np.eye(len(SIZES)) + 1e5)
+
+    knees = np.linspace(octave[0] - 1, octave[-1] + 1, curve_model.KNEES)
+    curves = [
+        (1.0, np.log1p(np.exp(slope * (octave - knee))), covariance(*residual))
+        for slope, knee, residual in product(prior.slopes, knees, prior.of_knee)
+    ]
+    curves += [(1.0, np.zeros(len(SIZES)), covariance(*prior.of_any_curve))]
+    curves += [
+        (curve_model.SHARE_ELSEWHERE, np.array(mean), covariance(*residual) + np.diag(variance))
+        for mean, variance in elsewhere
+        for residual in curve_model.OF_ELSEWHERE
+    ]
+    likelihoods, means, variances = [], [], []
+    for (share, shape, of_shape), noise in product(curves, prior.noises):
+        of_runs = of_shape[np.ix_(index, index)] + noise**2 * np.eye(len(y))
+        gain = np.linalg.solve(of_runs, of_shape[index]).T
+        residual = y - shape[index]
+        likelihoods.append(
+            math.log(share)
+            - 0.5 * residual @ np.linalg.solve(of_runs, residual)
+            - 0.5 * np.linalg.slogdet(of_runs)[1]
+        )
+        means.append(shape + gain @ residual)
+        variances.append(np.diag(of_shape - gain @ of_shape[index]))
+    weights = np.exp(np.array(likelihoods) - max(likelihoods))
+    weights /= weights.sum()
+    mean = weights @ np.array(means)
+    return mean, weights @ (np.array(variances) + (np.array(means) - mean) ** 2)
+
+
+@given(runs, priors)
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_the_grid_has_the_posterior_of_all_single_runs(
+    values: list[tuple[int, float]], prior: Prior
+) -> None:
+    posterior = infer(evidence(values), prior)
+    mean, variance = by_brute_force(values, prior)
+    assert posterior.mean == pytest.approx(mean, abs=0.01)
+    assert posterior.variance == pytest.approx(variance, abs=0.01, rel=0.05)
+
+
+@given(runs, st.lists(st.floats(-1, 1), min_size=5, max_size=5), st.floats(1e-4, 0.2))
+@settings(max_examples=20, deadline=None, derandomize=True)
+def test_the_grid_has_the_posterior_with_the_curve_of_other_hardware(
+    values: list[tuple[int, float]], other: list[float], variance: float
+) -> None:
+    elsewhere = ((tuple(other), (variance,) * 5),)
+    posterior = infer(evidence(values, elsewhere=elsewhere), EPOCH_COST)
+    mean, variances = by_brute_force(values, EPOCH_COST, elsewhere)
+    assert posterior.mean == pytest.approx(mean, abs=0.04)
+    assert posterior.variance == pytest.approx(variances, abs=0.03, rel=0.05)
+
+
+@given(runs, priors, st.floats(-30, 30))
+@settings(max_examples=50, deadline=None)
+def test_the_unit_does_not_matter(
+    values: list[tuple[int, float]], prior: Prior, unit: float
+) -> None:
+    posterior = infer(evidence(values), prior)
+    other = infer(evidence([(index, y + unit) for index, y in values]), prior)
+    assert other.mean - unit == pytest.approx(posterior.mean, abs=1e-3)
+    assert other.variance == pytest.approx(posterior.variance, abs=1e-3)
+
+
+@given(
+    st.sets(st.integers(1, 2**31 - 1), min_size=1, max_size=20),
+    st.lists(st.tuples(st.integers(0, 19), st.floats(-745, 30)), min_size=1, max_size=10),
+    st.lists(st.tuples(st.integers(0, 19), st.floats(-745, 30)), max_size=10),
+    priors,
+)
+@settings(max_examples=200, deadline=None)
+def test_a_belief_is_finite_whatever_was_seen(
+    sizes: set[int],
+    values: list[tuple[int, float]],
+    stops: list[tuple[int, float]],
+    prior: Prior,
+) -> None:
+    count = len(sizes)
+    given = evidence(
+        [(i % count, y) for i, y in values],
+        [(i % count, y) for i, y in stops],
+        tuple(sorted(sizes)),
+    )
+    posterior = infer(given, prior)
+    assert np.isfinite(posterior.mean).all()
+    assert np.isfinite(posterior.variance).all()
+    assert (posterior.variance >= 0).all()
+    assert posterior.share.sum() == pytest.approx(1)
+    assert np.isfinite(np.hstack(posterior.draw(64, np.random.default_rng(0)))).all()
+
+
+def test_draws_have_the_moments_of_the_posterior() -> None:
+    posterior = infer(evidence([(2, 0.0), (3, 0.3), (3, 0.25)]), EPOCHS)
+    draws, noises = posterior.draw(200_000, np.random.default_rng(0))
+    assert draws.mean(axis=0) == pytest.approx(posterior.mean, abs=0.01)
+    assert np.mean(noises**2) == pytest.approx(posterior.noise_variance, rel=0.02)
+    assert draws.var(axis=0) == pytest.approx(posterior.variance, rel=0.03)
+
+
+def test_beyond_a_dearer_neighbour_it_is_estimated_to_be_dearer_still() -> None:
+    posterior = infer(evidence([(1, 0.0), (2, 0.0), (2, 0.02), (3, 0.5)]), EPOCHS)
+    assert posterior.mean[4] > posterior.mean[3] > 0.4
+
+
+def test_the_noise_is_learned_from_all_batch_sizes_together() -> None:
+    rng = np.random.default_rng(0)
+    for noise in (0.01, 0.08, 0.4):
+        pairs = [(index, float(rng.normal(0, noise))) for index in range(5) for _ in range(8)]
+        assert infer(evidence(pairs), EPOCHS).noise_variance ** 0.5 == pytest.approx(noise, rel=0.3)
+
+
+def test_a_stopped_run_raises_the_belief_above_where_it_stopped() -> None:
+    seen = [(2, 0.0), (2, 0.05)]
+    before, after = (infer(evidence(seen, stops), EPOCHS) for stops in ([], [(4, 1.2)]))
+    assert before.mean[4] < 1.2 < after.mean[4]
+    assert after.mean[2] == pytest.approx(before.mean[2], abs=0.05)
+    assert before.exceeds(4, 1.2) < after.exceeds(4, 1.2)
+
+
+def lowest_of_draws(values: list[tuple[int, float]], stops: list[tuple[int, float]]) -> Floats:
+    draws, _ = infer(evidence(values, stops), EPOCHS).draw(2000, np.random.default_rng(0))
+    return np.asarray(draws.min(axis=0))
+
+
+def test_no_draw_is_below_where_all_runs_of_a_batch_size_were_stopped() -> None:
+    seen = [(2, 0.0), (2, 0.05)]
+    assert lowest_of_draws(seen, [])[4] < 0
+    assert lowest_of_draws(seen, [(4, 2.0)] * 4)[4] > 1.7
+
+
+def test_one_stop_of_a_batch_size_that_has_converged_does_not_make_it_look_twice_as_dear() -> None:
+    seen = [(index, 0.0) for index in range(5) for _ in range(5)]
+    stopped = infer(evidence(seen, [(4, math.log(2))]), EPOCHS)
+    draws, _ = stopped.draw(2000, np.random.default_rng(0))
+    assert abs(draws[:, 4].mean()) < 0.1
+
+
+def test_the_distribution_function_is_nearly_the_normal_one() -> None:
+    values = np.linspace(-4, 4, 81)
+    exact = [0.5 * math.erfc(-value / math.sqrt(2)) for value in values]
+    assert curve_model.normal_cdf(values) == pytest.approx(exact, abs=0.01)
+
+
+def truth_of(rng: np.random.Generator) -> tuple[Floats, float]:
+    """Log epochs with a sharp knee that is not on the grid, and their noise."""
+    x = np.log2(SIZES) - rng.uniform(2, 8)
+    slope = np.exp(rng.uniform(math.log(0.1), math.log(1.0)))
+    truth = np.maximum(slope * x, 0) + rng.normal(0, 0.05, len(SIZES))
+    return truth, float(np.exp(rng.uniform(-4, -1.5)))
+
+
+def seen_of(truth: Floats, noise: float, rng: np.random.Generator, count: int) -> Posterior:
+    tried = rng.choice(len(SIZES), size=3, replace=False)
+    indices = [int(rng.choice(tried)) for _ in range(count)]
+    return infer(evidence([(i, float(truth[i] + rng.normal(0, noise))) for i in indices]), EPOCHS)
+
+
+@pytest.mark.parametrize("count", [2, 5, 20])
+def test_nineteen_truths_of_twenty_lie_within_two_deviations(count: int) -> None:
+    rng, within = np.random.default_rng(count), []
+    for _ in range(200):
+        truth, noise = truth_of(rng)
+        posterior = seen_of(truth, noise, rng, count)
+        within.extend(np.abs(truth - posterior.mean) < 2 * np.sqrt(posterior.variance))
+    assert 0.9 < np.mean(within) <= 1
+
+
+def test_evidence_of_two_valleys_overrules_the_belief_in_a_knee() -> None:
+    truth, within = np.array([0.0, 0.5, 0.9, 0.4, 0.05]), []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        pairs = [(i, float(truth[i] + rng.normal(0, 0.05))) for i in range(5) for _ in range(6)]
+        posterior = infer(evidence(pairs), EPOCHS)
+        deviation = np.sqrt(posterior.variance)
+        within.append(np.abs(truth - posterior.mean) < 2 * deviation)
+        assert (deviation < 0.04).all()
+    # The height is also known by these means only: all of them may be off together.
+    assert 0.88 < np.mean(within) <= 1
