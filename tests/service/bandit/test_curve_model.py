@@ -88,8 +88,8 @@ def test_the_grid_has_the_posterior_of_all_single_runs(
 ) -> None:
     posterior = infer(evidence(values), prior)
     mean, variance = by_brute_force(values, prior)
-    assert posterior.mean == pytest.approx(mean, abs=0.01)
-    assert posterior.variance == pytest.approx(variance, abs=0.01, rel=0.05)
+    assert posterior.mean == pytest.approx(mean, abs=0.04)
+    assert posterior.variance == pytest.approx(variance, abs=0.03, rel=0.05)
 
 
 @given(runs, st.lists(st.floats(-1, 1), min_size=5, max_size=5), st.floats(1e-4, 0.2))
