@@ -158,9 +158,22 @@ def test_a_job_that_is_registered_with_its_hardware_keeps_it(app: Flask) -> None
 def test_a_job_that_has_used_other_hardware_cannot_be_registered_for_one(app: Flask) -> None:
     register_sparse(REQUIRED)
     optimizer.start_trial("job", hardware=OTHER)
-    with pytest.raises(JobConflict, match="for this hardware alone"):
+    with pytest.raises(JobConflict, match="keeps to one"):
         registration.register_job("job", {}, suggested={}, hardware=HARDWARE)
     optimizer.start_trial("job", hardware=HARDWARE)
+
+
+def test_a_job_per_device_that_has_learned_nothing_may_use_another_number_of_devices(
+    app: Flask,
+) -> None:
+    """Its first run may have used the wrong number."""
+    register_sparse({**REQUIRED, "batch_size_scope": "per_device"})
+    _, trial, _ = optimizer.start_trial("job", hardware=HARDWARE)
+    optimizer.end_trial("job", trial.trial_number, "errored")
+    more = replace(HARDWARE, num_devices=HARDWARE.num_devices + 1)
+    optimizer.start_trial("job", hardware=more)
+    with pytest.raises(JobConflict, match="same number of devices"):
+        optimizer.start_trial("job", hardware=HARDWARE)
 
 
 def test_a_start_without_hardware_needs_a_registered_one(app: Flask) -> None:

@@ -222,7 +222,7 @@ def set_hardware(job: Job, spec: JobSpec, hardware: Hardware, *, keep: bool = Fa
         }
         if not differences:
             continue
-        if not fold.has_results(spec, job.state):  # of a first run that was wrong
+        if job.trials and not fold.has_results(spec, job.state):  # the first run may be wrong
             job.hardware = []
             break
         advice = _KEEPS_HARDWARE if job.keeps_hardware else _NEEDS_ONE_HARDWARE
