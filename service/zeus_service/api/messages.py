@@ -262,7 +262,7 @@ class Job(JobSummary):
     """A job with its specification and the policy's estimates.
 
     Args:
-        hardware: All that it has used, that of the latest start last.
+        hardware: All hardware that it has used; the latest comes last.
         outcomes: Its numbers of trials by outcome.
     """
 

@@ -96,7 +96,7 @@ class JobSavings(Message):
 
     Args:
         estimated: Whether any meter of its hardware estimates joules.
-        hardware: Its parts on each hardware, that of the latest start last.
+        hardware: Its parts on each hardware; the latest used comes last.
         points: The job's trials in portions.
     """
 

@@ -95,7 +95,7 @@ class Job(db.Model):  # type: ignore[name-defined, misc]
     # Last, since SQLite reads past what comes before a column.
     spec: Mapped[dict[str, Any]]
     hardware: Mapped[list[Any]]
-    """What its trials train on, that of the latest start last. Each has the fields of
+    """All hardware that its trials have used; the latest comes last. Each has the fields of
     `bandit.hardware`, and with them what follows from the state, so that a report after which its
     run continues does not load that: `stage`, `best_batch_size` and `cost_bound`, the
     early-stopping threshold in joules."""
