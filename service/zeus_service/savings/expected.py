@@ -99,7 +99,8 @@ def expectation(
         return _from_runs(spec, ledger, profile)
     before = ledger["before"]
     if before is None:
-        if elsewhere:
+        does_not_fit = estimate is not None and estimate.status == "out_of_memory"
+        if elsewhere and not does_not_fit:
             return _from_elsewhere(spec, ledger, elsewhere)
         if estimate is not None and estimate.pulls > 0:  # all of these runs have failed
             return None

@@ -229,6 +229,15 @@ def test_hardware_in_turn_keeps_its_own_moments_and_eras() -> None:
     assert job.saved_j == pytest.approx(0.0, abs=6000.0)
 
 
+def test_a_default_that_was_stopped_on_other_hardware_is_expected_as_before() -> None:
+    job = moved(learned(), 3.0, 64)
+    expected = job.eras[-1].expected
+    job.estimate = ArmEstimate(32, 1, None, None, "alive")
+    job.run(32, 1.0, outcome="early_stopped")
+    assert expected is not None
+    assert job.eras[-1].expected == expected
+
+
 def test_a_default_that_does_not_fit_on_other_hardware_is_not_expected_there() -> None:
     job = moved(learned(), 3.0, 64)
     job.estimate = ArmEstimate(32, 1, None, None, "out_of_memory")
