@@ -1,9 +1,9 @@
 """How often the default reaches a learned target, and what that costs.
 
 `reached` is the share of later runs that reach the target, over all jobs: 90 % is promised where
-best values are normal. `a tenth below`: in a tenth of the jobs the share is at most this. `asks for`
-is the target's distance from the mean best value, in standard deviations of best values. `worst of
-n` is the share that would reach the worst of the baselines.
+best values are normal. In a tenth of the jobs, that share is at most `a tenth below`. `asks for` is
+the target's distance from the mean best value, in standard deviations of best values. `worst of n`
+is the share that would reach the worst of the baselines.
 
 `cost` compares two simulated jobs with the same draws, one of which learns its target: by how many
 runs of the default to its target the learning one is dearer after 100 recurrences.
