@@ -39,6 +39,7 @@ def trial_start(**fields: Any) -> TrialStart:
         "reason": "it is the default",
         "cost_bound": None,
         "lease_s": 900.0,
+        "target_metric": 0.9,
     }
     return TrialStart(**(defaults | fields))
 

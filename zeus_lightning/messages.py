@@ -8,11 +8,11 @@ trial is lost after `lease_s` without a report or a heartbeat; its `outcome` is 
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self, get_args
 
-Why = Literal["explore", "exploit", "concurrent", "fallback", "control"]
+Why = Literal["explore", "exploit", "concurrent", "fallback", "control", "baseline"]
 Failure = Literal["early_stopped", "not_converged", "diverged", "out_of_memory"]
 """Outcomes after which the batch size has failed."""
 
-Outcome = Literal["converged", Failure, "interrupted", "errored", "withdrawn", "lost"]
+Outcome = Literal["converged", Failure, "interrupted", "errored", "withdrawn", "lost", "completed"]
 
 FAILED: tuple[Outcome, ...] = get_args(Failure)
 
@@ -46,7 +46,9 @@ class JobSpec(_Message):
 
     Args:
         batch_sizes: Ascending; `default_batch_size` is one of them.
+        target_metric: None: the service learns it from baselines.
         higher_is_better: Whether `monitor` rises to the target; if not, it falls to it.
+        baseline_runs: Baselines that must complete before the target is learned, 2 to 20.
         suggested: Names of the fields that were read from the program: where the registered job has
             another value, the service takes that.
         omitted: Names of the fields that were not given: the service takes the registered values,
@@ -56,7 +58,7 @@ class JobSpec(_Message):
     job_id: str
     batch_sizes: list[int]
     default_batch_size: int
-    target_metric: float
+    target_metric: float | None = None
     higher_is_better: bool
     monitor: str
     max_epochs: int
@@ -67,6 +69,7 @@ class JobSpec(_Message):
     window_size: int = 0
     policy: str | None = None
     seed: int | None = None
+    baseline_runs: int = 3
     suggested: list[str] = field(default_factory=list)
     omitted: list[str] = field(default_factory=list)
 
@@ -80,6 +83,8 @@ class JobSpec(_Message):
 
     def is_reached_by(self, metric: float) -> bool:
         """Whether a value of the monitored metric reaches the target; false for NaN."""
+        if self.target_metric is None:
+            return False
         if self.higher_is_better:
             return metric >= self.target_metric
         return metric <= self.target_metric
@@ -115,6 +120,7 @@ class TrialStart(_Message):
         trial_number: Counts the job's trials from 1.
         generation: Random, of this start: numbers are used again after a job was deleted.
         reason: Why the policy chose the batch size, in one sentence.
+        target_metric: What this trial trains to; None for a baseline.
     """
 
     job_id: str
@@ -125,6 +131,7 @@ class TrialStart(_Message):
     reason: str
     cost_bound: float | None
     lease_s: float
+    target_metric: float | None
 
 
 @dataclass(frozen=True, kw_only=True)

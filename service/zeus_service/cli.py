@@ -158,13 +158,14 @@ def show(job_id: str, trials: int, url: str | None, as_json: bool) -> None:
         _print_json({**job.model_dump(mode="json"), "latest_trials": trials_json})
         return
     spec, latest = job.spec, job.hardware[-1] if job.hardware else None
+    target = "a target that is learned" if job.target_metric is None else f"{job.target_metric:g}"
     where = f" on {latest.num_devices} x {latest.device_model}" if latest else ""
     if len(job.hardware) > 1:
         where += f", the latest of {len(job.hardware)} kinds of hardware"
     energy = f", energy by {latest.meter}" if latest else ""
     _print(
         f"{spec.job_id}: {job.stage}, best batch size {job.best_batch_size or '-'}; "
-        f"{spec.monitor} to {spec.target_metric:g} in {spec.max_epochs} epochs{where}{energy}\n"
+        f"{spec.monitor} to {target} in {spec.max_epochs} epochs{where}{energy}\n"
     )
     _print_table(
         ("batch size", "trials", "mean cost (J)", "uncertainty (J)", "status"),

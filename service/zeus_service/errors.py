@@ -84,6 +84,12 @@ class TrialFinished(OptimizerError):
     status, code = 409, "trial_finished"
 
 
+class NotCompleted(OptimizerError):
+    """The trial cannot end as `completed`: it is not a baseline, or has no report."""
+
+    status, code = 409, "not_completed"
+
+
 class ExhaustedJob(OptimizerError):
     """Every batch size of the job has failed."""
 

@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
-from sqlalchemy import ColumnElement, delete, exc, select
+from sqlalchemy import ColumnElement, delete, exc, or_, select
 from sqlalchemy.orm import Session
 
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, savings
+from zeus_service.db.replay import Replay
 from zeus_service.db.session import now, use_case
 from zeus_service.db.tables import Era, Job, PowerProfile, Report, Trial, db
 from zeus_service.errors import Contended, JobBusy
@@ -46,7 +47,8 @@ def prune(*, older_than_s: float, keep: int = 0) -> Dropped:
     """Drop the reports of trials that ended long ago, and what deleted jobs have left.
 
     Reports are dropped of trials that ended longer ago than this, and are not among their job's
-    latest `keep`. Trials are kept: they are the job's history.
+    latest `keep`. Trials are kept: they are the job's history. So are the reports of baselines that
+    have not converged, since the job learns its target from them.
     """
     dropped = Dropped()
     before = _now() - older_than_s
@@ -94,7 +96,7 @@ def rebuild(job_id: str) -> bool:
     """
     while True:
         job, spec, rows, profiles = _history(job_id)
-        same = _store(job_id, job, spec, jobs.Replay.of(spec, rows, profiles))
+        same = _store(job_id, job, spec, Replay(spec, rows, profiles))
         if same is not None:
             return same
 
@@ -128,6 +130,7 @@ def _with_old_reports(
         Trial.trial_number > after,
         Trial.trial_number <= last,
         Trial.ended_at < before,
+        or_(Trial.why != "baseline", Trial.outcome == "converged"),
         has_reports.exists(),
     )
     return session.scalars(query.order_by(Trial.trial_number).limit(TRIALS_AT_ONCE)).all()
@@ -193,7 +196,7 @@ def _store(
     job_id: str,
     read: Job,
     spec: JobSpec,
-    replay: jobs.Replay,
+    replay: Replay,
 ) -> bool | None:
     """Store a replay; return whether it was the same, or None if it is not up to date."""
     job = jobs.lock(session, job_id)

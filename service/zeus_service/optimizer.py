@@ -19,17 +19,19 @@ from zeus_service import counters
 from zeus_service.bandit import reasons, stopping
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import FINAL, Outcome
-from zeus_service.bandit.policy import Choice, NoBatchSizeLeft
+from zeus_service.bandit.policy import UNBOUNDED, Choice, NoBatchSizeLeft, always_granted
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.bandit.stopping import Decision
 from zeus_service.db import jobs, tables
 from zeus_service.db.clock import unix_now
+from zeus_service.db.replay import complete_baseline, revive
 from zeus_service.db.session import after_commit, use_case
 from zeus_service.db.tables import MAX_REASON, Job, Trial
 from zeus_service.errors import (
     JobConflict,
     KeyConflict,
+    NotCompleted,
     OtherGeneration,
     ReportConflict,
     TrialFinished,
@@ -57,7 +59,8 @@ def start_trial(
         idempotency_key: Names the start.
         hardware: What the trial uses; None: what a client of the Zeus project has registered.
         multiple_of: What its batch size is divided by, such as the number of devices.
-        control: Train with the default batch size, without early stopping. Always granted.
+        control: Train with the default batch size, without early stopping. Always granted, like a
+            baseline, which each start becomes while the job's target is not known.
 
     Returns:
         The job, the trial, and whether the trial is new.
@@ -71,7 +74,7 @@ def start_trial(
     job, trial, new = _start_trial(job_id, idempotency_key, hardware, multiple_of, control)
     if trial is None:  # the trials that were lost stay so
         spec = jobs.specification(job)
-        usable = _usable(spec, multiple_of, control)
+        usable = _usable(spec, multiple_of)
         if usable == spec.batch_sizes:
             counters.exhausted_starts.inc()
         raise reasons.exhausted(spec, job.state, Hardware.of(job.hardware[-1]), usable)
@@ -105,17 +108,17 @@ def report(
     if trial.outcome in FINAL:
         raise _finished(job_id, trial)
     spec = jobs.specification(job)
-    is_control = trial.why == "control"
-    cost_bound = None if is_control else jobs.cost_bound(job, trial.hardware)
+    cost_bound = None if trial.why in UNBOUNDED else jobs.cost_bound(job, trial.hardware)
     decision = stopping.decide(
         spec,
         given,
         max_power_w=trial.hardware.max_power_w,
         previous_cost=trial.cost,
         cost_bound=cost_bound,
+        is_baseline=trial.why == "baseline",
     )
     if trial.outcome is not None:
-        jobs.revive(session, job, spec, trial)
+        revive(session, job, spec, trial)
     joules = max(0.0, given.energy_j - trial.energy_j)
     after_commit(session, lambda: counters.energy_j.inc(joules))
     before_s = trial.time_s if trial.reports else 0.0
@@ -152,7 +155,7 @@ def end_trial(
         session: In a transaction.
         job_id: The job.
         trial_number: The trial.
-        outcome: How it ended.
+        outcome: How it ended; `completed` may become `converged`: see `complete_baseline`.
         reason: For a person.
         generation: Its generation, if that is known.
         before_report: End it only while it has no report with this sequence number.
@@ -161,11 +164,18 @@ def end_trial(
         NotFound: No such job or trial.
         OtherGeneration: It has another generation.
         TrialFinished: It has ended with another outcome.
+        NotCompleted: It cannot end as `completed`: it is not a baseline, or has no report.
         ReportConflict: It has a report with the sequence number `before_report`, or a later one.
     """
     job, trial = jobs.lock_trial(session, job_id, trial_number)
     _check_generation(job_id, trial, generation)
-    if trial.outcome == outcome:
+    completes = outcome == "completed"
+    if completes and not (trial.why == "baseline" and trial.reports):
+        raise NotCompleted(
+            f"trial {trial_number} of job {job_id!r} cannot end as completed: only a baseline that "
+            "has reported can. End it with another outcome."
+        )
+    if trial.outcome == outcome or (completes and trial.outcome == "converged"):
         return trial
     if trial.outcome in FINAL:
         raise _finished(job_id, trial)
@@ -173,8 +183,11 @@ def end_trial(
         raise ReportConflict(f"report {before_report} of trial {trial_number} was sent before")
     spec = jobs.specification(job)
     if trial.outcome is not None:
-        jobs.revive(session, job, spec, trial)
-    jobs.end(session, job, spec, trial, outcome, reason)
+        revive(session, job, spec, trial)
+    if completes:
+        complete_baseline(session, job, spec, trial, reason)
+    else:
+        jobs.end(session, job, spec, trial, outcome, reason)
     session.flush()
     session.refresh(trial)
     return trial
@@ -229,7 +242,7 @@ def next_choice(session: Session, job_id: str) -> tuple[Choice, str] | None:
     if not job.hardware:
         return None
     hardware = Hardware.of(job.hardware[-1])
-    choice = _choose(session, job, spec, hardware, spec.batch_sizes)
+    choice = always_granted(spec) or _choose(session, job, spec, hardware, spec.batch_sizes)
     if choice is None:
         raise reasons.exhausted(spec, job.state, hardware, spec.batch_sizes)
     return choice, reasons.reason(spec, job.state, hardware, choice)
@@ -273,20 +286,19 @@ def _start_trial(
     if idempotency_key is not None:
         known = _started_with(session, idempotency_key)
         if known is not None:
-            if known.job_key != job.key or (known.why == "control") != control:
+            is_same = known.why == "baseline" or (known.why == "control") == control
+            if known.job_key != job.key or not is_same:
                 raise KeyConflict("this Idempotency-Key was used for another start; make a new one")
             return job, known, False
     if hardware is None:
         hardware = _registered_hardware(job)
     jobs.set_hardware(job, spec, hardware)
     jobs.mark_lost(session, job, spec)
-    usable = _usable(spec, multiple_of, control)
-    choice = Choice(spec.default_batch_size, "control")
-    if not control:
-        chosen = _choose(session, job, spec, hardware, usable)
-        if chosen is None:
-            return job, None, False
-        choice = chosen
+    granted = always_granted(spec, control=control)
+    usable = _usable(spec, multiple_of, is_default=granted is not None)
+    choice = granted or _choose(session, job, spec, hardware, usable)
+    if choice is None:
+        return job, None, False
     trial = Trial(
         job_key=job.key,
         trial_number=job.trials + 1,
@@ -296,7 +308,7 @@ def _start_trial(
         hardware=hardware,
         why=choice.why,
         start_reason=reasons.reason(spec, job.state, hardware, choice)[:MAX_REASON],
-        start_cost_bound=None if control else jobs.cost_bound(job, hardware),
+        start_cost_bound=None if granted else jobs.cost_bound(job, hardware),
         counted=False,
         reason="",
         started_at=unix_now(),
@@ -321,9 +333,9 @@ def _registered_hardware(job: Job) -> Hardware:
     return Hardware.of(job.hardware[-1])
 
 
-def _usable(spec: JobSpec, multiple_of: int, control: bool) -> list[int]:
+def _usable(spec: JobSpec, multiple_of: int, *, is_default: bool = False) -> list[int]:
     """The batch sizes of which a trial may get one."""
-    wanted = [spec.default_batch_size] if control else spec.batch_sizes
+    wanted = [spec.default_batch_size] if is_default else spec.batch_sizes
     usable = [size for size in wanted if size % multiple_of == 0]
     if not usable:
         raise JobConflict(
@@ -346,7 +358,7 @@ def _choose(
         own = (
             trial
             for trial in running
-            if trial.why not in ("fallback", "control") and trial.hardware == hardware
+            if trial.why not in ("fallback", *UNBOUNDED) and trial.hardware == hardware
         )
         first = next((trial for trial in own if trial.batch_size in usable), None)
         return None if first is None else Choice(first.batch_size, "fallback")

@@ -37,7 +37,8 @@ def register_job(
     """Register a job, or confirm that it is registered with these values.
 
     If all trials of a job have ended without a result, other values replace the registered ones:
-    its first run may have failed because they were wrong.
+    its first run may have failed because they were wrong. A target can be given to a job without
+    one until a baseline has completed.
 
     Args:
         session: In a transaction.
@@ -57,7 +58,7 @@ def register_job(
     known = jobs.find(session, job_id)
     if known is None:
         spec = _completed({**suggested, **given, "job_id": job_id})
-        return _added(session, jobs.new_job(spec, hardware=hardware)), True
+        return _stored(session, jobs.new_job(spec, hardware=hardware)), True
     has_hardware = hardware is None or (
         known.keeps_hardware and Hardware.of(known.hardware[-1]) == hardware
     )
@@ -65,7 +66,11 @@ def register_job(
         return known, False
     job = known = jobs.lock(session, job_id)
     differences = _differences(known, given)
-    if differences:
+    awaits_target = known.spec["target_metric"] is None and not known.completed_baselines
+    if differences.keys() == {"target_metric"} and awaits_target:
+        jobs.set_target(known, given["target_metric"])
+        _stored(session, known)
+    elif differences:
         if not jobs.has_taught_nothing(session, known, jobs.specification(known)):
             raise job_conflict(job_id, differences, _OTHER_VALUES)
         job = _reregistered(session, known, _changed(known, given, suggested))
@@ -112,7 +117,7 @@ def _differences(known: Job, given: Mapping[str, Any]) -> dict[str, dict[str, An
     }
 
 
-def _added(session: Session, job: Job) -> Job:
+def _stored(session: Session, job: Job) -> Job:
     session.add(job)
     session.flush()
     session.refresh(job, ["created_at", "updated_at"])
@@ -123,7 +128,7 @@ def _reregistered(session: Session, job: Job, spec: JobSpec) -> Job:
     """Replace a locked job by a new one, which keeps its power profiles and trial numbers."""
     job.job_id = None
     session.flush()
-    new = _added(session, jobs.new_job(spec, trials=job.trials))
+    new = _stored(session, jobs.new_job(spec, trials=job.trials))
     profiles = PowerProfile.job_key == job.key
     session.execute(update(PowerProfile).where(profiles).values(job_key=new.key))
     return new

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sqlite3
@@ -239,6 +240,20 @@ def test_jobs_and_their_estimates_are_printed(tmp_path: Path) -> None:
     assert ["32", "1", "750", "-", "best"] in rows
     assert ["1", "32", "explore", "converged", "3", "10.0", "500.0", "750.0"] in rows
     assert "was right" in rebuilt.stdout
+
+
+def test_a_job_that_learns_its_target_is_shown_with_the_baseline_that_comes_next(
+    app: object, url: str
+) -> None:
+    register(target_metric=None)
+    optimizer.start_trial("job")
+    for command in (("jobs",), ("show", "job")):
+        assert "baseline 1 of 3" in zeus_service(*command, database_url=url).stdout
+    shown = zeus_service("show", "job", database_url=url).stdout
+    assert "val_acc to a target that is learned in 10 epochs" in shown
+    assert ["1", "32", "baseline", "running"] in [line.split()[:4] for line in shown.splitlines()]
+    as_json = json.loads(zeus_service("show", "job", "--json", database_url=url).stdout)
+    assert (as_json["target_metric"], as_json["completed_baselines"]) == (None, 0)
 
 
 def test_a_job_with_running_trials_is_deleted_only_by_force(app: object, url: str) -> None:

@@ -98,6 +98,30 @@ def test_a_trial_whose_reports_were_dropped_can_be_resumed(app: Flask) -> None:
     assert maintenance.rebuild("job")
 
 
+def test_reports_of_baselines_are_kept_until_the_target_is_learned_from_them(app: Flask) -> None:
+    register(target_metric=None)
+    for number, metric in ((1, 0.7), (2, 0.72), (3, 0.71)):
+        optimizer.start_trial("job")
+        optimizer.report("job", number, report(1, metric=metric))
+        optimizer.report("job", number, report(2, metric=0.1))
+        if number == 1:
+            optimizer.end_trial("job", 1, "interrupted")
+        age(1, 2)
+        assert prune() == Dropped()
+        if number > 1:
+            optimizer.end_trial("job", number, "completed")
+    optimizer.end_trial("job", 1, "completed")
+    ended = optimizer.list_trials("job")
+    assert [(trial.outcome, trial.epoch, trial.metric) for trial in ended] == [
+        ("converged", 1, 0.7),
+        ("converged", 1, 0.72),
+        ("converged", 1, 0.71),
+    ]
+    age(1, 2, 3)
+    assert prune() == Dropped(reports=6)
+    assert maintenance.rebuild("job")
+
+
 def test_reports_that_came_since_the_trial_was_found_to_be_old_are_kept(app: Flask) -> None:
     """The trial was resumed meanwhile: the same report again must get the same answer."""
     register(beta_knob=None)

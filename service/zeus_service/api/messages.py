@@ -149,17 +149,22 @@ class Decision(Message):
     reason: str
 
 
-class TrialEnd(Message):
-    """A run ends its own trial."""
+_Ending = Literal["interrupted", "errored", "withdrawn", "completed"]
 
-    outcome: Literal[
-        "not_converged", "diverged", "out_of_memory", "interrupted", "errored", "withdrawn"
-    ]
+
+class TrialEnd(Message):
+    """A run ends its own trial; `completed` ends a baseline, whose training has ended by itself."""
+
+    outcome: Literal["not_converged", "diverged", "out_of_memory", _Ending]
     reason: Reason = ""
 
 
 class TrialStart(Message):
-    """A trial was started: train with this batch size, and send `generation` with each call."""
+    """A trial was started: train with this batch size, and send `generation` with each call.
+
+    Args:
+        target_metric: What it trains to; null for a baseline, which trains to its own end.
+    """
 
     job_id: str
     trial_number: int
@@ -169,6 +174,7 @@ class TrialStart(Message):
     reason: str
     cost_bound: float | None
     lease_s: float
+    target_metric: float | None
 
     @classmethod
     def of(cls, job: tables.Job, trial: tables.Trial) -> Self:
@@ -180,6 +186,7 @@ class TrialStart(Message):
             reason=trial.start_reason,
             cost_bound=trial.start_cost_bound,
             lease_s=job.spec["lease_s"],
+            target_metric=None if trial.why == "baseline" else job.spec["target_metric"],
         )
 
 
@@ -264,9 +271,14 @@ class Job(JobSummary):
     Args:
         hardware: All hardware that it has used; the latest comes last.
         outcomes: Its numbers of trials by outcome.
+        target_metric: What its runs train to, given or learned; null until it is known.
+        completed_baselines: Runs of the default that have trained to their own end, from which a
+            target is learned.
     """
 
     spec: JobSpec
+    target_metric: float | None
+    completed_baselines: int
     hardware: list[OnHardware]
     outcomes: dict[str, int]
 
@@ -282,6 +294,8 @@ class Job(JobSummary):
         return cls(
             **JobSummary.of(job).model_dump(),
             spec=spec,
+            target_metric=spec.target_metric,
+            completed_baselines=job.completed_baselines,
             hardware=[
                 OnHardware(**each, arms=policy.describe(spec, job.state, Hardware.of(each)))
                 for each in job.hardware

@@ -234,7 +234,7 @@ def heartbeat(
 @v1.input(messages.TrialEnd)
 @v1.input(OfGeneration, location="query")
 @v1.output(messages.Trial, links=links(delete_job={**_NEW_JOB, "force": "true"}))
-@v1.doc(responses=conflicts(errors.TrialFinished, errors.OtherGeneration))
+@v1.doc(responses=conflicts(errors.TrialFinished, errors.OtherGeneration, errors.NotCompleted))
 def end_trial(
     job_id: str, trial_number: int, json_data: messages.TrialEnd, query_data: OfGeneration
 ) -> messages.Trial:

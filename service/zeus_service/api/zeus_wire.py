@@ -74,6 +74,7 @@ zeus_wire = APIBlueprint("zeus_wire", __name__, enable_openapi=False)
 
 
 UNSENT = {"monitor": "metric", "policy": "zeus", "early_stop": "spent", "lease_s": 6.0 * 3600}
+UNSENT |= {"baseline_runs": 3}
 """What Zeus's client does not send: it may join a job of `/api/v1` that has other values."""
 
 

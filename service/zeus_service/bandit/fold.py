@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from zeus_service.bandit import inconclusive
 from zeus_service.bandit.hardware import Hardware
-from zeus_service.bandit.outcomes import NO_RESULT, Outcome
+from zeus_service.bandit.outcomes import NO_RESULT, RESUMABLE, Outcome
 from zeus_service.bandit.policy import Choice, Observation, State, Why
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
@@ -45,7 +45,7 @@ def end(spec: JobSpec, state: State, trial: PastTrial) -> tuple[State, bool]:
     policy, batch_size, outcome = policy_of(spec), trial.batch_size, trial.outcome
     assert outcome is not None, "the trial has ended"
     is_retried = inconclusive.is_retried(state, batch_size)
-    counts = outcome in NO_RESULT and outcome != "withdrawn" and is_retried
+    counts = outcome in RESUMABLE and is_retried
     observation = Observation(
         choice=Choice(batch_size, trial.why),
         result=outcome if counts or outcome not in NO_RESULT else None,

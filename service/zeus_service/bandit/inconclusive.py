@@ -8,7 +8,7 @@ that trial also ends without a result, its end counts as a result, and the batch
 until twice as many trials of others have had one, and so on.
 
 A trial that is withdrawn does not count: no run trained for it, such as when a run resumes an
-earlier trial instead.
+earlier trial instead. A baseline that completes does not count either: it has no target.
 
 A wrong program fails with every batch size. When all are passed over, none is, and no batch size
 gets a result.
@@ -19,7 +19,7 @@ for them; such a policy takes no batch size that is passed over while there are 
 
 from typing import Any
 
-from zeus_service.bandit.outcomes import NO_RESULT, Outcome
+from zeus_service.bandit.outcomes import NO_RESULT, RESUMABLE, Outcome
 from zeus_service.bandit.policy import State
 
 IN_A_ROW = 3
@@ -51,7 +51,7 @@ def after(state: State, batch_size: int, outcome: Outcome) -> State:
 
 def after_end(state: State, batch_size: int, outcome: Outcome) -> State:
     """Count a trial's end without a result."""
-    if KEY not in state or outcome == "withdrawn":
+    if KEY not in state or outcome not in RESUMABLE:
         return state
     if batch_size in passed_over(state):  # the trial was started before
         return state

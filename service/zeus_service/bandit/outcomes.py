@@ -5,13 +5,15 @@ from typing import Literal, get_args
 Result = Literal["converged", "early_stopped", "not_converged", "diverged", "out_of_memory"]
 """Outcomes that the policy observes."""
 
-Outcome = Literal[Result, "interrupted", "errored", "withdrawn", "lost"]
-
-NO_RESULT: frozenset[Outcome] = frozenset({"interrupted", "errored", "withdrawn", "lost"})
-"""Outcomes that are not results by themselves; `inconclusive` says when one counts as a result."""
+Outcome = Literal[Result, "interrupted", "errored", "withdrawn", "lost", "completed"]
 
 RESUMABLE: frozenset[Outcome] = frozenset({"interrupted", "errored", "lost"})
-"""Outcomes that a later report revokes: the run is alive after all, or was resumed."""
+"""Outcomes that a later report revokes: the run is alive after all, or was resumed. They are not
+results by themselves; `inconclusive` says when one counts as a result."""
+
+NO_RESULT: frozenset[Outcome] = RESUMABLE | {"withdrawn", "completed"}
+"""Outcomes that are not results. `withdrawn`: no run has trained. `completed`: a baseline has
+trained to its own end."""
 
 FINAL: frozenset[Outcome] = frozenset(get_args(Outcome)) - RESUMABLE
 """The others: later reports are refused."""

@@ -21,10 +21,14 @@ State = dict[str, Any]
 batch sizes, the kinds of hardware and the window, never with the number of trials. It may have an
 entry for the counts of `inconclusive.py`."""
 
-Why = Literal["explore", "exploit", "concurrent", "fallback", "control"]
-"""`concurrent`: another trial is exploring meanwhile. Two are the service's own: `fallback`, the
-batch size of a trial that runs although every batch size has failed since; and `control`, the
-default batch size without early stopping, because the run asked for it."""
+Why = Literal["explore", "exploit", "concurrent", "fallback", "control", "baseline"]
+"""`concurrent`: another trial is exploring meanwhile. Three are the service's own: `fallback`, the
+batch size of a trial that runs although every batch size has failed since; `control`, the default
+batch size without early stopping, because the run asked for it; and `baseline`, the same to its own
+end, because the job's target is not known yet."""
+
+UNBOUNDED: frozenset[Why] = frozenset({"control", "baseline"})
+"""Trials with the default batch size that are always granted, and never stopped early."""
 
 
 class NoBatchSizeLeft(Exception):
@@ -37,6 +41,13 @@ class Choice:
 
     batch_size: int
     why: Why
+
+
+def always_granted(spec: JobSpec, *, control: bool = False) -> Choice | None:
+    """The choice of a baseline or a control trial, which no policy makes."""
+    if spec.target_metric is None:
+        return Choice(spec.default_batch_size, "baseline")
+    return Choice(spec.default_batch_size, "control") if control else None
 
 
 @dataclass(frozen=True)

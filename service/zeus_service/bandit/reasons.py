@@ -20,6 +20,8 @@ def reason(spec: JobSpec, state: State, hardware: Hardware, choice: Choice) -> s
         "the default",
         "fallback": "all batch sizes have failed, but a trial with this one is still running",
         "control": "a control trial: the default batch size, without early stopping",
+        "baseline": "a baseline: the default batch size, to the run's own end, whatever failed "
+        f"before. The target is learned when {spec.baseline_runs} of these have completed",
     }[choice.why]
     passed = passed_over(state)
     if not passed:
@@ -28,6 +30,11 @@ def reason(spec: JobSpec, state: State, hardware: Hardware, choice: Choice) -> s
         f"{batch_size} ({outcome})" for batch_size, outcome in passed.items()
     )
     return f"{text}; {ends}"
+
+
+def next_baseline(spec: JobSpec, completed: int) -> str:
+    """Which baseline completes next: the stage of a job whose target is not known."""
+    return f"baseline {completed + 1} of {max(completed + 1, spec.baseline_runs)}"
 
 
 def exhausted(spec: JobSpec, state: State, hardware: Hardware, usable: list[int]) -> ExhaustedJob:

@@ -82,6 +82,9 @@ class JobSpec(BaseModel):
     """A recurring job. Defaults are those of the Zeus project's batch size server.
 
     Args:
+        target_metric: What its runs train to; None until it is learned from baselines, which train
+            with the default batch size to their own end. `learned_target` describes how.
+        baseline_runs: Baselines that must complete before the target is learned.
         batch_size_scope: What a batch size counts. `global`: the samples of an optimizer step, over
             all devices. `per_device`: the samples of one device, so that every trial must use the
             same number of devices.
@@ -96,7 +99,7 @@ class JobSpec(BaseModel):
     job_id: AnyJobId
     batch_sizes: BatchSizes
     default_batch_size: PositiveCount
-    target_metric: Metric
+    target_metric: Metric | None = None
     higher_is_better: Annotated[bool, Field(strict=True)] = True
     monitor: Name
     max_epochs: PositiveCount
@@ -112,6 +115,7 @@ class JobSpec(BaseModel):
     policy: Name | None = None
     seed: Annotated[int, Field(ge=0, le=2**32 - 1), WHOLE] | None = None
     lease_s: Annotated[float, Field(ge=1, le=31 * 86400), REAL] = 900.0
+    baseline_runs: Annotated[int, Field(ge=2, le=20), WHOLE] = 3
 
     @field_validator("default_batch_size")
     @classmethod
@@ -134,10 +138,11 @@ class JobSpec(BaseModel):
         return self.eta_knob * energy_j + (1 - self.eta_knob) * max_power_w * time_s
 
     def reached(self, metric: float) -> bool:
-        """Whether a metric reaches the target."""
-        return (
-            metric >= self.target_metric if self.higher_is_better else metric <= self.target_metric
-        )
+        """Whether a metric reaches the target, which is known."""
+        assert self.target_metric is not None, "only baselines run before the target is known"
+        if self.higher_is_better:
+            return metric >= self.target_metric
+        return metric <= self.target_metric
 
     def random_seed(self) -> int:
         """The seed given, or one derived from the job id, so that every choice can be replayed."""

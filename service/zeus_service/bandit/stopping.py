@@ -48,8 +48,9 @@ def decide(
     max_power_w: float,
     previous_cost: float,
     cost_bound: float | None,
+    is_baseline: bool = False,
 ) -> Decision:
-    """Decide whether a run continues after a report.
+    """Decide whether a run continues after a report. A baseline always does.
 
     A run that reaches its target has converged, even past the bound: its cost is known. Otherwise
     it stops after the last epoch, or when the next report would cross the bound if it cost as much
@@ -62,10 +63,13 @@ def decide(
         max_power_w: MaxPower of the run's hardware, in watts.
         previous_cost: Cost in joules at the previous report; 0 at the first.
         cost_bound: Early-stop bound in joules, or None for no bound.
+        is_baseline: Whether the run trains to its own end, from which the target is learned.
 
     Source: Zeus (You, Chung, Chowdhury, NSDI 2023), section 4, for the bound.
     """
     cost = spec.cost(report.energy_j, report.time_s, max_power_w)
+    if is_baseline:
+        return Decision("continue", None, cost, None, "a baseline trains to its own end")
     spent = spec.early_stop == "spent"
     judged = cost if spent else cost + max(cost - previous_cost, 0.0)
     past_bound = cost_bound is not None and judged > cost_bound

@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from itertools import takewhile
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
-from sqlalchemy import Select, bindparam, select, update
+from sqlalchemy import Select, bindparam, select
 from sqlalchemy.orm import Session, undefer
 
 from zeus_service import counters
-from zeus_service.bandit import fold
+from zeus_service.bandit import fold, reasons
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Outcome
-from zeus_service.bandit.policy import State
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import savings
 from zeus_service.db.clock import unix_now
-from zeus_service.db.savings import Profiles
 from zeus_service.db.session import after_commit
 from zeus_service.db.tables import MAX_REASON, Job, Trial
 from zeus_service.errors import BrokenJob, NotFound, job_conflict, unknown_job
@@ -150,11 +147,21 @@ def new_job(spec: JobSpec, *, trials: int = 0, hardware: Hardware | None = None)
         estimated=False,
         exploits=0,
         failures=0,
+        completed_baselines=0,
     )
-    _summarize(job, spec)
+    summarize(job, spec)
     if hardware is not None:
         set_hardware(job, spec, hardware, keep=True)
     return job
+
+
+def set_target(job: Job, target: float) -> JobSpec:
+    """Set the target of a locked job that has none; return its new specification."""
+    job.spec = {**job.spec, "target_metric": target}
+    job.updated_at = unix_now()
+    spec = specification(job)
+    summarize(job, spec)
+    return spec
 
 
 def running(
@@ -187,7 +194,7 @@ def history(session: Session, job: Job) -> Sequence[Any]:
 
 
 def has_taught_nothing(session: Session, job: Job, spec: JobSpec) -> bool:
-    """Whether a locked job has had trials, all have ended, and none had a result.
+    """Whether a locked job has had trials, all have ended, and none completed or had a result.
 
     A job that has had no trial does not count: the run that has just registered it is about to
     start one.
@@ -195,7 +202,11 @@ def has_taught_nothing(session: Session, job: Job, spec: JobSpec) -> bool:
     mark_lost(session, job, spec)
     session.flush()
     is_idle = bool(job.trials) and not running(session, job, limit=1)
-    return is_idle and not fold.has_results(spec, job.state)
+    return is_idle and not _has_learned(job, spec)
+
+
+def _has_learned(job: Job, spec: JobSpec) -> bool:
+    return job.completed_baselines > 0 or fold.has_results(spec, job.state)
 
 
 def set_hardware(job: Job, spec: JobSpec, hardware: Hardware, *, keep: bool = False) -> None:
@@ -222,7 +233,7 @@ def set_hardware(job: Job, spec: JobSpec, hardware: Hardware, *, keep: bool = Fa
         }
         if not differences:
             continue
-        if job.trials and not fold.has_results(spec, job.state):  # the first run may be wrong
+        if job.trials and not _has_learned(job, spec):  # the first run may be wrong
             job.hardware = []
             break
         advice = _KEEPS_HARDWARE if job.keeps_hardware else _NEEDS_ONE_HARDWARE
@@ -234,7 +245,7 @@ def set_hardware(job: Job, spec: JobSpec, hardware: Hardware, *, keep: bool = Fa
     job.hardware = [*others, values]
     job.estimated = any(known["estimated"] for known in job.hardware)
     job.updated_at = unix_now()
-    _summarize(job, spec)
+    summarize(job, spec)
 
 
 def cost_bound(job: Job, hardware: Hardware) -> float | None:
@@ -271,82 +282,18 @@ def end(
     trial.outcome, trial.reason, trial.ended_seq = outcome, reason[:MAX_REASON], job.sequence
     trial.ended_at = unix_now()
     job.state, trial.counted = fold.end(spec, job.state, trial)
-    if outcome == "converged":
+    if outcome in ("converged", "completed"):
         job.failures = 0
     elif outcome != "withdrawn":
         job.failures += 1
-    _summarize(job, spec)
+    job.completed_baselines += outcome == "completed"
+    summarize(job, spec)
     savings.record_end(session, job, spec, trial)
     job.updated_at = unix_now()
     after_commit(session, counters.trials_ended.labels(outcome).inc)
 
 
-def revive(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
-    """Take back the end of a trial, which has no result, in a locked job: it runs again.
-
-    If such an end of its batch size has counted as a result, the job is replayed, since that may
-    have depended on this end: one in some hundred ends, at most.
-    """
-    others = [row for row in history(session, job) if row.trial_number != trial.trial_number]
-    counted = trial.counted or any(
-        row.counted and row.batch_size == trial.batch_size for row in others
-    )
-    savings.take_back(session, job, spec, trial)
-    trial.outcome = trial.ended_seq = trial.ended_at = None
-    trial.reason, trial.counted = "", False
-    job.sequence += 1
-    ends = [row.outcome for row in others if row.outcome not in (None, "withdrawn")]
-    job.failures = len(list(takewhile(lambda each: each != "converged", reversed(ends))))
-    if counted:
-        session.flush()
-        profiles = savings.default_profiles(session, job, spec)
-        Replay.of(spec, history(session, job), profiles).store(session, job, spec)
-    else:
-        job.state = fold.revive(spec, job.state, trial, others)
-    job.updated_at = unix_now()
-
-
-@dataclass(frozen=True)
-class Replay:
-    """A job's state and savings, as they follow from its trials.
-
-    Args:
-        rows: The trials.
-        state: The policy's state.
-        counted: Of each trial, whether its end without a result counts as one.
-        savings: What the job has saved.
-    """
-
-    rows: Sequence[Any]
-    state: State
-    counted: Sequence[bool]
-    savings: savings.Replay
-
-    @classmethod
-    def of(cls, spec: JobSpec, rows: Sequence[Any], profiles: Profiles) -> Replay:
-        """Replay what `history` returned, with what `savings.default_profiles` did."""
-        saved = savings.Replay(spec, profiles)
-        return cls(rows, *fold.replay(spec, rows, saved.record), saved)
-
-    def store(self, session: Session, job: Job, spec: JobSpec) -> bool:
-        """Store it for a locked job where it differs; return whether all was the same."""
-        same = self.state == job.state
-        if not same:
-            job.state = self.state
-            _summarize(job, spec)
-        same &= self.savings.store(session, job, self.rows)
-        for row, counts in zip(self.rows, self.counted, strict=True):
-            values = {"counted": counts, "era": self.savings.era_of.get(row.trial_number)}
-            if (row.counted, row.era) != tuple(values.values()):
-                same = False
-                this = Trial.job_key == job.key, Trial.trial_number == row.trial_number
-                session.execute(update(Trial).where(*this).values(values))
-        if not same:
-            job.updated_at = unix_now()  # pages are rendered again
-        return same
-
-
-def _summarize(job: Job, spec: JobSpec) -> None:
+def summarize(job: Job, spec: JobSpec) -> None:
     """Set the columns that follow from the state, for reports and lists of jobs."""
     policy = policy_of(spec)
     found: list[dict[str, Any]] = []
@@ -357,6 +304,8 @@ def _summarize(job: Job, spec: JobSpec) -> None:
             "best_batch_size": policy.best_batch_size(spec, job.state, hardware),
             "cost_bound": bound if math.isfinite(bound) else None,
         }
+        if spec.target_metric is None:
+            follows["stage"] = reasons.next_baseline(spec, job.completed_baselines)
         found.append({**asdict(hardware), **follows})
     job.hardware = found
     latest: dict[str, Any] = found[-1] if found else {"stage": "new", "best_batch_size": None}

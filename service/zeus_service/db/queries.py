@@ -15,6 +15,7 @@ from sqlalchemy import Row, and_, case, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from zeus_service.bandit.outcomes import Outcome
+from zeus_service.bandit.policy import UNBOUNDED
 from zeus_service.db.clock import unix_now
 from zeus_service.db.session import use_case
 from zeus_service.db.tables import Job, PowerProfile, Report, Trial
@@ -195,8 +196,8 @@ def job_state(session: Session, job_id: str) -> JobState | None:
 
 @use_case(read_only=True)
 def count_controls(session: Session, job_id: str) -> int:
-    """Count a job's control trials."""
-    query = select(func.count()).where(_of_job(Trial, job_id), Trial.why == "control")
+    """Count a job's control trials, baselines included."""
+    query = select(func.count()).where(_of_job(Trial, job_id), Trial.why.in_(UNBOUNDED))
     return session.scalar(query) or 0
 
 

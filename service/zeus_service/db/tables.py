@@ -83,7 +83,10 @@ class Job(db.Model):  # type: ignore[name-defined, misc]
     exploits: Mapped[int]
     """Latest choices in a row that were for the best batch size."""
     failures: Mapped[int]
-    """Latest ends in a row that did not converge; withdrawn trials do not count."""
+    """Latest ends in a row that neither converged nor completed, without withdrawn trials."""
+    completed_baselines: Mapped[int]
+    """Baselines that trained to their own end. The last one needed sets the specification's
+    `target_metric`, which is null until then."""
     saved_energy_j: Mapped[float | None]
     """Sum over the job's eras; null while nothing is known of the default's cost."""
     saved_energy_j_error: Mapped[float | None]

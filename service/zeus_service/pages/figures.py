@@ -50,6 +50,7 @@ OUTCOMES = {
     "converged": (GREEN, "circle"),
     "early_stopped": (ORANGE, "x-thin-open"),
     "not_converged": (RED, "diamond"),
+    "completed": (BLUE, "circle-open"),
     "diverged": ("#d6409f", "star"),
     "out_of_memory": ("#8e4ec6", "square"),
     "interrupted": (GREY, "circle-open"),
@@ -325,7 +326,9 @@ def run(spec: JobSpec, reports: Sequence[Report]) -> Figure:
         "yaxis": plot.axis(plot.plain(spec.monitor[:24])),
         "yaxis2": plot.axis("power (W)"),
         "yaxis3": plot.joule_axis("cost"),
-        "shapes": [plot.line("y", spec.target_metric, "target", GREEN)],
+        "shapes": []
+        if spec.target_metric is None
+        else [plot.line("y", spec.target_metric, "target", GREEN)],
         "showlegend": False,
     }
     summary = f"{monitor} {significant(latest.metric)}"

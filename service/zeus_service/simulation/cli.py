@@ -84,6 +84,11 @@ _POLICY = click.Choice(list(POLICIES))
     help="Use only this many of the latest runs of each batch size; 0: all.",
 )
 @click.option(
+    "--learn-target",
+    is_flag=True,
+    help="Learn the target from the first recurrences, which train past it.",
+)
+@click.option(
     "--cluster",
     metavar="FILE|synthetic",
     help="Overlapping submissions: a .csv or .csv.xz with the columns group, start_time, end_time, "
@@ -103,6 +108,7 @@ def simulate(
     policies: tuple[str, ...],
     seeds: int,
     recurrences: int | None,
+    learn_target: bool,
     cluster: str | None,
     table: TextIO | None,
     page: TextIO | None,
@@ -122,6 +128,7 @@ def simulate(
         raise click.UsageError("recorded runs need their directory: name it with --traces")
     elif not workloads:
         workloads = [synthetic_workload(number) for number in range(3)]
+    target = {"target_metric": None} if learn_target else {}
     if cluster is None:
         replays = [_Replay(workload, recurrences or workload.horizon) for workload in workloads]
     else:
@@ -131,7 +138,7 @@ def simulate(
             Experiment(
                 replay.workload,
                 replay.workload.spec(
-                    policy=policy, seed=(replay.first_seed + seed) % 2**32, **knobs
+                    policy=policy, seed=(replay.first_seed + seed) % 2**32, **knobs, **target
                 ),
                 replay.submissions,
             )

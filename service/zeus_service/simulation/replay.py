@@ -1,6 +1,7 @@
 """Replays of one recurring job, whose runs may overlap as in a cluster."""
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -9,7 +10,7 @@ import numpy as np
 
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Result
-from zeus_service.bandit.policy import NoBatchSizeLeft, Observation
+from zeus_service.bandit.policy import NoBatchSizeLeft, Observation, always_granted
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.simulation.simulated_run import SimulatedTrial, StartedTrial, TrialRunner
@@ -20,13 +21,20 @@ MAX_TRIES = 20
 """Runs of one recurrence, which is given up when all have failed."""
 
 
+PATIENCE = 5
+"""Epochs that a baseline trains on after it has reached the target, if `max_epochs` allows."""
+
+
 class SimulatedJob:
-    """A job whose state is in memory; `optimizer` does the same in the database."""
+    """A job whose state is in memory; `optimizer` does the same in the database.
+
+    A job that learns its target starts baselines until enough have converged.
+    """
 
     def __init__(self, spec: JobSpec) -> None:
         self._spec = spec
         self._policy = policy_of(spec)
-        self._trials = 0
+        self._trials = self._baselines = 0
         self.state = self._policy.initial_state(spec)
 
     def start(self, hardware: Hardware) -> StartedTrial:
@@ -34,14 +42,18 @@ class SimulatedJob:
         number = self._trials + 1
         rng = np.random.default_rng([self._spec.random_seed(), number])
         sizes = self._spec.batch_sizes
-        choice = self._policy.next_batch_size(self._spec, self.state, hardware, rng, sizes)
+        learns, bound = self._baselines < self._spec.baseline_runs, math.inf
+        choice = always_granted(self._spec) if learns else None
+        if choice is None:
+            choice = self._policy.next_batch_size(self._spec, self.state, hardware, rng, sizes)
+            bound = self._policy.cost_bound(self._spec, self.state, hardware)
         self._trials = number
-        bound = self._policy.cost_bound(self._spec, self.state, hardware)
         self.state = self._policy.begin(self._spec, self.state, choice, hardware)
         return StartedTrial(number, choice, hardware, bound)
 
     def end(self, started: StartedTrial, result: Result, cost: float, epochs: int) -> None:
         """End a trial that has spent `cost` joules."""
+        self._baselines += started.choice.why == "baseline" and result == "converged"
         observation = Observation(started.choice, result, cost, epochs, started.hardware)
         self.state = self._policy.observe(self._spec, self.state, observation)
 
@@ -98,6 +110,8 @@ def replay(
     def end() -> None:
         run = heapq.heappop(running)
         trial, ratio = run.trial, run.submission.runtime_ratio
+        if trial.why == "baseline" and trial.result == "converged":
+            ratio *= min(trial.epochs + PATIENCE, spec.max_epochs) / trial.epochs
         job.end(run.started, trial.result, trial.cost, trial.epochs)
         spent = {name: getattr(trial, name) * ratio for name in ("time_s", "energy_j", "cost")}
         ended.append(replace(trial, **spent))

@@ -33,7 +33,7 @@ log.write_text(" ".join([*seen, "/".join(os.environ[name] for name in names)]))
 exit_code, outcome = json.loads(sys.argv[1])[len(seen)]
 print("try", len(seen), "says goodbye")
 trial = dict(job_id="j", trial_number=1, generation="g", batch_size=8, reason="",
-             cost_bound=None, lease_s=900.0)
+             cost_bound=None, lease_s=900.0, target_metric=0.9)
 trial["why"] = "control" if os.environ["ZEUS_CONTROL"] == "1" else "explore"
 report = dict(sequence=1, epoch=3, time_s=1.5, energy_j=20.0, metric=0.5)
 if outcome:

@@ -40,6 +40,18 @@ def trial(wire: Wire, job: str) -> dict[str, Any]:
     return wire.start(job)
 
 
+def test_a_job_that_learns_its_target_takes_the_one_that_this_client_has(wire: Wire) -> None:
+    """A client of the Zeus project always has a target, and sends no number of baselines."""
+    spec = {name: zeus_job()[name] for name in ("batch_sizes", "default_batch_size", "max_epochs")}
+    learns = spec_json(job_id="zeus-learns", policy="zeus", **spec)
+    learns |= {"target_metric": None, "baseline_runs": 5, "monitor": "metric"}
+    assert wire("POST", "/api/v1/jobs", None, json=learns).status_code == 201
+    assert wire("POST", "/jobs", zeus_job(job_id="zeus-learns")).status_code == 201
+    answer = wire("GET", "/api/v1/jobs/zeus-learns").json()
+    assert (answer["target_metric"], answer["spec"]["baseline_runs"]) == (0.5, 5)
+    assert wire.start("zeus-learns")["batch_size"] == 16
+
+
 def test_a_job_is_answered_with_all_that_it_is(wire: Wire) -> None:
     given = {
         "job_id": None,

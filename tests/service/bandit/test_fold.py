@@ -21,11 +21,11 @@ from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Job, Trial
-from zeus_service.errors import ExhaustedJob, TrialFinished
+from zeus_service.errors import ExhaustedJob, NotCompleted, TrialFinished
 
 job_ids = (f"job-{number}" for number in itertools.count())
 
-OUTCOMES = ["diverged", "out_of_memory", "interrupted", "errored", "withdrawn"]
+OUTCOMES = ["diverged", "out_of_memory", "interrupted", "errored", "withdrawn", "completed"]
 moves = st.lists(
     st.tuples(
         st.sampled_from(["start", "control", "report", "report", "end", "expire"]),
@@ -42,7 +42,7 @@ crashes = st.lists(
         st.integers(0, 3),
         st.floats(0, 1e9),
         st.sampled_from([0.1, 0.1, 0.1, 1.0]),
-        st.sampled_from(["interrupted", "errored"]),
+        st.sampled_from(["interrupted", "errored", "completed"]),
     ),
     min_size=10,
     max_size=60,
@@ -70,7 +70,7 @@ def play(job_id: str, moves: list[Any]) -> None:
                 this = Trial.trial_number == number
                 with transaction() as session:
                     session.execute(update(Trial).where(this).values(lease_expires_at=0))
-        except (TrialFinished, ExhaustedJob):
+        except (TrialFinished, ExhaustedJob, NotCompleted):
             continue
 
 
@@ -79,17 +79,21 @@ def play(job_id: str, moves: list[Any]) -> None:
     policy=st.sampled_from(sorted(POLICIES)),
     window=st.sampled_from([0, 3]),
     early_stop=st.sampled_from(["expected", "spent"]),
+    target=st.sampled_from([0.5, None]),  # None: it is learned
 )
 @settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_the_stored_state_is_the_replay_of_the_trials(
-    app: Flask, moves: list[Any], policy: str, window: int, early_stop: str
+    app: Flask, moves: list[Any], policy: str, window: int, early_stop: str, target: float | None
 ) -> None:
     job_id = next(job_ids)
     changes = {"policy": policy, "window_size": window, "early_stop": early_stop}
-    register(job_id=job_id, target_metric=0.5, hardware=None, **changes)
+    changes |= {"target_metric": target, "baseline_runs": 2}
+    register(job_id=job_id, hardware=None, **changes)
     play(job_id, moves)
+    job = optimizer.get_job(job_id)
+    assert (job.spec["target_metric"] is None) == (target is None and job.completed_baselines < 2)
     assert maintenance.rebuild(job_id)
 
 

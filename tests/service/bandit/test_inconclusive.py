@@ -10,12 +10,12 @@ import pytest
 from service.jobs import HARDWARE, LEARNING, PastTrial, next_choice, spec
 from zeus_service.bandit import fold
 from zeus_service.bandit.inconclusive import IN_A_ROW, passed_over, without_counts
-from zeus_service.bandit.outcomes import NO_RESULT, Outcome
+from zeus_service.bandit.outcomes import RESUMABLE, Outcome
 from zeus_service.bandit.policy import Choice
 from zeus_service.bandit.registry import POLICIES
 
 policies = pytest.mark.parametrize("policy", ["zeus", "information_directed"])
-outcomes = pytest.mark.parametrize("outcome", sorted(NO_RESULT - {"withdrawn"}))
+outcomes = pytest.mark.parametrize("outcome", sorted(RESUMABLE))
 
 
 def distance(batch_size: int) -> float:

@@ -57,6 +57,8 @@ def job(**changes: Any) -> Job:
         "spec": spec(),
         "hardware": [on_hardware()],
         "outcomes": {},
+        "target_metric": 0.9,
+        "completed_baselines": 0,
     }
     return Job(**{**values, **changes})
 

@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,6 +23,7 @@ from service.jobs import HARDWARE, register, report
 from sqlalchemy import event, update
 from werkzeug.datastructures import MultiDict
 from zeus_service import create_app, optimizer
+from zeus_service.bandit.registry import POLICIES
 from zeus_service.config import Config
 from zeus_service.db import power_profiles
 from zeus_service.db.queries import JOB_STATES, OUTCOMES, POINTS, RUNNING, SORTS
@@ -243,6 +245,37 @@ def test_control_trials_are_counted_and_marked(client: FlaskClient) -> None:
     assert "never stopped early: a control" in client.get("/job/job").text
     assert "control: a control trial" in client.get("/job/job/trial/5").text
     assert "control" in client.get("/job/job/trials.csv").text.splitlines()[-1]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_job_that_learns_its_target_says_how_far_it_is(client: FlaskClient, policy: str) -> None:
+    register(target_metric=None, policy=policy)
+    for number in (1, 2, 3):
+        optimizer.start_trial("job")
+        optimizer.report("job", number, report(1, metric=0.7))
+        optimizer.end_trial("job", number, "diverged" if number < 3 else "completed")
+    optimizer.start_trial("job")
+    page = client.get("/job/job").text
+    assert "baseline 2 of 3: the target for val_acc is learned from runs of the default" in page
+    assert "a baseline: the default batch size, to the run's own end, whatever failed" in unescape(
+        page
+    )
+    assert "No batch size is left" not in page
+    assert "never stopped early: a baseline" in page
+    assert "4 of the default as control" in page
+    assert 'class="state learning"' in page
+    for address in every_address(runs=2):
+        assert client.get(address).status_code == 200, address
+    assert client.get("/job/job/trial/3/figures/run").json["layout"]["shapes"] == []
+    for number in (4, 5):
+        if number == 5:
+            optimizer.start_trial("job")
+        optimizer.report("job", number, report(1, metric=0.7))
+        optimizer.end_trial("job", number, "completed")
+    page = client.get("/job/job").text
+    assert "val_acc to 0.7, as learned from runs of the default, in at most 10 epochs" in page
+    assert "target 0.7" in client.get("/job/job/trial/3").text
+    assert len(client.get("/job/job/trial/3/figures/run").json["layout"]["shapes"]) == 1
 
 
 def test_an_exhausted_job_says_why(client: FlaskClient) -> None:

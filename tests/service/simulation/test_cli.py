@@ -104,6 +104,19 @@ def test_the_figures_are_written(tmp_path: Path) -> None:
     assert "synthetic-7 on simulated" in path.read_text()
 
 
+def test_a_target_is_learned_and_its_baselines_are_counted(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    arguments = ("--synthetic=7", "--seeds=2", "--policy=default", f"--csv={table}")
+    energies = []
+    for more in ([], ["--learn-target"]):
+        result = simulate(*arguments, *more)
+        said = "the target was learned from 3.0 baselines per replay, which spent"
+        assert (said in " ".join(result.stdout.split())) == bool(more)
+        with table.open(newline="") as file:
+            energies.append([float(row["energy_j"]) for row in csv.DictReader(file)])
+    assert all(learned > given for given, learned in zip(*energies, strict=True))
+
+
 def test_a_recorded_cluster_is_replayed(traces: Path, tmp_path: Path) -> None:
     path = tmp_path / "groups.csv.xz"
     rows = [

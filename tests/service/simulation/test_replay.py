@@ -7,16 +7,17 @@ import math
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service.jobs import LEARNING, PastTrial
+from service.jobs import LEARNING, PastTrial, next_choice
 from service.simulation import recorded
 from zeus_service.bandit import fold
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.simulation import submissions
-from zeus_service.simulation.replay import MAX_TRIES, SimulatedJob, replay
+from zeus_service.simulation.replay import MAX_TRIES, PATIENCE, SimulatedJob, replay
 from zeus_service.simulation.simulated_run import SimulatedTrial, TrialRunner
 from zeus_service.simulation.submissions import Submission
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
@@ -46,6 +47,32 @@ def test_the_same_seed_gives_the_same_history_and_another_seed_another(policy: s
     )
     assert one == same
     assert one != other
+
+
+@policies
+def test_baselines_train_past_the_target_and_the_policy_observes_them_up_to_it(policy: str) -> None:
+    workload = replace(synthetic_workload(4), max_epochs=10**6)
+    learning = workload.spec(policy=policy, seed=7, target_metric=None, baseline_runs=4)
+    trials = replay(workload, learning, 60)
+    baselines = trials[:4]
+    assert [trial.why == "baseline" for trial in trials] == [True] * 4 + [False] * (len(trials) - 4)
+    assert {trial.batch_size for trial in baselines} == {workload.default_batch_size}
+    defaults = replay(workload, workload.spec(policy="default", seed=7), 4)
+    for baseline, default in zip(baselines, defaults, strict=True):
+        assert baseline.epochs == default.epochs
+        longer = (default.epochs + PATIENCE) / default.epochs
+        assert baseline.cost == pytest.approx(longer * default.cost)
+        assert baseline.energy_j == pytest.approx(longer * default.energy_j)
+    observed = [
+        PastTrial(
+            each.batch_size, "control", each.result, each.cost, each.epochs, workload.hardware
+        )
+        for each in defaults
+    ]
+    state, _ = fold.replay(learning, observed)
+    rng = np.random.default_rng([7, 5])
+    fifth = next_choice(POLICIES[policy], learning, state, rng, workload.hardware)
+    assert fifth == Choice(trials[4].batch_size, trials[4].why)
 
 
 @policies

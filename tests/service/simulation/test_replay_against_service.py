@@ -14,7 +14,7 @@ from service.simulation import recorded
 from service_process import ServiceProcess
 from waiting import LIMIT_S
 from zeus_service.bandit.registry import POLICIES
-from zeus_service.simulation.replay import replay
+from zeus_service.simulation.replay import PATIENCE, replay
 from zeus_service.simulation.workload import Setting, Workload
 
 
@@ -35,12 +35,14 @@ def post(url: str, body: dict[str, Any]) -> dict[str, Any]:
     return message
 
 
+@pytest.mark.parametrize("target", [1.0, None], ids=["given", "learned"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_live_service_gives_the_history_of_the_replay(
-    service: ServiceProcess, policy: str
+    service: ServiceProcess, policy: str, target: float | None
 ) -> None:
     workload = one_limit()
     spec = workload.spec(job_id=f"replayed-{uuid4().hex}", policy=policy, seed=11, beta_knob=1.6)
+    spec = spec.model_copy(update={"target_metric": target})
     trials = replay(workload, spec, 14)
     if policy in LEARNING:
         assert {trial.result for trial in trials} >= {"converged", "early_stopped"}
@@ -52,8 +54,10 @@ def test_a_live_service_gives_the_history_of_the_replay(
         reports += f"?generation={started['generation']}"
         assert started["trial_number"] == trial.number
         assert (started["batch_size"], started["why"]) == (trial.batch_size, trial.why)
-        epoch_s = trial.time_s / trial.epochs
-        epoch_j = trial.energy_j / trial.epochs
+        is_baseline = trial.why == "baseline"
+        epochs = min(trial.epochs + PATIENCE * is_baseline, spec.max_epochs)
+        epoch_s = trial.time_s / epochs
+        epoch_j = trial.energy_j / epochs
         target_epoch = trial.epochs if trial.result == "converged" else math.inf
         decisions = [
             post(
@@ -63,11 +67,16 @@ def test_a_live_service_gives_the_history_of_the_replay(
                     "epoch": epoch,
                     "time_s": epoch * epoch_s,
                     "energy_j": epoch * epoch_j,
-                    "metric": spec.target_metric - (epoch < target_epoch),
+                    "metric": 1.0 - (epoch < target_epoch),
                 },
             )
-            for epoch in range(1, trial.epochs + 1)
+            for epoch in range(1, epochs + 1)
         ]
         assert {each["decision"] for each in decisions[:-1]} <= {"continue"}
-        assert decisions[-1]["outcome"] == trial.result
+        assert decisions[-1]["outcome"] == (None if is_baseline else trial.result)
+        if is_baseline:
+            path = f"{jobs}/{spec.job_id}/trials/{trial.number}"
+            generation = {"generation": started["generation"]}
+            ended = requests.patch(path, params=generation, json={"outcome": "completed"})
+            assert ended.ok, ended.text
         assert decisions[-1]["cost"] == pytest.approx(trial.cost)

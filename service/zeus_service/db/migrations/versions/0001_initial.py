@@ -32,6 +32,7 @@ def upgrade() -> None:
         sa.Column("best_batch_size", sa.Integer(), nullable=True),
         sa.Column("exploits", sa.Integer(), nullable=False),
         sa.Column("failures", sa.Integer(), nullable=False),
+        sa.Column("completed_baselines", sa.Integer(), nullable=False),
         sa.Column("saved_energy_j", sa.Double(), nullable=True),
         sa.Column("saved_energy_j_error", sa.Double(), nullable=True),
         sa.Column("saved_time_s", sa.Double(), nullable=True),

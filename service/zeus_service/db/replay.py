@@ -1,0 +1,132 @@
+"""Ends that change, so that their job is replayed: trials that run again, and baselines.
+
+A baseline is a run of the default to its own end, and its job learns the target from some of these.
+Those that have reached it end there afterwards, as if it had been known: nothing is measured twice.
+
+What changes a job is called with the job's row locked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from zeus_service.bandit import fold, learned_target, reasons
+from zeus_service.bandit.spec import JobSpec
+from zeus_service.db import jobs, savings
+from zeus_service.db.clock import unix_now
+from zeus_service.db.savings import Profiles
+from zeus_service.db.tables import MAX_REASON, Job, Report, Trial
+
+
+class Replay:
+    """A job's state and savings, as they follow from what `jobs.history` has read."""
+
+    def __init__(self, spec: JobSpec, rows: Sequence[Any], profiles: Profiles) -> None:
+        self.rows = rows
+        self.savings = savings.Replay(spec, profiles)
+        self.state, self.counted = fold.replay(spec, rows, self.savings.record)
+
+    def store(self, session: Session, job: Job, spec: JobSpec) -> bool:
+        """Store it for a locked job where it differs; return whether all was the same."""
+        same = self.state == job.state
+        if not same:
+            job.state = self.state
+            jobs.summarize(job, spec)
+        same &= self.savings.store(session, job, self.rows)
+        for row, counts in zip(self.rows, self.counted, strict=True):
+            values = {"counted": counts, "era": self.savings.era_of.get(row.trial_number)}
+            if (row.counted, row.era) != tuple(values.values()):
+                same = False
+                this = Trial.job_key == job.key, Trial.trial_number == row.trial_number
+                session.execute(update(Trial).where(*this).values(values))
+        if not same:
+            job.updated_at = unix_now()  # pages are rendered again
+        return same
+
+
+def revive(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
+    """Take back the end of a trial, which has no result, in a locked job: it runs again.
+
+    If such an end of its batch size has counted as a result, the job is replayed, since that may
+    have depended on this end: one in some hundred ends, at most.
+    """
+    others = [row for row in jobs.history(session, job) if row.trial_number != trial.trial_number]
+    counted = trial.counted or any(
+        row.counted and row.batch_size == trial.batch_size for row in others
+    )
+    savings.take_back(session, job, spec, trial)
+    trial.outcome = trial.ended_seq = trial.ended_at = None
+    trial.reason, trial.counted = "", False
+    job.sequence += 1
+    if counted:
+        _replay(session, job, spec)
+    else:
+        job.failures = _failures(others)
+        job.state = fold.revive(spec, job.state, trial, others)
+    job.updated_at = unix_now()
+
+
+def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial, reason: str) -> None:
+    """End a locked job's baseline, whose training has ended by itself; it has reported.
+
+    While the job has no target, the last baseline needed sets it. Once the job has a target, all
+    completed baselines that have reached it become trials that converged when they first did.
+    """
+    name = reasons.next_baseline(spec, job.completed_baselines)
+    jobs.end(session, job, spec, trial, "completed", "")
+    session.flush()
+    completed = (Trial.job_key == job.key, Trial.why == "baseline", Trial.outcome == "completed")
+    baselines = session.scalars(select(Trial).where(*completed)).all()
+    reports = {each.trial_number: _reports(session, each) for each in baselines}
+    best_of = max if spec.higher_is_better else min
+    best = {number: best_of(row.metric for row in rows) for number, rows in reports.items()}
+    text = f"{name}: best {spec.monitor} {best[trial.trial_number]:.6g}"
+    if spec.target_metric is None and job.completed_baselines >= spec.baseline_runs:
+        spec = jobs.set_target(job, learned_target.learn(spec, list(best.values())))
+        relation = ">=" if spec.higher_is_better else "<="
+        text = f"{name}: the target is {spec.monitor} {relation} {spec.target_metric:.6g}"
+        if len(set(best.values())) == 1:
+            text += ", the best value of each baseline, so it does not tell runs apart"
+    trial.reason = (f"{text}; {reason}" if reason else text)[:MAX_REASON]
+    if spec.target_metric is None:
+        return
+    for baseline in baselines:
+        _judge(spec, baseline, reports[baseline.trial_number])
+    _replay(session, job, spec)
+
+
+def _reports(session: Session, trial: Trial) -> Sequence[Any]:
+    columns = (Report.epoch, Report.time_s, Report.energy_j, Report.metric, Report.cost)
+    query = select(*columns).where(Report.job_key == trial.job_key)
+    query = query.where(Report.trial_number == trial.trial_number).order_by(Report.sequence)
+    return session.execute(query).all()
+
+
+def _judge(spec: JobSpec, baseline: Trial, reports: Sequence[Any]) -> None:
+    """Let a baseline that has reached the target end there, with what it had measured then."""
+    first = next((row for row in reports if spec.reached(row.metric)), None)
+    if first is None:
+        return
+    baseline.outcome = "converged"
+    for name in ("epoch", "time_s", "energy_j", "metric", "cost"):
+        setattr(baseline, name, getattr(first, name))
+    baseline.reason = f"{baseline.reason}; target reached in epoch {first.epoch}"[:MAX_REASON]
+
+
+def _replay(session: Session, job: Job, spec: JobSpec) -> None:
+    """Replay a locked job, one of whose trials has another end now than the job has folded."""
+    session.flush()
+    rows = jobs.history(session, job)
+    job.failures = _failures(rows)
+    Replay(spec, rows, savings.default_profiles(session, job, spec)).store(session, job, spec)
+
+
+def _failures(rows: Sequence[Any]) -> int:
+    """Count the latest ends in a row that neither converged nor completed."""
+    ends = [row.outcome for row in rows if row.outcome not in (None, "withdrawn")]
+    return len(list(takewhile(lambda each: each not in ("converged", "completed"), reversed(ends))))
