@@ -261,7 +261,7 @@ class Fit:
         found = gather(self._strategy, dataloaders.too_few_samples(self.trainer, size))
         few = next(filter(None, found), None)
         reason = (
-            f"the train_dataloader() of {sizes.data_owner(self.trainer, self.module)} has no batch "
+            f"the {sizes.loader_origin(self.trainer, self.module)} has no batch "
             "(drop_last=True drops one that is not full), so nothing was trained: "
             + (few or f"there is no data, or less than a batch of {size}")
         )
