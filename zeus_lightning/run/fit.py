@@ -67,7 +67,7 @@ class Fit:
         self._attribute = arguments.batch_arg_name
         destroy_gloo_at_exit()
         self._meter = RunMeter(meter, self._strategy)
-        rank_zero_info(f"zeus: {self._meter.scope()}")
+        rank_zero_info(f"zeus: measuring {self._meter.scope()}")
         try:
             job = on_every_rank(self._strategy, lambda: arguments.job(trainer, module))
             self._share = sizes.share(trainer, arguments.batch_size_scope)
