@@ -27,8 +27,8 @@ import torch
 from lightning.pytorch import Callback
 from rich.console import Console
 from rich.table import Table
+from service_load import HERE, service
 
-from service import HERE, service
 from zeus_lightning import ZeusBSOCallback, ZeusEnergyCallback, ZeusPowerLimitCallback
 from zeus_lightning.client import BSOClient
 from zeus_lightning.messages import Hardware, JobSpec, Report
