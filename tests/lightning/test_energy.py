@@ -188,11 +188,25 @@ def test_an_error_before_training_closes_the_meter_and_prints_nothing(
         def on_fit_start(self, *args: Any) -> None:
             raise ZeroDivisionError("mine")
 
-    callback = ZeusEnergyCallback()
-    callback.spent = Reading(6.0, 2.0)  # of an earlier fit
     with pytest.raises(ZeroDivisionError):
-        trainer(callback, Breaks()).fit(Net(), Data())
-    assert (opened.closed, lines(), callback.spent) == (1, [], Reading(0.0, 0.0))
+        trainer(ZeusEnergyCallback(), Breaks()).fit(Net(), Data())
+    assert (opened.closed, lines()) == (1, [])
+
+
+def test_a_meter_that_fails_at_once_does_not_print_what_an_earlier_fit_used(
+    lines: Callable[[], list[str]],
+) -> None:
+    class FailsAtOnce(StepMeter):
+        def read(self) -> Reading:
+            reading = super().read()
+            if reading.time_s > 0:
+                raise ZeusMeterError("GPU 0 is lost")
+            return reading
+
+    callback = ZeusEnergyCallback(FailsAtOnce())
+    callback.spent = Reading(6.0, 2.0)  # of the earlier fit
+    trainer(callback, max_epochs=1).fit(Net(), Data())
+    assert (lines(), callback.spent) == ([], Reading(0.0, 0.0))
 
 
 @pytest.mark.parametrize("error", [ZeusMeterError("GPU 0 is lost"), RuntimeError("not ours")])
