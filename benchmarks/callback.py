@@ -27,9 +27,9 @@ import torch
 from lightning.pytorch import Callback
 from rich.console import Console
 from rich.table import Table
+from service_load import HERE, service
 
-from service import HERE, service
-from zeus_lightning import ZeusBSOCallback, ZeusPowerLimitCallback
+from zeus_lightning import ZeusBSOCallback, ZeusEnergyCallback, ZeusPowerLimitCallback
 from zeus_lightning.client import BSOClient
 from zeus_lightning.messages import Hardware, JobSpec, Report
 from zeus_lightning.meters.cpu_estimate import cpu_model
@@ -151,6 +151,8 @@ def main() -> None:
     power = ZeusPowerLimitCallback()  # as it is when profiling is over
     add("ZeusBSOCallback's hooks for one training batch", "us", "5 us", per_batch_us(batch_size))
     add("ZeusPowerLimitCallback's hooks for one training batch", "us", "5 us", per_batch_us(power))
+    energy = ZeusEnergyCallback()
+    add("ZeusEnergyCallback's hooks for one training batch", "us", "5 us", per_batch_us(energy))
     with (
         tempfile.TemporaryDirectory() as folder,
         service(HERE, None, 0.0, Path(folder), 2) as local,

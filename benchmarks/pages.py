@@ -25,10 +25,9 @@ import sqlalchemy as sa
 from long_job import add_history
 from rich.console import Console
 from rich.table import Table
+from service_load import HARDWARE, HERE, JOB, Service, register, report_on, service
 from zeus_service.config import Config
 from zeus_service.db.tables import Job, Trial
-
-from service import HARDWARE, HERE, JOB, Service, register, report_on, service
 
 LONG = "a-long-job"
 FIGURES = ("valley", "costs", "regret", "saved", "power")

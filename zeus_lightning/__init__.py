@@ -19,6 +19,7 @@ from zeus_lightning.version import __version__
 
 if TYPE_CHECKING:
     from zeus_lightning.bso import ZeusBSOCallback
+    from zeus_lightning.energy import ZeusEnergyCallback
     from zeus_lightning.power_limit import ZeusPowerLimitCallback
     from zeus_lightning.power_loop import PowerLimit
     from zeus_lightning.recurrence import Recurrence
@@ -29,6 +30,7 @@ __all__ = [
     "Recurrence",
     "ZeusBSOCallback",
     "ZeusConfigError",
+    "ZeusEnergyCallback",
     "ZeusError",
     "ZeusJobConflict",
     "ZeusMeterError",
@@ -48,6 +50,7 @@ _LAZY = {
     "PowerLimit": "power_loop",
     "Recurrence": "recurrence",
     "ZeusBSOCallback": "bso",
+    "ZeusEnergyCallback": "energy",
     "ZeusPowerLimitCallback": "power_limit",
     "fit": "retry",
 }

@@ -44,8 +44,8 @@ class ZeusBSOCallback(Callback):
     """Batch size optimizer (BSO): train with the batch size that reaches the target at least cost.
 
     Each `fit` of a new Trainer is one trial of a job: the callback requests a batch size from the
-    service, sets it before any dataloader is built, reports energy and time since training began at
-    each validation end, and stops the run when the target is reached or the batch size has failed.
+    service, sets it before training, reports energy and time since training began at each
+    validation end, and stops the run when the target is reached or the batch size has failed.
     The cost in joules is `eta_knob * energy + (1 - eta_knob) * max_power * time`, where `max_power`
     is the sum of the devices' highest power limits in watts.
 
@@ -63,10 +63,10 @@ class ZeusBSOCallback(Callback):
         mode: `max` if the metric is to rise to the target, `min` if it is to fall to it.
         job_id: The same id makes the runs one recurring job: 1 to 255 letters, digits and `._:-`.
             Default: `$ZEUS_JOB_ID`, else the module's class name.
-        batch_sizes: Batch sizes to choose from, at most 128. Default: `default_batch_size` times
-            2**-3 to 2**3.
-        default_batch_size: Batch size to start from. Default: the `batch_size` of the datamodule or
-            module (or their hparams), times devices and accumulated batches in the global scope.
+        batch_sizes: At most 128 to choose from. Default: `default_batch_size` times 2**-3 to 2**3.
+        default_batch_size: Batch size to start from. Default: that of a dataloader passed to `fit`,
+            or `batch_size` of datamodule, module or hparams; if global, times devices and batches
+            accumulated.
         batch_size_scope: What a batch size of the job is. `global`: the samples of one optimizer
             step, over all devices and accumulated batches; each device trains with an equal share.
             `per_device`: the program's `batch_size`, passed through; one optimizer step takes it

@@ -1,8 +1,10 @@
-"""The `eta_knob` that weighs energy and time by their prices."""
+"""What energy costs: the `eta_knob` of its price, and its emissions and price in words."""
 
 from __future__ import annotations
 
 import math
+import os
+import re
 
 from zeus_lightning.errors import ZeusConfigError
 
@@ -36,3 +38,25 @@ def eta_knob_of_prices(price_per_kwh: float, price_per_hour: float, max_power_w:
         )
     energy_per_hour = price_per_kwh * max_power_w / 1e3
     return energy_per_hour / (energy_per_hour + price_per_hour)
+
+
+def emissions_and_price(energy_j: float) -> str:
+    """The CO2e and the price of some joules, by the rates per kWh that the environment has.
+
+    Returns:
+        Such as `, 0.0012 kg CO2e, 0.00094 at $ZEUS_PRICE_PER_KWH`; empty without rates.
+
+    Raises:
+        ZeusConfigError: A rate is not a number, or is negative.
+    """
+    text = ""
+    for name, unit, scale in (
+        ("ZEUS_CARBON_INTENSITY", "kg CO2e", 1e-3),  # from grams
+        ("ZEUS_PRICE_PER_KWH", "at $ZEUS_PRICE_PER_KWH", 1.0),
+    ):
+        rate = os.environ.get(name, "")
+        if rate and not re.fullmatch(r"\d*\.?\d+", rate):
+            raise ZeusConfigError(f"${name} is {rate!r}; it must be a number, such as 0.3")
+        if rate:
+            text += f", {energy_j / 3.6e6 * float(rate) * scale:.3g} {unit}"
+    return text

@@ -170,7 +170,7 @@ class Recurrence:
                 TrialRecord.remove(path)
         self._share = self._ranks.world_size
         self._meter = RunMeter(self._meter_choice, self._strategy)
-        rank_zero_info(f"zeus: {self._meter.scope()}")
+        rank_zero_info(f"zeus: measuring {self._meter.scope()}")
         try:
             if self._share == 1:
                 self._entered.enter_context(exit_on_sigterm())

@@ -133,7 +133,11 @@ def tried(
 @pytest.mark.parametrize(
     ("data", "arguments", "message"),
     [
-        (DataLoader(Data().samples), {}, "a dataloader passed straight to fit() cannot be resized"),
+        (
+            [Data().samples.tensors[0]],
+            {},
+            "a dataloader passed straight to fit() cannot be resized: it is a Tensor",
+        ),
         (BareData(), {}, "datamodule BareData has no attribute 'batch_size'"),
         (Data(batch_size=None), {}, "batch_size of datamodule Data is None"),
         (

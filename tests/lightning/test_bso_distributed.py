@@ -45,6 +45,7 @@ AT_THE_SERVICE = (
     "meter-node",
     "meter-odd",
     "out-of-time",
+    "passes",
     "per-device",
     "percent",
     "resumes",
@@ -363,6 +364,14 @@ def test_the_programs_batch_size_is_trained_with_per_device_and_without_a_servic
         assert rank["error"] is None
         assert rank["trial"] is None
         assert rank["batch_lengths"] == [8]
+
+
+def test_each_rank_trains_its_share_of_a_dataloader_that_is_passed_to_fit(decided: Run) -> None:
+    for rank in decided.seen("passes"):
+        assert (rank["error"], rank["outcome"]) == (None, "converged")
+        assert rank["trial"]["batch_size"] == 8  # of both, from a loader that has 8 for each
+        assert rank["batch_lengths"] == [4]
+        assert rank["steps"] == 3 * 64 / 8  # Lightning's sampler gives each a half
 
 
 def test_both_ranks_resume_the_trial_of_a_checkpoint(decided: Run) -> None:

@@ -196,9 +196,10 @@ def fit(
     *others: Callback,
     ckpt_path: Path | None = None,
     data: type[Data] = Data,
+    passes: bool = False,
     **arguments: Any,
 ) -> dict[str, Any]:
-    """Train, and return what was seen."""
+    """Train, also on dataloaders that are passed to fit, and return what was seen."""
     callback = zeus(
         url, CountedZeus, **({"job_id": os.environ.get("ZEUS_JOB_ID", name)} | arguments)
     )
@@ -211,7 +212,11 @@ def fit(
         recorded_calls() as RaiseInSecondEpoch.calls,
     ):
         try:
-            runner.fit(net, data(batch_size=8), ckpt_path=ckpt_path)
+            source = data(batch_size=8)
+            if passes:
+                runner.fit(net, source.train_dataloader(), source.val_dataloader())
+            else:
+                runner.fit(net, source, ckpt_path=ckpt_path)
         except Exception as caught:
             if "LET_THROUGH" in os.environ:
                 raise
@@ -284,6 +289,9 @@ SCENARIOS: dict[str, Any] = {
     "without": lambda n, url: fit(n, url, Net(), require_service=False),
     "shards": lambda n, url: fit(n, url, Net(), data=Shards),
     "uneven": lambda n, url: fit(n, url, Net(), batch_sizes=[16, 17, 19]),
+    "passes": lambda n, url: fit(
+        n, url, Net(), passes=True, batch_sizes=[8, 16], default_batch_size=8
+    ),
     "per-device": lambda n, url: fit(n, url, Net(), batch_size_scope="per_device"),
     "meter-odd": lambda n, url: fit(n, url, Net(), meter=OddOnRankOne()),
     "meter-at-start": lambda n, url: fit(n, url, Net(), meter=BrokenOnRankOne(1)),

@@ -15,7 +15,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.program.internals import has_plain_dataloader
+from zeus_lightning.program.internals import passed_source
+from zeus_lightning.program.passed_loaders import passed_batch_size
 
 FROM_DATASETS = (
     "LightningDataModule.from_datasets() fixes the batch size: write a LightningDataModule class "
@@ -95,17 +96,20 @@ def default_batch_size(
 ) -> int:
     """The job's default batch size: the given one, or else the program's own times its share.
 
-    The program's own comes from the datamodule, or from the module if the datamodule has none, and
-    from the attribute itself before the hparams, from which it may be derived.
+    The program's own is that of the dataloaders passed to `fit`. Otherwise it comes from the
+    datamodule, or from the module if the datamodule has none, and from the attribute itself before
+    the hparams, from which it may be derived.
 
     Raises:
         ZeusConfigError: The program has no batch size, or none that can be set.
     """
-    if has_plain_dataloader(trainer):
-        raise ZeusConfigError(
-            "a dataloader passed straight to fit() cannot be resized; give fit() a datamodule, or "
-            f"the module {type(module).__name__} a train_dataloader(), that uses self.{attribute}"
+    if (source := passed_source(trainer)) is not None:
+        of_loader = passed_batch_size(
+            source.instance,
+            f"give fit() a datamodule, or the module {type(module).__name__} a train_dataloader(), "
+            f"that uses self.{attribute}",
         )
+        return of_loader * share if given is None else operator.index(given)
     owner = data_owner(trainer, module)
     data = trainer.datamodule  # type: ignore[attr-defined]
     found = [*holders_in(data, attribute)] or [*holders_in(module, attribute)]
@@ -146,6 +150,13 @@ def data_owner(trainer: Trainer, module: LightningModule) -> str:
     data = trainer.datamodule  # type: ignore[attr-defined]
     kind, owner = ("module", module) if data is None else ("datamodule", data)
     return f"{kind} {type(owner).__name__}"
+
+
+def loader_origin(trainer: Trainer, module: LightningModule) -> str:
+    """Where the train batches come from, for messages: a method, or the arguments of `fit`."""
+    if passed_source(trainer) is not None:
+        return "train dataloader passed to fit()"
+    return f"train_dataloader() of {data_owner(trainer, module)}"
 
 
 def holders(module: LightningModule, name: str) -> Iterator[Any]:

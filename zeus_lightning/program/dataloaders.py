@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import CombinedLoader, rank_zero_warn
 from torch.utils.data import IterableDataset
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.program.batch_size import FROM_DATASETS, data_owner, is_from_datasets, share
+from zeus_lightning.program.batch_size import FROM_DATASETS, is_from_datasets, loader_origin, share
 from zeus_lightning.program.internals import train_loaders
 
 
@@ -27,14 +27,14 @@ def check_loaders(
     Raises:
         ZeusConfigError: A loader has another batch size.
     """
-    sizes, owner = _sizes(trainer.train_dataloader), data_owner(trainer, module)
+    sizes, origin = _sizes(trainer.train_dataloader), loader_origin(trainer, module)
     for index, size in enumerate(sizes):
         which = f"loader {index + 1} of {len(sizes)} in " if len(sizes) > 1 else ""
         if size is None or size == batch_size:
             continue
         if batch_size in sizes and size % batch_size == 0:
             rank_zero_warn(
-                f"zeus: {which}the train_dataloader() of {owner} has batches of {size}, "
+                f"zeus: {which}the {origin} has batches of {size}, "
                 f"{size // batch_size} times {attribute}; make sure that it is always this multiple"
             )
         else:
@@ -45,14 +45,14 @@ def check_loaders(
                 "batch_arg_name"
             )
             raise ZeusConfigError(
-                f"{attribute} was set to {batch_size} per device, but {which}the "
-                f"train_dataloader() of {owner} has batches of {size}; "
+                f"{attribute} was set to {batch_size} per device, but {which}the {origin} has "
+                f"batches of {size}; "
                 f"{FROM_DATASETS if is_from_datasets(trainer) else remedy}"
             )
     if None in sizes:
         rank_zero_warn(
-            f"zeus: cannot read the batch size of the train_dataloader() of {owner}; make sure "
-            f"that it is {batch_size}: make batches there from {attribute}, which is set only "
+            f"zeus: cannot read the batch size of the {origin}; make sure that "
+            f"it is {batch_size}: make batches there from {attribute}, which is set only "
             "after the datamodule's setup()"
         )
 

@@ -9,6 +9,8 @@ from lightning.pytorch import LightningModule
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.program.batch_size import get_from, holders, is_size, set_on
+from zeus_lightning.program.internals import passed_source
+from zeus_lightning.program.passed_loaders import resized
 
 
 class _Change(NamedTuple):
@@ -19,7 +21,7 @@ class _Change(NamedTuple):
 
 
 class Injection:
-    """A batch size set on a module, its datamodule and their hparams.
+    """A batch size set on a module, its datamodule, their hparams, and dataloaders passed to `fit`.
 
     `undo` restores the original values, so that the next fit of the same objects starts from the
     program's own. The module must be attached to its Trainer.
@@ -48,6 +50,9 @@ class Injection:
                 self._set(holder, name, original, batch_size)
             except ZeusConfigError as error:
                 refused.append((holder, error))
+        if (source := passed_source(self._module.trainer)) is not None:
+            passed = source.instance
+            self._set(source, "instance", passed, resized(passed, batch_size))
         for holder, refusal in refused:
             if len(self._changes) == unchanged or get_from(holder, last) != batch_size:
                 raise refusal
@@ -69,7 +74,7 @@ class Injection:
             if get_from(change.holder, name) == change.injected:
                 set_on(change.holder, name, change.original)
 
-    def _set(self, holder: Any, name: str, original: Any, value: float) -> None:
+    def _set(self, holder: Any, name: str, original: Any, value: Any) -> None:
         last = name.rpartition(".")[2]
         try:
             set_on(holder, last, value)

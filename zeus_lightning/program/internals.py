@@ -36,6 +36,8 @@ def _parts(trainer: Trainer) -> Iterator[tuple[Any, str]]:
     """Yield what has each private part, and the part's name."""
     fit_loop: Any = trainer.fit_loop
     yield fit_loop, "_data_source"
+    yield fit_loop._data_source, "instance"
+    yield fit_loop._data_source, "is_module"
     yield fit_loop, "_combined_loader"
     yield fit_loop.epoch_loop, "_batches_that_stepped"
     yield trainer.profiler, "describe"  # type: ignore[attr-defined]
@@ -67,9 +69,10 @@ def starts_ranks_itself(trainer: Trainer) -> bool:
     return hasattr(trainer.strategy.launcher, "_start_method")
 
 
-def has_plain_dataloader(trainer: Trainer) -> bool:
-    """Whether a dataloader was passed to `fit`, and not what builds one."""
-    return not trainer.fit_loop._data_source.is_module()
+def passed_source(trainer: Trainer) -> Any:
+    """What keeps the train dataloaders passed to `fit` as its `instance`; None if none were."""
+    source = trainer.fit_loop._data_source
+    return None if source.is_module() else source
 
 
 def train_loaders(trainer: Trainer) -> list[Any]:

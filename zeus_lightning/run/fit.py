@@ -67,7 +67,7 @@ class Fit:
         self._attribute = arguments.batch_arg_name
         destroy_gloo_at_exit()
         self._meter = RunMeter(meter, self._strategy)
-        rank_zero_info(f"zeus: {self._meter.scope()}")
+        rank_zero_info(f"zeus: measuring {self._meter.scope()}")
         try:
             job = on_every_rank(self._strategy, lambda: arguments.job(trainer, module))
             self._share = sizes.share(trainer, arguments.batch_size_scope)
@@ -261,7 +261,7 @@ class Fit:
         found = gather(self._strategy, dataloaders.too_few_samples(self.trainer, size))
         few = next(filter(None, found), None)
         reason = (
-            f"the train_dataloader() of {sizes.data_owner(self.trainer, self.module)} has no batch "
+            f"the {sizes.loader_origin(self.trainer, self.module)} has no batch "
             "(drop_last=True drops one that is not full), so nothing was trained: "
             + (few or f"there is no data, or less than a batch of {size}")
         )

@@ -12,7 +12,7 @@ from threading import Thread
 
 from lightning.pytorch.strategies import Strategy
 
-from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
+from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import Hardware
 from zeus_lightning.meters import EnergyMeter, Reading, open_meter
 from zeus_lightning.meters.combined import CombinedMeter
@@ -155,7 +155,7 @@ class RunMeter:
     def scope(self) -> str:
         """What is measured and what is left out, in one line."""
         left_out = _LEFT_OUT.get(self._meter.name)
-        text = f"measuring the energy of {self._meter.device_model} with {self._meter.name}"
+        text = f"the energy of {self._meter.device_model} with {self._meter.name}"
         return text + (f"; not included: {left_out}" if left_out else "")
 
     def breakdown(self, spent: Reading) -> dict[str, float]:
@@ -186,8 +186,8 @@ class RunMeter:
         """Joules over all devices (NaN if a meter fails) and seconds since the run began."""
         try:
             own = self._own()
-        except ZeusMeterError as error:
-            warnings.warn(f"zeus: {error.message}", stacklevel=2)  # on this rank
+        except Exception as error:  # noqa: BLE001 - of any meter; the other ranks wait for the sum
+            warnings.warn(f"zeus: {error}", stacklevel=2)  # on this rank
             own = Reading(energy_j=math.nan, time_s=0.0)
         energy_j, cpu_j = sum_over_ranks(self._strategy, own.energy_j), 0.0
         if isinstance(self._meter, CombinedMeter):

@@ -42,6 +42,8 @@ def test_the_release_that_is_installed_has_all_parts() -> None:
     ("name", "owner"),
     [
         ("_data_source", lambda runner: runner.fit_loop),
+        ("instance", lambda runner: runner.fit_loop._data_source),
+        ("is_module", lambda runner: runner.fit_loop._data_source),
         ("_combined_loader", lambda runner: runner.fit_loop),
         ("_batches_that_stepped", lambda runner: runner.fit_loop.epoch_loop),
         ("describe", lambda runner: runner.profiler),

@@ -1,0 +1,356 @@
+"""`ZeusEnergyCallback` measures a run, and never harms it."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import logging
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_nvml import FakeDriver, FakeGpu
+from gpu_programs import DriversClock, GpuNet, ManyBatches, power
+from lightning.pytorch import Callback
+from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.loggers import CSVLogger
+from programs import Data, Net, Raise, StepMeter, WorkMeter, trainer, zeus
+from ranks import run_ranks, seen
+from service_process import ServiceProcess
+
+from zeus_lightning import ZeusBSOCallback, ZeusConfigError, ZeusEnergyCallback, ZeusMeterError
+from zeus_lightning.meters import Reading
+
+SCRIPT = Path(__file__).with_name("energy_on_ranks.py")
+STEPS = 64 // 8  # of an epoch
+
+
+class Tested(Net):
+    def test_step(self, batch: Any, index: int) -> None:
+        self.log("test_acc", 0.5)
+
+    def predict_step(self, batch: Any, index: int) -> None:
+        pass
+
+
+class AllData(Data):
+    test_dataloader = predict_dataloader = Data.val_dataloader
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """The lines of ours that were logged so far."""
+    caplog.set_level(logging.INFO)
+    return lambda: [each.getMessage() for each in caplog.records if "zeus: " in each.getMessage()]
+
+
+def logged(logger: CSVLogger) -> list[dict[str, float]]:
+    """What was logged of ours, in its order."""
+    logger.save()
+    with (Path(logger.log_dir) / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    ours = [{k: v for k, v in row.items() if k.startswith("zeus/") and v} for row in rows]
+    return [{key: float(value) for key, value in row.items()} for row in ours if row]
+
+
+def test_a_fit_logs_joules_seconds_and_watts_from_its_first_step(
+    tmp_path: Path, lines: Callable[[], list[str]]
+) -> None:
+    meter, logger = WorkMeter(), CSVLogger(tmp_path)
+    callback = ZeusEnergyCallback(meter)
+    runner = trainer(meter, callback, max_epochs=2, logger=logger, num_sanity_val_steps=2)
+    runner.fit(Net(), Data())
+    expected = [
+        {"zeus/energy_j": 3.0 * steps, "zeus/time_s": steps, "zeus/power_w": 3.0}
+        for steps in (STEPS, STEPS, 2 * STEPS, 2 * STEPS)  # validation's end, and the epoch's
+    ]
+    assert logged(logger) == expected
+    assert set(expected[0]) <= set(runner.progress_bar_metrics)
+    assert callback.spent == Reading(48.0, 16.0)
+    assert lines() == [
+        "zeus: the fit used 48.00 J in 16.00 s, 3.00 W on average (the energy of steps with work)"
+    ]
+
+
+def test_the_sanity_check_is_not_counted(lines: Callable[[], list[str]]) -> None:
+    class Readings(StepMeter):
+        sanity = 0
+
+        def read(self) -> Reading:
+            self.sanity += runner.sanity_checking
+            return super().read()
+
+    meter = Readings()
+    runner = trainer(ZeusEnergyCallback(meter), max_epochs=1, num_sanity_val_steps=2)
+    runner.fit(Net(), Data())
+    assert meter.sanity == 0
+    # a reading as training began, one as each of validation, epoch and fit ended
+    assert "used 18.00 J in 6.00 s" in lines()[0]
+
+
+@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
+def test_each_other_stage_is_measured_by_itself(
+    tmp_path: Path, lines: Callable[[], list[str]], stage: str
+) -> None:
+    logger, callback = CSVLogger(tmp_path), ZeusEnergyCallback(StepMeter())
+    runner, net = trainer(callback, max_epochs=1, logger=logger), Tested()
+    runner.fit(net, AllData())
+    if stage == "predict":
+        runner.predict(net, AllData())
+        assert "the predict used 6.00 J in 2.00 s" in lines()[-1]
+    else:
+        results = getattr(runner, stage)(net, AllData(), verbose=False)
+        line = lines()[-1]
+        assert f"the {stage} used 12.00 J in 4.00 s" in line
+        keys = {"zeus/energy_j": 6.0, "zeus/time_s": 2.0, "zeus/power_w": 3.0}
+        assert {key: results[0][key] for key in keys} == logged(logger)[-1] == keys
+    assert len(lines()) == 2
+
+
+def test_it_needs_no_meter_and_no_service(lines: Callable[[], list[str]]) -> None:
+    callback = ZeusEnergyCallback("cpu-estimate:10")
+    trainer(callback, max_epochs=1).fit(Net(), Data())
+    assert callback.spent.energy_j > 0
+    (line,) = lines()
+    assert line.endswith(
+        "with cpu-estimate; not included: GPUs, memory, idle power, network and cooling)"
+    )
+
+
+def test_a_gpu_is_read_through_its_driver(gpu: FakeGpu, lines: Callable[[], list[str]]) -> None:
+    net, callback = GpuNet(gpu), ZeusEnergyCallback("nvml:0")
+    before_j = gpu.energy_mj() / 1e3
+    trainer(callback, max_epochs=1).fit(net, ManyBatches())
+    assert callback.spent.energy_j == pytest.approx(gpu.energy_mj() / 1e3 - before_j, rel=0.01)
+    assert callback.spent.energy_j > 0
+    assert "Fake H100 with nvml; not included: CPUs, memory" in lines()[0]
+
+
+def test_emissions_and_price_are_printed_where_their_rates_are_set(
+    monkeypatch: pytest.MonkeyPatch, lines: Callable[[], list[str]]
+) -> None:
+    monkeypatch.setenv("ZEUS_CARBON_INTENSITY", "380")
+    monkeypatch.setenv("ZEUS_PRICE_PER_KWH", "0.30")
+    trainer(ZeusEnergyCallback(StepMeter(1.2e6)), max_epochs=1).fit(Net(), Data())
+    assert "on average, 0.38 kg CO2e, 0.3 at $ZEUS_PRICE_PER_KWH (the energy" in lines()[0]
+
+
+def test_an_invalid_price_is_an_error_before_anything_else(monkeypatch: Any) -> None:
+    monkeypatch.setenv("ZEUS_PRICE_PER_KWH", "30 cents")
+    with pytest.raises(ZeusConfigError, match=r"ZEUS_PRICE_PER_KWH is '30 cents'"):
+        ZeusEnergyCallback()
+
+
+def test_a_meter_that_cannot_be_opened_is_an_error_before_the_first_step() -> None:
+    net = Net()
+    with pytest.raises(ZeusConfigError, match="perpetual-motion"):
+        trainer(ZeusEnergyCallback("perpetual-motion")).fit(net, Data())
+    assert net.batch_lengths == set()
+
+
+class Closed(StepMeter):
+    """Opened by the callback: counts how often it is closed."""
+
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Closed:
+    """The meter that `auto` opens."""
+    meter = Closed()
+    monkeypatch.setattr("zeus_lightning.run.run_meter.open_meter", lambda *args: meter)
+    return meter
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("mine"), KeyboardInterrupt()])
+def test_an_error_closes_the_meter_and_prints_what_was_used(
+    opened: Closed, lines: Callable[[], list[str]], error: BaseException
+) -> None:
+    callback = ZeusEnergyCallback()
+    with pytest.raises((ZeroDivisionError, SystemExit)):
+        trainer(callback, Raise(error)).fit(Net(), Data())
+    assert opened.closed == 1
+    ours = [line for line in lines() if "used" in line]
+    name = type(error).__name__
+    assert len(ours) == 1
+    assert ours[0].startswith(f"zeus: the fit until {name} ended it used 6.00 J in 2.00 s")
+
+
+def test_an_error_before_training_closes_the_meter_and_prints_nothing(
+    opened: Closed, lines: Callable[[], list[str]]
+) -> None:
+    class Breaks(Callback):
+        def on_fit_start(self, *args: Any) -> None:
+            raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError):
+        trainer(ZeusEnergyCallback(), Breaks()).fit(Net(), Data())
+    assert (opened.closed, lines()) == (1, [])
+
+
+def test_a_meter_that_fails_at_once_does_not_print_what_an_earlier_fit_used(
+    lines: Callable[[], list[str]],
+) -> None:
+    class FailsAtOnce(StepMeter):
+        def read(self) -> Reading:
+            reading = super().read()
+            if reading.time_s > 0:
+                raise ZeusMeterError("GPU 0 is lost")
+            return reading
+
+    callback = ZeusEnergyCallback(FailsAtOnce())
+    callback.spent = Reading(6.0, 2.0)  # of the earlier fit
+    trainer(callback, max_epochs=1).fit(Net(), Data())
+    assert (lines(), callback.spent) == ([], Reading(0.0, 0.0))
+
+
+@pytest.mark.parametrize("error", [ZeusMeterError("GPU 0 is lost"), RuntimeError("not ours")])
+def test_a_meter_that_fails_warns_once_and_training_goes_on(
+    lines: Callable[[], list[str]], recwarn: pytest.WarningsRecorder, error: Exception
+) -> None:
+    class Fails(StepMeter):
+        def read(self) -> Reading:
+            reading = super().read()
+            if reading.time_s > 4:
+                raise error
+            return reading
+
+    net = Net()
+    callback = ZeusEnergyCallback(Fails())
+    trainer(callback, max_epochs=3, num_sanity_val_steps=0).fit(net, Data())
+    assert net.validations == 3
+    assert [str(each.message) for each in recwarn if "zeus" in str(each.message)] == [
+        f"zeus: {error}"
+    ]
+    assert [line.partition(" J")[0] for line in lines()] == [
+        "zeus: the fit until its meter failed used 12.00"
+    ]
+    assert callback.spent == Reading(12.0, 4.0)
+
+
+def test_fast_dev_run_is_measured_as_any_run(lines: Callable[[], list[str]]) -> None:
+    meter = WorkMeter()
+    trainer(meter, ZeusEnergyCallback(meter), fast_dev_run=3).fit(Net(), Data())
+    assert "the fit used 9.00 J in 3.00 s" in lines()[0]
+
+
+def test_beside_the_bso_callback_a_fit_leaves_the_loggers_to_it(
+    service: ServiceProcess, tmp_path: Path, lines: Callable[[], list[str]]
+) -> None:
+    logger, callback = CSVLogger(tmp_path), ZeusEnergyCallback(StepMeter())
+    runner = trainer(zeus(service.url), callback, logger=logger)
+    runner.fit(Net(), Data())
+    assert [len(row) for row in logged(logger)] == [5, 5, 5]  # cost and batch size, too
+    assert runner.progress_bar_metrics["zeus/power_w"] == 3.0
+    assert any("the fit used" in line for line in lines())
+
+
+def test_beside_the_power_limit_callback_both_read(
+    gpu: FakeGpu, fake_gpus: FakeDriver, gpu_meter: DriversClock
+) -> None:
+    limit, callback = power(meter=gpu_meter), ZeusEnergyCallback(DriversClock(fake_gpus))
+    trainer(limit, callback, max_epochs=1).fit(GpuNet(gpu), ManyBatches())
+    assert limit.profiled
+    assert callback.spent.energy_j > 0
+
+
+def test_a_second_fit_and_a_copy_count_from_zero(lines: Callable[[], list[str]]) -> None:
+    class Copies(Callback):
+        def on_train_epoch_end(self, *args: Any) -> None:
+            self.copies = [copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))]
+
+    callback, copies = ZeusEnergyCallback("cpu-estimate"), Copies()
+    for _ in range(2):
+        trainer(callback, copies, max_epochs=1).fit(Net(), Data())
+    assert len(lines()) == 2
+    for each in (callback, *copies.copies):
+        trainer(each, max_epochs=1).fit(Net(), Data())
+    assert len(lines()) == 5
+
+
+def test_lightning_cli_takes_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = {
+        "trainer.callbacks": [
+            {"class_path": "zeus_lightning.ZeusEnergyCallback", "init_args": {"meter": "rapl"}}
+        ]
+    }
+    cli = LightningCLI(Net, Data, args=arguments, run=False, save_config_callback=None)
+    (callback,) = [c for c in cli.trainer.callbacks if isinstance(c, ZeusEnergyCallback)]
+    assert callback._choice == "rapl"
+
+
+def test_it_overrides_no_hook_that_fires_for_every_batch() -> None:
+    for name in dir(Callback):
+        if "batch" in name or "backward" in name or "optimizer" in name:
+            assert getattr(ZeusEnergyCallback, name) is getattr(Callback, name)
+
+
+@pytest.fixture(scope="module")
+def on_ranks(
+    fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], list[dict[str, Any]]]:
+    """What two ranks saw with a meter; all meters are used in the same processes."""
+    folder = tmp_path_factory.mktemp("energy")
+    driver = FakeDriver(fake_nvml_library, folder / "driver", gpu_count=2)
+    driver.gpus[0].set_load(0.2)  # 100 W
+    driver.gpus[1].set_load(1)  # 300 W
+    names = dict.fromkeys(("own", "node", "broken", "gpus", "error"), "")
+    assert run_ranks(folder, names, script=SCRIPT, env=driver.variables) == 0
+    return lambda name: seen(folder, name)
+
+
+@pytest.mark.parametrize(("meter", "ranks"), [("own", 2), ("node", 1)])
+def test_ranks_are_summed_and_a_device_that_they_share_counts_once(
+    on_ranks: Callable[[str], list[dict[str, Any]]], meter: str, ranks: int
+) -> None:
+    first, second = on_ranks(meter)
+    # readings after the first: validation and epoch of two epochs, and the fit's end
+    assert first["spent"] == second["spent"] == [5 * 6.0 * ranks, 5 * 2.0]
+    energy = {"zeus/energy_j": 24.0 * ranks, "zeus/time_s": 8.0, "zeus/power_w": 3.0 * ranks}
+    for rank in (first, second):
+        assert {key: rank["logged"][key] for key in energy} == energy
+        assert rank["tested"][0]["zeus/energy_j"] == 6.0 * ranks
+        assert not any("zeus/" in text for text in rank["warnings"])
+    used = [line.partition(",")[0] for line in first["lines"]]
+    assert used == [
+        f"zeus: the fit used {30 * ranks}.00 J in 10.00 s",
+        f"zeus: the test used {12 * ranks}.00 J in 4.00 s",
+    ]
+    assert second["lines"] == []
+
+
+def test_each_rank_reads_its_own_gpu(on_ranks: Callable[[str], list[dict[str, Any]]]) -> None:
+    for rank in on_ranks("gpus"):
+        energy_j, time_s = rank["spent"]
+        assert energy_j / time_s == pytest.approx(400, rel=0.1)
+
+
+def test_a_meter_that_fails_on_one_rank_ends_the_measurement_on_all(
+    on_ranks: Callable[[str], list[dict[str, Any]]],
+) -> None:
+    first, second = on_ranks("broken")
+    assert [first["spent"], second["spent"]] == [[24.0, 4.0]] * 2
+    assert first["lines"][0].startswith("zeus: the fit until its meter failed used 24.00 J")
+    for rank, times in ((first, 0), (second, 1)):
+        assert sum("GPU 1 is lost" in text for text in rank["warnings"]) == times
+
+
+def test_an_error_prints_what_all_ranks_have_used(
+    on_ranks: Callable[[str], list[dict[str, Any]]],
+) -> None:
+    first, second = on_ranks("error")
+    assert first["error"] == second["error"] == "mine"
+    (line,) = first["lines"]
+    assert line.startswith("zeus: the fit until ZeroDivisionError ended it used 12.00 J in 2.00 s")
+
+
+def test_the_key_names_are_those_of_the_bso_callback() -> None:
+    for name in ("zeus/energy_j", "zeus/time_s", "zeus/power_w"):
+        assert name in (ZeusBSOCallback.__doc__ or "")
+        assert name in (ZeusEnergyCallback.__doc__ or "")
