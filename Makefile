@@ -2,13 +2,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NEWEST := .venv-newest
+DEMO := $(VENV)/.demo-installed
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo quick test test-newest lint format docs figures notebook constraints hashes
 
 help:
-	@echo "make demo     train a small recurring job, and see it find its batch size: one to three minutes"
+	@echo "make demo     train a small recurring job, and see it find its batch size: one to two minutes"
 	@echo "make quick    run the tests that start no process: two minutes"
 	@echo "make test     run the whole test suite"
 	@echo "make test-newest  run the callbacks' tests with the newest Lightning"
@@ -20,15 +21,22 @@ help:
 
 install: $(STAMP)
 
-$(STAMP): setup.cfg pyproject.toml constraints.txt service/setup.cfg service/requirements.txt
+# What the demo needs and no more; Python compiles the part of it that is imported.
+$(DEMO): setup.cfg pyproject.toml constraints.txt service/setup.cfg service/requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
-	@echo "Installing into $(VENV): about three minutes the first time, more where nothing is cached."
+	@echo "Installing the demo into $(VENV): about half a minute, more where nothing is cached."
 	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --no-compile --constraint constraints.txt \
+		--editable '.[demo]' --editable ./service
+	@touch $@
+
+$(STAMP): $(DEMO)
+	@echo "Installing the rest into $(VENV): about two minutes, more where nothing is cached."
 	@$(BIN)/pip install --quiet --constraint constraints.txt \
 		--editable '.[analysis,dev]' --editable ./service
 	@touch $@
 
-demo: install
+demo: $(DEMO)
 	$(BIN)/python examples/quickstart.py
 
 quick: install
@@ -81,7 +89,7 @@ constraints:
 		--editable '.[analysis,figures,dev]' --editable ./service
 	{ sed '/^#/!d' constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu//'; } > constraints.new
 	mv constraints.new constraints.txt
-	@touch $(STAMP)
+	@touch $(DEMO) $(STAMP)
 	$(MAKE) hashes
 
 # What the image installs, at the versions of constraints.txt, with the hashes of all its files.

@@ -148,8 +148,13 @@ def run_job(runs: int, controls: int, folder: Path, console: Console) -> None:
     with OwnService(database, folder / "service.log") as service:
         url = service.url
         console.print(f"The service is at {url}, its database and log in {folder}.")
-        console.print("This takes a minute or two, or more where others use the machine.")
         known, measured = known_trials(url)
+        console.print(
+            f"A small network is trained {runs} times to read handwritten digits, each time with "
+            f"the batch size that the service chooses, then {max(0, controls - measured)} times "
+            "with the default batch size to compare. You will see what each run costs in joules, "
+            "and what was saved. This takes a minute or two, or more where others use the machine."
+        )
         if known:
             console.print(f"Job {JOB_ID!r} continues after {known} trials.")
         names = ("run", "batch size", "why", "outcome", "epochs", "s", "J", "cost")
@@ -158,7 +163,6 @@ def run_job(runs: int, controls: int, folder: Path, console: Console) -> None:
             box=box.SIMPLE_HEAD,
             pad_edge=False,  # it fits into 80 columns
             title="A recurring training job finds its batch size",
-            caption="A run that was stopped early would not have paid, and was launched again.",
         )
         with Live(table, console=console, refresh_per_second=4):
             for run in range(1, runs + 1):
@@ -178,6 +182,7 @@ def recur(url: str, run: int, known: int, table: Table) -> None:
         add_row(table, str(run), zeus)
         if zeus.outcome == "converged":
             return
+        table.caption = "A run in grey missed its target, or would have cost too much: run again."
     raise SystemExit(f"run {run} did not reach its target in {TRIES} tries")
 
 
@@ -222,8 +227,9 @@ def summarize(url: str, console: Console) -> None:
     )
     runs, spent = len(converged), sum(trial["cost"] for trial in chosen)
     counted = "1 run" if runs == 1 else f"{runs} runs"
+    tried = "With what was tried and stopped, " if len(chosen) > runs else "Together, "
     console.print(
-        f"With what was tried and stopped, {counted} cost {spent:.0f} J in all; with the default, "
+        f"{tried}{counted} cost {spent:.0f} J in all; with the default, "
         f"{counted} would cost {runs * default:.0f} J (ratio {spent / runs / default:.2f})."
     )
     saved = requests.get(f"{path}/savings", timeout=10).json()["saved"]
@@ -232,6 +238,11 @@ def summarize(url: str, console: Console) -> None:
         f"Saved against the default so far: [bold]{energy['estimate']:.0f} J[/] (95 % interval: "
         f"{energy['low']:.0f} to {energy['high']:.0f} J), by the job's runs of the default."
     )
+    if energy["low"] <= 0 <= energy["high"]:
+        console.print(
+            "The interval contains 0, so these runs do not prove a saving. More runs narrow it: "
+            "start the demo again."
+        )
     estimate = " (an estimate: no energy counter was read)" if hardware["estimated"] else ""
     console.print(f"Energy by {hardware['meter']}{estimate}, on {hardware['device_model']}.")
 

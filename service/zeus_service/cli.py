@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -135,6 +136,21 @@ def jobs(url: str | None, as_json: bool) -> None:
 
 
 @main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+def register(file: Path) -> None:
+    """Register the job that a YAML FILE describes, with the fields of the HTTP API.
+
+    Programs that name its id and give no values of their own then use these.
+    """
+    from zeus_service import job_file
+
+    with _database():
+        job_id, new = job_file.register(file)
+    same = "" if new else " with these values already; nothing changed"
+    click.echo(f"job {job_id!r} is registered{same}")
+
+
+@main.command()
 @click.argument("job_id", metavar="JOB")
 @click.option(
     "--trials",
@@ -143,14 +159,20 @@ def jobs(url: str | None, as_json: bool) -> None:
     type=click.IntRange(1, 1000),
     help="How many of the latest to list.",
 )
+@click.option("--yaml", "as_yaml", is_flag=True, help="Print what `register` takes, alone.")
 @_remote
 @_as_json
-def show(job_id: str, trials: int, url: str | None, as_json: bool) -> None:
+def show(job_id: str, trials: int, as_yaml: bool, url: str | None, as_json: bool) -> None:
     """Show a job's batch sizes and its latest trials."""
     from zeus_service.api.messages import Job, TrialList
 
     with _reader(url) as reader:
         job = reader.read(Job, JOB, job_id)
+        if as_yaml:
+            from zeus_service import job_file
+
+            click.echo(job_file.write(job.spec), nl=False)
+            return
         after = max(0, job.trials - trials)
         listed = reader.read(TrialList, f"{JOB}/trials", job_id, after=after, limit=1000)
     if as_json:

@@ -145,8 +145,15 @@ def test_it_prints_each_run_and_a_best_batch_size(
     assert int(sums[1]) == pytest.approx(spent, abs=0.51)
     assert int(sums[2]) == pytest.approx(runs * default, abs=0.51)
     assert f"mean of {len(of_default)} runs" in printed
-    saved = re.search(r"Saved against the default so far: (-?\d+) J", printed)
+    assert ("A run in grey" in printed) == any(row[3] != "converged" for row in rows)
+    assert "A small network is trained 2 times" in printed
+    saved = re.search(
+        r"Saved against the default so far: (-?\d+) J \(95 % interval: (-?\d+) to (-?\d+) J",
+        printed,
+    )
     assert saved
+    proven = int(saved[2]) > 0 or int(saved[3]) < 0
+    assert ("do not prove a saving" in printed) != proven
     ended = sum(trial[2] for trial in trials.values())  # without the run that was killed
     assert int(saved[1]) == pytest.approx((runs + 1) * default - ended, abs=0.51)
     assert "press Enter" not in printed
