@@ -25,12 +25,15 @@ from zeus_service.errors import ExhaustedJob, NotCompleted, TrialFinished
 
 job_ids = (f"job-{number}" for number in itertools.count())
 
+costs = st.integers(0, 10**9).map(float)
+"""Whole: a trial that runs again is taken back from its era, exactly, whatever else is in it."""
+
 OUTCOMES = ["diverged", "out_of_memory", "interrupted", "errored", "withdrawn", "completed"]
 moves = st.lists(
     st.tuples(
         st.sampled_from(["start", "control", "report", "report", "end", "expire"]),
         st.integers(0, 5),  # which trial
-        st.floats(0, 1e9),  # what it cost
+        costs,  # what it cost
         st.floats(0, 1),  # how far it came
         st.sampled_from(OUTCOMES),
     ),
@@ -40,7 +43,7 @@ crashes = st.lists(
     st.tuples(
         st.sampled_from(["start", "start", "end", "end", "end", "report"]),
         st.integers(0, 3),
-        st.floats(0, 1e9),
+        costs,
         st.sampled_from([0.1, 0.1, 0.1, 1.0]),
         st.sampled_from(["interrupted", "errored", "completed"]),
     ),
@@ -88,7 +91,7 @@ def test_the_stored_state_is_the_replay_of_the_trials(
     app: Flask, moves: list[Any], policy: str, window: int, early_stop: str, target: float | None
 ) -> None:
     job_id = next(job_ids)
-    changes = {"policy": policy, "window_size": window, "early_stop": early_stop}
+    changes = {"policy": policy, "window_size": window, "early_stop": early_stop, "seed": 1}
     changes |= {"target_metric": target, "baseline_runs": 2}
     register(job_id=job_id, hardware=None, **changes)
     play(job_id, moves)
