@@ -33,6 +33,7 @@ def main() -> None:
     zeus = ZeusBSOCallback(
         options.url,
         target_metric=0.95,
+        monitor="val_acc",
         job_id=os.environ.get("ZEUS_JOB_ID") or f"digits-on-{options.nodes * options.devices}",
         batch_sizes=[16, 32, 64, 128, 256],  # global: of one step, over all processes
     )

@@ -100,7 +100,7 @@ def train(url: str, seed: int, *, control: bool = False) -> ZeusBSOCallback:
     """One run of the job, as a user's training script would have it, or a control trial."""
     os.environ["ZEUS_CONTROL"] = str(int(control))  # as `zeus-lightning recur --compare` sets it
     L.seed_everything(seed, verbose=False)
-    zeus = ZeusBSOCallback(url, target_metric=0.97, job_id=JOB_ID, eta_knob=1.0)
+    zeus = ZeusBSOCallback(url, target_metric=0.97, monitor="val_acc", job_id=JOB_ID, eta_knob=1.0)
     trainer = L.Trainer(
         max_epochs=100,
         callbacks=[zeus],

@@ -170,6 +170,7 @@ def zeus(
     # the choices of `zeus` are known beforehand while it explores
     defaults = {
         "target_metric": 0.8,
+        "monitor": "val_acc",
         "meter": StepMeter(),
         "job_id": new_job(),
         "policy": "zeus",

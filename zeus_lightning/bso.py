@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import weakref
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Literal, Self
-from uuid import uuid4
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
@@ -29,7 +27,6 @@ from zeus_lightning.program.internals import (
     starts_ranks_itself,
 )
 from zeus_lightning.program.lr_scaling import LRScaling
-from zeus_lightning.program.metric import contradiction
 from zeus_lightning.program.trained_modules import check_alone, warn_of_unsaved_model
 from zeus_lightning.run.fit import Fit
 from zeus_lightning.run.job import JobArguments, PolicyOptions
@@ -37,7 +34,7 @@ from zeus_lightning.run.late_error import LateError
 from zeus_lightning.run.outcomes import is_trial_failure, outcome_of, reason_of
 from zeus_lightning.run.quiet_calls import end_at_once
 from zeus_lightning.run.ranks import local_rank_of, on_every_rank
-from zeus_lightning.run.record import TrialRecord
+from zeus_lightning.run.record import TrialRecord, temporary_file
 
 
 class ZeusBSOCallback(Callback):
@@ -58,11 +55,17 @@ class ZeusBSOCallback(Callback):
 
     Args:
         url: The service, such as `http://127.0.0.1:8765`. Default: `$ZEUS_SERVER_URL`.
-        target_metric: Value of `monitor` that ends the training.
-        monitor: A metric the module logs in validation.
-        mode: `max` if the metric is to rise to the target, `min` if it is to fall to it.
+        target_metric: Value of `monitor` that ends the training. Default: the registered job's; if
+            it has none, the target is learned from baselines: the first runs train as the program
+            stands, with the default batch size to their own end.
+        baseline_runs: Baselines that the target is learned from, 2 to 20. Default: the job's,
+            else 3.
+        monitor: A metric the module logs in validation. Default: that of the Trainer's
+            `EarlyStopping`, else of its `ModelCheckpoint`; the registered job's comes first.
+        mode: `max` if the metric is to rise to the target, `min` if it is to fall to it. Default:
+            from the same, else by the metric's name, else `max`.
         job_id: The same id makes the runs one recurring job: 1 to 255 letters, digits and `._:-`.
-            Default: `$ZEUS_JOB_ID`, else the module's class name.
+            Default: `$ZEUS_JOB_ID`, else folder, script and module class, as `ranker-train-Net`.
         batch_sizes: At most 128 to choose from. Default: `default_batch_size` times 2**-3 to 2**3.
         default_batch_size: Batch size to start from. Default: that of a dataloader passed to `fit`,
             or `batch_size` of datamodule, module or hparams; if global, times devices and batches
@@ -73,8 +76,8 @@ class ZeusBSOCallback(Callback):
             times devices and accumulated batches.
         batch_arg_name: The attribute that `train_dataloader()` uses, of the datamodule, the module
             or their hparams; with dots if it is nested, such as `data.train_batch_size`.
-        max_epochs: Epochs after which the batch size has failed. Default: the Trainer's; with only
-            its `max_steps`, the end of training.
+        max_epochs: Epochs after which the batch size has failed. Default: the registered job's,
+            else the Trainer's; with only its `max_steps`, the end of training.
         lr_scaling: `linear` or `sqrt`: scales the learning rates, which are taken to be right for
             `default_batch_size`, or else for the program's own batch size.
         eta_knob: Weight of energy against time in the cost, in [0, 1]. Default: the job's,
@@ -105,10 +108,8 @@ class ZeusBSOCallback(Callback):
 
     Example::
 
-        trainer = Trainer(
-            max_epochs=50,
-            callbacks=[ZeusBSOCallback("http://127.0.0.1:8765", target_metric=0.97)],
-        )
+        zeus = ZeusBSOCallback("http://127.0.0.1:8765")
+        trainer = Trainer(max_epochs=50, callbacks=[EarlyStopping("val_loss"), zeus])
         trainer.fit(Net(), datamodule=Digits(batch_size=64))
     """
 
@@ -116,9 +117,10 @@ class ZeusBSOCallback(Callback):
         self,
         url: str | None = None,
         *,
-        target_metric: float,
-        monitor: str = "val_acc",
-        mode: Literal["min", "max"] = "max",
+        target_metric: float | None = None,
+        baseline_runs: int | None = None,
+        monitor: str | None = None,
+        mode: Literal["min", "max"] | None = None,
         job_id: str | None = None,
         batch_sizes: list[int] | None = None,
         default_batch_size: int | None = None,
@@ -138,6 +140,7 @@ class ZeusBSOCallback(Callback):
             BSOClient(url)
         self._arguments = JobArguments(
             target_metric=target_metric,
+            baseline_runs=baseline_runs,
             monitor=monitor,
             mode=mode,
             job_id=job_id,
@@ -151,8 +154,6 @@ class ZeusBSOCallback(Callback):
             beta_knob=beta_knob,
             policy=policy,
         )
-        if (mistake := contradiction(monitor, mode, target_metric)) is not None:
-            rank_zero_warn(f"zeus: {mistake}")
         self._url = url
         self._meter = meter
         self._require_service = require_service
@@ -164,21 +165,21 @@ class ZeusBSOCallback(Callback):
         self._last: TrialRecord | None = None  # the trial of the previous fit
         self._trained = (0, 0)  # Trainer and module of the previous fit
         self._late_error: LateError | None = None  # from `teardown` to its arrival
-        self._private_file = _temporary_file()  # named before Lightning launches ranks
+        self._private_file = temporary_file()  # named before Lightning launches ranks
         weakref.finalize(self, self._private_file.unlink, missing_ok=True)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy or pickle: that of the callback without its running fit."""
         state = vars(self) | {"_client": None, "_fit": None, "_late_error": None}
         if self._fit is not None:  # a copy would take the running trial for its own
-            state["_private_file"] = _temporary_file()
+            state["_private_file"] = temporary_file()
         return state
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return a callback that is configured alike, and reports runs of its own."""
         copied = type(self).__new__(type(self))
         vars(copied).update(deepcopy(self.__getstate__(), memo))
-        copied._private_file = _temporary_file()
+        copied._private_file = temporary_file()
         weakref.finalize(copied, copied._private_file.unlink, missing_ok=True)
         return copied
 
@@ -392,8 +393,3 @@ class ZeusBSOCallback(Callback):
                 end_at_once(connect(self._url), record, outcome, reason)
             for path in self._outcome_files(trainer):
                 record.write(path)
-
-
-def _temporary_file() -> Path:
-    """The path of a new file that no other process uses; it is not made."""
-    return Path(tempfile.gettempdir()) / f"zeus-{uuid4().hex}.json"

@@ -115,10 +115,11 @@ class BSOClient:
         data = self._request("POST", _trial(trial, "/reports"), report.to_json())
         return self._parse(Decision.from_json, data)
 
-    def end_trial(self, trial: TrialStart, outcome: Outcome, reason: str) -> None:
-        """End a trial, with the first 1000 characters of the reason."""
+    def end_trial(self, trial: TrialStart, outcome: Outcome, reason: str) -> TrialStatus:
+        """End a trial, with the first 1000 characters of the reason; return it as it ended."""
         body = {"outcome": outcome, "reason": reason[:MAX_REASON]}
-        self._request("PATCH", _trial(trial), body)
+        data = self._request("PATCH", _trial(trial), body)
+        return self._parse(TrialStatus.from_json, data)
 
     def heartbeat(self, trial: TrialStart) -> None:
         """Extend a trial's lease."""

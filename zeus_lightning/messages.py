@@ -47,6 +47,7 @@ class JobSpec(_Message):
     Args:
         batch_sizes: Ascending; `default_batch_size` is one of them.
         target_metric: None: the service learns it from baselines.
+        monitor: Empty: only a registered job has one.
         higher_is_better: Whether `monitor` rises to the target; if not, it falls to it.
         baseline_runs: Baselines that must complete before the target is learned, 2 to 20.
         suggested: Names of the fields that were read from the program: where the registered job has
@@ -60,7 +61,7 @@ class JobSpec(_Message):
     default_batch_size: int
     target_metric: float | None = None
     higher_is_better: bool
-    monitor: str
+    monitor: str = ""
     max_epochs: int
     batch_size_scope: Literal["global", "per_device"] = "global"
     eta_knob: float = 0.5

@@ -17,7 +17,7 @@ from zeus_lightning.environment import OUTCOME_FILE
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import Decision, JobSpec, Outcome, Report, TrialStart
 from zeus_lightning.meters import EnergyMeter
-from zeus_lightning.program.metric import contradiction, shortest_decimal
+from zeus_lightning.program.metric import shortest_decimal
 from zeus_lightning.run.job import JobArguments, PolicyOptions
 from zeus_lightning.run.outcomes import outcome_of, reason_of
 from zeus_lightning.run.ranks import TorchRanks, gather, on_every_rank
@@ -39,13 +39,16 @@ class Recurrence:
 
     Args:
         url: The service. Default: `$ZEUS_SERVER_URL`.
-        target_metric: Value of the metric that ends the training.
+        target_metric: Value of the metric that ends the training. Default: the registered job's; if
+            it has none, it is learned from baselines, which run to the loop's own end.
+        baseline_runs: As for `ZeusBSOCallback`.
         batch_sizes: The batch sizes to choose from, over all ranks.
         default_batch_size: The batch size to start from; one of them.
         max_epochs: Reports after which the batch size has failed.
         job_id: The job. Default: `$ZEUS_JOB_ID`, else an error.
-        monitor: The metric's name, which the service shows.
-        mode: `max` if the metric rises to the target, `min` if it falls.
+        monitor: The metric's name, which the service shows. Default: the job's, else `metric`.
+        mode: `max` if the metric rises to the target, `min` if it falls. Default: the job's, else
+            `max`.
         fabric: Fabric, after `launch()`; its device is this rank's.
         device: Without Fabric, the device on which this rank trains. Default: the CPU.
         state: `state_dict()` of an earlier run's checkpoint: its trial is resumed, with the energy
@@ -77,13 +80,14 @@ class Recurrence:
         self,
         url: str | None = None,
         *,
-        target_metric: float,
+        target_metric: float | None = None,
+        baseline_runs: int | None = None,
         batch_sizes: list[int],
         default_batch_size: int,
         max_epochs: int,
         job_id: str | None = None,
-        monitor: str = "metric",
-        mode: Literal["min", "max"] = "max",
+        monitor: str | None = None,
+        mode: Literal["min", "max"] | None = None,
         fabric: Fabric | None = None,
         device: torch.device | str = "cpu",
         state: dict[str, Any] | None = None,
@@ -98,6 +102,7 @@ class Recurrence:
             BSOClient(url)  # an invalid one is an error
         self._arguments = JobArguments(
             target_metric=target_metric,
+            baseline_runs=baseline_runs,
             monitor=monitor,
             mode=mode,
             job_id=job_id,
@@ -110,8 +115,6 @@ class Recurrence:
         )
         if not (job_id or os.environ.get("ZEUS_JOB_ID")):
             raise ZeusConfigError("no job given; pass job_id=... or set $ZEUS_JOB_ID")
-        if (mistake := contradiction(monitor, mode, target_metric)) is not None:
-            rank_zero_warn(f"zeus: {mistake}")
         self._url, self._meter_choice = url, meter
         self._require_service, self._raise_on_failure = require_service, raise_on_failure
         self._saved = TrialRecord.from_json(state) if state else None
@@ -229,7 +232,14 @@ class Recurrence:
         default, max_epochs = arguments.default_batch_size, arguments.max_epochs
         job = on_every_rank(
             self._strategy,
-            lambda: arguments.spec("", cast("int", default), cast("int", max_epochs), self._share),
+            lambda: arguments.spec(
+                "",
+                cast("int", default),
+                cast("int", max_epochs),
+                self._share,
+                arguments.monitor or "metric",
+                arguments.mode or "max",
+            ),
         )
         self._run = run = Run(
             self._strategy,
@@ -279,6 +289,8 @@ class Recurrence:
                 "zeus: the loop ended without a report, so nothing was learned; call "
                 "report(metric) after each validation"
             )
+        elif run.job.target_metric is None:
+            run.end("completed", "the loop ended")
         else:
             run.end("not_converged", "the loop ended, short of the target")
 

@@ -151,6 +151,7 @@ def main() -> None:
     model = Pretrained(options.model) if options.model else BagOfWords()
     zeus = ZeusBSOCallback(
         target_metric=options.target,
+        monitor="val_acc",
         batch_sizes=[8, 16, 32, 64, 128],
         default_batch_size=128,
         policy={"window_size": options.window},

@@ -113,6 +113,7 @@ def main() -> None:
     L.seed_everything(workers=True, verbose=False)  # with PL_GLOBAL_SEED, if it is set
     zeus = ZeusBSOCallback(
         target_metric=options.target,
+        monitor="val_acc",
         batch_sizes=[8 * 2**power for power in range(10)],  # 8 to 4,096
         default_batch_size=options.batch_size,
     )

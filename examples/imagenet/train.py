@@ -152,6 +152,7 @@ def main() -> None:
     L.seed_everything(workers=True, verbose=False)  # with PL_GLOBAL_SEED, if it is set
     zeus = ZeusBSOCallback(
         target_metric=options.target,
+        monitor="val_acc",
         default_batch_size=options.batch_size,
     )
     trainer = L.Trainer(

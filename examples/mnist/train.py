@@ -104,6 +104,7 @@ def main() -> None:
     devices = options.devices if options.devices == "auto" else int(options.devices)
     zeus = ZeusBSOCallback(
         target_metric=options.target,
+        monitor="val_acc",
         default_batch_size=options.batch_size,
     )
     trainer = L.Trainer(

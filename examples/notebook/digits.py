@@ -172,6 +172,7 @@ def make_trainer() -> L.Trainer:
     zeus = ZeusBSOCallback(
         url,
         target_metric=TARGET,
+        monitor="val_acc",
         job_id=JOB_ID,
         batch_sizes=[8, 16, 32, 64, 128, 256, 512],
         eta_knob=1,

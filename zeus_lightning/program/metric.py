@@ -45,7 +45,7 @@ def shortest_decimal(number: Any) -> float:
     return float(str(number)) if isinstance(number, np.floating) else float(number)
 
 
-def monitored(trainer: Trainer, monitor: str, target: float) -> float:
+def monitored(trainer: Trainer, monitor: str, target: float | None) -> float:
     """The latest value of a metric, as its shortest decimal.
 
     In half precision, the value nearest to the target counts as the target.
@@ -66,9 +66,41 @@ def monitored(trainer: Trainer, monitor: str, target: float) -> float:
     for name, half in (("bf16", torch.bfloat16), ("16", torch.float16)):
         # Lightning converts it to float32: 0.95 in bfloat16 becomes 0.94921875
         in_half = str(trainer.precision).startswith(name)
-        if in_half and metric.item() == torch.tensor(target, dtype=half).item():
+        if (
+            target is not None
+            and in_half
+            and metric.item() == torch.tensor(target, dtype=half).item()
+        ):
             return target
     return shortest_decimal(metric)
+
+
+def monitor_of(trainer: Trainer, monitor: str | None, mode: Mode | None) -> tuple[str | None, Mode]:
+    """The metric to monitor, or None, and its mode: those given, else the Trainer's.
+
+    They come from the first `EarlyStopping` that names a metric, or else `ModelCheckpoint`; a mode
+    that neither gives, from the metric's name.
+    """
+    found: list[tuple[str, Mode]] = [
+        (callback.monitor, callback.mode)
+        for name in ("EarlyStopping", "ModelCheckpoint")
+        for callback in trainer.callbacks  # type: ignore[attr-defined]
+        if name in [each.__name__ for each in type(callback).__mro__]
+        and callback.monitor not in (None, "epoch", "step")
+    ]
+    if monitor is None and found:
+        monitor = found[0][0]
+    usual = None if monitor is None else mode_of_name(monitor)
+    return monitor, mode or dict(reversed(found)).get(str(monitor)) or usual or "max"
+
+
+def no_monitor(trainer: Trainer) -> ZeusConfigError:
+    """The error of a program that names no metric, once a validation has logged some."""
+    logged = " or ".join(f"monitor={name!r}" for name in sorted(trainer.callback_metrics))
+    return ZeusConfigError(
+        "no metric to monitor: neither an EarlyStopping nor a ModelCheckpoint of the Trainer names "
+        "one; pass " + (logged or "monitor=..., with the name of a metric that validation logs")
+    )
 
 
 def look_after_sanity_check(trainer: Trainer, monitor: str) -> None:
@@ -127,16 +159,20 @@ def _is_share(monitor: str) -> bool:
     return mode_of_name(monitor) == "max" and not unbounded
 
 
-def contradiction(monitor: str, mode: Mode, target: float) -> str | None:
+def contradiction(monitor: str, mode: Mode, target: float | None) -> str | None:
     """A warning if a metric's name contradicts `mode`."""
     usual = mode_of_name(monitor)
     if usual is None or usual == mode:
         return None
     side = "at least" if mode == "max" else "at most"
+    ends = (
+        ""
+        if target is None
+        else (f": any value of {side} {target:g} will end the training as converged")
+    )
     return (
         f"mode is {mode!r}, but {monitor!r} looks like a metric that should "
-        f"{_verb(usual)}: any value of {side} {target:g} will end the training as converged; pass "
-        f"mode={usual!r} unless you mean this"
+        f"{_verb(usual)}{ends}; pass mode={usual!r} unless you mean this"
     )
 
 

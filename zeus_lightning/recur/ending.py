@@ -98,7 +98,7 @@ class Ending:
             return "again"
         if self.exit_code == 0 and self.cut_short is None:
             return "done"
-        if outcome == "converged" and not self.exit_code:
+        if outcome in ("converged", "completed") and not self.exit_code:
             return "done"
         if self.cut_short == "signal" or self.exit_code is None:
             return "interrupted"

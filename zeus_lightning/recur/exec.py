@@ -58,7 +58,7 @@ def exec_command(command: tuple[str, ...]) -> None:
             sys.exit(127 if isinstance(error, FileNotFoundError) else 126)  # as shells do
         run = read_outcome(path)
     outcome = None if run is None else run.outcome
-    if run is not None and status != 0 and outcome not in ("converged", *FAILED):
+    if run is not None and status != 0 and outcome not in ("converged", "completed", *FAILED):
         outcome = _ask_service(run)
     if outcome in FAILED:
         sys.exit(EXIT_TRY_AGAIN)

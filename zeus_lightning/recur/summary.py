@@ -31,8 +31,9 @@ class RecurrenceTotals:
     """What a recurrence took, summed over all its tries.
 
     Args:
-        control: Whether its trials are control trials: the default batch size, never stopped early.
-        converged: Whether its last try reached the target.
+        control: Whether its trials are control trials or baselines: the default batch size, never
+            stopped early.
+        converged: Whether its last try reached the target, or as a baseline its own end.
         estimated: Whether the joules are estimates.
         unmeasured: How many tries ended before their first report; they count 0 J and 0 s.
     """
@@ -125,9 +126,9 @@ def _recurrence(tries: Sequence[dict[str, Any]]) -> RecurrenceTotals:
     last = tries[-1]
     return RecurrenceTotals(
         number=last["recurrence"],
-        control=last["control"],
+        control=last["control"] or last["why"] == "baseline",
         tries=len(tries),
-        converged=last["outcome"] == "converged",
+        converged=last["outcome"] in ("converged", "completed"),
         estimated=any(row["estimated"] for row in tries),
         unmeasured=sum(row["energy_j"] is None for row in tries),
         **{name: sum(row[name] or 0.0 for row in tries) for name in MEASURES.values()},

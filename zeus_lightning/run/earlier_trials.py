@@ -21,9 +21,10 @@ def warn_of_target(strategy: Strategy, client: BSOClient, record: TrialRecord) -
     Once a trial of the job has converged, this warns no more. If warnings are errors, all ranks
     raise it.
     """
-    if record.report is None:
+    monitor, target = record.job.monitor, record.job.target_metric
+    if record.report is None or target is None:
         return
-    monitor, target, metric = record.job.monitor, record.job.target_metric, record.report.metric
+    metric = record.report.metric
     if record.target_reached:
         mistake = reached_at_once(monitor, record.mode, target, metric)
     else:

@@ -10,7 +10,12 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from zeus_lightning.client import BSOClient
-from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusTrialFailed
+from zeus_lightning.errors import (
+    ZeusConfigError,
+    ZeusError,
+    ZeusServiceError,
+    ZeusTrialFailed,
+)
 from zeus_lightning.messages import FAILED, Outcome
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
@@ -19,7 +24,7 @@ from zeus_lightning.program.hyperparameters import log_hyperparameters
 from zeus_lightning.program.injection import Injection
 from zeus_lightning.program.internals import logging_step
 from zeus_lightning.program.lr_scaling import has_rate_finder, lr_factor, scale_optimizers
-from zeus_lightning.program.metric import look_after_sanity_check, monitored
+from zeus_lightning.program.metric import look_after_sanity_check, monitored, no_monitor
 from zeus_lightning.program.trained_modules import is_trained, remember
 from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
 from zeus_lightning.run.job import JobArguments
@@ -57,6 +62,7 @@ class Fit:
         self._strategy = trainer.strategy
         self.injection = Injection(module)
         self.reports_after_epoch = False
+        self._lacks_monitor = False  # neither the program nor the registered job names one
         self._has_reported = False  # this fit, not only an earlier one of its trial
         self._mistake: ZeusConfigError | None = None  # of the program, found as training ended
         self._continues = False  # an earlier fit, unless a checkpoint is loaded
@@ -92,8 +98,24 @@ class Fit:
         return on_rank_zero(self._strategy, lambda: is_trained(self.module, self.run.job.job_id))
 
     def start(self) -> None:
-        """Start a trial, and set its batch size on the program."""
-        self._inject(self.run.start())
+        """Start a trial, and set its batch size on the program.
+
+        If no metric is known to monitor, there is none: the first validation shows which there are.
+        """
+        own = self.run.job
+        try:
+            self._inject(self.run.start())
+        except ZeusServiceError as error:
+            self._lacks_monitor = "monitor" in error.fields.get("errors", {})
+            if not self._lacks_monitor:
+                raise
+        kept = [
+            f"{name} {getattr(self.run.job, name)} (here {getattr(own, name)})"
+            for name in own.suggested
+            if name != "batch_sizes" and getattr(self.run.job, name) != getattr(own, name)
+        ]
+        if kept:
+            rank_zero_info(f"zeus: job {own.job_id!r} keeps its registered {', '.join(kept)}")
 
     def start_again(self, previous: TrialRecord | None) -> None:
         """Start no trial: this continues an earlier fit, unless the Trainer loads a checkpoint.
@@ -179,8 +201,10 @@ class Fit:
 
     def look_for_monitor(self) -> None:
         """Log a line if the sanity check has not logged the monitored metric."""
+        if self._lacks_monitor:
+            raise no_monitor(self.trainer)
         if self.run.is_open:
-            look_after_sanity_check(self.trainer, self._arguments.monitor)
+            look_after_sanity_check(self.trainer, self.run.job.monitor)
 
     def report_validation(self, epoch: int) -> None:
         """Report a validation, unless the metric is one of training, which comes later."""
@@ -197,7 +221,9 @@ class Fit:
         """
         if self._is_continuation:
             return True
-        monitor, logged = self._arguments.monitor, self.trainer.callback_metrics
+        if self._lacks_monitor:
+            raise no_monitor(self.trainer)
+        monitor, logged = self.run.job.monitor, self.trainer.callback_metrics
         record, was_open = self.run.record, self.run.is_open
         if record is not None:
             # ZeusPowerLimitCallback, by its attribute: its module imports ZeusBSOCallback's
@@ -231,7 +257,7 @@ class Fit:
         outcome, reason = outcome_at_train_end(self.trainer, record)
         if outcome == "errored":
             self._mistake = ZeusConfigError(
-                f"{reason}, so {self._arguments.monitor!r} was never seen and nothing was learned; "
+                f"{reason}, so {self.run.job.monitor!r} was never seen and nothing was learned; "
                 "let validation run, or monitor a metric of training with limit_val_batches=0"
             )
         self.run.end(outcome, reason)

@@ -4,20 +4,27 @@ import math
 import operator
 import os
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import MAX_INTEGER, MAX_METRIC, JobSpec
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program.lr_scaling import LRScaling
-from zeus_lightning.program.metric import shortest_decimal
+from zeus_lightning.program.metric import Mode, contradiction, monitor_of, shortest_decimal
 
 _OPTIONAL = (
+    "target_metric",
+    "baseline_runs",
+    "monitor",
+    "mode",
     "job_id",
     "default_batch_size",
     "max_epochs",
@@ -26,7 +33,21 @@ _OPTIONAL = (
     "policy",
     "lr_scaling",
 )
-_READ_FROM_PROGRAM = ("default_batch_size", "batch_sizes")
+_READ_FROM_PROGRAM = {
+    "default_batch_size": "default_batch_size",
+    "batch_sizes": "batch_sizes",
+    "max_epochs": "max_epochs",
+    "monitor": "monitor",
+    "mode": "higher_is_better",
+}
+"""The arguments for which the program has a value, and the fields of the job they become."""
+
+_OMITTED = (
+    *("target_metric", "baseline_runs", "monitor", "eta_knob", "beta_knob", "policy"),
+    *("num_pruning_rounds", "window_size", "seed"),
+)
+"""Fields of a job that are not sent unless they are given."""
+
 _POLICY_OPTIONS = {"num_pruning_rounds": 100, "window_size": 1000, "seed": 2**32 - 1}
 """The options of a policy, and the largest value of each; the smallest is 0."""
 
@@ -40,9 +61,10 @@ _JOB_ID_RULE = "1 to 255 letters, digits and ._:-, starting with a letter or dig
 class JobArguments:
     """The arguments of `ZeusBSOCallback` that define the job; an invalid one is an error."""
 
-    target_metric: float
-    monitor: str
-    mode: Literal["min", "max"]
+    target_metric: float | None = None
+    baseline_runs: int | None = None
+    monitor: str | None
+    mode: Mode | None
     job_id: str | None
     batch_sizes: list[int] | None
     default_batch_size: int | None
@@ -63,7 +85,9 @@ class JobArguments:
             _check_default(self.default_batch_size, self.batch_sizes)
         for name in ("target_metric", "eta_knob", "beta_knob"):
             self._check(name, lambda value: _is_number(value, Real), "a number")
-        self._check("max_epochs", lambda value: _is_number(value, Integral), "an integer")
+        for name in ("max_epochs", "baseline_runs"):
+            self._check(name, lambda value: _is_number(value, Integral), "an integer")
+        self._check("baseline_runs", lambda runs: 2 <= runs <= 20, "2 to 20")
         bound = f"finite, at most {MAX_METRIC:g} in size"
         self._check("target_metric", lambda target: abs(target) <= MAX_METRIC, bound)
         self._check("monitor", bool, "a metric's name")
@@ -78,6 +102,10 @@ class JobArguments:
         self._check("policy", lambda policy: isinstance(policy, str | dict), "a name or options")
         self._policy_options()
         self._check("lr_scaling", ("linear", "sqrt").__contains__, "'linear', 'sqrt' or None")
+        if self.monitor is not None and self.mode is not None:
+            mistake = contradiction(self.monitor, self.mode, self.target_metric)
+            if mistake is not None:
+                rank_zero_warn(f"zeus: {mistake}")
 
     def _check(self, name: str, valid: Callable[[Any], object], rule: str) -> None:
         value = getattr(self, name)
@@ -121,9 +149,18 @@ class JobArguments:
         default = sizes.default_batch_size(
             trainer, module, self.batch_arg_name, share, self.default_batch_size
         )
-        return self.spec(type(module).__name__, default, max_epochs, share)
+        monitor, mode = monitor_of(trainer, self.monitor, self.mode)
+        name = default_job_id(module)
+        if self.job_id is None and "ZEUS_JOB_ID" not in os.environ:
+            rank_zero_info(
+                f"zeus: this run is one of the job {name!r}, by its folder, script and module; "
+                "name the job with job_id=... or $ZEUS_JOB_ID"
+            )
+        return self.spec(name, default, max_epochs, share, monitor, mode)
 
-    def spec(self, name: str, default: int, max_epochs: int, share: int) -> JobSpec:
+    def spec(
+        self, name: str, default: int, max_epochs: int, share: int, monitor: str | None, mode: Mode
+    ) -> JobSpec:
         """Make the job of these arguments.
 
         Args:
@@ -131,13 +168,15 @@ class JobArguments:
             default: Its default batch size.
             max_epochs: Epochs after which a batch size has failed.
             share: What each batch size is divided by, such as the number of devices.
+            monitor: The metric; None: only a registered job has one.
+            mode: Whether it rises or falls to the target.
 
         Raises:
             ZeusConfigError: The id is invalid, or a batch size cannot be divided.
         """
         job_id = self.job_id or os.environ.get("ZEUS_JOB_ID") or name
         if not _is_job_id(job_id):
-            source = "job_id (by default the module's class name)"
+            source = "job_id or $ZEUS_JOB_ID"
             raise ZeusConfigError(f"{source} is {job_id!r}; it must be {_JOB_ID_RULE}")
         chosen = sizes.default_sizes(default, share)
         if self.batch_sizes is not None:
@@ -151,20 +190,38 @@ class JobArguments:
         if self.beta_knob is not None:
             beta = shortest_decimal(self.beta_knob)
             given["beta_knob"] = beta if math.isfinite(beta) else None
-        knobs = ("eta_knob", "beta_knob", "policy", *_POLICY_OPTIONS)
+        if self.target_metric is not None:
+            given["target_metric"] = shortest_decimal(self.target_metric)
+        if self.baseline_runs is not None:
+            given["baseline_runs"] = int(self.baseline_runs)
+        if monitor is not None:
+            given["monitor"] = monitor
         return JobSpec(
             job_id=job_id,
             batch_sizes=chosen,
             default_batch_size=default,
-            target_metric=shortest_decimal(self.target_metric),
-            higher_is_better=self.mode == "max",
-            monitor=self.monitor,
+            higher_is_better=mode == "max",
             max_epochs=min(int(max_epochs), MAX_INTEGER),
             batch_size_scope=self.batch_size_scope,
-            suggested=[name for name in _READ_FROM_PROGRAM if getattr(self, name) is None],
-            omitted=[name for name in knobs if name not in given],
+            suggested=[
+                field
+                for name, field in _READ_FROM_PROGRAM.items()
+                if getattr(self, name) is None and (field != "monitor" or monitor is not None)
+            ],
+            omitted=[name for name in _OMITTED if name not in given],
             **given,
         )
+
+
+def default_job_id(module: LightningModule) -> str:
+    """The id of a job that is not named: folder, script and module class, as `ranker-train-Net`.
+
+    Without a script, as in a notebook, the folder is the working directory.
+    """
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    where = [Path.cwd().name] if script is None else [Path(script).parent.name, Path(script).stem]
+    name = "-".join([*where, type(module).__name__])
+    return re.sub(r"[^A-Za-z0-9._:-]+", "-", name).lstrip("._:-")[-255:]
 
 
 def _is_job_id(value: object) -> bool:

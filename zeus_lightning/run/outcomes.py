@@ -20,6 +20,8 @@ _FROM_OUTSIDE = (KeyboardInterrupt, SystemExit, asyncio.CancelledError, Generato
 def outcome_at_train_end(trainer: Trainer, record: TrialRecord) -> tuple[Outcome, str]:
     """The outcome of a trial that is still open when training ends, and why."""
     epochs = trainer.current_epoch
+    if record.report is not None and record.job.target_metric is None:
+        return "completed", f"training ended after {epochs} epochs"
     if _out_of_time(trainer):
         return "interrupted", f"max_time was reached after {epochs} epochs"
     if record.report is None and trainer.should_stop:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
+from uuid import uuid4
 
 from lightning.pytorch.utilities import rank_zero_warn
 
@@ -110,16 +112,21 @@ class TrialRecord:
         Args:
             earlier: Last metrics of the job's earlier failed trials; empty if one converged.
         """
+        target = self.job.target_metric
+        if target is None:
+            return (
+                f"{self.summary()}. No target can be learned from it: if the default batch size "
+                f"cannot train, pass default_batch_size=... with a new job_id"
+            )
         text = f"{self.summary()}. Run the job again: it will try another batch size."
         if self.lowest is not None and self.highest is not None:
-            target = self.job.target_metric
             mistake = out_of_reach(self.job.monitor, self.mode, target, self.lowest, self.highest)
             text += f" Check the target: {mistake}." if mistake else ""
         if earlier and self.report is not None:
             pick = max if self.job.higher_is_better else min
             text += (
                 f" None of the job's {len(earlier) + 1} runs so far has reached the target of "
-                f"{self.job.target_metric:g}; the best final {self.job.monitor} is "
+                f"{target:g}; the best final {self.job.monitor} is "
                 f"{pick(self.report.metric, *earlier):.6g}. If no batch size can reach the target, "
                 "pass another target_metric, with a new job_id."
             )
@@ -218,3 +225,8 @@ class TrialRecord:
         with suppress(OSError, ValueError):
             return cls.from_json(json.loads(path.read_bytes()))
         return None
+
+
+def temporary_file() -> Path:
+    """The path of a new file for a record that no other process uses; it is not made."""
+    return Path(tempfile.gettempdir()) / f"zeus-{uuid4().hex}.json"

@@ -52,7 +52,7 @@ class Run:
             what this refers to.
 
     Attributes:
-        job: With its registered values once a trial has started.
+        job: With its registered values once a trial has started, and the trial's target.
         record: The trial, also after its end; None if there is none.
         is_open: Whether the trial is running, so that reports go to the service.
         is_without_service: Whether the service was unavailable as the run started or resumed.
@@ -271,6 +271,7 @@ class Run:
                 reason = "the run never received the response to its start request"
                 once.end_trial(trial, "withdrawn", reason)
             raise
+        job = replace(job, target_metric=trial.target_metric)
         return TrialRecord(job=job, trial=trial, hardware=hardware)
 
     def _resume_trial(self, saved: TrialRecord) -> tuple[JobSpec, int]:
@@ -286,6 +287,7 @@ class Run:
             end_quietly(self._client, self.record, "withdrawn", f"the run resumes {saved}")
         status = self._client.trial_status(job.job_id, saved.trial.trial_number)
         saved.check_resumable(job, self._meter.hardware, status)
+        job = replace(job, target_metric=saved.trial.target_metric)
         return job, 0 if status is None else status.reports
 
     def _send(
@@ -338,8 +340,8 @@ class Run:
             if decision is not None and decision.outcome is not None:
                 return decision
             if not record.unsent:
-                self._client.end_trial(record.trial, outcome, reason)
-                return end
+                ended = self._client.end_trial(record.trial, outcome, reason)
+                return replace(end, outcome=ended.outcome, reason=ended.reason)
         except ZeusServiceError as error:
             rank_zero_warn(
                 f"zeus: the trial's end ({outcome}) could not be reported: {error.message}"
