@@ -147,7 +147,7 @@ def main() -> None:
         table.add_row(figure, *(f"{value:.4g} {unit}".rstrip() for value in cells), limit)
 
     add("import zeus_lightning, after import lightning", "ms", "50 ms", import_ms())
-    batch_size = ZeusBSOCallback("http://127.0.0.1:1", target_metric=0.9)
+    batch_size = ZeusBSOCallback("http://127.0.0.1:1")
     power = ZeusPowerLimitCallback()  # as it is when profiling is over
     add("ZeusBSOCallback's hooks for one training batch", "us", "5 us", per_batch_us(batch_size))
     add("ZeusPowerLimitCallback's hooks for one training batch", "us", "5 us", per_batch_us(power))

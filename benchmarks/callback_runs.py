@@ -158,6 +158,7 @@ def zeus(url: str, kind: type[ZeusBSOCallback] = ZeusBSOCallback) -> ZeusBSOCall
     return kind(
         url,
         target_metric=1.0,
+        monitor="val_acc",
         job_id=job_id,
         batch_size_scope="per_device",
         batch_sizes=[BATCH_SIZE],

@@ -17,7 +17,7 @@ from zeus_lightning.environment import OUTCOME_FILE
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import Decision, JobSpec, Outcome, Report, TrialStart
 from zeus_lightning.meters import EnergyMeter
-from zeus_lightning.program.metric import shortest_decimal
+from zeus_lightning.program.metric import mode_of_name, shortest_decimal
 from zeus_lightning.run.job import JobArguments, PolicyOptions
 from zeus_lightning.run.outcomes import outcome_of, reason_of
 from zeus_lightning.run.ranks import TorchRanks, gather, on_every_rank
@@ -48,7 +48,7 @@ class Recurrence:
         job_id: The job. Default: `$ZEUS_JOB_ID`, else an error.
         monitor: The metric's name, which the service shows. Default: the job's, else `metric`.
         mode: `max` if the metric rises to the target, `min` if it falls. Default: the job's, else
-            `max`.
+            by the metric's name, else `max`.
         fabric: Fabric, after `launch()`; its device is this rank's.
         device: Without Fabric, the device on which this rank trains. Default: the CPU.
         state: `state_dict()` of an earlier run's checkpoint: its trial is resumed, with the energy
@@ -230,6 +230,7 @@ class Recurrence:
         arguments, saved = self._arguments, self._ranks.broadcast(self._saved)
         self._client = on_every_rank(self._strategy, lambda: connect(self._url))
         default, max_epochs = arguments.default_batch_size, arguments.max_epochs
+        monitor = arguments.monitor or "metric"
         job = on_every_rank(
             self._strategy,
             lambda: arguments.spec(
@@ -237,8 +238,8 @@ class Recurrence:
                 cast("int", default),
                 cast("int", max_epochs),
                 self._share,
-                arguments.monitor or "metric",
-                arguments.mode or "max",
+                monitor,
+                arguments.mode or mode_of_name(monitor) or "max",
             ),
         )
         self._run = run = Run(

@@ -200,7 +200,12 @@ def test_the_config_that_lightning_cli_saves_serves_another_run(
 ) -> None:
     arguments = {"url": service.url, "target_metric": 0.8, "job_id": new_job(), "batch_sizes": [8]}
     policy = {"name": "zeus", "num_pruning_rounds": 1, "seed": 7}
-    arguments |= {"meter": "cpu-estimate", "policy": policy, "beta_knob": math.inf}
+    arguments |= {
+        "monitor": "val_acc",
+        "meter": "cpu-estimate",
+        "policy": policy,
+        "beta_knob": math.inf,
+    }
     bso = {"class_path": "zeus_lightning.ZeusBSOCallback", "init_args": arguments}
     limit = {"class_path": "zeus_lightning.ZeusPowerLimitCallback"}
     config = tmp_path / "given.yaml"

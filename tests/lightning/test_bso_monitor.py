@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch import LightningModule
-from programs import Data, Net, Steps, outcomes, trainer, zeus
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from programs import Data, Net, Steps, new_job, outcomes, trainer, zeus
 from service_process import ServiceProcess
 from torch.utils.data import DataLoader
 
@@ -129,3 +131,50 @@ def test_a_dataloader_that_does_not_exist_is_a_warning_and_after_a_validation_an
         pytest.raises(ZeusConfigError, match=f"metrics logged so far are .*; {told}"),
     ):
         trainer(callback).fit(LogsPerLoader(), data())
+
+
+class LogsTwo(Plain):
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.log_dict({"val_acc": 0.9, "val_loss": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "arguments", "monitored"),
+    [
+        ([EarlyStopping("val_loss")], {}, ("val_loss", False)),
+        ([ModelCheckpoint(monitor="val_acc", mode="max")], {}, ("val_acc", True)),
+        (
+            [ModelCheckpoint(monitor="val_acc", mode="max"), EarlyStopping("val_loss")],
+            {},
+            ("val_loss", False),
+        ),
+        ([ModelCheckpoint(monitor="epoch"), EarlyStopping("val_acc")], {}, ("val_acc", False)),
+        ([EarlyStopping("val_loss")], {"monitor": "val_acc"}, ("val_acc", True)),
+        ([EarlyStopping("val_acc", mode="max")], {"mode": "min"}, ("val_acc", False)),
+        ([], {"monitor": "val_loss"}, ("val_loss", False)),  # by its name
+    ],
+)
+def test_metric_and_mode_are_those_of_the_trainer_unless_they_are_given(
+    service: ServiceProcess,
+    callbacks: list[Any],
+    arguments: dict[str, Any],
+    monitored: tuple[str, bool],
+    tmp_path: Path,
+) -> None:
+    callback = zeus(service.url, **({"monitor": None, "target_metric": None} | arguments))
+    trainer(
+        callback, *callbacks, max_epochs=1, enable_checkpointing=True, default_root_dir=tmp_path
+    ).fit(LogsTwo(), Data())
+    assert (callback.job.monitor, callback.job.higher_is_better) == monitored
+
+
+@pytest.mark.parametrize("sanity", [2, 0])
+def test_metrics_to_choose_from_are_listed_if_the_program_names_none(
+    service: ServiceProcess, sanity: int
+) -> None:
+    job, steps = new_job(), Steps()
+    callback = zeus(service.url, job_id=job, monitor=None)
+    with pytest.raises(ZeusConfigError, match="pass monitor='val_acc' or monitor='val_loss'"):
+        trainer(callback, steps, num_sanity_val_steps=sanity).fit(LogsTwo(), Data())
+    assert steps.count == (0 if sanity else 8)
+    assert outcomes(service.url, job) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from programs import (
 from service_process import ServiceProcess
 
 from zeus_lightning import ZeusTrialFailed
+from zeus_lightning.run.job import default_job_id
 
 
 def test_training_is_measured_reported_and_logged_until_the_target_is_reached(
@@ -316,7 +318,31 @@ def test_a_falling_metric_ends_the_run_with_mode_min(service: ServiceProcess) ->
     assert callback.last_report.epoch == 3
 
 
-def test_the_job_id_is_by_default_the_modules_class(service: ServiceProcess) -> None:
+@pytest.mark.parametrize(
+    ("script", "job"),
+    [
+        ("/home/me/my ranker/train.py", "my-ranker-train-Net"),
+        ("/home/me/_ranker/.hidden/__main__.py", "hidden-__main__-Net"),
+        (None, "nightly-Net"),  # as in a notebook
+    ],
+)
+def test_the_job_id_is_by_default_folder_script_and_class(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str | None, job: str
+) -> None:
+    (tmp_path / "nightly").mkdir()
+    monkeypatch.chdir(tmp_path / "nightly")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", script, raising=False)
+    assert default_job_id(Net()) == job
+
+
+def test_a_job_that_is_not_named_is_told_its_id(
+    service: ServiceProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(
+        sys.modules["__main__"], "__file__", f"/{new_job()}/train.py", raising=False
+    )
     callback = zeus(service.url, job_id=None)
-    trainer(callback).fit(type(new_job().replace("-", "_"), (Net,), {})(), Data())
-    assert callback.job.job_id.startswith("job_")
+    trainer(callback).fit(Net(), Data())
+    told = f"zeus: this run is one of the job '{callback.job.job_id}'"
+    assert caplog.text.count(told) == 1

@@ -24,9 +24,7 @@ class Run(Protocol):
 
 
 def with_trainer(metric: float = 0.95, **arguments: Any) -> None:
-    callback = ZeusBSOCallback(
-        target_metric=0.9, monitor="val_acc", meter=StepMeter(), **arguments
-    )
+    callback = ZeusBSOCallback(target_metric=0.9, monitor="val_acc", meter=StepMeter(), **arguments)
     trainer(callback).fit(Net((metric,)), Data(batch_size=16))
 
 

@@ -230,7 +230,7 @@ def test_what_is_wrong_with_the_arguments_is_said_before_anything_starts(
     with pytest.raises(ZeusConfigError, match="url is 'localhost'"):
         recurrence(service, "a", url="localhost")
     with pytest.warns(UserWarning, match="looks like a metric that should fall"):
-        recurrence(service, "a", monitor="val_loss")
+        recurrence(service, "a", monitor="val_loss", mode="max")
     job = new_job()
     with pytest.raises(ZeusMeterError), recurrence(service, job, meter="nvml:0"):
         pass

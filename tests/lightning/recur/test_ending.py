@@ -22,6 +22,8 @@ def ending(exit_code: int | None = 0, outcome: Any = "converged", **arguments: A
     [
         (ending(), "done", "converged"),
         (ending(-9, "not_converged"), "again", "not_converged"),
+        (ending(0, "completed"), "done", "completed"),  # a baseline
+        (ending(None, "completed"), "done", "completed"),
         (ending(0, "diverged"), "again", "diverged"),  # the program went on after the failure
         (Ending(exit_code=75, run=None), "again", "errored"),  # `zeus-lightning exec`, nested
         (Ending(exit_code=0, run=None), "done", "no trial"),  # it did without the service

@@ -1,0 +1,186 @@
+"""A callback that is given no target: the service learns it from baselines."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from programs import Data, Net, new_job, outcomes, trainer, trials, zeus
+from service_process import ServiceProcess, free_port
+from waiting import LIMIT_S
+
+from zeus_lightning import ZeusBSOCallback, ZeusJobConflict, ZeusTrialFailed
+
+LEARNED = 0.91 - 1.8856 * (4 / 3) ** 0.5 * 0.01
+"""From best values of 0.90, 0.91 and 0.92."""
+
+
+class FallingNet(Net):
+    """Logs as `val_loss` what `Net` logs as `val_acc`."""
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.log("val_loss", self.val_acc[min(self.validations, len(self.val_acc) - 1)])
+
+
+class AtFirstValidation(Callback):
+    """Calls a function at the first validation of training."""
+
+    def __init__(self, do: Any) -> None:
+        self.do = do
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
+        if not trainer.sanity_checking and trainer.current_epoch == 0:
+            self.do()
+
+
+def run(service: ServiceProcess, job: str, net: Net, *others: Callback, **arguments: Any) -> Any:
+    """Train once, as one run of a job that is given no target."""
+    callback = zeus(service.url, job_id=job, target_metric=None, **arguments)
+    trainer(*others, callback).fit(net, Data())
+    return callback
+
+
+def baselines(service: ServiceProcess, job: str, *best: float, **arguments: Any) -> None:
+    for value in best:
+        run(service, job, Net((0.3, value, 0.5)), **arguments)
+
+
+def test_the_third_baseline_sets_the_target_and_the_next_run_stops_at_it(
+    service: ServiceProcess,
+) -> None:
+    job = new_job()
+    for number, best in enumerate((0.9, 0.92, 0.91), 1):
+        net = Net((0.3, best, 0.5))
+        callback = run(service, job, net)
+        assert net.validations == 5  # to the end of the program
+        assert (callback.trial.why, callback.batch_size) == ("baseline", 8)
+        assert callback.trial.target_metric is None
+        assert callback.outcome == ("completed" if number < 3 else "converged")
+    net = Net((0.3, 0.89, 0.95))
+    callback = run(service, job, net)
+    assert (callback.outcome, net.validations) == ("converged", 2)
+    assert callback.trial.target_metric == callback.job.target_metric
+    assert callback.job.target_metric == pytest.approx(LEARNED, abs=1e-4)
+    assert outcomes(service.url, job) == ["converged"] * 4
+    assert [trial["epoch"] for trial in trials(service.url, job)] == [2, 2, 2, 2]
+
+
+def test_a_falling_metric_of_early_stopping_is_learned(service: ServiceProcess) -> None:
+    job, losses = new_job(), (0.9, 0.2, 0.4, 0.4, 0.4)
+    for _ in range(3):
+        net = FallingNet(losses)
+        stopping = EarlyStopping("val_loss", patience=2)
+        run(service, job, net, stopping, monitor=None)
+        assert net.validations == 4  # EarlyStopping ended it
+    callback = run(service, job, FallingNet((0.9, 0.3, 0.2, 0.1)), monitor="val_loss")
+    assert (callback.job.higher_is_better, callback.job.target_metric) == (False, 0.2)
+    assert (callback.outcome, callback.last_report.epoch) == ("converged", 3)
+
+
+def test_a_baseline_that_runs_while_the_target_is_learned_goes_on(service: ServiceProcess) -> None:
+    job, net = new_job(), Net((0.95,))
+    others = AtFirstValidation(lambda: baselines(service, job, 0.9, 0.92, 0.91))
+    callback = run(service, job, net, others)
+    assert net.validations == 5
+    assert callback.trial.trial_number == 1
+    assert callback.outcome == "converged"
+    assert trials(service.url, job)[0]["epoch"] == 1
+
+
+def test_a_baseline_that_is_interrupted_and_resumed_is_one(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    job = new_job()
+    baselines(service, job, 0.9, 0.92)
+
+    class InSecondEpoch(Callback):
+        def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
+            if trainer.current_epoch == 1:
+                raise ZeroDivisionError("mine")
+
+    saver = ModelCheckpoint(tmp_path, "first")
+    broken = zeus(service.url, job_id=job, target_metric=None)
+    with pytest.raises(ZeroDivisionError):
+        trainer(saver, InSecondEpoch(), broken, enable_checkpointing=True).fit(Net((0.91,)), Data())
+    resumed = zeus(service.url, job_id=job, target_metric=None)
+    trainer(resumed).fit(Net((0.5,)), Data(), ckpt_path=tmp_path / "first.ckpt")
+    assert resumed.outcome == "converged"
+    assert outcomes(service.url, job) == [*["converged"] * 3, "withdrawn"]
+    answer = requests.get(f"{service.url}/api/v1/jobs/{job}", timeout=LIMIT_S).json()
+    assert answer["completed_baselines"] == 3
+    assert answer["target_metric"] == pytest.approx(LEARNED, abs=1e-4)
+
+
+def test_a_baseline_that_diverges_is_a_failure_and_teaches_no_target(
+    service: ServiceProcess,
+) -> None:
+    job = new_job()
+    with pytest.raises(ZeusTrialFailed, match="No target can be learned from it"):
+        run(service, job, Net((0.3, float("nan"))))
+    callback = run(service, job, Net((0.9,)))
+    assert (callback.trial.why, callback.outcome) == ("baseline", "completed")
+    assert outcomes(service.url, job) == ["diverged", "completed"]
+
+
+def test_another_target_is_a_conflict_once_a_baseline_has_completed(
+    service: ServiceProcess,
+) -> None:
+    job = new_job()
+    baselines(service, job, 0.9)
+    with pytest.raises(ZeusJobConflict, match="target_metric"):
+        trainer(zeus(service.url, job_id=job, target_metric=0.8)).fit(Net(), Data())
+
+
+def test_how_many_baselines_there_are_can_be_chosen(service: ServiceProcess) -> None:
+    job = new_job()
+    baselines(service, job, 0.9, 0.9, baseline_runs=2)
+    callback = run(service, job, Net((0.3, 0.9)))
+    assert (callback.outcome, callback.trial.target_metric) == ("converged", 0.9)
+
+
+def test_without_the_service_the_program_runs_to_its_own_end() -> None:
+    net = Net((0.9,))
+    callback = zeus(
+        f"http://127.0.0.1:{free_port()}", target_metric=None, monitor=None, require_service=False
+    )
+    with pytest.warns(UserWarning, match="training without it"):
+        trainer(callback).fit(net, Data())
+    assert (net.validations, callback.trial) == (5, None)
+
+
+def test_a_callback_takes_from_a_registered_job_what_it_was_not_given(
+    service: ServiceProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    job = new_job()
+    spec = {
+        "job_id": job,
+        "batch_sizes": [4, 16],
+        "default_batch_size": 16,
+        "target_metric": 0.25,
+        "higher_is_better": False,
+        "monitor": "val_loss",
+        "max_epochs": 3,
+        "eta_knob": 1.0,
+        "beta_knob": 5.0,
+        "policy": "zeus",
+        "baseline_runs": 5,
+        "seed": 4,
+    }
+    answer = requests.post(f"{service.url}/api/v1/jobs", json=spec, timeout=LIMIT_S)
+    assert answer.status_code == 201, answer.text
+    monkeypatch.setenv("ZEUS_JOB_ID", job)
+    callback, net = ZeusBSOCallback(service.url), FallingNet((0.9, 0.3, 0.2))
+    trainer(callback, EarlyStopping("val_acc", mode="max", strict=False)).fit(net, Data())
+    assert (callback.outcome, callback.last_report.epoch) == ("converged", 3)
+    registered = callback.job.to_json()
+    assert {name: registered[name] for name in spec} == spec
+    assert callback.batch_size == 16
+    for kept in ("default_batch_size 16 (here 8)", "max_epochs 3 (here 5)"):
+        assert kept in caplog.text
+    assert "monitor val_loss (here val_acc)" in caplog.text
