@@ -59,7 +59,7 @@ def revive(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     counted = trial.counted or any(
         row.counted and row.batch_size == trial.batch_size for row in others
     )
-    savings.take_back(session, job, spec, trial)
+    savings.take_back(session, job, spec, trial, others)
     trial.outcome = trial.ended_seq = trial.ended_at = None
     trial.reason, trial.counted = "", False
     job.sequence += 1

@@ -73,15 +73,19 @@ def record_end(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     _store(session, job, spec, eras, rows)
 
 
-def take_back(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
-    """Take what a trial had spent from the era that it counts in: it is running again."""
+def take_back(
+    session: Session, job: Job, spec: JobSpec, trial: Trial, others: Iterable[Any]
+) -> None:
+    """Take what a trial had spent from the era that it counts in: it is running again.
+
+    `others` are the job's other trials, in the order of their ends.
+    """
     if trial.era is None:
         return
     rows = session.scalars(_eras(job)).all()
+    ends = [_end_of(other) for other in others if other.era == trial.era]
     eras = [
-        ledgers.without(era, trial.energy_j, trial.time_s, trial.cost)
-        if era.number == trial.era
-        else era
+        ledgers.with_spending_of(era, ends) if era.number == trial.era else era
         for era in map(_era, rows)
     ]
     trial.era = None

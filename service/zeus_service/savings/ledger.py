@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
 
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import FINAL, Outcome
@@ -153,13 +154,7 @@ def record(
         ledger, era = _with_run(ledger, era, end, len(eras) + 1)
     elif end.outcome == "early_stopped":
         ledger = _with_stopped_run(ledger, end.batch_size)
-    latest[key] = replace(
-        era,
-        recurrences=era.recurrences + converged,
-        energy_j=era.energy_j + end.energy_j,
-        time_s=era.time_s + end.time_s,
-        cost=era.cost + end.cost,
-    )
+    latest[key] = replace(_with_spending(era, end), recurrences=era.recurrences + converged)
     ledgers = {**ledgers, key: ledger}
     after = {each.number: each for each in eras}
     for each in _with_expectations(spec, ledgers, latest, estimate, profile):
@@ -204,16 +199,21 @@ def following(ledger: Ledger, era: Era) -> Ledger:
     }
 
 
-def without(era: Era, energy_j: float, time_s: float, cost: float) -> Era:
-    """The era in which a trial counts, without what it had spent: the trial is running again.
+def with_spending_of(era: Era, ends: Iterable[TrialEnd]) -> Era:
+    """An era without a trial that is running again: with what these other trials in it have spent.
 
-    Its recurrences stay: a trial that converged is never revived.
+    They are added in the order in which they ended, as `record` did, so that both give the same sum
+    to the last bit; to subtract would not. Recurrences stay: what converged never runs again.
     """
+    return reduce(_with_spending, ends, replace(era, energy_j=0.0, time_s=0.0, cost=0.0))
+
+
+def _with_spending(era: Era, end: TrialEnd) -> Era:
     return replace(
         era,
-        energy_j=era.energy_j - energy_j,
-        time_s=era.time_s - time_s,
-        cost=era.cost - cost,
+        energy_j=era.energy_j + end.energy_j,
+        time_s=era.time_s + end.time_s,
+        cost=era.cost + end.cost,
     )
 
 

@@ -15,7 +15,7 @@ from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.bandit.spec import MAX_AMOUNT, JobSpec
 from zeus_service.savings import expected
 from zeus_service.savings.expected import Expected, Ledger
-from zeus_service.savings.ledger import TrialEnd, new_ledger, without
+from zeus_service.savings.ledger import TrialEnd, new_ledger, with_spending_of
 from zeus_service.savings.lognormal import t_quantile
 from zeus_service.savings.power import Profile
 
@@ -131,12 +131,13 @@ def test_a_meter_that_never_measured_gives_no_expectation() -> None:
 
 def test_a_revival_takes_back_what_the_trial_had_spent() -> None:
     job = Job()
-    job.run(32, 100.0)
+    job.run(32, 0.1)
     before = job.eras[-1]
-    job.run(32, 40.0, outcome="lost")
-    assert job.saved_j == pytest.approx(-40.0)
-    era = without(job.eras[-1], 40.0, 4.0, 40.0)
-    assert era == before
+    job.run(32, 1e9, outcome="lost")
+    assert job.saved_j == pytest.approx(-1e9)
+    cost = job.spec.cost(0.1, 0.01, job.hardware.max_power_w)
+    first = TrialEnd(32, job.hardware, "converged", 0.1, 0.01, cost)
+    assert with_spending_of(job.eras[-1], [first]) == before
 
 
 def test_runs_that_were_stopped_early_would_have_cost_more() -> None:
