@@ -2,16 +2,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NEWEST := .venv-newest
+RAY := .venv-ray
 DEMO := $(VENV)/.demo-installed
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo quick test test-newest lint format docs figures notebook constraints hashes
+.PHONY: help install demo quick test test-ray test-newest lint format docs figures notebook constraints hashes
 
 help:
 	@echo "make demo     train a small recurring job, and see it find its batch size: one to two minutes"
 	@echo "make quick    run the tests that start no process: two minutes"
 	@echo "make test     run the whole test suite"
+	@echo "make test-ray run the example that trains in Ray: two minutes"
 	@echo "make test-newest  run the callbacks' tests with the newest Lightning"
 	@echo "make lint     ruff, mypy and import-linter"
 	@echo "make docs     build the documentation as a site, in build/site: some seconds"
@@ -46,6 +48,13 @@ quick: install
 test: install
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder \
 		--timeout=600 --max-worker-restart=2 $(ARGS)
+
+# Ray is large, and no other test needs it: it has an environment of its own.
+test-ray:
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/pip install --quiet --no-compile --constraint constraints.txt ray==2.60.0 \
+		--editable '.[ray]' --editable ./service hypothesis pytest pytest-timeout
+	$(RAY)/bin/python -m pytest tests/with_ray --timeout=600 $(ARGS)
 
 # Before an upgrade; not part of CI. zeus-lightning's own limit is set aside: pip only warns of it.
 test-newest:
