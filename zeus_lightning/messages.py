@@ -61,7 +61,7 @@ class JobSpec(_Message):
     default_batch_size: int
     target_metric: float | None = None
     higher_is_better: bool
-    monitor: str = ""
+    monitor: str
     max_epochs: int
     batch_size_scope: Literal["global", "per_device"] = "global"
     eta_knob: float = 0.5

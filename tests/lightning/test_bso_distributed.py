@@ -39,6 +39,7 @@ AT_THE_SERVICE = (
     "diverges",
     "fails-quietly",
     "fits-again",
+    "learns",
     "meter-at-start",
     "meter-auto",
     "meter-later",
@@ -372,6 +373,16 @@ def test_each_rank_trains_its_share_of_a_dataloader_that_is_passed_to_fit(decide
         assert rank["trial"]["batch_size"] == 8  # of both, from a loader that has 8 for each
         assert rank["batch_lengths"] == [4]
         assert rank["steps"] == 3 * 64 / 8  # Lightning's sampler gives each a half
+
+
+def test_both_ranks_train_baselines_to_their_end_and_stop_at_the_learned_target(
+    decided: Run,
+) -> None:
+    for rank in decided.seen("learns"):
+        seen = [(run["outcome"], run["report"]["epoch"], run["error"]) for run in rank["runs"]]
+        assert seen == [("completed", 5, None), ("converged", 5, None), ("converged", 2, None)]
+        assert [run["job"]["target_metric"] for run in rank["runs"]] == [None, None, 0.9]
+    assert outcomes(decided.url, "learns") == ["converged"] * 3
 
 
 def test_both_ranks_resume_the_trial_of_a_checkpoint(decided: Run) -> None:

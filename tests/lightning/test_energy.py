@@ -253,8 +253,10 @@ def test_beside_the_bso_callback_a_fit_leaves_the_loggers_to_it(
 def test_beside_the_power_limit_callback_both_read(
     gpu: FakeGpu, fake_gpus: FakeDriver, gpu_meter: DriversClock
 ) -> None:
-    limit, callback = power(meter=gpu_meter), ZeusEnergyCallback(DriversClock(fake_gpus))
+    own_meter = DriversClock(fake_gpus)
+    limit, callback = power(meter=gpu_meter), ZeusEnergyCallback(own_meter)
     trainer(limit, callback, max_epochs=1).fit(GpuNet(gpu), ManyBatches())
+    own_meter.close()
     assert limit.profiled
     assert callback.spent.energy_j > 0
 

@@ -281,6 +281,15 @@ def retries(name: str, url: str) -> dict[str, Any]:
     return {"rank": runner.global_rank, "warnings": []}
 
 
+def learns(name: str, url: str) -> dict[str, Any]:
+    """Train a job that is given no target: two baselines, and a run that stops at what they set."""
+    runs = []
+    for metrics in ((0.3, 0.9, 0.5), (0.9,), (0.3, 0.9)):
+        arguments = {"job_id": name, "target_metric": None, "baseline_runs": 2}
+        runs.append(fit(name, url, Net(metrics), **arguments))
+    return runs[-1] | {"runs": runs}
+
+
 SCENARIOS: dict[str, Any] = {
     "converges": lambda n, url: fit(n, url, NetThatLogsOnRankZero()),
     "fails": lambda n, url: fit(n, url, Net((0.1,))),
@@ -300,6 +309,7 @@ SCENARIOS: dict[str, Any] = {
     "given-up": lambda n, url: fit(
         n, url, Net((0.1,)), CpuSeconds(n), meter="cpu-estimate", max_epochs=1
     ),
+    "learns": learns,
     "meter-auto": estimate,
     "meter-gpus": lambda n, url: meter(n, url, own_gpu()),
     "meter-models": lambda n, url: meter(n, url, own_gpu(apart=2)),

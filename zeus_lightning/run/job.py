@@ -43,7 +43,7 @@ _READ_FROM_PROGRAM = {
 """The arguments for which the program has a value, and the fields of the job they become."""
 
 _OMITTED = (
-    *("target_metric", "baseline_runs", "monitor", "eta_knob", "beta_knob", "policy"),
+    *("target_metric", "baseline_runs", "eta_knob", "beta_knob", "policy"),
     *("num_pruning_rounds", "window_size", "seed"),
 )
 """Fields of a job that are not sent unless they are given."""
@@ -194,21 +194,21 @@ class JobArguments:
             given["target_metric"] = shortest_decimal(self.target_metric)
         if self.baseline_runs is not None:
             given["baseline_runs"] = int(self.baseline_runs)
-        if monitor is not None:
-            given["monitor"] = monitor
+        unknown = ["monitor"] if monitor is None else []
         return JobSpec(
             job_id=job_id,
             batch_sizes=chosen,
             default_batch_size=default,
             higher_is_better=mode == "max",
+            monitor=monitor or "",
             max_epochs=min(int(max_epochs), MAX_INTEGER),
             batch_size_scope=self.batch_size_scope,
             suggested=[
                 field
                 for name, field in _READ_FROM_PROGRAM.items()
-                if getattr(self, name) is None and (field != "monitor" or monitor is not None)
+                if getattr(self, name) is None and field not in unknown
             ],
-            omitted=[name for name in _OMITTED if name not in given],
+            omitted=[*unknown, *(name for name in _OMITTED if name not in given)],
             **given,
         )
 

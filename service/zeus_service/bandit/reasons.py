@@ -20,8 +20,8 @@ def reason(spec: JobSpec, state: State, hardware: Hardware, choice: Choice) -> s
         "the default",
         "fallback": "all batch sizes have failed, but a trial with this one is still running",
         "control": "a control trial: the default batch size, without early stopping",
-        "baseline": "a baseline: the default batch size, to the run's own end, whatever failed "
-        f"before. The target is learned when {spec.baseline_runs} of these have completed",
+        "baseline": "the default batch size, to the run's own end; the target is learned when "
+        f"{spec.baseline_runs} such runs have completed",
     }[choice.why]
     passed = passed_over(state)
     if not passed:

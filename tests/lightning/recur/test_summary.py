@@ -19,6 +19,7 @@ ROW = {
     "try": 1,
     "control": False,
     "batch_size": 8,
+    "why": "explore",
     "outcome": "converged",
     "result": "done",
     "epochs": 2,
@@ -50,6 +51,16 @@ def test_a_recurrence_takes_what_all_its_tries_took() -> None:
     assert (found.time_s, found.energy_j, found.cost_j) == (2.0, 4.0, 6.0)
     assert found.unmeasured == 1
     assert "without a report, of 0 J and 0 s: 1" in str(summary.table([found]).caption)
+
+
+def test_baselines_count_with_the_controls_and_completing_is_what_they_are_to_do() -> None:
+    baselines = [
+        ROW | {"recurrence": number, "why": "baseline", "outcome": outcome}
+        for number, outcome in enumerate(("completed", "converged"), 1)
+    ]
+    found = summary.recurrences([*baselines, ROW | {"recurrence": 3}])
+    assert [each.control for each in found] == [True, True, False]
+    assert all(each.converged for each in found)
 
 
 def test_the_interval_is_that_of_the_paired_t_test_whatever_drifts() -> None:

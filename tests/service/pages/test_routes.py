@@ -257,9 +257,7 @@ def test_a_job_that_learns_its_target_says_how_far_it_is(client: FlaskClient, po
     optimizer.start_trial("job")
     page = client.get("/job/job").text
     assert "baseline 2 of 3: the target for val_acc is learned from runs of the default" in page
-    assert "a baseline: the default batch size, to the run's own end, whatever failed" in unescape(
-        page
-    )
+    assert "the default batch size, to the run's own end; the target is learned" in unescape(page)
     assert "No batch size is left" not in page
     assert "never stopped early: a baseline" in page
     assert "4 of the default as control" in page
