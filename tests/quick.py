@@ -38,6 +38,7 @@ STARTERS = {
     *("subprocess", "Popen", "multiprocessing", "fork"),
     "CONTEXT",  # of `forked.py`, which starts a fork server
     "run_all",  # the simulator's, in several processes
+    "LocalCluster",  # Dask's
     # the command `recur`, which starts runs, and what in it does so
     *("recur", "Driver", "Child", "launch", "OwnService"),
     "runpytest_subprocess",

@@ -97,6 +97,7 @@ _POLICY = click.Choice(list(POLICIES))
 @click.option("--csv", "table", type=_OUTPUT, help="Write a row for each replay to this file.")
 @click.option("--plot", "page", type=_OUTPUT, help="Draw the cumulative regret in this HTML file.")
 @click.option("--jobs", default=1, type=_ABOVE_ZERO, help="Processes.")
+@click.option("--dask", metavar="ADDRESS", help="Use the workers of this Dask scheduler instead.")
 def simulate(
     *,
     directory: Path | None,
@@ -113,6 +114,7 @@ def simulate(
     table: TextIO | None,
     page: TextIO | None,
     jobs: int,
+    dask: str | None,
     **knobs: float,
 ) -> None:
     """Replay recurring jobs, and print what each policy spends.
@@ -150,7 +152,7 @@ def simulate(
         raise SimulationError(first_error(error)) from error
     console = Console(stderr=True)
     progress = track(
-        run_all(experiments, jobs),
+        run_all(experiments, jobs, dask),
         "replaying",
         total=len(experiments),
         console=console,

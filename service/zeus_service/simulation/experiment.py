@@ -4,11 +4,13 @@ import math
 import multiprocessing
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from zeus_service.bandit.spec import JobSpec
+from zeus_service.simulation import SimulationError
 from zeus_service.simulation.replay import MAX_TRIES, replay
 from zeus_service.simulation.simulated_run import SimulatedTrial
 from zeus_service.simulation.submissions import Submission
@@ -119,15 +121,32 @@ def tally(experiment: Experiment, trials: Sequence[SimulatedTrial]) -> Tally:
     )
 
 
-def run_all(experiments: Sequence[Experiment], jobs: int = 1) -> Iterator[Tally]:
-    """Run experiments in `jobs` processes; yield their tallies in order, as soon as available."""
-    if jobs == 1:
+def run_all(
+    experiments: Sequence[Experiment], jobs: int = 1, scheduler: str | None = None
+) -> Iterator[Tally]:
+    """Run in `jobs` processes, or on a Dask scheduler's workers; yield tallies in order."""
+    if jobs == 1 and scheduler is None:
         yield from map(Experiment.run, experiments)
         return
     # A forked process would inherit the locks of numpy's threads.
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=spawn) as pool:
+    with _dask(scheduler) if scheduler is not None else ProcessPoolExecutor(jobs, spawn) as pool:
         yield from pool.map(Experiment.run, experiments)
+
+
+@contextmanager
+def _dask(scheduler: str) -> Iterator[Executor]:
+    try:
+        import distributed
+    except ImportError as error:
+        raise SimulationError("--dask needs Dask: pip install 'zeus-service[dask]'") from error
+    try:
+        distributed.comm.get_address_host_port(scheduler)  # Client hangs on a malformed one
+        client = distributed.Client(scheduler, timeout=5, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise SimulationError(f"no Dask scheduler at '{scheduler}': {error}") from error
+    with client, client.get_executor() as pool:
+        yield pool
 
 
 def by_key(tallies: Iterable[Tally]) -> dict[Key, list[Tally]]:

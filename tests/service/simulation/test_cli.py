@@ -9,8 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from click.testing import CliRunner, Result
+from distributed import Client, LocalCluster, get_task_stream
 from service.simulation import recorded
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.cli import main
@@ -228,6 +230,9 @@ def test_batch_sizes_that_are_left_out_are_named(traces: Path) -> None:
         (["--beta=inf"], "beta_knob: Input should be a finite number (inf)"),
         (["--window-size=-1"], "window_size: Input should be greater than or equal to 0 (-1)"),
         (["--jobs=0"], "'--jobs': 0 is not in the range"),
+        (["--dask=127.0.0.1"], "no Dask scheduler at '127.0.0.1': missing port number"),
+        (["--dask="], "no Dask scheduler at '': missing port number"),
+        (["--dask=127.0.0.1:1"], "no Dask scheduler at '127.0.0.1:1': Timed out"),
         (["--policy=best"], "'--policy': 'best' is not one of"),
         (["--traces=.", "--workload=best"], "'--workload': 'best' is not one of"),
         (["--synthetic=-1"], "'--synthetic': -1 is not in the range"),
@@ -238,6 +243,28 @@ def test_batch_sizes_that_are_left_out_are_named(traces: Path) -> None:
 )
 def test_a_wrong_argument_is_one_message(arguments: list[str], message: str) -> None:
     assert message in the_error(*arguments)
+
+
+def test_two_dask_workers_print_what_one_process_prints() -> None:
+    arguments = ("--synthetic=7", "--seeds=4", "--recurrences=20")
+    local = LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1"
+    )
+    with local as cluster, Client(cluster, set_as_default=False) as client:
+        pids = client.run(os.getpid)
+        with get_task_stream(client) as stream:
+            result = simulate(*arguments, f"--dask={cluster.scheduler_address}")
+    worked = {pids[task["worker"]] for task in stream.data if task["key"].startswith("run-")}
+    assert len(worked) == 2
+    assert os.getpid() not in worked
+    assert result.stdout == simulate(*arguments).stdout
+    assert not any(map(psutil.pid_exists, pids.values()))
+
+
+def test_without_dask_the_command_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    error = the_error("--dask=127.0.0.1:8786")
+    assert error.endswith("--dask needs Dask: pip install 'zeus-service[dask]'")
 
 
 def test_recorded_and_synthetic_workloads_are_compared_in_one_table(traces: Path) -> None:
