@@ -29,13 +29,14 @@ def fit(
     Args:
         make_trainer: Makes a Trainer with a new `ZeusBSOCallback`.
         make_module: Makes the module.
-        make_datamodule: Makes the datamodule; without one, the module has the dataloaders.
+        make_datamodule: Makes the datamodule; without one, the module or `arguments` have the
+            dataloaders.
         retries: Trials after the first one that fails.
         **arguments: For `Trainer.fit`; `ckpt_path` for the first trial alone, which it resumes.
 
     Returns:
         The Trainer whose trial has converged. Its callback's `outcome` names another end of
-        training that is no failure, such as `interrupted` by `max_time`.
+        training that is not a failure, such as `completed` for a baseline.
 
     Raises:
         ZeusTrialFailed: The last trial also failed. If another error showed that, it is the cause.

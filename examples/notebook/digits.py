@@ -13,6 +13,12 @@
 # %% [markdown]
 # # A recurring training job finds its batch size
 #
+# One line in the Trainer is all that a recurring job needs:
+#
+#     Trainer(callbacks=[EarlyStopping("val_loss"), ZeusBSOCallback("http://127.0.0.1:8765")])
+#
+# Then the target is learned from the first three runs. Here it is given, so that each run counts.
+#
 # A model in production is trained again and again. This notebook trains a small network on
 # scikit-learn's handwritten digits twelve times, as a nightly job would, each time until it reads
 # 97 % of them right. `ZeusBSOCallback` asks a service for the batch size of each run, and the
