@@ -38,6 +38,7 @@ def train(config: dict[str, Any]) -> str:
     zeus = ZeusBSOCallback(
         config["url"],
         target_metric=0.95,
+        monitor="val_acc",
         job_id=os.environ.get("ZEUS_JOB_ID") or "digits-on-ray",
     )
     trainer = L.Trainer(

@@ -324,7 +324,7 @@ def test_a_job_id_registered_with_another_configuration_is_an_error_that_lists_w
     assert isinstance(error, ZeusJobConflict)
     assert set(error.fields["differences"]) == {"target_metric", "eta_knob"}
     assert "target_metric is 0.8 there and 0.85 here" in str(error)
-    assert "Pass the registered values" in str(error)
+    assert "pass the registered values" in str(error)
     assert outcomes(service.url, job) == ["converged"]
 
 

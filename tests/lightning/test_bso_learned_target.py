@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import requests
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, Timer
 from programs import Data, Net, new_job, outcomes, trainer, trials, zeus
 from service_process import ServiceProcess, free_port
 from waiting import LIMIT_S
@@ -114,6 +114,37 @@ def test_a_baseline_that_is_interrupted_and_resumed_is_one(
     answer = requests.get(f"{service.url}/api/v1/jobs/{job}", timeout=LIMIT_S).json()
     assert answer["completed_baselines"] == 3
     assert answer["target_metric"] == pytest.approx(LEARNED, abs=1e-4)
+
+
+def test_a_run_with_fewer_epochs_than_the_job_is_no_baseline_and_no_failure(
+    service: ServiceProcess,
+) -> None:
+    job = new_job()
+    baselines(service, job, 0.9)
+    callback = zeus(service.url, job_id=job, target_metric=None)
+    trainer(callback, max_epochs=1).fit(Net((0.1,)), Data())
+    assert (callback.outcome, callback.trial.why) == ("interrupted", "baseline")
+    baselines(service, job, 0.92, 0.91)
+    callback = zeus(service.url, job_id=job, target_metric=None)
+    trainer(callback, max_epochs=1).fit(Net((0.1,)), Data())
+    assert callback.trial.target_metric is not None
+    assert callback.outcome == "interrupted"
+    assert (
+        "the Trainer's max_epochs is 1, and the job's 5" in trials(service.url, job)[-1]["reason"]
+    )
+
+
+def test_max_time_interrupts_a_baseline(service: ServiceProcess) -> None:
+    callback = run(service, new_job(), Net(), Timer({"microseconds": 1}))
+    assert (callback.outcome, callback.trial.why) == ("interrupted", "baseline")
+
+
+def test_a_target_is_learned_from_epochs_that_later_runs_have(service: ServiceProcess) -> None:
+    job = new_job()
+    for _ in range(3):
+        run(service, job, Net((0.3, 0.5, 0.9)), max_epochs=2)
+    callback = run(service, job, Net((0.3, 0.5)), max_epochs=2)
+    assert (callback.outcome, callback.job.target_metric) == ("converged", 0.5)
 
 
 def test_a_baseline_that_diverges_is_a_failure_and_teaches_no_target(

@@ -168,6 +168,14 @@ def test_metric_and_mode_are_those_of_the_trainer_unless_they_are_given(
     assert (callback.job.monitor, callback.job.higher_is_better) == monitored
 
 
+def test_a_mode_of_the_trainer_that_the_name_contradicts_is_a_warning(
+    service: ServiceProcess,
+) -> None:
+    callback = zeus(service.url, monitor=None, target_metric=None)
+    with pytest.warns(UserWarning, match="'val_acc' looks like a metric that should rise; pass"):
+        trainer(callback, EarlyStopping("val_acc"), max_epochs=1).fit(LogsTwo(), Data())
+
+
 @pytest.mark.parametrize("sanity", [2, 0])
 def test_metrics_to_choose_from_are_listed_if_the_program_names_none(
     service: ServiceProcess, sanity: int

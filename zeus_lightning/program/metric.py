@@ -96,7 +96,8 @@ def monitor_of(trainer: Trainer, monitor: str | None, mode: Mode | None) -> tupl
 
 def no_monitor(trainer: Trainer) -> ZeusConfigError:
     """The error of a program that names no metric, once a validation has logged some."""
-    logged = " or ".join(f"monitor={name!r}" for name in sorted(trainer.callback_metrics))
+    names = [name for name in sorted(trainer.callback_metrics) if not name.startswith("zeus/")]
+    logged = " or ".join(f"monitor={name!r}" for name in names)
     return ZeusConfigError(
         "no metric to monitor: neither an EarlyStopping nor a ModelCheckpoint of the Trainer names "
         "one; pass " + (logged or "monitor=..., with the name of a metric that validation logs")

@@ -31,8 +31,8 @@ class RecurrenceTotals:
     """What a recurrence took, summed over all its tries.
 
     Args:
-        control: Whether its trials are control trials or baselines: the default batch size, never
-            stopped early.
+        control: Whether its trials are control trials: the default batch size, never stopped early.
+        baseline: Whether its last trial is one from which the target is learned.
         converged: Whether its last try reached the target, or as a baseline its own end.
         estimated: Whether the joules are estimates.
         unmeasured: How many tries ended before their first report; they count 0 J and 0 s.
@@ -40,6 +40,7 @@ class RecurrenceTotals:
 
     number: int
     control: bool
+    baseline: bool
     tries: int
     converged: bool
     cost_j: float
@@ -126,7 +127,8 @@ def _recurrence(tries: Sequence[dict[str, Any]]) -> RecurrenceTotals:
     last = tries[-1]
     return RecurrenceTotals(
         number=last["recurrence"],
-        control=last["control"] or last["why"] == "baseline",
+        control=last["control"],
+        baseline=last["why"] == "baseline",
         tries=len(tries),
         converged=last["outcome"] in ("converged", "completed"),
         estimated=any(row["estimated"] for row in tries),
@@ -138,9 +140,10 @@ def _recurrence(tries: Sequence[dict[str, Any]]) -> RecurrenceTotals:
 def differences(found: Iterable[RecurrenceTotals]) -> list[Difference]:
     """Compare chosen recurrences with controls, in pairs: what drifts affects both of a pair.
 
-    A pair counts if both converged. The interval comes from a paired t-test.
+    A pair counts if both converged. Baselines do not: they train on beyond the target. The interval
+    comes from a paired t-test.
     """
-    converged = {each.number: each for each in found if each.converged}
+    converged = {each.number: each for each in found if each.converged and not each.baseline}
     pairs = [
         (each, converged[number + 1])
         for number, each in converged.items()
@@ -178,12 +181,16 @@ def _interval(distances: Sequence[float]) -> tuple[float, float] | tuple[None, N
 
 
 def table(found: Sequence[RecurrenceTotals]) -> Table:
-    """Sums and means of the controls and of the chosen recurrences; it fits into 80 columns."""
+    """Sums and means of baselines, controls and chosen recurrences; it fits into 80 columns."""
     names = ("", "converged", "tries", "J", "s", "cost (J)", "cost in all (J)")
     title = "A recurrence, with all its tries, took"
     shown = Table(*names, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=title)
-    for name, control in (("control", True), ("chosen", False)):
-        group = [each for each in found if each.control == control]
+    groups = {
+        "baseline": [each for each in found if each.baseline],
+        "control": [each for each in found if each.control and not each.baseline],
+        "chosen": [each for each in found if not each.control and not each.baseline],
+    }
+    for name, group in groups.items():
         if group:
             shown.add_row(
                 name,

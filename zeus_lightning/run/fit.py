@@ -255,12 +255,23 @@ class Fit:
         if record is None or not self.run.is_open:
             return
         outcome, reason = outcome_at_train_end(self.trainer, record)
+        if outcome in ("completed", "not_converged") and self._is_short(record.job.max_epochs):
+            outcome = "interrupted"
+            reason = f"the Trainer's max_epochs is {self.trainer.max_epochs}, and the job's "
+            reason += str(record.job.max_epochs)
         if outcome == "errored":
             self._mistake = ZeusConfigError(
                 f"{reason}, so {self.run.job.monitor!r} was never seen and nothing was learned; "
                 "let validation run, or monitor a metric of training with limit_val_batches=0"
             )
         self.run.end(outcome, reason)
+
+    def _is_short(self, max_epochs: int) -> bool:
+        """Whether the Trainer has ended before the job's epochs were used up, as a trial run."""
+        most = self.trainer.max_epochs or 0
+        return self._arguments.max_epochs is None and (
+            0 < most < max_epochs and self.trainer.current_epoch >= most
+        )
 
     @property
     def error(self) -> ZeusConfigError | ZeusTrialFailed | None:

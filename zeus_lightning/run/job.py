@@ -103,9 +103,12 @@ class JobArguments:
         self._policy_options()
         self._check("lr_scaling", ("linear", "sqrt").__contains__, "'linear', 'sqrt' or None")
         if self.monitor is not None and self.mode is not None:
-            mistake = contradiction(self.monitor, self.mode, self.target_metric)
-            if mistake is not None:
-                rank_zero_warn(f"zeus: {mistake}")
+            self._warn_of_mode(self.monitor, self.mode)
+
+    def _warn_of_mode(self, monitor: str, mode: Mode) -> None:
+        mistake = contradiction(monitor, mode, self.target_metric)
+        if mistake is not None:
+            rank_zero_warn(f"zeus: {mistake}")
 
     def _check(self, name: str, valid: Callable[[Any], object], rule: str) -> None:
         value = getattr(self, name)
@@ -150,6 +153,10 @@ class JobArguments:
             trainer, module, self.batch_arg_name, share, self.default_batch_size
         )
         monitor, mode = monitor_of(trainer, self.monitor, self.mode)
+        if monitor is not None and self.monitor is None:
+            rank_zero_info(f"zeus: the metric is {monitor!r} (mode={mode!r}), as in the Trainer")
+        if monitor is not None and None in (self.monitor, self.mode):
+            self._warn_of_mode(monitor, mode)
         name = default_job_id(module)
         if self.job_id is None and "ZEUS_JOB_ID" not in os.environ:
             rank_zero_info(

@@ -20,8 +20,6 @@ _FROM_OUTSIDE = (KeyboardInterrupt, SystemExit, asyncio.CancelledError, Generato
 def outcome_at_train_end(trainer: Trainer, record: TrialRecord) -> tuple[Outcome, str]:
     """The outcome of a trial that is still open when training ends, and why."""
     epochs = trainer.current_epoch
-    if record.report is not None and record.job.target_metric is None:
-        return "completed", f"training ended after {epochs} epochs"
     if _out_of_time(trainer):
         return "interrupted", f"max_time was reached after {epochs} epochs"
     if record.report is None and trainer.should_stop:
@@ -33,6 +31,8 @@ def outcome_at_train_end(trainer: Trainer, record: TrialRecord) -> tuple[Outcome
         # With the default batch size, it may have one: epochs have other numbers of batches.
         is_default = record.trial.batch_size == record.job.default_batch_size
         return "errored" if is_default else "not_converged", reason
+    if record.job.target_metric is None:
+        return "completed", f"training ended after {epochs} epochs"
     if record.target_reached:  # the last report was not sent yet; the service decides on it
         return "not_converged", "training ended before the service had decided"
     stopped = "another callback stopped it" if trainer.should_stop else "training ended"

@@ -82,7 +82,7 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial, r
     session.flush()
     completed = (Trial.job_key == job.key, Trial.why == "baseline", Trial.outcome == "completed")
     baselines = session.scalars(select(Trial).where(*completed)).all()
-    reports = {each.trial_number: _reports(session, each) for each in baselines}
+    reports = {each.trial_number: _reports(session, spec, each) for each in baselines}
     best_of = max if spec.higher_is_better else min
     best = {number: best_of(row.metric for row in rows) for number, rows in reports.items()}
     text = f"{name}: best {spec.monitor} {best[trial.trial_number]:.6g}"
@@ -91,7 +91,7 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial, r
         relation = ">=" if spec.higher_is_better else "<="
         text = f"{name}: the target is {spec.monitor} {relation} {spec.target_metric:.6g}"
         if len(set(best.values())) == 1:
-            text += ", the best value of each baseline, so it does not tell runs apart"
+            text += ", the best value of each baseline: if a seed is fixed, vary it"
     trial.reason = (f"{text}; {reason}" if reason else text)[:MAX_REASON]
     if spec.target_metric is None:
         return
@@ -100,11 +100,13 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial, r
     _replay(session, job, spec)
 
 
-def _reports(session: Session, trial: Trial) -> Sequence[Any]:
+def _reports(session: Session, spec: JobSpec, trial: Trial) -> Sequence[Any]:
+    """A baseline's reports, of epochs that later runs have too: at least the first."""
     columns = (Report.epoch, Report.time_s, Report.energy_j, Report.metric, Report.cost)
     query = select(*columns).where(Report.job_key == trial.job_key)
     query = query.where(Report.trial_number == trial.trial_number).order_by(Report.sequence)
-    return session.execute(query).all()
+    rows = session.execute(query).all()
+    return [row for row in rows if row.epoch <= spec.max_epochs] or rows[:1]
 
 
 def _judge(spec: JobSpec, baseline: Trial, reports: Sequence[Any]) -> None:

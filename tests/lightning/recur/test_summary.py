@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from io import StringIO
 from typing import Any, get_args
 
 import pytest
 from records import report, trial_start
+from rich.console import Console
 
 from zeus_lightning.messages import Outcome, Why
 from zeus_lightning.recur import summary
@@ -34,6 +36,7 @@ def recurrence(number: int, cost_j: float, *, converged: bool = True) -> Recurre
     return RecurrenceTotals(
         number=number,
         control=number % 2 == 1,
+        baseline=False,
         tries=1,
         converged=converged,
         cost_j=cost_j,
@@ -53,14 +56,20 @@ def test_a_recurrence_takes_what_all_its_tries_took() -> None:
     assert "without a report, of 0 J and 0 s: 1" in str(summary.table([found]).caption)
 
 
-def test_baselines_count_with_the_controls_and_completing_is_what_they_are_to_do() -> None:
-    baselines = [
-        ROW | {"recurrence": number, "why": "baseline", "outcome": outcome}
-        for number, outcome in enumerate(("completed", "converged"), 1)
+def test_baselines_are_compared_with_nothing_and_completing_is_what_they_are_to_do() -> None:
+    tries = [
+        ROW | {"recurrence": 1, "why": "baseline", "outcome": "completed"},
+        ROW | {"recurrence": 2, "why": "baseline", "outcome": "converged", "control": True},
+        *(ROW | {"recurrence": number, "control": number == 4} for number in (3, 4, 5)),
     ]
-    found = summary.recurrences([*baselines, ROW | {"recurrence": 3}])
-    assert [each.control for each in found] == [True, True, False]
+    found = summary.recurrences(tries)
+    assert [each.baseline for each in found] == [True, True, False, False, False]
     assert all(each.converged for each in found)
+    assert {each.pairs for each in differences(found)} == {1}  # 4 and 5
+    console = Console(width=80, record=True, file=StringIO())
+    console.print(summary.table(found))
+    for row in ("baseline  2 of 2", "control   1 of 1", "chosen    2 of 2"):
+        assert row in console.export_text(clear=False)
 
 
 def test_the_interval_is_that_of_the_paired_t_test_whatever_drifts() -> None:

@@ -73,8 +73,8 @@ def test_three_baselines_teach_the_target(api: Api) -> None:
         assert (start["batch_size"], start["why"]) == (32, "baseline")
         assert (start["target_metric"], start["cost_bound"]) == (None, None)
         assert job.shown()["stage"] == f"baseline {number} of 3"
-        # Past max_epochs, and past what any target would be.
-        for answer in job.report(number, *[0.5] * 9, 0.935, best, 0.9):
+        # The last is past max_epochs, where no later run will be.
+        for answer in job.report(number, *[0.5] * 8, 0.935, best, 0.99):
             assert (answer["decision"], answer["outcome"]) == ("continue", None)
             assert answer["cost_bound"] is None
         ended = job.end(number, reason="EarlyStopping").json()
@@ -125,7 +125,7 @@ def test_a_constant_metric_is_its_own_target_and_says_so(api: Api) -> None:
     job = LearningJob(api)
     for _ in range(3):
         ended = job.baseline(0.1, 0.1)
-    assert "does not tell runs apart" in ended["reason"]
+    assert "if a seed is fixed, vary it" in ended["reason"]
     assert job.shown()["target_metric"] == 0.1
     assert [(trial["outcome"], trial["epoch"]) for trial in job.trials()] == [("converged", 1)] * 3
 
