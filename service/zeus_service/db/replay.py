@@ -92,6 +92,8 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial, r
         text = f"{name}: the target is {spec.monitor} {relation} {spec.target_metric:.6g}"
         if len(set(best.values())) == 1:
             text += ", the best value of each baseline: if a seed is fixed, vary it"
+        if all(spec.reached(rows[0].metric) for rows in reports.values()):
+            text += ", which each baseline reached at its first validation: pass a target_metric"
     trial.reason = (f"{text}; {reason}" if reason else text)[:MAX_REASON]
     if spec.target_metric is None:
         return

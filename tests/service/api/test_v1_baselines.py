@@ -93,9 +93,19 @@ def test_three_baselines_teach_the_target(api: Api) -> None:
     start = job.start()
     assert start["why"] != "baseline"
     assert start["target_metric"] == shown["target_metric"]
-    assert start["cost_bound"] == 2 * 10 * 750.0
+    assert start["cost_bound"] == 2 * 9 * 750.0
     (decision,) = job.report(start["trial_number"], TARGET + 0.001)
     assert decision["outcome"] == "converged"
+
+
+def test_a_target_that_asks_for_nothing_is_told(api: Api) -> None:
+    job = LearningJob(api, baseline_runs=2)
+    job.baseline(0.2, 0.5)
+    ended = job.baseline(0.2, 0.9)  # so far apart that the bound is below all values
+    assert "reached at its first validation: pass a target_metric" in ended["reason"]
+    other = LearningJob(api, baseline_runs=2)
+    other.baseline(0.2, 0.5)
+    assert "first validation" not in other.baseline(0.2, 0.51)["reason"]
 
 
 def test_baselines_count_from_their_start_to_the_target(api: Api) -> None:
