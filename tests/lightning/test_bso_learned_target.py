@@ -15,6 +15,7 @@ from service_process import ServiceProcess, free_port
 from waiting import LIMIT_S
 
 from zeus_lightning import ZeusBSOCallback, ZeusJobConflict, ZeusTrialFailed
+from zeus_lightning.client import BSOClient
 
 LEARNED = 0.91 - 1.8856 * (4 / 3) ** 0.5 * 0.01
 """From best values of 0.90, 0.91 and 0.92."""
@@ -92,28 +93,50 @@ def test_a_baseline_that_runs_while_the_target_is_learned_goes_on(service: Servi
     assert trials(service.url, job)[0]["epoch"] == 1
 
 
+class RaiseInSecondEpoch(Callback):
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
+        if trainer.current_epoch == 1:
+            raise ZeroDivisionError("mine")
+
+
+@pytest.mark.parametrize("meanwhile", [0, 1])
 def test_a_baseline_that_is_interrupted_and_resumed_is_one(
-    service: ServiceProcess, tmp_path: Path
+    service: ServiceProcess, tmp_path: Path, meanwhile: int
 ) -> None:
+    """And it trains on to its own end, also if the target has been learned meanwhile."""
     job = new_job()
     baselines(service, job, 0.9, 0.92)
-
-    class InSecondEpoch(Callback):
-        def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
-            if trainer.current_epoch == 1:
-                raise ZeroDivisionError("mine")
-
     saver = ModelCheckpoint(tmp_path, "first")
     broken = zeus(service.url, job_id=job, target_metric=None)
     with pytest.raises(ZeroDivisionError):
-        trainer(saver, InSecondEpoch(), broken, enable_checkpointing=True).fit(Net((0.91,)), Data())
-    resumed = zeus(service.url, job_id=job, target_metric=None)
-    trainer(resumed).fit(Net((0.5,)), Data(), ckpt_path=tmp_path / "first.ckpt")
+        trainer(saver, RaiseInSecondEpoch(), broken, enable_checkpointing=True).fit(
+            Net((0.91,)), Data()
+        )
+    baselines(service, job, *[0.91] * meanwhile)
+    resumed, net = zeus(service.url, job_id=job, target_metric=None), Net((0.95,))
+    trainer(resumed).fit(net, Data(), ckpt_path=tmp_path / "first.ckpt")
+    assert net.validations == 4
     assert resumed.outcome == "converged"
-    assert outcomes(service.url, job) == [*["converged"] * 3, "withdrawn"]
+    assert outcomes(service.url, job) == [*["converged"] * (3 + meanwhile), "withdrawn"]
     answer = requests.get(f"{service.url}/api/v1/jobs/{job}", timeout=LIMIT_S).json()
-    assert answer["completed_baselines"] == 3
-    assert answer["target_metric"] == pytest.approx(LEARNED, abs=1e-4)
+    assert answer["completed_baselines"] == 3 + meanwhile
+
+
+def test_a_target_that_is_learned_between_registration_and_start_is_the_runs(
+    service: ServiceProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, start = new_job(), BSOClient.start_trial
+    baselines(service, job, 0.9, 0.92)
+
+    def start_after_another(client: BSOClient, *arguments: Any) -> Any:
+        monkeypatch.undo()
+        baselines(service, job, 0.91)
+        return start(client, *arguments)
+
+    monkeypatch.setattr(BSOClient, "start_trial", start_after_another)
+    callback = run(service, job, Net((0.3, 0.9)))
+    assert callback.job.target_metric == pytest.approx(LEARNED, abs=1e-4)
+    assert (callback.outcome, callback.last_report.epoch) == ("converged", 2)
 
 
 def test_a_run_with_fewer_epochs_than_the_job_is_no_baseline_and_no_failure(

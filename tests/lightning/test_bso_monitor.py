@@ -148,7 +148,14 @@ class LogsTwo(Plain):
             {},
             ("val_loss", False),
         ),
-        ([ModelCheckpoint(monitor="epoch"), EarlyStopping("val_acc")], {}, ("val_acc", False)),
+        (
+            [
+                ModelCheckpoint(monitor="epoch", mode="max"),
+                ModelCheckpoint(monitor="val_acc", mode="max"),
+            ],
+            {},
+            ("val_acc", True),
+        ),
         ([EarlyStopping("val_loss")], {"monitor": "val_acc"}, ("val_acc", True)),
         ([EarlyStopping("val_acc", mode="max")], {"mode": "min"}, ("val_acc", False)),
         ([], {"monitor": "val_loss"}, ("val_loss", False)),  # by its name
