@@ -60,14 +60,14 @@ class ZeusBSOCallback(Callback):
             stands, with the default batch size to their own end.
         baseline_runs: Baselines that the target is learned from, 2 to 20. Default: the job's,
             else 3.
-        monitor: A metric the module logs in validation. Default: that of the Trainer's
-            `EarlyStopping`, else of its `ModelCheckpoint`; the registered job's comes first.
+        monitor: A metric the module logs in validation. Default: the registered job's, else the
+            one that the Trainer's `EarlyStopping` or else its `ModelCheckpoint` monitors.
         mode: `max` if the metric is to rise to the target, `min` if it is to fall to it. Default:
             from the same, else by the metric's name, else `max`.
         job_id: The same id makes the runs one recurring job: 1 to 255 letters, digits and `._:-`.
             Default: `$ZEUS_JOB_ID`, else folder, script and module class, as `ranker-train-Net`.
         batch_sizes: At most 128 to choose from. Default: `default_batch_size` times 2**-3 to 2**3.
-        default_batch_size: Batch size to start from. Default: that of a dataloader passed to `fit`,
+        default_batch_size: Batch size to start from. Default: a passed dataloader's batch size,
             or `batch_size` of datamodule, module or hparams; if global, times devices and batches
             accumulated.
         batch_size_scope: What a batch size of the job is. `global`: the samples of one optimizer

@@ -96,7 +96,7 @@ def default_batch_size(
 ) -> int:
     """The job's default batch size: the given one, or else the program's own times its share.
 
-    The program's own is that of the dataloaders passed to `fit`. Otherwise it comes from the
+    If dataloaders were passed to `fit`, they have the program's own. Otherwise it comes from the
     datamodule, or from the module if the datamodule has none, and from the attribute itself before
     the hparams, from which it may be derived.
 
