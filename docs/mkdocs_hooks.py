@@ -16,6 +16,7 @@ PAGES = ("*.md", "docs/*.md", "examples/**/*.md", "deploy/**/*.md", "benchmarks/
 
 LINKED = (
     "LICENSE",
+    "CITATION.cff",
     "Dockerfile",
     ".env.example",
     "compose*.yaml",

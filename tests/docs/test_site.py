@@ -31,11 +31,12 @@ from zeus_lightning import ZeusBSOCallback, ZeusPowerLimitCallback
 from zeus_lightning.cli import main as zeus_lightning_command
 
 ROOT = Path(__file__).parents[2]
-README, LIGHTNING, POWER, RECURRING, WIRE, MIGRATION, MESSAGES, REFERENCE = (
+README, LIGHTNING, CALLBACKS, POWER, RECURRING, WIRE, MIGRATION, MESSAGES, REFERENCE = (
     (ROOT / path).read_text()
     for path in (
         "README.md",
-        *(f"docs/{name}.md" for name in ("lightning", "power", "recurring", "wire", "migration")),
+        *(f"docs/{name}.md" for name in ("lightning", "callbacks", "power")),
+        *(f"docs/{name}.md" for name in ("recurring", "wire", "migration")),
         *(f"docs/{name}.md" for name in ("troubleshooting", "reference")),
     )
 )
@@ -116,7 +117,7 @@ def test_every_public_name_is_in_the_reference_with_its_members(site: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("callback", "page"), [(ZeusBSOCallback, README), (ZeusPowerLimitCallback, POWER)]
+    ("callback", "page"), [(ZeusBSOCallback, CALLBACKS), (ZeusPowerLimitCallback, POWER)]
 )
 def test_the_tables_of_arguments_have_all_of_them(callback: type, page: str) -> None:
     table = section(page, f"Arguments of `{callback.__name__}`")
