@@ -7,7 +7,8 @@ posterior starts from the rate of all of them.
 A batch size that has not converged yet either never will, or had as much bad luck as it has failed.
 Before its own tries, the former is as likely as the tries of the others make it, which count half
 for each octave of distance, and together as at most two tries. A failure beyond all batch sizes
-that have ever converged counts in full for those still further out.
+that have ever converged counts in full for those still further out. Between two that have
+converged, almost every batch size does: `PRIOR_NEVER_BETWEEN`.
 
 One that has converged may never do so again: the data have grown, or the memory is smaller. How
 likely that is follows from its failures in a row in the same way.
@@ -27,6 +28,8 @@ NEIGHBOUR_TRIES = 2.0
 """All other batch sizes together count as at most this many tries."""
 POOLED_TRIES = 40.0
 """The rate of all batch sizes that have converged counts as this many tries of each."""
+PRIOR_NEVER_BETWEEN = 0.003
+"""Probability that a batch size between two that have converged never does."""
 PRIOR_NEVER_AGAIN = 1e-5
 """Probability that a batch size that has converged never does so again, before its failures."""
 LEAST_RATE_IN_A_ROW = 0.1
@@ -74,6 +77,8 @@ def failure_probabilities(
     failures = PRIOR_FAILURES + scale * failures_near
     before = failures / (failures + PRIOR_SUCCESSES + scale * successes_near)
     bad_luck = pooled ** np.array(failed)
+    between = np.maximum.accumulate(ever) & np.maximum.accumulate(ever[::-1])[::-1]
+    before = np.where(between, np.minimum(before, PRIOR_NEVER_BETWEEN), before)
     before = np.where(ever, PRIOR_NEVER_AGAIN, before)
     in_a_row = np.array(failed_in_a_row)
     otherwise = (of_ever - in_a_row) / np.maximum(of_tries - in_a_row, 1)
