@@ -119,6 +119,8 @@ class TrialRecord:
                 f"cannot train, pass default_batch_size=... with a new job_id"
             )
         text = f"{self.summary()}. Run the job again: it will try another batch size."
+        if not self.trial.is_chosen:
+            text = f"{self.summary()}. This was a control trial, with the default batch size."
         if self.lowest is not None and self.highest is not None:
             mistake = out_of_reach(self.job.monitor, self.mode, target, self.lowest, self.highest)
             text += f" Check the target: {mistake}." if mistake else ""
