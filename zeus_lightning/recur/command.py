@@ -73,6 +73,7 @@ class _Variable(click.ParamType[tuple[str, str]]):
 @click.option(
     "--every", "interval_s", type=_Duration(), help="Begin a recurrence every 24h, for example."
 )
+@click.option("--stop-on-error", is_flag=True, help="Stop at the first recurrence that fails.")
 @click.option("--timeout", "timeout_s", type=_Duration(), help="End a run that takes longer.")
 @click.option("--observe", is_flag=True, help="Run only control trials: choose nothing.")
 @click.option("--compare", is_flag=True, help="Run control trials in every other recurrence.")
@@ -118,6 +119,7 @@ def recur(
     retries: int,
     parallel: int,
     interval_s: float | None,
+    stop_on_error: bool,
     timeout_s: float | None,
     observe: bool,
     compare: bool,
@@ -132,8 +134,9 @@ def recur(
 ) -> None:
     """Run a training COMMAND again and again, as a schedule would.
 
-    If a run's batch size fails, its recurrence is tried again at once. Any other error stops the
-    driver. Ctrl-C ends the runs in order; the same command with --resume goes on.
+    If a run's batch size fails, its recurrence is tried again at once. After any other error the
+    next recurrence begins; three errors in a row with the default batch size stop the driver.
+    Ctrl-C ends the runs in order; the same command with --resume goes on.
     For example: zeus-lightning recur --recurrences 30 -- python train.py --max-epochs 50
     """
     passes_url = context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE
@@ -148,7 +151,14 @@ def recur(
     if compare and find_spec("scipy") is None:
         raise click.UsageError("--compare needs scipy: pip install 'zeus-lightning[analysis]'")
     mode: Mode = "observe" if observe else "compare" if compare else "choose"
-    plan = Plan(recurrences=recurrences, retries=retries, parallel=parallel, mode=mode, seed=seed)
+    plan = Plan(
+        recurrences=recurrences,
+        retries=retries,
+        parallel=parallel,
+        mode=mode,
+        seed=seed,
+        stop_on_error=stop_on_error,
+    )
     console = Console()
     try:
         with ExitStack() as stack:
@@ -198,6 +208,12 @@ def recur(
         log = driver.log(driver.progress.stopped_by)
         lines = _last_lines(log)
         raise click.ClickException(f"{driver.progress.stop}. The last lines of {log}:\n{lines}")
+    if failed := sorted(driver.progress.failed):
+        last = next(each for each in reversed(driver.progress.tries) if each.recurrence in failed)
+        raise click.ClickException(
+            f"{len(failed)} of {recurrences} recurrences failed; the last one's output is in "
+            f"{driver.log(last)}"
+        )
 
 
 def _last_lines(log: Path) -> str:

@@ -33,7 +33,7 @@ _SERVICE_POLL_S = 5.0
 
 @dataclass
 class Driver:
-    """Runs a command in each recurrence, until it has reached its target in every one.
+    """Runs a command in each recurrence, again if its batch size fails.
 
     Each run gets, in its environment, `ZEUS_SERVER_URL`, `ZEUS_OUTCOME_FILE`, `ZEUS_RECURRENCE`
     (from 1), `ZEUS_CONTROL` (1 for a control trial), and `PL_GLOBAL_SEED` if the plan has a seed.
@@ -76,7 +76,7 @@ class Driver:
         self._check_at_s = 0.0  # when to ask so for the runs under way
 
     def run(self) -> None:
-        """Run until all is done, a run has failed for good, or a signal has come."""
+        """Run until all is done, a run has stopped the driver, or a signal has come."""
         with self._handled_signals():
             try:
                 self._resume()

@@ -15,6 +15,7 @@ import sys
 import termios
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -32,20 +33,29 @@ def recur(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["recur", *arguments], env={"ZEUS_SERVER_URL": None})
 
 
-def test_control_trials_are_compared_with_what_is_chosen(tmp_path: Path) -> None:
+def train(folder: Path, *arguments: str) -> tuple[Result, dict[str, Any]]:
+    """Run `recurring_lightning` with a service of its own, and return the JSON about it.
+
+    The arguments before `--` are options, those after it the program's.
+    """
+    split = arguments.index("--")
     result = recur(
-        "--compare",
-        "--recurrences=2",
-        f"--folder={tmp_path / 'recur'}",
-        f"--service=sqlite:///{tmp_path / 'learned.sqlite3'}",
-        f"--json={tmp_path / 'recur' / 'tries.json'}",  # the driver makes this folder
+        *arguments[:split],
+        f"--folder={folder / 'recur'}",
+        f"--service=sqlite:///{folder / 'learned.sqlite3'}",
+        f"--json={folder / 'recur' / 'tries.json'}",  # the driver makes this folder
         f"--env=PYTHONPATH={os.pathsep.join(sys.path)}",
         *("--", str(BIN / "zeus-lightning"), "exec"),  # which gives a failure the status 75
         *("--", sys.executable, str(recurring_lightning.__file__), "nightly"),
+        *arguments[split + 1 :],
     )
+    return result, json.loads((folder / "recur" / "tries.json").read_text())
+
+
+def test_control_trials_are_compared_with_what_is_chosen(tmp_path: Path) -> None:
+    result, value = train(tmp_path, "--compare", "--recurrences=2", "--", "0.8", "0.9", "0.1", "0.9")
     logs = "".join(log.read_text() for log in tmp_path.glob("recur/run-0001/*.log"))
     assert result.exit_code == 0, result.output + logs
-    value = json.loads((tmp_path / "recur" / "tries.json").read_text())
     tries = [
         (each["job_id"], each["outcome"], each["exit_code"], each["why"] == "control")
         for each in value["tries"]
@@ -63,6 +73,39 @@ def test_control_trials_are_compared_with_what_is_chosen(tmp_path: Path) -> None
     with sqlite3.connect(tmp_path / "learned.sqlite3") as connection:
         jobs = connection.execute("SELECT job_id FROM jobs ORDER BY job_id").fetchall()
     assert jobs == [("nightly",)]
+
+
+def endings(value: dict[str, Any]) -> list[tuple[int, int, str, str]]:
+    names = ("recurrence", "batch_size", "why", "outcome")
+    return [tuple(each[name] for name in names) for each in value["tries"]]
+
+
+def test_observing_goes_on_whatever_the_control_trials_reach(tmp_path: Path) -> None:
+    result, value = train(tmp_path, "--observe", "--recurrences=3", "--", "0.8", "0.1")
+    assert result.exit_code == 0, result.output
+    assert endings(value) == [(number, 8, "control", "not_converged") for number in (1, 2, 3)]
+    assert "control  0 of 3" in result.output
+
+
+def test_a_job_without_a_batch_size_left_trains_and_revives(tmp_path: Path) -> None:
+    metrics = ("0.1", "0.1", "0.1", "0.9")
+    result, value = train(tmp_path, "--recurrences=3", "--", "0.8", *metrics)
+    assert endings(value) == [
+        (1, 8, "explore", "not_converged"),
+        (1, 16, "explore", "not_converged"),
+        (1, 8, "control", "not_converged"),
+        (2, 8, "control", "converged"),
+        (3, 8, "exploit", "converged"),
+    ]
+    assert result.exit_code == 1
+    assert "1 of 3 recurrences failed" in result.output
+
+
+def test_a_baseline_that_fails_ends_its_recurrence(tmp_path: Path) -> None:
+    result, value = train(tmp_path, "--recurrences=2", "--", "learned", "nan", "0.9")
+    assert endings(value) == [(1, 8, "baseline", "diverged"), (2, 8, "baseline", "completed")]
+    assert result.exit_code == 1
+    assert "1 of 2 recurrences failed" in result.output
 
 
 @pytest.mark.parametrize(
@@ -140,9 +183,9 @@ def lines_on_a_terminal(*command: str) -> list[str]:
 def test_a_terminal_of_80_columns_wraps_no_line_of_a_try_and_not_the_bar(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
-    trial = trial_start(batch_size=16384, why="control", reason="a long story " * 30)
+    trial = trial_start(batch_size=16384, why="explore", reason="a long story " * 30)
     record = {"trial": trial.to_json(), "reason": "CUDA out of memory. " * 30}
-    record["hardware"] = {"estimated": True}
+    record |= {"hardware": {"estimated": True}, "job": {"default_batch_size": 8}}
     record |= {"report": report(**LARGE).to_json(), "cost_j": 2345678901.2}
     shown = lines_on_a_terminal(
         *(str(BIN / "zeus-lightning"), "recur", f"--url={service.url}", "--compare"),
@@ -152,7 +195,7 @@ def test_a_terminal_of_80_columns_wraps_no_line_of_a_try_and_not_the_bar(
     tries = [each for each in shown if re.match(r" +\d\.\d ", each)]
     assert len(tries) == 8, shown
     (first,) = [each for each in tries if each.startswith("   1.1 ")]
-    assert first.startswith("   1.1   16384 control    out_of_memory    100  1234568")
+    assert first.startswith("   1.1   16384 explore    out_of_memory    100  1234568")
     assert first.endswith("~1234567890 ~2345678901")
     assert shown.count(HEADER) == 1
     bars = [each for each in shown if each.startswith("recurrences")]

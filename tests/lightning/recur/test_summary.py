@@ -107,6 +107,7 @@ def test_the_later_half_is_compared_by_itself() -> None:
 def run(outcome: Any, **fields: Any) -> RunOutcome:
     return RunOutcome(
         trial=trial_start(batch_size=16384, why=fields.pop("why", "explore")),
+        default_batch_size=8,
         outcome=outcome,
         reason="a long story " * 30,
         report=report(epoch=100, time_s=1234567.8, energy_j=1234567890.1),
