@@ -1,6 +1,6 @@
 """A recurring Lightning run of two epochs.
 
-Arguments: a job id; a target, or `learned`; and the metric of each trial, of which the last repeats.
+Arguments: a job id; a target, or `learned`; the metric of each trial, of which the last repeats.
 """
 
 import sys

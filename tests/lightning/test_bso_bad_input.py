@@ -24,7 +24,6 @@ from zeus_lightning import (
     ZeusJobConflict,
     ZeusMeterError,
     ZeusServiceUnavailable,
-    ZeusTrialFailed,
 )
 
 

@@ -44,7 +44,7 @@ def test_a_run_out_of_memory_is_tried_again_and_another_error_is_not(
     def make_trainer() -> Trainer:
         return trainer(zeus(service.url, job_id=job), Raise(next(errors)))
 
-    with pytest.raises(ZeusTrialFailed, match="none of 1 trials.* ended as out_of_memory") as raised:
+    with pytest.raises(ZeusTrialFailed, match="ended as out_of_memory") as raised:
         zeus_lightning.fit(make_trainer, Net, Data, retries=0)
     assert raised.value.__cause__ is memory
     with pytest.raises(OSError, match="disk"):
@@ -118,6 +118,6 @@ def test_it_ends_with_a_baseline_that_fails(service: ServiceProcess, raises: boo
 
     with pytest.raises(ZeusTrialFailed, match="ended as diverged"):
         zeus_lightning.fit(make_trainer, lambda: Net((float("nan"),)), Data)
-    with pytest.raises(ZeusTrialFailed, match="none of 1 trials.* ended as out_of_memory"):
+    with pytest.raises(ZeusTrialFailed, match="ended as out_of_memory"):
         zeus_lightning.fit(lambda: make_trainer(Raise(memory)), Net, Data)
     assert outcomes(service.url, job) == ["diverged", "out_of_memory"]

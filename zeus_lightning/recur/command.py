@@ -104,6 +104,7 @@ class _Variable(click.ParamType[tuple[str, str]]):
     metavar="sqlite:///FILE",
     help="Start a service on this database; without a URL, on one in the folder.",
 )
+@click.option("--port", type=click.IntRange(1, 65535), help="For the service that it starts.")
 @click.option(
     "--json",
     "json_path",
@@ -130,6 +131,7 @@ def recur(
     resume: bool,
     url: str | None,
     database_url: str | None,
+    port: int | None,
     json_path: Path | None,
 ) -> None:
     """Run a training COMMAND again and again, as a schedule would.
@@ -142,8 +144,8 @@ def recur(
     passes_url = context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE
     if observe and compare:
         raise click.UsageError("pass --observe or --compare, not both")
-    if database_url is not None and passes_url:
-        raise click.UsageError("pass --url or --service, not both")
+    if passes_url and (database_url is not None or port is not None):
+        raise click.UsageError("pass --url, or --service and --port, not both")
     if json_path is not None and not json_path.parent.is_dir():
         parent = json_path.parent
         if not folder.resolve().is_relative_to(parent.resolve()):  # it will be made
@@ -165,11 +167,11 @@ def recur(
             stack.enter_context(only_driver(folder))
             ledger = Ledger(folder, resume=resume)
             ledger.check_mode(mode)
-            if url and database_url is None:
+            if url and database_url is None and port is None:
                 service = Service(url)
             else:
                 own = database_url or f"sqlite:///{folder.absolute() / 'zeus.sqlite3'}"
-                service = OwnService(own, folder / "service.log")
+                service = OwnService(own, folder / "service.log", port or 0)
             stack.enter_context(service)
             console.print(
                 f"The runs' output is in {ledger.folder}, the service at {service.url}.",

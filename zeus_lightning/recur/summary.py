@@ -74,17 +74,20 @@ class Difference:
         unit = _UNITS[self.measure]
         text = (
             f"{self.measure}: {self.chosen:.1f} {unit} a recurrence, control {self.control:.1f} "
-            f"{unit}: {self._percent(self.chosen - self.control)}"
+            f"{unit}: {self._in_words(self.chosen - self.control)}"
         )
         if self.low is None or self.high is None:
             return f"{text} (one pair: no interval)"
         return (
-            f"{text} (95 % interval {self._percent(self.low)} to {self._percent(self.high)}; "
+            f"{text} (95 % interval {self._in_words(self.low)} to {self._in_words(self.high)}; "
             f"{self.pairs} pairs)"
         )
 
-    def _percent(self, difference: float) -> str:
-        return f"{100 * difference / self.control:+.1f} %" if self.control else "-"
+    def _in_words(self, difference: float) -> str:
+        if not self.control:
+            return "-"
+        percent = 100 * difference / self.control
+        return f"{abs(percent):.1f} % {'more' if percent > 0 else 'less'}"
 
 
 def rows(progress: Progress) -> list[dict[str, Any]]:

@@ -53,7 +53,9 @@ def train(folder: Path, *arguments: str) -> tuple[Result, dict[str, Any]]:
 
 
 def test_control_trials_are_compared_with_what_is_chosen(tmp_path: Path) -> None:
-    result, value = train(tmp_path, "--compare", "--recurrences=2", "--", "0.8", "0.9", "0.1", "0.9")
+    result, value = train(
+        tmp_path, "--compare", "--recurrences=2", "--", "0.8", "0.9", "0.1", "0.9"
+    )
     logs = "".join(log.read_text() for log in tmp_path.glob("recur/run-0001/*.log"))
     assert result.exit_code == 0, result.output + logs
     tries = [
@@ -69,7 +71,7 @@ def test_control_trials_are_compared_with_what_is_chosen(tmp_path: Path) -> None
     # a report is 6 J and 2 s of at most 10 W after the one before it: costs of 13 J an epoch
     costs = {each["measure"]: (each["control"], each["chosen"]) for each in value["differences"]}
     assert costs == {"cost": (13, 39), "energy": (6, 18), "time": (2, 6)}
-    assert "cost: 39.0 J a recurrence, control 13.0 J: +200.0 %" in result.output
+    assert "cost: 39.0 J a recurrence, control 13.0 J: 200.0 % more" in result.output
     with sqlite3.connect(tmp_path / "learned.sqlite3") as connection:
         jobs = connection.execute("SELECT job_id FROM jobs ORDER BY job_id").fetchall()
     assert jobs == [("nightly",)]
@@ -207,7 +209,11 @@ def test_a_terminal_of_80_columns_wraps_no_line_of_a_try_and_not_the_bar(
     ("arguments", "message"),
     [
         (("--observe", "--compare", "--", "true"), "pass --observe or --compare, not both"),
-        (("--url=http://h", "--service=sqlite:///x", "--", "true"), "--url or --service, not both"),
+        (
+            ("--url=http://h", "--service=sqlite:///x", "--", "true"),
+            "pass --url, or --service and --port",
+        ),
+        (("--url=http://h", "--port=8000", "--", "true"), "--service and --port, not both"),
         (("--every=soon", "--", "true"), "'soon' is not a duration"),
         (("--env=A", "--", "true"), "'A' is not NAME=VALUE"),
         (("--json=/no/where/a.json", "--", "true"), "make the folder /no/where first"),

@@ -92,16 +92,16 @@ def test_only_pairs_that_converged_are_compared() -> None:
     cost, energy, _ = differences(found)
     assert (cost.pairs, cost.low) == (1, None)
     assert str(energy) == (
-        "energy: 8.0 J a recurrence, control 10.0 J: -20.0 % (one pair: no interval)"
+        "energy: 8.0 J a recurrence, control 10.0 J: 20.0 % less (one pair: no interval)"
     )
 
 
 def test_the_later_half_is_compared_by_itself() -> None:
     costs = [10, 30, 10, 30, 10, 5, 10, 5]
     lines = list(summary.comparison([recurrence(i, cost) for i, cost in enumerate(costs, 1)]))
-    assert "cost: 17.5 J a recurrence, control 10.0 J: +75.0 %" in lines[0]
+    assert "cost: 17.5 J a recurrence, control 10.0 J: 75.0 % more" in lines[0]
     assert lines[3] == "Of the later half alone, from recurrence 5 on:"
-    assert "-50.0 % (95 % interval -50.0 % to -50.0 %; 2 pairs)" in lines[4]
+    assert "50.0 % less (95 % interval 50.0 % less to 50.0 % less; 2 pairs)" in lines[4]
 
 
 def run(outcome: Any, **fields: Any) -> RunOutcome:

@@ -57,19 +57,20 @@ def test_a_control_trial_that_reaches_the_target_revives_the_job(
 def test_the_loop_of_a_recurrence_also_gets_a_control_trial(
     service: ServiceProcess, job: str
 ) -> None:
+    run = Recurrence(
+        service.url,
+        job_id=job,
+        target_metric=0.8,
+        batch_sizes=[8, 16],
+        default_batch_size=8,
+        max_epochs=2,
+        meter=StepMeter(),
+    )
     with (
         pytest.warns(UserWarning, match="no batch size left to try"),
         pytest.raises(ZeusTrialFailed, match="This was a control trial"),
-        Recurrence(
-            service.url,
-            job_id=job,
-            target_metric=0.8,
-            batch_sizes=[8, 16],
-            default_batch_size=8,
-            max_epochs=2,
-            meter=StepMeter(),
-        ) as run,
+        run,
     ):
-        assert run.batch_size == 8
-        while not run.report(0.1).stop:
-            pass
+        run.report(0.1)
+    assert run.trial is not None
+    assert (run.trial.why, run.batch_size, run.outcome) == ("control", 8, "not_converged")
