@@ -39,20 +39,6 @@ class _Duration(click.ParamType[float]):
         return int(matched[1]) * self._seconds[matched[2]]
 
 
-class _Variable(click.ParamType[tuple[str, str]]):
-    """NAME=VALUE."""
-
-    name = "variable"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        name, equals, text = str(value).partition("=")
-        if not (name and equals):
-            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
-        return name, text
-
-
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--recurrences", default=10, show_default=True, type=click.IntRange(1), metavar="N")
@@ -81,13 +67,6 @@ class _Variable(click.ParamType[tuple[str, str]]):
     "--seed",
     type=click.IntRange(0, 2**32 - 1),
     help="Derive a seed for each run from this one, as PL_GLOBAL_SEED.",
-)
-@click.option("--env", multiple=True, type=_Variable(), metavar="NAME=VALUE", help="For the runs.")
-@click.option(
-    "--workdir",
-    default=".",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Start the runs in this folder.",
 )
 @click.option(
     "--folder",
@@ -125,8 +104,6 @@ def recur(
     observe: bool,
     compare: bool,
     seed: int | None,
-    env: tuple[tuple[str, str], ...],
-    workdir: Path,
     folder: Path,
     resume: bool,
     url: str | None,
@@ -182,8 +159,6 @@ def recur(
             driver = Driver(
                 plan=plan,
                 command=command,
-                env=dict(env),
-                workdir=workdir,
                 interval_s=interval_s,
                 timeout_s=timeout_s,
                 ledger=ledger,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -41,8 +41,6 @@ class Driver:
     Args:
         plan: What to run.
         command: Program and arguments.
-        env: Variables for the runs, in addition to those of this process.
-        workdir: Where the runs start.
         interval_s: Seconds from one recurrence's start to the next one's; None: they follow each
             other at once. Times that pass while none can begin are made up for once, not one by
             one.
@@ -58,8 +56,6 @@ class Driver:
 
     plan: Plan
     command: Sequence[str]
-    env: Mapping[str, str]
-    workdir: Path
     interval_s: float | None
     timeout_s: float | None
     ledger: Ledger
@@ -152,7 +148,7 @@ class Driver:
     def _launch(self, each: Try) -> None:
         outcome_file = self._outcome_file(each)
         outcome_file.unlink(missing_ok=True)
-        env = {"PYTHONUNBUFFERED": "1", **os.environ, **self.env}
+        env = {"PYTHONUNBUFFERED": "1", **os.environ}
         env["ZEUS_SERVER_URL"] = self.service.url
         env["ZEUS_RECURRENCE"] = str(each.recurrence)
         env[OUTCOME_FILE] = str(outcome_file)
@@ -161,7 +157,7 @@ class Driver:
             env["PL_GLOBAL_SEED"] = str(each.seed)
         at_s = time.time()
         try:
-            child = Child(self.command, env, self.workdir, self.log(each), self.timeout_s)
+            child = Child(self.command, env, self.log(each), self.timeout_s)
         except OSError as error:
             raise ZeusConfigError(f"{self.command[0]} cannot be run: {error}") from error
         self._children[each] = child

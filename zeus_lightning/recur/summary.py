@@ -28,7 +28,7 @@ HEADER = (
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrenceTotals:
-    """What a recurrence took, summed over all its tries.
+    """What a recurrence took, summed over all its tries; each counts its script's last trial.
 
     Args:
         control: Whether its trials are control trials: the default batch size, never stopped early.
@@ -205,9 +205,10 @@ def table(found: Sequence[RecurrenceTotals]) -> Table:
                 _short(sum(each.cost_j for each in group)),
             )
     unmeasured = sum(each.unmeasured for each in found)
-    notes = ["joules are estimates"] * any(each.estimated for each in found)
+    notes = ["a try counts the last trial of its script"]
+    notes += ["joules are estimates"] * any(each.estimated for each in found)
     notes += [f"tries without a report, of 0 J and 0 s: {unmeasured}"] * bool(unmeasured)
-    shown.caption = "; ".join(notes) or None
+    shown.caption = "; ".join(notes)
     return shown
 
 

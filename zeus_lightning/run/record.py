@@ -132,11 +132,6 @@ class TrialRecord:
                 f"{pick(self.report.metric, *earlier):.6g}. If no batch size can reach the target, "
                 "pass another target_metric, with a new job_id."
             )
-        if self.outcome == "early_stopped":
-            text += (
-                " If the job itself has become slower, pass a new job_id with "
-                "policy={'window_size': ...} or beta_knob=float('inf')."
-            )
         if self.outcome == "out_of_memory":
             text += " The service may stop offering this and larger batch sizes."
         return text

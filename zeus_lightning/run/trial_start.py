@@ -20,8 +20,8 @@ def start_trial(client: BSOClient, job: JobSpec, hardware: Hardware, share: int)
     """Register a job and start a trial, from rank zero alone.
 
     The user's training does not stop because every batch size has failed: the run then warns, and
-    trains with the default batch size as a control trial. If that reaches the target, the service
-    chooses again.
+    trains with the default batch size as a control trial. If that reaches the target, the job goes
+    on with this batch size.
 
     Args:
         client: The service.

@@ -30,7 +30,8 @@ from zeus_lightning.recur.summary import HEADER
 
 
 def recur(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["recur", *arguments], env={"ZEUS_SERVER_URL": None})
+    env = {"ZEUS_SERVER_URL": None, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return CliRunner().invoke(main, ["recur", *arguments], env=env)
 
 
 def train(folder: Path, *arguments: str) -> tuple[Result, dict[str, Any]]:
@@ -44,7 +45,6 @@ def train(folder: Path, *arguments: str) -> tuple[Result, dict[str, Any]]:
         f"--folder={folder / 'recur'}",
         f"--service=sqlite:///{folder / 'learned.sqlite3'}",
         f"--json={folder / 'recur' / 'tries.json'}",  # the driver makes this folder
-        f"--env=PYTHONPATH={os.pathsep.join(sys.path)}",
         *("--", str(BIN / "zeus-lightning"), "exec"),  # which gives a failure the status 75
         *("--", sys.executable, str(recurring_lightning.__file__), "nightly"),
         *arguments[split + 1 :],
@@ -215,7 +215,6 @@ def test_a_terminal_of_80_columns_wraps_no_line_of_a_try_and_not_the_bar(
         ),
         (("--url=http://h", "--port=8000", "--", "true"), "--service and --port, not both"),
         (("--every=soon", "--", "true"), "'soon' is not a duration"),
-        (("--env=A", "--", "true"), "'A' is not NAME=VALUE"),
         (("--json=/no/where/a.json", "--", "true"), "make the folder /no/where first"),
         (("--folder=/no/folder", "--json=/no/other/a", "--", "true"), "the folder /no/other"),
         ((), "Missing argument 'COMMAND...'"),

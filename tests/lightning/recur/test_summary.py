@@ -53,7 +53,9 @@ def test_a_recurrence_takes_what_all_its_tries_took() -> None:
     assert (found.tries, found.converged) == (3, True)
     assert (found.time_s, found.energy_j, found.cost_j) == (2.0, 4.0, 6.0)
     assert found.unmeasured == 1
-    assert "without a report, of 0 J and 0 s: 1" in str(summary.table([found]).caption)
+    caption = str(summary.table([found]).caption)
+    assert "a try counts the last trial of its script" in caption
+    assert "without a report, of 0 J and 0 s: 1" in caption
 
 
 def test_baselines_are_compared_with_nothing_and_completing_is_what_they_are_to_do() -> None:
