@@ -1,4 +1,7 @@
-"""A recurring Lightning run that fails in the job's second trial."""
+"""A recurring Lightning run of two epochs.
+
+Arguments: a job id; a target, or `learned`; the metric of each trial, of which the last repeats.
+"""
 
 import sys
 from typing import Any
@@ -8,14 +11,16 @@ from programs import Data, Net, StepMeter, trainer, zeus
 from zeus_lightning import ZeusBSOCallback
 
 
-class FailsOnce(Net):
+class Scripted(Net):
     """Logs a metric that depends on the trial."""
 
     def on_fit_start(self) -> None:
         callback: Any = next(c for c in self.trainer.callbacks if isinstance(c, ZeusBSOCallback))
-        self.val_acc = (0.1,) if callback.trial.trial_number == 2 else (0.9,)
+        metrics = list(map(float, sys.argv[3:]))
+        self.val_acc = (metrics[min(callback.trial.trial_number, len(metrics)) - 1],)
 
 
 if __name__ == "__main__":
-    callback = zeus(None, job_id=sys.argv[1], meter=StepMeter())
-    trainer(callback, max_epochs=2).fit(FailsOnce(), Data(batch_size=8))
+    target = None if sys.argv[2] == "learned" else float(sys.argv[2])
+    callback = zeus(None, job_id=sys.argv[1], target_metric=target, meter=StepMeter())
+    trainer(callback, max_epochs=2).fit(Scripted(), Data(batch_size=8))

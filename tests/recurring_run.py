@@ -39,7 +39,7 @@ def main(job_id: str, what: str) -> None:
 
     def write(outcome: str | None, report: dict[str, Any] | None = None) -> None:
         record = {"trial": trial.to_json(), "outcome": outcome, "report": report, "cost_j": 7.0}
-        record["hardware"] = hardware.to_json()
+        record |= {"job": job.to_json(), "hardware": hardware.to_json()}
         Path(os.environ["ZEUS_OUTCOME_FILE"]).write_text(json.dumps(record))
 
     def interrupt(*_: object) -> None:

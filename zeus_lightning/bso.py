@@ -101,10 +101,10 @@ class ZeusBSOCallback(Callback):
         ZeusMeterError: The energy meter cannot be opened.
         ZeusServiceUnavailable: The service does not answer when `fit` starts, and is required.
         ZeusJobConflict: The job id is registered with another configuration.
-        ZeusNoBatchSizeLeft: Every batch size of the job has failed.
         ZeusServiceError: The service refused the job or the start.
         ZeusTrialFailed: `fit` ended without reaching the target; the job's next run tries another
-            batch size.
+            batch size. If all have failed, a run is a control trial: it trains with the default
+            batch size and is not stopped early.
 
     Example::
 

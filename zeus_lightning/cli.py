@@ -81,7 +81,8 @@ def doctor(meter: str, power_limit: bool, url: str | None) -> None:
     console = Console()
     console.print(table)
     outcome = "do not work here: see the rows that say no" if failed else "work here"
-    console.print(f"These options {outcome}.")
+    unchecked = "" if url else " No service was checked: pass --url."
+    console.print(f"These options {outcome}.{unchecked}")
     sys.exit(failed)
 
 

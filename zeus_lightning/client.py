@@ -12,11 +12,9 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
-from zeus_lightning.environment import is_control
 from zeus_lightning.errors import (
     ZeusConfigError,
     ZeusJobConflict,
-    ZeusNoBatchSizeLeft,
     ZeusServiceError,
     ZeusServiceUnavailable,
 )
@@ -39,7 +37,8 @@ Json = dict[str, Any]
 
 _UNAVAILABLE = (502, 503, 504)
 _UNKNOWN_AUTHORITY = (18, 19, 20)  # OpenSSL's X509_V_ERR_*: self-signed, in the chain, no issuer
-_ERRORS = {"job_conflict": ZeusJobConflict, "no_batch_size_left": ZeusNoBatchSizeLeft}
+NO_BATCH_SIZE_LEFT = "no_batch_size_left"
+"""The `code` in the fields of an error: every batch size of the job has failed."""
 
 
 class BSOClient:
@@ -86,26 +85,31 @@ class BSOClient:
         return self._parse(lambda data: JobSpec.from_json(data["spec"]), data)
 
     def start_trial(
-        self, job_id: str, key: str, hardware: Hardware, multiple_of: int = 1
+        self,
+        job_id: str,
+        key: str,
+        hardware: Hardware,
+        multiple_of: int = 1,
+        *,
+        control: bool = False,
     ) -> TrialStart:
         """Start a trial; the same key gives the same one.
-
-        With `$ZEUS_CONTROL`, it is a control trial.
 
         Args:
             job_id: The job.
             key: 1 to 255 printable ASCII characters.
             hardware: What the trial uses.
             multiple_of: What its batch size is divided by, such as the number of devices.
+            control: Whether it is a control trial.
 
         Raises:
             ZeusJobConflict: The job keeps other hardware or another number of devices, or none of
                 its batch sizes can be divided.
-            ZeusNoBatchSizeLeft: Every batch size has failed.
+            ZeusServiceError: With the code `NO_BATCH_SIZE_LEFT`; never for a control trial.
         """
         headers = {"Idempotency-Key": key}
         body: Json = {"hardware": hardware.to_json(), "multiple_of": multiple_of}
-        if is_control():
+        if control:
             body["control"] = True
         data = self._request("POST", f"{_job(job_id)}/trials", body, headers)
         return self._parse(TrialStart.from_json, data)
@@ -271,8 +275,8 @@ class BSOClient:
                 f"{f', redirecting to {location}' if location else ''}); check the URL",
                 fields,
             )
-        if problem["code"] in _ERRORS:
-            return _ERRORS[problem["code"]](detail, fields)
+        if problem["code"] == "job_conflict":
+            return ZeusJobConflict(detail, fields)
         if status in (401, 403):
             detail += "; set $ZEUS_BSO_TOKEN to the service's token"
         if problem.get("errors"):

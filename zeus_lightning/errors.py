@@ -43,12 +43,8 @@ class ZeusJobConflict(ZeusServiceError):
     """The job id is registered with another configuration; `fields["differences"]` lists them."""
 
 
-class ZeusNoBatchSizeLeft(ZeusServiceError):
-    """Every batch size of the job has failed, so no trial can be started."""
-
-
 class ZeusTrialFailed(ZeusError):
-    """The trial's batch size has failed; running the job again will try another one."""
+    """The trial's batch size has failed; the message says whether the next run gets another."""
 
 
 def to_plain(error: ZeusError) -> tuple[str, str, dict[str, Any]]:

@@ -134,6 +134,14 @@ class TrialStart(_Message):
     lease_s: float
     target_metric: float | None
 
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the batch size was chosen; a control trial or a baseline has the default.
+
+        Another run after a chosen one fails may get another batch size.
+        """
+        return self.why not in ("control", "baseline")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrialStatus(_Message):

@@ -24,7 +24,7 @@ def fit(
 
     A batch size has failed if `fit` raises `ZeusTrialFailed`, runs out of memory, has too few
     batches in an epoch, or returns after a failure with `raise_on_failure=False`. Any other error
-    is raised.
+    is raised. A control trial or a baseline that fails is the last: another would be the same.
 
     Args:
         make_trainer: Makes a Trainer with a new `ZeusBSOCallback`.
@@ -42,32 +42,33 @@ def fit(
         ZeusTrialFailed: The last trial also failed. If another error showed that, it is the cause.
         ZeusConfigError: A Trainer has no `ZeusBSOCallback`, or is not new.
     """
-    for left in range(retries, -1, -1):
+    attempt = 0
+    while True:
+        attempt += 1
         trainer = make_trainer()
         callback = _callback(trainer)
         datamodule = None if make_datamodule is None else make_datamodule()
+        error: Exception | None = None
         try:
             trainer.fit(make_module(), datamodule=datamodule, **arguments)
-        except ZeusTrialFailed:
-            if not left:
+        except Exception as raised:
+            if not (isinstance(raised, ZeusTrialFailed) or callback.failed_by_error):
                 raise
-        except Exception as error:
-            if not callback.failed_by_error:
-                raise
-            if not left:
-                raise _none_is_left(retries) from error
-        else:
-            if callback.outcome not in FAILED:
-                return trainer
+            error = raised
+        if error is None and callback.outcome not in FAILED:
+            return trainer
+        trial = callback.trial
+        if attempt > retries or (trial is not None and not trial.is_chosen):
+            if isinstance(error, ZeusTrialFailed):
+                raise error
+            raise ZeusTrialFailed(
+                f"none of {attempt} trials has reached the target; the last, with batch size "
+                f"{callback.batch_size}, ended as {callback.outcome}"
+            ) from error
         arguments.pop("ckpt_path", None)  # its trial has ended
-        del trainer, callback, datamodule  # each of them refers to the others, and to the module
+        del trainer, callback, datamodule, error  # they refer to each other, and to the module
         gc.collect()  # the failed trial's memory, of which the next one may need more
         torch.cuda.empty_cache()
-    raise _none_is_left(retries)
-
-
-def _none_is_left(retries: int) -> ZeusTrialFailed:
-    return ZeusTrialFailed(f"none of {retries + 1} trials has reached the target")
 
 
 def _callback(trainer: Trainer) -> ZeusBSOCallback:

@@ -165,6 +165,8 @@ def register(file: Path) -> None:
 def show(job_id: str, trials: int, as_yaml: bool, url: str | None, as_json: bool) -> None:
     """Show a job's batch sizes and its latest trials."""
     from zeus_service.api.messages import Job, TrialList
+    from zeus_service.bandit.hardware import Hardware
+    from zeus_service.readers import mean_costs
 
     with _reader(url) as reader:
         job = reader.read(Job, JOB, job_id)
@@ -173,11 +175,12 @@ def show(job_id: str, trials: int, as_yaml: bool, url: str | None, as_json: bool
 
             click.echo(job_file.write(job.spec), nl=False)
             return
-        after = max(0, job.trials - trials)
-        listed = reader.read(TrialList, f"{JOB}/trials", job_id, after=after, limit=1000)
+        after = max(0, job.trials - 1000)
+        known = reader.read(TrialList, f"{JOB}/trials", job_id, after=after, limit=1000).trials
+    listed = known[-trials:]
     if as_json:
-        trials_json = listed.model_dump()["trials"]
-        _print_json({**job.model_dump(mode="json"), "latest_trials": trials_json})
+        latest_trials = [trial.model_dump() for trial in listed]
+        _print_json({**job.model_dump(mode="json"), "latest_trials": latest_trials})
         return
     spec, latest = job.spec, job.hardware[-1] if job.hardware else None
     target = "a target that is learned" if job.target_metric is None else f"{job.target_metric:g}"
@@ -189,11 +192,13 @@ def show(job_id: str, trials: int, as_yaml: bool, url: str | None, as_json: bool
         f"{spec.job_id}: {job.stage}, best batch size {job.best_batch_size or '-'}; "
         f"{spec.monitor} to {target} in {spec.max_epochs} epochs{where}{energy}\n"
     )
+    means = mean_costs(known, Hardware.of(vars(latest))) if latest else {}
     _print_table(
-        ("batch size", "trials", "mean cost (J)", "uncertainty (J)", "status"),
+        ("batch size", "trials", "estimated cost (J)", "uncertainty (J)", "mean (J)", "status"),
         [
-            (arm.batch_size, arm.pulls, _joules(arm.mean), _joules(arm.spread), status)
+            (arm.batch_size, arm.pulls, *map(_joules, (arm.mean, arm.spread, mean)), status)
             for arm in (latest.arms if latest else ())
+            for mean in [means.get(arm.batch_size)]
             for status in ["best" if arm.batch_size == job.best_batch_size else arm.status]
         ],
     )
@@ -205,7 +210,7 @@ def show(job_id: str, trials: int, as_yaml: bool, url: str | None, as_json: bool
                 *(trial.trial_number, trial.batch_size, trial.why, trial.outcome or "running"),
                 *(trial.epoch, f"{trial.time_s:.1f}", f"{trial.energy_j:.1f}", f"{trial.cost:.1f}"),
             )
-            for trial in listed.trials
+            for trial in listed
         ],
     )
 

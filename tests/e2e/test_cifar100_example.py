@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -24,10 +25,11 @@ def test_a_recurrence_trains_on_two_processes(tmp_path: Path) -> None:
     train = (*launcher, CIFAR100 / "train.py", f"--data={data}", "--devices=2")
     result = subprocess.run(
         [
-            *(BIN / "zeus-lightning", "recur", "--recurrences=1", "--env=ZEUS_JOB_ID=cifar"),
+            *(BIN / "zeus-lightning", "recur", "--recurrences=1"),
             *(f"--folder={tmp_path / 'recur'}", f"--json={tmp_path / 'tries.json'}", "--"),
             *(*train, "--target=0.001", "--epochs=5", "--batch-size=32"),
         ],
+        env=os.environ | {"ZEUS_JOB_ID": "cifar"},
         capture_output=True,
         text=True,
         check=False,

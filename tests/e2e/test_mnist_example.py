@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -40,10 +41,11 @@ def test_a_recurrence_reaches_its_target(
 ) -> None:
     result = subprocess.run(
         [
-            *(BIN / "zeus-lightning", "recur", "--recurrences=1", "--env=ZEUS_JOB_ID=digits"),
+            *(BIN / "zeus-lightning", "recur", "--recurrences=1"),
             *(f"--folder={tmp_path / 'recur'}", f"--json={tmp_path / 'tries.json'}", "--"),
             *(*launcher, MNIST / "train.py", f"--data={digits}", "--target=0.5", *arguments),
         ],
+        env=os.environ | {"ZEUS_JOB_ID": "digits"},
         capture_output=True,
         text=True,
         check=False,

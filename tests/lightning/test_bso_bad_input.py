@@ -23,9 +23,7 @@ from zeus_lightning import (
     ZeusError,
     ZeusJobConflict,
     ZeusMeterError,
-    ZeusNoBatchSizeLeft,
     ZeusServiceUnavailable,
-    ZeusTrialFailed,
 )
 
 
@@ -326,15 +324,6 @@ def test_a_job_id_registered_with_another_configuration_is_an_error_that_lists_w
     assert "target_metric is 0.8 there and 0.85 here" in str(error)
     assert "pass the registered values" in str(error)
     assert outcomes(service.url, job) == ["converged"]
-
-
-def test_a_job_whose_batch_sizes_have_all_failed_is_an_error(service: ServiceProcess) -> None:
-    job = new_job()
-    with pytest.raises(ZeusTrialFailed):
-        trainer(zeus(service.url, job_id=job, batch_sizes=[8])).fit(Net((0.1,)), Data())
-    error = tried(job, service.url, Data(), batch_sizes=[8])
-    assert isinstance(error, ZeusNoBatchSizeLeft)
-    assert outcomes(service.url, job) == ["not_converged"]
 
 
 def test_an_unknown_policy_is_an_error(service: ServiceProcess) -> None:

@@ -326,3 +326,36 @@ def test_what_a_finder_finds_for_the_batch_size_of_the_run_is_not_scaled(
     lr = finder.optimal_lr.suggestion()
     assert lr != Program.lr
     assert net.used[-16:] == times(1.0, [[lr, lr]] * 16)
+
+
+class ConstantSteps(Program):
+    """Schedules the steps that 64 samples take in batches of 8, whatever the batch size."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = SGD(self.parameters(), self.lr)
+        scheduler = lr_scheduler.OneCycleLR(optimizer, self.lr, steps_per_epoch=8, epochs=3)
+        return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
+
+
+def test_a_schedule_that_ends_before_a_run_of_a_smaller_batch_size_is_an_error_at_its_start(
+    service: ServiceProcess,
+) -> None:
+    name = new_job()
+
+    def run(net: Program) -> None:
+        callback = zeus(service.url, job_id=name, batch_sizes=[4, 8, 16])
+        trainer(callback, max_epochs=3).fit(net, Data(batch_size=8))
+
+    run(ConstantSteps())  # with the default
+    for _ in range(3):
+        net = ConstantSteps()
+        with pytest.raises(ZeusConfigError) as raised:
+            run(net)
+        assert net.used == []
+        assert str(raised.value) == (
+            "OneCycleLR ends after 24 steps, but with batch size 4 this run takes 48; create it "
+            "with total_steps=trainer.estimated_stepping_batches"
+        )
+    run(ConstantSteps())  # with a larger one, which has fewer steps
+    sizes = [(each["batch_size"], each["outcome"]) for each in trials(service.url, name)]
+    assert sizes == [(8, "converged"), *[(4, "errored")] * 3, (16, "converged")]

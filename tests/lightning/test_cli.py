@@ -128,6 +128,9 @@ def test_doctor_sees_rapl_and_the_services_version(
 ) -> None:
     monkeypatch.setattr("zeus_lightning.meters.rapl.POWERCAP", tmp_path)
     assert doctor("--meter=rapl")[0] == 1
+    unchecked = "No service was checked: pass --url."
+    assert unchecked in run("doctor").stdout
+    assert unchecked not in run("doctor", f"--url={service.url}").stdout
     FakePowercap(tmp_path).add_package(0)
     status, rows = doctor("--meter=rapl", f"--url={service.url}")
     assert status == 0

@@ -9,7 +9,7 @@ from weakref import ref
 import pytest
 import torch
 from lightning.pytorch import Trainer
-from programs import Data, Net, Raise, new_job, outcomes, trainer, zeus
+from programs import Data, Net, Raise, new_job, outcomes, trainer, trials, zeus
 from service_process import ServiceProcess
 
 import zeus_lightning
@@ -44,7 +44,7 @@ def test_a_run_out_of_memory_is_tried_again_and_another_error_is_not(
     def make_trainer() -> Trainer:
         return trainer(zeus(service.url, job_id=job), Raise(next(errors)))
 
-    with pytest.raises(ZeusTrialFailed, match="none of 1 trials") as raised:
+    with pytest.raises(ZeusTrialFailed, match="ended as out_of_memory") as raised:
         zeus_lightning.fit(make_trainer, Net, Data, retries=0)
     assert raised.value.__cause__ is memory
     with pytest.raises(OSError, match="disk"):
@@ -92,3 +92,32 @@ def test_a_trainer_must_be_new_and_have_the_callback(service: ServiceProcess) ->
         zeus_lightning.fit(lambda: same, modules(0.1, 0.1), Data)
     with pytest.raises(ZeusConfigError, match="no ZeusBSOCallback"):
         zeus_lightning.fit(trainer, Net, Data)
+
+
+def test_it_ends_with_a_control_trial_that_fails(service: ServiceProcess) -> None:
+    job = new_job()
+
+    def make_trainer() -> Trainer:
+        return trainer(zeus(service.url, job_id=job, batch_sizes=[8]), max_epochs=1)
+
+    with (
+        pytest.warns(UserWarning, match="no batch size left to try"),
+        pytest.raises(ZeusTrialFailed, match="This was a control trial"),
+    ):
+        zeus_lightning.fit(make_trainer, lambda: Net((0.1,)), Data)
+    assert [each["why"] for each in trials(service.url, job)] == ["explore", "control"]
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_it_ends_with_a_baseline_that_fails(service: ServiceProcess, raises: bool) -> None:
+    job, memory = new_job(), torch.OutOfMemoryError("CUDA out of memory.")
+
+    def make_trainer(*others: Raise) -> Trainer:
+        callback = zeus(service.url, job_id=job, target_metric=None, raise_on_failure=raises)
+        return trainer(callback, *others, max_epochs=2)
+
+    with pytest.raises(ZeusTrialFailed, match="ended as diverged"):
+        zeus_lightning.fit(make_trainer, lambda: Net((float("nan"),)), Data)
+    with pytest.raises(ZeusTrialFailed, match="ended as out_of_memory"):
+        zeus_lightning.fit(lambda: make_trainer(Raise(memory)), Net, Data)
+    assert outcomes(service.url, job) == ["diverged", "out_of_memory"]

@@ -1,4 +1,4 @@
-"""Scale a program's learning rates with its batch size."""
+"""Learning rates and their schedules follow the batch size of a run."""
 
 from __future__ import annotations
 
@@ -68,6 +68,24 @@ def scale_optimizers(trainer: Trainer, factor: float) -> None:
                 setattr(scheduler, name, [rate * factor for rate in getattr(scheduler, name)])
         if hasattr(scheduler, "eta_min"):
             scheduler.eta_min *= factor
+
+
+def too_short_schedule(trainer: Trainer, batch_size: int) -> str | None:
+    """Why a scheduler ends before the last step of a run with this batch size; None if none does.
+
+    `OneCycleLR` then fails in mid-training. Its number of steps is right for the default batch size
+    if it is a constant, and a smaller one takes more steps.
+    """
+    steps = trainer.estimated_stepping_batches
+    for config in trainer.lr_scheduler_configs:
+        total = getattr(config.scheduler, "total_steps", None)
+        if config.interval == "step" and total is not None and total < steps // config.frequency:
+            return (
+                f"{type(config.scheduler).__name__} ends after {total} steps, but with batch size "
+                f"{batch_size} this run takes {steps}; create it with "
+                "total_steps=trainer.estimated_stepping_batches"
+            )
+    return None
 
 
 def _flattened(schedulers: Iterable[object]) -> Iterator[object]:

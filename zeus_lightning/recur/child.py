@@ -25,7 +25,6 @@ class Child:
     Args:
         command: Program and arguments.
         env: Its environment.
-        workdir: Its working folder.
         log: The file for its output.
         timeout_s: Seconds from now after which it is ended; None: never.
 
@@ -41,7 +40,6 @@ class Child:
         self,
         command: Sequence[str],
         env: Mapping[str, str],
-        workdir: Path,
         log: Path,
         timeout_s: float | None,
     ) -> None:
@@ -49,7 +47,6 @@ class Child:
             self._process = psutil.Popen(
                 command,
                 env=env,
-                cwd=workdir,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -39,20 +39,6 @@ class _Duration(click.ParamType[float]):
         return int(matched[1]) * self._seconds[matched[2]]
 
 
-class _Variable(click.ParamType[tuple[str, str]]):
-    """NAME=VALUE."""
-
-    name = "variable"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        name, equals, text = str(value).partition("=")
-        if not (name and equals):
-            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
-        return name, text
-
-
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--recurrences", default=10, show_default=True, type=click.IntRange(1), metavar="N")
@@ -73,6 +59,7 @@ class _Variable(click.ParamType[tuple[str, str]]):
 @click.option(
     "--every", "interval_s", type=_Duration(), help="Begin a recurrence every 24h, for example."
 )
+@click.option("--stop-on-error", is_flag=True, help="Stop at the first recurrence that fails.")
 @click.option("--timeout", "timeout_s", type=_Duration(), help="End a run that takes longer.")
 @click.option("--observe", is_flag=True, help="Run only control trials: choose nothing.")
 @click.option("--compare", is_flag=True, help="Run control trials in every other recurrence.")
@@ -80,13 +67,6 @@ class _Variable(click.ParamType[tuple[str, str]]):
     "--seed",
     type=click.IntRange(0, 2**32 - 1),
     help="Derive a seed for each run from this one, as PL_GLOBAL_SEED.",
-)
-@click.option("--env", multiple=True, type=_Variable(), metavar="NAME=VALUE", help="For the runs.")
-@click.option(
-    "--workdir",
-    default=".",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Start the runs in this folder.",
 )
 @click.option(
     "--folder",
@@ -103,6 +83,7 @@ class _Variable(click.ParamType[tuple[str, str]]):
     metavar="sqlite:///FILE",
     help="Start a service on this database; without a URL, on one in the folder.",
 )
+@click.option("--port", type=click.IntRange(1, 65535), help="For the service that it starts.")
 @click.option(
     "--json",
     "json_path",
@@ -118,29 +99,30 @@ def recur(
     retries: int,
     parallel: int,
     interval_s: float | None,
+    stop_on_error: bool,
     timeout_s: float | None,
     observe: bool,
     compare: bool,
     seed: int | None,
-    env: tuple[tuple[str, str], ...],
-    workdir: Path,
     folder: Path,
     resume: bool,
     url: str | None,
     database_url: str | None,
+    port: int | None,
     json_path: Path | None,
 ) -> None:
     """Run a training COMMAND again and again, as a schedule would.
 
-    If a run's batch size fails, its recurrence is tried again at once. Any other error stops the
-    driver. Ctrl-C ends the runs in order; the same command with --resume goes on.
+    If a run's batch size fails, its recurrence is tried again at once. After any other error the
+    next recurrence begins; three errors in a row with the default batch size stop the driver.
+    Ctrl-C ends the runs in order; the same command with --resume goes on.
     For example: zeus-lightning recur --recurrences 30 -- python train.py --max-epochs 50
     """
     passes_url = context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE
     if observe and compare:
         raise click.UsageError("pass --observe or --compare, not both")
-    if database_url is not None and passes_url:
-        raise click.UsageError("pass --url or --service, not both")
+    if passes_url and (database_url is not None or port is not None):
+        raise click.UsageError("pass --url, or --service and --port, not both")
     if json_path is not None and not json_path.parent.is_dir():
         parent = json_path.parent
         if not folder.resolve().is_relative_to(parent.resolve()):  # it will be made
@@ -148,18 +130,25 @@ def recur(
     if compare and find_spec("scipy") is None:
         raise click.UsageError("--compare needs scipy: pip install 'zeus-lightning[analysis]'")
     mode: Mode = "observe" if observe else "compare" if compare else "choose"
-    plan = Plan(recurrences=recurrences, retries=retries, parallel=parallel, mode=mode, seed=seed)
+    plan = Plan(
+        recurrences=recurrences,
+        retries=retries,
+        parallel=parallel,
+        mode=mode,
+        seed=seed,
+        stop_on_error=stop_on_error,
+    )
     console = Console()
     try:
         with ExitStack() as stack:
             stack.enter_context(only_driver(folder))
             ledger = Ledger(folder, resume=resume)
             ledger.check_mode(mode)
-            if url and database_url is None:
+            if url and database_url is None and port is None:
                 service = Service(url)
             else:
                 own = database_url or f"sqlite:///{folder.absolute() / 'zeus.sqlite3'}"
-                service = OwnService(own, folder / "service.log")
+                service = OwnService(own, folder / "service.log", port or 0)
             stack.enter_context(service)
             console.print(
                 f"The runs' output is in {ledger.folder}, the service at {service.url}.",
@@ -170,8 +159,6 @@ def recur(
             driver = Driver(
                 plan=plan,
                 command=command,
-                env=dict(env),
-                workdir=workdir,
                 interval_s=interval_s,
                 timeout_s=timeout_s,
                 ledger=ledger,
@@ -198,6 +185,12 @@ def recur(
         log = driver.log(driver.progress.stopped_by)
         lines = _last_lines(log)
         raise click.ClickException(f"{driver.progress.stop}. The last lines of {log}:\n{lines}")
+    if failed := sorted(driver.progress.failed):
+        last = next(each for each in reversed(driver.progress.tries) if each.recurrence in failed)
+        raise click.ClickException(
+            f"{len(failed)} of {recurrences} recurrences failed; the last one's output is in "
+            f"{driver.log(last)}"
+        )
 
 
 def _last_lines(log: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -33,7 +33,7 @@ _SERVICE_POLL_S = 5.0
 
 @dataclass
 class Driver:
-    """Runs a command in each recurrence, until it has reached its target in every one.
+    """Runs a command in each recurrence, again if its batch size fails.
 
     Each run gets, in its environment, `ZEUS_SERVER_URL`, `ZEUS_OUTCOME_FILE`, `ZEUS_RECURRENCE`
     (from 1), `ZEUS_CONTROL` (1 for a control trial), and `PL_GLOBAL_SEED` if the plan has a seed.
@@ -41,8 +41,6 @@ class Driver:
     Args:
         plan: What to run.
         command: Program and arguments.
-        env: Variables for the runs, in addition to those of this process.
-        workdir: Where the runs start.
         interval_s: Seconds from one recurrence's start to the next one's; None: they follow each
             other at once. Times that pass while none can begin are made up for once, not one by
             one.
@@ -58,8 +56,6 @@ class Driver:
 
     plan: Plan
     command: Sequence[str]
-    env: Mapping[str, str]
-    workdir: Path
     interval_s: float | None
     timeout_s: float | None
     ledger: Ledger
@@ -76,7 +72,7 @@ class Driver:
         self._check_at_s = 0.0  # when to ask so for the runs under way
 
     def run(self) -> None:
-        """Run until all is done, a run has failed for good, or a signal has come."""
+        """Run until all is done, a run has stopped the driver, or a signal has come."""
         with self._handled_signals():
             try:
                 self._resume()
@@ -152,7 +148,7 @@ class Driver:
     def _launch(self, each: Try) -> None:
         outcome_file = self._outcome_file(each)
         outcome_file.unlink(missing_ok=True)
-        env = {"PYTHONUNBUFFERED": "1", **os.environ, **self.env}
+        env = {"PYTHONUNBUFFERED": "1", **os.environ}
         env["ZEUS_SERVER_URL"] = self.service.url
         env["ZEUS_RECURRENCE"] = str(each.recurrence)
         env[OUTCOME_FILE] = str(outcome_file)
@@ -161,7 +157,7 @@ class Driver:
             env["PL_GLOBAL_SEED"] = str(each.seed)
         at_s = time.time()
         try:
-            child = Child(self.command, env, self.workdir, self.log(each), self.timeout_s)
+            child = Child(self.command, env, self.log(each), self.timeout_s)
         except OSError as error:
             raise ZeusConfigError(f"{self.command[0]} cannot be run: {error}") from error
         self._children[each] = child

@@ -21,6 +21,7 @@ class RunOutcome:
     """The last trial of a run, read from its outcome file.
 
     Args:
+        default_batch_size: The job's.
         outcome: How the trial ended; None while it runs, and if its process was killed.
         report: The last report; None before the first.
         cost_j: The cost at the last report, in joules; None before the first.
@@ -28,6 +29,7 @@ class RunOutcome:
     """
 
     trial: TrialStart
+    default_batch_size: int
     outcome: Outcome | None
     reason: str
     report: Report | None
@@ -40,6 +42,7 @@ class RunOutcome:
         report = data.get("report")
         return cls(
             trial=TrialStart.from_json(data["trial"]),
+            default_batch_size=data["job"]["default_batch_size"],
             outcome=data["outcome"],
             reason=data.get("reason", ""),
             report=None if report is None else Report.from_json(report),
@@ -56,9 +59,15 @@ def read_outcome(path: Path) -> RunOutcome | None:
         return None
 
 
-Result = Literal["done", "again", "interrupted", "stop"]
-"""What an ended try means for its recurrence: the recurrence is complete; it needs another try
-because the batch size failed; it needs another try that does not count; or the driver must stop."""
+Result = Literal["done", "again", "missed", "failed", "interrupted", "stop"]
+"""What an ended try means for its recurrence.
+
+`done`, `missed` and `failed` complete it. `missed`: the default batch size has trained to its end,
+short of the target. `failed`: by an error, or because the default batch size cannot train. Another
+try would be the same run again. `again`: the batch size failed, and another try gets another one.
+`interrupted`: it needs another try, which does not count. `stop`: the driver must stop, since not
+even a trial was started.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,17 +104,21 @@ class Ending:
         """What follows for the recurrence."""
         outcome = None if self.run is None else self.run.outcome
         if outcome in FAILED or (self.exit_code == EXIT_TRY_AGAIN and outcome != "converged"):
-            return "again"
+            if self.run is None or self.run.trial.is_chosen:
+                return "again"
+            return "missed" if outcome == "not_converged" else "failed"
         if self.exit_code == 0 and self.cut_short is None:
             return "done"
         if outcome in ("converged", "completed") and not self.exit_code:
             return "done"
         if self.cut_short == "signal" or self.exit_code is None:
             return "interrupted"
-        return "stop"
+        return "stop" if self.run is None else "failed"
 
     def __str__(self) -> str:
         """The end of a try, as in "recurrence 1, try 2 ...": what stopped the driver."""
+        if self.result == "failed" and self.outcome in FAILED:
+            return f"ended as {self.outcome}"
         if self.cut_short == "timeout":
             return "took longer than --timeout allows"
         if self.exit_code is not None and self.exit_code < 0:

@@ -34,7 +34,7 @@ _TIMEOUT_S = 10.0
 @click.command("exec", context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_command(command: tuple[str, ...]) -> None:
-    """Run a training COMMAND, and exit with 75 if its batch size failed.
+    """Run a training COMMAND, and exit with 75 if its batch size failed, so that it runs again.
 
     Otherwise the exit status is the command's own; 128 + N if signal N ended it. COMMAND may be a
     launcher, such as python, torchrun or srun, and gets the signals that are sent to this process.
@@ -60,7 +60,7 @@ def exec_command(command: tuple[str, ...]) -> None:
     outcome = None if run is None else run.outcome
     if run is not None and status != 0 and outcome not in ("converged", "completed", *FAILED):
         outcome = _ask_service(run)
-    if outcome in FAILED:
+    if run is not None and run.trial.is_chosen and outcome in FAILED:
         sys.exit(EXIT_TRY_AGAIN)
     sys.exit(status if status >= 0 else 128 - status)
 

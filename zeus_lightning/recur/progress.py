@@ -14,6 +14,9 @@ from zeus_lightning.recur.ending import Ending
 
 Mode = Literal["choose", "observe", "compare"]
 
+_ERRORS_TO_STOP = 3
+"""In a row, with the default batch size: then the program is wrong, not a batch size."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -25,6 +28,7 @@ class Plan:
         parallel: How many recurrences may run at once.
         mode: `observe` runs only control trials; `compare` runs them in each odd recurrence.
         seed: Each try's own seed is derived from it; None: the command chooses its seed.
+        stop_on_error: Whether the first recurrence that fails stops the driver.
     """
 
     recurrences: int
@@ -32,6 +36,7 @@ class Plan:
     parallel: int = 1
     mode: Mode = "choose"
     seed: int | None = None
+    stop_on_error: bool = False
 
     def is_control(self, recurrence: int) -> bool:
         """Whether the trials of a recurrence are control trials."""
@@ -57,6 +62,8 @@ class Progress:
 
     Attributes:
         endings: How tries ended; a try that still runs has none.
+        done: The recurrences that are complete.
+        failed: Those of them that failed, or missed the target other than by a planned control.
         stop: Why no further try is launched; None while tries are launched.
         stopped_by: The try that caused the stop.
     """
@@ -64,28 +71,45 @@ class Progress:
     plan: Plan
     tries: list[Try] = field(default_factory=list)
     endings: dict[Try, Ending] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
     stop: str | None = None
     stopped_by: Try | None = None
 
     def __post_init__(self) -> None:
         self._failures: dict[int, int] = defaultdict(int)
+        self._errors = 0  # in a row, with the default batch size
 
     def resumed(self) -> None:
         """Forget what stopped an earlier driver, and how often recurrences had failed by then."""
         self.stop = self.stopped_by = None
         self._failures.clear()
+        self._errors = 0
 
     def started(self, each: Try) -> None:
         """Record that a try has started."""
         self.tries.append(each)
 
     def ended(self, each: Try, ending: Ending) -> None:
-        """Record that a try has ended; decide whether the driver must stop."""
+        """Record that a try has ended; decide whether the driver must stop.
+
+        A recurrence that stops it is not complete: a resumed driver tries it again.
+        """
         self.endings[each] = ending
+        result, run = ending.result, ending.run
+        if result in ("done", "missed", "again"):
+            self._errors = 0
+        elif result == "failed" and run is not None:
+            self._errors += run.trial.batch_size == run.default_batch_size
         stop = None
-        if ending.result == "stop":
+        if result == "stop" or (result == "failed" and self.plan.stop_on_error):
             stop = f"recurrence {each.recurrence}, try {each.attempt} {ending}"
-        elif ending.result == "again":
+        elif result == "failed" and self._errors >= _ERRORS_TO_STOP:
+            stop = (
+                f"recurrence {each.recurrence}, try {each.attempt} {ending}: {self._errors} errors "
+                "in a row with the default batch size"
+            )
+        elif result == "again":
             self._failures[each.recurrence] += 1
             if self._failures[each.recurrence] > self.plan.retries:
                 stop = (
@@ -94,17 +118,15 @@ class Progress:
                 )
         if stop is not None and self.stop is None:
             self.stop, self.stopped_by = stop, each
+        if stop is None and result in ("done", "missed", "failed"):
+            self.done.add(each.recurrence)
+            if result == "failed" or (result == "missed" and not each.control):
+                self.failed.add(each.recurrence)
 
     @property
     def running(self) -> list[Try]:
         """The tries that have started and not ended."""
         return [each for each in self.tries if each not in self.endings]
-
-    @property
-    def done(self) -> list[int]:
-        """The recurrences that are complete."""
-        ended = self.endings.items()
-        return sorted({each.recurrence for each, end in ended if end.result == "done"})
 
     def next_retry(self) -> Try | None:
         """The try to launch at once, of a recurrence that is neither complete nor running."""

@@ -64,22 +64,27 @@ class Service:
 
 
 class OwnService(Service):
-    """`zeus-service serve` on a free loopback port, until the block is left or this process ends.
+    """`zeus-service serve` on a loopback port, until the block is left or this process ends.
 
     Args:
         database_url: Such as `sqlite:///FILE`.
         log: The file for its output.
+        port: Where it listens; 0: on any free port.
     """
 
-    def __init__(self, database_url: str, log: Path) -> None:
+    def __init__(self, database_url: str, log: Path, port: int = 0) -> None:
         if find_spec("zeus_service") is None:
             raise ZeusConfigError(
                 "zeus-service is not installed here, so it cannot be started: `pip install "
                 "./service`, or pass the --url of one that runs elsewhere"
             )
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            super().__init__(f"http://127.0.0.1:{probe.getsockname()[1]}")
+        try:
+            with socket.create_server(("127.0.0.1", port)) as probe:
+                super().__init__(f"http://127.0.0.1:{probe.getsockname()[1]}")
+        except OSError as error:
+            raise ZeusConfigError(
+                f"the service cannot listen on port {port}: {error.strerror}; pass another --port"
+            ) from None
         self._database_url = database_url
         self._log = log
         self._log_start = 0  # where the output of this start begins

@@ -28,7 +28,7 @@ HEADER = (
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrenceTotals:
-    """What a recurrence took, summed over all its tries.
+    """What a recurrence took, summed over all its tries; each counts its script's last trial.
 
     Args:
         control: Whether its trials are control trials: the default batch size, never stopped early.
@@ -74,17 +74,20 @@ class Difference:
         unit = _UNITS[self.measure]
         text = (
             f"{self.measure}: {self.chosen:.1f} {unit} a recurrence, control {self.control:.1f} "
-            f"{unit}: {self._percent(self.chosen - self.control)}"
+            f"{unit}: {self._in_words(self.chosen - self.control)}"
         )
         if self.low is None or self.high is None:
             return f"{text} (one pair: no interval)"
         return (
-            f"{text} (95 % interval {self._percent(self.low)} to {self._percent(self.high)}; "
+            f"{text} (95 % interval {self._in_words(self.low)} to {self._in_words(self.high)}; "
             f"{self.pairs} pairs)"
         )
 
-    def _percent(self, difference: float) -> str:
-        return f"{100 * difference / self.control:+.1f} %" if self.control else "-"
+    def _in_words(self, difference: float) -> str:
+        if not self.control:
+            return "-"
+        percent = 100 * difference / self.control
+        return f"{abs(percent):.1f} % {'more' if percent > 0 else 'less'}"
 
 
 def rows(progress: Progress) -> list[dict[str, Any]]:
@@ -202,9 +205,10 @@ def table(found: Sequence[RecurrenceTotals]) -> Table:
                 _short(sum(each.cost_j for each in group)),
             )
     unmeasured = sum(each.unmeasured for each in found)
-    notes = ["joules are estimates"] * any(each.estimated for each in found)
+    notes = ["a try counts the last trial of its script"]
+    notes += ["joules are estimates"] * any(each.estimated for each in found)
     notes += [f"tries without a report, of 0 J and 0 s: {unmeasured}"] * bool(unmeasured)
-    shown.caption = "; ".join(notes) or None
+    shown.caption = "; ".join(notes)
     return shown
 
 

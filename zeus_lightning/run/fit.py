@@ -23,7 +23,12 @@ from zeus_lightning.program import dataloaders
 from zeus_lightning.program.hyperparameters import log_hyperparameters
 from zeus_lightning.program.injection import Injection
 from zeus_lightning.program.internals import logging_step
-from zeus_lightning.program.lr_scaling import has_rate_finder, lr_factor, scale_optimizers
+from zeus_lightning.program.lr_scaling import (
+    has_rate_finder,
+    lr_factor,
+    scale_optimizers,
+    too_short_schedule,
+)
 from zeus_lightning.program.metric import look_after_sanity_check, monitored, no_monitor
 from zeus_lightning.program.trained_modules import is_trained, remember
 from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
@@ -188,12 +193,18 @@ class Fit:
         log_hyperparameters(self.trainer, self.module, self._batch_size)
 
     def start_measuring(self) -> None:
-        """Check that the dataloaders have the batch size, and start the meter."""
+        """Check that dataloaders and schedulers fit the batch size, and start the meter."""
         if self._continues:
             self._continue()
-        if self.run.record is not None and self.run.is_open:
-            batch_size = self.run.record.trial.batch_size // self._share
-            on_every_rank(self._strategy, lambda: self._start_measuring(batch_size))
+        record = self.run.record
+        if record is None or not self.run.is_open:
+            return
+        size = record.trial.batch_size
+        on_every_rank(self._strategy, lambda: self._start_measuring(size // self._share))
+        short = on_rank_zero(self._strategy, lambda: too_short_schedule(self.trainer, size))
+        if short is not None and size != record.job.default_batch_size:
+            self.run.end("errored", short)  # after the third, the service passes over the size
+            raise ZeusConfigError(short)
 
     def _start_measuring(self, batch_size: int) -> None:
         dataloaders.check_loaders(self.trainer, self.module, self._attribute, batch_size)

@@ -119,6 +119,8 @@ class TrialRecord:
                 f"cannot train, pass default_batch_size=... with a new job_id"
             )
         text = f"{self.summary()}. Run the job again: it will try another batch size."
+        if not self.trial.is_chosen:
+            text = f"{self.summary()}. This was a control trial, with the default batch size."
         if self.lowest is not None and self.highest is not None:
             mistake = out_of_reach(self.job.monitor, self.mode, target, self.lowest, self.highest)
             text += f" Check the target: {mistake}." if mistake else ""
@@ -129,11 +131,6 @@ class TrialRecord:
                 f"{target:g}; the best final {self.job.monitor} is "
                 f"{pick(self.report.metric, *earlier):.6g}. If no batch size can reach the target, "
                 "pass another target_metric, with a new job_id."
-            )
-        if self.outcome == "early_stopped":
-            text += (
-                " If the job itself has become slower, pass a new job_id with "
-                "policy={'window_size': ...} or beta_knob=float('inf')."
             )
         if self.outcome == "out_of_memory":
             text += " The service may stop offering this and larger batch sizes."

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from uuid import uuid4
 
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -18,15 +17,11 @@ from zeus_lightning.messages import FAILED, MAX_METRIC, Decision, JobSpec, Outco
 from zeus_lightning.meters import Reading
 from zeus_lightning.program.batch_size import check_shares
 from zeus_lightning.run.earlier_trials import earlier_failures, warn_of_target
-from zeus_lightning.run.quiet_calls import (
-    LAST_TIMEOUT_S,
-    end_at_once,
-    end_quietly,
-    start_heartbeat,
-)
+from zeus_lightning.run.quiet_calls import end_at_once, end_quietly, start_heartbeat
 from zeus_lightning.run.ranks import local_rank_of, on_rank_zero
 from zeus_lightning.run.record import TrialRecord
 from zeus_lightning.run.run_meter import RunMeter
+from zeus_lightning.run.trial_start import start_trial
 
 _AWAY_TIMEOUT_S = 2.0  # of each call while the service is unavailable
 _HEARTBEAT_TIMEOUT_S = 5.0
@@ -92,7 +87,10 @@ class Run:
             The batch size to train with; without the service, unless it is required, the default.
         """
         try:
-            record = on_rank_zero(self._ranks, self._start_trial)
+            record = on_rank_zero(
+                self._ranks,
+                lambda: start_trial(self._client, self.job, self._meter.hardware, self._share),
+            )
         except ZeusServiceUnavailable as error:
             if self._require_service:
                 raise ZeusServiceUnavailable(
@@ -256,23 +254,6 @@ class Run:
                 record.write(path)
 
     # What follows is for rank zero alone.
-
-    def _start_trial(self) -> TrialRecord:
-        """Register the job and start a trial; withdraw one whose start was not answered."""
-        job = self._client.register_job(self.job)
-        key, hardware = uuid4().hex, self._meter.hardware
-        try:
-            trial = self._client.start_trial(job.job_id, key, hardware, self._share)
-        except (ZeusServiceUnavailable, KeyboardInterrupt):
-            # the service may have started it all the same: the key names it
-            with suppress(ZeusServiceError):
-                once = self._client.without_retries(LAST_TIMEOUT_S)
-                trial = once.start_trial(job.job_id, key, hardware, self._share)
-                reason = "the run never received the response to its start request"
-                once.end_trial(trial, "withdrawn", reason)
-            raise
-        job = replace(job, target_metric=trial.target_metric)
-        return TrialRecord(job=job, trial=trial, hardware=hardware)
 
     def _resume_trial(self, saved: TrialRecord) -> tuple[JobSpec, int]:
         """Withdraw the trial that this run has started, and check that a saved one can be resumed.

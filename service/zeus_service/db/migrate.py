@@ -85,8 +85,8 @@ def current_revision() -> str | None:
     path = current_config().sqlite_path
     if path and not path.exists():  # opening it would create it
         raise Unusable(
-            f"no database at {path}; `zeus-service serve` creates it, or ZEUS_BSO_DATABASE_URL "
-            "names another"
+            f"no database at {path}; name the service's with ZEUS_BSO_DATABASE_URL=sqlite:///FILE "
+            "(`recur` uses .zeus/recur/zeus.sqlite3), or a running service with --url"
         )
     try:
         return _read_revision()

@@ -20,7 +20,7 @@ STUBBORN = "trap '' TERM; sleep 1000 & echo $! ready; while true; do wait; done"
 def started(folder: Path, script: str, timeout_s: float | None = None) -> tuple[Child, Path]:
     """A shell script that has printed `ready`."""
     log = folder / "log"
-    child = Child(["bash", "-c", script], os.environ, folder, log, timeout_s)
+    child = Child(["bash", "-c", script], os.environ, log, timeout_s)
     wait_until(lambda: "ready" in log.read_text())
     return child, log
 

@@ -15,6 +15,7 @@ import sys
 import termios
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -29,23 +30,34 @@ from zeus_lightning.recur.summary import HEADER
 
 
 def recur(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["recur", *arguments], env={"ZEUS_SERVER_URL": None})
+    env = {"ZEUS_SERVER_URL": None, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return CliRunner().invoke(main, ["recur", *arguments], env=env)
+
+
+def train(folder: Path, *arguments: str) -> tuple[Result, dict[str, Any]]:
+    """Run `recurring_lightning` with a service of its own, and return the JSON about it.
+
+    The arguments before `--` are options, those after it the program's.
+    """
+    split = arguments.index("--")
+    result = recur(
+        *arguments[:split],
+        f"--folder={folder / 'recur'}",
+        f"--service=sqlite:///{folder / 'learned.sqlite3'}",
+        f"--json={folder / 'recur' / 'tries.json'}",  # the driver makes this folder
+        *("--", str(BIN / "zeus-lightning"), "exec"),  # which gives a failure the status 75
+        *("--", sys.executable, str(recurring_lightning.__file__), "nightly"),
+        *arguments[split + 1 :],
+    )
+    return result, json.loads((folder / "recur" / "tries.json").read_text())
 
 
 def test_control_trials_are_compared_with_what_is_chosen(tmp_path: Path) -> None:
-    result = recur(
-        "--compare",
-        "--recurrences=2",
-        f"--folder={tmp_path / 'recur'}",
-        f"--service=sqlite:///{tmp_path / 'learned.sqlite3'}",
-        f"--json={tmp_path / 'recur' / 'tries.json'}",  # the driver makes this folder
-        f"--env=PYTHONPATH={os.pathsep.join(sys.path)}",
-        *("--", str(BIN / "zeus-lightning"), "exec"),  # which gives a failure the status 75
-        *("--", sys.executable, str(recurring_lightning.__file__), "nightly"),
+    result, value = train(
+        tmp_path, "--compare", "--recurrences=2", "--", "0.8", "0.9", "0.1", "0.9"
     )
     logs = "".join(log.read_text() for log in tmp_path.glob("recur/run-0001/*.log"))
     assert result.exit_code == 0, result.output + logs
-    value = json.loads((tmp_path / "recur" / "tries.json").read_text())
     tries = [
         (each["job_id"], each["outcome"], each["exit_code"], each["why"] == "control")
         for each in value["tries"]
@@ -59,10 +71,43 @@ def test_control_trials_are_compared_with_what_is_chosen(tmp_path: Path) -> None
     # a report is 6 J and 2 s of at most 10 W after the one before it: costs of 13 J an epoch
     costs = {each["measure"]: (each["control"], each["chosen"]) for each in value["differences"]}
     assert costs == {"cost": (13, 39), "energy": (6, 18), "time": (2, 6)}
-    assert "cost: 39.0 J a recurrence, control 13.0 J: +200.0 %" in result.output
+    assert "cost: 39.0 J a recurrence, control 13.0 J: 200.0 % more" in result.output
     with sqlite3.connect(tmp_path / "learned.sqlite3") as connection:
         jobs = connection.execute("SELECT job_id FROM jobs ORDER BY job_id").fetchall()
     assert jobs == [("nightly",)]
+
+
+def endings(value: dict[str, Any]) -> list[tuple[int, int, str, str]]:
+    names = ("recurrence", "batch_size", "why", "outcome")
+    return [tuple(each[name] for name in names) for each in value["tries"]]
+
+
+def test_observing_goes_on_whatever_the_control_trials_reach(tmp_path: Path) -> None:
+    result, value = train(tmp_path, "--observe", "--recurrences=3", "--", "0.8", "0.1")
+    assert result.exit_code == 0, result.output
+    assert endings(value) == [(number, 8, "control", "not_converged") for number in (1, 2, 3)]
+    assert "control  0 of 3" in result.output
+
+
+def test_a_job_without_a_batch_size_left_trains_and_revives(tmp_path: Path) -> None:
+    metrics = ("0.1", "0.1", "0.1", "0.9")
+    result, value = train(tmp_path, "--recurrences=3", "--", "0.8", *metrics)
+    assert endings(value) == [
+        (1, 8, "explore", "not_converged"),
+        (1, 16, "explore", "not_converged"),
+        (1, 8, "control", "not_converged"),
+        (2, 8, "control", "converged"),
+        (3, 8, "exploit", "converged"),
+    ]
+    assert result.exit_code == 1
+    assert "1 of 3 recurrences failed" in result.output
+
+
+def test_a_baseline_that_fails_ends_its_recurrence(tmp_path: Path) -> None:
+    result, value = train(tmp_path, "--recurrences=2", "--", "learned", "nan", "0.9")
+    assert endings(value) == [(1, 8, "baseline", "diverged"), (2, 8, "baseline", "completed")]
+    assert result.exit_code == 1
+    assert "1 of 2 recurrences failed" in result.output
 
 
 @pytest.mark.parametrize(
@@ -140,9 +185,9 @@ def lines_on_a_terminal(*command: str) -> list[str]:
 def test_a_terminal_of_80_columns_wraps_no_line_of_a_try_and_not_the_bar(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
-    trial = trial_start(batch_size=16384, why="control", reason="a long story " * 30)
+    trial = trial_start(batch_size=16384, why="explore", reason="a long story " * 30)
     record = {"trial": trial.to_json(), "reason": "CUDA out of memory. " * 30}
-    record["hardware"] = {"estimated": True}
+    record |= {"hardware": {"estimated": True}, "job": {"default_batch_size": 8}}
     record |= {"report": report(**LARGE).to_json(), "cost_j": 2345678901.2}
     shown = lines_on_a_terminal(
         *(str(BIN / "zeus-lightning"), "recur", f"--url={service.url}", "--compare"),
@@ -152,7 +197,7 @@ def test_a_terminal_of_80_columns_wraps_no_line_of_a_try_and_not_the_bar(
     tries = [each for each in shown if re.match(r" +\d\.\d ", each)]
     assert len(tries) == 8, shown
     (first,) = [each for each in tries if each.startswith("   1.1 ")]
-    assert first.startswith("   1.1   16384 control    out_of_memory    100  1234568")
+    assert first.startswith("   1.1   16384 explore    out_of_memory    100  1234568")
     assert first.endswith("~1234567890 ~2345678901")
     assert shown.count(HEADER) == 1
     bars = [each for each in shown if each.startswith("recurrences")]
@@ -164,9 +209,12 @@ def test_a_terminal_of_80_columns_wraps_no_line_of_a_try_and_not_the_bar(
     ("arguments", "message"),
     [
         (("--observe", "--compare", "--", "true"), "pass --observe or --compare, not both"),
-        (("--url=http://h", "--service=sqlite:///x", "--", "true"), "--url or --service, not both"),
+        (
+            ("--url=http://h", "--service=sqlite:///x", "--", "true"),
+            "pass --url, or --service and --port",
+        ),
+        (("--url=http://h", "--port=8000", "--", "true"), "--service and --port, not both"),
         (("--every=soon", "--", "true"), "'soon' is not a duration"),
-        (("--env=A", "--", "true"), "'A' is not NAME=VALUE"),
         (("--json=/no/where/a.json", "--", "true"), "make the folder /no/where first"),
         (("--folder=/no/folder", "--json=/no/other/a", "--", "true"), "the folder /no/other"),
         ((), "Missing argument 'COMMAND...'"),

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ import json, os, sys
 from pathlib import Path
 log = Path("seen")
 seen = log.read_text().split() if log.exists() else []
-names = ("ZEUS_RECURRENCE", "PL_GLOBAL_SEED", "ZEUS_CONTROL", "MINE")
-log.write_text(" ".join([*seen, "/".join(os.environ[name] for name in names)]))
+names = ("ZEUS_RECURRENCE", "PL_GLOBAL_SEED", "ZEUS_CONTROL")
+log.write_text(" ".join([*seen, "/".join(os.environ.get(name, "") for name in names)]))
 exit_code, outcome = json.loads(sys.argv[1])[len(seen)]
 print("try", len(seen), "says goodbye")
 trial = dict(job_id="j", trial_number=1, generation="g", batch_size=8, reason="",
@@ -38,17 +38,18 @@ trial["why"] = "control" if os.environ["ZEUS_CONTROL"] == "1" else "explore"
 report = dict(sequence=1, epoch=3, time_s=1.5, energy_j=20.0, metric=0.5)
 if outcome:
     Path(os.environ["ZEUS_OUTCOME_FILE"]).write_text(json.dumps(
-        dict(trial=trial, outcome=outcome, report=report, cost_j=10.0,
-        hardware=dict(estimated=True))))
+        dict(trial=trial, job=dict(default_batch_size=int(os.environ.get("DEFAULT", 8))),
+        outcome=outcome, report=report, cost_j=10.0, hardware=dict(estimated=True))))
 sys.exit(exit_code)
 """
 """A run that ends as its argument says for each try, as exit status and outcome."""
 
 
-def recur(folder: Path, url: str, *arguments: str) -> Result:
+def recur(folder: Path, url: str, *arguments: str, **env: str) -> Result:
     """`zeus-lightning recur` in this process."""
-    own = (f"--folder={folder / 'recur'}", f"--workdir={folder}", f"--url={url}")
-    return CliRunner().invoke(main, ["recur", *own, *arguments])
+    own = (f"--folder={folder / 'recur'}", f"--url={url}")
+    with chdir(folder):
+        return CliRunner().invoke(main, ["recur", *own, *arguments], env=env)
 
 
 def scripted(*endings: tuple[int, str | None]) -> tuple[str, ...]:
@@ -67,9 +68,10 @@ def driver(
 ) -> Iterator[subprocess.Popen[str]]:
     """`zeus-lightning recur` in a process of its own, whose first run is training."""
     hangup = signal.SIG_IGN if nohup else signal.SIG_DFL
-    own = (f"--folder={folder / 'recur'}", f"--workdir={folder}", f"--url={url}")
+    own = (f"--folder={folder / 'recur'}", f"--url={url}")
     process = subprocess.Popen(
         [str(BIN / "zeus-lightning"), "recur", *own, *arguments],
+        cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -105,56 +107,78 @@ def launches(folder: Path) -> list[tuple[int, int]]:
 def test_a_batch_size_that_fails_is_followed_by_another_try_until_one_converges(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
-    endings = [(75, None), (1, "early_stopped"), (1, "out_of_memory"), (0, "diverged")]
+    endings = [(0, "converged"), (75, None), (1, "early_stopped"), (1, "out_of_memory")]
     result = recur(
         tmp_path,
         service.url,
         "--compare",
         "--recurrences=2",
         "--seed=7",
-        "--env=MINE=x",
         f"--json={tmp_path / 'tries.json'}",
-        *scripted(*endings, (0, "converged"), (0, "converged")),
+        *scripted(*endings, (0, "diverged"), (0, "converged")),
     )
     assert result.exit_code == 0, result.output
     seen = [each.split("/") for each in (tmp_path / "seen").read_text().split()]
-    assert [(number, control, mine) for number, _, control, mine in seen] == [
-        *[("1", "1", "x")] * 5,
-        ("2", "0", "x"),
-    ]
-    assert len({seed for _, seed, _, _ in seen}) == 6
+    assert [(number, control) for number, _, control in seen] == [("1", "1"), *[("2", "0")] * 5]
+    assert len({seed for _, seed, _ in seen}) == 6
     rows = json.loads((tmp_path / "tries.json").read_text())["tries"]
-    expected = ["errored", "early_stopped", "out_of_memory", "diverged", "converged", "converged"]
+    expected = ["converged", "errored", "early_stopped", "out_of_memory", "diverged", "converged"]
     assert [row["outcome"] for row in rows] == expected
     columns = [each.split() for each in result.output.splitlines()]
-    assert ["1.5", "8", "control", "converged", "3", "1.5", "~20.0", "~10.0"] in columns
-    assert ["2.1", "8", "explore", "converged", "3", "1.5", "~20.0", "~10.0"] in columns
-    # the control took four tries with a trial: 80 J; what was chosen, one
-    assert "energy: 20.0 J a recurrence, control 80.0 J: -75.0 %" in result.output
+    assert ["1.1", "8", "control", "converged", "3", "1.5", "~20.0", "~10.0"] in columns
+    assert ["2.5", "8", "explore", "converged", "3", "1.5", "~20.0", "~10.0"] in columns
+    # what was chosen took four tries with a trial: 80 J; the control, one
+    assert "energy: 80.0 J a recurrence, control 20.0 J: 300.0 % more" in result.output
 
 
-def test_any_other_error_stops_the_driver_with_the_last_lines_of_that_run(
+def test_the_third_error_in_a_row_with_the_default_stops_the_driver_with_its_last_lines(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
-    command = scripted((0, "converged"), (3, "errored"), (0, "converged"))
-    arguments = ("--recurrences=3", "--seed=1", "--env=MINE=x")
-    result = recur(tmp_path, service.url, *arguments, *command)
+    endings = [(3, "errored"), (3, "errored"), (0, "converged"), *[(3, "errored")] * 3]
+    result = recur(tmp_path, service.url, "--recurrences=9", *scripted(*endings))
     assert result.exit_code == 1
-    assert "recurrence 2, try 1 ended with exit status 3" in result.output
-    assert "try 1 says goodbye" in result.output
+    stop = "recurrence 6, try 1 ended with exit status 3: 3 errors in a row with the default"
+    assert stop in result.output
+    assert "try 5 says goodbye" in result.output
+    assert launches(tmp_path) == [(number, 1) for number in range(1, 7)]
+    endings += [(0, "converged")] * 9
+    result = recur(tmp_path, service.url, "--recurrences=7", "--resume", *scripted(*endings))
+    assert launches(tmp_path)[6:] == [(6, 2), (7, 1)]
+    assert result.exit_code == 1
+    assert "4 of 7 recurrences failed" in result.output
+    assert "run-0001/0005-01.log" in result.output
+
+
+def test_errors_with_another_batch_size_than_the_default_do_not_stop_the_driver(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    command = scripted(*[(3, "errored")] * 4, (0, "converged"))
+    result = recur(tmp_path, service.url, "--recurrences=5", *command, DEFAULT="16")
+    assert launches(tmp_path) == [(number, 1) for number in range(1, 6)]
+    assert result.exit_code == 1
+    assert "4 of 5 recurrences failed" in result.output
+
+
+def test_the_first_error_can_be_made_to_stop_the_driver(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    arguments = ("--recurrences=3", "--stop-on-error")
+    command = scripted((0, "converged"), (3, "errored"))
+    result = recur(tmp_path, service.url, *arguments, *command, DEFAULT="16")
+    assert result.exit_code == 1
+    assert "recurrence 2, try 1 ended with exit status 3. The last lines" in result.output
     assert launches(tmp_path) == [(1, 1), (2, 1)]
-    result = recur(
-        tmp_path, service.url, *arguments, "--resume", *scripted(*[(0, "converged")] * 9)
-    )
+    command = scripted(*[(0, "converged")] * 9)
+    result = recur(tmp_path, service.url, *arguments, "--resume", *command)
     assert result.exit_code == 0, result.output
-    assert launches(tmp_path) == [(1, 1), (2, 1), (2, 2), (3, 1)]
+    assert launches(tmp_path)[2:] == [(2, 2), (3, 1)]
 
 
 def test_the_trial_of_a_run_that_was_killed_ends_at_once(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
     job = new_job()
-    result = recur(tmp_path, service.url, "--recurrences=2", *run(job, "kill"))
+    result = recur(tmp_path, service.url, "--stop-on-error", *run(job, "kill"))
     assert result.exit_code == 1
     assert "recurrence 1, try 1 was killed by signal 9" in result.output
     assert outcomes(service.url, job) == ["interrupted"]

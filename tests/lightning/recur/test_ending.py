@@ -10,9 +10,17 @@ from records import trial_start
 from zeus_lightning.recur.ending import Ending, RunOutcome
 
 
-def ending(exit_code: int | None = 0, outcome: Any = "converged", **arguments: Any) -> Ending:
+def ending(
+    exit_code: int | None = 0, outcome: Any = "converged", why: Any = "explore", **arguments: Any
+) -> Ending:
     run = RunOutcome(
-        trial=trial_start(), outcome=outcome, reason="", report=None, cost_j=None, estimated=False
+        trial=trial_start(why=why),
+        default_batch_size=8,
+        outcome=outcome,
+        reason="",
+        report=None,
+        cost_j=None,
+        estimated=False,
     )
     return Ending(exit_code=exit_code, run=run, **arguments)
 
@@ -29,10 +37,14 @@ def ending(exit_code: int | None = 0, outcome: Any = "converged", **arguments: A
         (Ending(exit_code=0, run=None), "done", "no trial"),  # it did without the service
         (ending(0, None), "done", "killed"),  # and the shell around it ended with 0
         (ending(0, "lost"), "done", "lost"),  # the service went away; training ended in order
-        (ending(1, "converged"), "stop", "converged"),  # as when its model cannot be saved
-        (ending(-9, None), "stop", "killed"),
-        (ending(2, "withdrawn"), "stop", "withdrawn"),
-        (ending(-15, None, cut_short="timeout"), "stop", "timed out"),
+        (ending(1, "not_converged", "control"), "missed", "not_converged"),
+        (ending(0, "diverged", "control"), "failed", "diverged"),
+        (ending(75, "out_of_memory", "baseline"), "failed", "out_of_memory"),
+        (ending(1, "converged"), "failed", "converged"),  # as when its model cannot be saved
+        (ending(-9, None), "failed", "killed"),
+        (ending(2, "withdrawn"), "failed", "withdrawn"),
+        (ending(-15, None, cut_short="timeout"), "failed", "timed out"),
+        (Ending(exit_code=1, run=None), "stop", "errored"),  # not even a trial was started
         (ending(143, None, cut_short="signal"), "interrupted", "interrupted"),
         (ending(0, "converged", cut_short="signal"), "done", "converged"),
         (ending(143, "converged", cut_short="signal"), "interrupted", "converged"),

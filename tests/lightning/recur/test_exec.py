@@ -14,7 +14,7 @@ import pytest
 import recurring_run
 from programs import new_job, outcomes
 from ranks import SCRIPT
-from records import record
+from records import record, trial_start
 from service_process import BIN, ServiceProcess, free_port
 from waiting import LIMIT_S, wait_until
 
@@ -43,9 +43,9 @@ def status_of(*command: str, **changed: str) -> int:
     return subprocess.run([*EXEC, *command], env=env, check=False, timeout=LIMIT_S).returncode
 
 
-def writes(outcome: str | None, status: int) -> tuple[str, ...]:
+def writes(outcome: str | None, status: int, why: str = "explore") -> tuple[str, ...]:
     """The command of a run that ends like this."""
-    written = json.dumps(record().to_json() | {"cost_j": 1.0})
+    written = json.dumps(record(trial=trial_start(why=why)).to_json() | {"cost_j": 1.0})
     return (sys.executable, "-c", WRITE, json.dumps([outcome, status]), written)
 
 
@@ -66,6 +66,11 @@ def test_a_failed_batch_size_is_75_and_any_other_status_is_the_commands_own(
 ) -> None:
     assert status_of(*writes(outcome, status), TMPDIR=str(tmp_path)) == expected
     assert list(tmp_path.iterdir()) == []  # of its private outcome file
+
+
+@pytest.mark.parametrize("why", ["control", "baseline"])
+def test_a_failed_run_that_would_be_the_same_again_keeps_its_own_status(why: str) -> None:
+    assert status_of(*writes("diverged", 1, why)) == 1
 
 
 @pytest.mark.parametrize(("program", "status"), [("no-such-program", 127), ("/etc", 126)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import pytest
 from full_disk import full_disk
 from waiting import LIMIT_S, wait_until
 
-from zeus_lightning import ZeusError, ZeusServiceError
+from zeus_lightning import ZeusConfigError, ZeusError, ZeusServiceError
 from zeus_lightning.client import BSOClient
 from zeus_lightning.recur import service as service_module
 from zeus_lightning.recur.service import OwnService
@@ -131,3 +132,12 @@ def test_one_that_cannot_start_on_a_full_disk_names_its_log(tmp_path: Path) -> N
         own(tmp_path),
     ):
         pass
+
+
+def test_its_port_can_be_chosen_and_must_be_free(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ZeusConfigError, match=f"cannot listen on port {port}: .* in use"):
+            OwnService("sqlite://", tmp_path / "log", port)
+    with OwnService(f"sqlite:///{tmp_path / 'db'}", tmp_path / "log", port) as service:
+        assert service.url == f"http://127.0.0.1:{port}"

@@ -53,7 +53,9 @@ def test_a_recurrence_takes_what_all_its_tries_took() -> None:
     assert (found.tries, found.converged) == (3, True)
     assert (found.time_s, found.energy_j, found.cost_j) == (2.0, 4.0, 6.0)
     assert found.unmeasured == 1
-    assert "without a report, of 0 J and 0 s: 1" in str(summary.table([found]).caption)
+    caption = str(summary.table([found]).caption)
+    assert "a try counts the last trial of its script" in caption
+    assert "without a report, of 0 J and 0 s: 1" in caption
 
 
 def test_baselines_are_compared_with_nothing_and_completing_is_what_they_are_to_do() -> None:
@@ -92,21 +94,22 @@ def test_only_pairs_that_converged_are_compared() -> None:
     cost, energy, _ = differences(found)
     assert (cost.pairs, cost.low) == (1, None)
     assert str(energy) == (
-        "energy: 8.0 J a recurrence, control 10.0 J: -20.0 % (one pair: no interval)"
+        "energy: 8.0 J a recurrence, control 10.0 J: 20.0 % less (one pair: no interval)"
     )
 
 
 def test_the_later_half_is_compared_by_itself() -> None:
     costs = [10, 30, 10, 30, 10, 5, 10, 5]
     lines = list(summary.comparison([recurrence(i, cost) for i, cost in enumerate(costs, 1)]))
-    assert "cost: 17.5 J a recurrence, control 10.0 J: +75.0 %" in lines[0]
+    assert "cost: 17.5 J a recurrence, control 10.0 J: 75.0 % more" in lines[0]
     assert lines[3] == "Of the later half alone, from recurrence 5 on:"
-    assert "-50.0 % (95 % interval -50.0 % to -50.0 %; 2 pairs)" in lines[4]
+    assert "50.0 % less (95 % interval 50.0 % less to 50.0 % less; 2 pairs)" in lines[4]
 
 
 def run(outcome: Any, **fields: Any) -> RunOutcome:
     return RunOutcome(
         trial=trial_start(batch_size=16384, why=fields.pop("why", "explore")),
+        default_batch_size=8,
         outcome=outcome,
         reason="a long story " * 30,
         report=report(epoch=100, time_s=1234567.8, energy_j=1234567890.1),
