@@ -10,6 +10,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from zeus_lightning.errors import ZeusConfigError
+from zeus_lightning.program.internals import training_log
 
 Mode = Literal["min", "max"]
 
@@ -51,7 +52,7 @@ def monitored(trainer: Trainer, monitor: str, target: float | None) -> float:
     In half precision, the value nearest to the target counts as the target.
 
     Raises:
-        ZeusConfigError: The metric was not logged.
+        ZeusConfigError: The metric was not logged, or training logs it for each batch alone.
     """
     metric = trainer.callback_metrics.get(monitor)
     if metric is None:
@@ -63,6 +64,12 @@ def monitored(trainer: Trainer, monitor: str, target: float | None) -> float:
         if mistake := _no_such_dataloader(trainer, monitor):
             message += f"; {mistake}"
         raise ZeusConfigError(message)
+    log = training_log(trainer, monitor)
+    if log is not None and log.on_step and monitor == log.forked_name(on_step=True):
+        raise ZeusConfigError(
+            f"monitor is {monitor!r}, which training logs for each batch, so its value is the last "
+            f"batch's; pass on_step=False, on_epoch=True to self.log({log.name!r}, ...)"
+        )
     for name, half in (("bf16", torch.bfloat16), ("16", torch.float16)):
         # Lightning converts it to float32: 0.95 in bfloat16 becomes 0.94921875
         in_half = str(trainer.precision).startswith(name)
@@ -73,6 +80,12 @@ def monitored(trainer: Trainer, monitor: str, target: float | None) -> float:
         ):
             return target
     return shortest_decimal(metric)
+
+
+def is_of_batches(trainer: Trainer, monitor: str) -> bool:
+    """Whether a metric is the last training batch's until the epoch ends, and then its mean."""
+    log = training_log(trainer, monitor)
+    return log is not None and log.forked
 
 
 def monitor_of(trainer: Trainer, monitor: str | None, mode: Mode | None) -> tuple[str | None, Mode]:

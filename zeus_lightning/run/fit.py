@@ -24,7 +24,12 @@ from zeus_lightning.program.hyperparameters import log_hyperparameters
 from zeus_lightning.program.injection import Injection
 from zeus_lightning.program.internals import logging_step
 from zeus_lightning.program.lr_scaling import has_rate_finder, lr_factor, scale_optimizers
-from zeus_lightning.program.metric import look_after_sanity_check, monitored, no_monitor
+from zeus_lightning.program.metric import (
+    is_of_batches,
+    look_after_sanity_check,
+    monitored,
+    no_monitor,
+)
 from zeus_lightning.program.trained_modules import is_trained, remember
 from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
 from zeus_lightning.run.job import JobArguments
@@ -232,7 +237,9 @@ class Fit:
 
         def read_metric() -> float | None:
             may_be_missing = not was_open or (may_wait and not self._has_reported)
-            if may_be_missing and monitor not in logged:
+            if may_be_missing and (
+                monitor not in logged or (may_wait and is_of_batches(self.trainer, monitor))
+            ):
                 return None
             return monitored(self.trainer, monitor, self.run.job.target_metric)
 
