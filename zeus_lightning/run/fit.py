@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -196,13 +197,20 @@ class Fit:
         """Check that the dataloaders have the batch size, and start the meter."""
         if self._continues:
             self._continue()
-        if self.run.record is not None and self.run.is_open:
-            batch_size = self.run.record.trial.batch_size // self._share
-            on_every_rank(self._strategy, lambda: self._start_measuring(batch_size))
+        if self.run.is_open:
+            on_every_rank(self._strategy, self._start_measuring)
 
-    def _start_measuring(self, batch_size: int) -> None:
-        dataloaders.check_loaders(self.trainer, self.module, self._attribute, batch_size)
+    def _start_measuring(self) -> None:
+        self.check_loaders()
         self._meter.begin()
+
+    def check_loaders(self, batch: Any = None) -> None:
+        """Check the dataloaders' batch size, as training starts or an epoch's first batch comes."""
+        record = self.run.record
+        if record is not None and self.run.is_open:
+            size = record.trial.batch_size // self._share
+            program = (self.trainer, self.module, self._attribute)
+            dataloaders.check_loaders(*program, size, batch)
 
     def look_for_monitor(self) -> None:
         """Log a line if the sanity check has not logged the monitored metric."""
