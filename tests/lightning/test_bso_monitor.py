@@ -120,19 +120,6 @@ def test_a_metric_that_the_first_validation_does_not_log_is_an_error(
     assert outcomes(service.url, callback.job.job_id) == ["withdrawn"]
 
 
-@pytest.mark.parametrize(("data", "loader", "loaders"), [(Data, 0, 1), (TwoLoaders, 2, 2)])
-def test_a_dataloader_that_does_not_exist_is_a_warning_and_after_a_validation_an_error(
-    service: ServiceProcess, data: type[Data], loader: int, loaders: int
-) -> None:
-    callback = zeus(service.url, monitor=f"val_acc/dataloader_idx_{loader}")
-    told = f"the number of validation dataloaders is {loaders}: Lightning counts them from 0"
-    with (
-        pytest.warns(UserWarning, match=told),
-        pytest.raises(ZeusConfigError, match=f"metrics logged so far are .*; {told}"),
-    ):
-        trainer(callback).fit(LogsPerLoader(), data())
-
-
 class LogsTwo(Plain):
     def validation_step(self, batch: Any, index: int) -> None:
         self.log_dict({"val_acc": 0.9, "val_loss": 0.1})

@@ -249,7 +249,7 @@ class Fit:
                 monitor not in logged or (may_wait and is_of_batches(self.trainer, monitor))
             ):
                 return None
-            return monitored(self.trainer, monitor, self.run.job.target_metric)
+            return monitored(self.trainer, monitor)
 
         decision = self.run.report(epoch, read_metric)
         if decision is None:
