@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +325,8 @@ def test_a_falling_metric_ends_the_run_with_mode_min(service: ServiceProcess) ->
         ("/home/me/my ranker/train.py", "my-ranker-train-Net"),
         ("/home/me/_ranker/.hidden/__main__.py", "hidden-__main__-Net"),
         (None, "nightly-Net"),  # as in a notebook
+        ("/venv/lib/site-packages/ray/_private/workers/default_worker.py", "tests-programs-Net"),
+        (f"{sysconfig.get_path('scripts')}/train", "tests-programs-Net"),
     ],
 )
 def test_the_job_id_is_by_default_folder_script_and_class(
@@ -333,6 +336,17 @@ def test_the_job_id_is_by_default_folder_script_and_class(
     monkeypatch.chdir(tmp_path / "nightly")
     monkeypatch.setattr(sys.modules["__main__"], "__file__", script, raising=False)
     assert default_job_id(Net()) == job
+
+
+def test_a_class_that_was_sent_to_another_process_names_the_script_it_comes_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker = "/usr/lib/python3/dist-packages/submitit/core/_submit.py"
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", worker, raising=False)
+    names = {"__name__": "__main__", "Base": Net}
+    body = "    def configure_optimizers(self): pass"
+    exec(compile(f"class Ranker(Base):\n{body}", "/home/me/nightly/train.py", "exec"), names)
+    assert default_job_id(names["Ranker"]()) == "nightly-train-Ranker"
 
 
 def test_a_job_that_is_not_named_is_told_its_id(
