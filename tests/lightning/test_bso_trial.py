@@ -53,7 +53,11 @@ def test_training_is_measured_reported_and_logged_until_the_target_is_reached(
     )
     assert read_while == [False] * 4  # at the start and the end of each validation
     assert callback.last_report is not None
-    assert callback.last_report.to_json() == {
+    assert (
+        callback.last_report.host_load == trials(service.url, callback.job.job_id)[0]["host_load"]
+    )
+    assert callback.last_report.to_json() | {"host_load": None} == {
+        "host_load": None,
         "default_power_limit_w": None,
         "power_limit_w": None,
         "sequence": 3,
