@@ -29,7 +29,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from zeus_lightning import Recurrence, ZeusError
+from zeus_lightning import Recurrence, ZeusConfigError, ZeusError
 
 
 class ZeusCallback(TrainerCallback):
@@ -42,6 +42,17 @@ class ZeusCallback(TrainerCallback):
 
     def __init__(self, run: Recurrence, monitor: str) -> None:
         self.run, self.monitor = run, monitor
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Check that an optimizer step takes the batch size that the service has chosen."""
+        step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        if step != self.run.batch_size:
+            raise ZeusConfigError(
+                f"an optimizer step takes {step} samples, but the run's batch size is "
+                f"{self.run.batch_size}; divide local_batch_size by gradient_accumulation_steps"
+            )
 
     def on_evaluate(
         self,
@@ -86,7 +97,7 @@ def accuracy(predictions: Any) -> dict[str, float]:
     return {"accuracy": float(right.mean())}
 
 
-def train(url: str, folder: Path, resume: Path | None = None) -> Recurrence:
+def train(url: str, folder: Path, resume: Path | None = None, accumulate: int = 1) -> Recurrence:
     """Train once, and return how it went."""
     config = BertConfig(
         vocab_size=16,
@@ -112,7 +123,8 @@ def train(url: str, folder: Path, resume: Path | None = None) -> Recurrence:
     ) as run:
         arguments = TrainingArguments(
             output_dir=str(folder),
-            per_device_train_batch_size=run.local_batch_size,
+            per_device_train_batch_size=run.local_batch_size // accumulate,
+            gradient_accumulation_steps=accumulate,
             num_train_epochs=20,
             use_cpu=cpu,
             learning_rate=2e-3,
@@ -140,9 +152,10 @@ if __name__ == "__main__":
     parser.add_argument("--url", default=url, help="the service")
     parser.add_argument("--folder", type=Path, default=Path("huggingface-runs"))
     parser.add_argument("--resume", type=Path, help="a checkpoint's folder")
+    parser.add_argument("--accumulate", type=int, default=1, help="batches of an optimizer step")
     options = parser.parse_args()
     try:
-        run = train(options.url, options.folder, options.resume)
+        run = train(options.url, options.folder, options.resume, options.accumulate)
         if PartialState().is_main_process:
             print(f"{run.outcome} with batch size {run.batch_size} at a cost of {run.cost_j:.1f} J")
     except ZeusError as error:

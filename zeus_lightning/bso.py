@@ -314,12 +314,17 @@ class ZeusBSOCallback(Callback):
             self._fit.start_measuring()
 
     @override
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if self._fit is not None and batch_idx == 0:
+            self._fit.check_loaders(batch)
+
+    @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._fit is None:
-            return
-        if trainer.sanity_checking:
+        if self._fit is not None and trainer.sanity_checking:
             self._fit.look_for_monitor()
-        else:
+        elif self._fit is not None:
             # at the validation that ends an epoch, Lightning has not counted that epoch yet
             self._fit.report_validation(trainer.current_epoch + int(trainer.is_last_batch))
 

@@ -151,6 +151,7 @@ class TrialStatus(_Message):
         reason: Why it ended, in one sentence.
         reports: Sequence number of its last report, 0 before any.
         metric: The metric of its last report.
+        host_load: The host load of its last report.
     """
 
     trial_number: int
@@ -160,6 +161,7 @@ class TrialStatus(_Message):
     reason: str
     reports: int
     metric: float | None = None
+    host_load: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +176,8 @@ class Report(_Message):
         metric: The monitored metric at this validation, at most `MAX_METRIC` in size.
         power_limit_w: The GPUs' power limit at this validation; None if none is known.
         default_power_limit_w: Their default power limit; None if none is known.
+        host_load: Load average of the host per core, as the mean over the trial's reports so far:
+            above 1, processes wait for cores.
     """
 
     sequence: int
@@ -183,6 +187,7 @@ class Report(_Message):
     metric: float
     power_limit_w: float | None = None
     default_power_limit_w: float | None = None
+    host_load: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 
 from zeus_lightning.errors import ZeusConfigError
 
@@ -47,7 +46,7 @@ def emissions_and_price(energy_j: float) -> str:
         Such as `, 0.0012 kg CO2e, 0.00094 at $ZEUS_PRICE_PER_KWH`; empty without rates.
 
     Raises:
-        ZeusConfigError: A rate is not a number, or is negative.
+        ZeusConfigError: A rate is not a finite number, or is negative.
     """
     text = ""
     for name, unit, scale in (
@@ -55,8 +54,13 @@ def emissions_and_price(energy_j: float) -> str:
         ("ZEUS_PRICE_PER_KWH", "at $ZEUS_PRICE_PER_KWH", 1.0),
     ):
         rate = os.environ.get(name, "")
-        if rate and not re.fullmatch(r"\d*\.?\d+", rate):
-            raise ZeusConfigError(f"${name} is {rate!r}; it must be a number, such as 0.3")
-        if rate:
-            text += f", {energy_j / 3.6e6 * float(rate) * scale:.3g} {unit}"
+        if not rate:
+            continue
+        try:
+            value = float(rate)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and value >= 0):
+            raise ZeusConfigError(f"${name} is {rate!r}; it must be a number of at least 0")
+        text += f", {energy_j / 3.6e6 * value * scale:.3g} {unit}"
     return text

@@ -164,6 +164,7 @@ def register(file: Path) -> None:
 @_as_json
 def show(job_id: str, trials: int, as_yaml: bool, url: str | None, as_json: bool) -> None:
     """Show a job's batch sizes and its latest trials."""
+    from zeus_service.api import text
     from zeus_service.api.messages import Job, TrialList
     from zeus_service.bandit.hardware import Hardware
     from zeus_service.readers import mean_costs
@@ -207,7 +208,8 @@ def show(job_id: str, trials: int, as_yaml: bool, url: str | None, as_json: bool
         ("trial", "batch size", "why", "outcome", "epochs", "s", "J", "cost"),
         [
             (
-                *(trial.trial_number, trial.batch_size, trial.why, trial.outcome or "running"),
+                *(trial.trial_number, trial.batch_size, trial.why),
+                f"{trial.outcome or 'running'}{text.busy(trial.host_load)}",
                 *(trial.epoch, f"{trial.time_s:.1f}", f"{trial.energy_j:.1f}", f"{trial.cost:.1f}"),
             )
             for trial in listed

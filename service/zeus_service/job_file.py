@@ -22,7 +22,7 @@ def write(spec: JobSpec) -> str:
 
 
 def register(path: Path) -> tuple[str, bool]:
-    """Register the job that a file describes.
+    """Register the job that a file describes, or correct one that has had no trial.
 
     Args:
         path: A YAML mapping with the fields of a registration, such as `default_batch_size: 64`.
@@ -35,9 +35,14 @@ def register(path: Path) -> tuple[str, bool]:
             The message has one line per error, such as `job.yaml:4: seed: must be an integer`.
     """
     values, lines = _read(path)
+    if "monitor" in values and "higher_is_better" not in values:
+        text = "add the line `higher_is_better: true`, or `false` if it falls to the target"
+        raise _errors(path, lines, [(("monitor",), text)])
     try:
         given = Registration.model_validate(values)
-        _, new = registration.register_job(given.job_id, given.values(), suggested={})
+        _, new = registration.register_job(
+            given.job_id, given.values(), suggested={}, replace_unused=True
+        )
     except ValidationError as error:
         found = [
             (each["loc"], each["msg"].removeprefix("Value error, ")) for each in error.errors()

@@ -127,7 +127,7 @@ def report(
     )
     trial.default_power_limit_w = given.default_power_limit_w
     trial.reports, trial.cost = given.sequence, decision.cost
-    for name in ("epoch", "time_s", "energy_j", "metric"):
+    for name in ("epoch", "time_s", "energy_j", "metric", "host_load"):
         setattr(trial, name, getattr(given, name))
     trial.lease_expires_at = unix_now() + spec.lease_s
     if decision.outcome is not None:

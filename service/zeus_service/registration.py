@@ -35,6 +35,7 @@ def register_job(
     *,
     suggested: Mapping[str, Any],
     hardware: Hardware | None = None,
+    replace_unused: bool = False,
 ) -> tuple[Job, bool]:
     """Register a job, or confirm that it is registered with these values.
 
@@ -48,6 +49,8 @@ def register_job(
         given: Fields of its `JobSpec`; each that differs from the registered value is a conflict.
         suggested: Fields that are used where neither `given` nor the registered job has a value.
         hardware: What all its trials use, if the client says so now and not at each start.
+        replace_unused: Whether other values also replace those of a job that has had no trial. A
+            run that has just registered it is about to start one.
 
     Returns:
         The job, and whether it is new or has new values.
@@ -73,7 +76,8 @@ def register_job(
         jobs.set_target(known, given["target_metric"])
         _stored(session, known)
     elif differences:
-        if not jobs.has_taught_nothing(session, known, jobs.specification(known)):
+        is_unused = replace_unused and not known.trials
+        if not (is_unused or jobs.has_taught_nothing(session, known, jobs.specification(known))):
             raise job_conflict(job_id, differences, _OTHER_VALUES)
         job = _reregistered(session, known, _changed(known, given, suggested))
     if hardware is not None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from configparser import ConfigParser
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -25,7 +26,7 @@ from scripts import ScriptProcess, run_here
 from service_process import ServiceProcess, free_port
 from waiting import LIMIT_S
 
-from zeus_lightning import ZeusBSOCallback
+from zeus_lightning import ZeusBSOCallback, ZeusConfigError
 
 ROOT = Path(__file__).parents[2]
 DDP = ROOT / "examples" / "digits_ddp.py"
@@ -122,7 +123,7 @@ def test_a_killed_trainer_of_huggingfaces_is_resumed_on_two_processes_with_its_t
     program = str(ROOT / "examples" / "huggingface_trainer.py")
     started: list[subprocess.Popen[bytes]] = []
     with Proxy(service.url, instead=kill) as proxy:
-        options = [f"--url={proxy.url}", f"--folder={tmp_path}"]
+        options = [f"--url={proxy.url}", f"--folder={tmp_path}", "--accumulate=2"]
         started.append(subprocess.Popen([*TORCHRUN, program, *options], env=variables()))
         started[0].wait(timeout=LIMIT_S)
     (saved,) = tmp_path.rglob("zeus.json")
@@ -130,15 +131,25 @@ def test_a_killed_trainer_of_huggingfaces_is_resumed_on_two_processes_with_its_t
     (trial,) = trials(service.url, "huggingface-2")
     assert trial["outcome"] is None
 
-    options = [f"--url={service.url}", f"--folder={tmp_path}", f"--resume={saved.parent}"]
-    printed = run(*TORCHRUN, program, *options)
+    options[0] = f"--url={service.url}"
+    printed = run(*TORCHRUN, program, *options, f"--resume={saved.parent}")
     assert printed.count("resuming trial 1 of job 'huggingface-2'") == 1
     assert printed.count("converged with batch size 64 at a cost of") == 1
     (trial,) = trials(service.url, "huggingface-2")
     assert trial["outcome"] == "converged"
     assert trial["energy_j"] > spent_j > 0
-    (state,) = tmp_path.rglob("trainer_state.json")
-    assert json.loads(state.read_text())["epoch"] == trial["epoch"] < 20  # it was stopped there
+    (found,) = tmp_path.rglob("trainer_state.json")
+    state = json.loads(found.read_text())
+    assert state["epoch"] == trial["epoch"] < 20  # it was stopped there
+    assert state["global_step"] == trial["epoch"] * 512 // 64
+
+
+def test_a_trainer_of_huggingfaces_whose_steps_take_another_batch_size_is_an_error() -> None:
+    example = runpy.run_path(str(ROOT / "examples" / "huggingface_trainer.py"))
+    arguments = SimpleNamespace(train_batch_size=64, gradient_accumulation_steps=2, world_size=1)
+    callback = example["ZeusCallback"](SimpleNamespace(batch_size=64), "eval_accuracy")
+    with pytest.raises(ZeusConfigError, match="takes 128 samples, but the run's batch size is 64"):
+        callback.on_train_begin(arguments, None, None)
 
 
 def test_without_a_service_the_example_says_so_and_ends(tmp_path: Path) -> None:

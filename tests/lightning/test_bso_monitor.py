@@ -120,19 +120,6 @@ def test_a_metric_that_the_first_validation_does_not_log_is_an_error(
     assert outcomes(service.url, callback.job.job_id) == ["withdrawn"]
 
 
-@pytest.mark.parametrize(("data", "loader", "loaders"), [(Data, 0, 1), (TwoLoaders, 2, 2)])
-def test_a_dataloader_that_does_not_exist_is_a_warning_and_after_a_validation_an_error(
-    service: ServiceProcess, data: type[Data], loader: int, loaders: int
-) -> None:
-    callback = zeus(service.url, monitor=f"val_acc/dataloader_idx_{loader}")
-    told = f"the number of validation dataloaders is {loaders}: Lightning counts them from 0"
-    with (
-        pytest.warns(UserWarning, match=told),
-        pytest.raises(ZeusConfigError, match=f"metrics logged so far are .*; {told}"),
-    ):
-        trainer(callback).fit(LogsPerLoader(), data())
-
-
 class LogsTwo(Plain):
     def validation_step(self, batch: Any, index: int) -> None:
         self.log_dict({"val_acc": 0.9, "val_loss": 0.1})
@@ -193,3 +180,44 @@ def test_metrics_to_choose_from_are_listed_if_the_program_names_none(
         trainer(callback, steps, num_sanity_val_steps=sanity).fit(LogsTwo(), Data())
     assert steps.count == (0 if sanity else 8)
     assert outcomes(service.url, job) == []
+
+
+class LogsBatches(Net):
+    """Logs `train_acc` for each batch: 0.5, but 1 for the last of an epoch."""
+
+    on_epoch = False
+
+    def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
+        value = float(index == 7) / 2 + 0.5
+        self.log("train_acc", value, on_step=True, on_epoch=self.on_epoch)
+        return super().training_step(batch, index)
+
+
+class LogsBatchesAndEpochs(LogsBatches):
+    on_epoch = True
+
+
+@pytest.mark.parametrize("validates", [True, False])
+@pytest.mark.parametrize(
+    ("module", "monitor"), [(LogsBatches, "train_acc"), (LogsBatchesAndEpochs, "train_acc_step")]
+)
+def test_a_metric_of_one_batch_is_an_error_at_the_first_report(
+    service: ServiceProcess, module: type[Net], monitor: str, validates: bool
+) -> None:
+    callback, steps = zeus(service.url, monitor=monitor), Steps()
+    remedy = r"is the last batch's; pass on_step=False, on_epoch=True to self.log\('train_acc'"
+    limit = {} if validates else {"limit_val_batches": 0}
+    with pytest.raises(ZeusConfigError, match=remedy):
+        trainer(callback, steps, **limit).fit(module(), Data())
+    assert steps.count == 8
+    assert outcomes(service.url, callback.job.job_id) == ["withdrawn"]
+
+
+@pytest.mark.parametrize("monitor", ["train_acc", "train_acc_epoch"])
+def test_a_metric_of_batches_and_epochs_is_reported_as_the_epochs_mean(
+    service: ServiceProcess, monitor: str
+) -> None:
+    callback = zeus(service.url, monitor=monitor, raise_on_failure=False)
+    trainer(callback, max_epochs=2, val_check_interval=4).fit(LogsBatchesAndEpochs(), Data())
+    assert callback.last_report.metric == 0.5625
+    assert (callback.last_report.sequence, callback.outcome) == (2, "not_converged")

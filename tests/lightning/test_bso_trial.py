@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,11 @@ def test_training_is_measured_reported_and_logged_until_the_target_is_reached(
     )
     assert read_while == [False] * 4  # at the start and the end of each validation
     assert callback.last_report is not None
-    assert callback.last_report.to_json() == {
+    assert (
+        callback.last_report.host_load == trials(service.url, callback.job.job_id)[0]["host_load"]
+    )
+    assert callback.last_report.to_json() | {"host_load": None} == {
+        "host_load": None,
         "default_power_limit_w": None,
         "power_limit_w": None,
         "sequence": 3,
@@ -324,6 +329,8 @@ def test_a_falling_metric_ends_the_run_with_mode_min(service: ServiceProcess) ->
         ("/home/me/my ranker/train.py", "my-ranker-train-Net"),
         ("/home/me/_ranker/.hidden/__main__.py", "hidden-__main__-Net"),
         (None, "nightly-Net"),  # as in a notebook
+        ("/venv/lib/site-packages/ray/_private/workers/default_worker.py", "tests-programs-Net"),
+        (f"{sysconfig.get_path('scripts')}/train", "tests-programs-Net"),
     ],
 )
 def test_the_job_id_is_by_default_folder_script_and_class(
@@ -333,6 +340,17 @@ def test_the_job_id_is_by_default_folder_script_and_class(
     monkeypatch.chdir(tmp_path / "nightly")
     monkeypatch.setattr(sys.modules["__main__"], "__file__", script, raising=False)
     assert default_job_id(Net()) == job
+
+
+def test_a_class_that_was_sent_to_another_process_names_the_script_it_comes_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker = "/usr/lib/python3/dist-packages/submitit/core/_submit.py"
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", worker, raising=False)
+    names = {"__name__": "__main__", "Base": Net}
+    body = "    def configure_optimizers(self): pass"
+    exec(compile(f"class Ranker(Base):\n{body}", "/home/me/nightly/train.py", "exec"), names)
+    assert default_job_id(names["Ranker"]()) == "nightly-train-Ranker"
 
 
 def test_a_job_that_is_not_named_is_told_its_id(

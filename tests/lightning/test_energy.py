@@ -132,14 +132,15 @@ def test_emissions_and_price_are_printed_where_their_rates_are_set(
     monkeypatch: pytest.MonkeyPatch, lines: Callable[[], list[str]]
 ) -> None:
     monkeypatch.setenv("ZEUS_CARBON_INTENSITY", "380")
-    monkeypatch.setenv("ZEUS_PRICE_PER_KWH", "0.30")
+    monkeypatch.setenv("ZEUS_PRICE_PER_KWH", "3e-1")
     trainer(ZeusEnergyCallback(StepMeter(1.2e6)), max_epochs=1).fit(Net(), Data())
     assert "on average, 0.38 kg CO2e, 0.3 at $ZEUS_PRICE_PER_KWH (the energy" in lines()[0]
 
 
-def test_an_invalid_price_is_an_error_before_anything_else(monkeypatch: Any) -> None:
-    monkeypatch.setenv("ZEUS_PRICE_PER_KWH", "30 cents")
-    with pytest.raises(ZeusConfigError, match=r"ZEUS_PRICE_PER_KWH is '30 cents'"):
+@pytest.mark.parametrize("price", ["30 cents", "nan", "-0.3", "inf"])
+def test_an_invalid_price_is_an_error_before_anything_else(monkeypatch: Any, price: str) -> None:
+    monkeypatch.setenv("ZEUS_PRICE_PER_KWH", price)
+    with pytest.raises(ZeusConfigError, match=f"ZEUS_PRICE_PER_KWH is '{price}'; it must be"):
         ZeusEnergyCallback()
 
 

@@ -15,6 +15,7 @@ import pytest
 import requests
 from click.testing import CliRunner
 from databases import POSTGRESQL, migrated_database, server_url
+from flask import Flask
 from service.jobs import START, register, report, spec_json
 from service_fork import run_to_its_end
 from service_process import ServiceProcess, free_port
@@ -271,6 +272,20 @@ def test_a_job_that_learns_its_target_is_shown_with_the_baseline_that_comes_next
     assert ["1", "32", "baseline", "running"] in [line.split()[:4] for line in shown.splitlines()]
     as_json = json.loads(zeus_service("show", "job", "--json", database_url=url).stdout)
     assert (as_json["target_metric"], as_json["completed_baselines"]) == (None, 0)
+
+
+def test_a_load_over_one_is_shown_next_to_its_run(app: Flask, url: str) -> None:
+    register()
+    optimizer.start_trial("job")
+    for number, load, shown in ((1, 0.96, False), (2, 2.34, True)):
+        optimizer.report("job", 1, report(number, host_load=load))
+        for text in (
+            zeus_service("show", "job", database_url=url).stdout,
+            app.test_client().get("/job/job").text,
+            app.test_client().get("/job/job/trial/1").text,
+        ):
+            assert (", host load 2.3" in text) is shown
+            assert ("host load" in text) is shown
 
 
 def test_a_job_with_running_trials_is_deleted_only_by_force(app: object, url: str) -> None:

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from databases import migrated_database
+from service.conftest import application
+from service.jobs import HARDWARE
+from zeus_service import optimizer
 from zeus_service.cli import main
 
 JOB = """\
@@ -17,6 +20,7 @@ batch_sizes: [32, 64, 128]
 default_batch_size: 64
 target_metric: 0.97
 monitor: val_acc
+higher_is_better: true
 max_epochs: 50
 beta_knob: null
 """
@@ -81,10 +85,15 @@ def test_fields_that_a_file_leaves_out_keep_the_registered_values(run: Run) -> N
         ),
         ("[32, 64, 128]", "[32, x, 64]", "job.yaml:3: batch_sizes.1: must be an integer"),
         ("monitor: val_acc\n", "", "job.yaml: monitor: Field required"),
+        (
+            "higher_is_better: true\n",
+            "",
+            "job.yaml:6: monitor: add the line `higher_is_better: true`, or `false` if it falls",
+        ),
         ("monitor:", "monitro:", "job.yaml:6: monitro: is not a field of a job"),
-        ("max_epochs:", "monitor:", "job.yaml:7: monitor: is given twice"),
+        ("max_epochs:", "monitor:", "job.yaml:8: monitor: is given twice"),
         ("job_id: nightly", "job_id: a/b", "job.yaml:2: job_id: must be at most 255 letters"),
-        ("max_epochs: 50", "max_epochs: 50\npolicy: best", "job.yaml:8: policy: choose one of"),
+        ("max_epochs: 50", "max_epochs: 50\npolicy: best", "job.yaml:9: policy: choose one of"),
         ("64, 128]", "64, 128", "cannot read job.yaml: "),
         (JOB, "nightly", "job.yaml: not a YAML mapping; write one field per line"),
     ],
@@ -102,16 +111,29 @@ def test_an_error_names_its_file_line_and_field(
 def test_every_invalid_field_is_listed(run: Run) -> None:
     result = register(run, JOB.replace("50", "0").replace("0.97", "high"))
     assert "job.yaml:5: target_metric: must be a number\n" in result.output
-    assert "job.yaml:7: max_epochs: " in result.output
+    assert "job.yaml:8: max_epochs: " in result.output
 
 
-def test_other_values_of_a_known_job_are_listed_and_change_nothing(run: Run) -> None:
+def test_other_values_replace_those_of_a_job_without_a_trial(run: Run) -> None:
+    register(run, JOB + "seed: 7\n")
+    corrected = register(run, JOB.replace("monitor: val_acc", "monitor: val_f1"))
+    assert (corrected.exit_code, corrected.output) == (0, "job 'nightly' is registered\n")
+    printed = run("show", "nightly", "--yaml").output
+    assert "monitor: val_f1\n" in printed
+    assert "seed: 7\n" in printed
+
+
+def test_other_values_of_a_job_with_a_trial_are_listed_and_change_nothing(
+    run: Run, database_url: str
+) -> None:
     register(run, JOB)
+    with application(database_url):
+        optimizer.start_trial("nightly", hardware=HARDWARE)
     before = run("show", "nightly", "--yaml").output
     result = register(run, JOB.replace("64, 128", "64, 256").replace("50", "60"))
     assert result.exit_code == 1
     assert (
         "job.yaml:3: batch_sizes: registered [32, 64, 128], given [32, 64, 256]\n" in result.output
     )
-    assert "job.yaml:7: max_epochs: registered 50, given 60\n" in result.output
+    assert "job.yaml:8: max_epochs: registered 50, given 60\n" in result.output
     assert run("show", "nightly", "--yaml").output == before

@@ -53,9 +53,7 @@ class CpuEstimateMeter:
             self._roots += [psutil.Process(pid) for pid in pids if pid != self._process.pid]
         self.devices: tuple[str, ...] = (_cores(),)
         self.device_model: str = cpu_model()
-        affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
-        usable_cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-        self.max_power_w: float = watts_per_core * usable_cores
+        self.max_power_w: float = watts_per_core * usable_cores()
         self._first_s = self._last_s = self._tree_cpu_s()
         self._lost_s = 0.0
 
@@ -135,6 +133,12 @@ def _explained() -> Iterator[None]:
         raise ZeusMeterError(
             f"cannot read the CPU time of this process tree: {error}; /proc must be readable"
         ) from error
+
+
+def usable_cores() -> int:
+    """Return the number of logical cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def cpu_model() -> str:

@@ -18,11 +18,6 @@ from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.program.internals import passed_source
 from zeus_lightning.program.passed_loaders import passed_batch_size
 
-FROM_DATASETS = (
-    "LightningDataModule.from_datasets() fixes the batch size: write a LightningDataModule class "
-    "whose train_dataloader() uses the attribute"
-)
-
 Scope = Literal["global", "per_device"]
 
 MAX_SIZES = 128
@@ -113,8 +108,6 @@ def default_batch_size(
     owner = data_owner(trainer, module)
     data = trainer.datamodule  # type: ignore[attr-defined]
     found = [*holders_in(data, attribute)] or [*holders_in(module, attribute)]
-    if not found and is_from_datasets(trainer):
-        raise ZeusConfigError(f"{owner} has no attribute {attribute!r}; {FROM_DATASETS}")
     if not found:
         raise ZeusConfigError(
             f"{owner} has no attribute {attribute!r} (nor has its hparams); add one and use it in "
@@ -137,12 +130,6 @@ def default_batch_size(
             "uses as batch_arg_name=..."
         )
     return own[0] * share
-
-
-def is_from_datasets(trainer: Trainer) -> bool:
-    """Whether the datamodule was made by `LightningDataModule.from_datasets`, or in its way."""
-    data = trainer.datamodule  # type: ignore[attr-defined]
-    return data is not None and "train_dataloader" in vars(data)
 
 
 def data_owner(trainer: Trainer, module: LightningModule) -> str:

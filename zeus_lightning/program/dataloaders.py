@@ -2,59 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import islice
 from typing import Any
 
+import torch
 from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities import CombinedLoader, rank_zero_warn
+from lightning.pytorch.utilities import CombinedLoader, rank_zero_info, rank_zero_warn
 from torch.utils.data import IterableDataset
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.program.batch_size import FROM_DATASETS, is_from_datasets, loader_origin, share
+from zeus_lightning.program.batch_size import (
+    get_from,
+    holders,
+    is_size,
+    loader_origin,
+    share,
+)
 from zeus_lightning.program.internals import train_loaders
 
 
 def check_loaders(
-    trainer: Trainer, module: LightningModule, attribute: str, batch_size: int
+    trainer: Trainer, module: LightningModule, attribute: str, batch_size: int, batch: Any = None
 ) -> None:
-    """Check that each train dataloader has the per-device batch size that was set.
+    """Check that the train dataloaders have the per-device batch size that was set.
 
-    A loader whose size cannot be read is a warning. So is one that has a multiple of the batch
-    size next to a loader that follows it, such as the unlabelled batches of FixMatch.
+    One of them must have it. Others may have sizes of their own, such as the unlabelled batches of
+    FixMatch; a line names them as training starts. A size that cannot be read is a warning.
+
+    Args:
+        trainer: The program's Trainer.
+        module: Its module.
+        attribute: The attribute that was set.
+        batch_size: What it was set to.
+        batch: An epoch's first batch, which shows sizes that cannot be read; None before any.
 
     Raises:
-        ZeusConfigError: A loader has another batch size.
+        ZeusConfigError: None has the batch size.
     """
     sizes, origin = _sizes(trainer.train_dataloader), loader_origin(trainer, module)
-    for index, size in enumerate(sizes):
-        which = f"loader {index + 1} of {len(sizes)} in " if len(sizes) > 1 else ""
-        if size is None or size == batch_size:
-            continue
-        if batch_size in sizes and size % batch_size == 0:
-            rank_zero_warn(
-                f"zeus: {which}the {origin} has batches of {size}, "
-                f"{size // batch_size} times {attribute}; make sure that it is always this multiple"
+    if batch_size in sizes:
+        others = sorted({size for size in sizes if size not in (None, batch_size)})
+        if others and batch is None:
+            rank_zero_info(
+                f"zeus: {attribute} was set to {batch_size}; the {origin} also has loaders with "
+                f"batches of {', '.join(map(str, others))}, which need not follow it"
             )
-        else:
-            remedy = (
-                "build each DataLoader in train_dataloader(), not in setup() or __init__(), at "
-                f"each call, with batch_size=self.{attribute}; if train_dataloader() uses another "
-                "attribute, such as one that setup() sets, pass its name as "
-                "batch_arg_name"
-            )
-            raise ZeusConfigError(
-                f"{attribute} was set to {batch_size} per device, but {which}the {origin} has "
-                f"batches of {size}; "
-                f"{FROM_DATASETS if is_from_datasets(trainer) else remedy}"
-            )
+        return
     if None in sizes:
-        rank_zero_warn(
-            f"zeus: cannot read the batch size of the {origin}; make sure that "
-            f"it is {batch_size}: make batches there from {attribute}, which is set only "
-            "after the datamodule's setup()"
+        if batch is None:
+            return
+        sizes = _lengths(batch)
+        if not sizes:
+            rank_zero_warn(
+                f"zeus: cannot read the batch size of the {origin}; make sure that it is "
+                f"{batch_size}, which {attribute} was set to after the datamodule's setup()"
+            )
+            return
+        is_partial = trainer.is_last_batch and max(sizes) < batch_size
+        if batch_size in sizes or is_partial:
+            return
+    values = [get_from(each, attribute.rpartition(".")[2]) for each in holders(module, attribute)]
+    changed = next((value for value in values if is_size(value) and value != batch_size), None)
+    if changed is not None:
+        raise ZeusConfigError(
+            f"{attribute} was set to {batch_size}, one device's share, but the program changed it "
+            f"to {changed}, as setup() may do; leave it unchanged, and pass default_batch_size=... "
+            "over all devices"
         )
+    raise ZeusConfigError(
+        f"{attribute} was set to {batch_size} per device, but the {origin} has batches of "
+        f"{sizes[0]}; build it at each call with batch_size=self.{attribute}, or pass the "
+        "attribute that it uses as batch_arg_name"
+    )
+
+
+def _lengths(batch: Any) -> list[int]:
+    """The length of each tensor in a batch."""
+    if isinstance(batch, torch.Tensor):
+        return [len(batch)] if batch.ndim else []
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    if isinstance(batch, list | tuple):
+        return [length for each in batch for length in _lengths(each)]
+    return []
 
 
 def too_few_samples(trainer: Trainer, batch_size: int) -> str | None:
@@ -110,7 +143,7 @@ def global_batch_size(trainer: Trainer) -> int | None:
     return None
 
 
-def _sizes(loaders: Any) -> list[int | None]:
+def _sizes(loaders: Any) -> list[Any]:
     """The batch size of each dataloader of a collection; None if it cannot be read."""
     flattened = getattr(loaders, "flattened", None)  # of a CombinedLoader, of either package
     sizes = []

@@ -7,14 +7,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from lightning.pytorch import Trainer
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info
 
 from zeus_lightning.errors import ZeusConfigError
+from zeus_lightning.program.internals import training_log
 
 Mode = Literal["min", "max"]
 
 _NUMPY = {torch.float32: np.float32, torch.float16: np.float16}
-_SUFFIX = re.compile(r"/dataloader_idx_(\d+)$")
 
 # Words in metric names, after an optional stage and before optional digits: valloss, acc5, top1.
 _STAGE = "(val|valid|validation|test|train|dev|eval)?"
@@ -45,34 +45,32 @@ def shortest_decimal(number: Any) -> float:
     return float(str(number)) if isinstance(number, np.floating) else float(number)
 
 
-def monitored(trainer: Trainer, monitor: str, target: float | None) -> float:
+def monitored(trainer: Trainer, monitor: str) -> float:
     """The latest value of a metric, as its shortest decimal.
 
-    In half precision, the value nearest to the target counts as the target.
-
     Raises:
-        ZeusConfigError: The metric was not logged.
+        ZeusConfigError: The metric was not logged, or training logs it for each batch alone.
     """
     metric = trainer.callback_metrics.get(monitor)
     if metric is None:
-        message = (
+        raise ZeusConfigError(
             f"monitor is {monitor!r}, but the metrics logged so far are "
             f"{sorted(trainer.callback_metrics)}; log it in each validation with self.log(), and "
             "on_epoch=True, or monitor one of these"
         )
-        if mistake := _no_such_dataloader(trainer, monitor):
-            message += f"; {mistake}"
-        raise ZeusConfigError(message)
-    for name, half in (("bf16", torch.bfloat16), ("16", torch.float16)):
-        # Lightning converts it to float32: 0.95 in bfloat16 becomes 0.94921875
-        in_half = str(trainer.precision).startswith(name)
-        if (
-            target is not None
-            and in_half
-            and metric.item() == torch.tensor(target, dtype=half).item()
-        ):
-            return target
+    log = training_log(trainer, monitor)
+    if log is not None and log.on_step and monitor == log.forked_name(on_step=True):
+        raise ZeusConfigError(
+            f"monitor is {monitor!r}, which training logs for each batch, so its value is the last "
+            f"batch's; pass on_step=False, on_epoch=True to self.log({log.name!r}, ...)"
+        )
     return shortest_decimal(metric)
+
+
+def is_of_batches(trainer: Trainer, monitor: str) -> bool:
+    """Whether a metric is the last training batch's until the epoch ends, and then its mean."""
+    log = training_log(trainer, monitor)
+    return log is not None and log.forked
 
 
 def monitor_of(trainer: Trainer, monitor: str | None, mode: Mode | None) -> tuple[str | None, Mode]:
@@ -112,26 +110,11 @@ def look_after_sanity_check(trainer: Trainer, monitor: str) -> None:
     later validations only.
     """
     logged = sorted(trainer.callback_metrics)
-    if monitor in logged:
-        return
-    if mistake := _no_such_dataloader(trainer, monitor):
-        rank_zero_warn(f"zeus: monitor is {monitor!r}, but {mistake}")
-    elif logged and _SUFFIX.search(monitor) is None:
+    if logged and monitor not in logged and "/dataloader_idx_" not in monitor:
         rank_zero_info(
             f"zeus: the sanity check logged {logged}, but not monitor={monitor!r}; training fails "
             "unless the first epoch with a validation logs it"
         )
-
-
-def _no_such_dataloader(trainer: Trainer, monitor: str) -> str:
-    """What is wrong with the name of a dataloader that does not exist; else an empty text."""
-    loaders, suffix = len(trainer.num_val_batches), _SUFFIX.search(monitor)
-    if suffix is None or (loaders > 1 and int(suffix[1]) < loaders):
-        return ""
-    return (
-        f"the number of validation dataloaders is {loaders}: Lightning counts them from 0, and "
-        "adds a suffix only if there are several"
-    )
 
 
 def mode_of_name(monitor: str) -> Mode | None:

@@ -17,32 +17,33 @@ _KEPT = [name for name in signature(DataLoader.__init__).parameters if name not 
 
 
 def passed_batch_size(passed: Any, remedy: str) -> int:
-    """The batch size that passed dataloaders have, per device.
+    """The batch size, per device, of the first of passed dataloaders, and of those that follow it.
 
     Raises:
-        ZeusConfigError: One of them cannot be made again, or their batch sizes differ.
+        ZeusConfigError: One of these cannot be made again.
     """
-    loaders = _combined(passed).flattened
-    obstacle = next(filter(None, map(_obstacle, loaders)), None)
-    sizes = sorted({loader.batch_size for loader in loaders}) if obstacle is None else []
-    if len(sizes) > 1:
-        obstacle = f"the batch sizes of those passed are {sizes}, and only a common one can be set"
+    following = _following(_combined(passed).flattened)
+    obstacle = next(filter(None, map(_obstacle, following)), None)
     if obstacle is not None:
         raise ZeusConfigError(
             f"a dataloader passed straight to fit() cannot be resized: {obstacle}; {remedy}"
         )
-    return int(sizes[0])
+    return int(following[0].batch_size)
 
 
 def resized(passed: Any, batch_size: int) -> Any:
     """Make passed dataloaders again with another batch size, in a collection like theirs.
 
-    Each keeps its dataset, its sampler with its random generator, and all other arguments, so the
-    samples come in the same order. The originals are not changed.
+    Those that have not the first one's batch size stay as they are. Each other one keeps its
+    dataset, its sampler with its random generator, and all other arguments, so the samples come in
+    the same order. The originals are not changed.
     """
     combined = _combined(passed)
+    following = list(map(id, _following(combined.flattened)))
     combined.flattened = [
-        DataLoader(
+        loader
+        if id(loader) not in following
+        else DataLoader(
             loader.dataset,
             batch_size,
             sampler=loader.sampler,
@@ -53,6 +54,12 @@ def resized(passed: Any, batch_size: int) -> Any:
     return combined if hasattr(passed, "flattened") else combined.iterables
 
 
+def _following(loaders: list[Any]) -> list[Any]:
+    """The first of some dataloaders, and the others of its batch size."""
+    sizes = [getattr(loader, "batch_size", None) for loader in loaders]
+    return [loader for loader, size in zip(loaders, sizes, strict=True) if size == sizes[0]]
+
+
 def _combined(passed: Any) -> Any:
     """A new CombinedLoader: a copy of one that is passed, which may be of either package."""
     return copy(passed) if hasattr(passed, "flattened") else CombinedLoader(passed)
@@ -60,6 +67,8 @@ def _combined(passed: Any) -> Any:
 
 def _obstacle(loader: Any) -> str | None:
     """Why a dataloader cannot be made again; None if it can."""
+    if isinstance(loader, list | dict) and not loader:
+        return f"{loader} is empty"
     if type(loader) is not DataLoader:
         return f"it is a {type(loader).__name__}, not torch's DataLoader itself"
     if isinstance(loader.dataset, IterableDataset):

@@ -7,7 +7,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusServiceError
-from zeus_lightning.messages import FAILED, TrialStatus
+from zeus_lightning.messages import TrialStatus
 from zeus_lightning.program.metric import out_of_reach, reached_at_once
 from zeus_lightning.run.ranks import on_rank_zero
 from zeus_lightning.run.record import TrialRecord
@@ -33,22 +33,13 @@ def warn_of_target(strategy: Strategy, client: BSOClient, record: TrialRecord) -
         return
 
     def warn() -> None:
-        if all(each.outcome != "converged" for each in _earlier_trials(client, record)):
+        if all(each.outcome != "converged" for each in earlier_trials(client, record)):
             rank_zero_warn(f"zeus: {mistake}")
 
     on_rank_zero(strategy, warn)
 
 
-def earlier_failures(client: BSOClient, record: TrialRecord) -> list[float]:
-    """The last metrics of earlier trials that failed; none if one converged."""
-    trials = _earlier_trials(client, record)
-    if any(each.outcome == "converged" for each in trials):
-        return []
-    failed = [each.metric for each in trials if each.outcome in FAILED]
-    return [metric for metric in failed if metric is not None]
-
-
-def _earlier_trials(client: BSOClient, record: TrialRecord) -> list[TrialStatus]:
+def earlier_trials(client: BSOClient, record: TrialRecord) -> list[TrialStatus]:
     """The job's earlier trials; none if the service does not answer."""
     number = record.trial.trial_number
     if number == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -29,7 +30,12 @@ from zeus_lightning.program.lr_scaling import (
     scale_optimizers,
     too_short_schedule,
 )
-from zeus_lightning.program.metric import look_after_sanity_check, monitored, no_monitor
+from zeus_lightning.program.metric import (
+    is_of_batches,
+    look_after_sanity_check,
+    monitored,
+    no_monitor,
+)
 from zeus_lightning.program.trained_modules import is_trained, remember
 from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
 from zeus_lightning.run.job import JobArguments
@@ -199,16 +205,24 @@ class Fit:
         record = self.run.record
         if record is None or not self.run.is_open:
             return
+        on_every_rank(self._strategy, self._start_measuring)
         size = record.trial.batch_size
-        on_every_rank(self._strategy, lambda: self._start_measuring(size // self._share))
         short = on_rank_zero(self._strategy, lambda: too_short_schedule(self.trainer, size))
         if short is not None and size != record.job.default_batch_size:
             self.run.end("errored", short)  # after the third, the service passes over the size
             raise ZeusConfigError(short)
 
-    def _start_measuring(self, batch_size: int) -> None:
-        dataloaders.check_loaders(self.trainer, self.module, self._attribute, batch_size)
+    def _start_measuring(self) -> None:
+        self.check_loaders()
         self._meter.begin()
+
+    def check_loaders(self, batch: Any = None) -> None:
+        """Check the dataloaders' batch size, as training starts or an epoch's first batch comes."""
+        record = self.run.record
+        if record is not None and self.run.is_open:
+            size = record.trial.batch_size // self._share
+            program = (self.trainer, self.module, self._attribute)
+            dataloaders.check_loaders(*program, size, batch)
 
     def look_for_monitor(self) -> None:
         """Log a line if the sanity check has not logged the monitored metric."""
@@ -243,9 +257,11 @@ class Fit:
 
         def read_metric() -> float | None:
             may_be_missing = not was_open or (may_wait and not self._has_reported)
-            if may_be_missing and monitor not in logged:
+            if may_be_missing and (
+                monitor not in logged or (may_wait and is_of_batches(self.trainer, monitor))
+            ):
                 return None
-            return monitored(self.trainer, monitor, self.run.job.target_metric)
+            return monitored(self.trainer, monitor)
 
         decision = self.run.report(epoch, read_metric)
         if decision is None:

@@ -5,8 +5,10 @@ import operator
 import os
 import re
 import sys
+import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import isfunction, unwrap
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -223,12 +225,26 @@ class JobArguments:
 def default_job_id(module: LightningModule) -> str:
     """The id of a job that is not named: folder, script and module class, as `ranker-train-Net`.
 
+    Where the script is an installed one, as in Ray's workers, the file of the class replaces it.
     Without a script, as in a notebook, the folder is the working directory.
     """
     script = getattr(sys.modules["__main__"], "__file__", None)
+    if script is not None and _is_installed(Path(script)):
+        script = _source_file(type(module))
     where = [Path.cwd().name] if script is None else [Path(script).parent.name, Path(script).stem]
     name = "-".join([*where, type(module).__name__])
     return re.sub(r"[^A-Za-z0-9._:-]+", "-", name).lstrip("._:-")[-255:]
+
+
+def _is_installed(script: Path) -> bool:
+    is_command = script.parent == Path(sysconfig.get_path("scripts"))
+    return is_command or not {"site-packages", "dist-packages"}.isdisjoint(script.parts)
+
+
+def _source_file(cls: type) -> str:
+    """The file that defines a class, which may have been sent from another process's `__main__`."""
+    functions = (each for base in cls.__mro__ for each in vars(base).values() if isfunction(each))
+    return str(next(unwrap(each).__code__.co_filename for each in functions))
 
 
 def _is_job_id(value: object) -> bool:

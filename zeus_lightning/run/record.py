@@ -10,13 +10,22 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import Any, Self
 from uuid import uuid4
 
 from lightning.pytorch.utilities import rank_zero_warn
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.messages import Hardware, JobSpec, Outcome, Report, TrialStart, TrialStatus
+from zeus_lightning.messages import (
+    FAILED,
+    Hardware,
+    JobSpec,
+    Outcome,
+    Report,
+    TrialStart,
+    TrialStatus,
+)
 from zeus_lightning.meters import Reading
 from zeus_lightning.program.metric import Mode, out_of_reach
 
@@ -106,11 +115,11 @@ class TrialRecord:
             )
         return text
 
-    def failure(self, earlier: Sequence[float] = ()) -> str:
+    def failure(self, earlier: Sequence[TrialStatus] = ()) -> str:
         """The summary of a trial whose batch size has failed, and what to do next.
 
         Args:
-            earlier: Last metrics of the job's earlier failed trials; empty if one converged.
+            earlier: The job's earlier trials.
         """
         target = self.job.target_metric
         if target is None:
@@ -124,13 +133,23 @@ class TrialRecord:
         if self.lowest is not None and self.highest is not None:
             mistake = out_of_reach(self.job.monitor, self.mode, target, self.lowest, self.highest)
             text += f" Check the target: {mistake}." if mistake else ""
-        if earlier and self.report is not None:
+        failed = [each.metric for each in earlier if each.outcome in FAILED]
+        metrics = [metric for metric in failed if metric is not None]
+        has_converged = any(each.outcome == "converged" for each in earlier)
+        if metrics and not has_converged and self.report is not None:
             pick = max if self.job.higher_is_better else min
             text += (
-                f" None of the job's {len(earlier) + 1} runs so far has reached the target of "
+                f" None of the job's {len(metrics) + 1} runs so far has reached the target of "
                 f"{target:g}; the best final {self.job.monitor} is "
-                f"{pick(self.report.metric, *earlier):.6g}. If no batch size can reach the target, "
+                f"{pick(self.report.metric, *metrics):.6g}. If no batch size can reach the target, "
                 "pass another target_metric, with a new job_id."
+            )
+        loads = [each.host_load for each in earlier if each.host_load is not None]
+        load = 0.0 if self.report is None else self.report.host_load or 0.0
+        if self.outcome == "early_stopped" and loads and load > 2 * median(loads):
+            text += (
+                f" The host's load per core was {load:.1f}, and {median(loads):.1f} in the job's "
+                "other runs: other processes may have slowed this one."
             )
         if self.outcome == "out_of_memory":
             text += " The service may stop offering this and larger batch sizes."

@@ -16,7 +16,7 @@ from zeus_lightning.errors import ZeusServiceError, ZeusServiceUnavailable, Zeus
 from zeus_lightning.messages import FAILED, MAX_METRIC, Decision, JobSpec, Outcome, Report
 from zeus_lightning.meters import Reading
 from zeus_lightning.program.batch_size import check_shares
-from zeus_lightning.run.earlier_trials import earlier_failures, warn_of_target
+from zeus_lightning.run.earlier_trials import earlier_trials, warn_of_target
 from zeus_lightning.run.quiet_calls import end_at_once, end_quietly, start_heartbeat
 from zeus_lightning.run.ranks import local_rank_of, on_rank_zero
 from zeus_lightning.run.record import TrialRecord
@@ -237,7 +237,7 @@ class Run:
             record.outcome, record.reason = decision.outcome, decision.reason
         self._write(record)
         if record.outcome in FAILED:
-            earlier = on_rank_zero(self._ranks, lambda: earlier_failures(self._client, record))
+            earlier = on_rank_zero(self._ranks, lambda: earlier_trials(self._client, record))
             self.failure = ZeusTrialFailed(record.failure(earlier))
         if record.outcome is not None:
             log = rank_zero_warn if record.outcome in ("interrupted", "lost") else rank_zero_info
@@ -300,6 +300,7 @@ class Run:
             metric=metric,
             power_limit_w=limit_w,
             default_power_limit_w=default_limit_w,
+            host_load=self._meter.host_load(),
         )
         record.unsent.append(report)
         away = self._client.without_retries(_AWAY_TIMEOUT_S)

@@ -8,14 +8,19 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from threading import Thread
 
+import psutil
+import torch
 from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.utilities import rank_zero_warn
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import Hardware
 from zeus_lightning.meters import EnergyMeter, Reading, open_meter
 from zeus_lightning.meters.combined import CombinedMeter
+from zeus_lightning.meters.cpu_estimate import usable_cores
 from zeus_lightning.meters.gpu import GpuMeter
 from zeus_lightning.run.ranks import gather, on_every_rank, rank_of, sum_over_ranks
 
@@ -93,6 +98,8 @@ class RunMeter:
         processes = gather(strategy, (host, os.getpid()))
         self._num_devices = len(processes)
         pids = [pid for its_host, pid in processes if its_host == host]
+        if strategy.root_device.type == "cpu":
+            _warn_of_threads(len(pids), torch.get_num_threads(), usable_cores())
         try:
             self._meter = on_every_rank(strategy, lambda: self._open(choice, pids))
             own = on_every_rank(strategy, lambda: self._claim(host))
@@ -115,6 +122,7 @@ class RunMeter:
         self._cpu_part = 1.0
         self._before = Reading(0.0, 0.0)
         self._began: Reading | None = None
+        self._host_loads: list[float] = []
         self._last = self._before
 
     def _open(self, choice: str | EnergyMeter, pids: Sequence[int]) -> EnergyMeter:
@@ -173,6 +181,11 @@ class RunMeter:
         Uses no collective: `ZeusPowerLimitCallback` sets the same limit on all ranks.
         """
         return self._meter.power_limits_w() if isinstance(self._meter, GpuMeter) else None
+
+    def host_load(self) -> float:
+        """The load average of this rank's host per core, as the mean over the calls so far."""
+        self._host_loads.append(psutil.getloadavg()[0] / (psutil.cpu_count() or 1))
+        return fmean(self._host_loads)
 
     def resume_from(self, spent: Reading) -> None:
         """Add what the run had spent before it was resumed."""
@@ -238,6 +251,15 @@ class RunMeter:
                 reading.cpu_energy_j + cpu_j,
             )
         return reading
+
+
+def _warn_of_threads(processes: int, threads: int, cores: int) -> None:
+    """Warn if the threads that compute are more than the cores: then they wait for each other."""
+    if processes * threads > cores:
+        rank_zero_warn(
+            f"zeus: {processes} processes with {threads} threads each share {cores} cores, so they "
+            f"wait for each other; set OMP_NUM_THREADS={max(cores // processes, 1)}"
+        )
 
 
 def _host() -> str:

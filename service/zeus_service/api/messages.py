@@ -124,6 +124,7 @@ class Report(Message):
     Args:
         power_limit_w: The GPUs' power limit at the time; null without GPUs.
         default_power_limit_w: Their default power limit; null without GPUs.
+        host_load: Load average of the host per core, as the mean over the trial's reports so far.
     """
 
     sequence: PositiveCount
@@ -133,6 +134,7 @@ class Report(Message):
     metric: Metric
     power_limit_w: PositiveAmount | None = None
     default_power_limit_w: PositiveAmount | None = None
+    host_load: Amount | None = None
 
     def to_report(self) -> stopping.Report:
         """The report that a use case takes."""
@@ -202,6 +204,7 @@ class Trial(Message):
     Args:
         power_limit_w: Mean power limit over its time; null if a report had none.
         default_power_limit_w: The GPUs' default limit, from its last report.
+        host_load: The host load of its last report: above 1, processes waited for cores.
     """
 
     job_id: str
@@ -223,6 +226,7 @@ class Trial(Message):
     cost: float
     power_limit_w: float | None
     default_power_limit_w: float | None
+    host_load: float | None
 
     @classmethod
     def of(cls, job_id: str, trial: tables.Trial) -> Self:

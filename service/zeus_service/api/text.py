@@ -99,6 +99,11 @@ def words(name: str | None) -> str:
     return "running" if name is None else name.replace("_", " ")
 
 
+def busy(host_load: float | None) -> str:
+    """A load of more than one process per core: `, host load 2.3`; else empty."""
+    return "" if host_load is None or host_load <= 1 else f", host load {host_load:.1f}"
+
+
 def savings_summary(found: JobSavings | Savings) -> str:
     """What a job or all jobs have saved, in a few sentences."""
     if isinstance(found, JobSavings):

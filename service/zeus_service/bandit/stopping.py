@@ -19,6 +19,7 @@ class Report:
         metric: The monitored metric of this validation.
         power_limit_w: The GPUs' power limit now; None without one.
         default_power_limit_w: Their default power limit; None without one.
+        host_load: Mean of the host's load per core at the reports so far; None if it is unknown.
     """
 
     sequence: int
@@ -28,6 +29,7 @@ class Report:
     metric: float
     power_limit_w: float | None = None
     default_power_limit_w: float | None = None
+    host_load: float | None = None
 
 
 @dataclass(frozen=True)

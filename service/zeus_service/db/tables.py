@@ -157,6 +157,7 @@ class Trial(db.Model):  # type: ignore[name-defined, misc]
     power_limit_w: Mapped[float | None]
     """Mean of the GPUs' power limit over the run's time; null if a report had none."""
     default_power_limit_w: Mapped[float | None]
+    host_load: Mapped[float | None]
     era: Mapped[int | None]
     """The era of the job's savings that its end counts in; see `savings`."""
 

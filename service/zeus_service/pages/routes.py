@@ -57,7 +57,8 @@ def _set_up_templates(state: BlueprintSetupState) -> None:
     environment.undefined = StrictUndefined
     environment.trim_blocks = environment.lstrip_blocks = True
     for shown in (text.runs, text.joules, text.saved_energy, text.seconds, text.significant,
-                  text.number, text.iso, text.utc, text.job_path, text.words):  # fmt: skip
+                  text.number, text.iso, text.utc, text.job_path, text.words,
+                  text.busy):  # fmt: skip
         environment.filters[shown.__name__] = shown
     environment.globals["version"] = __version__
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from programs import Data, Net, new_job, trainer, zeus
+from programs import Data, Net, Steps, new_job, outcomes, trainer, zeus
 from service_process import ServiceProcess
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
@@ -48,6 +48,11 @@ class Labelled(Net):
         return super().training_step(batch["labelled"], index)
 
 
+class LabelledAlone(Net):
+    def training_step(self, batch: Any, index: int) -> Any:
+        return super().training_step(batch["labelled"], index)
+
+
 class WithUnlabelled(Data):
     def train_dataloader(self) -> Any:
         return {
@@ -56,40 +61,146 @@ class WithUnlabelled(Data):
         }
 
 
-def test_a_multiple_beside_a_loader_that_follows_is_a_warning(service: ServiceProcess) -> None:
+class WithConstant(Data):
+    def train_dataloader(self) -> Any:
+        constant = DataLoader(self.samples, batch_size=56)
+        return {"labelled": DataLoader(self.samples, self.batch_size), "unlabelled": constant}
+
+
+@pytest.mark.parametrize(
+    ("data", "module"), [(WithUnlabelled, Labelled), (WithConstant, LabelledAlone)]
+)
+def test_a_loader_of_another_size_beside_one_that_follows_is_named_once(
+    service: ServiceProcess,
+    caplog: pytest.LogCaptureFixture,
+    data: type[Data],
+    module: type[Net],
+) -> None:
     callback = zeus(service.url)
-    message = (
-        "loader 2 of 2 in the train_dataloader.. of datamodule WithUnlabelled has batches of 56"
+    with caplog.at_level("INFO"):
+        trainer(callback, max_epochs=3).fit(module(), data())
+    line = (
+        f"zeus: batch_size was set to 8; the train_dataloader() of datamodule {data.__name__} also "
+        "has loaders with batches of 56, which need not follow it"
     )
-    with pytest.warns(UserWarning, match=message):
-        trainer(callback, max_epochs=3).fit(Labelled(), WithUnlabelled())
+    assert caplog.messages.count(line) == 1
     assert callback.outcome == "converged"
 
 
-class Unreadable(Data):
-    def train_dataloader(self) -> Any:
-        return [torch.randn(self.batch_size, 4)[None] for _ in range(4)]
+class InBatches(IterableDataset):
+    """Yields whole batches."""
 
+    def __init__(self, size: int) -> None:
+        self.size = size
 
-class Endless(IterableDataset):
     def __iter__(self) -> Any:
-        yield from Data().samples
+        yield from torch.randn(64, 4).split(self.size)
 
 
-class Stream(Data):
+class Follows(Data):
+    """Its dataloader does not say which batch size it has."""
+
     def train_dataloader(self) -> Any:
-        return DataLoader(Endless(), batch_size=self.batch_size)
+        return DataLoader(InBatches(self.batch_size), batch_size=None)
 
 
-@pytest.mark.parametrize(("data", "told"), [(Unreadable, True), (Stream, False)])
-def test_only_a_loader_whose_batch_size_cannot_be_read_is_a_warning(
-    service: ServiceProcess, recwarn: pytest.WarningsRecorder, data: type[Data], told: bool
+class Constant(Data):
+    def train_dataloader(self) -> Any:
+        return DataLoader(InBatches(8), batch_size=None)
+
+
+class OwnSampler(Data):
+    def train_dataloader(self) -> Any:
+        batches = [list(range(first, first + 8)) for first in range(0, 64, 8)]
+        return DataLoader(self.samples, batch_sampler=batches)
+
+
+class TakesOver(Data):
+    """Reloads a loader of a constant size."""
+
+    def train_dataloader(self) -> Any:
+        size = 8 if self.trainer.current_epoch else self.batch_size
+        return DataLoader(self.samples, batch_size=size)
+
+
+class Wrapped(Net):
+    def training_step(self, batch: Any, index: int) -> Any:
+        samples = batch if isinstance(batch, torch.Tensor) else batch[0]
+        return super().training_step([samples], index)
+
+
+ONE_SIZE = {"batch_sizes": [4], "default_batch_size": 4}
+
+
+@pytest.mark.parametrize(("data", "steps"), [(Constant, 0), (OwnSampler, 0), (TakesOver, 64 // 4)])
+def test_batches_of_another_size_are_an_error_although_no_loader_says_it(
+    service: ServiceProcess, data: type[Data], steps: int
 ) -> None:
-    callback = zeus(service.url)
-    trainer(callback).fit(Net(), data())
+    counter, callback = Steps(), zeus(service.url, **ONE_SIZE)
+    message = (
+        rf"set to 4 per device, but the train_dataloader\(\) of datamodule {data.__name__} has"
+    )
+    runner = trainer(callback, counter, reload_dataloaders_every_n_epochs=1)
+    with pytest.raises(ZeusConfigError, match=f"{message} batches of 8; build it at each call"):
+        runner.fit(Wrapped(), data())
+    assert counter.count == steps
+    assert outcomes(service.url, callback.job.job_id) == ["withdrawn"]
+
+
+class Texts(Data):
+    def train_dataloader(self) -> Any:
+        return DataLoader(["a"] * 64, batch_sampler=[[0, 1, 2, 3]] * 16)
+
+
+class Reads(Net):
+    def training_step(self, batch: Any, index: int) -> Any:
+        return self.layer(torch.randn(len(batch), 4)).pow(2).mean()
+
+
+class Few(Data):
+    """Has fewer samples than a batch."""
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.samples, batch_sampler=[[0, 1, 2]])
+
+
+@pytest.mark.parametrize(
+    ("data", "module", "told"),
+    [(Follows, Wrapped, False), (Few, Wrapped, False), (Texts, Reads, True)],
+)
+def test_only_batches_without_tensors_are_a_warning(
+    service: ServiceProcess,
+    recwarn: pytest.WarningsRecorder,
+    data: type[Data],
+    module: type[Net],
+    told: bool,
+) -> None:
+    callback = zeus(service.url, **ONE_SIZE)
+    trainer(callback).fit(module(), data())
     assert callback.outcome == "converged"
     text = "cannot read the batch size of the train_dataloader"
     assert any(text in str(each.message) for each in recwarn) is told
+
+
+class Divides(Net):
+    """As Lightning's example for ImageNet divides among its devices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batch_size = 16
+
+    def setup(self, stage: str) -> None:
+        self.batch_size = self.batch_size // 2
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(Data().samples, self.batch_size)
+
+
+def test_a_setup_that_divides_the_batch_size_is_an_error_that_says_so(
+    service: ServiceProcess,
+) -> None:
+    with pytest.raises(ZeusConfigError, match="set to 16, one device's share, but the program cha"):
+        trainer(zeus(service.url)).fit(Divides(), val_dataloaders=Data().val_dataloader())
 
 
 class Nested(Data):
@@ -143,7 +254,7 @@ def test_one_that_uses_what_setup_has_set_is_refused_with_the_argument_that_help
 ) -> None:
     job = new_job()
     only_size = {"batch_sizes": [4, 8], "default_batch_size": 4}
-    helps = "sets, pass its name as batch_arg_name"
+    helps = "pass the attribute that it uses as batch_arg_name"
     with pytest.raises(ZeusConfigError, match=helps):
         trainer(zeus(service.url, job_id=job, **only_size)).fit(Net(), LikeHydraTemplate())
     net, helped = Net(), {"batch_arg_name": "batch_size_per_device"}

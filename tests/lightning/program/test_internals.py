@@ -46,6 +46,8 @@ def test_the_release_that_is_installed_has_all_parts() -> None:
         ("is_module", lambda runner: runner.fit_loop._data_source),
         ("_combined_loader", lambda runner: runner.fit_loop),
         ("_batches_that_stepped", lambda runner: runner.fit_loop.epoch_loop),
+        ("_results", lambda runner: runner.fit_loop.epoch_loop),
+        ("_results", lambda runner: runner.fit_loop.epoch_loop.val_loop),
         ("describe", lambda runner: runner.profiler),
         ("flattened", lambda runner: CombinedLoader([])),
         ("_log_hyperparams", lambda runner: runner.lightning_module),

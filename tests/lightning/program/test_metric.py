@@ -38,31 +38,6 @@ def test_a_number_is_its_shortest_decimal(number: Any, value: float) -> None:
     assert shortest_decimal(number) == value
 
 
-@pytest.mark.parametrize(
-    ("precision", "metric", "reached"),
-    [
-        ("bf16-true", 0.95, True),
-        ("16-true", 0.95, True),
-        ("bf16-mixed", 0.94, False),
-        ("32-true", 0.95, True),
-        ("32-true", 243 / 256, False),  # what 0.95 is in bfloat16
-    ],
-)
-def test_a_metric_reaches_the_target_that_it_is_nearest_to_in_its_precision(
-    service: ServiceProcess, precision: Any, metric: float, reached: bool
-) -> None:
-    dtypes = {"bf16-true": torch.bfloat16, "16-true": torch.float16, "bf16-mixed": torch.bfloat16}
-    dtype = dtypes.get(precision, torch.float32)
-
-    class Half(Net):
-        def validation_step(self, batch: Any, index: int) -> None:
-            self.log("val_acc", torch.tensor(metric, dtype=dtype))
-
-    callback = zeus(service.url, target_metric=0.95, raise_on_failure=False)
-    trainer(callback, precision=precision, max_epochs=1).fit(Half(), Data())
-    assert callback.outcome == ("converged" if reached else "not_converged")
-
-
 @pytest.mark.parametrize("val_check_interval", [1.0, 0.5])
 def test_a_metric_of_training_is_reported_as_its_epochs_end(
     service: ServiceProcess, val_check_interval: float

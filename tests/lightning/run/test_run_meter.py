@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import psutil
 import pytest
+import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from programs import StepMeter
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.meters import Reading
+from zeus_lightning.meters.cpu_estimate import usable_cores
 from zeus_lightning.run.run_meter import Claim, RunMeter, counting_ranks
 
 
@@ -32,6 +35,29 @@ def test_a_meter_that_fails_as_a_checkpoint_is_saved_leaves_the_last_figures() -
     meter.begin()
     last = meter.spent()
     assert meter.spent_by_now() == last == Reading(6.0, 2.0)
+
+
+def test_the_load_of_a_host_is_the_mean_of_its_load_averages_per_core() -> None:
+    def load() -> float:
+        return psutil.getloadavg()[0] / psutil.cpu_count()
+
+    meter, loads = RunMeter(StepMeter(), SingleDeviceStrategy()), [load()]
+    means = [meter.host_load(), meter.host_load()]
+    loads.append(load())
+    assert min(loads) <= means[1] <= max(loads)
+    assert min(loads) > 0
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_more_threads_than_cores_are_a_warning(recwarn: pytest.WarningsRecorder, more: int) -> None:
+    cores, before = usable_cores(), torch.get_num_threads()
+    torch.set_num_threads(cores + more)
+    try:
+        RunMeter(StepMeter(), SingleDeviceStrategy())
+    finally:
+        torch.set_num_threads(before)
+    text = f"zeus: 1 processes with {cores + 1} threads each share {cores} cores, so they wait"
+    assert [str(each.message).startswith(text) for each in recwarn] == [True] * more
 
 
 def test_a_meter_that_was_passed_in_is_not_closed() -> None:

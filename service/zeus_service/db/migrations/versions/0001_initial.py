@@ -120,6 +120,7 @@ def upgrade() -> None:
         sa.Column("cost", sa.Double(), nullable=False),
         sa.Column("power_limit_w", sa.Double(), nullable=True),
         sa.Column("default_power_limit_w", sa.Double(), nullable=True),
+        sa.Column("host_load", sa.Double(), nullable=True),
         sa.Column("era", sa.Integer(), nullable=True),
         sa.ForeignKeyConstraint(["job_key"], ["jobs.key"], name="fk_trials_job_key_jobs"),
         sa.PrimaryKeyConstraint("job_key", "trial_number", name="pk_trials"),
