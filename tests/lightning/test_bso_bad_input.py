@@ -230,8 +230,8 @@ def test_a_loader_that_does_not_follow_batch_size_is_an_error(
     which = "loader 2 of 2 in " if data is SecondLoaderStays else ""
     size = 6 if data is SecondLoaderStays else 8
     assert (
-        f"batch_size was set to 4 per device, but {which}the train_dataloader() of datamodule "
-        f"{data.__name__} has batches of {size}; build each DataLoader in train_dataloader()"
+        f"the callback set batch_size to 4 per device, but {which}the train_dataloader() of "
+        f"datamodule {data.__name__} has batches of {size}; build each DataLoader in train_dataload"
     ) in str(error)
     assert outcomes(service.url, job) == ["withdrawn"]
 

@@ -45,8 +45,8 @@ def check_loaders(
                 "batch_arg_name"
             )
             raise ZeusConfigError(
-                f"{attribute} was set to {batch_size} per device, but {which}the {origin} has "
-                f"batches of {size}; "
+                f"the callback set {attribute} to {batch_size} per device, but {which}the {origin} "
+                f"has batches of {size}; "
                 f"{FROM_DATASETS if is_from_datasets(trainer) else remedy}"
             )
     if None in sizes:

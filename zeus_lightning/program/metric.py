@@ -60,6 +60,12 @@ def monitored(trainer: Trainer, monitor: str, target: float | None) -> float:
             f"{sorted(trainer.callback_metrics)}; log it in each validation with self.log(), and "
             "on_epoch=True, or monitor one of these"
         )
+        if not trainer.callback_metrics:
+            message = (
+                f"monitor is {monitor!r}, but nothing has been logged for an epoch; call "
+                f"self.log({monitor!r}, ..., on_epoch=True) in validation_step(), or without "
+                "validation in training_step()"
+            )
         if mistake := _no_such_dataloader(trainer, monitor):
             message += f"; {mistake}"
         raise ZeusConfigError(message)
@@ -96,8 +102,9 @@ def monitor_of(trainer: Trainer, monitor: str | None, mode: Mode | None) -> tupl
 
 def no_monitor(trainer: Trainer) -> ZeusConfigError:
     """The error of a program that names no metric, once a validation has logged some."""
-    names = [name for name in sorted(trainer.callback_metrics) if not name.startswith("zeus/")]
-    logged = " or ".join(f"monitor={name!r}" for name in names)
+    names = sorted(name for name in trainer.callback_metrics if not name.startswith("zeus/"))
+    copies = {f"{name}_{kind}" for name in names for kind in ("step", "epoch")}  # of on_step=True
+    logged = " or ".join(f"monitor={name!r}" for name in names if name not in copies)
     return ZeusConfigError(
         "no metric to monitor: neither an EarlyStopping nor a ModelCheckpoint of the Trainer names "
         "one; pass " + (logged or "monitor=..., with the name of a metric that validation logs")

@@ -18,7 +18,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import Hardware, JobSpec, Outcome, Report, TrialStart, TrialStatus
 from zeus_lightning.meters import Reading
-from zeus_lightning.program.metric import Mode, out_of_reach
+from zeus_lightning.program.metric import out_of_reach
 
 RESUMABLE = (None, "interrupted", "errored", "lost")
 """Outcomes of trials that can be resumed; None: the trial is running."""
@@ -60,11 +60,6 @@ class TrialRecord:
         seen = [each for each in (self.lowest, self.highest) if each is not None]
         self.lowest, self.highest = min([*seen, report.metric]), max([*seen, report.metric])
         self.report, self.spent = report, spent
-
-    @property
-    def mode(self) -> Mode:
-        """Whether the metric rises or falls to the target, as the callback's `mode`."""
-        return "max" if self.job.higher_is_better else "min"
 
     @property
     def cost_j(self) -> float | None:
@@ -120,7 +115,8 @@ class TrialRecord:
             )
         text = f"{self.summary()}. Run the job again: it will try another batch size."
         if self.lowest is not None and self.highest is not None:
-            mistake = out_of_reach(self.job.monitor, self.mode, target, self.lowest, self.highest)
+            seen = self.lowest, self.highest
+            mistake = out_of_reach(self.job.monitor, self.job.mode, target, *seen)
             text += f" Check the target: {mistake}." if mistake else ""
         if earlier and self.report is not None:
             pick = max if self.job.higher_is_better else min
