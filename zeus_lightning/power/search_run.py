@@ -283,8 +283,7 @@ class PowerSearch:
             )
             return None
         key = ProfileKey(gpus.device_model, num_devices, batch_size)
-        range_w = gpus.min_w, gpus.max_w
-        return ProfileStore(key, range_w, self._path, service, self._settings.profile_steps)
+        return ProfileStore(key, self._path, service)
 
     def _use(self, profile: PowerProfile) -> None:
         """Set a stored profile's limit for the whole run."""
