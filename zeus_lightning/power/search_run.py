@@ -22,7 +22,7 @@ from zeus_lightning.errors import (
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.power import summary
 from zeus_lightning.power.gpus import Gpus, check_own, check_ranges
-from zeus_lightning.power.profile import MeasuredWindow, PowerProfile, ProfileKey
+from zeus_lightning.power.profile import PowerProfile, ProfileKey
 from zeus_lightning.power.profiler import (
     DESCRIPTIONS,
     Action,
@@ -356,10 +356,6 @@ class PowerSearch:
             selector=selector.name,
             search=self._search_name,
             measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            windows=tuple(
-                MeasuredWindow(**asdict(window), saves=proposal.saves, costs=proposal.costs)
-                for window, proposal in zip(profiler.windows, profiler.proposals, strict=True)
-            ),
         )
         if self._strategy.is_global_zero:
             store.save(self.profile)  # last: the service may be slow
