@@ -354,8 +354,8 @@ class ZeusBSOCallback(Callback):
         if self._fit is not None and self._fit.trainer is not trainer:
             return  # of a Trainer that was refused
         late_error, self._late_error = self._late_error, None
-        if late_error is not None:
-            late_error.arrived(exception)
+        if late_error is not None and (error := late_error.arrived(exception)):
+            raise error
         outcome, reason = outcome_of(exception), reason_of(exception)
         if self._fit is not None:
             if outcome == "errored" and (few := self._fit.too_few_batches()):

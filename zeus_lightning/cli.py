@@ -116,8 +116,6 @@ def power_profile(file: Path) -> None:
             f"{profile.batch_size}, measured {profile.measured_at} by {profile.search}"
         )
         click.echo(summary.table(profile.points, profile.chosen_w, profile.selector, profile.cost))
-        if text := summary.windows(profile):
-            click.echo(text)
     except OSError as error:  # its message names the file
         raise click.ClickException(str(error)) from error
     except ZeusError as error:

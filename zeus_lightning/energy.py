@@ -58,7 +58,8 @@ class ZeusEnergyCallback(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._close()  # of an earlier run whose end another callback's error prevented
         destroy_gloo_at_exit()
-        self._stage = str(getattr(stage, "value", stage))
+        stage = str(getattr(stage, "value", stage))
+        self._stage = {"validate": "validation", "predict": "prediction"}.get(stage, stage)
         self.spent = Reading(0.0, 0.0)
         self._meter = RunMeter(self._choice, trainer.strategy)
 

@@ -82,6 +82,11 @@ class JobSpec(_Message):
         suggested = {name: values.pop(name) for name in values.pop("suggested")}
         return {**values, "suggested": suggested}
 
+    @property
+    def mode(self) -> Literal["min", "max"]:
+        """Whether the metric rises or falls to the target, as the callback's `mode`."""
+        return "max" if self.higher_is_better else "min"
+
     def is_reached_by(self, metric: float) -> bool:
         """Whether a value of the monitored metric reaches the target; false for NaN."""
         if self.target_metric is None:

@@ -256,6 +256,7 @@ class Recurrence:
         else:
             self.batch_size = run.resume(saved)
             self._reports = saved.report.epoch if saved.report else 0
+        run.log_beginning()
 
     def _check_ranks(self, step: str) -> None:
         """Raise a `ZeusConfigError` on all ranks unless they are as many as they were, and in step.

@@ -210,7 +210,7 @@ def test_a_loader_that_does_not_follow_batch_size_is_an_error(
     error = tried(job, service.url, data(), **FOUR)
     assert isinstance(error, ZeusConfigError)
     assert (
-        "batch_size was set to 4 per device, but the train_dataloader() of datamodule "
+        "the callback set batch_size to 4 per device, but the train_dataloader() of datamodule "
         f"{data.__name__} has batches of 8; build it at each call with batch_size=self.batch_size"
     ) in str(error)
     assert outcomes(service.url, job) == ["withdrawn"]

@@ -99,7 +99,6 @@ def test_a_metric_may_be_missing_in_the_sanity_check(
         (ReturnsEarly, Data, "val_ac", r"\['val_acc'\]", False),
         (LogsPerLoader, TwoLoaders, "val_acc", ".'val_acc/dataloader_idx_0', ", False),
         (Net, Data, "accuracy", ".'train_loss', 'val_acc'", True),
-        (LogsNothing, Data, "val_acc", r"\[\]", False),
     ],
 )
 def test_a_metric_that_the_first_validation_does_not_log_is_an_error(
@@ -120,9 +119,16 @@ def test_a_metric_that_the_first_validation_does_not_log_is_an_error(
     assert outcomes(service.url, callback.job.job_id) == ["withdrawn"]
 
 
+def test_if_nothing_is_logged_the_error_says_how_to_log_it(service: ServiceProcess) -> None:
+    message = r"nothing has been logged for an epoch; call self\.log\('val_acc', .*on_epoch=True\)"
+    with pytest.raises(ZeusConfigError, match=message):
+        trainer(zeus(service.url)).fit(LogsNothing(), Data())
+
+
 class LogsTwo(Plain):
     def validation_step(self, batch: Any, index: int) -> None:
-        self.log_dict({"val_acc": 0.9, "val_loss": 0.1})
+        self.log("val_acc", 0.9)
+        self.log("val_loss", 0.1, on_step=True)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +182,7 @@ def test_metrics_to_choose_from_are_listed_if_the_program_names_none(
 ) -> None:
     job, steps = new_job(), Steps()
     callback = zeus(service.url, job_id=job, monitor=None)
-    with pytest.raises(ZeusConfigError, match="pass monitor='val_acc' or monitor='val_loss'"):
+    with pytest.raises(ZeusConfigError, match=r"pass monitor='val_acc' or monitor='val_loss'$"):
         trainer(callback, steps, num_sanity_val_steps=sanity).fit(LogsTwo(), Data())
     assert steps.count == (0 if sanity else 8)
     assert outcomes(service.url, job) == []

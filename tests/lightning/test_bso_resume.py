@@ -157,10 +157,12 @@ def test_the_trial_that_setup_had_started_leaves_no_trace_in_the_beliefs_or_for_
     before, look, written = job.beliefs(), Look(), []
     monkeypatch.setenv("ZEUS_OUTCOME_FILE", str(tmp_path / "outcome.json"))
     monkeypatch.setattr(TrialRecord, "write", lambda record, _: written.append(record.outcome))
+    caplog.clear()
     with caplog.at_level(logging.INFO):
         job.fit((0.9,), look, ckpt_path=job.after(1))
     assert look.beliefs == before
     assert "resuming trial 2" in caplog.text
+    assert "trains with batch size" not in caplog.text
     assert "withdrawn" not in caplog.text
     assert written[0] is None
     assert set(written) == {None, "converged"}

@@ -362,5 +362,5 @@ def test_a_job_that_is_not_named_is_told_its_id(
     )
     callback = zeus(service.url, job_id=None)
     trainer(callback).fit(Net(), Data())
-    told = f"zeus: this run is one of the job '{callback.job.job_id}'"
+    told = f"zeus: the job is '{callback.job.job_id}', named after"
     assert caplog.text.count(told) == 1

@@ -266,7 +266,7 @@ def test_a_job_that_learns_its_target_is_shown_with_the_baseline_that_comes_next
     register(target_metric=None)
     optimizer.start_trial("job")
     for command in (("jobs",), ("show", "job")):
-        assert "baseline 1 of 3" in zeus_service(*command, database_url=url).stdout
+        assert "0 of 3 baselines completed" in zeus_service(*command, database_url=url).stdout
     shown = zeus_service("show", "job", database_url=url).stdout
     assert "val_acc to a target that is learned in 10 epochs" in shown
     assert ["1", "32", "baseline", "running"] in [line.split()[:4] for line in shown.splitlines()]

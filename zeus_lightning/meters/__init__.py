@@ -31,8 +31,7 @@ def open_meter(
         meter: The meter, or its name.
             `auto`: the first of these that works. The GPU that is `device`, if it is a CUDA device,
             by NVML or, with a ROCm build of torch, AMD SMI; the chip's counters on macOS, or RAPL
-            elsewhere; the estimate. If the GPU cannot be read, as in a MIG slice, or energy is
-            estimated, a warning says so.
+            elsewhere; the estimate. A warning says if the GPU cannot be read, as in a MIG slice.
             `nvml`: the GPU that is `device`; `nvml:0,1`: the GPUs of these NVML indices or UUIDs.
             `amd`: the AMD GPU that is `device`; `amd:0,1`: the GPUs with these indices of amd-smi.
             `apple`: an Apple silicon chip, GPU and memory included.
@@ -78,30 +77,21 @@ def open_meter(
 
 
 def _open_first_that_works(device: torch.device | None, pids: Sequence[int]) -> EnergyMeter:
-    failures = []
-    on_gpu = device is not None and device.type == "cuda"
-    if on_gpu:
+    if device is not None and device.type == "cuda":
         try:
             return _open_gpus("auto", [], device)
         except ZeusMeterError as error:
-            failures.append(error.message)
-    meter: EnergyMeter
-    try:
-        meter = open_host_meter()
-        counted = f"the host's processors are measured ({meter.name})"
-    except ZeusMeterError as error:
-        failures.append(error.message)
-        meter = _open_cpu_estimate("auto", None, pids)
-        counted = "energy is estimated, as CPU time times watts per core"
-    if failures:
-        from lightning.pytorch.utilities import rank_zero_warn
+            from lightning.pytorch.utilities import rank_zero_warn
 
-        without = "the GPU's energy is not measured, and " if on_gpu else ""
-        rank_zero_warn(
-            f"zeus: {without}{counted}: {'; '.join(failures)}",
-            stacklevel=6,  # three frames belong to rank_zero_warn
-        )
-    return meter
+            rank_zero_warn(
+                "zeus: the GPU's energy is not measured, and costs count the host's "
+                f"processors alone: {error.message}",
+                stacklevel=6,  # three frames belong to rank_zero_warn
+            )
+    try:
+        return open_host_meter()
+    except ZeusMeterError:
+        return _open_cpu_estimate("auto", None, pids)
 
 
 def open_host_meter(meter: str = "auto") -> EnergyMeter:

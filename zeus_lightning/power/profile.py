@@ -6,15 +6,13 @@ The same JSON object is the file at `profile_path` and the body of
     {"device_model": "NVIDIA H200", "driver": "570.86.15", "num_devices": 2, "batch_size": 256,
      "points": [{"limit_w": 700, "energy_j": 91.3, "time_s": 0.074}, ...],
      "chosen_w": 450, "selector": "zeus-cost", "eta_knob": 0.5, "max_power_w": 1400.0,
-     "search": "information", "measured_at": "2026-05-04T12:00:00Z",
-     "windows": [{"limit_w": 700, "energy_j": 91.8, "time_s": 0.074, "saves": 1.9, "costs": 0.1},
-                 ...]}
+     "search": "information", "measured_at": "2026-05-04T12:00:00Z"}
 
-`points` are estimates, one for each limit, and `windows` the measurements behind them.
+`points` are estimates, one for each limit.
 """
 
 import json
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Self
 
@@ -34,25 +32,6 @@ class ProfileKey:
     batch_size: int
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredWindow:
-    """One window, and what it was expected to be worth when it was proposed.
-
-    Args:
-        limit_w: The limit.
-        energy_j: Joules per batch, summed over the GPUs.
-        time_s: Seconds per batch.
-        saves: As in `Proposal`.
-        costs: As in `Proposal`.
-    """
-
-    limit_w: int
-    energy_j: float
-    time_s: float
-    saves: float | None
-    costs: float | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class PowerProfile:
     """What was measured, and the limit and the names of the selector and search that chose it.
@@ -66,7 +45,6 @@ class PowerProfile:
         driver: The driver's version, for information.
         points: The estimate for each limit that was measured, in any order.
         measured_at: Time of the measurement, in ISO 8601 with the offset to UTC.
-        windows: What was measured, in order; empty in profiles of older versions.
     """
 
     device_model: str
@@ -80,7 +58,6 @@ class PowerProfile:
     max_power_w: float
     search: str
     measured_at: str
-    windows: tuple[MeasuredWindow, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -102,13 +79,6 @@ class PowerProfile:
         _check(len(set(limits)) == len(limits), "points", limits, "of different limits")
         chosen_ok = _is(int, self.chosen_w) and self.chosen_w in limits
         _check(chosen_ok, "chosen_w", self.chosen_w, f"one of {limits}")
-        for window in self.windows:
-            values = asdict(window)
-            known = {name: value for name, value in values.items() if value is not None}
-            good = all(_is(int | float, value) and 0 <= value < _MAX for value in known.values())
-            _check(
-                good and {"limit_w", "energy_j", "time_s"} <= set(known), "windows", values, rule
-            )
         _check(_is_instant(self.measured_at), "measured_at", self.measured_at, "ISO 8601 with Z")
 
     @property
@@ -123,7 +93,7 @@ class PowerProfile:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object."""
         values = asdict(self)
-        return {**values, "points": list(values["points"]), "windows": list(values["windows"])}
+        return {**values, "points": list(values["points"])}
 
     def dumps(self) -> str:
         """Return the JSON object as text, for a file."""
@@ -138,12 +108,6 @@ class PowerProfile:
         values["points"] = tuple(
             PowerPoint(**members(point, PowerPoint, "a point of a power profile"))
             for point in points
-        )
-        windows = values.get("windows", [])
-        _check(isinstance(windows, list), "windows", windows, "a list")
-        values["windows"] = tuple(
-            MeasuredWindow(**members(window, MeasuredWindow, "a window of a power profile"))
-            for window in windows
         )
         return cls(**values)
 
@@ -180,12 +144,10 @@ def members(data: object, cls: type, what: str) -> dict[str, Any]:
     """Return the members of a JSON object that are fields of `cls`."""
     if not isinstance(data, dict):
         raise ZeusConfigError(f"{what} must be a JSON object, not {data!r:.80}")
-    missing = [
-        field.name for field in fields(cls) if field.default is MISSING and field.name not in data
-    ]
+    missing = [field.name for field in fields(cls) if field.name not in data]
     if missing:
         raise ZeusConfigError(f"{what} lacks {', '.join(missing)}")
-    return {field.name: data[field.name] for field in fields(cls) if field.name in data}
+    return {field.name: data[field.name] for field in fields(cls)}
 
 
 def _is(kind: Any, value: object) -> bool:

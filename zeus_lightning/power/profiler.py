@@ -173,7 +173,6 @@ class Profiler:
 
     Attributes:
         windows: What was measured, in order.
-        proposals: What each window was measured for.
         points: The search's estimates, when it has chosen.
         limit_w: The limit being measured; None before the first, and when profiling is over.
         window_steps: Number of batches in a window.
@@ -189,7 +188,6 @@ class Profiler:
         later_batches: float = 0.0,
     ) -> None:
         self.windows: list[PowerPoint] = []
-        self.proposals: list[Proposal] = []
         self.points: tuple[PowerPoint, ...] = ()
         self.limit_w: int | None = None
         self.window_steps = settings.profile_steps
@@ -255,7 +253,6 @@ class Profiler:
         self._length_fixed = True
         energy_j = window.energy_j / self.window_steps
         self.windows.append(PowerPoint(self.limit_w, energy_j, batch_time_s))
-        self.proposals.append(self._proposal)
         self._lost_windows = self._room = self._disturbances = 0
         return self._next_limit()
 

@@ -22,7 +22,7 @@ from zeus_lightning.errors import (
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.power import summary
 from zeus_lightning.power.gpus import Gpus, check_own, check_ranges
-from zeus_lightning.power.profile import MeasuredWindow, PowerProfile, ProfileKey
+from zeus_lightning.power.profile import PowerProfile, ProfileKey
 from zeus_lightning.power.profiler import (
     DESCRIPTIONS,
     Action,
@@ -283,8 +283,7 @@ class PowerSearch:
             )
             return None
         key = ProfileKey(gpus.device_model, num_devices, batch_size)
-        range_w = gpus.min_w, gpus.max_w
-        return ProfileStore(key, range_w, self._path, service, self._settings.profile_steps)
+        return ProfileStore(key, self._path, service)
 
     def _use(self, profile: PowerProfile) -> None:
         """Set a stored profile's limit for the whole run."""
@@ -357,10 +356,6 @@ class PowerSearch:
             selector=selector.name,
             search=self._search_name,
             measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            windows=tuple(
-                MeasuredWindow(**asdict(window), saves=proposal.saves, costs=proposal.costs)
-                for window, proposal in zip(profiler.windows, profiler.proposals, strict=True)
-            ),
         )
         if self._strategy.is_global_zero:
             store.save(self.profile)  # last: the service may be slow

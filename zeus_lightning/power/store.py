@@ -2,21 +2,12 @@
 
 A run looks for a profile in the checkpoint that it resumes from, in the file at `profile_path`, and
 at the service, in this order. It stores a new one in the file and at the service.
-
-The file may also be one that `GlobalPowerLimitOptimizer` of the Zeus project
-(`zeus.optimizer.power_limit`, release 0.16) has saved:
-
-    {"measurements": [{"power_limit": 300, "energy": 1200.5, "time": 4.1}, ...]}
-
-with watts, and joules of all GPUs and seconds of its `profile_steps` batches together. That file
-names neither GPUs nor batch size: as Zeus does, a run takes it for its own.
 """
 
 import math
 import os
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Protocol
@@ -26,8 +17,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusConfigError, ZeusServiceError
 from zeus_lightning.messages import JobSpec, TrialStart
-from zeus_lightning.power.profile import PowerProfile, ProfileKey, members, parse
-from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, ZeusCost
+from zeus_lightning.power.profile import PowerProfile, ProfileKey
 
 Service = tuple[BSOClient, str]
 """The service, and the id of the job there."""
@@ -57,17 +47,13 @@ class ProfileStore:
 
     Args:
         key: The run's GPUs and batch size.
-        range_w: The lowest and highest limit that the GPUs take.
         path: The JSON file, if any.
         service: The service and the job there, if any.
-        zeus_steps: Batches of each measurement in a file of Zeus's own optimizer.
     """
 
     key: ProfileKey
-    range_w: tuple[int, int]
     path: Path | None
     service: Service | None
-    zeus_steps: int
 
     @property
     def is_shared(self) -> bool:
@@ -111,10 +97,7 @@ class ProfileStore:
         if self.path is None:
             return []
         try:
-            data = parse(self.path.read_bytes())
-            if is_zeus_profile(data):
-                return [self._convert(data, self.path)]
-            profile = PowerProfile.from_json(data)
+            profile = PowerProfile.loads(self.path.read_bytes())
             profile.check_fits(replace(self.key, batch_size=profile.batch_size))
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -126,21 +109,6 @@ class ProfileStore:
             self.path = None
             return []
         return [profile]
-
-    def _convert(self, data: object, path: Path) -> PowerProfile:
-        profile = from_zeus(data, self.key, self.zeus_steps, path.stat().st_mtime)
-        low, high = self.range_w
-        outside = [point.limit_w for point in profile.points if not low <= point.limit_w <= high]
-        if outside:
-            raise ZeusConfigError(
-                f"Zeus's power profile has limits of {outside} W, but these GPUs take {low} to "
-                f"{high} W; use another profile_path for this run"
-            )
-        rank_zero_info(
-            f"zeus: profile_path {path} is a profile of Zeus's own optimizer, which names no GPUs "
-            f"and no batch size: it is taken for these GPUs and batch size {self.key.batch_size}"
-        )
-        return profile
 
     def _fetch(self) -> list[PowerProfile]:
         if self.service is None:
@@ -187,54 +155,6 @@ def reports_to_target(recurring: Recurring | None, service: Service | None) -> f
         if each.outcome == "converged" and each.batch_size == trial.batch_size
     ]
     return fmean(reports) if reports else math.inf
-
-
-@dataclass(frozen=True)
-class _Measurement:
-    power_limit: int
-    energy: float
-    time: float
-
-
-def is_zeus_profile(data: object) -> bool:
-    """Whether a JSON value is a profile of Zeus's own optimizer."""
-    return isinstance(data, dict) and "measurements" in data and "points" not in data
-
-
-def from_zeus(data: object, run: ProfileKey, steps: int, measured_at_s: float) -> PowerProfile:
-    """Convert a profile of Zeus's own optimizer, with the limit of least cost chosen.
-
-    Args:
-        data: The JSON value.
-        run: The GPUs and batch size of the run that reads it.
-        steps: Batches that each measurement took together.
-        measured_at_s: When it was saved, in Unix seconds.
-
-    Raises:
-        ZeusConfigError: A value is missing or invalid; the message names it.
-    """
-    measurements = data["measurements"] if isinstance(data, dict) else None
-    if not isinstance(measurements, list) or not measurements:
-        raise ZeusConfigError(f"measurements of Zeus's power profile are {measurements!r:.80}")
-    points = []
-    for each in measurements:
-        values = members(each, _Measurement, "a measurement of Zeus's power profile")
-        if not all(isinstance(value, int | float) and value > 0 for value in values.values()):
-            raise ZeusConfigError(f"a measurement of Zeus's power profile is {each!r:.80}")
-        one = _Measurement(**values)
-        points.append(PowerPoint(one.power_limit, one.energy / steps, one.time / steps))
-    highest_w = max(point.limit_w for point in points)
-    inputs = SelectorInputs(max_power_w=float(highest_w * run.num_devices))
-    return PowerProfile(
-        **asdict(run),
-        **asdict(inputs),
-        driver="",
-        points=tuple(points),
-        chosen_w=highest_w,
-        selector=ZeusCost().name,
-        search="sweep",
-        measured_at=datetime.fromtimestamp(measured_at_s, UTC).isoformat(timespec="seconds"),
-    ).choose_again(ZeusCost(), inputs)
 
 
 def _write(path: Path, text: str) -> None:

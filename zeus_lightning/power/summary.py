@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from io import StringIO
-from typing import TYPE_CHECKING
 
-from zeus_lightning.power.profile import PowerProfile
 from zeus_lightning.power.selectors import PowerPoint
-
-if TYPE_CHECKING:  # the command line does not need it
-    from rich.table import Table
 
 
 def describe(point: PowerPoint) -> str:
@@ -47,6 +42,7 @@ def table(
 ) -> str:
     """Format all measured limits, the chosen one and what it saves, as text of 80 columns."""
     from rich import box
+    from rich.console import Console
     from rich.table import Table
 
     highest = max(points, key=lambda point: point.limit_w)
@@ -63,45 +59,9 @@ def table(
             _change(point.time_s, highest.time_s),
             f"{cost(point):.4g}",
         )
-    return f"{_text(table)}\n  * chosen by {chosen_by}: {saving(points, chosen_w)}"
-
-
-def windows(profile: PowerProfile) -> str:
-    """Format what each window measured, and what it was expected to bring, as text of 80 columns.
-
-    Returns:
-        Nothing if the profile does not have them.
-    """
-    from rich import box
-    from rich.table import Table
-
-    if not profile.windows:
-        return ""
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in ("window", "limit (W)", "J/batch", "ms/batch", "expected saving", "expected cost"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for number, window in enumerate(profile.windows, 1):
-        table.add_row(
-            str(number),
-            str(window.limit_w),
-            f"{window.energy_j:.4g}",
-            f"{1e3 * window.time_s:.4g}",
-            "" if window.saves is None else f"{window.saves:.3f}",
-            "" if window.costs is None else f"{window.costs:.3f}",
-        )
-    note = (
-        "  What each window was expected to save in this run and later ones, and to cost, as a\n"
-        "  multiple of what a window costs at the limit that seemed best then."
-    )
-    return f"{_text(table)}\n{note}"
-
-
-def _text(table: Table) -> str:
-    from rich.console import Console
-
     text = StringIO()
     Console(file=text, width=80, no_color=True).print(table)
-    return text.getvalue().rstrip()
+    return f"{text.getvalue().rstrip()}\n  * chosen by {chosen_by}: {saving(points, chosen_w)}"
 
 
 def _change(value: float, base: float) -> str:

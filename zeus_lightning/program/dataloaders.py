@@ -68,13 +68,13 @@ def check_loaders(
     changed = next((value for value in values if is_size(value) and value != batch_size), None)
     if changed is not None:
         raise ZeusConfigError(
-            f"{attribute} was set to {batch_size}, one device's share, but the program changed it "
-            f"to {changed}, as setup() may do; leave it unchanged, and pass default_batch_size=... "
-            "over all devices"
+            f"the callback set {attribute} to {batch_size}, one device's share, but the program "
+            f"changed it to {changed}, as setup() may do; leave it unchanged, and pass "
+            "default_batch_size=... over all devices"
         )
     raise ZeusConfigError(
-        f"{attribute} was set to {batch_size} per device, but the {origin} has batches of "
-        f"{sizes[0]}; build it at each call with batch_size=self.{attribute}, or pass the "
+        f"the callback set {attribute} to {batch_size} per device, but the {origin} has batches "
+        f"of {sizes[0]}; build it at each call with batch_size=self.{attribute}, or pass the "
         "attribute that it uses as batch_arg_name"
     )
 

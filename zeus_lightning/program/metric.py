@@ -52,6 +52,12 @@ def monitored(trainer: Trainer, monitor: str) -> float:
         ZeusConfigError: The metric was not logged, or training logs it for each batch alone.
     """
     metric = trainer.callback_metrics.get(monitor)
+    if metric is None and not trainer.callback_metrics:
+        raise ZeusConfigError(
+            f"monitor is {monitor!r}, but nothing has been logged for an epoch; call "
+            f"self.log({monitor!r}, ..., on_epoch=True) in validation_step(), or without "
+            "validation in training_step()"
+        )
     if metric is None:
         raise ZeusConfigError(
             f"monitor is {monitor!r}, but the metrics logged so far are "
@@ -94,8 +100,9 @@ def monitor_of(trainer: Trainer, monitor: str | None, mode: Mode | None) -> tupl
 
 def no_monitor(trainer: Trainer) -> ZeusConfigError:
     """The error of a program that names no metric, once a validation has logged some."""
-    names = [name for name in sorted(trainer.callback_metrics) if not name.startswith("zeus/")]
-    logged = " or ".join(f"monitor={name!r}" for name in names)
+    names = sorted(name for name in trainer.callback_metrics if not name.startswith("zeus/"))
+    copies = {f"{name}_{kind}" for name in names for kind in ("step", "epoch")}  # of on_step=True
+    logged = " or ".join(f"monitor={name!r}" for name in names if name not in copies)
     return ZeusConfigError(
         "no metric to monitor: neither an EarlyStopping nor a ModelCheckpoint of the Trainer names "
         "one; pass " + (logged or "monitor=..., with the name of a metric that validation logs")

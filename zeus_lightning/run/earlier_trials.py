@@ -26,9 +26,9 @@ def warn_of_target(strategy: Strategy, client: BSOClient, record: TrialRecord) -
         return
     metric = record.report.metric
     if record.target_reached:
-        mistake = reached_at_once(monitor, record.mode, target, metric)
+        mistake = reached_at_once(monitor, record.job.mode, target, metric)
     else:
-        mistake = out_of_reach(monitor, record.mode, target, metric, metric)
+        mistake = out_of_reach(monitor, record.job.mode, target, metric, metric)
     if mistake is None:
         return
 

@@ -38,7 +38,7 @@ from zeus_lightning.program.metric import (
 )
 from zeus_lightning.program.trained_modules import is_trained, remember
 from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
-from zeus_lightning.run.job import JobArguments
+from zeus_lightning.run.job import READ_FROM_PROGRAM, JobArguments
 from zeus_lightning.run.outcomes import outcome_at_train_end
 from zeus_lightning.run.ranks import gather, on_every_rank, on_rank_zero
 from zeus_lightning.run.record import TrialRecord
@@ -122,8 +122,10 @@ class Fit:
                 raise
         kept = [
             f"{name} {getattr(self.run.job, name)} (here {getattr(own, name)})"
-            for name in own.suggested
-            if name != "batch_sizes" and getattr(self.run.job, name) != getattr(own, name)
+            for name, field in READ_FROM_PROGRAM.items()
+            if field in own.suggested
+            and name != "batch_sizes"
+            and getattr(self.run.job, name) != getattr(own, name)
         ]
         if kept:
             rank_zero_info(f"zeus: job {own.job_id!r} keeps its registered {', '.join(kept)}")
@@ -191,6 +193,8 @@ class Fit:
         Lightning has built the optimizers; if it resumes a checkpoint, it will load their states,
         with the rates that were scaled for the same batch size.
         """
+        if not self._strategy.restore_checkpoint_after_setup:
+            self.run.log_beginning()
         if self._batch_size is None:
             return
         if self._lr_factor != 1:
@@ -202,6 +206,7 @@ class Fit:
         """Check that dataloaders and schedulers fit the batch size, and start the meter."""
         if self._continues:
             self._continue()
+        self.run.log_beginning()
         record = self.run.record
         if record is None or not self.run.is_open:
             return

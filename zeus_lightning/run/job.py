@@ -35,7 +35,7 @@ _OPTIONAL = (
     "policy",
     "lr_scaling",
 )
-_READ_FROM_PROGRAM = {
+READ_FROM_PROGRAM = {
     "default_batch_size": "default_batch_size",
     "batch_sizes": "batch_sizes",
     "max_epochs": "max_epochs",
@@ -162,8 +162,8 @@ class JobArguments:
         name = default_job_id(module)
         if self.job_id is None and "ZEUS_JOB_ID" not in os.environ:
             rank_zero_info(
-                f"zeus: this run is one of the job {name!r}, by its folder, script and module; "
-                "name the job with job_id=... or $ZEUS_JOB_ID"
+                f"zeus: the job is {name!r}, named after its folder, script and module; set "
+                "$ZEUS_JOB_ID or pass job_id=... to name it"
             )
         return self.spec(name, default, max_epochs, share, monitor, mode)
 
@@ -214,7 +214,7 @@ class JobArguments:
             batch_size_scope=self.batch_size_scope,
             suggested=[
                 field
-                for name, field in _READ_FROM_PROGRAM.items()
+                for name, field in READ_FROM_PROGRAM.items()
                 if getattr(self, name) is None and field not in unknown
             ],
             omitted=[*unknown, *(name for name in _OMITTED if name not in given)],

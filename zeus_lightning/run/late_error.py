@@ -30,16 +30,18 @@ class LateError:
         self._trainer.callbacks = [self._callback, *others]  # type: ignore[attr-defined]
         raise self._error
 
-    def arrived(self, exception: BaseException) -> None:
-        """Undo the changes to the Trainer, and raise the error if it is what ends `fit`.
+    def arrived(self, exception: BaseException) -> Exception | None:
+        """Undo the changes to the Trainer; return the error if it is what ends `fit`, to be raised.
 
-        Another exception than that was raised by a later `teardown`, and comes first.
+        Its traceback starts where it is raised next. Another exception than that was raised by a
+        later `teardown`, and comes first.
         """
         self.undo()
-        if exception is self._error:
-            state = self._trainer.state
-            state.status, state.stage = type(state.status)("finished"), None
-            raise self._error
+        if exception is not self._error:
+            return None
+        state = self._trainer.state
+        state.status, state.stage = type(state.status)("finished"), None
+        return self._error.with_traceback(None)
 
     def undo(self) -> None:
         """Undo the changes to the Trainer."""

@@ -46,11 +46,11 @@ def start_heartbeat(
 
 
 def end_at_once(client: BSOClient, record: TrialRecord, outcome: Outcome, reason: str) -> None:
-    """End a trial as `end_quietly` does, and log how it ended."""
+    """End a trial as `end_quietly` does, and log how it ended, unless an error says so."""
     end_quietly(client, record, outcome, reason)
     if outcome in FAILED:
         _log.warning("zeus: %s", record.failure())  # on the rank that had the error
-    else:
+    elif outcome != "withdrawn":
         rank_zero_info(f"zeus: {record.summary()}")
 
 

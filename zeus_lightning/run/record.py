@@ -27,7 +27,7 @@ from zeus_lightning.messages import (
     TrialStatus,
 )
 from zeus_lightning.meters import Reading
-from zeus_lightning.program.metric import Mode, out_of_reach
+from zeus_lightning.program.metric import out_of_reach
 
 RESUMABLE = (None, "interrupted", "errored", "lost")
 """Outcomes of trials that can be resumed; None: the trial is running."""
@@ -69,11 +69,6 @@ class TrialRecord:
         seen = [each for each in (self.lowest, self.highest) if each is not None]
         self.lowest, self.highest = min([*seen, report.metric]), max([*seen, report.metric])
         self.report, self.spent = report, spent
-
-    @property
-    def mode(self) -> Mode:
-        """Whether the metric rises or falls to the target, as the callback's `mode`."""
-        return "max" if self.job.higher_is_better else "min"
 
     @property
     def cost_j(self) -> float | None:
@@ -131,7 +126,8 @@ class TrialRecord:
         if not self.trial.is_chosen:
             text = f"{self.summary()}. This was a control trial, with the default batch size."
         if self.lowest is not None and self.highest is not None:
-            mistake = out_of_reach(self.job.monitor, self.mode, target, self.lowest, self.highest)
+            seen = self.lowest, self.highest
+            mistake = out_of_reach(self.job.monitor, self.job.mode, target, *seen)
             text += f" Check the target: {mistake}." if mistake else ""
         failed = [each.metric for each in earlier if each.outcome in FAILED]
         metrics = [metric for metric in failed if metric is not None]

@@ -74,6 +74,7 @@ class Run:
         self._sequence = 0  # of the last report made
         self._is_unavailable = False  # the service, as far as this rank knows
         self._has_stopped = False  # training was told to stop
+        self._beginning = ""  # which trial this run trains, until that is logged
         self.job = job
         self.record: TrialRecord | None = None
         self.is_open = False
@@ -104,9 +105,8 @@ class Run:
             return size
         trial = record.trial
         self._open(record)
-        rank_zero_info(
-            f"zeus: {record} trains with batch size {trial.batch_size} ({trial.why}): "
-            f"{trial.reason}"
+        self._beginning = (
+            f"{record} trains with batch size {trial.batch_size} ({trial.why}): {trial.reason}"
         )
         return trial.batch_size
 
@@ -126,7 +126,7 @@ class Run:
                 job, received = on_rank_zero(self._ranks, lambda: self._resume_trial(saved))
                 self._meter.resume_from(saved.spent)
                 self._open(saved.reopened(job, received), received)
-                rank_zero_info(f"zeus: resuming {saved} with batch size {size}")
+                self._beginning = f"resuming {saved} with batch size {size}"
                 return size
         except ZeusServiceUnavailable:
             if self._require_service:
@@ -137,6 +137,12 @@ class Run:
             f"zeus: resuming from the checkpoint without the service; {saved} is not continued"
         )
         return size
+
+    def log_beginning(self) -> None:
+        """Log which trial this run trains, once it is known whether a checkpoint resumes one."""
+        if self._beginning and self.is_open:
+            rank_zero_info(f"zeus: {self._beginning}")
+        self._beginning = ""
 
     def report(self, epochs: int, read_metric: Callable[[], float | None]) -> Decision | None:
         """Measure, report a validation, and apply the service's decision.
@@ -238,8 +244,8 @@ class Run:
         self._write(record)
         if record.outcome in FAILED:
             earlier = on_rank_zero(self._ranks, lambda: earlier_trials(self._client, record))
-            self.failure = ZeusTrialFailed(record.failure(earlier))
-        if record.outcome is not None:
+            self.failure = ZeusTrialFailed(record.failure(earlier))  # logged as the run ends
+        elif record.outcome is not None:
             log = rank_zero_warn if record.outcome in ("interrupted", "lost") else rank_zero_info
             log(f"zeus: {record.summary()}")
 

@@ -92,7 +92,7 @@ class RunMeter:
     """
 
     def __init__(self, choice: str | EnergyMeter, strategy: Strategy) -> None:
-        self._strategy = strategy
+        self._strategy, self._choice = strategy, choice
         self._opened = ExitStack()  # closes the meter, unless the caller passed it in
         host = _host()
         processes = gather(strategy, (host, os.getpid()))
@@ -164,7 +164,10 @@ class RunMeter:
         """What is measured and what is left out, in one line."""
         left_out = _LEFT_OUT.get(self._meter.name)
         text = f"the energy of {self._meter.device_model} with {self._meter.name}"
-        return text + (f"; not included: {left_out}" if left_out else "")
+        text += f"; not included: {left_out}" if left_out else ""
+        if self._meter.is_estimate and self._choice == "auto":
+            text += "; `zeus-lightning doctor` says why no energy counter can be read"
+        return text
 
     def breakdown(self, spent: Reading) -> dict[str, float]:
         """The joules of GPUs and of CPUs as metrics to log, if the meter measures both."""

@@ -335,13 +335,6 @@ class PowerPoint(Message):
     time_s: PositiveAmount
 
 
-class MeasuredWindow(PowerPoint):
-    """One measurement of a limit, and what it was expected to save and to cost, in windows."""
-
-    saves: Amount | None = None
-    costs: Amount | None = None
-
-
 def _text(value: Any) -> Any:
     """Refuse a number, which pydantic would read as seconds since 1970."""
     if isinstance(value, int | float):
@@ -363,7 +356,6 @@ class PowerProfile(Message):
     max_power_w: PositiveAmount
     search: Name
     measured_at: Annotated[AwareDatetime, BeforeValidator(_text)]
-    windows: Annotated[list[MeasuredWindow], Field(max_length=500)] = []
 
     @model_validator(mode="after")
     def _is_consistent(self) -> PowerProfile:

@@ -32,9 +32,9 @@ def reason(spec: JobSpec, state: State, hardware: Hardware, choice: Choice) -> s
     return f"{text}; {ends}"
 
 
-def next_baseline(spec: JobSpec, completed: int) -> str:
-    """Which baseline completes next: the stage of a job whose target is not known."""
-    return f"baseline {completed + 1} of {max(completed + 1, spec.baseline_runs)}"
+def baselines(spec: JobSpec, completed: int) -> str:
+    """How many baselines have completed: the stage of a job whose target is not known."""
+    return f"{completed} of {spec.baseline_runs} baselines completed"
 
 
 def exhausted(spec: JobSpec, state: State, hardware: Hardware, usable: list[int]) -> ExhaustedJob:

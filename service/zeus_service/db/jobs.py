@@ -305,7 +305,7 @@ def summarize(job: Job, spec: JobSpec) -> None:
             "cost_bound": bound if math.isfinite(bound) else None,
         }
         if spec.target_metric is None:
-            follows["stage"] = reasons.next_baseline(spec, job.completed_baselines)
+            follows["stage"] = reasons.baselines(spec, job.completed_baselines)
         found.append({**asdict(hardware), **follows})
     job.hardware = found
     latest: dict[str, Any] = found[-1] if found else {"stage": "new", "best_batch_size": None}

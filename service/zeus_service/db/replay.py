@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from zeus_service.bandit import fold, learned_target, reasons
+from zeus_service.bandit import fold, learned_target
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, savings
 from zeus_service.db.clock import unix_now
@@ -77,9 +77,11 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial, r
     While the job has no target, the last baseline needed sets it. Once the job has a target, all
     completed baselines that have reached it become trials that converged when they first did.
     """
-    name = reasons.next_baseline(spec, job.completed_baselines)
     jobs.end(session, job, spec, trial, "completed", "")
     session.flush()
+    name = f"baseline {job.completed_baselines} of {spec.baseline_runs}"
+    if spec.target_metric is not None:
+        name = "a baseline that the target did not need"
     completed = (Trial.job_key == job.key, Trial.why == "baseline", Trial.outcome == "completed")
     baselines = session.scalars(select(Trial).where(*completed)).all()
     reports = {each.trial_number: _reports(session, spec, each) for each in baselines}

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonargparse import ArgumentParser
+from zeus.optimizer import power_limit as zeus
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.power.selectors import (
@@ -145,3 +146,23 @@ def test_only_a_selector_with_a_cost_is_a_cost_selector() -> None:
     assert all(isinstance(selector, CostSelector) for selector in (Energy(), Time(), ZeusCost()))
     assert not isinstance(MaxSlowdown(1.1), CostSelector)
     assert isinstance(parse_selector(Second()), Second)
+
+
+@given(points)
+def test_each_chooses_as_zeuss_own_does(points: list[PowerPoint]) -> None:
+    points = sorted(points, key=lambda point: -point.limit_w)
+    inputs = SelectorInputs(max_power_w=2.0 * points[0].limit_w)
+    theirs = [
+        zeus.PowerLimitMeasurement(power_limit=each.limit_w, energy=each.energy_j, time=each.time_s)
+        for each in points
+    ]
+    for selector, of_zeus in (
+        (Energy(), zeus.Energy()),
+        (Time(), zeus.Time()),
+        (ZeusCost(), zeus.ZeusCost(eta_knob=0.5, world_size=2)),
+    ):
+        chosen = {selector.select(points, inputs), of_zeus.select(theirs)}
+        costs = [selector.cost(each, inputs) for each in points if each.limit_w in chosen]
+        assert min(costs) == pytest.approx(max(costs))  # of equal ones, Zeus takes the highest
+    slowdown = zeus.MaxSlowdownConstraint(1.25)
+    assert MaxSlowdown(1.25).select(points, inputs) == slowdown.select(theirs)

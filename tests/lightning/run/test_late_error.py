@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,17 @@ def test_everything_is_torn_down_as_after_a_run_that_converged(
     assert not program.trainer.training
     assert program.callback.outcome == "not_converged"
     assert not list(tmp_path.rglob("*.ckpt"))
+
+
+def test_its_message_is_printed_once_under_few_frames(
+    service: ServiceProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO), pytest.raises(ZeusTrialFailed) as raised:
+        Program(service.url, tmp_path).fit(0.1)
+    assert "ended as not_converged" not in caplog.text
+    frames = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
+    assert frames[-2:] == ["_call_callback_hooks", "on_exception"]
+    assert len([name for name in frames if name != "fit"]) <= 5
 
 
 def test_an_error_of_a_later_teardown_comes_first_and_nothing_stays_behind(

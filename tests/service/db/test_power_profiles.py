@@ -46,10 +46,6 @@ def profile(**changes: Any) -> dict[str, Any]:
         "max_power_w": 600.0,
         "search": "information",
         "measured_at": "2026-05-04T12:00:00Z",
-        "windows": [
-            {"limit_w": 300, "energy_j": 30.75, "time_s": 0.1, "saves": 1.5, "costs": 0.25},
-            {"limit_w": 275, "energy_j": 28.25, "time_s": 0.11, "saves": None, "costs": None},
-        ],
         **changes,
     }
 

@@ -256,10 +256,14 @@ def test_a_job_that_learns_its_target_says_how_far_it_is(client: FlaskClient, po
         optimizer.end_trial("job", number, "diverged" if number < 3 else "completed")
     optimizer.start_trial("job")
     page = client.get("/job/job").text
-    assert "baseline 2 of 3: the target for val_acc is learned from runs of the default" in page
+    assert "1 of 3 baselines completed: from them the target for val_acc is learned" in page
     assert "the default batch size, to the run's own end; the target is learned" in unescape(page)
     assert "No batch size is left" not in page
+    assert "<p>val_acc has no value yet</p>" in page
+    assert "<td>not learned yet</td>" in page
+    assert "None" not in page
     assert "never stopped early: a baseline" in page
+    assert "the target is not learned yet" in client.get("/job/job/trial/4").text
     assert "4 of the default as control" in page
     assert 'class="state learning"' in page
     for address in every_address(runs=2):

@@ -150,7 +150,7 @@ def test_each_view_is_the_same_on_the_other_databases(
         page.goto(f"{service.url}/job/in-flight")
         card = page.locator(".run", has_text="Run 2")
         assert api("POST", "/jobs/in-flight/trials/2/reports", report(3, metric=0.81)).ok
-        expect(card).to_contain_text("0.81 → 0.9")
+        expect(card).to_contain_text("0.81, target 0.9")
         page.goto(f"{service.url}/job/estimated/delete")
         page.get_by_label("to confirm").fill("estimated")
         page.get_by_role("button", name="Delete the job").click()
@@ -177,7 +177,7 @@ def test_a_run_that_reports_appears_without_a_reload(
     card = page.locator(".run", has_text=f"Run {number}")
     expect(card).to_be_visible()
     assert api("POST", f"/jobs/some-runs/trials/{number}/reports", report(1, metric=0.31)).ok
-    expect(card).to_contain_text("0.31 → 0.9")
+    expect(card).to_contain_text("0.31, target 0.9")
     expect(card.locator("progress").first).to_have_attribute("value", "0.1000")
     assert api("POST", f"/jobs/some-runs/trials/{number}/reports", report(2, metric=0.93)).ok
     expect(card).to_have_count(0)
