@@ -1,14 +1,14 @@
 """The six figures of a job, and what all jobs have saved, as Plotly's JSON.
 
 `valley`, `costs`, `regret`, `saved`, `power` and `run` are pure functions of what the database
-returned; `draw` reads it. The page's script adds what all figures have in common, and the colours
-of text and grid, which depend on whether the page is dark.
+returned; `draw_job` reads it. The page's script adds what all figures have in common, and the
+colours of text and grid, which depend on whether the page is dark.
 """
 
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -67,27 +67,24 @@ CURVE_POINTS = 400
 WEEK_MS = 7 * 86_400_000
 
 
-def draw(job_id: str, name: str) -> Figure:
-    """Read what a figure of `FIGURES` shows, and draw it."""
+def draw_job(job_id: str) -> dict[str, Figure]:
+    """Read what the figures of a job's page show, and draw them."""
     job = Job.with_estimates(optimizer.get_job(job_id), {})
-    figures: dict[str, Callable[[], Figure]] = {
-        "valley": lambda: valley(job, queries.latest_trials(job_id)),
-        "costs": lambda: costs(job, queries.latest_trials(job_id)),
-        "regret": lambda: regret(job, _savings(job_id)),
-        "saved": lambda: saved(_savings(job_id)),
-        "power": lambda: power(job.spec, power_profiles.list_profiles(job_id)),
+    trials = queries.latest_trials(job_id)
+    savings = savings_report.of_job(job_id, weeks=0, points=CURVE_POINTS)
+    return {
+        "valley": valley(job, trials),
+        "costs": costs(job, trials),
+        "regret": regret(job, savings),
+        "saved": saved(savings),
+        "power": power(job.spec, power_profiles.list_profiles(job_id)),
     }
-    return figures[name]()
 
 
 def draw_run(job_id: str, trial_number: int) -> Figure:
     """Read the latest reports of a trial, and draw them."""
     spec = jobs.specification(optimizer.get_job(job_id))
     return run(spec, queries.latest_reports(job_id, trial_number))
-
-
-def _savings(job_id: str) -> JobSavings:
-    return savings_report.of_job(job_id, weeks=0, points=CURVE_POINTS)
 
 
 def batch_size_colours(spec: JobSpec) -> dict[int, str]:
