@@ -63,8 +63,8 @@ def main() -> None:
 
     Configuration comes from the variables ZEUS_BSO_*, in the environment or in a .env file:
     DATABASE_URL, DATABASE_PASSWORD, TOKEN, READ_TOKEN and SECRET_KEY (or DATABASE_URL_FILE and so
-    on, to read them from files), INSECURE, ALLOWED_HOSTS, ZEUS_WIRE, PRICE_PER_KWH,
-    CARBON_INTENSITY, LOG_LEVEL, LOG_FORMAT and ECHO_SQL.
+    on, to read them from files), INSECURE, ALLOWED_HOSTS, ZEUS_WIRE, CURRENCY, PRICE_PER_KWH,
+    PRICE_PER_GPU_HOUR, CARBON_INTENSITY, LOG_LEVEL, LOG_FORMAT and ECHO_SQL.
     """
 
 

@@ -23,8 +23,9 @@ def page(
     template: str, version: tuple[object, ...], values: Callable[[], dict[str, Any]]
 ) -> Response:
     """Answer with a page; 304 if it has not changed."""
-    prices = current_config().price_per_kwh, current_config().carbon_intensity
-    shown = request.host, g.viewer, prices, version
+    config = current_config()
+    prices = config.currency, config.price_per_kwh, config.price_per_gpu_hour
+    shown = request.host, g.viewer, prices, config.carbon_intensity, version
     return unless_unchanged(shown, "text/html", lambda: render(template, **values()))
 
 
@@ -53,7 +54,7 @@ def compress(response: Response) -> Response:
     """Compress an answer for a client that takes gzip; a file of trials is sent as it is read."""
     if response.mimetype in COMPRESSED and response.status_code != 304:
         response.vary.add("Accept-Encoding")
-        if "gzip" in request.accept_encodings:
+        if request.accept_encodings.quality("gzip"):
             response.direct_passthrough = False
             response.data = gzip.compress(response.get_data(), compresslevel=6, mtime=0)
             response.content_encoding = "gzip"
