@@ -124,9 +124,9 @@ def jobs(url: str | None, as_json: bool) -> None:
         _print_json([job.model_dump(mode="json") for job in found])
     elif found:
         _print_table(
-            ("job", "stage", "best batch size", "trials", "last change"),
+            ("job", "state", "best batch size", "trials", "last change"),
             [
-                (job.job_id, job.stage, job.best_batch_size, job.trials, changed)
+                (job.job_id, job.state, job.best_batch_size, job.trials, changed)
                 for job in found
                 for changed in [f"{datetime.fromtimestamp(job.updated_at):%Y-%m-%d %H:%M}"]
             ],
@@ -186,7 +186,7 @@ def show(job_id: str, trials: int, as_yaml: bool, url: str | None, as_json: bool
         where += f", the latest of {len(job.hardware)} kinds of hardware"
     energy = f", energy by {latest.meter}" if latest else ""
     _print(
-        f"{spec.job_id}: {job.stage}, best batch size {job.best_batch_size or '-'}; "
+        f"{spec.job_id}: {job.state}, best batch size {job.best_batch_size or '-'}; "
         f"{spec.monitor} to {target} in {spec.max_epochs} epochs{where}{energy}\n"
     )
     _print_table(

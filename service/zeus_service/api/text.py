@@ -97,6 +97,18 @@ def utc(instant: float) -> str:
     return f"{datetime.fromtimestamp(instant, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def day(instant: float) -> str:
+    """Unix seconds as a date: `3 Sep 2026`."""
+    at = datetime.fromtimestamp(instant, UTC)
+    return f"{at.day} {at:%b %Y}"
+
+
+def saved_share(saved_j: float, spent_j: float) -> float:
+    """What was saved of what the default would have spent; 0 if that is nothing."""
+    expected_j = saved_j + spent_j
+    return saved_j / expected_j if expected_j > 0 else 0.0
+
+
 def job_path(job_id: str) -> str:
     """The address of a job's page."""
     return f"/job/{quote(job_id, safe='')}"

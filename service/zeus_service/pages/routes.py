@@ -1,4 +1,4 @@
-"""The pages: jobs, a job, a trial; and their figures.
+"""The pages of a job and of a trial, and their figures; `overview` has those of all jobs.
 
 A page is complete without a script but for its figures. Its script asks for the page again with the
 `ETag` of what it shows, and for all its figures at once when the page has changed. The tag is of a
@@ -27,12 +27,13 @@ from werkzeug.datastructures import MultiDict
 from zeus_service import __version__, maintenance, optimizer
 from zeus_service.api import messages, savings_report, text
 from zeus_service.bandit.hardware import Hardware
-from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID
+from zeus_service.bandit.spec import MAX_INTEGER
 from zeus_service.config import current_config
 from zeus_service.db import queries
 from zeus_service.errors import ExhaustedJob, JobBusy
 from zeus_service.pages import answers, figures
 from zeus_service.pages.errors import set_up_errors
+from zeus_service.pages.overview import set_up_overview, whole
 from zeus_service.pages.session import require_writing, set_up_session
 
 pages = APIBlueprint(
@@ -46,6 +47,7 @@ pages = APIBlueprint(
 pages.after_request(answers.compress)  # the first one named is called last
 set_up_errors(pages)
 set_up_session(pages)
+set_up_overview(pages)
 
 
 def _set_up_templates(state: BlueprintSetupState) -> None:
@@ -53,7 +55,8 @@ def _set_up_templates(state: BlueprintSetupState) -> None:
     environment.undefined = StrictUndefined
     environment.trim_blocks = environment.lstrip_blocks = True
     for shown in (text.runs, text.joules, text.saved_energy, text.seconds, text.significant,
-                  text.number, text.iso, text.utc, text.job_path, text.words):  # fmt: skip
+                  text.number, text.iso, text.utc, text.day, text.job_path, text.money,
+                  text.saved_share, text.words):  # fmt: skip
         environment.filters[shown.__name__] = shown
     environment.globals["version"] = __version__
 
@@ -69,32 +72,6 @@ CSV_COLUMNS = (
     *("reason", "started_at", "ended_at", "reports", "epoch", "time_s", "energy_j", "metric"),
     *("cost", "device_model", "num_devices", "max_power_w", "meter", "estimated"),
 )
-
-
-@pages.get("/")
-def jobs_page() -> ResponseReturnValue:
-    """The jobs."""
-    query = job_query(request.args)
-
-    def values() -> dict[str, Any]:
-        found = queries.list_jobs(query)
-        return {
-            "found": found,
-            "query": found.query,
-            "states": queries.JOB_STATES,
-            "savings": savings_report.of_all_jobs(weeks=0),
-        }
-
-    return answers.page("jobs.html", queries.list_version(), values)
-
-
-@pages.get("/figures")
-def saved_figure() -> ResponseReturnValue:
-    """The figure of what all jobs have saved, as Plotly's JSON."""
-    return answers.figures(
-        queries.list_version(),
-        lambda: {"saved": figures.saved_by_all(savings_report.of_all_jobs())},
-    )
 
 
 @pages.get(JOB)
@@ -194,7 +171,7 @@ def trial_figures(job_id: str, trial_number: int) -> ResponseReturnValue:
 
 def _job_values(job_id: str) -> dict[str, Any]:
     """What the templates of a job and of its trials show of the job."""
-    job = messages.Job.with_estimates(optimizer.get_job(job_id), {})
+    job = messages.Job.with_estimates(optimizer.get_job(job_id), queries.job_state(job_id), {})
     hardware = [Hardware.of(vars(on)) for on in job.hardware]
     return {
         "job": job,
@@ -216,19 +193,6 @@ def _next_choice(job_id: str) -> tuple[int | None, str]:
 # --- arguments of addresses: one that makes no sense is its default ------------------------------
 
 
-def job_query(given: MultiDict[str, str]) -> queries.JobQuery:
-    """Which jobs to list."""
-    state = given.get("state")
-    sort = given.get("sort", "")
-    return queries.JobQuery(
-        search=given.get("q", "")[:MAX_JOB_ID].replace("\0", "").strip(),
-        state=next((known for known in queries.JOB_STATES if known == state), None),
-        sort=sort if sort in queries.SORTS else queries.JobQuery.sort,
-        descending=given.get("order", "asc" if sort == "job" else "desc") != "asc",
-        page=whole(given, "page") or 1,
-    )
-
-
 def trial_query(given: MultiDict[str, str]) -> dict[str, Any]:
     """Which trials to list: arguments of `queries.list_trials`."""
     outcome = given.get("outcome")
@@ -238,14 +202,6 @@ def trial_query(given: MultiDict[str, str]) -> dict[str, Any]:
         "upto": whole(given, "upto"),
     }
     return {name: value for name, value in query.items() if value is not None}
-
-
-def whole(given: MultiDict[str, str], name: str) -> int | None:
-    """A positive number that every database takes, or None."""
-    text = given.get(name, "")
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_INTEGER))):
-        return None
-    return min(int(text), MAX_INTEGER) or None
 
 
 # --- the file of trials --------------------------------------------------------------------------
