@@ -63,8 +63,8 @@ def main() -> None:
 
     Configuration comes from the variables ZEUS_BSO_*, in the environment or in a .env file:
     DATABASE_URL, DATABASE_PASSWORD, TOKEN, READ_TOKEN and SECRET_KEY (or DATABASE_URL_FILE and so
-    on, to read them from files), INSECURE, ALLOWED_HOSTS, ZEUS_WIRE, PRICE_PER_KWH,
-    CARBON_INTENSITY, LOG_LEVEL, LOG_FORMAT and ECHO_SQL.
+    on, to read them from files), INSECURE, ALLOWED_HOSTS, ZEUS_WIRE, CURRENCY, PRICE_PER_KWH,
+    PRICE_PER_GPU_HOUR, CARBON_INTENSITY, LOG_LEVEL, LOG_FORMAT and ECHO_SQL.
     """
 
 
@@ -124,9 +124,9 @@ def jobs(url: str | None, as_json: bool) -> None:
         _print_json([job.model_dump(mode="json") for job in found])
     elif found:
         _print_table(
-            ("job", "stage", "best batch size", "trials", "last change"),
+            ("job", "state", "best batch size", "trials", "last change"),
             [
-                (job.job_id, job.stage, job.best_batch_size, job.trials, changed)
+                (job.job_id, job.state, job.best_batch_size, job.trials, changed)
                 for job in found
                 for changed in [f"{datetime.fromtimestamp(job.updated_at):%Y-%m-%d %H:%M}"]
             ],
@@ -190,7 +190,7 @@ def show(job_id: str, trials: int, as_yaml: bool, url: str | None, as_json: bool
         where += f", the latest of {len(job.hardware)} kinds of hardware"
     energy = f", energy by {latest.meter}" if latest else ""
     _print(
-        f"{spec.job_id}: {job.stage}, best batch size {job.best_batch_size or '-'}; "
+        f"{spec.job_id}: {job.state}, best batch size {job.best_batch_size or '-'}; "
         f"{spec.monitor} to {target} in {spec.max_epochs} epochs{where}{energy}\n"
     )
     means = mean_costs(known, Hardware.of(vars(latest))) if latest else {}

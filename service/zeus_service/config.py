@@ -79,7 +79,9 @@ class Config(BaseModel):
             Default: any name, but of loopback only if the service listens there without a token.
         zeus_wire: Serve the Zeus project's own wire. If tokens are configured, its clients send
             one as the password in the service's URL.
-        price_per_kwh: What a kWh costs, in your currency, for what was saved.
+        currency: Of both prices, such as `EUR`; pages write it before an amount.
+        price_per_kwh: Price of one kWh; shows savings as money.
+        price_per_gpu_hour: Price of one hour of one GPU; shows savings as money.
         carbon_intensity: Grams of CO2 equivalent for each kWh, for what was saved.
         log_level: `DEBUG`, `INFO`, `WARNING`, `ERROR` or `CRITICAL`.
         log_format: `text`, or `json` for one JSON object a line.
@@ -96,7 +98,9 @@ class Config(BaseModel):
     insecure: bool = False
     allowed_hosts: Annotated[str, AfterValidator(_host_names)] = ""
     zeus_wire: bool = True
+    currency: Annotated[str, Field(pattern=r"^\S{1,8}$")] = "\N{CURRENCY SIGN}"
     price_per_kwh: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None = None
+    price_per_gpu_hour: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None = None
     carbon_intensity: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None = None
     log_level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(str.upper)

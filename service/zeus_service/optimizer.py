@@ -10,9 +10,10 @@ Mapped objects are returned with the values that they had at the end of the tran
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 
 import numpy as np
-from sqlalchemy import func, select
+from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
 from zeus_service import counters
@@ -23,7 +24,7 @@ from zeus_service.bandit.policy import UNBOUNDED, Choice, NoBatchSizeLeft, alway
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.bandit.stopping import Decision
-from zeus_service.db import jobs, tables
+from zeus_service.db import jobs, queries, tables
 from zeus_service.db.clock import unix_now
 from zeus_service.db.replay import complete_baseline, revive
 from zeus_service.db.session import after_commit, use_case
@@ -249,10 +250,17 @@ def next_choice(session: Session, job_id: str) -> tuple[Choice, str] | None:
 
 
 @use_case(read_only=True)
-def list_jobs(session: Session, *, after: str = "", limit: int = 100) -> list[Job]:
-    """Return jobs with an id greater than `after`, ordered by id, without their states."""
-    query = select(Job).where(Job.job_id > after).order_by(Job.job_id).limit(limit)
-    return list(session.scalars(query))
+def list_jobs(
+    session: Session, *, after: str = "", limit: int = 100
+) -> Sequence[Row[Job, queries.JobState]]:
+    """Return jobs with an id greater than `after`, ordered by id, and their states."""
+    query = (
+        select(Job, queries.state_column)
+        .where(Job.job_id > after)
+        .order_by(Job.job_id)
+        .limit(limit)
+    )
+    return session.execute(query).all()
 
 
 @use_case(read_only=True)

@@ -105,7 +105,7 @@ class Job:
 
     def beliefs(self) -> dict[str, Any]:
         known = requests.get(f"{self.url}/api/v1/jobs/{self.id}", timeout=LIMIT_S).json()
-        return {name: known[name] for name in ("stage", "best_batch_size", "hardware")}
+        return {name: known[name] for name in ("best_batch_size", "hardware")}
 
 
 @pytest.fixture

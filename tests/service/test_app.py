@@ -13,7 +13,6 @@ from service_process import ServiceProcess
 from waiting import LIMIT_S
 from zeus_service import create_app
 from zeus_service.config import Config
-from zeus_service.pages.figures import FIGURES
 
 WATCHED = """
 import sys
@@ -93,15 +92,15 @@ REQUESTS: list[tuple[str, str, Any, int]] = [
     ("GET", f"{V1}/job/savings", None, 200),
     ("GET", "/api/v1/savings", None, 200),
     ("GET", "/", None, 200),
-    ("GET", "/figures/saved", None, 200),
+    ("GET", "/savings", None, 200),
+    ("GET", "/savings.csv", None, 200),
     ("GET", "/job/job", None, 200),
-    *(("GET", f"/job/job/figures/{name}", None, 200) for name in FIGURES),
+    ("GET", "/job/job/figures", None, 200),
     ("GET", "/job/job/trials.csv", None, 200),
     ("GET", "/job/job/trial/2", None, 200),
-    ("GET", "/job/job/trial/2/figures/run", None, 200),
+    ("GET", "/job/job/trial/2/figures", None, 200),
     ("GET", "/job/none", None, 404),
     ("GET", "/assets/page.css", None, 200),
-    ("GET", "/assets/plotly.js", None, 200),
     ("GET", "/sign-in", None, 200),
     ("POST", "/sign-in", {}, 401),
     ("POST", "/sign-out", {}, 200),

@@ -254,7 +254,7 @@ def test_a_broken_job_stops_no_other(app: Flask, what: str) -> None:
     with pytest.raises(BrokenJob, match="job 'a' cannot be used"):
         optimizer.start_trial("a")
     converge()
-    assert [job.job_id for job in optimizer.list_jobs()] == ["a", "job"]
+    assert [job.job_id for job, _ in optimizer.list_jobs()] == ["a", "job"]
     age(1)
     assert prune().reports == 8
     if what == "state":

@@ -60,7 +60,7 @@ def both_ways(service: ServiceProcess, *arguments: str) -> str:
 
 def test_all_jobs_are_listed_with_their_whole_ids_however_narrow(service: ServiceProcess) -> None:
     head, *rows = both_ways(service, "jobs").splitlines()
-    for name in ("job", "stage", "best batch size", "trials", "last change"):
+    for name in ("job", "state", "best batch size", "trials", "last change"):
         assert name in head
     assert len(rows) == 102
     assert any(row.split()[:5] == [LONG, "pruning", "1/2", "32", "2"] for row in rows)

@@ -35,6 +35,7 @@ from zeus_service.bandit.spec import (
     PositiveCount,
 )
 from zeus_service.db import jobs, tables
+from zeus_service.db.queries import JobState
 
 Reason = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
 
@@ -236,24 +237,26 @@ class Trial(Message):
 
 
 class JobSummary(Message):
-    """A job in a list; its stage and best batch size are those on the latest hardware."""
+    """A job in a list; its best batch size is that on the latest hardware."""
 
     job_id: str
-    stage: str
+    state: JobState
     best_batch_size: int | None
     trials: int
     updated_at: Instant
 
     @classmethod
-    def of(cls, job: tables.Job) -> Self:
+    def of(cls, job: tables.Job, state: JobState) -> Self:
         """Describe a job."""
-        return cls(**{name: getattr(job, name) for name in cls.model_fields})
+        names = ("job_id", "best_batch_size", "trials", "updated_at")
+        return cls(state=state, **{name: getattr(job, name) for name in names})
 
 
 class OnHardware(Message):
     """Hardware that a job has used, and what is known of the job there; see `Hardware`.
 
     Args:
+        stage: How far the policy is, in its own words.
         cost_bound: Early-stopping threshold in joules; null without one.
         arms: The policy's estimates of all batch sizes there.
     """
@@ -287,7 +290,7 @@ class Job(JobSummary):
     outcomes: dict[str, int]
 
     @classmethod
-    def with_estimates(cls, job: tables.Job, outcomes: dict[str, int]) -> Self:
+    def with_estimates(cls, job: tables.Job, state: JobState, outcomes: dict[str, int]) -> Self:
         """Describe a job; `outcomes` are its numbers of trials by outcome.
 
         Raises:
@@ -296,7 +299,7 @@ class Job(JobSummary):
         spec = jobs.specification(job)
         policy = policy_of(spec)
         return cls(
-            **JobSummary.of(job).model_dump(),
+            **JobSummary.of(job, state).model_dump(),
             spec=spec,
             target_metric=spec.target_metric,
             completed_baselines=job.completed_baselines,

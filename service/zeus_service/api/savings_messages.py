@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from zeus_service.api.messages import Message
+from zeus_service.api.messages import Instant, Message
 
 
 class Estimate(Message):
@@ -32,10 +32,17 @@ class Amounts(Message):
 
 
 class SavedAmounts(Amounts):
-    """What was saved; `money` and `co2e_kg` where the service knows the price and the intensity."""
+    """What was saved; `money` and `co2e_kg` where the service knows prices and the intensity.
 
+    Args:
+        gpu_time_s: The time of each GPU, summed.
+        money: The price of the energy and of the GPUs' time, in `currency`.
+    """
+
+    gpu_time_s: Estimate
     energy_kwh: Estimate
     money: Estimate | None
+    currency: str
     co2e_kg: Estimate | None
 
 
@@ -129,12 +136,17 @@ class Savings(Message):
     Args:
         jobs: All jobs.
         unknown: Jobs without an expectation of what their default spends: they count for nothing.
+        since: When the first of the others was registered; null without any.
+        spent_energy_j: Joules that the others have spent, which is what the default would have
+            spent, less what was saved.
         estimated: Whether any part of the savings comes from meters that estimate.
         by_meter: The parts of jobs whose meters all measure, and of the others.
     """
 
     jobs: int
     unknown: int
+    since: Instant | None
+    spent_energy_j: float
     estimated: bool
     saved: SavedAmounts
     by_meter: list[SavingsOfMeter]

@@ -96,6 +96,8 @@ def of_all_jobs(session: Session, *, weeks: int = WEEKS) -> messages.Savings:
     return messages.Savings(
         jobs=all_jobs,
         unknown=all_jobs - sum(each.known for each in totals),
+        since=min((each.since for each in totals if each.since), default=None),
+        spent_energy_j=sum(each.spent_energy_j for each in totals),
         estimated=any(each.estimated and each.known for each in totals),
         saved=_amounts(total(each.saved for each in totals)),
         by_meter=[
@@ -137,14 +139,25 @@ def _plain_amounts(part: Saved) -> messages.Amounts:
 
 
 def _amounts(part: Saved) -> messages.SavedAmounts:
-    energy = part.energy_j.times(1 / J_PER_KWH)
-    price, intensity = current_config().price_per_kwh, current_config().carbon_intensity
+    energy, config = part.energy_j.times(1 / J_PER_KWH), current_config()
+    intensity = config.carbon_intensity
     return messages.SavedAmounts(
         **dict(_plain_amounts(part)),
+        gpu_time_s=_estimate(part.gpu_time_s),
         energy_kwh=_estimate(energy),
-        money=None if price is None else _estimate(energy.times(price)),
+        money=_money(energy, part.gpu_time_s),
+        currency=config.currency,
         co2e_kg=None if intensity is None else _estimate(energy.times(intensity / 1000)),
     )
+
+
+def _money(energy_kwh: Estimate, gpu_time_s: Estimate) -> messages.Estimate | None:
+    """The price of both, as far as prices are set; the same runs decide both, so errors add up."""
+    per_kwh, per_hour = current_config().price_per_kwh, current_config().price_per_gpu_hour
+    if per_kwh is None and per_hour is None:
+        return None
+    energy, time = energy_kwh.times(per_kwh or 0.0), gpu_time_s.times((per_hour or 0.0) / 3600)
+    return _estimate(Estimate(energy.mean + time.mean, energy.error + time.error))
 
 
 def _estimate(value: Estimate) -> messages.Estimate:

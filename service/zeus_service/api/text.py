@@ -26,6 +26,14 @@ COLUMNS = ("week", "recurrences", "energy saved", "95 % interval", "time saved",
 """Of a table of weeks."""
 
 
+def money(value: float, currency: str) -> str:
+    """An amount of money: `EUR 1.56`, `EUR 12,345`."""
+    shown = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.2f}"
+    if value and abs(value) < 0.1:
+        shown = significant(value)
+    return f"{currency} {shown}"
+
+
 def runs(count: int) -> str:
     """A number of runs: `1 run`, `1,200 runs`."""
     return f"{count:,} run{'' if count == 1 else 's'}"
@@ -89,6 +97,18 @@ def utc(instant: float) -> str:
     return f"{datetime.fromtimestamp(instant, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def day(instant: float) -> str:
+    """Unix seconds as a date: `3 Sep 2026`."""
+    at = datetime.fromtimestamp(instant, UTC)
+    return f"{at.day} {at:%b %Y}"
+
+
+def saved_share(saved_j: float, spent_j: float) -> float:
+    """What was saved of what the default would have spent; 0 if that is nothing."""
+    expected_j = saved_j + spent_j
+    return saved_j / expected_j if expected_j > 0 else 0.0
+
+
 def job_path(job_id: str) -> str:
     """The address of a job's page."""
     return f"/job/{quote(job_id, safe='')}"
@@ -118,7 +138,8 @@ def savings_summary(found: JobSavings | Savings) -> str:
     known = found.jobs - found.unknown
     text = _saved(found.saved, "1 job has" if known == 1 else f"{known} jobs have")
     if found.unknown:
-        text += f"; of {found.unknown} more it is unknown"
+        jobs_have = "1 job has" if found.unknown == 1 else f"{found.unknown} jobs have"
+        text += f"; {jobs_have} no baseline yet"
     if found.estimated:
         (estimated,) = (part for part in found.by_meter if part.estimated)
         text += f"; energy is an estimate for {estimated.jobs}"
@@ -142,10 +163,16 @@ def _saved(saved: SavedAmounts | None, who: str) -> str:
         f"{_with_unit(value.estimate, units)} ({_interval(value, units)})"
         for value, units in ((saved.energy_j, _BILLED), (saved.time_s, _TIMES))
     ]
-    for value, unit in ((saved.money, "of money"), (saved.co2e_kg, "kg CO2e")):
-        if value is not None:
-            estimate, low, high = map(significant, (value.estimate, value.low, value.high))
-            parts.append(f"{estimate} ({low} to {high}) {unit}")
+    if saved.money is not None:
+        value = saved.money
+        estimate, low, high = (
+            money(each, saved.currency) for each in (value.estimate, value.low, value.high)
+        )
+        parts.append(f"{estimate} ({low} to {high})")
+    if saved.co2e_kg is not None:
+        value = saved.co2e_kg
+        estimate, low, high = map(significant, (value.estimate, value.low, value.high))
+        parts.append(f"{estimate} ({low} to {high}) kg CO2e")
     return f"{who} saved {', '.join(parts)}, against the default batch size"
 
 

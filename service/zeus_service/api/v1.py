@@ -19,7 +19,7 @@ from zeus_service.api.body import check_body
 from zeus_service.api.problems import conflicts
 from zeus_service.api.savings_report import WEEKS
 from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID, Name
-from zeus_service.db import power_profiles, tables
+from zeus_service.db import power_profiles, queries, tables
 
 v1 = APIBlueprint("v1", __name__, url_prefix="/api/v1", tag="jobs")
 
@@ -152,7 +152,7 @@ def register_job(json_data: messages.Registration) -> tuple[messages.Job, int]:
 def list_jobs(query_data: JobPage) -> messages.JobList:
     """List jobs, ordered by id."""
     found = optimizer.list_jobs(after=query_data.after, limit=query_data.limit)
-    return messages.JobList(jobs=[messages.JobSummary.of(job) for job in found])
+    return messages.JobList(jobs=[messages.JobSummary.of(job, state) for job, state in found])
 
 
 @v1.get(JOB)
@@ -295,4 +295,6 @@ def all_savings(query_data: Span) -> savings_messages.Savings:
 
 
 def _described(job: tables.Job) -> messages.Job:
-    return messages.Job.with_estimates(job, optimizer.count_outcomes(str(job.job_id)))
+    job_id = str(job.job_id)
+    state, outcomes = queries.job_state(job_id), optimizer.count_outcomes(job_id)
+    return messages.Job.with_estimates(job, state, outcomes)

@@ -148,6 +148,7 @@ def new_job(spec: JobSpec, *, trials: int = 0, hardware: Hardware | None = None)
         exploits=0,
         failures=0,
         completed_baselines=0,
+        spent_energy_j=0.0,
     )
     summarize(job, spec)
     if hardware is not None:

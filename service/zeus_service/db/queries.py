@@ -30,19 +30,46 @@ RUNNING_SHOWN = 20
 
 # --- the list of jobs ----------------------------------------------------------------------------
 
-JobState = Literal["learning", "settled", "exhausted"]
-"""`settled`: the latest choices were for the best batch size. `exhausted`: every batch size has
-failed."""
+JobState = Literal["exhausted", "failing", "stale", "settled", "learning"]
+"""The state of a job on pages, on the command line and in the API: the first that holds.
+
+`exhausted`: every batch size has failed, so no run can start. `failing`: the latest runs failed.
+`stale`: no run for several times as long as between its runs. `settled`: the latest choices were
+for the best batch size."""
 JOB_STATES: tuple[JobState, ...] = get_args(JobState)
+NEEDS_ATTENTION = JOB_STATES[:3]
+FAILING_AFTER = 3
+"""Failures in a row."""
 SETTLED_AFTER = 5
 """Choices for the best batch size in a row."""
+STALE_AFTER = 3
+"""Times the mean time between runs, and a day more, for which a stale job has not changed."""
 
 # Literals, not parameters: PostgreSQL groups by the expression only if it is the same text.
+_literal = sa.literal_column
+_idle_s = unix_now() - Job.updated_at
+_between_runs_s = (Job.updated_at - Job.created_at) / func.nullif(Job.trials, _literal("0"))
+_longest_s: sa.ColumnElement[Any] = _literal("86400") + _literal(str(STALE_AFTER)) * _between_runs_s
+_CONDITIONS: dict[JobState, sa.ColumnElement[bool]] = {
+    "exhausted": Job.stage == _literal("'exhausted'"),
+    "failing": Job.failures >= _literal(str(FAILING_AFTER)),
+    "stale": _idle_s > _longest_s,
+    "settled": Job.exploits >= _literal(str(SETTLED_AFTER)),
+}
 _state: sa.ColumnElement[Any] = case(
-    (Job.stage == sa.literal_column("'exhausted'"), sa.literal_column("'exhausted'")),
-    (Job.exploits >= SETTLED_AFTER, sa.literal_column("'settled'")),
-    else_=sa.literal_column("'learning'"),
-).label("state")
+    *((holds, _literal(f"'{state}'")) for state, holds in _CONDITIONS.items()),
+    else_=_literal("'learning'"),
+)
+state_column = _state.label("state")
+"""The state of a job, which is not stored: it also depends on the time."""
+_urgency: sa.ColumnElement[Any] = case(
+    *(
+        (_CONDITIONS[state], _literal(str(len(NEEDS_ATTENTION) - rank)))
+        for rank, state in enumerate(NEEDS_ATTENTION)
+    ),
+    else_=_literal("0"),
+)
+_number = Trial.trial_number
 _IS_THERE = Job.job_id.is_not(None)
 """A job that is deleted keeps its row for a while, without its id."""
 _HAS_LEASE = (Trial.lease_expires_at >= unix_now()).label("has_lease")
@@ -56,15 +83,14 @@ _RUNNING = (
 _running = func.coalesce(_RUNNING.c.running, 0).label("running")
 
 SORTS: dict[str, Any] = {
-    "last_run": Job.updated_at,
+    "attention": _urgency,
     "job": Job.job_id,
-    "best": Job.best_batch_size,
-    "trials": Job.trials,
-    "running": _running,
-    "failures": Job.failures,
     "saved": Job.saved_energy_j,
+    "last_run": Job.updated_at,
 }
-"""What a list of jobs can be sorted by."""
+"""What a list of jobs can be sorted by; among equals, the one that changed last comes first."""
+LATEST = 12
+"""How many of a job's latest trials a list shows."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +99,7 @@ class JobQuery:
 
     search: str = ""
     state: JobState | None = None
-    sort: str = "last_run"
+    sort: str = "attention"
     """A key of `SORTS`."""
     descending: bool = True
     page: int = 1
@@ -86,6 +112,7 @@ class JobPage:
     Args:
         query: What was asked for, with a page that exists.
         jobs: Rows in order: a job, its `state`, and how many of its trials are `running`.
+        latest: By the key of each of these jobs, its latest trials that have ended, ascending.
         counts: Jobs that match the search, by state.
         pages: How many pages there are; at least 1.
         running: Running trials whose lease has not expired, of all jobs.
@@ -93,6 +120,7 @@ class JobPage:
 
     query: JobQuery
     jobs: Sequence[Row[Job, JobState, int]]
+    latest: dict[int, list[Row[int, str | None, float]]]
     counts: dict[JobState, int]
     pages: int
     running: int
@@ -102,7 +130,8 @@ class JobPage:
 def list_version(session: Session) -> tuple[object, ...]:
     """Read what differs when the list of jobs does."""
     running = select(func.sum(_RUNNING.c.running)).scalar_subquery()
-    query = select(func.count(), func.max(Job.updated_at), running)
+    urgency = func.sum(_urgency)  # a job becomes stale by itself
+    query = select(func.count(), func.max(Job.updated_at), urgency, running)
     return tuple(session.execute(query.select_from(Job).where(_IS_THERE)).one())
 
 
@@ -110,24 +139,49 @@ def list_version(session: Session) -> tuple[object, ...]:
 def list_jobs(session: Session, query: JobQuery) -> JobPage:
     """Read the page of jobs that a query asks for; the last one if there are fewer pages."""
     matching = and_(_IS_THERE, Job.job_id.icontains(query.search, autoescape=True))
-    by_state = select(_state, func.count()).where(matching).group_by(_state)
+    by_state = select(state_column, func.count()).where(matching).group_by(state_column)
     counts: dict[JobState, int] = dict(session.execute(by_state).all())
     found = counts.get(query.state, 0) if query.state else sum(counts.values())
     pages = max(1, -(-found // PAGE_SIZE))
     query = replace(query, page=min(query.page, pages))
     key = SORTS[query.sort]
     page = (
-        select(Job, _state, _running)
+        select(Job, state_column, _running)
         .outerjoin(_RUNNING, _RUNNING.c.job_key == Job.key)
         .where(matching)
-        .order_by(key.is_(None), key.desc() if query.descending else key.asc(), Job.job_id)
+        .order_by(key.is_(None), key.desc() if query.descending else key.asc())
+        .order_by(Job.updated_at.desc(), Job.job_id)
         .limit(PAGE_SIZE)
         .offset((query.page - 1) * PAGE_SIZE)
     )
     if query.state is not None:
-        page = page.where(_state == query.state)
+        page = page.where(state_column == query.state)
     running = session.scalar(select(func.sum(_RUNNING.c.running))) or 0
-    return JobPage(query, session.execute(page).all(), counts, pages, int(running))
+    rows = session.execute(page).all()
+    latest = _latest_trials(session, [job.key for job, *_ in rows])
+    return JobPage(query, rows, latest, counts, pages, int(running))
+
+
+@use_case(read_only=True)
+def largest_savers(session: Session, limit: int) -> Sequence[Job]:
+    """Read the jobs that have saved most energy, descending; none of which nothing is known."""
+    query = select(Job).where(_IS_THERE, Job.saved_energy_j.is_not(None))
+    return session.scalars(query.order_by(Job.saved_energy_j.desc()).limit(limit)).all()
+
+
+def _latest_trials(
+    session: Session, keys: list[int]
+) -> dict[int, list[Row[int, str | None, float]]]:
+    query = (
+        select(Trial.job_key, Trial.outcome, Trial.cost)
+        .join(Job, Job.key == Trial.job_key)
+        .where(Job.key.in_(keys), _number > Job.trials - LATEST, Trial.outcome.is_not(None))
+        .order_by(_number)
+    )
+    found: dict[int, list[Row[int, str | None, float]]] = {key: [] for key in keys}
+    for row in session.execute(query):
+        found[row.job_key].append(row)
+    return found
 
 
 # --- a job and its trials ------------------------------------------------------------------------
@@ -135,8 +189,6 @@ def list_jobs(session: Session, query: JobQuery) -> JobPage:
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
 RUNNING = "running"
 """Stands for the outcome of a trial that has not ended."""
-
-_number = Trial.trial_number
 
 
 @dataclass(frozen=True)
@@ -153,7 +205,7 @@ def job_version(session: Session, job_id: str) -> tuple[object, ...]:
     profiles = PowerProfile.job_key == Job.key
     newest = select(func.max(PowerProfile.updated_at)).where(profiles).scalar_subquery()
     count = select(func.count()).select_from(PowerProfile).where(profiles).scalar_subquery()
-    columns = Job.key, Job.sequence, Job.updated_at
+    columns = Job.key, Job.sequence, Job.updated_at, state_column
     query = select(*columns, newest, count).where(Job.job_id == job_id)
     row = session.execute(query).one_or_none()
     if row is None:
@@ -188,9 +240,11 @@ def trial_version(session: Session, job_id: str, trial_number: int) -> tuple[obj
 
 
 @use_case(read_only=True)
-def job_state(session: Session, job_id: str) -> JobState | None:
+def job_state(session: Session, job_id: str) -> JobState:
     """Read a job's state."""
-    state: JobState | None = session.scalar(select(_state).where(Job.job_id == job_id))
+    state: JobState | None = session.scalar(select(state_column).where(Job.job_id == job_id))
+    if state is None:
+        raise unknown_job(job_id)
     return state
 
 

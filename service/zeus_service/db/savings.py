@@ -54,12 +54,16 @@ class Total:
         estimated: Whether any meter of these jobs estimates.
         jobs: All jobs.
         known: Jobs for which it is known.
+        since: Unix seconds at which the first of those was registered; None without any.
+        spent_energy_j: Joules that those have spent, in the eras that count.
         saved: By those.
     """
 
     estimated: bool
     jobs: int
     known: int
+    since: float | None
+    spent_energy_j: float
     saved: Saved
 
 
@@ -185,10 +189,14 @@ def totals(session: Session) -> list[Total]:
     means = [func.coalesce(func.sum(column), 0.0) for column in columns[::2]]
     squares = [func.coalesce(func.sum(column * column), 0.0) for column in columns[1::2]]
     estimated = case((Job.estimated, 1), else_=0)
-    counts = func.count(), func.count(Job.saved_energy_j)
+    since = func.min(case((Job.saved_energy_j.is_not(None), Job.created_at)))
+    counts = func.count(), func.count(Job.saved_energy_j), since, func.sum(Job.spent_energy_j)
     query = select(estimated, *counts, *means, *squares).where(Job.job_id.is_not(None))
     rows = session.execute(query.group_by(estimated).order_by(estimated)).all()
-    return [Total(bool(row[0]), row[1], row[2], _saved(row[3:6], row[6:])) for row in rows]
+    return [
+        Total(bool(estimated), jobs, known, since, spent_energy_j, _saved(*_halves(amounts)))
+        for estimated, jobs, known, since, spent_energy_j, *amounts in rows
+    ]
 
 
 def by_week(
@@ -206,11 +214,11 @@ def by_week(
     era = tables.Era
     week = unix_week(Trial.ended_at).label("week")
     converged = func.sum(_CONVERGED)
-    spent = [
-        func.sum(column).label(column.key) for column in (Trial.energy_j, Trial.time_s, Trial.cost)
-    ]
-    expected = [era.expected_energy_j, era.expected_time_s, era.expected_cost]
-    errors = [era.expected_energy_j_error, era.expected_time_s_error, era.expected_cost_error]
+    gpu_time_s = Trial.time_s * Trial.__table__.c.num_devices
+    amounts = zip(_QUANTITIES, (Trial.energy_j, Trial.time_s, Trial.cost, gpu_time_s), strict=True)
+    spent = [func.sum(amount).label(name) for name, amount in amounts]
+    expected = [getattr(era, f"expected_{name}") for name in _QUANTITIES]
+    errors = [getattr(era, f"expected_{name}_error") for name in _QUANTITIES]
     is_known = era.expected_energy_j.is_not(None)
     is_there = Job.job_id.is_not(None) if job is None else Job.key == job.key
     inner = (
@@ -229,10 +237,10 @@ def by_week(
     squares = [func.sum(n * n * inner.c[each.key] * inner.c[each.key]) for each in errors]
     query = select(inner.c.week, func.sum(n), *means, *squares).group_by(inner.c.week)
     rows = session.execute(query.order_by(inner.c.week)).all()
-    return [(row[0], int(row[1]), _saved(row[2:5], row[5:])) for row in rows]
+    return [(row[0], int(row[1]), _saved(*_halves(row[2:]))) for row in rows]
 
 
-_QUANTITIES = ("energy_j", "time_s", "cost")
+_QUANTITIES = tuple(Saved.__dataclass_fields__)
 _SAVED = tuple(f"saved_{name}{end}" for name in _QUANTITIES for end in ("", "_error"))
 _EXPECTED = tuple(f"expected_{name}{end}" for name in _QUANTITIES for end in ("", "_error"))
 _CONVERGED = case((Trial.outcome == "converged", 1), else_=0)
@@ -295,6 +303,7 @@ def _store(
         estimate = None if in_all is None else getattr(in_all, name)
         setattr(job, f"saved_{name}", None if estimate is None else estimate.mean)
         setattr(job, f"saved_{name}_error", None if estimate is None else estimate.error)
+    job.spent_energy_j = sum(era.energy_j for era in eras if era.expected)
 
 
 def _expected_columns(spec: JobSpec, era: Era) -> dict[str, float | None]:
@@ -304,6 +313,10 @@ def _expected_columns(spec: JobSpec, era: Era) -> dict[str, float | None]:
     estimates = [getattr(one, name) for name in _QUANTITIES]
     values = (each for estimate in estimates for each in (estimate.mean, estimate.error))
     return dict(zip(_EXPECTED, values, strict=True))
+
+
+def _halves(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+    return values[: len(_QUANTITIES)], values[len(_QUANTITIES) :]
 
 
 def _saved(means: Sequence[float], squares: Sequence[float]) -> Saved:

@@ -1,21 +1,21 @@
-"""The six figures of a job, and what all jobs have saved, as Plotly's JSON.
+"""The six figures of a job, as Plotly's JSON.
 
 `valley`, `costs`, `regret`, `saved`, `power` and `run` are pure functions of what the database
-returned; `draw` reads it. The page's script adds what all figures have in common, and the colours
-of text and grid, which depend on whether the page is dark.
+returned; `draw_job` reads it. The page's script adds what all figures have in common, and the
+colours of text and grid, which depend on whether the page is dark.
 """
 
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
 from zeus_service import optimizer
 from zeus_service.api import savings_report
 from zeus_service.api.messages import Job, OnHardware, PowerProfile
-from zeus_service.api.savings_messages import JobSavings, Savings
+from zeus_service.api.savings_messages import JobSavings
 from zeus_service.api.text import hardware_names, joules, runs, saved_energy, significant, words
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import JobSpec
@@ -64,30 +64,26 @@ DEVIATIONS = 2.0
 """Standard deviations on each side of the mean: about 95 % of a normal distribution."""
 CURVE_POINTS = 400
 """Points of a sum over runs, at most: each takes 5 kB of memory to compute."""
-WEEK_MS = 7 * 86_400_000
 
 
-def draw(job_id: str, name: str) -> Figure:
-    """Read what a figure of `FIGURES` shows, and draw it."""
-    job = Job.with_estimates(optimizer.get_job(job_id), {})
-    figures: dict[str, Callable[[], Figure]] = {
-        "valley": lambda: valley(job, queries.latest_trials(job_id)),
-        "costs": lambda: costs(job, queries.latest_trials(job_id)),
-        "regret": lambda: regret(job, _savings(job_id)),
-        "saved": lambda: saved(_savings(job_id)),
-        "power": lambda: power(job.spec, power_profiles.list_profiles(job_id)),
+def draw_job(job_id: str) -> dict[str, Figure]:
+    """Read what the figures of a job's page show, and draw them."""
+    job = Job.with_estimates(optimizer.get_job(job_id), queries.job_state(job_id), {})
+    trials = queries.latest_trials(job_id)
+    savings = savings_report.of_job(job_id, weeks=0, points=CURVE_POINTS)
+    return {
+        "valley": valley(job, trials),
+        "costs": costs(job, trials),
+        "regret": regret(job, savings),
+        "saved": saved(savings),
+        "power": power(job.spec, power_profiles.list_profiles(job_id)),
     }
-    return figures[name]()
 
 
 def draw_run(job_id: str, trial_number: int) -> Figure:
     """Read the latest reports of a trial, and draw them."""
     spec = jobs.specification(optimizer.get_job(job_id))
     return run(spec, queries.latest_reports(job_id, trial_number))
-
-
-def _savings(job_id: str) -> JobSavings:
-    return savings_report.of_job(job_id, weeks=0, points=CURVE_POINTS)
 
 
 def batch_size_colours(spec: JobSpec) -> dict[int, str]:
@@ -225,30 +221,6 @@ def saved(savings: JobSavings) -> Figure:
     if savings.estimated:
         note += " Energy is estimated."
     summary = f"Saved so far: {saved_energy(savings.saved.energy_j.estimate)}."
-    return {"data": data, "layout": layout, "note": note, "summary": summary}
-
-
-def saved_by_all(savings: Savings) -> Figure:
-    """Plot what all jobs have saved in each of the latest weeks."""
-    if not savings.weeks:
-        return plot.empty("No run has converged in the latest weeks.")
-    mondays = [week.week for week in savings.weeks]
-    energies = [week.saved.energy_j for week in savings.weeks]
-    errors = [(energy.high - energy.estimate) / 3600 for energy in energies]
-    data = [
-        {"type": "bar", "x": mondays, "y": [energy.estimate / 3600 for energy in energies]}
-        | {"width": 0.8 * WEEK_MS, "marker": {"color": GREEN}}
-        | {"error_y": {"type": "data", "array": errors, "color": GREY}}
-        | {"hovertemplate": "week of %{x|%b %d}: %{y:.3~s}Wh<extra></extra>"}
-    ]
-    layout = {
-        "xaxis": plot.axis("", type="date", tickvals=mondays, tickformat="%b %d"),
-        "yaxis": plot.axis("saved", tickformat="~s", ticksuffix="Wh"),
-    }
-    note = "In part estimated: some meters estimate energy." if savings.estimated else ""
-    total = savings.saved.energy_j
-    low, middle, high = map(saved_energy, (total.low, total.estimate, total.high))
-    summary = f"Saved so far: {middle}, {low} to {high}."
     return {"data": data, "layout": layout, "note": note, "summary": summary}
 
 

@@ -1,43 +1,39 @@
-"""The pages: jobs, a job, a trial; and their figures.
+"""The pages of a job and of a trial, and their figures; `overview` has those of all jobs.
 
 A page is complete without a script but for its figures. Its script asks for the page again with the
-`ETag` of what it shows, and for the figures when the page has changed. The tag is of a version that
-is cheap to read: if it is still the same, the answer is 304, and nothing is read or rendered.
+`ETag` of what it shows, and for all its figures at once when the page has changed. The tag is of a
+version that is cheap to read: if it is still the same, the answer is 304, and nothing is read or
+rendered.
 """
 
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
-import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
-from importlib.metadata import distribution
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from apiflask import APIBlueprint
-from flask import Response, g, redirect, request, send_file, stream_with_context
+from flask import Response, redirect, request, stream_with_context
 from flask import render_template as render
 from flask.blueprints import BlueprintSetupState
 from flask.typing import ResponseReturnValue
 from jinja2 import StrictUndefined
 from werkzeug.datastructures import MultiDict
-from werkzeug.exceptions import NotFound
 
 from zeus_service import __version__, maintenance, optimizer
 from zeus_service.api import messages, savings_report, text
 from zeus_service.bandit.hardware import Hardware
-from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID
+from zeus_service.bandit.spec import MAX_INTEGER
 from zeus_service.config import current_config
 from zeus_service.db import queries
 from zeus_service.errors import ExhaustedJob, JobBusy
-from zeus_service.pages import figures
+from zeus_service.pages import answers, figures
 from zeus_service.pages.errors import set_up_errors
-from zeus_service.pages.plot import Figure
+from zeus_service.pages.overview import set_up_overview, whole
 from zeus_service.pages.session import require_writing, set_up_session
 
 pages = APIBlueprint(
@@ -48,8 +44,10 @@ pages = APIBlueprint(
     static_url_path="/assets",
     template_folder="templates",
 )
+pages.after_request(answers.compress)  # the first one named is called last
 set_up_errors(pages)
 set_up_session(pages)
+set_up_overview(pages)
 
 
 def _set_up_templates(state: BlueprintSetupState) -> None:
@@ -57,8 +55,8 @@ def _set_up_templates(state: BlueprintSetupState) -> None:
     environment.undefined = StrictUndefined
     environment.trim_blocks = environment.lstrip_blocks = True
     for shown in (text.runs, text.joules, text.saved_energy, text.seconds, text.significant,
-                  text.number, text.iso, text.utc, text.job_path, text.words,
-                  text.busy):  # fmt: skip
+                  text.number, text.iso, text.utc, text.day, text.job_path, text.money,
+                  text.saved_share, text.words, text.busy):  # fmt: skip
         environment.filters[shown.__name__] = shown
     environment.globals["version"] = __version__
 
@@ -67,8 +65,6 @@ pages.record_once(_set_up_templates)
 
 JOB = "/job/<job_id:job_id>"
 TRIAL = f"{JOB}/trial/<int(min=1, max={MAX_INTEGER}):trial_number>"
-PLOTLY = Path(str(distribution("plotly").locate_file("plotly/package_data/plotly.min.js")))
-"""Plotly's JavaScript, in the package; found without importing that."""
 PORTION = 1000
 """Trials that are read at once for a file."""
 CSV_COLUMNS = (
@@ -76,37 +72,6 @@ CSV_COLUMNS = (
     *("reason", "started_at", "ended_at", "reports", "epoch", "time_s", "energy_j", "metric"),
     *("cost", "device_model", "num_devices", "max_power_w", "meter", "estimated"),
 )
-
-
-@pages.get("/assets/plotly.js")
-def plotly() -> Response:
-    """Plotly's JavaScript, from its package: pages work without a network."""
-    return send_file(PLOTLY)
-
-
-@pages.get("/")
-def jobs_page() -> ResponseReturnValue:
-    """The jobs."""
-    query = job_query(request.args)
-
-    def values() -> dict[str, Any]:
-        found = queries.list_jobs(query)
-        return {
-            "found": found,
-            "query": found.query,
-            "states": queries.JOB_STATES,
-            "savings": savings_report.of_all_jobs(weeks=0),
-        }
-
-    return _page("jobs.html", queries.list_version(), values)
-
-
-@pages.get("/figures/saved")
-def saved_figure() -> ResponseReturnValue:
-    """The figure of what all jobs have saved, as Plotly's JSON."""
-    return _figure(
-        queries.list_version(), lambda: figures.saved_by_all(savings_report.of_all_jobs())
-    )
 
 
 @pages.get(JOB)
@@ -134,7 +99,7 @@ def job_page(job_id: str) -> ResponseReturnValue:
             "controls": queries.count_controls(job_id),
         }
 
-    return _page("job.html", version, values)
+    return answers.page("job.html", version, values)
 
 
 @pages.get(f"{JOB}/delete")
@@ -163,12 +128,10 @@ def _delete_form(job_id: str, problem: str = "") -> str:
     return render("delete.html", job=job, running=running, problem=problem)
 
 
-@pages.get(f"{JOB}/figures/<name>")
-def job_figure(job_id: str, name: str) -> ResponseReturnValue:
-    """A figure of a job, as Plotly's JSON."""
-    if name not in figures.FIGURES:
-        raise NotFound("There is no such figure.")
-    return _figure(queries.job_version(job_id), lambda: figures.draw(job_id, name))
+@pages.get(f"{JOB}/figures")
+def job_figures(job_id: str) -> ResponseReturnValue:
+    """The figures of a job, as Plotly's JSON."""
+    return answers.figures(queries.job_version(job_id), lambda: figures.draw_job(job_id))
 
 
 @pages.get(f"{JOB}/trials.csv")
@@ -196,49 +159,19 @@ def trial_page(job_id: str, trial_number: int) -> ResponseReturnValue:
             "reports": queries.list_reports(job_id, trial_number, upto),
         }
 
-    return _page("trial.html", queries.trial_version(job_id, trial_number), values)
+    return answers.page("trial.html", queries.trial_version(job_id, trial_number), values)
 
 
-@pages.get(f"{TRIAL}/figures/run")
-def trial_figure(job_id: str, trial_number: int) -> ResponseReturnValue:
+@pages.get(f"{TRIAL}/figures")
+def trial_figures(job_id: str, trial_number: int) -> ResponseReturnValue:
     """The figure of a trial, as Plotly's JSON."""
     version = queries.trial_version(job_id, trial_number)
-    return _figure(version, lambda: figures.draw_run(job_id, trial_number))
-
-
-def _page(
-    template: str, version: tuple[object, ...], values: Callable[[], dict[str, Any]]
-) -> Response:
-    """A page; 304 if it has not changed."""
-    prices = current_config().price_per_kwh, current_config().carbon_intensity
-    shown = request.host, g.viewer, prices, version
-    return _unless_unchanged(shown, "text/html", lambda: render(template, **values()))
-
-
-def _figure(version: tuple[object, ...], draw: Callable[[], Figure]) -> Response:
-    """A figure as JSON; 304 if it has not changed."""
-    return _unless_unchanged(
-        version,
-        "application/json",
-        lambda: json.dumps(draw(), separators=(",", ":"), allow_nan=False),
-    )
-
-
-def _unless_unchanged(
-    version: tuple[object, ...], mimetype: str, make: Callable[[], str]
-) -> Response:
-    """What `make` returns; it is not called if the browser has this version."""
-    response = Response(mimetype=mimetype)
-    tagged = repr((__version__, request.full_path, version))
-    response.set_etag(hashlib.sha256(tagged.encode(errors="replace")).hexdigest())
-    if response.make_conditional(request).status_code != 304:
-        response.data = make()
-    return response
+    return answers.figures(version, lambda: {"run": figures.draw_run(job_id, trial_number)})
 
 
 def _job_values(job_id: str) -> dict[str, Any]:
     """What the templates of a job and of its trials show of the job."""
-    job = messages.Job.with_estimates(optimizer.get_job(job_id), {})
+    job = messages.Job.with_estimates(optimizer.get_job(job_id), queries.job_state(job_id), {})
     hardware = [Hardware.of(vars(on)) for on in job.hardware]
     return {
         "job": job,
@@ -260,19 +193,6 @@ def _next_choice(job_id: str) -> tuple[int | None, str]:
 # --- arguments of addresses: one that makes no sense is its default ------------------------------
 
 
-def job_query(given: MultiDict[str, str]) -> queries.JobQuery:
-    """Which jobs to list."""
-    state = given.get("state")
-    sort = given.get("sort", "")
-    return queries.JobQuery(
-        search=given.get("q", "")[:MAX_JOB_ID].replace("\0", "").strip(),
-        state=next((known for known in queries.JOB_STATES if known == state), None),
-        sort=sort if sort in queries.SORTS else queries.JobQuery.sort,
-        descending=given.get("order", "asc" if sort == "job" else "desc") != "asc",
-        page=whole(given, "page") or 1,
-    )
-
-
 def trial_query(given: MultiDict[str, str]) -> dict[str, Any]:
     """Which trials to list: arguments of `queries.list_trials`."""
     outcome = given.get("outcome")
@@ -282,14 +202,6 @@ def trial_query(given: MultiDict[str, str]) -> dict[str, Any]:
         "upto": whole(given, "upto"),
     }
     return {name: value for name, value in query.items() if value is not None}
-
-
-def whole(given: MultiDict[str, str], name: str) -> int | None:
-    """A positive number that every database takes, or None."""
-    text = given.get(name, "")
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_INTEGER))):
-        return None
-    return min(int(text), MAX_INTEGER) or None
 
 
 # --- the file of trials --------------------------------------------------------------------------

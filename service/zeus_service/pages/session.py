@@ -29,7 +29,7 @@ COOKIE = "zeus"
 MAX_AGE_S = 12 * 3600
 """A sign-in lasts for a working day."""
 
-_OPEN = frozenset({"pages.static", "pages.plotly", "pages.sign_in_form", "pages.sign_in"})
+_OPEN = frozenset({"pages.static", "pages.sign_in_form", "pages.sign_in"})
 """What needs no token: the form itself and the files."""
 
 

@@ -47,6 +47,8 @@ class Saved:
     energy_j: Estimate
     time_s: Estimate
     cost: Estimate
+    gpu_time_s: Estimate
+    """The time of each GPU, summed: what a GPU-hour's price applies to."""
 
 
 def saved(spec: JobSpec, eras: Sequence[Era]) -> Saved | None:
@@ -81,25 +83,25 @@ def expected(spec: JobSpec, era: Era) -> Saved | None:
 def total(parts: Iterable[Saved]) -> Saved:
     """The sum of several jobs' savings, whose errors are independent."""
     every = list(parts)
-    energy, time, cost = (
-        Estimate(math.fsum(each.mean for each in column), math.hypot(*(e.error for e in column)))
-        for column in (
-            [part.energy_j for part in every],
-            [part.time_s for part in every],
-            [part.cost for part in every],
+    columns = ([getattr(part, name) for part in every] for name in Saved.__dataclass_fields__)
+    return Saved(
+        *(
+            Estimate(math.fsum(e.mean for e in column), math.hypot(*(e.error for e in column)))
+            for column in columns
         )
     )
-    return Saved(energy, time, cost)
 
 
 def _saved(spec: JobSpec, era: Era, expected: Expected) -> Saved:
     n, max_power_w = era.recurrences, era.hardware.max_power_w
     cost = spec.cost(expected.energy_j, expected.time_s, max_power_w)
     cost_error = spec.cost(expected.energy_error_j, expected.time_error_s, max_power_w)
+    time = Estimate(n * expected.time_s - era.time_s, n * expected.time_error_s)
     return Saved(
         Estimate(n * expected.energy_j - era.energy_j, n * expected.energy_error_j),
-        Estimate(n * expected.time_s - era.time_s, n * expected.time_error_s),
+        time,
         Estimate(n * cost - era.cost, n * cost_error),
+        time.times(era.hardware.num_devices),
     )
 
 

@@ -111,7 +111,7 @@ def test_without_a_token_only_these_routes_answer(tmp_path: Path) -> None:
             answer = client.open(path, method=method, json={} if method != "GET" else None)
             if answer.status_code != 401:
                 is_open.add(rule.rule)
-    of_the_page = {"/sign-in", "/assets/<path:filename>", "/assets/plotly.js"}
+    of_the_page = {"/sign-in", "/assets/<path:filename>"}
     assert is_open == {"/healthz", "/readyz", "/openapi.json", *of_the_page}
 
 

@@ -78,7 +78,7 @@ def of_all(weeks: int = 13) -> Savings:
 def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spent(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    priced = Config(price_per_kwh=0.5, carbon_intensity=400.0)
+    priced = Config(currency="EUR", price_per_kwh=0.5, carbon_intensity=400.0)
     monkeypatch.setitem(app.extensions, "zeus_config", priced)
     register()
     for energy_j in (90.0, 110.0):
@@ -100,6 +100,7 @@ def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spen
     assert found.saved.energy_kwh.estimate == pytest.approx(-30 / 3.6e6)
     assert found.saved.money is not None
     assert found.saved.money.estimate == pytest.approx(-15 / 3.6e6)
+    assert found.saved.currency == "EUR"
     assert found.saved.co2e_kg is not None
     assert found.saved.co2e_kg.estimate == pytest.approx(-12 / 3.6e6)
     assert [point.recurrences for point in found.points] == [1, 1, 0]
@@ -174,6 +175,42 @@ def test_jobs_add_up_and_estimated_meters_are_told_apart(app: Flask) -> None:
     band = found.saved.energy_j.high - found.saved.energy_j.estimate
     assert band == pytest.approx(sum(error**2 for error in errors) ** 0.5)
     assert found.weeks[0].saved.energy_j.high == pytest.approx(found.saved.energy_j.high)
+
+
+def test_money_is_the_price_of_the_energy_and_of_the_hours_of_all_gpus(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(hardware=None, policy="zeus")
+    for energy_j in (7.2e6, 3.6e6):  # 200 h and 100 h of two GPUs
+        number = optimizer.start_trial("job", hardware=OTHER)[1].trial_number
+        report(number, energy_j, sequence=2)
+
+    def money(**prices: float) -> float | None:
+        monkeypatch.setitem(app.extensions, "zeus_config", Config(**prices))
+        found = of_all()
+        assert found.saved.gpu_time_s.estimate == pytest.approx(2 * 100 * 3600)
+        (week,) = found.weeks
+        assert week.saved == found.saved
+        return found.saved.money and found.saved.money.estimate
+
+    assert money() is None
+    assert money(price_per_kwh=0.5) == pytest.approx(0.5)
+    assert money(price_per_gpu_hour=2.0) == pytest.approx(400.0)
+    assert money(price_per_kwh=0.5, price_per_gpu_hour=2.0) == pytest.approx(400.5)
+
+
+def test_totals_say_since_when_and_what_was_spent_by_the_jobs_that_count(app: Flask) -> None:
+    assert (of_all().since, of_all().spent_energy_j) == (None, 0.0)
+    register(policy="zeus", mab_num_explorations=1)
+    register("unknown")
+    report(start("unknown"), 70.0, "unknown")
+    optimizer.end_trial("unknown", 1, "errored")
+    assert of_all().since is None
+    for energy_j in (100.0, 60.0):
+        converge(energy_j)
+    found = of_all()
+    assert (found.since, found.spent_energy_j) == (optimizer.get_job("job").created_at, 160.0)
+    assert found.spent_energy_j + found.saved.energy_j.estimate == pytest.approx(200.0)
 
 
 def test_a_deleted_job_counts_no_more(app: Flask) -> None:

@@ -49,13 +49,21 @@ def test_other_texts() -> None:
     assert shown.number(0.123456) == "0.12346"
 
 
+def test_money_has_its_currency_and_as_many_digits_as_say_something() -> None:
+    amounts = (0.0, 0.00123, 1.556, -12.5, 12345.6)
+    assert [shown.money(value, "EUR") for value in amounts] == [
+        *("EUR 0.00", "EUR 0.00123", "EUR 1.56", "EUR -12.50", "EUR 12,346"),
+    ]
+
+
 def about(value: float) -> dict[str, float]:
     return {"estimate": value, "low": value / 2, "high": value * 2}
 
 
 def test_money_and_carbon_are_told_where_known_and_meters_that_estimate_always() -> None:
     saved = {"energy_j": about(7.2e6), "time_s": about(7200), "cost": about(1)}
-    rates = {"energy_kwh": about(2), "money": about(0.6), "co2e_kg": about(0.8)}
+    rates = {"energy_kwh": about(2), "money": about(0.6), "currency": "EUR", "co2e_kg": about(0.8)}
+    rates["gpu_time_s"] = about(7200)
     job = JobSavings.model_validate(
         {
             "job_id": "job",
@@ -84,9 +92,9 @@ def test_money_and_carbon_are_told_where_known_and_meters_that_estimate_always()
     )
     assert shown.savings_summary(job) == (
         "job 'job' has saved 2.00 kWh (1.00 kWh to 4.00 kWh), 2.00 h (1.00 h to 4.00 h), "
-        "0.600 (0.300 to 1.20) of money, 0.800 (0.400 to 1.60) kg CO2e, against the "
+        "EUR 0.60 (EUR 0.30 to EUR 1.20), 0.800 (0.400 to 1.60) kg CO2e, against the "
         "default batch size; energy is estimated by cpu-estimate"
     )
     assert job.saved is not None
     unpriced = job.saved.model_copy(update={"money": None, "co2e_kg": None})
-    assert "money" not in shown.savings_summary(job.model_copy(update={"saved": unpriced}))
+    assert "EUR" not in shown.savings_summary(job.model_copy(update={"saved": unpriced}))

@@ -30,22 +30,22 @@ def test_ids_and_keys_differ_by_case(app: Flask) -> None:
         register(job_id=job_id)
     for key in ("Key", "key"):
         optimizer.start_trial("job", key)
-    assert [job.trials for job in optimizer.list_jobs()] == [0, 0, 2]
+    assert [job.trials for job, _ in optimizer.list_jobs()] == [0, 0, 2]
 
 
 def test_jobs_are_ordered_by_the_bytes_of_their_ids(app: Flask) -> None:
     ids = ["b", "A", "a.b", "a-b", "a", "B", "a_b", "9", "a:b", "ab"]
     for job_id in ids:
         register(job_id=job_id)
-    assert [job.job_id for job in optimizer.list_jobs()] == sorted(ids)
-    assert [job.job_id for job in optimizer.list_jobs(after="a.")] == sorted(ids)[5:]
+    assert [job.job_id for job, _ in optimizer.list_jobs()] == sorted(ids)
+    assert [job.job_id for job, _ in optimizer.list_jobs(after="a.")] == sorted(ids)[5:]
 
 
 @pytest.mark.parametrize("after", ["é", "\U0001f600", "b ", "'", "%", "\\"])
 def test_a_page_may_start_after_any_text(app: Flask, after: str) -> None:
     for job_id in ("a", "b"):
         register(job_id=job_id)
-    found = [job.job_id for job in optimizer.list_jobs(after=after)]
+    found = [job.job_id for job, _ in optimizer.list_jobs(after=after)]
     assert found == [job_id for job_id in ("a", "b") if job_id > after]
 
 
@@ -131,6 +131,6 @@ def test_a_file_that_was_replaced_is_read_anew(app: Flask, database_url: str) ->
     for part in path.parent.glob(f"{path.name}-*"):
         part.unlink()
     Path(f"{path}.backup").replace(path)
-    assert [job.job_id for job in optimizer.list_jobs()] == ["old"]
+    assert [job.job_id for job, _ in optimizer.list_jobs()] == ["old"]
     register(job_id="newer")
-    assert [job.job_id for job in optimizer.list_jobs()] == ["newer", "old"]
+    assert [job.job_id for job, _ in optimizer.list_jobs()] == ["newer", "old"]

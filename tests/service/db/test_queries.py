@@ -150,7 +150,8 @@ def test_a_deleted_job_is_not_read_and_its_id_has_other_versions(
     maintenance.delete_job("job", force=True)
     page = queries.list_jobs(queries.JobQuery())
     assert (page.jobs, page.counts) == ([], {})
-    assert queries.job_state("job") is None
+    with pytest.raises(NotFound):
+        queries.job_state("job")
     with pytest.raises(NotFound):
         queries.trial_version("job", 1)
     assert not queries.running_trials("job")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+
 import pytest
 from flask import Flask
 from service.jobs import let_leases_expire
@@ -9,7 +12,14 @@ from service.jobs import register as register_job
 from sqlalchemy import update
 from zeus_service import optimizer
 from zeus_service.db import queries
-from zeus_service.db.queries import SORTS, JobPage, JobQuery, list_jobs
+from zeus_service.db.queries import (
+    JOB_STATES,
+    LATEST,
+    SORTS,
+    JobPage,
+    JobQuery,
+    list_jobs,
+)
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Job
 
@@ -59,38 +69,68 @@ def test_pages_are_cut_and_the_last_one_is_shown_beyond_the_end(
 
 
 def test_each_sort_orders_the_jobs_and_unknown_values_come_last(app: Flask) -> None:
-    register("a", "b", "c")
-    change("a", saved_energy_j=5.0, best_batch_size=64, trials=5, failures=0, updated_at=3.0)
-    change("b", best_batch_size=8, trials=1, failures=4, updated_at=1.0)
-    change("c", saved_energy_j=-1.0, trials=9, failures=1, updated_at=2.0)
-    optimizer.start_trial("b", None)
-    change("b", trials=1, updated_at=1.0, saved_energy_j=2.0)
-    orders = {
-        "job": "abc", "best": "bac", "trials": "bac", "failures": "acb", "last_run": "bca",
-        "running": "acb", "saved": "cba",
-    }  # fmt: skip
+    register("a", "b", "c", "d")
+    now = time.time()
+    change("a", saved_energy_j=5.0, failures=2, updated_at=now)
+    change("b", saved_energy_j=2.0, failures=4, updated_at=now - 9)
+    change("c", saved_energy_j=-1.0, stage="exhausted", updated_at=now - 5)
+    change("d", updated_at=now - 7)
+    orders = {"attention": "adbc", "job": "abcd", "saved": "cbad", "last_run": "bdca"}
     assert set(orders) == set(SORTS)
     for sort, order in orders.items():
         assert "".join(ids(sort=sort)) == order, sort
-    assert "".join(ids(sort="best", descending=True)) == "abc"
+    assert "".join(ids(sort="attention", descending=True)) == "cbad"
 
 
 def test_states(app: Flask) -> None:
-    register("new", "learning", "settled", "exhausted")
-    change("learning", trials=9, exploits=4)
-    change("settled", trials=9, exploits=5)
-    change("exhausted", trials=9, stage="exhausted", exploits=9)
+    day, now = 86400.0, time.time()
+    daily = {"trials": 10, "created_at": now - 16 * day, "updated_at": now - 6 * day}
+    wanted = {
+        "new": ("learning", {"trials": 0}),
+        "few failures": ("learning", {"trials": 9, "exploits": 4, "failures": 2}),
+        "settled": ("settled", {"trials": 9, "exploits": 5}),
+        "stale": ("stale", {**daily, "exploits": 5}),
+        "weekly": ("settled", {**daily, "trials": 2, "exploits": 5}),
+        "never run": ("learning", {"updated_at": now - 99 * day}),
+        "failing": ("failing", {**daily, "exploits": 5, "failures": 3}),
+        "exhausted": ("exhausted", {"failures": 9, "stage": "exhausted"}),
+    }
+    register(*wanted)
+    for job_id, (_, values) in wanted.items():
+        change(job_id, **values)
     page = read()
     found = {job.job_id: state for job, state, _ in page.jobs}
-    assert found == {
-        "new": "learning",
-        "learning": "learning",
-        "settled": "settled",
-        "exhausted": "exhausted",
-    }
+    assert found == {job_id: state for job_id, (state, _) in wanted.items()}
     assert all(queries.job_state(job_id) == state for job_id, state in found.items())
-    assert page.counts == {"learning": 2, "settled": 1, "exhausted": 1}
-    assert ids(state="settled") == ["settled"]
+    assert {job.job_id: state for job, state in optimizer.list_jobs()} == found
+    assert page.counts == Counter(found.values())
+    for state in JOB_STATES:
+        assert ids(state=state) == sorted(each for each in found if found[each] == state)
+
+
+def test_the_version_of_the_list_changes_when_a_job_becomes_stale_by_itself(app: Flask) -> None:
+    register("job")
+    now = time.time()
+    times = {"created_at": now - 9 * 86400, "updated_at": now - 4 * 86400}
+    change("job", trials=4, **times)
+    before = queries.list_version()
+    change("job", trials=6, **times)
+    assert queries.job_state("job") == "stale"
+    assert queries.list_version() != before
+
+
+def test_a_list_has_the_latest_trials_of_its_jobs_that_have_ended(app: Flask) -> None:
+    register("job", "other", policy="default")
+    for number in range(1, LATEST + 3):
+        optimizer.start_trial("job", control=True)
+        optimizer.end_trial("job", number, "errored" if number % 2 else "diverged")
+    optimizer.start_trial("job", control=True)
+    optimizer.start_trial("other")
+    page = read()
+    latest = {job.job_id: page.latest[job.key] for job, *_ in page.jobs}
+    assert [row.outcome for row in latest["job"]][-2:] == ["errored", "diverged"]
+    assert len(latest["job"]) == LATEST - 1  # the latest one is running
+    assert latest["other"] == []
 
 
 def test_a_run_whose_lease_is_over_is_not_in_flight(app: Flask, database_url: str) -> None:

@@ -12,12 +12,8 @@ from service.db.test_power_profiles import profile
 from service.jobs import HARDWARE, spec
 from zeus_service.api.messages import Job, OnHardware
 from zeus_service.api.savings_messages import (
-    Estimate,
     JobSavings,
-    SavedAmounts,
-    SavedInWeek,
     SavedOnHardware,
-    Savings,
     SavingsPoint,
     Spent,
 )
@@ -154,20 +150,6 @@ def test_regret_is_what_runs_cost_beyond_the_best(converged: int) -> None:
     unknown = figures.regret(job(hardware=[on_hardware(best_batch_size=None)]), savings)
     assert unknown["data"] == []
     assert "not known yet" in unknown["note"]
-
-
-def test_what_all_jobs_have_saved_is_drawn_by_week_with_intervals() -> None:
-    energy = Estimate(estimate=7.2e7, low=3.6e7, high=10.8e7)
-    saved = SavedAmounts.model_construct(energy_j=energy)
-    weeks = [SavedInWeek.model_construct(week="2026-11-23", recurrences=1, saved=saved)]
-    figure = figures.saved_by_all(
-        Savings.model_construct(saved=saved, weeks=weeks, estimated=False)
-    )
-    (bars,) = figure["data"]
-    assert (bars["x"], bars["y"]) == (["2026-11-23"], [20_000.0])
-    assert bars["error_y"]["array"] == [10_000.0]
-    assert figure["layout"]["yaxis"]["ticksuffix"] == "Wh"
-    assert figure["summary"] == "Saved so far: 20.0 kWh, 10.0 kWh to 30.0 kWh."
 
 
 def test_a_run_has_its_power_between_reports() -> None:

@@ -30,7 +30,6 @@ from zeus_service.db.queries import JOB_STATES, OUTCOMES, POINTS, RUNNING, SORTS
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Job, Trial, db
 from zeus_service.pages import routes
-from zeus_service.pages.figures import FIGURES
 from zeus_service.pages.routes import CSV_COLUMNS
 
 
@@ -50,10 +49,9 @@ def add_job(job_id: str = "job", *, runs: int = 2, **changes: Any) -> None:
 
 def every_address(job_id: str = "job", runs: int = 2) -> list[str]:
     path = f"/job/{quote(job_id, safe='')}"
-    found = ["/", path, f"{path}/delete", f"{path}/trials.csv"]
-    found += [f"{path}/figures/{name}" for name in FIGURES]
+    found = ["/", path, f"{path}/delete", f"{path}/trials.csv", f"{path}/figures"]
     for number in range(1, runs + 3) if runs else ():
-        found += [f"{path}/trial/{number}", f"{path}/trial/{number}/figures/run"]
+        found += [f"{path}/trial/{number}", f"{path}/trial/{number}/figures"]
     return found
 
 
@@ -64,11 +62,11 @@ def test_every_page_and_figure_answers(app: Flask, runs: int) -> None:
     for address in every_address(runs=runs):
         answer = client.get(address)
         assert answer.status_code == 200, (address, answer.text)
-        if "/figures/" in address:
-            assert {"data", "layout", "note", "summary"} == answer.json.keys()
+        for figure in answer.json.values() if address.endswith("/figures") else ():
+            assert {"data", "layout", "note", "summary"} == figure.keys()
             if not runs:
-                assert answer.json["data"] == []
-                assert answer.json["note"]
+                assert figure["data"] == []
+                assert figure["note"]
 
 
 @pytest.fixture
@@ -104,8 +102,8 @@ def test_an_id_with_a_slash_is_listed_without_a_page(client: FlaskClient) -> Non
 
 @pytest.mark.parametrize(
     "address",
-    ["/job/nobody", "/job/nobody/trials.csv", "/job/nobody/figures/valley", "/job/nobody/trial/1",
-     "/job/job/trial/99", "/job/job/figures/nothing", "/assets/nothing.css", "/job/nobody/delete"],
+    ["/job/nobody", "/job/nobody/trials.csv", "/job/nobody/figures", "/job/nobody/trial/1",
+     "/job/job/trial/99", "/assets/nothing.css", "/job/nobody/delete"],
 )  # fmt: skip
 def test_what_does_not_exist_is_a_page_that_says_so(client: FlaskClient, address: str) -> None:
     add_job()
@@ -120,10 +118,10 @@ def every_page_route(client: FlaskClient) -> list[str]:
     """An address, at least one, of each route of the pages that is read."""
     found = [
         *every_address(),
-        "/figures/saved",
+        "/savings",
+        "/savings.csv",
         "/sign-in",
         "/assets/page.css",
-        "/assets/plotly.js",
     ]
     routes = client.application.url_map
     matched = {routes.bind("localhost").match(address)[0] for address in found}
@@ -168,7 +166,7 @@ def test_no_query_is_an_error_of_the_service(client: FlaskClient) -> None:
     check()
 
 
-@pytest.mark.parametrize("address", ["/", "/figures/saved", "/job/job", *every_address()[4:]])
+@pytest.mark.parametrize("address", ["/", "/savings", "/job/job", *every_address()[4:]])
 def test_what_has_not_changed_is_not_sent_again(client: FlaskClient, address: str) -> None:
     add_job()
     answer = client.get(address)
@@ -268,7 +266,7 @@ def test_a_job_that_learns_its_target_says_how_far_it_is(client: FlaskClient, po
     assert 'class="state learning"' in page
     for address in every_address(runs=2):
         assert client.get(address).status_code == 200, address
-    assert client.get("/job/job/trial/3/figures/run").json["layout"]["shapes"] == []
+    assert client.get("/job/job/trial/3/figures").json["run"]["layout"]["shapes"] == []
     for number in (4, 5):
         if number == 5:
             optimizer.start_trial("job")
@@ -277,7 +275,7 @@ def test_a_job_that_learns_its_target_says_how_far_it_is(client: FlaskClient, po
     page = client.get("/job/job").text
     assert "val_acc to 0.7, as learned from runs of the default, in at most 10 epochs" in page
     assert "target 0.7" in client.get("/job/job/trial/3").text
-    assert len(client.get("/job/job/trial/3/figures/run").json["layout"]["shapes"]) == 1
+    assert len(client.get("/job/job/trial/3/figures").json["run"]["layout"]["shapes"]) == 1
 
 
 def test_an_exhausted_job_says_why(client: FlaskClient) -> None:
@@ -307,12 +305,14 @@ def test_power_profiles_are_drawn_with_few_points(client: FlaskClient) -> None:
         body = client.put(f"/api/v1/jobs/job/power-profiles/{batch_size}", json=profile)
         assert body.status_code == 201
     assert len(power_profiles.list_profiles("job", None)) == 100
-    answer = client.get("/job/job/figures/power")
-    assert sum(len(trace["x"]) for trace in answer.json["data"]) <= 2 * POINTS  # energy and time
+    answer = client.get("/job/job/figures")
+    assert (
+        sum(len(trace["x"]) for trace in answer.json["power"]["data"]) <= 2 * POINTS
+    )  # energy and time
     unchanged = {"If-None-Match": answer.headers["ETag"]}
-    assert client.get("/job/job/figures/power", headers=unchanged).status_code == 304
+    assert client.get("/job/job/figures", headers=unchanged).status_code == 304
     client.put("/api/v1/jobs/job/power-profiles/100", json={**profile, "chosen_w": 60})
-    assert client.get("/job/job/figures/power", headers=unchanged).status_code == 200
+    assert client.get("/job/job/figures", headers=unchanged).status_code == 200
 
 
 def test_a_broken_job_is_logged_by_its_page(
@@ -329,8 +329,7 @@ def test_savings_are_unknown_until_a_run_with_the_default_has_converged(
     client: FlaskClient,
 ) -> None:
     add_job(runs=0)
-    for address in ("/", "/job/job"):
-        assert "unknown until a run with the default has converged" in client.get(address).text
+    assert "unknown until a run with the default has converged" in client.get("/job/job").text
 
 
 def test_the_file_of_trials_has_no_formula(client: FlaskClient) -> None:
@@ -394,7 +393,7 @@ def test_a_run_whose_lease_is_over_shows_no_sign_of_life(client: FlaskClient) ->
     text = client.get("/job/job").text
     assert "In flight" not in text
     assert "No sign of life" in text
-    assert "<span>runs in flight</span><strong>0</strong>" in client.get("/").text
+    assert "in flight" not in client.get("/").text
 
 
 def test_a_job_with_a_single_run_does_not_deny_that_it_converged(

@@ -65,7 +65,7 @@ def test_without_a_session_pages_lead_to_the_form_and_data_are_refused(client: F
     answer = client.get("/job/job?outcome=lost", headers=html)
     assert answer.status_code == 303
     assert answer.location == "/sign-in?next=%2Fjob%2Fjob%3Foutcome%3Dlost"
-    for address in ("/job/job/figures/valley", "/job/job/trials.csv"):
+    for address in ("/job/job/figures", "/job/job/trials.csv"):
         assert client.get(address, headers={"Accept": "*/*;q=0.1"}).status_code in (303, 401)
     assert client.post("/job/job/delete", headers=html).status_code == 401
     assert client.get("/sign-in").status_code == 200
@@ -90,7 +90,7 @@ def test_a_token_begins_a_session(client: FlaskClient, token: str) -> None:
     assert int(given["max-age"]) == session.MAX_AGE_S
     assert not given["secure"]
     assert token not in given.value
-    for address in ("/", "/job/job", "/job/job/figures/valley", "/job/job/trials.csv"):
+    for address in ("/", "/job/job", "/job/job/figures", "/job/job/trials.csv"):
         page = client.get(address)
         assert page.status_code == 200
         assert token not in page.text

@@ -1,7 +1,8 @@
 // What changes while a page is open: the page is asked for again, with the ETag of what it shows.
 "use strict";
 
-const SOON_MS = 2000;
+// At most 20 requests a minute: for the page, and, if it has changed, for its figures.
+const SOON_MS = 6000;
 const LATER_MS = 10000;
 
 // --- times -----------------------------------------------------------------------------------------
@@ -30,7 +31,7 @@ function showTimes(root) {
 let shown = {}; // the address and the ETag of what the page shows
 const texts = new WeakMap(); // each section as the service sent it
 for (const section of document.querySelectorAll("[data-live]")) texts.set(section, section.innerHTML);
-const tags = new WeakMap(); // the ETag of what each figure shows
+let figuresTag = null; // the ETag of what the figures show
 
 async function ask(address, tag) {
   const headers = tag ? { "If-None-Match": tag } : {};
@@ -67,13 +68,18 @@ function replace(section, fresh) {
   showTimes(section);
 }
 
-async function refreshFigure(place) {
-  const address = place.dataset.figure;
-  const response = await ask(address, tags.get(place));
+// All figures of a page are answered together; the last part of each one's address is its name.
+async function refreshFigures() {
+  const places = [...document.querySelectorAll("[data-figure]")];
+  if (!places.length) return;
+  const address = places[0].dataset.figure.replace(/\/[^/]*$/, "");
+  const response = await ask(address, figuresTag);
   if (!response) return;
-  const job = address.split("/figures/")[0];
-  zeusFigures.draw(place, await response.json(), job.includes("/trial/") ? null : (number) => location.assign(`${job}/trial/${number}`));
-  tags.set(place, response.headers.get("ETag"));
+  const figures = await response.json();
+  const job = address.replace(/\/figures$/, "");
+  const open = job.includes("/trial/") ? null : (number) => location.assign(`${job}/trial/${number}`);
+  for (const place of places) zeusFigures.draw(place, figures[place.dataset.figure.split("/").at(-1)], open);
+  figuresTag = response.headers.get("ETag");
 }
 
 const live = document.getElementById("live");
@@ -81,9 +87,7 @@ const live = document.getElementById("live");
 async function refresh() {
   if (!document.hidden) {
     try {
-      if (await refreshPage()) {
-        await Promise.all([...document.querySelectorAll("[data-figure]")].map(refreshFigure));
-      }
+      if (await refreshPage()) await refreshFigures();
       live.hidden = true;
     } catch (error) {
       shown = {}; // figures may be missing

@@ -1,0 +1,148 @@
+"""The first page says what was saved and which jobs need attention; `/savings` says when."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from databases import migrated_database
+from flask.testing import FlaskClient
+from service.conftest import application
+from service.jobs import register, report
+from sqlalchemy import update
+from zeus_service import optimizer
+from zeus_service.api.savings_messages import Estimate
+from zeus_service.config import Config
+from zeus_service.db.session import transaction
+from zeus_service.db.tables import Job
+from zeus_service.pages.overview import QUANTITIES, bars
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[FlaskClient]:
+    """A client of an application on SQLite, within its context."""
+    with migrated_database("sqlite", tmp_path) as url, application(url) as app:
+        yield app.test_client()
+
+
+def set_config(client: FlaskClient, **settings: Any) -> None:
+    client.application.extensions["zeus_config"] = Config(**settings)
+
+
+def converge(job_id: str, *energies_j: float) -> None:
+    for energy_j in energies_j:
+        number = optimizer.start_trial(job_id)[1].trial_number
+        amounts = {"energy_j": energy_j, "time_s": energy_j / 1000, "metric": 0.95}
+        optimizer.report(job_id, number, report(1, **amounts))
+
+
+def text_of(client: FlaskClient, address: str) -> str:
+    """The text of a page, without its markup."""
+    page = re.sub(r"<[^>]*>", " ", client.get(address).text.split("<main", 1)[1])
+    return " ".join(unescape(page).split())
+
+
+def test_the_headline_has_the_share_the_hours_the_energy_and_what_they_are_worth(
+    client: FlaskClient,
+) -> None:
+    register(policy="zeus", mab_num_explorations=1)
+    register(job_id="unknown")
+    converge("job", 14.4e6, 3.6e6)
+    set_config(client, currency="EUR", price_per_kwh=0.5, carbon_intensity=400.0)
+    for address in ("/", "/savings"):
+        text = text_of(client, address)
+        assert "\N{MINUS SIGN}38 % energy 3.00 h of training 3.00 kWh" in text
+        assert "EUR 1.50 · 1.20 kg CO₂e · 95 % interval" in text
+        assert "1 of 2 jobs have a baseline" in text
+        assert re.search(r"Saved since \d+ \w{3} 20\d\d against", text)
+    set_config(client)
+    assert "EUR" not in text_of(client, "/savings")
+
+
+def test_a_job_that_spends_more_than_its_default_is_not_said_to_save(client: FlaskClient) -> None:
+    register(policy="zeus", mab_num_explorations=1)
+    converge("job", 3.6e6, 5.4e6)
+    assert "+25 % energy -30.0 min of training -500 Wh" in text_of(client, "/")
+
+
+def test_savings_are_unknown_until_a_run_with_the_default_has_converged(
+    client: FlaskClient,
+) -> None:
+    for address in ("/", "/savings"):
+        assert "Not known yet" in text_of(client, address)
+    register()
+    assert "Not known yet" in text_of(client, "/")
+    assert "no baseline yet" in text_of(client, "/")
+
+
+def test_jobs_that_need_attention_come_first_with_the_reason(client: FlaskClient) -> None:
+    register(job_id="well")
+    register(job_id="failing")
+    register(job_id="stale")
+    register(job_id="exhausted", batch_sizes=[32])
+    for number in range(1, 15):
+        optimizer.start_trial("failing", control=True)
+        optimizer.end_trial("failing", number, "errored" if number % 2 else "out_of_memory")
+    for number in (1, 2):
+        optimizer.start_trial("exhausted")
+        optimizer.end_trial("exhausted", number, "diverged")
+    converge("stale", 100.0)
+    with transaction() as session:
+        past = {"created_at": 1.78e9, "updated_at": 1.78e9 + 86400}
+        session.execute(update(Job).where(Job.job_id == "stale").values(past))
+    text = text_of(client, "/")
+    order = [
+        "Needs attention",
+        "exhausted The only batch size failed. Lower the target or raise max_epochs.",
+        "failing 14 failures in a row; the latest run: out of memory failing",
+        "stale No run since 29 May 2026 stale",
+        "Others",
+        "well learning",
+    ]
+    places = [text.index(each) for each in order]
+    assert places == sorted(places)
+    assert "Needs attention" not in text_of(client, "/?sort=job")
+    assert "well" not in text_of(client, "/?state=failing")
+
+
+def test_a_week_has_a_row_on_the_page_and_in_the_file(client: FlaskClient) -> None:
+    register(policy="zeus", mab_num_explorations=1)
+    assert len(client.get("/savings.csv").text.splitlines()) == 1
+    converge("job", 14.4e6, 3.6e6)
+    set_config(client, currency="EUR", price_per_kwh=0.5)
+    page = client.get("/savings").text
+    assert page.count('<table class="weeks">') == 1
+    assert page.count('class="bar"') == 3  # energy, time and money
+    answer = client.get("/savings.csv")
+    assert answer.mimetype == "text/csv"
+    (row,) = csv.DictReader(answer.text.splitlines())
+    assert (float(row["energy_kwh_estimate"]), float(row["money_estimate"])) == (3.0, 1.5)
+    assert row["co2e_kg_estimate"] == ""
+    assert row["currency"] == "EUR"
+    assert {f"{name}_low" for name in QUANTITIES} < row.keys()
+
+
+def test_a_wide_interval_says_why(client: FlaskClient) -> None:
+    register(policy="zeus", mab_num_explorations=1)
+    converge("job", 14.4e6, 3.6e6)
+    assert "1 , so the interval is wide" in text_of(client, "/savings")
+    assert "recur --compare" in text_of(client, "/savings")
+
+
+def test_bars_share_a_scale_with_zero() -> None:
+    values = [
+        Estimate(estimate=10.0, low=5.0, high=15.0),
+        Estimate(estimate=-5.0, low=-5.0, high=-5.0),
+    ]
+    assert bars(values) == [
+        {"zero": 25.0, "estimate": 75.0, "low": 50.0, "high": 100.0},
+        {"zero": 25.0, "estimate": 0.0, "low": 0.0, "high": 0.0},
+    ]
+    assert bars([]) == []
+    nothing = Estimate(estimate=0.0, low=0.0, high=0.0)
+    assert bars([nothing]) == [dict.fromkeys(("zero", "estimate", "low", "high"), 0.0)]
