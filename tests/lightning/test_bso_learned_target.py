@@ -128,10 +128,10 @@ def test_a_target_that_is_learned_between_registration_and_start_is_the_runs(
     job, start = new_job(), BSOClient.start_trial
     baselines(service, job, 0.9, 0.92)
 
-    def start_after_another(client: BSOClient, *arguments: Any) -> Any:
+    def start_after_another(client: BSOClient, *arguments: Any, **named: Any) -> Any:
         monkeypatch.undo()
         baselines(service, job, 0.91)
-        return start(client, *arguments)
+        return start(client, *arguments, **named)
 
     monkeypatch.setattr(BSOClient, "start_trial", start_after_another)
     callback = run(service, job, Net((0.3, 0.9)))

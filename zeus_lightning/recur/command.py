@@ -143,7 +143,6 @@ def recur(
         with ExitStack() as stack:
             stack.enter_context(only_driver(folder))
             ledger = Ledger(folder, resume=resume)
-            ledger.check_mode(mode)
             if url and database_url is None and port is None:
                 service = Service(url)
             else:

@@ -104,9 +104,7 @@ class Driver:
                 run = read_outcome(self._outcome_file(each))
                 self.progress.ended(each, Ending(**event["ending"], run=run))
         self.progress.resumed()
-        self.ledger.append(
-            event="driver", mode=self.plan.mode, command=list(self.command), version=__version__
-        )
+        self.ledger.append(event="driver", command=list(self.command), version=__version__)
         for each in self.progress.running:
             self._ended(each, exit_code=None, cut_short=None)
         self.display.show(self.progress)

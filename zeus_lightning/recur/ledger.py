@@ -58,15 +58,6 @@ class Ledger:
                 f"{self._path} is damaged ({error}); begin a new run, without --resume"
             ) from error
 
-    def check_mode(self, mode: str) -> None:
-        """Raise a ZeusConfigError if this run was begun in another mode."""
-        for event in self.events:
-            if event["event"] == "driver" and event["mode"] != mode:
-                raise ZeusConfigError(
-                    f"the run in {self.folder} was begun in mode {event['mode']!r}, not {mode!r}; "
-                    "resume it in its mode, or begin a new one"
-                )
-
     def append(self, **event: Any) -> None:
         """Append an event; it is on disk when this returns. The first one makes the folder.
 

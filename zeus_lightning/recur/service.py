@@ -95,15 +95,8 @@ class OwnService(Service):
             self._start()
             self._wait_until_it_answers()
             return super().__enter__()
-        except BaseException as error:
+        except BaseException:
             self._stop()
-            if isinstance(error, ZeusServiceError) and error.fields.get("status") == 401:
-                raise type(error)(
-                    f"{error.message}. The service was started here and has a token, from "
-                    "$ZEUS_BSO_TOKEN_FILE or this folder's .env file, which the runs do not read: "
-                    "export it as ZEUS_BSO_TOKEN",
-                    error.fields,
-                ) from error
             raise
 
     def __exit__(self, *_: object) -> None:

@@ -332,12 +332,10 @@ def test_what_cannot_start_is_an_error(
     assert message in result.output
 
 
-def test_a_command_that_starts_no_trial_gets_advice_and_a_resumed_run_keeps_its_mode(
+def test_a_command_that_starts_no_trial_gets_advice(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
     command = ("--recurrences=1", "--", "true")
     result = recur(tmp_path, service.url, "--observe", *command)
     assert result.exit_code == 0, result.output
     assert "no trial: no outcome file; does it use ZeusBSOCallback" in result.output
-    result = recur(tmp_path, service.url, "--resume", *command)
-    assert "was begun in mode 'observe', not 'choose'" in result.output

@@ -103,7 +103,7 @@ def test_a_token_that_the_service_has_read_and_the_runs_lack_is_told(
     (tmp_path / ".env").write_text("ZEUS_BSO_TOKEN_FILE=token\n")
     monkeypatch.chdir(tmp_path)
     with (
-        pytest.raises(ZeusServiceError, match=r"401(?s:.*)export it as ZEUS_BSO_TOKEN") as raised,
+        pytest.raises(ZeusServiceError, match=r"401.*set \$ZEUS_BSO_TOKEN to the") as raised,
         own(tmp_path),
     ):
         pass
