@@ -125,7 +125,7 @@ def default_batch_size(
     if own[0] != own[-1]:
         rank_zero_warn(
             f"zeus: {attribute} of {owner} is {own[0]}, and {own[-1]} in the hparams: the job's "
-            f"default is {own[0]}, and each run sets both to its batch size; pass "
+            f"default is {own[0] * share}, and each run sets both to its batch size; pass "
             "default_batch_size=... for another default, or the attribute that train_dataloader() "
             "uses as batch_arg_name=..."
         )

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from itertools import islice
 from typing import Any
 
 import torch
 from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader, rank_zero_info, rank_zero_warn
-from torch.utils.data import IterableDataset
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.program.batch_size import (
@@ -93,20 +91,17 @@ def _lengths(batch: Any) -> list[int]:
 def too_few_samples(trainer: Trainer, batch_size: int) -> str | None:
     """Describe the first train dataloader with fewer samples than a batch; None if there is none.
 
-    For training that had no batch: such a loader dropped its only one. An iterable dataset is read
-    again, up to one batch of each worker. `batch_size` replaces sizes that cannot be read.
+    For training that had no batch: such a loader dropped its only one. `batch_size` replaces sizes
+    that cannot be read.
     """
     loaders = CombinedLoader(trainer.train_dataloader).flattened
     for index, (loader, size) in enumerate(zip(loaders, _sizes(loaders), strict=True)):
-        size = size or batch_size
-        iterable = isinstance(getattr(loader, "dataset", None), IterableDataset)
-        workers = getattr(loader, "num_workers", 0) if iterable else 0
-        enough = size * max(workers, 1)
-        samples = _samples(loader, enough)
-        if 0 < samples < enough:
+        samples = 0
+        with suppress(Exception):  # of the user's code, and of streams
+            samples = len(getattr(loader, "sampler", loader.dataset))
+        if 0 < samples < (size or batch_size):
             which = f"loader {index + 1} of {len(loaders)}: " if len(loaders) > 1 else ""
-            shared = f" for its {workers} workers" if workers > 1 else ""
-            return f"{which}a device gets {samples} samples{shared}, and a batch has {size}"
+            return f"{which}a device gets {samples} samples, and a batch has {size or batch_size}"
     return None
 
 
@@ -122,16 +117,6 @@ def too_few_batches(trainer: Trainer) -> str | None:
     if isinstance(interval, int) and every_epoch and 0 < in_epoch < interval:
         return f"an epoch has {in_epoch} batches, fewer than val_check_interval={interval}"
     return None
-
-
-def _samples(loader: Any, enough: int) -> int:
-    """How many samples a device gets from a dataloader: 0 if unknown, at most `enough`."""
-    dataset: Any = getattr(loader, "dataset", None)
-    with suppress(Exception):  # of the user's code
-        if isinstance(dataset, IterableDataset):
-            return sum(1 for _ in islice(dataset, enough))
-        return len(getattr(loader, "sampler", dataset))
-    return 0
 
 
 def global_batch_size(trainer: Trainer) -> int | None:

@@ -17,10 +17,10 @@ _KEPT = [name for name in signature(DataLoader.__init__).parameters if name not 
 
 
 def passed_batch_size(passed: Any, remedy: str) -> int:
-    """The batch size, per device, of the first of passed dataloaders, and of those that follow it.
+    """The batch size of the first of the dataloaders that are passed, per device.
 
     Raises:
-        ZeusConfigError: One of these cannot be made again.
+        ZeusConfigError: One that has this batch size cannot be made again.
     """
     following = _following(_combined(passed).flattened)
     obstacle = next(filter(None, map(_obstacle, following)), None)
@@ -34,9 +34,9 @@ def passed_batch_size(passed: Any, remedy: str) -> int:
 def resized(passed: Any, batch_size: int) -> Any:
     """Make passed dataloaders again with another batch size, in a collection like theirs.
 
-    Those that have not the first one's batch size stay as they are. Each other one keeps its
-    dataset, its sampler with its random generator, and all other arguments, so the samples come in
-    the same order. The originals are not changed.
+    Only those with the first one's batch size are made again. Each keeps its dataset, its sampler
+    with its random generator, and all other arguments, so the samples come in the same order. The
+    originals are not changed.
     """
     combined = _combined(passed)
     following = list(map(id, _following(combined.flattened)))

@@ -260,8 +260,8 @@ def _warn_of_threads(processes: int, threads: int, cores: int) -> None:
     """Warn if the threads that compute are more than the cores: then they wait for each other."""
     if processes * threads > cores:
         rank_zero_warn(
-            f"zeus: {processes} processes with {threads} threads each share {cores} cores, so they "
-            f"wait for each other; set OMP_NUM_THREADS={max(cores // processes, 1)}"
+            f"zeus: the run's {processes * threads} threads share {cores} cores, so they wait for "
+            f"each other; set OMP_NUM_THREADS={max(cores // processes, 1)}"
         )
 
 

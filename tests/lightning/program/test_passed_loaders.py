@@ -178,7 +178,7 @@ def test_each_loader_of_a_collection_is_resized_and_its_structure_is_kept(
     assert {each.batch_size for each in CombinedLoader(was).flattened} == {8}
 
 
-def test_loaders_that_have_not_the_first_ones_size_stay_as_they_are(
+def test_loaders_of_another_size_than_the_first_ones_stay_as_they_are(
     service: ServiceProcess,
 ) -> None:
     passed = [shuffled(8), MyLoader(NUMBERS, 16), shuffled(8, 1), DataLoader(Stream(), 2)]

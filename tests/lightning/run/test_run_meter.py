@@ -56,7 +56,7 @@ def test_more_threads_than_cores_are_a_warning(recwarn: pytest.WarningsRecorder,
         RunMeter(StepMeter(), SingleDeviceStrategy())
     finally:
         torch.set_num_threads(before)
-    text = f"zeus: 1 processes with {cores + 1} threads each share {cores} cores, so they wait"
+    text = f"zeus: the run's {cores + 1} threads share {cores} cores, so they wait for each other"
     assert [str(each.message).startswith(text) for each in recwarn] == [True] * more
 
 
