@@ -114,8 +114,8 @@ def no_monitor(trainer: Trainer) -> ZeusConfigError:
 def look_after_sanity_check(trainer: Trainer, monitor: str) -> None:
     """Log a line if the sanity check did not log the metric; the first validation decides.
 
-    It may still come: a module may skip any metric in the sanity check, training metrics come
-    later, and with several dataloaders Lightning adds the suffixes `/dataloader_idx_N` to names in
+    It may still come: a module may skip any metric in the sanity check, or name it after that
+    stage, as pytorch-forecasting's `sanity_check_loss`; training metrics come later, and with several dataloaders Lightning adds the suffixes `/dataloader_idx_N` to names in
     later validations only.
     """
     logged = sorted(trainer.callback_metrics)
@@ -123,6 +123,8 @@ def look_after_sanity_check(trainer: Trainer, monitor: str) -> None:
         return
     if mistake := _no_such_dataloader(trainer, monitor):
         rank_zero_warn(f"zeus: monitor is {monitor!r}, but {mistake}")
+    elif any(name.startswith("sanity_check") for name in logged):
+        return
     elif logged and _SUFFIX.search(monitor) is None:
         rank_zero_info(
             f"zeus: the sanity check logged {logged}, but not monitor={monitor!r}; training fails "
