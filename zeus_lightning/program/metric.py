@@ -115,8 +115,9 @@ def look_after_sanity_check(trainer: Trainer, monitor: str) -> None:
     """Log a line if the sanity check did not log the metric; the first validation decides.
 
     It may still come: a module may skip any metric in the sanity check, or name it after that
-    stage, as pytorch-forecasting's `sanity_check_loss`; training metrics come later, and with several dataloaders Lightning adds the suffixes `/dataloader_idx_N` to names in
-    later validations only.
+    stage, as pytorch-forecasting's `sanity_check_loss`; training metrics come later; and with
+    several dataloaders Lightning adds the suffixes `/dataloader_idx_N` to names in later
+    validations only.
     """
     logged = sorted(trainer.callback_metrics)
     if monitor in logged:
