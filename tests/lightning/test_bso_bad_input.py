@@ -84,6 +84,12 @@ class BareData(Data):
         return DataLoader(self.samples, batch_size=8)
 
 
+class OtherName(BareData):
+    def __init__(self) -> None:
+        super().__init__()
+        self.train_batch_size, self.eval_batch_size = 8, 8
+
+
 class EarlyData(Data):
     """Builds its loaders before anybody can set the batch size."""
 
@@ -130,6 +136,7 @@ def tried(
             "a dataloader passed straight to fit() cannot be resized: it is a Tensor",
         ),
         (BareData(), {}, "datamodule BareData has no attribute 'batch_size'"),
+        (OtherName(), {}, "or pass batch_arg_name=..., such as 'train_batch_size'"),
         (Data(batch_size=None), {}, "batch_size of datamodule Data is None"),
         (
             Data(batch_size=12),

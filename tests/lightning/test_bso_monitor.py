@@ -57,6 +57,12 @@ class LogsMoreLater(Plain):
             self.log("val_acc", 0.9)
 
 
+class NamesItsStage(Plain):
+    def validation_step(self, batch: Any, index: int) -> None:
+        stage = "sanity_check" if self.trainer.sanity_checking else "val"
+        self.log(f"{stage}_acc", 0.9)
+
+
 class LogsNothing(Plain):
     def validation_step(self, batch: Any, index: int) -> None:
         pass
@@ -72,6 +78,7 @@ def sanity_check_line(monitor: str) -> str:
         (Plain, Data, "val_acc", False),
         (ReturnsEarly, Data, "val_acc", False),  # logs nothing, so nothing is missing
         (LogsMoreLater, Data, "val_acc", True),
+        (NamesItsStage, Data, "val_acc", False),
         (LogsPerLoader, TwoLoaders, "val_acc/dataloader_idx_1", False),
     ],
 )

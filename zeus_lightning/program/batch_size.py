@@ -109,9 +109,15 @@ def default_batch_size(
     data = trainer.datamodule  # type: ignore[attr-defined]
     found = [*holders_in(data, attribute)] or [*holders_in(module, attribute)]
     if not found:
+        similar = [
+            name
+            for name, value in vars(module if data is None else data).items()
+            if "batch_size" in name and is_size(value)
+        ]
+        uses = f"such as {similar[0]!r}" if similar else "the name of the one it uses"
         raise ZeusConfigError(
             f"{owner} has no attribute {attribute!r} (nor has its hparams); add one and use it in "
-            "train_dataloader(), or pass the name of the one it uses as batch_arg_name=..."
+            f"train_dataloader(), or pass batch_arg_name=..., {uses}"
         )
     values: list[Any] = [get_from(holder, attribute.rpartition(".")[2]) for holder in found]
     own = [operator.index(value) for value in values if is_size(value)]

@@ -112,12 +112,15 @@ def no_monitor(trainer: Trainer) -> ZeusConfigError:
 def look_after_sanity_check(trainer: Trainer, monitor: str) -> None:
     """Log a line if the sanity check did not log the metric; the first validation decides.
 
-    It may still come: a module may skip any metric in the sanity check, training metrics come
-    later, and with several dataloaders Lightning adds the suffixes `/dataloader_idx_N` to names in
-    later validations only.
+    It may still come: a module may skip any metric in the sanity check, or name it after that
+    stage, as pytorch-forecasting's `sanity_check_loss`; training metrics come later; and with
+    several dataloaders Lightning adds the suffixes `/dataloader_idx_N` to names in later
+    validations only.
     """
     logged = sorted(trainer.callback_metrics)
-    if logged and monitor not in logged and "/dataloader_idx_" not in monitor:
+    is_of_another_stage = any(name.startswith("sanity_check") for name in logged)
+    is_known = monitor in logged or "/dataloader_idx_" in monitor or is_of_another_stage
+    if logged and not is_known:
         rank_zero_info(
             f"zeus: the sanity check logged {logged}, but not monitor={monitor!r}; training fails "
             "unless the first epoch with a validation logs it"
