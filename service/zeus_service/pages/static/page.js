@@ -32,6 +32,8 @@ let shown = {}; // the address and the ETag of what the page shows
 const texts = new WeakMap(); // each section as the service sent it
 for (const section of document.querySelectorAll("[data-live]")) texts.set(section, section.innerHTML);
 let figuresTag = null; // the ETag of what the figures show
+// Plotly is the last script: figures are asked for while it is on its way.
+const loaded = new Promise((resolve) => { document.addEventListener("DOMContentLoaded", resolve); });
 
 async function ask(address, tag) {
   const headers = tag ? { "If-None-Match": tag } : {};
@@ -76,6 +78,7 @@ async function refreshFigures() {
   const response = await ask(address, figuresTag);
   if (!response) return;
   const figures = await response.json();
+  await loaded;
   const job = address.replace(/\/figures$/, "");
   const open = job.includes("/trial/") ? null : (number) => location.assign(`${job}/trial/${number}`);
   for (const place of places) zeusFigures.draw(place, figures[place.dataset.figure.split("/").at(-1)], open);
@@ -84,10 +87,10 @@ async function refreshFigures() {
 
 const live = document.getElementById("live");
 
-async function refresh() {
+async function refresh(isNew = false) {
   if (!document.hidden) {
     try {
-      if (await refreshPage()) await refreshFigures();
+      if (isNew || await refreshPage()) await refreshFigures();
       live.hidden = true;
     } catch (error) {
       shown = {}; // figures may be missing
@@ -98,7 +101,7 @@ async function refresh() {
     showTimes(document);
   }
   const soon = document.querySelector("[data-in-flight]") !== null;
-  setTimeout(refresh, soon ? SOON_MS : LATER_MS);
+  setTimeout(() => refresh(), soon ? SOON_MS : LATER_MS);
 }
 
 // --- the search ------------------------------------------------------------------------------------
@@ -127,5 +130,5 @@ zeusFigures.setTheme(document.getElementById("theme"));
 showTimes(document);
 const search = document.getElementById("search");
 if (search) searchWhileTyping(search);
-if (document.querySelector("[data-live]")) refresh();
+if (document.querySelector("[data-live]")) refresh(true);
 setInterval(() => showTimes(document), 5000);
