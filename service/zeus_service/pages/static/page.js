@@ -28,7 +28,7 @@ function showTimes(root) {
 
 // --- requests --------------------------------------------------------------------------------------
 
-let shown = {}; // the address and the ETag of what the page shows
+let pageTag = null; // the ETag of what the page shows
 const texts = new WeakMap(); // each section as the service sent it
 for (const section of document.querySelectorAll("[data-live]")) texts.set(section, section.innerHTML);
 let figuresTag = null; // the ETag of what the figures show
@@ -48,13 +48,11 @@ async function ask(address, tag) {
 }
 
 async function refreshPage() {
-  const address = location.pathname + location.search;
-  const response = await ask(address, shown.address === address ? shown.tag : null);
+  const response = await ask(location.pathname + location.search, pageTag);
   if (!response) return false;
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
-  if (location.pathname + location.search !== address) return false; // the search has changed meanwhile
   for (const section of document.querySelectorAll("[data-live]")) replace(section, page.getElementById(section.id));
-  shown = { address, tag: response.headers.get("ETag") };
+  pageTag = response.headers.get("ETag");
   return true;
 }
 
@@ -93,7 +91,7 @@ async function refresh(isNew = false) {
       if (isNew || await refreshPage()) await refreshFigures();
       live.hidden = true;
     } catch (error) {
-      shown = {}; // figures may be missing
+      pageTag = null; // figures may be missing
       live.textContent = "The service does not answer; trying again";
       live.hidden = false;
       console.info(`not refreshed: ${error.message}`);
@@ -104,31 +102,7 @@ async function refresh(isNew = false) {
   setTimeout(() => refresh(), soon ? SOON_MS : LATER_MS);
 }
 
-// --- the search ------------------------------------------------------------------------------------
-
-function searchWhileTyping(input) {
-  let timer = 0;
-  input.addEventListener("input", () => {
-    clearTimeout(timer);
-    timer = setTimeout(() => {
-      const address = new URL(location.href);
-      address.searchParams.set("q", input.value);
-      address.searchParams.delete("page");
-      history.replaceState(null, "", address);
-      refreshPage().catch(() => {});
-    }, 200);
-  });
-  document.addEventListener("keydown", (event) => {
-    if (event.key === "/" && !event.target.matches("input, select, textarea")) {
-      event.preventDefault();
-      input.focus();
-    }
-  });
-}
-
 zeusFigures.setTheme(document.getElementById("theme"));
 showTimes(document);
-const search = document.getElementById("search");
-if (search) searchWhileTyping(search);
 if (document.querySelector("[data-live]")) refresh(true);
 setInterval(() => showTimes(document), 5000);
