@@ -18,6 +18,7 @@ SETTINGS = {
     "ZEUS_BSO_PRICE_PER_GPU_HOUR": "2.50",
     "ZEUS_BSO_CARBON_INTENSITY": "380",
 }
+SAVES = "saves-and-has-a-long-name-as-well"
 WIDTHS = (1440, 1024, 390, PHONE["width"])
 CUT = """() => [...document.querySelectorAll(".scroll")].filter((each) =>
     each.scrollWidth > each.clientWidth + 1).map((each) => each.getAttribute("aria-label"))"""
@@ -28,13 +29,13 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]
     """A service with jobs in several states, some of which have saved something."""
     with ServiceProcess(tmp_path_factory.mktemp("overview"), **SETTINGS) as service:
         api = Api(service.url)
-        for job_id in ("a-failing-job-with-quite-a-long-name", "saves", "new"):
+        for job_id in ("a-failing-job-with-quite-a-long-name", SAVES, "new"):
             body = spec_json(job_id=job_id, policy="zeus", mab_num_explorations=1)
             assert api("POST", "/jobs", body).ok
         for number, energy_j in enumerate((14.4e6, 3.6e6, 4.0e6), start=1):
-            assert api("POST", "/jobs/saves/trials", START).ok
+            assert api("POST", f"/jobs/{SAVES}/trials", START).ok
             body = report(1, metric=0.95, energy_j=energy_j, time_s=energy_j / 1000)
-            assert api("POST", f"/jobs/saves/trials/{number}/reports", body).ok
+            assert api("POST", f"/jobs/{SAVES}/trials/{number}/reports", body).ok
         failing = "/jobs/a-failing-job-with-quite-a-long-name/trials"
         for number in range(1, 15):
             assert api("POST", failing, {**START, "control": True}).ok
@@ -79,7 +80,9 @@ def test_it_prints_on_one_page_in_the_colours_of_a_light_page(
 ) -> None:
     page = open_page(f"{filled.url}{path}", color_scheme="dark")
     assert page.pdf(format="A4").count(b"/Type /Page\n") == 1
+    page.set_viewport_size({"width": 718, "height": 1000})  # A4 within its margins
     page.emulate_media(media="print")
+    assert page.evaluate(CUT) == []
     fill = page.locator(".bar rect").first.evaluate("(each) => getComputedStyle(each).fill")
     assert fill == "rgb(43, 154, 102)"
     ground = page.locator("body").evaluate("(each) => getComputedStyle(each).colorScheme")
