@@ -94,15 +94,15 @@ def _multiply(connection: sa.Connection, count: int) -> None:
 
 
 def _requests(trials: int) -> Iterator[str]:
-    yield from ("/", "/figures/saved")
-    yield from ("/?sort=failures&page=200", "/?q=job-0012", "/?state=settled&sort=best")
+    yield from ("/", "/savings")
+    yield from ("/?sort=saved&page=200", "/?q=job-0012", "/?state=settled&sort=job")
     path = f"/job/{LONG}"
     yield path
-    yield from (f"{path}/figures/{name}" for name in FIGURES)
+    yield f"{path}/figures"
     yield f"{path}?outcome=errored"  # there is none: all trials are read
     yield f"{path}?outcome=lost&batch_size=64&upto={trials // 2}"
     yield f"{path}/trial/{trials // 2}"
-    yield f"{path}/trial/{trials // 2}/figures/run"
+    yield f"{path}/trial/{trials // 2}/figures"
 
 
 def _table(url: str, running: Service, rounds: int, trials: int) -> Table:

@@ -189,8 +189,9 @@ def show(job_id: str, trials: int, as_yaml: bool, url: str | None, as_json: bool
     if len(job.hardware) > 1:
         where += f", the latest of {len(job.hardware)} kinds of hardware"
     energy = f", energy by {latest.meter}" if latest else ""
+    stage = f" ({latest.stage})" if latest else ""
     _print(
-        f"{spec.job_id}: {job.state}, best batch size {job.best_batch_size or '-'}; "
+        f"{spec.job_id}: {job.state}{stage}, best batch size {job.best_batch_size or '-'}; "
         f"{spec.monitor} to {target} in {spec.max_epochs} epochs{where}{energy}\n"
     )
     means = mean_costs(known, Hardware.of(vars(latest))) if latest else {}

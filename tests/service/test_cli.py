@@ -235,7 +235,8 @@ def test_jobs_and_their_estimates_are_printed(tmp_path: Path) -> None:
         listed = zeus_service("jobs", database_url=service.database_url)
         shown = zeus_service("show", "nightly", database_url=service.database_url)
         rebuilt = zeus_service("rebuild", "nightly", database_url=service.database_url)
-    assert listed.stdout.splitlines()[1].split()[:5] == ["nightly", "pruning", "1/2", "32", "1"]
+    assert listed.stdout.splitlines()[1].split()[:4] == ["nightly", "learning", "32", "1"]
+    assert "nightly: learning (pruning 1/2), best" in shown.stdout
     assert "best batch size 32" in shown.stdout
     rows = [line.split() for line in shown.stdout.splitlines()]
     assert ["32", "1", "750", "-", "750", "best"] in rows
@@ -265,9 +266,8 @@ def test_a_job_that_learns_its_target_is_shown_with_the_baseline_that_comes_next
 ) -> None:
     register(target_metric=None)
     optimizer.start_trial("job")
-    for command in (("jobs",), ("show", "job")):
-        assert "0 of 3 baselines completed" in zeus_service(*command, database_url=url).stdout
     shown = zeus_service("show", "job", database_url=url).stdout
+    assert "job: learning (0 of 3 baselines completed), best" in shown
     assert "val_acc to a target that is learned in 10 epochs" in shown
     assert ["1", "32", "baseline", "running"] in [line.split()[:4] for line in shown.splitlines()]
     as_json = json.loads(zeus_service("show", "job", "--json", database_url=url).stdout)

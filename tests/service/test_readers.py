@@ -63,7 +63,7 @@ def test_all_jobs_are_listed_with_their_whole_ids_however_narrow(service: Servic
     for name in ("job", "state", "best batch size", "trials", "last change"):
         assert name in head
     assert len(rows) == 102
-    assert any(row.split()[:5] == [LONG, "pruning", "1/2", "32", "2"] for row in rows)
+    assert any(row.split()[:4] == [LONG, "learning", "32", "2"] for row in rows)
 
 
 def test_what_was_saved_is_shown_with_its_intervals(service: ServiceProcess) -> None:
@@ -74,7 +74,7 @@ def test_what_was_saved_is_shown_with_its_intervals(service: ServiceProcess) -> 
     assert rows[-1][1:3] == ["2", "0"]  # recurrences, joules
     of_all = both_ways(service, "savings")
     assert "1 job has saved 0 J (-" in of_all
-    assert "of 101 more it is unknown" in of_all
+    assert "101 jobs have no baseline yet" in of_all
     assert "unknown until a run with it has converged" in both_ways(service, "savings", "job-7")
     found = json.loads(both_ways(service, "savings", LONG, "--json"))
     assert (found["recurrences"], found["spent"]["energy_j"]) == (2, 1000.0)

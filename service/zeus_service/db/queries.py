@@ -50,25 +50,16 @@ _literal = sa.literal_column
 _idle_s = unix_now() - Job.updated_at
 _between_runs_s = (Job.updated_at - Job.created_at) / func.nullif(Job.trials, _literal("0"))
 _longest_s: sa.ColumnElement[Any] = _literal("86400") + _literal(str(STALE_AFTER)) * _between_runs_s
-_CONDITIONS: dict[JobState, sa.ColumnElement[bool]] = {
-    "exhausted": Job.stage == _literal("'exhausted'"),
-    "failing": Job.failures >= _literal(str(FAILING_AFTER)),
-    "stale": _idle_s > _longest_s,
-    "settled": Job.exploits >= _literal(str(SETTLED_AFTER)),
-}
-_state: sa.ColumnElement[Any] = case(
-    *((holds, _literal(f"'{state}'")) for state, holds in _CONDITIONS.items()),
+state_column: sa.ColumnElement[Any] = case(
+    (Job.stage == _literal("'exhausted'"), _literal("'exhausted'")),
+    (Job.failures >= _literal(str(FAILING_AFTER)), _literal("'failing'")),
+    (_idle_s > _longest_s, _literal("'stale'")),
+    (Job.exploits >= _literal(str(SETTLED_AFTER)), _literal("'settled'")),
     else_=_literal("'learning'"),
-)
-state_column = _state.label("state")
+).label("state")
 """The state of a job, which is not stored: it also depends on the time."""
-_urgency: sa.ColumnElement[Any] = case(
-    *(
-        (_CONDITIONS[state], _literal(str(len(NEEDS_ATTENTION) - rank)))
-        for rank, state in enumerate(NEEDS_ATTENTION)
-    ),
-    else_=_literal("0"),
-)
+_ranks = {state: rank for rank, state in enumerate(reversed(NEEDS_ATTENTION), start=1)}
+_urgency = case(_ranks, value=state_column.element, else_=0)
 _number = Trial.trial_number
 _IS_THERE = Job.job_id.is_not(None)
 """A job that is deleted keeps its row for a while, without its id."""

@@ -68,4 +68,4 @@ def test_a_page_and_its_figures_weigh_little_at_first(
     page.goto(f"{url}{path}")
     wait_until(lambda: page.evaluate(DRAWN), page.content)
     page.close()
-    assert 10_000 < sum(sizes) <= AT_FIRST
+    assert 5000 < sum(sizes) <= AT_FIRST

@@ -46,7 +46,7 @@ def on_hardware(hardware: Hardware = HARDWARE, **changes: Any) -> OnHardware:
 def job(**changes: Any) -> Job:
     values = {
         "job_id": "job",
-        "stage": "learning",
+        "state": "learning",
         "best_batch_size": 8,
         "trials": 3,
         "updated_at": 0.0,

@@ -98,7 +98,7 @@ def test_jobs_that_need_attention_come_first_with_the_reason(client: FlaskClient
     text = text_of(client, "/")
     order = [
         "Needs attention",
-        "exhausted The only batch size failed. Lower the target or raise max_epochs.",
+        "exhausted The only batch size failed; the latest run: diverged exhausted",
         "failing 14 failures in a row; the latest run: out of memory failing",
         "stale No run since 29 May 2026 stale",
         "Others",

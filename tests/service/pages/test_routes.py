@@ -344,15 +344,6 @@ def test_the_file_of_trials_has_no_formula(client: FlaskClient) -> None:
     assert [row["reason"] for row in rows] == expected
 
 
-def test_a_database_that_is_away_is_a_page_that_tries_again(tmp_path: Path) -> None:
-    app = create_app(Config(database_url=f"sqlite:///{tmp_path / 'nothing.sqlite3'}"))
-    for address in ("/", "/job/job"):
-        answer = app.test_client().get(address)
-        assert answer.status_code == 503
-        assert 'http-equiv="refresh"' in answer.text
-        assert str(tmp_path) not in answer.text
-
-
 def test_no_script_and_no_style_stand_in_a_page(client: FlaskClient) -> None:
     add_job()
     for address in ("/", "/job/job", "/job/job/trial/1", "/job/job/delete", "/job/nobody"):

@@ -28,10 +28,12 @@ function showTimes(root) {
 
 // --- requests --------------------------------------------------------------------------------------
 
-let shown = {}; // the address and the ETag of what the page shows
+let pageTag = null; // the ETag of what the page shows
 const texts = new WeakMap(); // each section as the service sent it
 for (const section of document.querySelectorAll("[data-live]")) texts.set(section, section.innerHTML);
 let figuresTag = null; // the ETag of what the figures show
+// Plotly is the last script: figures are asked for while it is on its way.
+const loaded = new Promise((resolve) => { document.addEventListener("DOMContentLoaded", resolve); });
 
 async function ask(address, tag) {
   const headers = tag ? { "If-None-Match": tag } : {};
@@ -46,13 +48,11 @@ async function ask(address, tag) {
 }
 
 async function refreshPage() {
-  const address = location.pathname + location.search;
-  const response = await ask(address, shown.address === address ? shown.tag : null);
+  const response = await ask(location.pathname + location.search, pageTag);
   if (!response) return false;
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
-  if (location.pathname + location.search !== address) return false; // the search has changed meanwhile
   for (const section of document.querySelectorAll("[data-live]")) replace(section, page.getElementById(section.id));
-  shown = { address, tag: response.headers.get("ETag") };
+  pageTag = response.headers.get("ETag");
   return true;
 }
 
@@ -76,6 +76,7 @@ async function refreshFigures() {
   const response = await ask(address, figuresTag);
   if (!response) return;
   const figures = await response.json();
+  await loaded;
   const job = address.replace(/\/figures$/, "");
   const open = job.includes("/trial/") ? null : (number) => location.assign(`${job}/trial/${number}`);
   for (const place of places) zeusFigures.draw(place, figures[place.dataset.figure.split("/").at(-1)], open);
@@ -84,13 +85,13 @@ async function refreshFigures() {
 
 const live = document.getElementById("live");
 
-async function refresh() {
+async function refresh(isNew = false) {
   if (!document.hidden) {
     try {
-      if (await refreshPage()) await refreshFigures();
+      if (isNew || await refreshPage()) await refreshFigures();
       live.hidden = true;
     } catch (error) {
-      shown = {}; // figures may be missing
+      pageTag = null; // figures may be missing
       live.textContent = "The service does not answer; trying again";
       live.hidden = false;
       console.info(`not refreshed: ${error.message}`);
@@ -98,34 +99,10 @@ async function refresh() {
     showTimes(document);
   }
   const soon = document.querySelector("[data-in-flight]") !== null;
-  setTimeout(refresh, soon ? SOON_MS : LATER_MS);
-}
-
-// --- the search ------------------------------------------------------------------------------------
-
-function searchWhileTyping(input) {
-  let timer = 0;
-  input.addEventListener("input", () => {
-    clearTimeout(timer);
-    timer = setTimeout(() => {
-      const address = new URL(location.href);
-      address.searchParams.set("q", input.value);
-      address.searchParams.delete("page");
-      history.replaceState(null, "", address);
-      refreshPage().catch(() => {});
-    }, 200);
-  });
-  document.addEventListener("keydown", (event) => {
-    if (event.key === "/" && !event.target.matches("input, select, textarea")) {
-      event.preventDefault();
-      input.focus();
-    }
-  });
+  setTimeout(() => refresh(), soon ? SOON_MS : LATER_MS);
 }
 
 zeusFigures.setTheme(document.getElementById("theme"));
 showTimes(document);
-const search = document.getElementById("search");
-if (search) searchWhileTyping(search);
-if (document.querySelector("[data-live]")) refresh();
+if (document.querySelector("[data-live]")) refresh(true);
 setInterval(() => showTimes(document), 5000);
