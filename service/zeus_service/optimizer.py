@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Sequence
 
 import numpy as np
-from sqlalchemy import Row, func, select
+from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
 from zeus_service import counters
@@ -218,15 +218,6 @@ def heartbeat(
 def get_job(session: Session, job_id: str) -> Job:
     """Return a job with its state."""
     return jobs.get(session, job_id)
-
-
-@use_case(read_only=True)
-def count_outcomes(session: Session, job_id: str) -> dict[str, int]:
-    """Count a job's trials by outcome, `running` included: a pass over all of them."""
-    outcome = func.coalesce(Trial.outcome, "running")
-    query = select(outcome, func.count()).join(Job, Job.key == Trial.job_key)
-    counts = session.execute(query.where(Job.job_id == job_id).group_by(outcome)).all()
-    return {str(name): int(count) for name, count in counts}
 
 
 @use_case(read_only=True)

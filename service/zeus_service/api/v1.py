@@ -296,5 +296,5 @@ def all_savings(query_data: Span) -> savings_messages.Savings:
 
 def _described(job: tables.Job) -> messages.Job:
     job_id = str(job.job_id)
-    state, outcomes = queries.job_state(job_id), optimizer.count_outcomes(job_id)
+    state, outcomes = queries.job_state(job_id), queries.count_outcomes(job_id)
     return messages.Job.with_estimates(job, state, outcomes)

@@ -240,6 +240,15 @@ def job_state(session: Session, job_id: str) -> JobState:
 
 
 @use_case(read_only=True)
+def count_outcomes(session: Session, job_id: str) -> dict[str, int]:
+    """Count a job's trials by outcome, `running` included: a pass over all of them."""
+    outcome = func.coalesce(Trial.outcome, "running")
+    query = select(outcome, func.count()).join(Job, Job.key == Trial.job_key)
+    counts = session.execute(query.where(Job.job_id == job_id).group_by(outcome)).all()
+    return {str(name): int(count) for name, count in counts}
+
+
+@use_case(read_only=True)
 def count_controls(session: Session, job_id: str) -> int:
     """Count a job's control trials, baselines included."""
     query = select(func.count()).where(_of_job(Trial, job_id), Trial.why.in_(UNBOUNDED))

@@ -123,7 +123,7 @@ def delete(job_id: str) -> ResponseReturnValue:
 
 
 def _delete_form(job_id: str, problem: str = "") -> str:
-    running = optimizer.count_outcomes(job_id).get("running", 0)
+    running = queries.count_outcomes(job_id).get("running", 0)
     job = optimizer.get_job(job_id)
     return render("delete.html", job=job, running=running, problem=problem)
 

@@ -52,7 +52,7 @@ def run_trial(report_it: bool) -> None:
 def shown() -> Job:
     """The job as the API shows it."""
     return Job.with_estimates(
-        optimizer.get_job("job"), queries.job_state("job"), optimizer.count_outcomes("job")
+        optimizer.get_job("job"), queries.job_state("job"), queries.count_outcomes("job")
     )
 
 
