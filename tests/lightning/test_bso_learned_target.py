@@ -237,4 +237,4 @@ def test_a_callback_takes_from_a_registered_job_what_it_was_not_given(
     assert callback.batch_size == 16
     for kept in ("default_batch_size 16 (here 8)", "max_epochs 3 (here 5)"):
         assert kept in caplog.text
-    assert "monitor val_loss (here val_acc)" in caplog.text
+    assert "monitor val_loss (here val_acc), mode min (here max)" in caplog.text
