@@ -163,7 +163,8 @@ def register(file: Path) -> None:
 @_remote
 @_as_json
 def show(job_id: str, trials: int, as_yaml: bool, url: str | None, as_json: bool) -> None:
-    """Show a job's batch sizes and its latest trials."""
+    """Show a job's batch sizes, what the next trial gets and why, and its latest trials."""
+    from zeus_service.api import text
     from zeus_service.api.messages import Job, TrialList
 
     with _reader(url) as reader:
@@ -189,14 +190,10 @@ def show(job_id: str, trials: int, as_yaml: bool, url: str | None, as_json: bool
         f"{spec.job_id}: {job.stage}, best batch size {job.best_batch_size or '-'}; "
         f"{spec.monitor} to {target} in {spec.max_epochs} epochs{where}{energy}\n"
     )
-    _print_table(
-        ("batch size", "trials", "mean cost (J)", "uncertainty (J)", "status"),
-        [
-            (arm.batch_size, arm.pulls, _joules(arm.mean), _joules(arm.spread), status)
-            for arm in (latest.arms if latest else ())
-            for status in ["best" if arm.batch_size == job.best_batch_size else arm.status]
-        ],
-    )
+    _print_table(text.BATCH_SIZES, text.batch_size_rows(latest, job.next_trial))
+    if job.next_trial:
+        size = f"next {job.next_trial.batch_size}: " if job.next_trial.batch_size else ""
+        _print(f"\n{size}{job.next_trial.reason}")
     click.echo()
     _print_table(
         ("trial", "batch size", "why", "outcome", "epochs", "s", "J", "cost"),
@@ -373,7 +370,7 @@ def _print_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         text = "  ".join(map(str.ljust, line, widths)).rstrip()
-        _print(text, bold=line[-1] == "best", underline=line is lines[0])
+        _print(text, bold=line[-1].startswith("best"), underline=line is lines[0])
 
 
 def _print(text: str, **style: Any) -> None:
@@ -384,7 +381,3 @@ def _print(text: str, **style: Any) -> None:
 
 def _print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2))
-
-
-def _joules(value: float | None) -> str:
-    return "-" if value is None else f"{value:.5g}"

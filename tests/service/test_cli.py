@@ -237,7 +237,8 @@ def test_jobs_and_their_estimates_are_printed(tmp_path: Path) -> None:
     assert listed.stdout.splitlines()[1].split()[:5] == ["nightly", "pruning", "1/2", "32", "1"]
     assert "best batch size 32" in shown.stdout
     rows = [line.split() for line in shown.stdout.splitlines()]
-    assert ["32", "1", "750", "-", "best"] in rows
+    assert ["32", "1", "750", "J", "\N{EN DASH}", "\N{EN DASH}", "best"] in rows
+    assert "next 16: not measured yet, may beat 32" in shown.stdout
     assert ["1", "32", "explore", "converged", "3", "10.0", "500.0", "750.0"] in rows
     assert "was right" in rebuilt.stdout
 

@@ -295,4 +295,7 @@ def all_savings(query_data: Span) -> savings_messages.Savings:
 
 
 def _described(job: tables.Job) -> messages.Job:
-    return messages.Job.with_estimates(job, optimizer.count_outcomes(str(job.job_id)))
+    job_id = str(job.job_id)
+    return messages.Job.with_estimates(
+        job, optimizer.count_outcomes(job_id), optimizer.next_choice(job_id)
+    )

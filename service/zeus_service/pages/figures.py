@@ -16,13 +16,14 @@ from zeus_service import optimizer
 from zeus_service.api import savings_report
 from zeus_service.api.messages import Job, OnHardware, PowerProfile
 from zeus_service.api.savings_messages import JobSavings, Savings
-from zeus_service.api.text import hardware_names, joules, runs, saved_energy, significant, words
+from zeus_service.api.text import hardware_names, saved_energy, words
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, power_profiles, queries
 from zeus_service.db.tables import Report, Trial
 from zeus_service.pages import plot
 from zeus_service.pages.plot import GREY, Figure
+from zeus_service.units import joules, runs, significant
 
 FIGURES: dict[str, tuple[str, str]] = {
     "valley": (

@@ -6,8 +6,9 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
-from zeus_service.api.text import joules, words
+from zeus_service.api.text import words
 from zeus_service.db.tables import Trial
+from zeus_service.units import joules
 
 Figure = dict[str, Any]
 """`data` and `layout` of Plotly, `note`: what was left out or is missing, `summary`: in words."""

@@ -34,11 +34,12 @@ from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID
 from zeus_service.config import current_config
 from zeus_service.db import queries
-from zeus_service.errors import ExhaustedJob, JobBusy
+from zeus_service.errors import JobBusy
 from zeus_service.pages import figures
 from zeus_service.pages.errors import set_up_errors
 from zeus_service.pages.plot import Figure
 from zeus_service.pages.session import require_writing, set_up_session
+from zeus_service.units import joules, runs, significant
 
 pages = APIBlueprint(
     "pages",
@@ -56,10 +57,12 @@ def _set_up_templates(state: BlueprintSetupState) -> None:
     environment = state.app.jinja_env  # all of the application's templates are the pages'
     environment.undefined = StrictUndefined
     environment.trim_blocks = environment.lstrip_blocks = True
-    for shown in (text.runs, text.joules, text.saved_energy, text.seconds, text.significant,
+    for shown in (runs, joules, text.saved_energy, text.seconds, significant,
                   text.number, text.iso, text.utc, text.job_path, text.words):  # fmt: skip
         environment.filters[shown.__name__] = shown
     environment.globals["version"] = __version__
+    environment.globals["batch_size_rows"] = text.batch_size_rows
+    environment.globals["BATCH_SIZES"] = text.BATCH_SIZES
 
 
 pages.record_once(_set_up_templates)
@@ -115,10 +118,11 @@ def job_page(job_id: str) -> ResponseReturnValue:
 
     def values() -> dict[str, Any]:
         query = trial_query(request.args)
-        next_size, why = _next_choice(job_id)
         savings = savings_report.of_job(job_id, weeks=0, points=0)
+        running = queries.running_trials(job_id)
+        shown = _job_values(job_id, optimizer.next_choice(job_id))
         return {
-            **_job_values(job_id),
+            **shown,
             "query": query,
             "state": queries.job_state(job_id),
             "savings": savings,
@@ -126,9 +130,14 @@ def job_page(job_id: str) -> ResponseReturnValue:
             "price_per_kwh": current_config().price_per_kwh,
             "titles": figures.FIGURES,
             "filters": (*queries.OUTCOMES, queries.RUNNING),
-            "next_size": next_size,
-            "why": why,
-            "running": queries.running_trials(job_id),
+            "running": running,
+            "curves": {
+                trial.trial_number: figures.metric_curve(
+                    shown["spec"], queries.latest_reports(job_id, trial.trial_number)
+                )
+                for trial, has_lease in running
+                if has_lease
+            },
             "trials": queries.list_trials(job_id, **query),
             "controls": queries.count_controls(job_id),
         }
@@ -235,9 +244,11 @@ def _unless_unchanged(
     return response
 
 
-def _job_values(job_id: str) -> dict[str, Any]:
+def _job_values(
+    job_id: str, next_choice: tuple[int | None, str] | None = None
+) -> dict[str, Any]:
     """What the templates of a job and of its trials show of the job."""
-    job = messages.Job.with_estimates(optimizer.get_job(job_id), {})
+    job = messages.Job.with_estimates(optimizer.get_job(job_id), {}, next_choice)
     hardware = [Hardware.of(vars(on)) for on in job.hardware]
     return {
         "job": job,
@@ -246,14 +257,6 @@ def _job_values(job_id: str) -> dict[str, Any]:
         "names": dict(zip(hardware, text.hardware_names(job.hardware), strict=True)),
         "colours": figures.batch_size_colours(job.spec),
     }
-
-
-def _next_choice(job_id: str) -> tuple[int | None, str]:
-    try:
-        found = optimizer.next_choice(job_id)
-    except ExhaustedJob as error:
-        return None, error.message
-    return (found[0].batch_size, found[1]) if found else (None, "")
 
 
 # --- arguments of addresses: one that makes no sense is its default ------------------------------

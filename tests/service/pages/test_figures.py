@@ -59,6 +59,7 @@ def job(**changes: Any) -> Job:
         "outcomes": {},
         "target_metric": 0.9,
         "completed_baselines": 0,
+        "next_trial": None,
     }
     return Job(**{**values, **changes})
 
