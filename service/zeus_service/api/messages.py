@@ -264,6 +264,10 @@ class OnHardware(Message):
     cost_bound: float | None
     arms: list[ArmEstimate]
 
+    def arm(self, batch_size: int | None) -> ArmEstimate | None:
+        """The estimate of a batch size."""
+        return next((arm for arm in self.arms if arm.batch_size == batch_size), None)
+
 
 class NextTrial(Message):
     """What a start on the latest hardware would get now, and why.

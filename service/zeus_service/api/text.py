@@ -21,7 +21,7 @@ from zeus_service.units import BILLED, DURATIONS, NONE, joules, significant, wit
 TIMES = "\N{MULTIPLICATION SIGN}"
 COLUMNS = ("week", "recurrences", "energy saved", "95 % interval", "time saved", "95 % interval")
 """Of a table of weeks."""
-BATCH_SIZES = "batch size", "runs", "expected cost", "95 % interval", "against the best", "state"
+BATCH_SIZES = "batch size", "runs", "expected cost", "95 % interval", "vs best", "state"
 """Of a table of batch sizes."""
 
 
@@ -104,10 +104,9 @@ def batch_size_rows(
     on: OnHardware | None, next_trial: NextTrial | None
 ) -> list[tuple[int, int, str, str, str, str]]:
     """The batch sizes on some hardware side by side: see `BATCH_SIZES`."""
-    arms = on.arms if on else []
-    best = next((arm for arm in arms if on and arm.batch_size == on.best_batch_size), None)
+    best = on.arm(on.best_batch_size) if on else None
     rows = []
-    for arm in arms:
+    for arm in on.arms if on else []:
         low_high = NONE if arm.interval is None else " to ".join(map(joules, arm.interval))
         against = NONE
         if arm.mean and best and best.mean and arm != best:

@@ -1,68 +1,50 @@
 """The six figures of a job, and what all jobs have saved, as Plotly's JSON.
 
-`valley`, `costs`, `regret`, `saved`, `power` and `run` are pure functions of what the database
+Those of what runs cost are in `cost_figures`. The others are pure functions of what the database
 returned; `draw` reads it. The page's script adds what all figures have in common, and the colours
 of text and grid, which depend on whether the page is dark.
 """
 
 from __future__ import annotations
 
-import colorsys
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
 from zeus_service import optimizer
 from zeus_service.api import savings_report
-from zeus_service.api.messages import Job, OnHardware, PowerProfile
+from zeus_service.api.messages import Job, PowerProfile
 from zeus_service.api.savings_messages import JobSavings, Savings
-from zeus_service.api.text import hardware_names, saved_energy, words
+from zeus_service.api.text import hardware_names, saved_energy
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, power_profiles, queries
-from zeus_service.db.tables import Report, Trial
-from zeus_service.pages import plot
-from zeus_service.pages.plot import GREY, Figure
-from zeus_service.units import joules, runs, significant
+from zeus_service.db.tables import Report
+from zeus_service.pages import cost_figures, plot
+from zeus_service.pages.plot import BLUE, GREEN, GREY, ORANGE, RED, Figure
+from zeus_service.units import joules, significant
 
 FIGURES: dict[str, tuple[str, str]] = {
     "valley": (
         "Cost over batch size",
-        "The estimate with its 95 % interval, and each run by how it ended.",
+        "The expected cost of a run with its 95 % interval, and each run by how it ended.",
     ),
-    "costs": ("Cost of each run", "In order, coloured by batch size."),
+    "costs": ("Cost of each run", "In order, coloured by batch size. Click a run to open it."),
+    "saved": (
+        "Energy saved",
+        "Against the default batch size at the GPU's default power limit. It dips while new sizes "
+        "are tried.",
+    ),
     "regret": (
         "Cumulative regret",
         "What all runs, failed ones included, cost beyond the best batch size's expected cost.",
-    ),
-    "saved": (
-        "Energy saved",
-        "Against the default batch size at the GPU's default power limit; less while it explores.",
     ),
     "power": ("Power limits", "Energy and time of a training batch over the GPU's power limit."),
 }
 """Title and explanation of each figure of a job's page, in the order in which they are shown."""
 
-BLUE = "#3b82f6"
-GREEN = "#2b9a66"
-ORANGE = "#e58a13"
-RED = "#e5484d"
-OUTCOMES = {
-    "converged": (GREEN, "circle"),
-    "early_stopped": (ORANGE, "x-thin-open"),
-    "not_converged": (RED, "diamond"),
-    "completed": (BLUE, "circle-open"),
-    "diverged": ("#d6409f", "star"),
-    "out_of_memory": ("#8e4ec6", "square"),
-    "interrupted": (GREY, "circle-open"),
-    "errored": (GREY, "x-thin-open"),
-    "lost": (GREY, "square-open"),
-}
-"""Colour and symbol of each outcome that is drawn."""
 CURVES = (ORANGE, BLUE, GREEN, RED, "#8e4ec6", "#d6409f")
 """Colours of curves of different hardware."""
-DEVIATIONS = 2.0
-"""Standard deviations on each side of the mean: about 95 % of a normal distribution."""
 CURVE_POINTS = 400
 """Points of a sum over runs, at most: each takes 5 kB of memory to compute."""
 WEEK_MS = 7 * 86_400_000
@@ -70,10 +52,10 @@ WEEK_MS = 7 * 86_400_000
 
 def draw(job_id: str, name: str) -> Figure:
     """Read what a figure of `FIGURES` shows, and draw it."""
-    job = Job.with_estimates(optimizer.get_job(job_id), {})
+    job = Job.with_estimates(optimizer.get_job(job_id), {}, optimizer.next_choice(job_id))
     figures: dict[str, Callable[[], Figure]] = {
-        "valley": lambda: valley(job, queries.latest_trials(job_id)),
-        "costs": lambda: costs(job, queries.latest_trials(job_id)),
+        "valley": lambda: cost_figures.valley(job, queries.latest_trials(job_id)),
+        "costs": lambda: cost_figures.costs(job, queries.latest_trials(job_id)),
         "regret": lambda: regret(job, _savings(job_id)),
         "saved": lambda: saved(_savings(job_id)),
         "power": lambda: power(job.spec, power_profiles.list_profiles(job_id)),
@@ -91,75 +73,6 @@ def _savings(job_id: str) -> JobSavings:
     return savings_report.of_job(job_id, weeks=0, points=CURVE_POINTS)
 
 
-def batch_size_colours(spec: JobSpec) -> dict[int, str]:
-    """A colour for each batch size, from violet for the smallest to red for the largest."""
-    last = max(1, len(spec.batch_sizes) - 1)
-    found = {}
-    for index, batch_size in enumerate(spec.batch_sizes):
-        rgb = colorsys.hls_to_rgb((270 - 265 * index / last) / 360, 0.52, 0.68)
-        found[batch_size] = "#" + "".join(f"{round(255 * part):02x}" for part in rgb)
-    return found
-
-
-def valley(job: Job, trials: Sequence[Trial]) -> Figure:
-    """Plot each batch size's estimated cost, the runs, and the early-stopping threshold.
-
-    Each hardware has a row of its own, like in `costs`.
-    """
-    sizes, rows, lines = job.spec.batch_sizes, [], []
-    for row, title, on, runs_there in _rows(job, trials, "cost of a run"):
-        known = [arm for arm in on.arms if arm.mean is not None]
-        means = [arm.mean or 0.0 for arm in known]
-        traces = []
-        if known:
-            errors = [DEVIATIONS * (arm.spread or 0.0) for arm in known]
-            curve = plot.curve("estimate", [arm.batch_size for arm in known], means, BLUE)
-            traces.append(curve | {"error_y": {"type": "data", "array": errors}})
-        for outcome, (colour, symbol) in OUTCOMES.items():
-            if found := [trial for trial in runs_there if trial.outcome == outcome]:
-                marker = {"color": colour, "symbol": symbol, "size": 7, "opacity": 0.75}
-                x = [trial.batch_size for trial in found]
-                traces.append(plot.dots(words(outcome), x, found) | {"marker": marker})
-        default = sizes.index(job.spec.default_batch_size)
-        lines.append(plot.line("x", default, "default", row=row))
-        if on.cost_bound:
-            lines.append(plot.line("y", on.cost_bound, "early stop", RED, row))
-        # Estimates of batch sizes that have not been tried may reach far beyond all that was seen.
-        highest = max([trial.cost for trial in runs_there] or means, default=0.0)
-        highest = max(highest, on.cost_bound or 0.0)
-        rows.append((plot.joule_axis(title, range=[0, 1.15 * highest or 1.0]), traces))
-    data, layout = plot.stack(rows)
-    layout |= {
-        "xaxis": plot.axis("batch size", type="category", categoryarray=sizes),
-        "shapes": lines,
-    }
-    summary = f"Best batch size so far: {job.best_batch_size or 'not known yet'}."
-    note = _runs_drawn(job, trials)
-    return {"data": data, "layout": layout, "note": note, "summary": summary}
-
-
-def costs(job: Job, trials: Sequence[Trial]) -> Figure:
-    """Plot the cost of each run in order, coloured by batch size."""
-    colours, rows = batch_size_colours(job.spec), []
-    for _, title, _, runs_there in _rows(job, trials, "cost"):
-        traces = []
-        for batch_size in sorted({trial.batch_size for trial in runs_there}):
-            found = [trial for trial in runs_there if trial.batch_size == batch_size]
-            symbols = [OUTCOMES[str(trial.outcome)][1] for trial in found]
-            marker = {"size": 6, "color": colours.get(batch_size, GREY), "symbol": symbols}
-            x = [trial.trial_number for trial in found]
-            traces.append(plot.dots(str(batch_size), x, found) | {"marker": marker})
-        rows.append((plot.joule_axis(title), traces))
-    data, layout = plot.stack(rows)
-    layout |= {
-        "xaxis": plot.number_axis("run", [trial.trial_number for trial in trials]),
-        "legend": {"title": {"text": "batch size"}},
-        "showlegend": True,
-    }
-    note = _runs_drawn(job, trials)
-    return {"data": data, "layout": layout, "note": note, "summary": f"{runs(len(trials))}."}
-
-
 def regret(job: Job, savings: JobSavings) -> Figure:
     """Plot what the runs cost beyond the best batch size's expected cost, summed over them.
 
@@ -170,12 +83,12 @@ def regret(job: Job, savings: JobSavings) -> Figure:
     data, summaries = [], []
     for index, each in enumerate(savings.hardware):
         on = there.get(Hardware.of(vars(each)))
-        arms = on.arms if on else []
-        best = next((a.mean for a in arms if on and a.batch_size == on.best_batch_size), None)
+        best = on.arm(on.best_batch_size) if on else None
         points = [point for point in savings.points if point.hardware == index]
-        if best is None or not points:
+        if best is None or best.mean is None or not points:
             continue
-        sums = list(accumulate(point.spent.cost - point.recurrences * best for point in points))
+        beyond = [point.spent.cost - point.recurrences * best.mean for point in points]
+        sums = list(accumulate(beyond))
         name = plot.plain(names[index])
         colour = CURVES[index % len(CURVES)]
         data.append(plot.curve(name, [point.trial_number for point in points], sums, colour))
@@ -201,9 +114,14 @@ def saved(savings: JobSavings) -> Figure:
     points = [(point.trial_number, point.saved) for point in savings.points if point.saved]
     if not points or savings.saved is None:
         return plot.empty("What a run of the default batch size takes is not known yet.")
-    numbers = [number for number, _ in points]
+    numbers = [0, *(number for number, _ in points)]
     line, *ends = (
-        [joules / 3600 for joules in accumulate(getattr(each.energy_j, end) for _, each in points)]
+        [
+            sum_j / 3600
+            for sum_j in accumulate(
+                (getattr(each.energy_j, end) for _, each in points), initial=0.0
+            )
+        ]
         for end in ("estimate", "low", "high")
     )
     low, high = (
@@ -260,7 +178,7 @@ def power(spec: JobSpec, stored: Sequence[dict[str, Any]]) -> Figure:
         return plot.empty(
             "No power limits have been measured yet; ZeusPowerLimitCallback measures them."
         )
-    colours = batch_size_colours(spec)
+    colours = plot.batch_size_colours(spec)
     counts = accumulate(len(profile.points) for profile in profiles)
     shown = [
         profile for profile, count in zip(profiles, counts, strict=True) if count <= queries.POINTS
@@ -333,43 +251,23 @@ def run(spec: JobSpec, reports: Sequence[Report]) -> Figure:
         "showlegend": False,
     }
     summary = f"{monitor} {significant(latest.metric)}"
-    note = _what_is_drawn(len(reports), latest.sequence, "reports")
+    note = plot.what_is_drawn(len(reports), latest.sequence, "reports")
     return {"data": data, "layout": layout, "note": note, "summary": summary}
 
 
-def _rows(
-    job: Job, trials: Sequence[Trial], title: str
-) -> list[tuple[str, str, OnHardware, list[Trial]]]:
-    """What is drawn on each hardware, the latest first.
+def metric_curve(spec: JobSpec, reports: Sequence[Report]) -> dict[str, Any]:
+    """The metric of a run in flight, as points of an SVG polyline in a box of 100 by 30.
 
     Returns:
-        What the name of its y-axis ends in; the axis's title, which is the hardware's name if there
-        is more than one; the hardware, and its runs.
+        The `points`, and the height of the `target`, if there is one.
     """
-    names = [plot.plain(name[:24]) for name in hardware_names(job.hardware)]
-    latest = zip(plot.ROWS, reversed(names), reversed(job.hardware), strict=False)
-    return [
-        (row, name if len(names) > 1 else title, on, runs_there)
-        for row, name, on in latest
-        for hardware in [Hardware.of(vars(on))]
-        for runs_there in [[trial for trial in trials if trial.hardware == hardware]]
-    ]
-
-
-def _runs_drawn(job: Job, trials: Sequence[Trial]) -> str:
-    if not trials:
-        return "No run has ended yet."
-    # Runs that are in flight or were withdrawn are among the job's trials, but not drawn.
-    latest = len(trials) == queries.POINTS
-    notes = [
-        _what_is_drawn(len(trials), job.trials, "runs") if latest else "",
-        _what_is_drawn(
-            min(len(plot.ROWS), len(job.hardware)), len(job.hardware), "kinds of hardware"
-        ),
-    ]
-    return " ".join(filter(None, notes))
-
-
-def _what_is_drawn(shown: int, total: int, of_what: str) -> str:
-    """What a figure says of the points that were left out; nothing if none were."""
-    return f"The latest {shown:,} of {total:,} {of_what}." if shown < total else ""
+    metrics = [report.metric for report in reports]
+    shown = [*metrics, *([] if spec.target_metric is None else [spec.target_metric])]
+    low, span = min(shown, default=0.0), max(shown, default=0.0) - min(shown, default=0.0) or 1.0
+    last = max((report.epoch for report in reports), default=0) or 1
+    heights = [29 - 28 * (value - low) / span for value in shown]
+    points = zip((100 * report.epoch / last for report in reports), heights, strict=False)
+    return {
+        "points": " ".join(f"{x:.1f},{y:.1f}" for x, y in points),
+        "target": None if spec.target_metric is None else f"{heights[-1]:.1f}",
+    }

@@ -35,7 +35,7 @@ from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID
 from zeus_service.config import current_config
 from zeus_service.db import queries
 from zeus_service.errors import JobBusy
-from zeus_service.pages import figures
+from zeus_service.pages import figures, plot
 from zeus_service.pages.errors import set_up_errors
 from zeus_service.pages.plot import Figure
 from zeus_service.pages.session import require_writing, set_up_session
@@ -244,9 +244,7 @@ def _unless_unchanged(
     return response
 
 
-def _job_values(
-    job_id: str, next_choice: tuple[int | None, str] | None = None
-) -> dict[str, Any]:
+def _job_values(job_id: str, next_choice: tuple[int | None, str] | None = None) -> dict[str, Any]:
     """What the templates of a job and of its trials show of the job."""
     job = messages.Job.with_estimates(optimizer.get_job(job_id), {}, next_choice)
     hardware = [Hardware.of(vars(on)) for on in job.hardware]
@@ -255,7 +253,7 @@ def _job_values(
         "spec": job.spec,
         "on_hardware": dict(zip(hardware, job.hardware, strict=True)),
         "names": dict(zip(hardware, text.hardware_names(job.hardware), strict=True)),
-        "colours": figures.batch_size_colours(job.spec),
+        "colours": plot.batch_size_colours(job.spec),
     }
 
 

@@ -35,6 +35,7 @@ const zeusFigures = (() => {
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, maxheight: 60 },
       xaxis: { ...axis, ...exponents, zeroline: false },
       yaxis: { ...axis, ...exponents, rangemode: "tozero" },
+      uirevision: true, // a zoom lasts when the figure is drawn again
       // A finger that moves over a figure scrolls the page.
       dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
     };
@@ -48,6 +49,7 @@ const zeusFigures = (() => {
     drawn.set(place, figure);
     const box = place.closest(".figure");
     box.querySelector(".note").textContent = figure.note;
+    if (figure.title) box.querySelector("h2").textContent = figure.title;
     box.classList.toggle("empty", figure.data.length === 0);
     box.classList.toggle("tall", figure.layout.grid?.rows > 1);
     place.setAttribute("aria-label", [box.querySelector("h2").textContent, figure.summary, figure.note].filter(Boolean).join(". "));
@@ -58,11 +60,19 @@ const zeusFigures = (() => {
     }
     const first = !place.classList.contains("js-plotly-plot");
     Plotly.react(place, figure.data, themed(figure.layout, place.clientWidth), CONFIG);
+    if (first) place.on("plotly_afterplot", () => scaleInPrint(place));
     if (first && open) {
       place.on("plotly_click", (event) => {
         const number = event.points[0].customdata;
         if (number !== undefined) open(number);
       });
+    }
+  }
+
+  // A printed page is narrower: with a box of its own, a drawing is made smaller, not cut.
+  function scaleInPrint(place) {
+    for (const drawing of place.querySelectorAll(".main-svg")) {
+      drawing.setAttribute("viewBox", `0 0 ${drawing.getAttribute("width")} ${drawing.getAttribute("height")}`);
     }
   }
 

@@ -6,7 +6,8 @@ const LATER_MS = 10000;
 
 // --- times -----------------------------------------------------------------------------------------
 
-const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
+const relative = new Intl.RelativeTimeFormat("en");
+const DATE = { dateStyle: "medium", timeStyle: "short" };
 const SPANS = [["year", 31536000], ["month", 2592000], ["week", 604800], ["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
 
 function showTimes(root) {
@@ -14,8 +15,8 @@ function showTimes(root) {
     const instant = Number(element.dataset.time);
     const seconds = instant - Date.now() / 1000;
     const [unit, span] = SPANS.find(([, span]) => Math.abs(seconds) >= span) || SPANS.at(-1);
-    const ago = Math.abs(seconds) < 5 ? "just now" : relative.format(Math.trunc(seconds / span), unit);
-    const local = new Date(instant * 1000).toLocaleString();
+    const ago = Math.abs(seconds) < 5 ? "just now" : relative.format(Math.round(seconds / span), unit);
+    const local = new Date(instant * 1000).toLocaleString("en", DATE);
     const text = "date" in element.dataset ? local : ago;
     if (element.textContent !== text) element.textContent = text;
     if (!element.dataset.titled) {
@@ -50,13 +51,18 @@ async function refreshPage() {
   if (!response) return false;
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   if (location.pathname + location.search !== address) return false; // the search has changed meanwhile
-  for (const section of document.querySelectorAll("[data-live]")) replace(section, page.getElementById(section.id));
   shown = { address, tag: response.headers.get("ETag") };
+  for (const section of document.querySelectorAll("[data-live]")) replace(section, page.getElementById(section.id));
   return true;
 }
 
 function replace(section, fresh) {
-  if (texts.get(section) === fresh.innerHTML) return;
+  if (!fresh || texts.get(section) === fresh.innerHTML) return;
+  const selection = getSelection();
+  if (!selection.isCollapsed && selection.containsNode(section, true)) {
+    shown = {}; // once nothing is selected there, it is replaced
+    return;
+  }
   texts.set(section, fresh.innerHTML);
   const focused = section.contains(document.activeElement) ? document.activeElement : null;
   const address = focused?.getAttribute("href");
@@ -76,13 +82,18 @@ async function refreshFigure(place) {
   tags.set(place, response.headers.get("ETag"));
 }
 
+const isOpen = (place) => !place.closest("details:not([open])");
+for (const details of document.querySelectorAll("details")) {
+  details.addEventListener("toggle", () => [...details.querySelectorAll("[data-figure]")].filter(isOpen).forEach(refreshFigure));
+}
+
 const live = document.getElementById("live");
 
 async function refresh() {
   if (!document.hidden) {
     try {
       if (await refreshPage()) {
-        await Promise.all([...document.querySelectorAll("[data-figure]")].map(refreshFigure));
+        await Promise.all([...document.querySelectorAll("[data-figure]")].filter(isOpen).map(refreshFigure));
       }
       live.hidden = true;
     } catch (error) {
