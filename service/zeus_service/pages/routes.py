@@ -35,7 +35,7 @@ from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID
 from zeus_service.config import current_config
 from zeus_service.db import queries
 from zeus_service.errors import JobBusy
-from zeus_service.pages import figures, plot
+from zeus_service.pages import figures, plot, run_filter
 from zeus_service.pages.errors import set_up_errors
 from zeus_service.pages.plot import Figure
 from zeus_service.pages.session import require_writing, set_up_session
@@ -117,19 +117,21 @@ def job_page(job_id: str) -> ResponseReturnValue:
     version = queries.job_version(job_id), queries.running_version(job_id)
 
     def values() -> dict[str, Any]:
-        query = trial_query(request.args)
+        text, upto = request.args.get("q", "")[:MAX_JOB_ID], whole(request.args, "upto")
+        filtered, unknown = run_filter.parse(text)
         savings = savings_report.of_job(job_id, weeks=0, points=0)
         running = queries.running_trials(job_id)
         shown = _job_values(job_id, optimizer.next_choice(job_id))
         return {
             **shown,
-            "query": query,
+            "query": {name: value for name, value in (("q", text), ("upto", upto)) if value},
+            "unknown_words": unknown,
+            "filter_example": run_filter.EXAMPLE,
             "state": queries.job_state(job_id),
             "savings": savings,
             "saved_on": {Hardware.of(vars(each)): each for each in savings.hardware},
             "price_per_kwh": current_config().price_per_kwh,
             "titles": figures.FIGURES,
-            "filters": (*queries.OUTCOMES, queries.RUNNING),
             "running": running,
             "curves": {
                 trial.trial_number: figures.metric_curve(
@@ -138,7 +140,7 @@ def job_page(job_id: str) -> ResponseReturnValue:
                 for trial, has_lease in running
                 if has_lease
             },
-            "trials": queries.list_trials(job_id, **query),
+            "trials": queries.list_trials(job_id, **filtered, upto=upto),
             "controls": queries.count_controls(job_id),
         }
 
@@ -271,17 +273,6 @@ def job_query(given: MultiDict[str, str]) -> queries.JobQuery:
         descending=given.get("order", "asc" if sort == "job" else "desc") != "asc",
         page=whole(given, "page") or 1,
     )
-
-
-def trial_query(given: MultiDict[str, str]) -> dict[str, Any]:
-    """Which trials to list: arguments of `queries.list_trials`."""
-    outcome = given.get("outcome")
-    query = {
-        "outcome": outcome if outcome in (*queries.OUTCOMES, queries.RUNNING) else None,
-        "batch_size": whole(given, "batch_size"),
-        "upto": whole(given, "upto"),
-    }
-    return {name: value for name, value in query.items() if value is not None}
 
 
 def whole(given: MultiDict[str, str], name: str) -> int | None:

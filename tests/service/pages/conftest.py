@@ -18,7 +18,7 @@ ARGUMENTS = (
 )
 PHONE = {"width": 320, "height": 740}
 DRAWN = """() => [...document.querySelectorAll("[data-figure]")].every((place) =>
-    place.classList.contains("js-plotly-plot") || place.closest(".figure").matches(".empty"))"""
+    place.classList.contains("js-plotly-plot") || place.closest(".empty, details:not([open])"))"""
 
 
 @pytest.fixture(scope="session")

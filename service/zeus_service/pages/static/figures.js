@@ -35,14 +35,14 @@ const zeusFigures = (() => {
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, maxheight: 60 },
       xaxis: { ...axis, ...exponents, zeroline: false },
       yaxis: { ...axis, ...exponents, rangemode: "tozero" },
-      uirevision: true, // a zoom lasts when the figure is drawn again
       // A finger that moves over a figure scrolls the page.
       dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
     };
     // On a phone, figures that stand side by side stand one below the other.
     const sideBySide = layout.grid?.columns > 1;
     const grid = sideBySide && width < 520 ? { ...layout.grid, rows: layout.grid.columns, columns: 1 } : layout.grid;
-    return { ...structuredClone(layout), ...(grid && { grid }), template: { layout: common } };
+    // With the same uirevision, a zoom lasts when the figure is drawn again.
+    return { uirevision: true, ...structuredClone(layout), ...(grid && { grid }), template: { layout: common } };
   }
 
   function draw(place, figure, open) {
