@@ -249,6 +249,13 @@ def get_trial(session: Session, job_id: str, trial_number: int) -> Row[Trial, bo
 
 
 @use_case(read_only=True)
+def get_trials(session: Session, job_id: str, numbers: Sequence[int]) -> Sequence[Trial]:
+    """Read those trials of a job that exist, by their numbers, descending."""
+    query = select(Trial).where(_of_job(Trial, job_id), _number.in_(numbers))
+    return session.scalars(query.order_by(_number.desc())).all()
+
+
+@use_case(read_only=True)
 def running_trials(session: Session, job_id: str) -> Sequence[Row[Trial, bool]]:
     """Read a job's running trials as `get_trial` does, newest first."""
     return session.execute(_latest_running(job_id, Trial, _HAS_LEASE)).all()

@@ -19,7 +19,7 @@ from zeus_service.api.text import hardware_names, saved_energy
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, power_profiles, queries
-from zeus_service.db.tables import Report
+from zeus_service.db.tables import Report, Trial
 from zeus_service.pages import cost_figures, plot
 from zeus_service.pages.plot import BLUE, GREEN, GREY, ORANGE, RED, Figure
 from zeus_service.units import joules, significant
@@ -67,6 +67,14 @@ def draw_run(job_id: str, trial_number: int) -> Figure:
     """Read the latest reports of a trial, and draw them."""
     spec = jobs.specification(optimizer.get_job(job_id))
     return run(spec, queries.latest_reports(job_id, trial_number))
+
+
+def draw_compared(job_id: str, numbers: Sequence[int]) -> Figure:
+    """Read the latest reports of some trials, and draw them."""
+    spec = jobs.specification(optimizer.get_job(job_id))
+    trials = queries.get_trials(job_id, numbers)
+    reports = [queries.latest_reports(job_id, each.trial_number) for each in trials[: len(CURVES)]]
+    return compare(spec, list(zip(trials, reports, strict=False)))
 
 
 def _savings(job_id: str) -> JobSavings:
@@ -220,39 +228,70 @@ def run(spec: JobSpec, reports: Sequence[Report]) -> Figure:
     """Plot the metric, the power and the cost of a trial over its epochs."""
     if not reports:
         return plot.empty("It has not reported yet.")
-    first, latest = reports[0], reports[-1]
-    epochs = [report.epoch for report in reports]
+    latest, epochs = reports[-1], [report.epoch for report in reports]
     monitor = plot.plain(spec.monitor)
-    start = (first.time_s, first.energy_j) if first.sequence > 1 else (0.0, 0.0)
-    spent = [start, *((report.time_s, report.energy_j) for report in reports)]
+    limits = [report.cost_bound for report in reports]
+    names, colours = (monitor, "power", "cost"), (BLUE, ORANGE, GREEN)
+    data = [
+        plot.curve(name, epochs, values, colour) | {"yaxis": axis}
+        for name, colour, (axis, values) in zip(names, colours, _measured(reports), strict=True)
+    ]
+    data.append(plot.curve("stop limit", epochs, limits, RED) | {"yaxis": "y3"})
+    return {
+        "data": data,
+        "layout": _over_epochs(spec, epochs),
+        "note": plot.what_is_drawn(len(reports), latest.sequence, "reports"),
+        "summary": f"{monitor} {significant(latest.metric)}",
+    }
+
+
+def compare(spec: JobSpec, compared: Sequence[tuple[Trial, Sequence[Report]]]) -> Figure:
+    """Plot the metric, the power and the cost of several trials over their epochs."""
+    data, every = [], []
+    for (trial, reports), colour in zip(compared, CURVES, strict=False):
+        name = f"run {trial.trial_number} ({trial.batch_size})"
+        epochs = [report.epoch for report in reports]
+        every += epochs
+        data += [
+            plot.curve(name, epochs, values, colour)
+            | {"yaxis": axis, "legendgroup": name, "showlegend": axis == "y"}
+            for axis, values in _measured(reports)
+        ]
+    if not every:
+        return plot.empty("None of these runs has reports.")
+    return {
+        "data": data,
+        "layout": _over_epochs(spec, every) | {"showlegend": True},
+        "note": plot.what_is_drawn(min(len(compared), len(CURVES)), len(compared), "runs"),
+        "summary": "",
+    }
+
+
+def _measured(reports: Sequence[Report]) -> list[tuple[str, list[float | None]]]:
+    """The metric, the mean power since the report before, and the cost, by their axes."""
+    first = reports[:1]
+    start = [(each.time_s, each.energy_j) if each.sequence > 1 else (0.0, 0.0) for each in first]
+    spent = [*start, *((report.time_s, report.energy_j) for report in reports)]
     powers = [
         (energy_j - before_j) / (time_s - before_s) if time_s > before_s else None
         for (before_s, before_j), (time_s, energy_j) in pairwise(spent)
     ]
-    series: list[tuple[str, str, str, list[float | None]]] = [
-        (monitor, "y", BLUE, [report.metric for report in reports]),
-        ("power", "y2", ORANGE, powers),
-        ("cost", "y3", GREEN, [report.cost for report in reports]),
-        ("bound", "y3", RED, [report.cost_bound for report in reports]),
-    ]
-    data = [
-        plot.curve(name, epochs, values, colour) | {"yaxis": axis}
-        for name, axis, colour, values in series
-    ]
-    layout = {
+    metrics: list[float | None] = [report.metric for report in reports]
+    return [("y", metrics), ("y2", powers), ("y3", [report.cost for report in reports])]
+
+
+def _over_epochs(spec: JobSpec, epochs: Sequence[int]) -> Figure:
+    """The layout of three rows over epochs, with the target."""
+    target = spec.target_metric
+    return {
         "grid": {"rows": 3, "columns": 1, "pattern": "coupled"},
         "xaxis": plot.number_axis("epoch", epochs),
         "yaxis": plot.axis(plot.plain(spec.monitor[:24])),
         "yaxis2": plot.axis("power (W)"),
         "yaxis3": plot.joule_axis("cost"),
-        "shapes": []
-        if spec.target_metric is None
-        else [plot.line("y", spec.target_metric, "target", GREEN)],
+        "shapes": [] if target is None else [plot.line("y", target, "target", GREEN)],
         "showlegend": False,
     }
-    summary = f"{monitor} {significant(latest.metric)}"
-    note = plot.what_is_drawn(len(reports), latest.sequence, "reports")
-    return {"data": data, "layout": layout, "note": note, "summary": summary}
 
 
 def metric_curve(spec: JobSpec, reports: Sequence[Report]) -> dict[str, Any]:

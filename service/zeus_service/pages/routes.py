@@ -126,6 +126,7 @@ def job_page(job_id: str) -> ResponseReturnValue:
             **shown,
             "query": {name: value for name, value in (("q", text), ("upto", upto)) if value},
             "unknown_words": unknown,
+            "compared": [each.trial_number for each in queries.get_trials(job_id, _compared())],
             "filter_example": run_filter.EXAMPLE,
             "state": queries.job_state(job_id),
             "savings": savings,
@@ -179,6 +180,19 @@ def job_figure(job_id: str, name: str) -> ResponseReturnValue:
     if name not in figures.FIGURES:
         raise NotFound("There is no such figure.")
     return _figure(queries.job_version(job_id), lambda: figures.draw(job_id, name))
+
+
+@pages.get(f"{JOB}/figures/compare")
+def compared_figure(job_id: str) -> ResponseReturnValue:
+    """The figure of runs that were chosen, as Plotly's JSON."""
+    version = queries.job_version(job_id), queries.running_version(job_id)
+    return _figure(version, lambda: figures.draw_compared(job_id, _compared()))
+
+
+def _compared() -> list[int]:
+    """The numbers of the runs to compare."""
+    given = request.args.getlist("run")[:PORTION]
+    return [int(number) for number in given if re.fullmatch("[0-9]{1,9}", number)]
 
 
 @pages.get(f"{JOB}/trials.csv")

@@ -106,9 +106,22 @@ def test_a_run_has_its_power_between_reports() -> None:
     ]
     traces = {trace["name"]: trace for trace in figures.run(spec(), rows)["data"]}
     assert traces["power"]["y"] == [50.0, 200.0, None]
-    assert traces["bound"]["y"][0] is None
+    assert traces["stop limit"]["y"][0] is None
     json.dumps(traces, allow_nan=False)
     assert figures.run(spec(), [])["data"] == []
+
+
+def test_runs_are_compared_over_their_epochs() -> None:
+    reports = [row(epoch=n, time_s=10.0 * n, energy_j=500.0 * n, metric=0.1 * n) for n in (1, 2)]
+    compared = [(row(trial_number=n), reports) for n in range(9, 0, -1)]
+    figure = figures.compare(spec(), compared[:2])
+    assert [(trace["name"], trace["yaxis"]) for trace in figure["data"]] == [
+        (f"run {number} (32)", axis) for number in (9, 8) for axis in ("y", "y2", "y3")
+    ]
+    assert [trace["y"] for trace in figure["data"][:2]] == [[0.1, 0.2], [50.0, 50.0]]
+    assert len({trace["line"]["color"] for trace in figure["data"]}) == 2
+    assert figures.compare(spec(), compared)["note"] == "The latest 6 of 9 runs."
+    assert figures.compare(spec(), [(row(), [])])["data"] == []
 
 
 def test_names_are_no_markup() -> None:

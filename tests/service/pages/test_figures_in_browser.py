@@ -128,3 +128,18 @@ def test_what_few_read_is_drawn_when_details_are_opened(
     expect(figure(page, "regret").locator(".xtitle")).to_have_text("run")
     expect(figure(page, "power")).to_be_hidden()  # there is nothing to draw
     expect(page.get_by_role("region", name="Specification")).to_contain_text("val_acc")
+
+
+def test_checked_runs_are_compared_and_stay_checked_while_the_job_goes_on(
+    service: ServiceProcess, open_page: Open
+) -> None:
+    page = open_page(f"{service.url}{PATH}")
+    for number in (1, 2):
+        page.get_by_label(f"Compare run {number}", exact=True).check()
+    added = add_run(Api(service.url))
+    expect(page.locator("#job")).to_contain_text(f"{added} runs")
+    expect(page.get_by_label("Compare run 2", exact=True)).to_be_checked()
+    page.get_by_role("button", name="compare").click()
+    plot = page.locator('[data-figure*="/figures/compare"]')
+    expect(plot.locator(".legendtext")).to_have_text(["run 2 (16)", "run 1 (32)"])
+    expect(page.get_by_label("Compare run 1", exact=True)).to_be_checked()

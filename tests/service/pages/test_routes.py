@@ -51,7 +51,7 @@ def add_job(job_id: str = "job", *, runs: int = 2, **changes: Any) -> None:
 def every_address(job_id: str = "job", runs: int = 2) -> list[str]:
     path = f"/job/{quote(job_id, safe='')}"
     found = ["/", path, f"{path}/delete", f"{path}/trials.csv"]
-    found += [f"{path}/figures/{name}" for name in FIGURES]
+    found += [f"{path}/figures/{name}" for name in (*FIGURES, "compare")]
     for number in range(1, runs + 3) if runs else ():
         found += [f"{path}/trial/{number}", f"{path}/trial/{number}/figures/run"]
     return found

@@ -59,8 +59,9 @@ async function refreshPage() {
 function replace(section, fresh) {
   if (!fresh || texts.get(section) === fresh.innerHTML) return;
   const selection = getSelection();
-  if (!selection.isCollapsed && selection.containsNode(section, true)) {
-    shown = {}; // once nothing is selected there, it is replaced
+  const isSelected = !selection.isCollapsed && selection.containsNode(section, true);
+  if (isSelected || [...section.querySelectorAll("input")].some((each) => each.checked !== each.defaultChecked)) {
+    shown = {}; // it is replaced once nothing is selected there
     return;
   }
   texts.set(section, fresh.innerHTML);
