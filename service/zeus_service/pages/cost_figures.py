@@ -67,8 +67,9 @@ def valley(job: Job, trials: Sequence[Trial]) -> Figure:
 
 def _window(on: OnHardware, trials: Sequence[Trial]) -> plot.Window:
     """The costs that a row of the valley shows; points beyond become arrows at its edges."""
-    known = *(arm.mean for arm in on.arms), *(trial.cost for trial in trials), on.cost_bound
-    costs = [cost for cost in known if cost] or [1.0]
+    ends = [end for arm in on.arms for end in (arm.mean, *(arm.interval or ()))]
+    costs = [cost for cost in (*ends, *(trial.cost for trial in trials), on.cost_bound) if cost]
+    costs = costs or [1.0]
     highest = min(max(costs), BEYOND * on.cost_bound if on.cost_bound else max(costs))
     return max(min(costs), highest / WIDEST) / 1.4, highest * 1.2
 
