@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -18,7 +17,6 @@ from flask import Flask
 from flask.testing import FlaskClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service.conftest import application
 from service.jobs import HARDWARE, register, report
 from sqlalchemy import event, update
 from werkzeug.datastructures import MultiDict
@@ -71,13 +69,6 @@ def test_every_page_and_figure_answers(app: Flask, runs: int) -> None:
                 assert answer.json["note"]
 
 
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[FlaskClient]:
-    """A client of an application on SQLite, within its context."""
-    with migrated_database("sqlite", tmp_path) as url, application(url) as app:
-        yield app.test_client()
-
-
 MARKUP = "<script>alert('1')</script>&amp; \"quoted\" ü"
 
 
@@ -100,31 +91,6 @@ def test_an_id_with_a_slash_is_listed_without_a_page(client: FlaskClient) -> Non
     text = client.get("/").text
     assert "a/b" in text
     assert 'href="/job/a' not in text
-
-
-@pytest.mark.parametrize(
-    "address",
-    ["/job/nobody", "/job/nobody/trials.csv", "/job/nobody/figures/valley", "/job/nobody/trial/1",
-     "/job/job/trial/99", "/job/job/figures/nothing", "/assets/nothing.css", "/job/nobody/delete"],
-)  # fmt: skip
-def test_what_does_not_exist_is_a_page_that_says_so(client: FlaskClient, address: str) -> None:
-    add_job()
-    answer = client.get(address)
-    assert (answer.status_code, answer.mimetype) == (404, "text/html")
-    assert "Not Found" in answer.text
-    assert "`" not in answer.text  # no command: on a page there are links
-    assert "Content-Security-Policy" in answer.headers
-
-
-@pytest.mark.parametrize("address", ["/jobs", "/nothing", "/job/a/b/c"])
-def test_an_unknown_path_is_a_page_for_browsers_alone(client: FlaskClient, address: str) -> None:
-    browser = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
-    answer = client.get(address, headers=browser)
-    assert (answer.status_code, answer.mimetype) == (404, "text/html")
-    assert "There is no such page" in answer.text
-    assert "Content-Security-Policy" in answer.headers
-    for headers in ({}, {"Accept": "*/*"}, {"Accept": "application/json"}):
-        assert client.get(address, headers=headers).mimetype == "application/problem+json"
 
 
 def every_page_route(client: FlaskClient) -> list[str]:
