@@ -52,7 +52,8 @@ WEEK_MS = 7 * 86_400_000
 
 def draw(job_id: str, name: str) -> Figure:
     """Read what a figure of `FIGURES` shows, and draw it."""
-    job = Job.with_estimates(optimizer.get_job(job_id), {}, optimizer.next_choice(job_id))
+    next_choice = optimizer.next_choice(job_id) if name == "valley" else None
+    job = Job.with_estimates(optimizer.get_job(job_id), {}, next_choice)
     figures: dict[str, Callable[[], Figure]] = {
         "valley": lambda: cost_figures.valley(job, queries.latest_trials(job_id)),
         "costs": lambda: cost_figures.costs(job, queries.latest_trials(job_id)),
