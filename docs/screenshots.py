@@ -35,7 +35,7 @@ PICTURES = (
 """Name, address, colour scheme and height of each picture."""
 WIDTH = 1280
 DRAWN = """() => [...document.querySelectorAll("[data-figure]")].every((place) =>
-    place.classList.contains("js-plotly-plot") || place.closest(".figure").matches(".empty"))"""
+    place.classList.contains("js-plotly-plot") || place.closest(".empty, details:not([open])"))"""
 
 
 def main() -> None:

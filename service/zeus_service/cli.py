@@ -163,11 +163,9 @@ def register(file: Path) -> None:
 @_remote
 @_as_json
 def show(job_id: str, trials: int, as_yaml: bool, url: str | None, as_json: bool) -> None:
-    """Show a job's batch sizes and its latest trials."""
+    """Show a job's batch sizes, what the next trial gets and why, and its latest trials."""
     from zeus_service.api import text
     from zeus_service.api.messages import Job, TrialList
-    from zeus_service.bandit.hardware import Hardware
-    from zeus_service.readers import mean_costs
 
     with _reader(url) as reader:
         job = reader.read(Job, JOB, job_id)
@@ -176,12 +174,11 @@ def show(job_id: str, trials: int, as_yaml: bool, url: str | None, as_json: bool
 
             click.echo(job_file.write(job.spec), nl=False)
             return
-        after = max(0, job.trials - 1000)
-        known = reader.read(TrialList, f"{JOB}/trials", job_id, after=after, limit=1000).trials
-    listed = known[-trials:]
+        after = max(0, job.trials - trials)
+        listed = reader.read(TrialList, f"{JOB}/trials", job_id, after=after, limit=1000)
     if as_json:
-        latest_trials = [trial.model_dump() for trial in listed]
-        _print_json({**job.model_dump(mode="json"), "latest_trials": latest_trials})
+        trials_json = listed.model_dump()["trials"]
+        _print_json({**job.model_dump(mode="json"), "latest_trials": trials_json})
         return
     spec, latest = job.spec, job.hardware[-1] if job.hardware else None
     target = "a target that is learned" if job.target_metric is None else f"{job.target_metric:g}"
@@ -194,16 +191,10 @@ def show(job_id: str, trials: int, as_yaml: bool, url: str | None, as_json: bool
         f"{spec.job_id}: {job.state}{stage}, best batch size {job.best_batch_size or '-'}; "
         f"{spec.monitor} to {target} in {spec.max_epochs} epochs{where}{energy}\n"
     )
-    means = mean_costs(known, Hardware.of(vars(latest))) if latest else {}
-    _print_table(
-        ("batch size", "trials", "estimated cost (J)", "uncertainty (J)", "mean (J)", "status"),
-        [
-            (arm.batch_size, arm.pulls, *map(_joules, (arm.mean, arm.spread, mean)), status)
-            for arm in (latest.arms if latest else ())
-            for mean in [means.get(arm.batch_size)]
-            for status in ["best" if arm.batch_size == job.best_batch_size else arm.status]
-        ],
-    )
+    _print_table(text.BATCH_SIZES, text.batch_size_rows(latest, job.next_trial))
+    if job.next_trial:
+        size = f"next {job.next_trial.batch_size}: " if job.next_trial.batch_size else ""
+        _print(f"\n{size}{job.next_trial.reason}")
     click.echo()
     _print_table(
         ("trial", "batch size", "why", "outcome", "epochs", "s", "J", "cost"),
@@ -213,7 +204,7 @@ def show(job_id: str, trials: int, as_yaml: bool, url: str | None, as_json: bool
                 f"{trial.outcome or 'running'}{text.busy(trial.host_load)}",
                 *(trial.epoch, f"{trial.time_s:.1f}", f"{trial.energy_j:.1f}", f"{trial.cost:.1f}"),
             )
-            for trial in listed
+            for trial in listed.trials
         ],
     )
 
@@ -381,7 +372,7 @@ def _print_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         text = "  ".join(map(str.ljust, line, widths)).rstrip()
-        _print(text, bold=line[-1] == "best", underline=line is lines[0])
+        _print(text, bold=line[-1].startswith("best"), underline=line is lines[0])
 
 
 def _print(text: str, **style: Any) -> None:
@@ -392,7 +383,3 @@ def _print(text: str, **style: Any) -> None:
 
 def _print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2))
-
-
-def _joules(value: float | None) -> str:
-    return "-" if value is None else f"{value:.5g}"

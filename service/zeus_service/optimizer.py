@@ -221,13 +221,10 @@ def get_job(session: Session, job_id: str) -> Job:
 
 
 @use_case(read_only=True)
-def next_choice(session: Session, job_id: str) -> tuple[Choice, str] | None:
-    """Return what the next start on the latest hardware would get if nothing changed, and why.
+def next_choice(session: Session, job_id: str) -> tuple[int | None, str] | None:
+    """Return the batch size that the next start on the latest hardware would get, and why.
 
-    None if the job has had no start.
-
-    Raises:
-        ExhaustedJob: Every batch size has failed, and no trial from before that is running.
+    None if the job has had no start. The batch size is None if there is none left.
     """
     job = jobs.get(session, job_id)
     spec = jobs.specification(job)
@@ -236,8 +233,8 @@ def next_choice(session: Session, job_id: str) -> tuple[Choice, str] | None:
     hardware = Hardware.of(job.hardware[-1])
     choice = always_granted(spec) or _choose(session, job, spec, hardware, spec.batch_sizes)
     if choice is None:
-        raise reasons.exhausted(spec, job.state, hardware, spec.batch_sizes)
-    return choice, reasons.reason(spec, job.state, hardware, choice)
+        return None, reasons.exhausted(spec, job.state, hardware, spec.batch_sizes).message
+    return choice.batch_size, reasons.reason(spec, job.state, hardware, choice)
 
 
 @use_case(read_only=True)

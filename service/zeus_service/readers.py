@@ -5,9 +5,8 @@ Both give what the API gives. A path has `{}` in place of the job's id.
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from http.client import HTTPException, HTTPMessage
-from statistics import mean
 from typing import IO, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
@@ -16,8 +15,6 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from flask import Flask
 from pydantic import TypeAdapter, ValidationError
 
-from zeus_service.api.messages import Trial
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.errors import Unusable
 
 T = TypeVar("T")
@@ -89,15 +86,6 @@ def from_service(url: str, token: str | None = None) -> Reader:
             raise Unusable(f"no answer from {service}: {reason}") from error
 
     return Reader(service, send)
-
-
-def mean_costs(trials: Iterable[Trial], hardware: Hardware) -> dict[int, float]:
-    """Return the mean cost of the trials that converged on some hardware, by batch size."""
-    costs: dict[int, list[float]] = {}
-    for trial in trials:
-        if trial.outcome == "converged" and trial.hardware == hardware:
-            costs.setdefault(trial.batch_size, []).append(trial.cost)
-    return {batch_size: mean(measured) for batch_size, measured in costs.items()}
 
 
 def _refused(service: str, error: HTTPError) -> Unusable:

@@ -368,4 +368,4 @@ def test_a_job_whose_batch_sizes_have_all_failed_says_so_in_the_client(
     second.end()
     assert second.status == 1
     assert "Zeus server returned status code 409" in second.errors
-    assert "no batch size left to try: 16 (not_converged) failed" in second.errors
+    assert "no batch size left to try: 1 missed the target." in second.errors

@@ -85,7 +85,7 @@ def test_a_job_is_shown_with_every_column_however_narrow(service: ServiceProcess
     shown = both_ways(service, "show", LONG)
     assert "best batch size 32" in shown
     rows = [line.split() for line in shown.splitlines()]
-    assert ["32", "1", "750", "-", "750", "best"] in rows
+    assert ["32", "1", "750", "J", "\N{EN DASH}", "\N{EN DASH}", "best"] in rows
     assert ["1", "32", "explore", "converged", "3", "10.0", "500.0", "750.0"] in rows
 
 

@@ -271,11 +271,27 @@ class OnHardware(Message):
     cost_bound: float | None
     arms: list[ArmEstimate]
 
+    def arm(self, batch_size: int | None) -> ArmEstimate | None:
+        """The estimate of a batch size."""
+        return next((arm for arm in self.arms if arm.batch_size == batch_size), None)
+
+
+class NextTrial(Message):
+    """What a start on the latest hardware would get now, and why.
+
+    Args:
+        batch_size: Null if every batch size has failed.
+    """
+
+    batch_size: int | None
+    reason: str
+
 
 class Job(JobSummary):
     """A job with its specification and the policy's estimates.
 
     Args:
+        next_trial: Null before the first start.
         hardware: All hardware that it has used; the latest comes last.
         outcomes: Its numbers of trials by outcome.
         target_metric: What its runs train to, given or learned; null until it is known.
@@ -286,12 +302,25 @@ class Job(JobSummary):
     spec: JobSpec
     target_metric: float | None
     completed_baselines: int
+    next_trial: NextTrial | None
     hardware: list[OnHardware]
     outcomes: dict[str, int]
 
     @classmethod
-    def with_estimates(cls, job: tables.Job, state: JobState, outcomes: dict[str, int]) -> Self:
-        """Describe a job; `outcomes` are its numbers of trials by outcome.
+    def with_estimates(
+        cls,
+        job: tables.Job,
+        state: JobState,
+        outcomes: dict[str, int],
+        next_choice: tuple[int | None, str] | None = None,
+    ) -> Self:
+        """Describe a job.
+
+        Args:
+            job: Its row.
+            state: What `queries.job_state` returned.
+            outcomes: Its numbers of trials by outcome.
+            next_choice: What `optimizer.next_choice` returned.
 
         Raises:
             BrokenJob: Its row is not valid.
@@ -303,6 +332,7 @@ class Job(JobSummary):
             spec=spec,
             target_metric=spec.target_metric,
             completed_baselines=job.completed_baselines,
+            next_trial=next_choice and NextTrial(batch_size=next_choice[0], reason=next_choice[1]),
             hardware=[
                 OnHardware(**each, arms=policy.describe(spec, job.state, Hardware.of(each)))
                 for each in job.hardware

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from urllib.parse import quote
 
-from zeus_service.api.messages import OnHardware
+from zeus_service.api.messages import NextTrial, OnHardware
 from zeus_service.api.savings_messages import (
     Estimate,
     JobSavings,
@@ -16,14 +15,14 @@ from zeus_service.api.savings_messages import (
     SavedOnHardware,
     Savings,
 )
+from zeus_service.bandit.reasons import status_in_words
+from zeus_service.units import BILLED, DURATIONS, NONE, joules, significant, with_unit
 
-_JOULES = {"TJ": 1e12, "GJ": 1e9, "MJ": 1e6, "kJ": 1e3, "J": 1.0}
-_BILLED = {"MWh": 3.6e9, "kWh": 3.6e6, "Wh": 3.6e3, "J": 1.0}
-_TIMES = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
-NONE = "\N{EN DASH}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 COLUMNS = ("week", "recurrences", "energy saved", "95 % interval", "time saved", "95 % interval")
 """Of a table of weeks."""
+BATCH_SIZES = "batch size", "runs", "expected cost", "95 % interval", "vs best", "state"
+"""Of a table of batch sizes."""
 
 
 def money(value: float, currency: str) -> str:
@@ -34,43 +33,14 @@ def money(value: float, currency: str) -> str:
     return f"{currency} {shown}"
 
 
-def runs(count: int) -> str:
-    """A number of runs: `1 run`, `1,200 runs`."""
-    return f"{count:,} run{'' if count == 1 else 's'}"
-
-
-def joules(value: float | None) -> str:
-    """An energy or a cost: `12.3 kJ`."""
-    return _with_unit(value, _JOULES)
-
-
 def saved_energy(value: float | None) -> str:
     """What was saved, in the units of bills: `1.23 kWh`."""
-    return _with_unit(value, _BILLED)
+    return with_unit(value, BILLED)
 
 
 def seconds(value: float | None) -> str:
     """A duration: `1.38 h`."""
-    return _with_unit(value, _TIMES)
-
-
-def _with_unit(value: float | None, units: Mapping[str, float]) -> str:
-    """A value in the largest of these units that is not larger, or in the smallest."""
-    if value is None or not math.isfinite(value):
-        return NONE
-    fitting = (unit for unit, size in units.items() if abs(value) >= size)
-    unit = next(fitting, list(units)[-1])
-    return f"{significant(value / units[unit])} {unit}"
-
-
-def significant(value: float) -> str:
-    """Three significant digits, without an exponent unless the value is very large or small."""
-    if value == 0:
-        return "0"
-    if abs(value) >= 1e15 or abs(value) < 1e-4:
-        return f"{value:.3g}"
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{digits}f}"
+    return with_unit(value, DURATIONS)
 
 
 def number(value: float | None) -> str:
@@ -151,17 +121,38 @@ def savings_row(week: SavedInWeek) -> tuple[str, int, str, str, str, str]:
     energy, time = week.saved.energy_j, week.saved.time_s
     return (
         *(week.week, week.recurrences),
-        *(saved_energy(energy.estimate), _interval(energy, _BILLED)),
-        *(seconds(time.estimate), _interval(time, _TIMES)),
+        *(saved_energy(energy.estimate), _interval(energy, BILLED)),
+        *(seconds(time.estimate), _interval(time, DURATIONS)),
     )
+
+
+def batch_size_rows(
+    on: OnHardware | None, next_trial: NextTrial | None
+) -> list[tuple[int, int, str, str, str, str]]:
+    """The batch sizes on some hardware side by side: see `BATCH_SIZES`."""
+    best = on.arm(on.best_batch_size) if on else None
+    rows = []
+    for arm in on.arms if on else []:
+        low_high = NONE if arm.interval is None else " to ".join(map(joules, arm.interval))
+        against = NONE
+        if arm.mean and best and best.mean and arm != best:
+            against = f"{100 * (arm.mean / best.mean - 1):+,.0f} %"
+        states = [
+            "best" if arm == best else "",
+            "next" if next_trial and arm.batch_size == next_trial.batch_size else "",
+            status_in_words(arm.status) if arm.status != "alive" else "",
+        ]
+        state = ", ".join(filter(None, states)) or ("" if arm.pulls else "not tried")
+        rows.append((arm.batch_size, arm.pulls, joules(arm.mean), low_high, against, state))
+    return rows
 
 
 def _saved(saved: SavedAmounts | None, who: str) -> str:
     if saved is None:
         return ""
     parts = [
-        f"{_with_unit(value.estimate, units)} ({_interval(value, units)})"
-        for value, units in ((saved.energy_j, _BILLED), (saved.time_s, _TIMES))
+        f"{with_unit(value.estimate, units)} ({_interval(value, units)})"
+        for value, units in ((saved.energy_j, BILLED), (saved.time_s, DURATIONS))
     ]
     if saved.money is not None:
         value = saved.money
@@ -177,4 +168,4 @@ def _saved(saved: SavedAmounts | None, who: str) -> str:
 
 
 def _interval(value: Estimate, units: Mapping[str, float]) -> str:
-    return f"{_with_unit(value.low, units)} to {_with_unit(value.high, units)}"
+    return f"{with_unit(value.low, units)} to {with_unit(value.high, units)}"

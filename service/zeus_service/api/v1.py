@@ -297,4 +297,4 @@ def all_savings(query_data: Span) -> savings_messages.Savings:
 def _described(job: tables.Job) -> messages.Job:
     job_id = str(job.job_id)
     state, outcomes = queries.job_state(job_id), queries.count_outcomes(job_id)
-    return messages.Job.with_estimates(job, state, outcomes)
+    return messages.Job.with_estimates(job, state, outcomes, optimizer.next_choice(job_id))

@@ -6,6 +6,7 @@ and return the next, without a clock, a database or global random numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -90,6 +91,15 @@ class ArmEstimate:
     mean: float | None
     spread: float | None
     status: str
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the expected cost, as of a log-normal; None if it is unknown."""
+        if not self.mean or self.spread is None:
+            return None
+        variance = math.log1p((self.spread / self.mean) ** 2)
+        median, factor = self.mean * math.exp(-variance / 2), math.exp(1.96 * math.sqrt(variance))
+        return median / factor, median * factor
 
 
 @runtime_checkable

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.inconclusive import IN_A_ROW, passed_over
 from zeus_service.bandit.policy import ArmEstimate, Choice, State
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.errors import ExhaustedJob
+from zeus_service.units import joules, runs
+
+_STATUSES = {
+    "not_converged": "missed the target",
+    "out_of_memory": "ran out of memory",
+    "early_stopped": "cost too much",
+}
 
 
 def reason(spec: JobSpec, state: State, hardware: Hardware, choice: Choice) -> str:
     """Why the job's policy, in this state, has made this choice for this hardware."""
-    stage = policy_of(spec).stage(spec, state, hardware)
+    policy = policy_of(spec)
+    arms = {arm.batch_size: arm for arm in policy.describe(spec, state, hardware)}
+    best = arms.get(policy.best_batch_size(spec, state, hardware) or 0)
+    chosen = arms[choice.batch_size]
     text = {
-        "explore": f"to learn what it costs (stage: {stage})",
-        "exploit": "it looks cheapest after the runs so far",
+        "explore": _worth(chosen, best),
+        "exploit": _lead(chosen, arms.values()),
         "concurrent": "another trial is exploring, so this run uses the best batch size known, or "
         "the default",
         "fallback": "all batch sizes have failed, but a trial with this one is still running",
@@ -32,6 +45,47 @@ def reason(spec: JobSpec, state: State, hardware: Hardware, choice: Choice) -> s
     return f"{text}; {ends}"
 
 
+def _worth(chosen: ArmEstimate, best: ArmEstimate | None) -> str:
+    """What the run of a batch size that is explored may find."""
+    measured = f"measured in {runs(chosen.pulls)}" if chosen.pulls else "not measured yet"
+    if best is None:
+        return f"{measured}; no batch size has reached the target so far"
+    if chosen == best:
+        return f"{measured}; the best so far, to be measured again"
+    if not best.mean or chosen.interval is None:
+        return f"{measured}, may beat {best.batch_size}"
+    gain = 1 - chosen.interval[0] / best.mean
+    if gain < 0.005:
+        return f"{measured}; tells how costs change between batch sizes"
+    return f"{measured}, may cost up to {100 * gain:.0f} % less than {best.batch_size}"
+
+
+def _lead(chosen: ArmEstimate, arms: Iterable[ArmEstimate]) -> str:
+    """What the best batch size is expected to cost, and by how much it leads."""
+    if not chosen.mean:
+        return "it looks cheapest after the runs so far"
+    text = f"expected to cost {joules(chosen.mean)}"
+    if chosen.interval:
+        text += f" ({' to '.join(map(joules, chosen.interval))})"
+    text += f" after {runs(chosen.pulls)}"
+    rivals = [
+        (arm.mean, arm.batch_size)
+        for arm in arms
+        if arm.mean and arm.status == "alive" and arm != chosen
+    ]
+    if not rivals:
+        return text
+    cost, rival = min(rivals)
+    more = cost / chosen.mean - 1
+    costs = f"costs {100 * more:.0f} % more" if more >= 0.005 else "costs about as much"
+    return f"{text}; the nearest rival, {rival}, {costs}"
+
+
+def status_in_words(status: str) -> str:
+    """Why a batch size is not chosen: `missed the target`."""
+    return _STATUSES.get(status, status.replace("_", " "))
+
+
 def baselines(spec: JobSpec, completed: int) -> str:
     """How many baselines have completed: the stage of a job whose target is not known."""
     return f"{completed} of {spec.baseline_runs} baselines completed"
@@ -40,19 +94,14 @@ def baselines(spec: JobSpec, completed: int) -> str:
 def exhausted(spec: JobSpec, state: State, hardware: Hardware, usable: list[int]) -> ExhaustedJob:
     """The error for a start after all usable batch sizes have failed."""
     arms = policy_of(spec).describe(spec, state, hardware)
-    failures = _failures([arm for arm in arms if arm.batch_size in usable])
+    arms = [arm for arm in arms if arm.batch_size in usable]
+    failed = Counter(status_in_words(arm.status) for arm in arms if arm.pulls)
+    counts = [f"{count} {failure}" for failure, count in failed.most_common()]
+    if untried := sum(not arm.pulls for arm in arms):
+        counts.append(f"{untried} not tried")
     is_limited = usable != spec.batch_sizes
     limit = f" among {usable}, which this run's devices can divide" if is_limited else ""
     return ExhaustedJob(
-        f"job {spec.job_id!r} has no batch size left to try{limit}: {failures}. Register it under "
-        "another job_id, with a target that can be reached, more epochs, or other batch sizes."
+        f"job {spec.job_id!r} has no batch size left to try{limit}: {', '.join(counts)}. Register "
+        "another job_id with an easier target, more epochs, or other batch sizes."
     )
-
-
-def _failures(arms: list[ArmEstimate]) -> str:
-    tried = [f"{arm.batch_size} ({arm.status})" for arm in arms if arm.pulls]
-    beyond = [str(arm.batch_size) for arm in arms if not arm.pulls]
-    text = f"{', '.join(tried)} failed" if tried else "none was tried"
-    if any(arm.status == "idle" for arm in arms):
-        return f"{text}, and the policy tries no other"
-    return f"{text}; {', '.join(beyond)} lie beyond these and were not tried" if beyond else text

@@ -255,14 +255,30 @@ def list_trials(
     *,
     outcome: str | None = None,
     batch_size: int | None = None,
+    above_cost: float | None = None,
+    since: float | None = None,
     upto: int | None = None,
 ) -> Page:
-    """Read a page of a job's trials, with numbers up to `upto`; `outcome` may be `RUNNING`."""
+    """Read a page of a job's trials.
+
+    Args:
+        session: In a transaction.
+        job_id: The job.
+        outcome: May be `RUNNING`.
+        batch_size: Theirs.
+        above_cost: In joules; theirs is higher.
+        since: In Unix seconds; they were started then or later.
+        upto: Their largest number.
+    """
     query = select(Trial).where(_of_job(Trial, job_id))
     if outcome is not None:
         query = query.where(Trial.outcome == (None if outcome == RUNNING else outcome))
     if batch_size is not None:
         query = query.where(Trial.batch_size == batch_size)
+    if above_cost is not None:
+        query = query.where(Trial.cost > above_cost)
+    if since is not None:
+        query = query.where(Trial.started_at >= since)
     return _page(session, query, _number, upto)
 
 
@@ -277,6 +293,13 @@ def get_trial(session: Session, job_id: str, trial_number: int) -> Row[Trial, bo
     """Read a trial that exists, and whether its lease has not expired: `has_lease`."""
     query = select(Trial, _HAS_LEASE).where(_of_job(Trial, job_id), _number == trial_number)
     return session.execute(query).one()
+
+
+@use_case(read_only=True)
+def get_trials(session: Session, job_id: str, numbers: Sequence[int]) -> Sequence[Trial]:
+    """Read those trials of a job that exist, by their numbers, descending."""
+    query = select(Trial).where(_of_job(Trial, job_id), _number.in_(numbers))
+    return session.scalars(query.order_by(_number.desc())).all()
 
 
 @use_case(read_only=True)

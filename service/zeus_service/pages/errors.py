@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from flask import Blueprint, Response
+from flask import Blueprint, Response, request
 from flask import render_template as render
+
+from zeus_service.api.problems import problem
 
 HEADERS = {
     # No inline script, no other origin, in no frame.
@@ -21,17 +23,30 @@ HEADERS = {
 
 
 def set_up_errors(pages: Blueprint) -> None:
-    """Show each problem as a page."""
+    """Show each problem of a page, and what no route answers a browser, as a page."""
 
     @pages.after_request
     def show_problem(response: Response) -> Response:
-        if response.mimetype == "application/problem+json":
-            problem = response.get_json()
-            if response.status_code == HTTPStatus.NOT_FOUND:  # the detail is for a shell
-                problem["detail"] = "There is no such job or run; it may have been deleted."
-            response.set_data(render("error.html", **problem))
-            response.mimetype = "text/html"
-        for name, value in HEADERS.items():
-            response.headers.setdefault(name, value)
-        response.headers.setdefault("Cache-Control", "private, no-cache")
-        return response
+        return _as_page(response)
+
+    @pages.after_app_request
+    def show_unknown_path(response: Response) -> Response:
+        # A path of Zeus's wire that takes other methods alone is a 405.
+        is_unknown = response.status_code in (404, 405) and not request.blueprint
+        best = request.accept_mimetypes.best_match(["application/json", "text/html"])
+        if not is_unknown or best != "text/html":
+            return response
+        return _as_page(problem(404, "not_found", ""))
+
+
+def _as_page(response: Response) -> Response:
+    if response.mimetype == "application/problem+json":
+        found = response.get_json()
+        if response.status_code == HTTPStatus.NOT_FOUND:  # the detail is for a shell
+            found["detail"] = "There is no such page, job or run; it may have been deleted."
+        response.set_data(render("error.html", **found))
+        response.mimetype = "text/html"
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    response.headers.setdefault("Cache-Control", "private, no-cache")
+    return response

@@ -1,79 +1,63 @@
 """The six figures of a job, as Plotly's JSON.
 
-`valley`, `costs`, `regret`, `saved`, `power` and `run` are pure functions of what the database
+Those of what runs cost are in `cost_figures`. The others are pure functions of what the database
 returned; `draw_job` reads it. The page's script adds what all figures have in common, and the
 colours of text and grid, which depend on whether the page is dark.
 """
 
 from __future__ import annotations
 
-import colorsys
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
 from zeus_service import optimizer
 from zeus_service.api import savings_report
-from zeus_service.api.messages import Job, OnHardware, PowerProfile
+from zeus_service.api.messages import Job, PowerProfile
 from zeus_service.api.savings_messages import JobSavings
-from zeus_service.api.text import hardware_names, joules, runs, saved_energy, significant, words
+from zeus_service.api.text import hardware_names, saved_energy
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, power_profiles, queries
 from zeus_service.db.tables import Report, Trial
-from zeus_service.pages import plot
-from zeus_service.pages.plot import GREY, Figure
+from zeus_service.pages import cost_figures, plot
+from zeus_service.pages.plot import BLUE, GREEN, GREY, ORANGE, RED, Figure
+from zeus_service.units import joules, significant
 
 FIGURES: dict[str, tuple[str, str]] = {
     "valley": (
         "Cost over batch size",
-        "The estimate with its 95 % interval, and each run by how it ended.",
+        "The expected cost of a run with its 95 % interval, and each run by how it ended.",
     ),
-    "costs": ("Cost of each run", "In order, coloured by batch size."),
+    "costs": ("Cost of each run", "In order, coloured by batch size. Click a run to open it."),
+    "saved": (
+        "Energy saved",
+        "Against the default batch size at the GPU's default power limit. It dips while new sizes "
+        "are tried.",
+    ),
     "regret": (
         "Cumulative regret",
         "What all runs, failed ones included, cost beyond the best batch size's expected cost.",
-    ),
-    "saved": (
-        "Energy saved",
-        "Against the default batch size at the GPU's default power limit; less while it explores.",
     ),
     "power": ("Power limits", "Energy and time of a training batch over the GPU's power limit."),
 }
 """Title and explanation of each figure of a job's page, in the order in which they are shown."""
 
-BLUE = "#3b82f6"
-GREEN = "#2b9a66"
-ORANGE = "#e58a13"
-RED = "#e5484d"
-OUTCOMES = {
-    "converged": (GREEN, "circle"),
-    "early_stopped": (ORANGE, "x-thin-open"),
-    "not_converged": (RED, "diamond"),
-    "completed": (BLUE, "circle-open"),
-    "diverged": ("#d6409f", "star"),
-    "out_of_memory": ("#8e4ec6", "square"),
-    "interrupted": (GREY, "circle-open"),
-    "errored": (GREY, "x-thin-open"),
-    "lost": (GREY, "square-open"),
-}
-"""Colour and symbol of each outcome that is drawn."""
 CURVES = (ORANGE, BLUE, GREEN, RED, "#8e4ec6", "#d6409f")
 """Colours of curves of different hardware."""
-DEVIATIONS = 2.0
-"""Standard deviations on each side of the mean: about 95 % of a normal distribution."""
 CURVE_POINTS = 400
 """Points of a sum over runs, at most: each takes 5 kB of memory to compute."""
 
 
 def draw_job(job_id: str) -> dict[str, Figure]:
     """Read what the figures of a job's page show, and draw them."""
-    job = Job.with_estimates(optimizer.get_job(job_id), queries.job_state(job_id), {})
+    state, next_choice = queries.job_state(job_id), optimizer.next_choice(job_id)
+    job = Job.with_estimates(optimizer.get_job(job_id), state, {}, next_choice)
     trials = queries.latest_trials(job_id)
     savings = savings_report.of_job(job_id, weeks=0, points=CURVE_POINTS)
     return {
-        "valley": valley(job, trials),
-        "costs": costs(job, trials),
+        "valley": cost_figures.valley(job, trials),
+        "costs": cost_figures.costs(job, trials),
         "regret": regret(job, savings),
         "saved": saved(savings),
         "power": power(job.spec, power_profiles.list_profiles(job_id)),
@@ -86,73 +70,12 @@ def draw_run(job_id: str, trial_number: int) -> Figure:
     return run(spec, queries.latest_reports(job_id, trial_number))
 
 
-def batch_size_colours(spec: JobSpec) -> dict[int, str]:
-    """A colour for each batch size, from violet for the smallest to red for the largest."""
-    last = max(1, len(spec.batch_sizes) - 1)
-    found = {}
-    for index, batch_size in enumerate(spec.batch_sizes):
-        rgb = colorsys.hls_to_rgb((270 - 265 * index / last) / 360, 0.52, 0.68)
-        found[batch_size] = "#" + "".join(f"{round(255 * part):02x}" for part in rgb)
-    return found
-
-
-def valley(job: Job, trials: Sequence[Trial]) -> Figure:
-    """Plot each batch size's estimated cost, the runs, and the early-stopping threshold.
-
-    Each hardware has a row of its own, like in `costs`.
-    """
-    sizes, rows, lines = job.spec.batch_sizes, [], []
-    for row, title, on, runs_there in _rows(job, trials, "cost of a run"):
-        known = [arm for arm in on.arms if arm.mean is not None]
-        means = [arm.mean or 0.0 for arm in known]
-        traces = []
-        if known:
-            errors = [DEVIATIONS * (arm.spread or 0.0) for arm in known]
-            curve = plot.curve("estimate", [arm.batch_size for arm in known], means, BLUE)
-            traces.append(curve | {"error_y": {"type": "data", "array": errors}})
-        for outcome, (colour, symbol) in OUTCOMES.items():
-            if found := [trial for trial in runs_there if trial.outcome == outcome]:
-                marker = {"color": colour, "symbol": symbol, "size": 7, "opacity": 0.75}
-                x = [trial.batch_size for trial in found]
-                traces.append(plot.dots(words(outcome), x, found) | {"marker": marker})
-        default = sizes.index(job.spec.default_batch_size)
-        lines.append(plot.line("x", default, "default", row=row))
-        if on.cost_bound:
-            lines.append(plot.line("y", on.cost_bound, "early stop", RED, row))
-        # Estimates of batch sizes that have not been tried may reach far beyond all that was seen.
-        highest = max([trial.cost for trial in runs_there] or means, default=0.0)
-        highest = max(highest, on.cost_bound or 0.0)
-        rows.append((plot.joule_axis(title, range=[0, 1.15 * highest or 1.0]), traces))
-    data, layout = plot.stack(rows)
-    layout |= {
-        "xaxis": plot.axis("batch size", type="category", categoryarray=sizes),
-        "shapes": lines,
-    }
-    summary = f"Best batch size so far: {job.best_batch_size or 'not known yet'}."
-    note = _runs_drawn(job, trials)
-    return {"data": data, "layout": layout, "note": note, "summary": summary}
-
-
-def costs(job: Job, trials: Sequence[Trial]) -> Figure:
-    """Plot the cost of each run in order, coloured by batch size."""
-    colours, rows = batch_size_colours(job.spec), []
-    for _, title, _, runs_there in _rows(job, trials, "cost"):
-        traces = []
-        for batch_size in sorted({trial.batch_size for trial in runs_there}):
-            found = [trial for trial in runs_there if trial.batch_size == batch_size]
-            symbols = [OUTCOMES[str(trial.outcome)][1] for trial in found]
-            marker = {"size": 6, "color": colours.get(batch_size, GREY), "symbol": symbols}
-            x = [trial.trial_number for trial in found]
-            traces.append(plot.dots(str(batch_size), x, found) | {"marker": marker})
-        rows.append((plot.joule_axis(title), traces))
-    data, layout = plot.stack(rows)
-    layout |= {
-        "xaxis": plot.number_axis("run", [trial.trial_number for trial in trials]),
-        "legend": {"title": {"text": "batch size"}},
-        "showlegend": True,
-    }
-    note = _runs_drawn(job, trials)
-    return {"data": data, "layout": layout, "note": note, "summary": f"{runs(len(trials))}."}
+def draw_compared(job_id: str, numbers: Sequence[int]) -> Figure:
+    """Read the latest reports of some trials, and draw them."""
+    spec = jobs.specification(optimizer.get_job(job_id))
+    trials = queries.get_trials(job_id, numbers)
+    reports = [queries.latest_reports(job_id, each.trial_number) for each in trials[: len(CURVES)]]
+    return compare(spec, list(zip(trials, reports, strict=False)))
 
 
 def regret(job: Job, savings: JobSavings) -> Figure:
@@ -165,12 +88,12 @@ def regret(job: Job, savings: JobSavings) -> Figure:
     data, summaries = [], []
     for index, each in enumerate(savings.hardware):
         on = there.get(Hardware.of(vars(each)))
-        arms = on.arms if on else []
-        best = next((a.mean for a in arms if on and a.batch_size == on.best_batch_size), None)
+        best = on.arm(on.best_batch_size) if on else None
         points = [point for point in savings.points if point.hardware == index]
-        if best is None or not points:
+        if best is None or best.mean is None or not points:
             continue
-        sums = list(accumulate(point.spent.cost - point.recurrences * best for point in points))
+        beyond = [point.spent.cost - point.recurrences * best.mean for point in points]
+        sums = list(accumulate(beyond))
         name = plot.plain(names[index])
         colour = CURVES[index % len(CURVES)]
         data.append(plot.curve(name, [point.trial_number for point in points], sums, colour))
@@ -196,9 +119,14 @@ def saved(savings: JobSavings) -> Figure:
     points = [(point.trial_number, point.saved) for point in savings.points if point.saved]
     if not points or savings.saved is None:
         return plot.empty("What a run of the default batch size takes is not known yet.")
-    numbers = [number for number, _ in points]
+    numbers = [0, *(number for number, _ in points)]
     line, *ends = (
-        [joules / 3600 for joules in accumulate(getattr(each.energy_j, end) for _, each in points)]
+        [
+            sum_j / 3600
+            for sum_j in accumulate(
+                (getattr(each.energy_j, end) for _, each in points), initial=0.0
+            )
+        ]
         for end in ("estimate", "low", "high")
     )
     low, high = (
@@ -231,7 +159,7 @@ def power(spec: JobSpec, stored: Sequence[dict[str, Any]]) -> Figure:
         return plot.empty(
             "No power limits have been measured yet; ZeusPowerLimitCallback measures them."
         )
-    colours = batch_size_colours(spec)
+    colours = plot.batch_size_colours(spec)
     counts = accumulate(len(profile.points) for profile in profiles)
     shown = [
         profile for profile, count in zip(profiles, counts, strict=True) if count <= queries.POINTS
@@ -273,74 +201,85 @@ def run(spec: JobSpec, reports: Sequence[Report]) -> Figure:
     """Plot the metric, the power and the cost of a trial over its epochs."""
     if not reports:
         return plot.empty("It has not reported yet.")
-    first, latest = reports[0], reports[-1]
-    epochs = [report.epoch for report in reports]
+    latest, epochs = reports[-1], [report.epoch for report in reports]
     monitor = plot.plain(spec.monitor)
-    start = (first.time_s, first.energy_j) if first.sequence > 1 else (0.0, 0.0)
-    spent = [start, *((report.time_s, report.energy_j) for report in reports)]
+    limits = [report.cost_bound for report in reports]
+    names, colours = (monitor, "power", "cost"), (BLUE, ORANGE, GREEN)
+    data = [
+        plot.curve(name, epochs, values, colour) | {"yaxis": axis}
+        for name, colour, (axis, values) in zip(names, colours, _measured(reports), strict=True)
+    ]
+    data.append(plot.curve("stop limit", epochs, limits, RED) | {"yaxis": "y3"})
+    return {
+        "data": data,
+        "layout": _over_epochs(spec, epochs),
+        "note": plot.what_is_drawn(len(reports), latest.sequence, "reports"),
+        "summary": f"{monitor} {significant(latest.metric)}",
+    }
+
+
+def compare(spec: JobSpec, compared: Sequence[tuple[Trial, Sequence[Report]]]) -> Figure:
+    """Plot the metric, the power and the cost of several trials over their epochs."""
+    data, every = [], []
+    for (trial, reports), colour in zip(compared, CURVES, strict=False):
+        name = f"run {trial.trial_number} ({trial.batch_size})"
+        epochs = [report.epoch for report in reports]
+        every += epochs
+        data += [
+            plot.curve(name, epochs, values, colour)
+            | {"yaxis": axis, "legendgroup": name, "showlegend": axis == "y"}
+            for axis, values in _measured(reports)
+        ]
+    if not every:
+        return plot.empty("None of these runs has reports.")
+    return {
+        "data": data,
+        "layout": _over_epochs(spec, every) | {"showlegend": True},
+        "note": plot.what_is_drawn(min(len(compared), len(CURVES)), len(compared), "runs"),
+        "summary": "",
+    }
+
+
+def _measured(reports: Sequence[Report]) -> list[tuple[str, list[float | None]]]:
+    """The metric, the mean power since the report before, and the cost, by their axes."""
+    first = reports[:1]
+    start = [(each.time_s, each.energy_j) if each.sequence > 1 else (0.0, 0.0) for each in first]
+    spent = [*start, *((report.time_s, report.energy_j) for report in reports)]
     powers = [
         (energy_j - before_j) / (time_s - before_s) if time_s > before_s else None
         for (before_s, before_j), (time_s, energy_j) in pairwise(spent)
     ]
-    series: list[tuple[str, str, str, list[float | None]]] = [
-        (monitor, "y", BLUE, [report.metric for report in reports]),
-        ("power", "y2", ORANGE, powers),
-        ("cost", "y3", GREEN, [report.cost for report in reports]),
-        ("bound", "y3", RED, [report.cost_bound for report in reports]),
-    ]
-    data = [
-        plot.curve(name, epochs, values, colour) | {"yaxis": axis}
-        for name, axis, colour, values in series
-    ]
-    layout = {
+    metrics: list[float | None] = [report.metric for report in reports]
+    return [("y", metrics), ("y2", powers), ("y3", [report.cost for report in reports])]
+
+
+def _over_epochs(spec: JobSpec, epochs: Sequence[int]) -> Figure:
+    """The layout of three rows over epochs, with the target."""
+    target = spec.target_metric
+    return {
         "grid": {"rows": 3, "columns": 1, "pattern": "coupled"},
         "xaxis": plot.number_axis("epoch", epochs),
         "yaxis": plot.axis(plot.plain(spec.monitor[:24])),
         "yaxis2": plot.axis("power (W)"),
         "yaxis3": plot.joule_axis("cost"),
-        "shapes": []
-        if spec.target_metric is None
-        else [plot.line("y", spec.target_metric, "target", GREEN)],
+        "shapes": [] if target is None else [plot.line("y", target, "target", GREEN)],
         "showlegend": False,
     }
-    summary = f"{monitor} {significant(latest.metric)}"
-    note = _what_is_drawn(len(reports), latest.sequence, "reports")
-    return {"data": data, "layout": layout, "note": note, "summary": summary}
 
 
-def _rows(
-    job: Job, trials: Sequence[Trial], title: str
-) -> list[tuple[str, str, OnHardware, list[Trial]]]:
-    """What is drawn on each hardware, the latest first.
+def metric_curve(spec: JobSpec, reports: Sequence[Report]) -> dict[str, Any]:
+    """The metric of a run in flight, as points of an SVG polyline in a box of 100 by 30.
 
     Returns:
-        What the name of its y-axis ends in; the axis's title, which is the hardware's name if there
-        is more than one; the hardware, and its runs.
+        The `points`, and the height of the `target`, if there is one.
     """
-    names = [plot.plain(name[:24]) for name in hardware_names(job.hardware)]
-    latest = zip(plot.ROWS, reversed(names), reversed(job.hardware), strict=False)
-    return [
-        (row, name if len(names) > 1 else title, on, runs_there)
-        for row, name, on in latest
-        for hardware in [Hardware.of(vars(on))]
-        for runs_there in [[trial for trial in trials if trial.hardware == hardware]]
-    ]
-
-
-def _runs_drawn(job: Job, trials: Sequence[Trial]) -> str:
-    if not trials:
-        return "No run has ended yet."
-    # Runs that are in flight or were withdrawn are among the job's trials, but not drawn.
-    latest = len(trials) == queries.POINTS
-    notes = [
-        _what_is_drawn(len(trials), job.trials, "runs") if latest else "",
-        _what_is_drawn(
-            min(len(plot.ROWS), len(job.hardware)), len(job.hardware), "kinds of hardware"
-        ),
-    ]
-    return " ".join(filter(None, notes))
-
-
-def _what_is_drawn(shown: int, total: int, of_what: str) -> str:
-    """What a figure says of the points that were left out; nothing if none were."""
-    return f"The latest {shown:,} of {total:,} {of_what}." if shown < total else ""
+    metrics = [report.metric for report in reports]
+    shown = [*metrics, *([] if spec.target_metric is None else [spec.target_metric])]
+    low, span = min(shown, default=0.0), max(shown, default=0.0) - min(shown, default=0.0) or 1.0
+    last = max((report.epoch for report in reports), default=0) or 1
+    heights = [29 - 28 * (value - low) / span for value in shown]
+    points = zip((100 * report.epoch / last for report in reports), heights, strict=False)
+    return {
+        "points": " ".join(f"{x:.1f},{y:.1f}" for x, y in points),
+        "target": None if spec.target_metric is None else f"{heights[-1]:.1f}",
+    }

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import colorsys
 import html
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from zeus_service.api.text import joules, words
+from zeus_service.api.text import words
+from zeus_service.bandit.spec import JobSpec
 from zeus_service.db.tables import Trial
+from zeus_service.units import joules
 
 Figure = dict[str, Any]
-"""`data` and `layout` of Plotly, `note`: what was left out or is missing, `summary`: in words."""
+"""`data` and `layout` of Plotly, `note`: what was left out or is missing, `summary`: in words, and
+maybe a `title` that says what it shows."""
+
+Window = tuple[float, float]
+"""The lowest and the highest cost that a row shows."""
 
 GREY = "#8b8d98"
+BLUE = "#3b82f6"
+GREEN = "#2b9a66"
+ORANGE = "#e58a13"
+RED = "#e5484d"
 ROWS = ("", "2", "3", "4")
 """What the names of the y-axes end in, of at most so many rows."""
 
@@ -35,21 +47,49 @@ def curve(name: str, x: Sequence[int], y: Sequence[float | None], colour: str) -
     }
 
 
-def dots(name: str, x: Sequence[int], trials: Sequence[Trial]) -> Figure:
-    """A trace of trials; the script opens the one that is clicked."""
+def _clip(cost: float, symbol: str, window: Window) -> tuple[float, str]:
+    """Where a cost is drawn, and with which symbol: an arrow at the edge if it lies beyond."""
+    low, high = window
+    if cost > high:
+        return high, "triangle-up"
+    return (low, "triangle-down") if cost < low else (cost, symbol)
+
+
+def dots(
+    name: str,
+    x: Sequence[int],
+    trials: Sequence[Trial],
+    colour: str,
+    symbols: Sequence[str],
+    window: Window = (-math.inf, math.inf),
+) -> Figure:
+    """A trace of trials; the script opens the one that is clicked.
+
+    The first of the symbols is the legend's. Plotly shows that of a first point, so there is one
+    that is not drawn.
+    """
     text = [
         f"run {trial.trial_number}, batch size {trial.batch_size}: {words(trial.outcome)}, "
         f"{joules(trial.cost)}"
         for trial in trials
     ]
+    pairs = zip(trials, symbols[1:], strict=True)
+    clipped = [_clip(trial.cost, symbol, window) for trial, symbol in pairs]
     return {
         "name": name,
         "mode": "markers",
-        "x": x,
-        "y": [trial.cost for trial in trials],
-        "text": text,
+        "x": [None, *x],
+        "y": [None, *(cost for cost, _ in clipped)],
+        "text": ["", *text],
         "hovertemplate": "%{text}<extra></extra>",
-        "customdata": [trial.trial_number for trial in trials],
+        "customdata": [None, *(trial.trial_number for trial in trials)],
+        "marker": {
+            "color": colour,
+            "symbol": [symbols[0], *(symbol for _, symbol in clipped)],
+            "size": 7,
+            "opacity": 0.75,
+        },
+        "cliponaxis": False,
     }
 
 
@@ -108,6 +148,16 @@ def joule_axis(title: str, **settings: Any) -> Figure:
     return axis(title, tickformat="~s", ticksuffix="J", **settings)
 
 
+def log_joule_axis(title: str, window: Window) -> Figure:
+    """A logarithmic axis in joules over a window, with a few ticks in each decade."""
+    low, high = map(math.log10, window)
+    steps = (1, 2, 3, 5, 7) if high - low < 1 else (1, 2, 5) if high - low < 2 else (1,)
+    powers = range(math.floor(low), math.ceil(high))
+    ticks = [step * 10.0**power for power in powers for step in steps]
+    texts = [joules(tick).replace(".00", "").replace(".0", "") for tick in ticks]
+    return axis(title, type="log", range=[low, high], tickvals=ticks, ticktext=texts)
+
+
 def number_axis(title: str, numbers: Sequence[int]) -> Figure:
     """An axis with ticks at integers alone."""
     are_close = max(numbers, default=0) - min(numbers, default=0) < 10
@@ -117,3 +167,18 @@ def number_axis(title: str, numbers: Sequence[int]) -> Figure:
 def plain(name: str) -> str:
     """A name that plotly shows as it is: it takes some markup in texts."""
     return html.escape(name, quote=False)
+
+
+def batch_size_colours(spec: JobSpec) -> dict[int, str]:
+    """A colour for each batch size, from violet for the smallest to red for the largest."""
+    last = max(1, len(spec.batch_sizes) - 1)
+    found = {}
+    for index, batch_size in enumerate(spec.batch_sizes):
+        rgb = colorsys.hls_to_rgb((270 - 265 * index / last) / 360, 0.52, 0.68)
+        found[batch_size] = "#" + "".join(f"{round(255 * part):02x}" for part in rgb)
+    return found
+
+
+def what_is_drawn(shown: int, total: int, of_what: str) -> str:
+    """What a figure says of the points that were left out; nothing if none were."""
+    return f"The latest {shown:,} of {total:,} {of_what}." if shown < total else ""

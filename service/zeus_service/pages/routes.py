@@ -1,9 +1,9 @@
 """The pages of a job and of a trial, and their figures; `overview` has those of all jobs.
 
 A page is complete without a script but for its figures. Its script asks for the page again with the
-`ETag` of what it shows, and for all its figures at once when the page has changed. The tag is of a
-version that is cheap to read: if it is still the same, the answer is 304, and nothing is read or
-rendered.
+`ETag` of what it shows, and for all its figures at once when the page has changed; runs that a
+reader compares are a request of their own. The tag is of a version that is cheap to read: if it is
+still the same, the answer is 304, and nothing is read or rendered.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from flask import render_template as render
 from flask.blueprints import BlueprintSetupState
 from flask.typing import ResponseReturnValue
 from jinja2 import StrictUndefined
-from werkzeug.datastructures import MultiDict
 
 from zeus_service import __version__, maintenance, optimizer
 from zeus_service.api import messages, savings_report, text
+from zeus_service.bandit import reasons
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import MAX_INTEGER
 from zeus_service.config import current_config
 from zeus_service.db import queries
-from zeus_service.errors import ExhaustedJob, JobBusy
-from zeus_service.pages import answers, figures
+from zeus_service.errors import JobBusy
+from zeus_service.pages import answers, figures, plot, run_filter
 from zeus_service.pages.errors import set_up_errors
 from zeus_service.pages.overview import set_up_overview, whole
 from zeus_service.pages.session import require_writing, set_up_session
+from zeus_service.units import joules, runs, significant
 
 pages = APIBlueprint(
     "pages",
@@ -54,11 +55,14 @@ def _set_up_templates(state: BlueprintSetupState) -> None:
     environment = state.app.jinja_env  # all of the application's templates are the pages'
     environment.undefined = StrictUndefined
     environment.trim_blocks = environment.lstrip_blocks = True
-    for shown in (text.runs, text.joules, text.saved_energy, text.seconds, text.significant,
+    for shown in (runs, joules, text.saved_energy, text.seconds, significant,
                   text.number, text.iso, text.utc, text.day, text.job_path, text.money,
                   text.saved_share, text.words, text.busy):  # fmt: skip
         environment.filters[shown.__name__] = shown
     environment.globals["version"] = __version__
+    environment.globals["baselines"] = reasons.baselines
+    environment.globals["batch_size_rows"] = text.batch_size_rows
+    environment.globals["BATCH_SIZES"] = text.BATCH_SIZES
 
 
 pages.record_once(_set_up_templates)
@@ -80,22 +84,30 @@ def job_page(job_id: str) -> ResponseReturnValue:
     version = queries.job_version(job_id), queries.running_version(job_id)
 
     def values() -> dict[str, Any]:
-        query = trial_query(request.args)
-        next_size, why = _next_choice(job_id)
+        typed, upto = request.args.get("q", "")[:PORTION], whole(request.args, "upto")
+        filtered, unknown = run_filter.parse(typed)
         savings = savings_report.of_job(job_id, weeks=0, points=0)
+        running = queries.running_trials(job_id)
+        shown = _job_values(job_id, optimizer.next_choice(job_id))
         return {
-            **_job_values(job_id),
-            "query": query,
-            "state": queries.job_state(job_id),
+            **shown,
+            "query": {name: value for name, value in (("q", typed), ("upto", upto)) if value},
+            "unknown_words": unknown,
+            "compared": [each.trial_number for each in queries.get_trials(job_id, _compared())],
+            "filter_example": run_filter.EXAMPLE,
             "savings": savings,
             "saved_on": {Hardware.of(vars(each)): each for each in savings.hardware},
-            "price_per_kwh": current_config().price_per_kwh,
+            "config": current_config(),
             "titles": figures.FIGURES,
-            "filters": (*queries.OUTCOMES, queries.RUNNING),
-            "next_size": next_size,
-            "why": why,
-            "running": queries.running_trials(job_id),
-            "trials": queries.list_trials(job_id, **query),
+            "running": running,
+            "curves": {
+                trial.trial_number: figures.metric_curve(
+                    shown["spec"], queries.latest_reports(job_id, trial.trial_number)
+                )
+                for trial, has_lease in running
+                if has_lease
+            },
+            "trials": queries.list_trials(job_id, **filtered, upto=upto),
             "controls": queries.count_controls(job_id),
         }
 
@@ -134,6 +146,19 @@ def job_figures(job_id: str) -> ResponseReturnValue:
     return answers.figures(queries.job_version(job_id), lambda: figures.draw_job(job_id))
 
 
+@pages.get(f"{JOB}/figures/compare")
+def compared_figure(job_id: str) -> ResponseReturnValue:
+    """The figure of runs that were chosen, as Plotly's JSON."""
+    version = queries.job_version(job_id), queries.running_version(job_id)
+    return answers.figures(version, lambda: {"compare": figures.draw_compared(job_id, _compared())})
+
+
+def _compared() -> list[int]:
+    """The numbers of the runs to compare."""
+    given = request.args.getlist("run")[:PORTION]
+    return [int(number) for number in given if re.fullmatch("[0-9]{1,9}", number)]
+
+
 @pages.get(f"{JOB}/trials.csv")
 def trials_csv(job_id: str) -> Response:
     """All trials of a job, as they are read."""
@@ -169,39 +194,18 @@ def trial_figures(job_id: str, trial_number: int) -> ResponseReturnValue:
     return answers.figures(version, lambda: {"run": figures.draw_run(job_id, trial_number)})
 
 
-def _job_values(job_id: str) -> dict[str, Any]:
+def _job_values(job_id: str, next_choice: tuple[int | None, str] | None = None) -> dict[str, Any]:
     """What the templates of a job and of its trials show of the job."""
-    job = messages.Job.with_estimates(optimizer.get_job(job_id), queries.job_state(job_id), {})
+    state = queries.job_state(job_id)
+    job = messages.Job.with_estimates(optimizer.get_job(job_id), state, {}, next_choice)
     hardware = [Hardware.of(vars(on)) for on in job.hardware]
     return {
         "job": job,
         "spec": job.spec,
         "on_hardware": dict(zip(hardware, job.hardware, strict=True)),
         "names": dict(zip(hardware, text.hardware_names(job.hardware), strict=True)),
-        "colours": figures.batch_size_colours(job.spec),
+        "colours": plot.batch_size_colours(job.spec),
     }
-
-
-def _next_choice(job_id: str) -> tuple[int | None, str]:
-    try:
-        found = optimizer.next_choice(job_id)
-    except ExhaustedJob as error:
-        return None, error.message
-    return (found[0].batch_size, found[1]) if found else (None, "")
-
-
-# --- arguments of addresses: one that makes no sense is its default ------------------------------
-
-
-def trial_query(given: MultiDict[str, str]) -> dict[str, Any]:
-    """Which trials to list: arguments of `queries.list_trials`."""
-    outcome = given.get("outcome")
-    query = {
-        "outcome": outcome if outcome in (*queries.OUTCOMES, queries.RUNNING) else None,
-        "batch_size": whole(given, "batch_size"),
-        "upto": whole(given, "upto"),
-    }
-    return {name: value for name, value in query.items() if value is not None}
 
 
 # --- the file of trials --------------------------------------------------------------------------

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 
 import pytest
 from service.jobs import HARDWARE
 from zeus_service.api import text as shown
+from zeus_service.api.messages import NextTrial, OnHardware
 from zeus_service.api.savings_messages import JobSavings
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0 J"), (0.5, "0.500 J"), (999.0, "999 J"), (1234.5, "1.23 kJ"), (3.6e6, "3.60 MJ"),
-     (-5.0e9, "-5.00 GJ"), (2e16, "20,000 TJ"),
-     (None, shown.NONE), (math.inf, shown.NONE)],
-)  # fmt: skip
-def test_joules(value: float | None, text: str) -> None:
-    assert shown.joules(value) == text
+from zeus_service.bandit.policy import ArmEstimate
 
 
 @pytest.mark.parametrize(
@@ -54,6 +45,24 @@ def test_money_has_its_currency_and_as_many_digits_as_say_something() -> None:
     assert [shown.money(value, "EUR") for value in amounts] == [
         *("EUR 0.00", "EUR 0.00123", "EUR 1.56", "EUR -12.50", "EUR 12,346"),
     ]
+
+
+def test_batch_sizes_are_compared_with_the_best() -> None:
+    arms = [
+        ArmEstimate(8, 0, None, None, "alive"),
+        ArmEstimate(16, 0, 150.0, 30.0, "alive"),
+        ArmEstimate(32, 40, 100.0, 1.0, "alive"),
+        ArmEstimate(64, 2, 1250.0, None, "not_converged"),
+    ]
+    on = OnHardware(**asdict(HARDWARE), stage="", best_batch_size=32, cost_bound=None, arms=arms)
+    none = shown.NONE
+    assert shown.batch_size_rows(on, NextTrial(batch_size=16, reason="")) == [
+        (8, 0, none, none, none, "not tried"),
+        (16, 0, "150 J", "99.8 J to 217 J", "+50 %", "next"),
+        (32, 40, "100 J", "98.1 J to 102 J", none, "best"),
+        (64, 2, "1.25 kJ", none, "+1,150 %", "missed the target"),
+    ]
+    assert shown.batch_size_rows(None, None) == []
 
 
 def about(value: float) -> dict[str, float]:

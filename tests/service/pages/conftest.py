@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from databases import migrated_database
+from flask.testing import FlaskClient
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from service.conftest import application
 from waiting import LIMIT_S, wait_until
 
 expect.set_options(timeout=1000 * LIMIT_S)
@@ -18,7 +22,7 @@ ARGUMENTS = (
 )
 PHONE = {"width": 320, "height": 740}
 DRAWN = """() => [...document.querySelectorAll("[data-figure]")].every((place) =>
-    place.classList.contains("js-plotly-plot") || place.closest(".figure").matches(".empty"))"""
+    place.classList.contains("js-plotly-plot") || place.closest(".empty, details:not([open])"))"""
 
 
 @pytest.fixture(scope="session")
@@ -66,3 +70,10 @@ def open_page(browser: Browser) -> Iterator[Open]:
     for context in contexts:
         context.close()
     assert [each for each in problems if not any(part in each for part in allow)] == []
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[FlaskClient]:
+    """A client of an application on SQLite, within its context."""
+    with migrated_database("sqlite", tmp_path) as url, application(url) as app:
+        yield app.test_client()

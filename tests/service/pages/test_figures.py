@@ -3,123 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import asdict
 
 import pytest
 from service.db.test_power_profiles import profile
-from service.jobs import HARDWARE, spec
-from zeus_service.api.messages import Job, OnHardware
+from service.jobs import HARDWARE, OTHER, spec
+from service.pages.plotted import job, on_hardware, row
 from zeus_service.api.savings_messages import (
+    Estimate,
     JobSavings,
+    SavedAmounts,
     SavedOnHardware,
     SavingsPoint,
     Spent,
 )
-from zeus_service.bandit.hardware import Hardware
-from zeus_service.bandit.policy import ArmEstimate
-from zeus_service.db.queries import POINTS
 from zeus_service.pages import figures
-
-
-def row(**values: Any) -> Any:
-    base = {
-        "trial_number": 1,
-        "sequence": 1,
-        "batch_size": 32,
-        "outcome": "converged",
-        "cost": 2000.0,
-        "hardware": HARDWARE,
-    }
-    return SimpleNamespace(**{**base, **values})
-
-
-def on_hardware(hardware: Hardware = HARDWARE, **changes: Any) -> OnHardware:
-    arms = [
-        ArmEstimate(size, 1, 1000.0 * size, 100.0 * size, "alive") for size in spec().batch_sizes
-    ]
-    known = {"stage": "learning", "best_batch_size": 8, "cost_bound": 20_000.0, "arms": arms}
-    return OnHardware(**asdict(hardware), **{**known, **changes})
-
-
-def job(**changes: Any) -> Job:
-    values = {
-        "job_id": "job",
-        "state": "learning",
-        "best_batch_size": 8,
-        "trials": 3,
-        "updated_at": 0.0,
-        "spec": spec(),
-        "hardware": [on_hardware()],
-        "outcomes": {},
-        "target_metric": 0.9,
-        "completed_baselines": 0,
-    }
-    return Job(**{**values, **changes})
-
-
-def test_each_batch_size_has_a_colour_of_its_own() -> None:
-    sizes = list(range(1, 129))
-    colours = figures.batch_size_colours(spec(batch_sizes=sizes, default_batch_size=1))
-    assert len(set(colours.values())) == 128
-    assert figures.batch_size_colours(spec(batch_sizes=[32]))
-
-
-def test_the_valley_has_the_estimates_with_intervals_the_runs_and_the_threshold() -> None:
-    rows = [row(cost=9000.0), row(trial_number=2, outcome="early_stopped", cost=15_000.0)]
-    figure = figures.valley(job(), rows)
-    traces = {trace["name"]: trace for trace in figure["data"]}
-    assert list(traces) == ["estimate", "converged", "early stopped"]
-    assert traces["estimate"]["y"] == [8e3, 16e3, 32e3, 64e3, 128e3]
-    assert traces["estimate"]["error_y"]["array"][0] == 8e3 * 0.2
-    assert traces["early stopped"]["y"] == [15e3]
-    lines = {line["label"]["text"]: line for line in figure["layout"]["shapes"]}
-    assert (lines["early stop"]["y0"], lines["early stop"]["y1"]) == (20e3, 20e3)
-    assert lines["default"]["x0"] == spec().batch_sizes.index(spec().default_batch_size)
-    assert figure["layout"]["yaxis"]["range"] == [0, pytest.approx(1.15 * 20e3)]
-
-
-OTHER = replace(HARDWARE, device_model="<b>Other", max_power_w=300.0)
-
-
-def test_each_hardware_has_a_row_and_a_curve_of_its_own() -> None:
-    rows = [row(cost=9000.0), row(trial_number=2, cost=100.0, hardware=OTHER)]
-    two = job(hardware=[on_hardware(), on_hardware(OTHER, cost_bound=400.0)])
-    for figure in (figures.valley(two, rows), figures.costs(two, rows)):
-        axes = {trace["yaxis"]: trace["y"] for trace in figure["data"] if "text" in trace}
-        assert axes == {"y": [100.0], "y2": [9000.0]}  # the latest hardware first
-        titles = [figure["layout"][name]["title"]["text"] for name in ("yaxis", "yaxis2")]
-        assert titles == [
-            f"1 \N{MULTIPLICATION SIGN} {name}" for name in ("&lt;b&gt;Other", "Fake GPU")
-        ]
-        shown = [trace["name"] for trace in figure["data"] if trace["showlegend"]]
-        assert len(shown) == len(set(shown))
-    lines = figures.valley(two, rows)["layout"]["shapes"]
-    bounds = {line["yref"]: line["y0"] for line in lines if line["label"]["text"] == "early stop"}
-    assert bounds == {"y": 400.0, "y2": 20_000.0}
-    spent = [Spent(energy_j=1.0, time_s=1.0, cost=cost) for cost in (10_000.0, 9000.0)]
-    point = {"trial_number": 1, "ended_at": 0.0, "recurrences": 1, "saved": None}
-    points = [SavingsPoint(**point, hardware=index, spent=spent[index]) for index in range(2)]
-    each = [SavedOnHardware.model_construct(**asdict(known)) for known in (HARDWARE, OTHER)]
-    curves = figures.regret(two, JobSavings.model_construct(points=points, hardware=each))["data"]
-    assert [curve["y"] for curve in curves] == [[2000.0], [1000.0]]
-
-
-def test_the_latest_kinds_of_hardware_are_drawn_and_the_note_says_so() -> None:
-    many = [replace(HARDWARE, num_devices=number) for number in range(1, 7)]
-    rows = [row(hardware=each) for each in many]
-    figure = figures.costs(job(hardware=list(map(on_hardware, many))), rows)
-    assert len(figure["data"]) == 4
-    assert figure["note"] == "The latest 4 of 6 kinds of hardware."
-
-
-def test_what_was_left_out_is_said() -> None:
-    rows = [row(trial_number=number) for number in range(1, POINTS + 1)]
-    for draw in (figures.valley, figures.costs):
-        assert draw(job(trials=5000), rows)["note"] == "The latest 1,000 of 5,000 runs."
-        assert draw(job(trials=5000), rows[:2])["note"] == ""  # others are in flight or withdrawn
-        assert draw(job(trials=0), [])["note"] == "No run has ended yet."
 
 
 def test_a_legend_names_the_gpu_models_of_few_batch_sizes() -> None:
@@ -129,6 +27,16 @@ def test_a_legend_names_the_gpu_models_of_few_batch_sizes() -> None:
     figure = figures.power(spec(), profiles)
     assert figure["layout"]["showlegend"]
     assert "6 on 2 \N{MULTIPLICATION SIGN} C" in {trace["name"] for trace in figure["data"]}
+
+
+def test_each_hardware_has_a_curve_of_regret_of_its_own() -> None:
+    two = job(hardware=[on_hardware(), on_hardware(OTHER)])
+    spent = [Spent(energy_j=1.0, time_s=1.0, cost=cost) for cost in (10_000.0, 9000.0)]
+    point = {"trial_number": 1, "ended_at": 0.0, "recurrences": 1, "saved": None}
+    points = [SavingsPoint(**point, hardware=index, spent=spent[index]) for index in range(2)]
+    each = [SavedOnHardware.model_construct(**asdict(known)) for known in (HARDWARE, OTHER)]
+    curves = figures.regret(two, JobSavings.model_construct(points=points, hardware=each))["data"]
+    assert [curve["y"] for curve in curves] == [[2000.0], [1000.0]]
 
 
 @pytest.mark.parametrize("converged", [1, 0])
@@ -152,6 +60,28 @@ def test_regret_is_what_runs_cost_beyond_the_best(converged: int) -> None:
     assert "not known yet" in unknown["note"]
 
 
+def test_the_energy_saved_by_a_single_run_begins_at_nothing_and_has_a_band() -> None:
+    energy = Estimate(estimate=7200.0, low=3600.0, high=10_800.0)
+    amounts = SavedAmounts.model_construct(energy_j=energy)
+    here = SavedOnHardware.model_construct(**asdict(HARDWARE), basis="runs")
+    point = SavingsPoint.model_construct(trial_number=4, saved=amounts)
+    savings = JobSavings.model_construct(
+        points=[point], hardware=[here], saved=amounts, estimated=False
+    )
+    low, high, line = figures.saved(savings)["data"]
+    assert (line["x"], line["y"]) == ([0, 4], [0.0, 2.0])
+    assert (low["y"], high["y"]) == ([0.0, 1.0], [0.0, 3.0])
+    assert figures.saved(savings)["layout"]["yaxis"]["ticksuffix"] == "Wh"
+
+
+def test_the_metric_of_a_run_in_flight_is_a_curve_below_its_target() -> None:
+    rows = [row(epoch=1, metric=0.1), row(epoch=2, metric=0.5)]
+    curve = figures.metric_curve(spec(target_metric=0.9), rows)
+    assert curve == {"points": "50.0,29.0 100.0,15.0", "target": "1.0"}
+    assert figures.metric_curve(spec(target_metric=0.9), [])["points"] == ""
+    assert figures.metric_curve(spec(target_metric=None), rows)["target"] is None
+
+
 def test_a_run_has_its_power_between_reports() -> None:
     rows = [
         row(epoch=1, time_s=10.0, energy_j=500.0, metric=0.1, cost_bound=None),
@@ -160,9 +90,22 @@ def test_a_run_has_its_power_between_reports() -> None:
     ]
     traces = {trace["name"]: trace for trace in figures.run(spec(), rows)["data"]}
     assert traces["power"]["y"] == [50.0, 200.0, None]
-    assert traces["bound"]["y"][0] is None
+    assert traces["stop limit"]["y"][0] is None
     json.dumps(traces, allow_nan=False)
     assert figures.run(spec(), [])["data"] == []
+
+
+def test_runs_are_compared_over_their_epochs() -> None:
+    reports = [row(epoch=n, time_s=10.0 * n, energy_j=500.0 * n, metric=0.1 * n) for n in (1, 2)]
+    compared = [(row(trial_number=n), reports) for n in range(9, 0, -1)]
+    figure = figures.compare(spec(), compared[:2])
+    assert [(trace["name"], trace["yaxis"]) for trace in figure["data"]] == [
+        (f"run {number} (32)", axis) for number in (9, 8) for axis in ("y", "y2", "y3")
+    ]
+    assert [trace["y"] for trace in figure["data"][:2]] == [[0.1, 0.2], [50.0, 50.0]]
+    assert len({trace["line"]["color"] for trace in figure["data"]}) == 2
+    assert figures.compare(spec(), compared)["note"] == "The latest 6 of 9 runs."
+    assert figures.compare(spec(), [(row(), [])])["data"] == []
 
 
 def test_names_are_no_markup() -> None:

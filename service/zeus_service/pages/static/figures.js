@@ -41,13 +41,15 @@ const zeusFigures = (() => {
     // On a phone, figures that stand side by side stand one below the other.
     const sideBySide = layout.grid?.columns > 1;
     const grid = sideBySide && width < 520 ? { ...layout.grid, rows: layout.grid.columns, columns: 1 } : layout.grid;
-    return { ...structuredClone(layout), ...(grid && { grid }), template: { layout: common } };
+    // With the same uirevision, a zoom lasts when the figure is drawn again.
+    return { uirevision: true, ...structuredClone(layout), ...(grid && { grid }), template: { layout: common } };
   }
 
-  function draw(place, figure, open) {
+  function draw(place, figure) {
     drawn.set(place, figure);
     const box = place.closest(".figure");
     box.querySelector(".note").textContent = figure.note;
+    if (figure.title) box.querySelector("h2").textContent = figure.title;
     box.classList.toggle("empty", figure.data.length === 0);
     box.classList.toggle("tall", figure.layout.grid?.rows > 1);
     place.setAttribute("aria-label", [box.querySelector("h2").textContent, figure.summary, figure.note].filter(Boolean).join(". "));
@@ -58,11 +60,18 @@ const zeusFigures = (() => {
     }
     const first = !place.classList.contains("js-plotly-plot");
     Plotly.react(place, figure.data, themed(figure.layout, place.clientWidth), CONFIG);
-    if (first && open) {
-      place.on("plotly_click", (event) => {
-        const number = event.points[0].customdata;
-        if (number !== undefined) open(number);
-      });
+    if (!first) return;
+    place.on("plotly_afterplot", () => scaleInPrint(place));
+    place.on("plotly_click", (event) => {
+      const number = event.points[0].customdata; // of a run, on its job's page
+      if (number !== undefined) location.assign(`${location.pathname}/trial/${number}`);
+    });
+  }
+
+  // A printed page is narrower: with a box of its own, a drawing is made smaller, not cut.
+  function scaleInPrint(place) {
+    for (const drawing of place.querySelectorAll(".main-svg")) {
+      drawing.setAttribute("viewBox", `0 0 ${drawing.getAttribute("width")} ${drawing.getAttribute("height")}`);
     }
   }
 

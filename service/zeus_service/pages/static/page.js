@@ -1,13 +1,13 @@
 // What changes while a page is open: the page is asked for again, with the ETag of what it shows.
 "use strict";
 
-// At most 20 requests a minute: for the page, and, if it has changed, for its figures.
-const SOON_MS = 6000;
-const LATER_MS = 10000;
+// At most 20 requests a minute: for the page, and, if it has changed, for its figures and for runs that are compared.
+const POLL_MS = 10000;
 
 // --- times -----------------------------------------------------------------------------------------
 
-const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
+const relative = new Intl.RelativeTimeFormat("en");
+const DATE = { dateStyle: "medium", timeStyle: "short" };
 const SPANS = [["year", 31536000], ["month", 2592000], ["week", 604800], ["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
 
 function showTimes(root) {
@@ -15,8 +15,8 @@ function showTimes(root) {
     const instant = Number(element.dataset.time);
     const seconds = instant - Date.now() / 1000;
     const [unit, span] = SPANS.find(([, span]) => Math.abs(seconds) >= span) || SPANS.at(-1);
-    const ago = Math.abs(seconds) < 5 ? "just now" : relative.format(Math.trunc(seconds / span), unit);
-    const local = new Date(instant * 1000).toLocaleString();
+    const ago = Math.abs(seconds) < 5 ? "just now" : relative.format(Math.round(seconds / span), unit);
+    const local = new Date(instant * 1000).toLocaleString("en", DATE);
     const text = "date" in element.dataset ? local : ago;
     if (element.textContent !== text) element.textContent = text;
     if (!element.dataset.titled) {
@@ -31,7 +31,7 @@ function showTimes(root) {
 let pageTag = null; // the ETag of what the page shows
 const texts = new WeakMap(); // each section as the service sent it
 for (const section of document.querySelectorAll("[data-live]")) texts.set(section, section.innerHTML);
-let figuresTag = null; // the ETag of what the figures show
+const answers = new Map(); // by its address, each answer with figures, and its ETag
 // Plotly is the last script: figures are asked for while it is on its way.
 const loaded = new Promise((resolve) => { document.addEventListener("DOMContentLoaded", resolve); });
 
@@ -51,13 +51,19 @@ async function refreshPage() {
   const response = await ask(location.pathname + location.search, pageTag);
   if (!response) return false;
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
-  for (const section of document.querySelectorAll("[data-live]")) replace(section, page.getElementById(section.id));
   pageTag = response.headers.get("ETag");
+  for (const section of document.querySelectorAll("[data-live]")) replace(section, page.getElementById(section.id));
   return true;
 }
 
 function replace(section, fresh) {
-  if (texts.get(section) === fresh.innerHTML) return;
+  if (!fresh || texts.get(section) === fresh.innerHTML) return;
+  const selection = getSelection();
+  const isSelected = !selection.isCollapsed && selection.containsNode(section, true);
+  if (isSelected || [...section.querySelectorAll("input")].some((each) => each.checked !== each.defaultChecked)) {
+    pageTag = null; // it is replaced once nothing is selected there
+    return;
+  }
   texts.set(section, fresh.innerHTML);
   const focused = section.contains(document.activeElement) ? document.activeElement : null;
   const address = focused?.getAttribute("href");
@@ -68,19 +74,27 @@ function replace(section, fresh) {
   showTimes(section);
 }
 
-// All figures of a page are answered together; the last part of each one's address is its name.
 async function refreshFigures() {
   const places = [...document.querySelectorAll("[data-figure]")];
-  if (!places.length) return;
-  const address = places[0].dataset.figure.replace(/\/[^/]*$/, "");
-  const response = await ask(address, figuresTag);
-  if (!response) return;
-  const figures = await response.json();
-  await loaded;
-  const job = address.replace(/\/figures$/, "");
-  const open = job.includes("/trial/") ? null : (number) => location.assign(`${job}/trial/${number}`);
-  for (const place of places) zeusFigures.draw(place, figures[place.dataset.figure.split("/").at(-1)], open);
-  figuresTag = response.headers.get("ETag");
+  const addresses = new Set(places.map((place) => place.dataset.from));
+  await Promise.all([...addresses].map(async (address) => {
+    const response = await ask(address, answers.get(address)?.tag);
+    if (!response) return;
+    answers.set(address, { figures: await response.json(), tag: response.headers.get("ETag") });
+    await loaded;
+    drawFigures(places.filter((place) => place.dataset.from === address));
+  }));
+}
+
+function drawFigures(places) {
+  for (const place of places) {
+    const answer = answers.get(place.dataset.from);
+    if (answer && !place.closest("details:not([open])")) zeusFigures.draw(place, answer.figures[place.dataset.figure]);
+  }
+}
+
+for (const details of document.querySelectorAll("details")) {
+  details.addEventListener("toggle", () => drawFigures(details.querySelectorAll("[data-figure]")));
 }
 
 const live = document.getElementById("live");
@@ -98,8 +112,7 @@ async function refresh(isNew = false) {
     }
     showTimes(document);
   }
-  const soon = document.querySelector("[data-in-flight]") !== null;
-  setTimeout(() => refresh(), soon ? SOON_MS : LATER_MS);
+  setTimeout(() => refresh(), POLL_MS);
 }
 
 zeusFigures.setTheme(document.getElementById("theme"));

@@ -1,0 +1,182 @@
+"""The figures of what runs cost: over the batch size, and in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zeus_service.api.messages import Job, OnHardware
+from zeus_service.api.text import hardware_names, words
+from zeus_service.bandit.hardware import Hardware
+from zeus_service.bandit.spec import JobSpec
+from zeus_service.db import queries
+from zeus_service.db.tables import Trial
+from zeus_service.pages import plot
+from zeus_service.pages.plot import BLUE, GREEN, GREY, ORANGE, RED, Figure
+from zeus_service.units import joules, runs
+
+OUTCOMES = {
+    "converged": (GREEN, "circle"),
+    "early_stopped": (ORANGE, "x-thin-open"),
+    "not_converged": (RED, "diamond"),
+    "completed": (BLUE, "circle-open"),
+    "diverged": ("#d6409f", "star"),
+    "out_of_memory": ("#8e4ec6", "square"),
+    "interrupted": (GREY, "circle-open"),
+    "errored": (GREY, "x-thin-open"),
+    "lost": (GREY, "square-open"),
+}
+"""Colour and symbol of each outcome that is drawn."""
+BEYOND = 3.0
+"""The valley shows costs up to so many times the early-stopping threshold."""
+WIDEST = 1000.0
+"""Ratio of the highest and the lowest cost that the valley shows, at most."""
+
+
+def valley(job: Job, trials: Sequence[Trial]) -> Figure:
+    """Plot each batch size's expected cost, the runs, and the early-stopping threshold.
+
+    Each hardware has a row of its own, like in `costs`.
+    """
+    sizes, rows, lines = job.spec.batch_sizes, [], []
+    for row, title, on, runs_there in _rows(job, trials, "cost of a run"):
+        window = _window(on, runs_there)
+        traces = _estimates(on, window)
+        for outcome, (colour, symbol) in OUTCOMES.items():
+            if found := [trial for trial in runs_there if trial.outcome == outcome]:
+                x, symbols = [trial.batch_size for trial in found], [symbol] * (len(found) + 1)
+                traces.append(plot.dots(words(outcome), x, found, colour, symbols, window))
+        marked = {job.spec.default_batch_size: "default"}
+        if job.next_trial and job.next_trial.batch_size and not row:
+            before = marked.get(job.next_trial.batch_size)
+            marked[job.next_trial.batch_size] = f"{before}, next" if before else "next"
+        lines += [plot.line("x", sizes.index(size), text, row=row) for size, text in marked.items()]
+        if on.cost_bound:
+            lines.append(plot.line("y", on.cost_bound, "stop limit", RED, row))
+        rows.append((plot.log_joule_axis(title, window), traces))
+    data, layout = plot.stack(rows)
+    layout |= {
+        "xaxis": plot.axis("batch size", type="category", categoryarray=sizes),
+        "shapes": lines,
+        "showlegend": True,
+    }
+    summary = f"Best batch size so far: {job.best_batch_size or 'not known yet'}."
+    note = _runs_drawn(job, trials)
+    finding = _finding(job.spec, job.hardware[-1]) if job.hardware else ""
+    return {"data": data, "layout": layout, "note": note, "summary": summary, "title": finding}
+
+
+def _window(on: OnHardware, trials: Sequence[Trial]) -> plot.Window:
+    """The costs that a row of the valley shows; points beyond become arrows at its edges."""
+    ends = [end for arm in on.arms for end in (arm.mean, *(arm.interval or ()))]
+    costs = [cost for cost in (*ends, *(trial.cost for trial in trials), on.cost_bound) if cost]
+    costs = costs or [1.0]
+    highest = min(max(costs), BEYOND * on.cost_bound if on.cost_bound else max(costs))
+    return max(min(costs), highest / WIDEST) / 1.4, highest * 1.2
+
+
+def _estimates(on: OnHardware, window: plot.Window) -> list[Figure]:
+    """The expected costs; those that were measured have a label, and the best one a ring."""
+    known = [(arm, arm.mean, arm.interval or (arm.mean, arm.mean)) for arm in on.arms if arm.mean]
+    if not known:
+        return []
+    sizes, means = [arm.batch_size for arm, _, _ in known], [mean for _, mean, _ in known]
+    curve = plot.curve("expected", sizes, means, BLUE) | {
+        "mode": "lines+markers+text",
+        "marker": {"size": 5},
+        "text": [
+            2 * "\N{NO-BREAK SPACE}" + joules(mean) if arm.pulls else "" for arm, mean, _ in known
+        ],
+        "textposition": "bottom right",
+        "hovertext": [
+            f"{joules(y)}, {joules(low)} to {joules(high)}" for _, y, (low, high) in known
+        ],
+        "hovertemplate": "%{x}: %{hovertext}<extra></extra>",
+        "error_y": {
+            "type": "data",
+            "symmetric": False,
+            "array": [high - mean for _, mean, (_, high) in known],
+            "arrayminus": [mean - low for _, mean, (low, _) in known],
+            "thickness": 1,
+        },
+    }
+    beyond = [arm for arm, mean, _ in known if mean > window[1]]
+    arrows = {"symbol": "triangle-up", "size": 9, "color": BLUE}
+    best = [arm for arm, _, _ in known if arm.batch_size == on.best_batch_size]
+    ring = {"symbol": "circle-open", "size": 17, "color": GREEN, "line": {"width": 2.5}}
+    return [
+        curve,
+        *(
+            {"name": name, "mode": "markers", "marker": marker, "hoverinfo": "skip"}
+            | {"cliponaxis": False, "x": [arm.batch_size for arm in arms]}
+            | {"y": [min(arm.mean or 0.0, window[1]) for arm in arms]}
+            for name, marker, arms in (("beyond", arrows, beyond), ("best", ring, best))
+            if arms
+        ),
+    ]
+
+
+def _finding(spec: JobSpec, on: OnHardware) -> str:
+    """What the valley shows, in a sentence; empty if the best batch size is not known."""
+    best, default = on.arm(on.best_batch_size), on.arm(spec.default_batch_size)
+    if best is None or not best.mean:
+        return ""
+    if best == default:
+        return f"The default, {best.batch_size}, costs least so far"
+    if default and default.mean and default.pulls and best.mean < default.mean:
+        share = 100 * (1 - best.mean / default.mean)
+        return f"{best.batch_size} costs {share:.0f} % less than the default {default.batch_size}"
+    return f"{best.batch_size} costs least so far"
+
+
+def costs(job: Job, trials: Sequence[Trial]) -> Figure:
+    """Plot the cost of each run in order, coloured by batch size."""
+    colours, rows = plot.batch_size_colours(job.spec), []
+    for _, title, _, runs_there in _rows(job, trials, "cost"):
+        traces = []
+        for batch_size in sorted({trial.batch_size for trial in runs_there}):
+            found = [trial for trial in runs_there if trial.batch_size == batch_size]
+            symbols = ["circle", *(OUTCOMES[str(trial.outcome)][1] for trial in found)]
+            x, colour = [trial.trial_number for trial in found], colours.get(batch_size, GREY)
+            traces.append(plot.dots(str(batch_size), x, found, colour, symbols))
+        rows.append((plot.joule_axis(title), traces))
+    data, layout = plot.stack(rows)
+    layout |= {
+        "xaxis": plot.number_axis("run", [trial.trial_number for trial in trials]),
+        "legend": {"title": {"text": "batch size"}},
+        "showlegend": True,
+    }
+    note = _runs_drawn(job, trials)
+    return {"data": data, "layout": layout, "note": note, "summary": f"{runs(len(trials))}."}
+
+
+def _rows(
+    job: Job, trials: Sequence[Trial], title: str
+) -> list[tuple[str, str, OnHardware, list[Trial]]]:
+    """What is drawn on each hardware, the latest first.
+
+    Returns:
+        What the name of its y-axis ends in; the axis's title, which is the hardware's name if there
+        is more than one; the hardware, and its runs.
+    """
+    names = [plot.plain(name[:24]) for name in hardware_names(job.hardware)]
+    latest = zip(plot.ROWS, reversed(names), reversed(job.hardware), strict=False)
+    return [
+        (row, name if len(names) > 1 else title, on, runs_there)
+        for row, name, on in latest
+        for hardware in [Hardware.of(vars(on))]
+        for runs_there in [[trial for trial in trials if trial.hardware == hardware]]
+    ]
+
+
+def _runs_drawn(job: Job, trials: Sequence[Trial]) -> str:
+    if not trials:
+        return "No run has ended yet."
+    # Runs that are in flight or were withdrawn are among the job's trials, but not drawn.
+    latest = len(trials) == queries.POINTS
+    notes = [
+        plot.what_is_drawn(len(trials), job.trials, "runs") if latest else "",
+        plot.what_is_drawn(
+            min(len(plot.ROWS), len(job.hardware)), len(job.hardware), "kinds of hardware"
+        ),
+    ]
+    return " ".join(filter(None, notes))

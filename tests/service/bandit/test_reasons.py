@@ -1,0 +1,92 @@
+"""A reason says with numbers why a run gets its batch size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from service.jobs import HARDWARE, observation, spec
+from zeus_service.bandit import reasons
+from zeus_service.bandit.policy import ArmEstimate, Choice
+from zeus_service.bandit.registry import policy_of
+from zeus_service.bandit.spec import JobSpec
+
+COSTLY = ArmEstimate(64, 2, 200.0, 10.0, "alive")
+CHEAP = ArmEstimate(32, 41, 100.0, 1.0, "alive")
+UNTRIED = ArmEstimate(16, 0, 120.0, 30.0, "alive")
+
+
+@pytest.mark.parametrize(
+    ("arms", "choice", "text"),
+    [
+        (
+            [CHEAP, COSTLY, UNTRIED],
+            Choice(32, "exploit"),
+            "expected to cost 100 J (98.1 J to 102 J) after 41 runs; "
+            "the nearest rival, 16, costs 20 % more",
+        ),
+        ([CHEAP], Choice(32, "exploit"), "expected to cost 100 J (98.1 J to 102 J) after 41 runs"),
+        (
+            [CHEAP, ArmEstimate(8, 0, 90.0, 1.0, "alive"), ArmEstimate(4, 1, 1.0, 1.0, "diverged")],
+            Choice(32, "exploit"),
+            "expected to cost 100 J (98.1 J to 102 J) after 41 runs; "
+            "the nearest rival, 8, costs about as much",
+        ),
+        (
+            [ArmEstimate(32, 0, None, None, "alive")],
+            Choice(32, "exploit"),
+            "it looks cheapest after the runs so far",
+        ),
+        (
+            [CHEAP, UNTRIED],
+            Choice(16, "explore"),
+            "not measured yet, may cost up to 28 % less than 32",
+        ),
+        (
+            [CHEAP, COSTLY],
+            Choice(64, "explore"),
+            "measured in 2 runs; tells how costs change between batch sizes",
+        ),
+        (
+            [CHEAP, ArmEstimate(8, 0, None, None, "alive")],
+            Choice(8, "explore"),
+            "not measured yet, may beat 32",
+        ),
+        (
+            [CHEAP],
+            Choice(32, "explore"),
+            "measured in 41 runs; the best so far, to be measured again",
+        ),
+        (
+            [COSTLY],
+            Choice(64, "explore"),
+            "measured in 2 runs; no batch size has reached the target so far",
+        ),
+    ],
+)
+def test_a_choice_is_explained_by_what_is_known_of_its_batch_size(
+    monkeypatch: pytest.MonkeyPatch, arms: list[ArmEstimate], choice: Choice, text: str
+) -> None:
+    policy = policy_of(spec())
+    best = 32 if CHEAP in arms else None
+    monkeypatch.setattr(type(policy), "describe", lambda *_: arms)
+    monkeypatch.setattr(type(policy), "best_batch_size", lambda *_: best)
+    assert reasons.reason(spec(), {}, HARDWARE, choice) == text
+
+
+def fail(job: JobSpec, *results: Any) -> str:
+    policy = policy_of(job)
+    state = policy.initial_state(job)
+    for batch_size, result in results:
+        choice = Choice(batch_size, "explore")
+        state = policy.begin(job, state, choice, HARDWARE)
+        state = policy.observe(job, state, observation(choice, result, 1.0))
+    return reasons.exhausted(job, state, HARDWARE, job.batch_sizes).message
+
+
+def test_a_job_without_a_batch_size_left_says_how_many_failed_in_which_way() -> None:
+    job = spec(batch_sizes=[8, 16, 32, 64], policy="information_directed")
+    results = [(8, "not_converged"), (16, "not_converged"), (32, "diverged"), (64, "out_of_memory")]
+    message = fail(job, *results, *results)
+    assert "left to try: 2 missed the target, 1 diverged, 1 ran out of memory. Reg" in message
+    assert len(message) <= 200

@@ -1,0 +1,142 @@
+"""The figures of what runs cost say what they show, and show nothing that is not so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from service.jobs import HARDWARE, spec
+from service.pages.plotted import job, on_hardware, row
+from zeus_service.api.messages import Job, NextTrial
+from zeus_service.bandit.policy import ArmEstimate
+from zeus_service.db.queries import POINTS
+from zeus_service.pages import cost_figures as figures
+from zeus_service.pages.plot import batch_size_colours, log_joule_axis
+
+
+def test_each_batch_size_has_a_colour_of_its_own() -> None:
+    sizes = list(range(1, 129))
+    colours = batch_size_colours(spec(batch_sizes=sizes, default_batch_size=1))
+    assert len(set(colours.values())) == 128
+    assert batch_size_colours(spec(batch_sizes=[32]))
+
+
+def valley(job_shown: Job, rows: list[Any]) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """Traces and lines by name, and the layout."""
+    figure = figures.valley(job_shown, rows)
+    traces = {trace["name"]: trace for trace in figure["data"]}
+    lines = {line["label"]["text"]: line for line in figure["layout"]["shapes"]}
+    return traces, lines, figure["layout"]
+
+
+def test_the_valley_has_the_costs_with_intervals_the_runs_and_the_stop_limit() -> None:
+    rows = [row(cost=9000.0), row(trial_number=2, outcome="early_stopped", cost=15_000.0)]
+    traces, lines, _ = valley(job(), rows)
+    assert list(traces) == ["expected", "beyond", "best", "converged", "early stopped"]
+    expected = traces["expected"]
+    assert expected["y"] == [8e3, 16e3, 32e3, 64e3, 128e3]
+    low, high = ArmEstimate(8, 1, 8e3, 800.0, "alive").interval or (0, 0)
+    assert expected["error_y"]["array"][0] == pytest.approx(high - 8e3)
+    assert expected["error_y"]["arrayminus"][0] == pytest.approx(8e3 - low)
+    assert expected["text"][0].strip() == "8.00 kJ"
+    assert (traces["best"]["x"], traces["best"]["y"]) == ([8], [8e3])
+    assert traces["early stopped"]["y"] == [None, 15e3]
+    assert traces["early stopped"]["marker"]["symbol"] == ["x-thin-open", "x-thin-open"]
+    assert (lines["stop limit"]["y0"], lines["stop limit"]["y1"]) == (20e3, 20e3)
+    assert lines["default"]["x0"] == spec().batch_sizes.index(spec().default_batch_size)
+
+
+def test_what_lies_beyond_three_times_the_stop_limit_is_an_arrow() -> None:
+    rows = [row(cost=1e6), row(trial_number=2, cost=9000.0), row(trial_number=3, cost=1e-9)]
+    traces, _, layout = valley(job(), rows)
+    low, high = (10**end for end in layout["yaxis"]["range"])
+    assert high == pytest.approx(1.2 * 3 * 20e3)
+    assert traces["converged"]["y"] == [None, pytest.approx(high), 9000.0, pytest.approx(low)]
+    symbols = traces["converged"]["marker"]["symbol"]
+    assert symbols == ["circle", "triangle-up", "circle", "triangle-down"]
+    assert traces["beyond"]["x"] == [128]
+    assert traces["beyond"]["y"] == [pytest.approx(high)]
+    ticks = layout["yaxis"]["ticktext"]
+    assert {"100 J", "1 kJ", "10 kJ"} <= set(ticks)
+
+
+@pytest.mark.parametrize(
+    ("window", "ticks"),
+    [
+        ((60e3, 900e3), ["100 kJ", "200 kJ", "500 kJ"]),
+        ((60e3, 400e3), ["70 kJ", "100 kJ", "200 kJ", "300 kJ"]),
+        ((0.5, 200.0), ["1 J", "10 J", "100 J"]),
+    ],
+)
+def test_the_ticks_of_the_valley_are_round(window: tuple[float, float], ticks: list[str]) -> None:
+    axis = log_joule_axis("", window)
+    pairs = zip(axis["tickvals"], axis["ticktext"], strict=True)
+    assert [text for value, text in pairs if window[0] <= value <= window[1]] == ticks
+
+
+@pytest.mark.parametrize(
+    ("best", "changes", "title"),
+    [
+        (8, {}, "8 costs 75 % less than the default 32"),
+        (32, {}, "The default, 32, costs least so far"),
+        (64, {}, "64 costs least so far"),  # by what its failed runs add to the default's
+        (None, {}, ""),
+        (8, {"arms": [ArmEstimate(8, 1, 9.0, 1.0, "alive")]}, "8 costs least so far"),
+    ],
+)
+def test_the_title_of_the_valley_says_what_it_shows(
+    best: int | None, changes: dict[str, Any], title: str
+) -> None:
+    shown = job(hardware=[on_hardware(best_batch_size=best, **changes)])
+    assert figures.valley(shown, [])["title"] == title
+
+
+@pytest.mark.parametrize(("batch_size", "text"), [(16, "next"), (32, "default, next")])
+def test_the_batch_size_of_the_next_run_is_marked(batch_size: int, text: str) -> None:
+    _, lines, _ = valley(job(next_trial=NextTrial(batch_size=batch_size, reason="")), [])
+    assert lines[text]["x0"] == spec().batch_sizes.index(batch_size)
+
+
+def test_the_legend_shows_batch_sizes_by_colour_not_by_how_a_run_ended() -> None:
+    rows = [row(outcome="diverged"), row(trial_number=2), row(trial_number=3, outcome="errored")]
+    (trace,) = figures.costs(job(), rows)["data"]
+    assert trace["x"] == [None, 1, 2, 3]
+    assert trace["marker"]["symbol"] == ["circle", "star", "circle", "x-thin-open"]
+
+
+OTHER = replace(HARDWARE, device_model="<b>Other", max_power_w=300.0)
+
+
+def test_each_hardware_has_a_row_of_its_own() -> None:
+    rows = [row(cost=9000.0), row(trial_number=2, cost=100.0, hardware=OTHER)]
+    two = job(hardware=[on_hardware(), on_hardware(OTHER, cost_bound=400.0)])
+    for figure in (figures.valley(two, rows), figures.costs(two, rows)):
+        dots = [trace for trace in figure["data"] if "customdata" in trace]
+        axes = {trace["yaxis"]: trace["y"] for trace in dots}
+        assert axes == {"y": [None, 100.0], "y2": [None, 9000.0]}  # the latest hardware first
+        titles = [figure["layout"][name]["title"]["text"] for name in ("yaxis", "yaxis2")]
+        assert titles == [
+            f"1 \N{MULTIPLICATION SIGN} {name}" for name in ("&lt;b&gt;Other", "Fake GPU")
+        ]
+        shown = [trace["name"] for trace in figure["data"] if trace["showlegend"]]
+        assert len(shown) == len(set(shown))
+    lines = figures.valley(two, rows)["layout"]["shapes"]
+    bounds = {line["yref"]: line["y0"] for line in lines if line["label"]["text"] == "stop limit"}
+    assert bounds == {"y": 400.0, "y2": 20_000.0}
+
+
+def test_the_latest_kinds_of_hardware_are_drawn_and_the_note_says_so() -> None:
+    many = [replace(HARDWARE, num_devices=number) for number in range(1, 7)]
+    rows = [row(hardware=each) for each in many]
+    figure = figures.costs(job(hardware=list(map(on_hardware, many))), rows)
+    assert len(figure["data"]) == 4
+    assert figure["note"] == "The latest 4 of 6 kinds of hardware."
+
+
+def test_what_was_left_out_is_said() -> None:
+    rows = [row(trial_number=number) for number in range(1, POINTS + 1)]
+    for draw in (figures.valley, figures.costs):
+        assert draw(job(trials=5000), rows)["note"] == "The latest 1,000 of 5,000 runs."
+        assert draw(job(trials=5000), rows[:2])["note"] == ""  # others are in flight or withdrawn
+        assert draw(job(trials=0), [])["note"] == "No run has ended yet."

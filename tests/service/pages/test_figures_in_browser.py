@@ -1,0 +1,145 @@
+"""What a reader does with a job's page lasts while the page follows the job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+from service.api.wires import Api, report
+from service.jobs import START, spec_json
+from service.pages.conftest import Open
+from service_process import ServiceProcess
+from waiting import wait_until
+
+PATH = "/job/job"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """A service with a job of three runs."""
+    with ServiceProcess(tmp_path_factory.mktemp("figures")) as service:
+        api = Api(service.url)
+        assert api("POST", "/jobs", spec_json()).status_code == 201
+        for _ in range(3):
+            add_run(api)
+        yield service
+
+
+def add_run(api: Api) -> int:
+    """A run that converges; return its number."""
+    number = int(api("POST", "/jobs/job/trials", START).json()["trial_number"])
+    body = report(1, metric=0.95, energy_j=500.0 + number)
+    assert api("POST", f"/jobs/job/trials/{number}/reports", body).ok
+    return number
+
+
+def figure(page: Page, name: str) -> Any:
+    return page.locator(f'[data-figure="{name}"]')
+
+
+def test_a_zoom_lasts_when_the_figure_is_drawn_again(
+    service: ServiceProcess, open_page: Open
+) -> None:
+    page = open_page(f"{service.url}{PATH}")
+    plot = figure(page, "costs")
+    plot.scroll_into_view_if_needed()
+    box = plot.locator(".nsewdrag").bounding_box()
+    page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 10)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + box["height"] - 10, steps=5)
+    page.mouse.up()
+    shown = "plot => [plot._fullLayout.xaxis.range, plot._fullLayout.xaxis.autorange]"
+    wait_until(lambda: plot.evaluate(shown)[1] is False)
+    zoomed = plot.evaluate(shown)
+    number = add_run(Api(service.url))
+    wait_until(lambda: plot.evaluate("(plot, n) => plot.data.some((t) => t.x.includes(n))", number))
+    assert plot.evaluate(shown) == zoomed
+
+
+def test_a_selection_of_text_lasts_until_it_is_given_up(
+    service: ServiceProcess, open_page: Open
+) -> None:
+    page = open_page(f"{service.url}{PATH}")
+    page.evaluate("() => getSelection().selectAllChildren(document.querySelector('#rows'))")
+    selected = page.evaluate("() => getSelection().toString()")
+    assert "converged" in selected
+    number = add_run(Api(service.url))
+    expect(page.locator("#job")).to_contain_text(f"{number} runs")
+    assert page.evaluate("() => getSelection().toString()") == selected
+    page.evaluate("() => getSelection().removeAllRanges()")
+    expect(page.locator("#rows tbody tr").first).to_contain_text(str(number))
+
+
+@pytest.mark.parametrize(
+    ("hours", "text"),
+    [(47, "2 days ago"), (59 * 24, "2 months ago"), (25, "1 day ago"), (0.6, "36 minutes ago")],
+)
+def test_a_time_is_rounded_not_cut(
+    service: ServiceProcess, open_page: Open, hours: float, text: str
+) -> None:
+    page = open_page(f"{service.url}/job/nobody", allowed="404 (NOT FOUND)")
+    shown = page.evaluate(
+        """(hours) => {
+            const time = document.querySelector("main").appendChild(document.createElement("time"));
+            time.dataset.time = Date.now() / 1000 - hours * 3600;
+            showTimes(document);
+            return time.textContent;
+        }""",
+        hours,
+    )
+    assert shown == text
+
+
+def test_a_printed_figure_is_as_wide_as_its_card(service: ServiceProcess, open_page: Open) -> None:
+    page = open_page(f"{service.url}{PATH}", viewport={"width": 1440, "height": 900})
+    page.emulate_media(media="print")
+    page.evaluate("() => { document.body.style.width = '640px'; }")  # paper: without a resize
+    cut = """() => [...document.querySelectorAll(".figure")].filter((card) =>
+        [...card.querySelectorAll(".main-svg")].some((drawing) => {
+            const box = drawing.getBoundingClientRect(), matrix = drawing.getScreenCTM();
+            const width = matrix.a * drawing.getAttribute("width");
+            return Math.max(box.right, box.left + width) > card.getBoundingClientRect().right + 1;
+        })).length"""
+    assert page.evaluate(cut) == 0
+
+
+@pytest.mark.parametrize("width", [1024, 390])
+def test_no_table_of_a_job_is_cut_on_a_narrow_screen(
+    service: ServiceProcess, open_page: Open, width: int
+) -> None:
+    page = open_page(f"{service.url}{PATH}", viewport={"width": width, "height": 800})
+    cut = """() => [...document.querySelectorAll(".scroll")].filter((each) =>
+        each.scrollWidth > each.clientWidth).map((each) => each.getAttribute("aria-label"))"""
+    assert page.evaluate(cut) == []
+    row = page.locator("#rows tbody tr").first
+    expect(row).to_contain_text(re.compile(r"[A-Z][a-z]{2} \d+, \d{4}"))  # when it started
+    expect(page.locator("#rows thead")).to_be_visible(visible=width > 640)
+
+
+def test_what_few_read_is_drawn_when_details_are_opened(
+    service: ServiceProcess, open_page: Open
+) -> None:
+    page = open_page(f"{service.url}{PATH}")
+    expect(figure(page, "regret")).to_be_hidden()
+    page.locator("summary").press("Enter")
+    expect(figure(page, "regret").locator(".xtitle")).to_have_text("run")
+    expect(figure(page, "power")).to_be_hidden()  # there is nothing to draw
+    expect(page.get_by_role("region", name="Specification")).to_contain_text("val_acc")
+
+
+def test_checked_runs_are_compared_and_stay_checked_while_the_job_goes_on(
+    service: ServiceProcess, open_page: Open
+) -> None:
+    page = open_page(f"{service.url}{PATH}")
+    for number in (1, 2):
+        page.get_by_label(f"Compare run {number}", exact=True).check()
+    added = add_run(Api(service.url))
+    expect(page.locator("#job")).to_contain_text(f"{added} runs")
+    expect(page.get_by_label("Compare run 2", exact=True)).to_be_checked()
+    page.get_by_role("button", name="compare").click()
+    plot = page.locator('[data-figure="compare"]')
+    expect(plot.locator(".legendtext")).to_have_text(["run 2 (16)", "run 1 (32)"])
+    expect(page.get_by_label("Compare run 1", exact=True)).to_be_checked()
