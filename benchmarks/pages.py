@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 from service_load import HARDWARE, HERE, JOB, Service, register, report_on, service
 from zeus_service.config import Config
-from zeus_service.db.tables import Job, Trial
+from zeus_service.db.tables import Era, Job, Trial
 
 LONG = "a-long-job"
 FIGURES = ("valley", "costs", "regret", "saved", "power")
@@ -74,11 +74,13 @@ def _fill(url: str, database_url: str, jobs: int, trials: int, reports: int) -> 
 
 
 def _multiply(connection: sa.Connection, count: int) -> None:
-    """Copy the job's row, and its first trials for each copy."""
-    jobs, trials = Job.__table__, Trial.__table__
+    """Copy the job's row, its eras, and its first trials for each copy."""
+    jobs, trials, eras = Job.__table__, Trial.__table__, Era.__table__
     job = connection.execute(sa.select(jobs).where(jobs.c.job_id == LONG)).one()._mapping
     first = sa.and_(trials.c.job_key == job["key"], trials.c.trial_number <= 24)
     few = connection.execute(sa.select(trials).where(first)).mappings().all()
+    own = sa.select(eras).where(eras.c.job_key == job["key"])
+    known = connection.execute(own).mappings().all()
     now = time.time()
     for start in range(1, count, 1000):
         keys = [job["key"] + number for number in range(start, min(start + 1000, count))]
@@ -87,6 +89,8 @@ def _multiply(connection: sa.Connection, count: int) -> None:
             for key in keys
         ]
         connection.execute(sa.insert(jobs), rows)
+        copies = [{**row, "job_key": key} for key in keys for row in known]
+        connection.execute(sa.insert(eras), copies)
         copies = [
             {**row, "job_key": key, "idempotency_key": None} for key in keys[:50] for row in few
         ]

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from sqlalchemy.orm import Session
+from sqlalchemy import select
+from sqlalchemy.orm import Session, undefer_group
 
 from zeus_service.api import savings_messages as messages
 from zeus_service.bandit.hardware import Hardware
@@ -40,12 +41,23 @@ def of_job(
     Raises:
         NotFound: No such job.
     """
-    job = jobs.get(session, job_id)
+    return _of_job(session, jobs.get(session, job_id), weeks, points)
+
+
+@use_case(read_only=True)
+def of_largest_savers(session: Session, limit: int) -> list[tuple[float, messages.JobSavings]]:
+    """Return the jobs that have saved most energy, and the joules that each has spent for it."""
+    query = select(Job).where(Job.job_id.is_not(None), Job.saved_energy_j.is_not(None))
+    query = query.order_by(Job.saved_energy_j.desc()).limit(limit).options(undefer_group("state"))
+    return [(job.spent_energy_j, _of_job(session, job, 0, 0)) for job in session.scalars(query)]
+
+
+def _of_job(session: Session, job: Job, weeks: int, points: int) -> messages.JobSavings:
     spec, eras = jobs.specification(job), savings.load_eras(session, job)
     known = saved(spec, eras)
     hardware = list(map(Hardware.of, job.hardware))
     return messages.JobSavings(
-        job_id=job_id,
+        job_id=str(job.job_id),
         estimated=job.estimated,
         default_batch_size=spec.default_batch_size,
         recurrences=sum(era.recurrences for era in eras),

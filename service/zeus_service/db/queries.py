@@ -153,13 +153,6 @@ def list_jobs(session: Session, query: JobQuery) -> JobPage:
     return JobPage(query, rows, latest, counts, pages, int(running))
 
 
-@use_case(read_only=True)
-def largest_savers(session: Session, limit: int) -> Sequence[Job]:
-    """Read the jobs that have saved most energy, descending; none of which nothing is known."""
-    query = select(Job).where(_IS_THERE, Job.saved_energy_j.is_not(None))
-    return session.scalars(query.order_by(Job.saved_energy_j.desc()).limit(limit)).all()
-
-
 def _latest_trials(
     session: Session, keys: list[int]
 ) -> dict[int, list[Row[int, str | None, float]]]:

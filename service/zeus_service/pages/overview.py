@@ -60,10 +60,7 @@ def savings_page() -> ResponseReturnValue:
             "energy": bars([each.energy_j for each in amounts]),
             "time": bars([each.time_s for each in amounts]),
             "money": bars([each.money for each in amounts if each.money]),
-            "top": [
-                (job, savings_report.of_job(str(job.job_id), weeks=0, points=0))
-                for job in queries.largest_savers(TOP)
-            ],
+            "top": savings_report.of_largest_savers(TOP),
         }
 
     return answers.page("savings.html", queries.list_version(), values)
