@@ -13,7 +13,7 @@ from werkzeug.exceptions import UnprocessableEntity, UnsupportedMediaType
 from werkzeug.routing import BaseConverter
 
 from zeus_service import errors, maintenance, optimizer, registration
-from zeus_service.api import messages, savings_messages, savings_report
+from zeus_service.api import messages, power_messages, savings_messages, savings_report
 from zeus_service.api.access import require_access
 from zeus_service.api.body import check_body
 from zeus_service.api.problems import conflicts
@@ -245,12 +245,12 @@ def end_trial(
 
 
 @v1.put(POWER_PROFILE)
-@v1.input(messages.PowerProfile)
-@v1.output(messages.PowerProfile, **_NEW)
+@v1.input(power_messages.PowerProfile)
+@v1.output(power_messages.PowerProfile, **_NEW)
 @v1.doc(responses={200: "It replaces an earlier one."})
 def put_power_profile(
-    job_id: str, batch_size: int, json_data: messages.PowerProfile
-) -> tuple[messages.PowerProfile, int]:
+    job_id: str, batch_size: int, json_data: power_messages.PowerProfile
+) -> tuple[power_messages.PowerProfile, int]:
     """Store what was measured for a batch size on some GPUs."""
     if json_data.batch_size != batch_size:
         raise UnprocessableEntity(
@@ -262,20 +262,22 @@ def put_power_profile(
 
 @v1.get(POWER_PROFILE)
 @v1.input(OnGpus, location="query")
-@v1.output(messages.PowerProfile)
-def get_power_profile(job_id: str, batch_size: int, query_data: OnGpus) -> messages.PowerProfile:
+@v1.output(power_messages.PowerProfile)
+def get_power_profile(
+    job_id: str, batch_size: int, query_data: OnGpus
+) -> power_messages.PowerProfile:
     """Show what was measured for a batch size on some GPUs."""
     found = power_profiles.get(job_id, batch_size, **vars(query_data))
-    return messages.PowerProfile.model_validate(found)
+    return power_messages.PowerProfile.model_validate(found)
 
 
 @v1.get(POWER_PROFILES)
 @v1.input(OnAnyGpus, location="query")
-@v1.output(messages.PowerProfileList)
-def list_power_profiles(job_id: str, query_data: OnAnyGpus) -> messages.PowerProfileList:
+@v1.output(power_messages.PowerProfileList)
+def list_power_profiles(job_id: str, query_data: OnAnyGpus) -> power_messages.PowerProfileList:
     """List a job's power profiles, ordered by batch size."""
     found = power_profiles.list_profiles(job_id, **vars(query_data))
-    return messages.PowerProfileList.model_validate({"profiles": found})
+    return power_messages.PowerProfileList.model_validate({"profiles": found})
 
 
 @v1.get(f"{JOB}/savings")
