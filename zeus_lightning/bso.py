@@ -358,8 +358,8 @@ class ZeusBSOCallback(Callback):
             raise error
         outcome, reason = outcome_of(exception), reason_of(exception)
         if self._fit is not None:
-            if outcome == "errored" and (few := self._fit.too_few_batches()):
-                outcome, reason = "not_converged", few
+            if outcome in ("errored", "withdrawn") and (misfit := self._fit.misfit()):
+                outcome, reason = "not_converged", misfit
             self._end_fit(outcome, reason)
         else:
             self._end_trial_of_started_processes(trainer, outcome, reason)

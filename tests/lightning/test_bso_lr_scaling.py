@@ -347,15 +347,14 @@ def test_a_schedule_that_ends_before_a_run_of_a_smaller_batch_size_is_an_error_a
         trainer(callback, max_epochs=3).fit(net, Data(batch_size=8))
 
     run(ConstantSteps())  # with the default
-    for _ in range(3):
-        net = ConstantSteps()
-        with pytest.raises(ZeusConfigError) as raised:
-            run(net)
-        assert net.used == []
-        assert str(raised.value) == (
-            "OneCycleLR ends after 24 steps, but with batch size 4 this run takes 48; create it "
-            "with total_steps=trainer.estimated_stepping_batches"
-        )
+    net = ConstantSteps()
+    with pytest.raises(ZeusConfigError) as raised:
+        run(net)
+    assert net.used == []
+    assert str(raised.value) == (
+        "OneCycleLR ends after 24 steps, but with batch size 4 this run takes 48; create it "
+        "with total_steps=trainer.estimated_stepping_batches"
+    )
     run(ConstantSteps())  # with a larger one, which has fewer steps
     sizes = [(each["batch_size"], each["outcome"]) for each in trials(service.url, name)]
-    assert sizes == [(8, "converged"), *[(4, "errored")] * 3, (16, "converged")]
+    assert sizes == [(8, "converged"), (4, "not_converged"), (16, "converged")]

@@ -23,19 +23,26 @@ from zeus_lightning.program.internals import train_loaders
 
 
 def check_loaders(
-    trainer: Trainer, module: LightningModule, attribute: str, batch_size: int, batch: Any = None
+    trainer: Trainer,
+    module: LightningModule,
+    attribute: str,
+    batch_size: int,
+    own_size: int,
+    batch: Any = None,
 ) -> None:
     """Check that the train dataloaders have the per-device batch size that was set.
 
     One of them must have it. Others may have sizes of their own, such as the unlabelled batches of
-    FixMatch; a line names them as training starts. A size that cannot be read is a warning.
+    FixMatch; a line names them as training starts. If no size can be read, the tensors of a batch
+    show one that did not change; anything else there is a warning.
 
     Args:
         trainer: The program's Trainer.
         module: Its module.
         attribute: The attribute that was set.
         batch_size: What it was set to.
-        batch: An epoch's first batch, which shows sizes that cannot be read; None before any.
+        own_size: What the program had set it to.
+        batch: The first batch of new loaders; None before any.
 
     Raises:
         ZeusConfigError: None has the batch size.
@@ -52,15 +59,14 @@ def check_loaders(
     if None in sizes:
         if batch is None:
             return
-        sizes = _lengths(batch)
-        if not sizes:
+        sizes = sorted(set(_lengths(batch)))
+        if batch_size in sizes or trainer.is_last_batch:
+            return
+        if sizes != [own_size]:
             rank_zero_warn(
                 f"zeus: cannot read the batch size of the {origin}; make sure that it is "
                 f"{batch_size}, which {attribute} was set to after the datamodule's setup()"
             )
-            return
-        is_partial = trainer.is_last_batch and max(sizes) < batch_size
-        if batch_size in sizes or is_partial:
             return
     values = [get_from(each, attribute.rpartition(".")[2]) for each in holders(module, attribute)]
     changed = next((value for value in values if is_size(value) and value != batch_size), None)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from lightning.pytorch import Trainer
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
 from zeus_lightning.errors import ZeusConfigError
 
@@ -71,17 +71,21 @@ def scale_optimizers(trainer: Trainer, factor: float) -> None:
 
 
 def too_short_schedule(trainer: Trainer, batch_size: int) -> str | None:
-    """Why a scheduler ends before the last step of a run with this batch size; None if none does.
+    """Why a `OneCycleLR` would fail in mid-training with this batch size; None if none would.
 
-    `OneCycleLR` then fails in mid-training. Its number of steps is right for the default batch size
-    if it is a constant, and a smaller one takes more steps.
+    If its number of steps is a constant, it is right for the default batch size, and a smaller one
+    takes more steps.
     """
     steps = trainer.estimated_stepping_batches
     for config in trainer.lr_scheduler_configs:
-        total = getattr(config.scheduler, "total_steps", None)
-        if config.interval == "step" and total is not None and total < steps // config.frequency:
+        scheduler = config.scheduler
+        if (
+            isinstance(scheduler, OneCycleLR)
+            and config.interval == "step"
+            and scheduler.total_steps < steps // config.frequency
+        ):
             return (
-                f"{type(config.scheduler).__name__} ends after {total} steps, but with batch size "
+                f"OneCycleLR ends after {scheduler.total_steps} steps, but with batch size "
                 f"{batch_size} this run takes {steps}; create it with "
                 "total_steps=trainer.estimated_stepping_batches"
             )

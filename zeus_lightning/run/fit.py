@@ -76,6 +76,8 @@ class Fit:
         self._lacks_monitor = False  # neither the program nor the registered job names one
         self._has_reported = False  # this fit, not only an earlier one of its trial
         self._mistake: ZeusConfigError | None = None  # of the program, found as training ended
+        self._has_seen_batch = False  # of this fit
+        self._misfit: str | None = None  # why a schedule is too short for the batch size
         self._continues = False  # an earlier fit, unless a checkpoint is loaded
         self._is_continuation = False  # of an earlier fit, without a trial: it ends when it ends
         self._previous: TrialRecord | None = None  # of that fit
@@ -214,7 +216,7 @@ class Fit:
         size = record.trial.batch_size
         short = on_rank_zero(self._strategy, lambda: too_short_schedule(self.trainer, size))
         if short is not None and size != record.job.default_batch_size:
-            self.run.end("errored", short)  # after the third, the service passes over the size
+            self._misfit = short
             raise ZeusConfigError(short)
 
     def _start_measuring(self) -> None:
@@ -224,10 +226,15 @@ class Fit:
     def check_loaders(self, batch: Any = None) -> None:
         """Check the dataloaders' batch size, as training starts or an epoch's first batch comes."""
         record = self.run.record
-        if record is not None and self.run.is_open:
-            size = record.trial.batch_size // self._share
-            program = (self.trainer, self.module, self._attribute)
-            dataloaders.check_loaders(*program, size, batch)
+        if record is None or not self.run.is_open:
+            return
+        if batch is not None:
+            reloads = self.trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
+            if self._has_seen_batch and not reloads:
+                return
+            self._has_seen_batch = True
+        size, own = record.trial.batch_size // self._share, self._own_batch_size // self._share
+        dataloaders.check_loaders(self.trainer, self.module, self._attribute, size, own, batch)
 
     def look_for_monitor(self) -> None:
         """Log a line if the sanity check has not logged the monitored metric."""
@@ -321,7 +328,8 @@ class Fit:
         The batch size has failed if there are fewer samples in the data.
 
         Raises:
-            ZeusConfigError: There are none, or it is unknown how many: it may be the batch size.
+            ZeusConfigError: The default batch size has none, and it is unknown how many samples
+                there are.
         """
         record = self.run.record
         if record is None or not self.run.is_open:
@@ -334,21 +342,25 @@ class Fit:
             "(drop_last=True drops one that is not full), so nothing was trained: "
             + (few or f"there is no data, or less than a batch of {size}")
         )
-        self.run.end("not_converged" if few else "errored", reason)
+        # a stream does not say how many samples it has; with the default, there were enough
+        has_failed = few is not None or record.trial.batch_size != record.job.default_batch_size
+        self.run.end("not_converged" if has_failed else "errored", reason)
         self.trainer.should_stop |= record.outcome in FAILED
-        if few is None:
+        if not has_failed:
             raise ZeusConfigError(reason)
 
-    def too_few_batches(self) -> str | None:
-        """Why Lightning has refused epochs as short as this batch size makes them; None if not.
+    def misfit(self) -> str | None:
+        """Why the program cannot train with this batch size, unless it is the default.
 
-        With the default batch size, that is an error of the program.
+        Its schedule is too short for so many steps, or its epochs for so few batches.
         """
         record = self.run.record
         if record is None or self.has_had_batches:
             return None
         if record.trial.batch_size == self.run.job.default_batch_size:
             return None
+        if self._misfit is not None:
+            return self._misfit
         with suppress(Exception):  # of the user's code: the error at hand must not be replaced
             return dataloaders.too_few_batches(self.trainer)
         return None

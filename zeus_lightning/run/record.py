@@ -122,7 +122,7 @@ class TrialRecord:
                 f"{self.summary()}. No target can be learned from it: if the default batch size "
                 f"cannot train, pass default_batch_size=... with a new job_id"
             )
-        text = f"{self.summary()}. Run the job again: it will try another batch size."
+        text = f"{self.summary()}. Run the job again: it may get another batch size."
         if not self.trial.is_chosen:
             text = f"{self.summary()}. This was a control trial, with the default batch size."
         if self.lowest is not None and self.highest is not None:
@@ -142,7 +142,7 @@ class TrialRecord:
             )
         loads = [each.host_load for each in earlier if each.host_load is not None]
         load = 0.0 if self.report is None else self.report.host_load or 0.0
-        if self.outcome == "early_stopped" and loads and load > 2 * median(loads):
+        if self.outcome == "early_stopped" and loads and load > max(1.0, 2 * median(loads)):
             text += (
                 f" The host's load per core was {load:.1f}, and {median(loads):.1f} in the job's "
                 "other runs: other processes may have slowed this one."

@@ -136,15 +136,15 @@ ONE_SIZE = {"batch_sizes": [4], "default_batch_size": 4}
 def test_batches_of_another_size_are_an_error_although_no_loader_says_it(
     service: ServiceProcess, data: type[Data], steps: int
 ) -> None:
-    counter, callback = Steps(), zeus(service.url, **ONE_SIZE)
-    message = (
-        rf"set to 4 per device, but the train_dataloader\(\) of datamodule {data.__name__} has"
-    )
+    job: dict[str, Any] = {"job_id": new_job(), "batch_sizes": [4, 8]}
+    trainer(zeus(service.url, **job)).fit(Net(), Data())  # with its own batch size, 8
+    counter, callback = Steps(), zeus(service.url, **job)
+    message = f"batch_size to 4 per device, but the .* of datamodule {data.__name__} has"
     runner = trainer(callback, counter, reload_dataloaders_every_n_epochs=1)
     with pytest.raises(ZeusConfigError, match=f"{message} batches of 8; build it at each call"):
         runner.fit(Wrapped(), data())
     assert counter.count == steps
-    assert outcomes(service.url, callback.job.job_id) == ["withdrawn"]
+    assert outcomes(service.url, job["job_id"]) == ["converged", "withdrawn"]
 
 
 class Texts(Data):
@@ -157,6 +157,13 @@ class Reads(Net):
         return self.layer(torch.randn(len(batch), 4)).pow(2).mean()
 
 
+class OfFive(Data):
+    """Its batches are not of the program's own size, so they show nothing."""
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(InBatches(5), batch_size=None)
+
+
 class Few(Data):
     """Has fewer samples than a batch."""
 
@@ -166,9 +173,14 @@ class Few(Data):
 
 @pytest.mark.parametrize(
     ("data", "module", "told"),
-    [(Follows, Wrapped, False), (Few, Wrapped, False), (Texts, Reads, True)],
+    [
+        (Follows, Wrapped, False),
+        (Few, Wrapped, False),
+        (Texts, Reads, True),
+        (OfFive, Wrapped, True),
+    ],
 )
-def test_only_batches_without_tensors_are_a_warning(
+def test_batches_that_do_not_show_their_size_are_a_warning(
     service: ServiceProcess,
     recwarn: pytest.WarningsRecorder,
     data: type[Data],
@@ -199,7 +211,7 @@ class Divides(Net):
 def test_a_setup_that_divides_the_batch_size_is_an_error_that_says_so(
     service: ServiceProcess,
 ) -> None:
-    with pytest.raises(ZeusConfigError, match="set to 16, one device's share, but the program cha"):
+    with pytest.raises(ZeusConfigError, match="to 16, one device's share, but the program cha"):
         trainer(zeus(service.url)).fit(Divides(), val_dataloaders=Data().val_dataloader())
 
 
