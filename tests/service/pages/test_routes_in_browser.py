@@ -131,6 +131,11 @@ def test_each_view_is_complete_accessible_and_fits_a_phone(
     assert [each for each in found if each["impact"] in ("serious", "critical")] == []
 
 
+def test_a_phone_shows_the_figure_of_a_run(filled: ServiceProcess, open_page: Open) -> None:
+    page = open_page(f"{filled.url}/job/in-flight/trial/2", viewport=PHONE)
+    expect(page.locator('[data-figure="run"]')).to_be_visible()
+
+
 @pytest.mark.parametrize("kind", DATABASES[1:])
 def test_each_view_is_the_same_on_the_other_databases(
     kind: str, tmp_path: Path, open_page: Open

@@ -80,8 +80,9 @@ async function refreshFigures() {
   await Promise.all([...addresses].map(async (address) => {
     const response = await ask(address, answers.get(address)?.tag);
     if (!response) return;
-    answers.set(address, { figures: await response.json(), tag: response.headers.get("ETag") });
+    const figures = await response.json();
     await loaded;
+    answers.set(address, { figures, tag: response.headers.get("ETag") });
     drawFigures(places.filter((place) => place.dataset.from === address));
   }));
 }
