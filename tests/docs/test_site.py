@@ -31,13 +31,12 @@ from zeus_lightning import ZeusBSOCallback, ZeusPowerLimitCallback
 from zeus_lightning.cli import main as zeus_lightning_command
 
 ROOT = Path(__file__).parents[2]
-README, LIGHTNING, CALLBACKS, POWER, RECURRING, WIRE, MIGRATION, MESSAGES, REFERENCE = (
+README, CALLBACKS, POWER, RECURRING, WIRE, MIGRATION, MESSAGES, REFERENCE = (
     (ROOT / path).read_text()
     for path in (
         "README.md",
-        *(f"docs/{name}.md" for name in ("lightning", "callbacks", "power")),
-        *(f"docs/{name}.md" for name in ("recurring", "wire", "migration")),
-        *(f"docs/{name}.md" for name in ("troubleshooting", "reference")),
+        *(f"docs/{name}.md" for name in ("callbacks", "power", "recurring", "wire")),
+        *(f"docs/{name}.md" for name in ("migration", "troubleshooting", "reference")),
     )
 )
 ALL = "\n".join(path.read_text() for path in (ROOT / "docs").glob("*.md")) + README
