@@ -96,7 +96,7 @@ def test_another_batch_size_of_the_job_is_searched_with_the_neighbours_profile(
     assert [profile["batch_size"] for profile in profiles(service.url, job)] == [8, 16]
     assert "knows the power profile of batch size 8" in caplog.text
     assert callbacks[0].limit_w == 225
-    assert callbacks[1].limit_w == callbacks[1].profile.windows[0].limit_w == 225
+    assert callbacks[1].limit_w == callbacks[1].profile.points[0].limit_w == 225
 
 
 @pytest.fixture(scope="module")

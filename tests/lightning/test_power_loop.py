@@ -151,7 +151,7 @@ def test_a_short_loop_measures_fewer_limits(gpu: FakeGpu, gpu_meter: DriversCloc
         power = PowerLimit(**options, meter=gpu_meter)
         train(power, gpu)
         assert power.profile is not None
-        measured.append(len(power.profile.windows))
+        measured.append(len(power.profile.points))
     assert measured[0] < measured[1]
 
 

@@ -83,7 +83,7 @@ def test_a_loop_that_ends_short_of_the_target_raises_as_the_block_is_left(
 ) -> None:
     job = new_job()
     with (
-        pytest.raises(ZeusTrialFailed, match="try another batch size"),
+        pytest.raises(ZeusTrialFailed, match="may get another batch size"),
         recurrence(service, job) as run,
     ):
         train(run, 0.1, 0.2)

@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import fmean
 from threading import Thread
 
-import psutil
 import torch
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities import rank_zero_warn
@@ -20,7 +19,6 @@ from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import Hardware
 from zeus_lightning.meters import EnergyMeter, Reading, open_meter
 from zeus_lightning.meters.combined import CombinedMeter
-from zeus_lightning.meters.cpu_estimate import usable_cores
 from zeus_lightning.meters.gpu import GpuMeter
 from zeus_lightning.run.ranks import gather, on_every_rank, rank_of, sum_over_ranks
 
@@ -99,7 +97,7 @@ class RunMeter:
         self._num_devices = len(processes)
         pids = [pid for its_host, pid in processes if its_host == host]
         if strategy.root_device.type == "cpu":
-            _warn_of_threads(len(pids), torch.get_num_threads(), usable_cores())
+            _warn_of_threads(len(pids), torch.get_num_threads())
         try:
             self._meter = on_every_rank(strategy, lambda: self._open(choice, pids))
             own = on_every_rank(strategy, lambda: self._claim(host))
@@ -187,6 +185,8 @@ class RunMeter:
 
     def host_load(self) -> float:
         """The load average of this rank's host per core, as the mean over the calls so far."""
+        import psutil  # takes time, which importing the package must not
+
         self._host_loads.append(psutil.getloadavg()[0] / (psutil.cpu_count() or 1))
         return fmean(self._host_loads)
 
@@ -256,8 +256,11 @@ class RunMeter:
         return reading
 
 
-def _warn_of_threads(processes: int, threads: int, cores: int) -> None:
+def _warn_of_threads(processes: int, threads: int) -> None:
     """Warn if the threads that compute are more than the cores: then they wait for each other."""
+    from zeus_lightning.meters.cpu_estimate import usable_cores  # needs psutil, as above
+
+    cores = usable_cores()
     if processes * threads > cores:
         rank_zero_warn(
             f"zeus: the run's {processes * threads} threads share {cores} cores, so they wait for "

@@ -38,8 +38,6 @@ def new_driver(folder: Path, service: Service, script: str, *, parallel: int = 1
     return Driver(
         plan=Plan(recurrences=parallel, parallel=parallel),
         command=["bash", "-c", script],
-        env={},
-        workdir=folder,
         interval_s=None,
         timeout_s=20.0,
         ledger=Ledger(folder, resume=False),
@@ -63,6 +61,6 @@ def test_a_service_is_asked_for_while_a_run_is_under_way(
 ) -> None:
     monkeypatch.setattr(driver_module, "_SERVICE_POLL_S", 0.0)
     service = Scripted(then=tmp_path / "asked")
-    driver = new_driver(tmp_path, service, "until [ -e asked ]; do sleep 0.01; done")
+    driver = new_driver(tmp_path, service, f"until [ -e {tmp_path}/asked ]; do sleep 0.01; done")
     driver.run()
-    assert driver.progress.done == [1]
+    assert driver.progress.done == {1}
