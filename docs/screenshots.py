@@ -73,7 +73,12 @@ def _service(folder: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    rates = {"ZEUS_BSO_PRICE_PER_KWH": "0.30", "ZEUS_BSO_CARBON_INTENSITY": "380"}
+    rates = {
+        "ZEUS_BSO_CURRENCY": "EUR",
+        "ZEUS_BSO_PRICE_PER_KWH": "0.30",
+        "ZEUS_BSO_PRICE_PER_GPU_HOUR": "2.50",
+        "ZEUS_BSO_CARBON_INTENSITY": "380",
+    }
     environment = {**os.environ, "ZEUS_BSO_DATABASE_URL": database, **rates}
     program = Path(sys.executable).with_name("zeus-service")
     with (folder / "service.log").open("wb") as log:
