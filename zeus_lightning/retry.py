@@ -62,7 +62,7 @@ def fit(
             if isinstance(error, ZeusTrialFailed):
                 raise error
             raise ZeusTrialFailed(
-                f"none of {attempt} trials has reached the target; the last, with batch size "
+                f"the target was not reached after {attempt} trials; the last, with batch size "
                 f"{callback.batch_size}, ended as {callback.outcome}"
             ) from error
         arguments.pop("ckpt_path", None)  # its trial has ended

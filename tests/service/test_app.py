@@ -96,6 +96,7 @@ REQUESTS: list[tuple[str, str, Any, int]] = [
     ("GET", "/savings.csv", None, 200),
     ("GET", "/job/job", None, 200),
     ("GET", "/job/job/figures", None, 200),
+    ("GET", "/job/job/figures/compare?run=1", None, 200),
     ("GET", "/job/job/trials.csv", None, 200),
     ("GET", "/job/job/trial/2", None, 200),
     ("GET", "/job/job/trial/2/figures", None, 200),

@@ -61,8 +61,8 @@ def monitored(trainer: Trainer, monitor: str) -> float:
     if metric is None:
         raise ZeusConfigError(
             f"monitor is {monitor!r}, but the metrics logged so far are "
-            f"{sorted(trainer.callback_metrics)}; log it in each validation with self.log(), and "
-            "on_epoch=True, or monitor one of these"
+            f"{sorted(trainer.callback_metrics)}; call self.log({monitor!r}, ..., "
+            "on_epoch=True) in each validation, or monitor one of these"
         )
     log = training_log(trainer, monitor)
     if log is not None and log.on_step and monitor == log.forked_name(on_step=True):
