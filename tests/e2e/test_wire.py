@@ -9,6 +9,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from service.jobs import spec_json
 from zeus_service.api import messages as service
+from zeus_service.api import power_messages
 from zeus_service.api.v1 import IDEMPOTENCY_KEY_PATTERN
 from zeus_service.bandit import outcomes, spec
 from zeus_service.bandit import policy as base
@@ -52,7 +53,7 @@ MESSAGES: list[tuple[type, type]] = [
     (client.Hardware, Hardware),
     (client.TrialStart, service.TrialStart),
     (client.Report, service.Report),
-    (PowerProfile, service.PowerProfile),
+    (PowerProfile, power_messages.PowerProfile),
 ]
 
 
@@ -195,7 +196,8 @@ def test_both_sides_accept_the_same_power_profiles(name: str, values: list[Any])
 
     ours = [accepted(PowerProfile.from_json, ZeusConfigError, value) for value in values]
     theirs = [
-        accepted(service.PowerProfile.model_validate, ValidationError, value) for value in values
+        accepted(power_messages.PowerProfile.model_validate, ValidationError, value)
+        for value in values
     ]
     assert ours == theirs
     assert True in ours

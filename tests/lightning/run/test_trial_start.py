@@ -39,7 +39,10 @@ def test_a_run_whose_job_has_no_batch_size_left_is_a_control_trial(
     assert (callback.outcome, callback.last_report.epoch) == ("not_converged", 2)
     texts = [str(each.message) for each in recwarn if "zeus:" in str(each.message)]
     assert len(texts) == 2
-    assert f"job {job!r} has no batch size left to try, so this run trains with the default" in texts[0]
+    assert (
+        f"job {job!r} has no batch size left to try, so this run trains with the default"
+        in texts[0]
+    )
     assert len(texts[0]) <= 200
     assert "This was a control trial, with the default batch size" in texts[1]
     assert "another batch size" not in texts[1]
