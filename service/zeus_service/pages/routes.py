@@ -1,4 +1,4 @@
-"""The pages of a job and of a trial, and their figures; `overview` has those of all jobs.
+"""The pages of a job and of a trial, and their figures; `overview` has the pages of all jobs.
 
 A page is complete without a script but for its figures. Its script asks for the page again with the
 `ETag` of what it shows, and for all its figures at once when the page has changed; runs that a
