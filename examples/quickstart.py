@@ -233,18 +233,18 @@ def summarize(url: str, console: Console) -> None:
         f"{counted} would cost {runs * default:.0f} J (ratio {spent / runs / default:.2f})."
     )
     saved = requests.get(f"{path}/savings", timeout=10).json()["saved"]
-    energy = saved["energy_j"]
+    estimate, low, high = (round(saved["energy_j"][key]) for key in ("estimate", "low", "high"))
     console.print(
-        f"Saved against the default so far: [bold]{energy['estimate']:.0f} J[/] (95 % interval: "
-        f"{energy['low']:.0f} to {energy['high']:.0f} J), by the job's runs of the default."
+        f"Saved against the default so far: [bold]{estimate} J[/] (95 % interval: "
+        f"{low} to {high} J), by the job's runs of the default."
     )
-    if energy["low"] <= 0 <= energy["high"]:
+    if low <= 0 <= high:
         console.print(
             "The interval contains 0, so these runs do not prove a saving. More runs narrow it: "
             "start the demo again."
         )
-    estimate = " (an estimate: no energy counter was read)" if hardware["estimated"] else ""
-    console.print(f"Energy by {hardware['meter']}{estimate}, on {hardware['device_model']}.")
+    counted = " (an estimate: no energy counter was read)" if hardware["estimated"] else ""
+    console.print(f"Energy by {hardware['meter']}{counted}, on {hardware['device_model']}.")
 
 
 def list_trials(url: str) -> list[dict[str, Any]]:
