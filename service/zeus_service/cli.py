@@ -62,9 +62,9 @@ def main() -> None:
     """The batch size service for recurring training jobs.
 
     Configuration comes from the variables ZEUS_BSO_*, in the environment or in a .env file:
-    DATABASE_URL, DATABASE_PASSWORD, TOKEN, READ_TOKEN and SECRET_KEY (or DATABASE_URL_FILE and so
-    on, to read them from files), INSECURE, ALLOWED_HOSTS, ZEUS_WIRE, CURRENCY, PRICE_PER_KWH,
-    PRICE_PER_GPU_HOUR, CARBON_INTENSITY, LOG_LEVEL, LOG_FORMAT and ECHO_SQL.
+    DATABASE_URL, DATABASE_PASSWORD, TOKEN and READ_TOKEN (or DATABASE_URL_FILE and so on, to read
+    them from files), INSECURE, ALLOWED_HOSTS, CURRENCY, PRICE_PER_KWH, PRICE_PER_GPU_HOUR,
+    CARBON_INTENSITY, LOG_LEVEL and LOG_FORMAT.
     """
 
 

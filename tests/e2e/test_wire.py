@@ -11,7 +11,7 @@ from service.jobs import spec_json
 from zeus_service.api import messages as service
 from zeus_service.api import power_messages
 from zeus_service.api.v1 import IDEMPOTENCY_KEY_PATTERN
-from zeus_service.bandit import outcomes, spec
+from zeus_service.bandit import outcomes, spec, stopping
 from zeus_service.bandit import policy as base
 from zeus_service.bandit.hardware import Hardware
 
@@ -52,7 +52,7 @@ def types_of(model: type) -> dict[str, Any]:
 MESSAGES: list[tuple[type, type]] = [
     (client.Hardware, Hardware),
     (client.TrialStart, service.TrialStart),
-    (client.Report, service.Report),
+    (client.Report, stopping.Report),
     (PowerProfile, power_messages.PowerProfile),
 ]
 
@@ -63,7 +63,7 @@ def test_a_message_has_the_same_fields_and_types_on_both_sides(ours: type, their
 
 
 def test_a_decision_without_the_services_answer_lacks_the_cost_alone() -> None:
-    ours, theirs = types_of(client.Decision), types_of(service.Decision)
+    ours, theirs = types_of(client.Decision), types_of(stopping.Decision)
     assert ours.pop("cost") == {"anyOf": [{"type": "null"}, theirs.pop("cost")]}
     assert ours == theirs
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from flask import Flask
 from service.jobs import HARDWARE, LEARNING, let_leases_expire, register
+from service.jobs import report as report_of
 from zeus_service import counters, maintenance, optimizer
 from zeus_service.bandit import stopping
 from zeus_service.bandit.outcomes import Outcome
@@ -66,14 +66,14 @@ def test_each_report_is_decided_on_once(app: Flask, monkeypatch: pytest.MonkeyPa
 def test_a_report_from_before_a_change_of_gpus_gets_the_same_answer_again(app: Flask) -> None:
     start()
     first, second = (
-        stopping.Report(sequence, 1, 1.0, 1.0, 0.1, 200.0, default_w)
+        report_of(sequence, power_limit_w=200.0, default_power_limit_w=default_w)
         for sequence, default_w in ((1, 300.0), (2, 400.0))
     )
     decisions = [optimizer.report("job", 1, each) for each in (first, second)]
     assert [optimizer.report("job", 1, each) for each in (first, second)] == decisions
-    for other in ({"power_limit_w": 250.0}, {"energy_j": 2.0}):
+    for other in ({"power_limit_w": 250.0}, {"energy_j": 3.0}):
         with pytest.raises(ReportConflict):
-            optimizer.report("job", 1, replace(second, **other))
+            optimizer.report("job", 1, second.model_copy(update=other))
 
 
 def test_a_last_report_is_counted_once(app: Flask) -> None:

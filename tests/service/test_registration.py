@@ -1,6 +1,6 @@
 """Sparse registrations, and jobs that are registered again: changed, or after they were deleted."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from threading import Thread
 from typing import Any, get_args
 
@@ -118,10 +118,12 @@ def test_a_trial_is_revived_on_hardware_that_its_job_has_left_since(
     optimizer.start_trial("job", hardware=HARDWARE)
     optimizer.end_trial("job", 1, "interrupted")
     optimizer.start_trial("job", hardware=OTHER)
-    optimizer.report("job", 2, replace(REPORT, energy_j=50.0))
-    assert optimizer.report("job", 1, replace(REPORT, metric=0.1)).decision == "continue"
+    optimizer.report("job", 2, REPORT.model_copy(update={"energy_j": 50.0}))
+    assert (
+        optimizer.report("job", 1, REPORT.model_copy(update={"metric": 0.1})).decision == "continue"
+    )
     assert maintenance.rebuild("job")
-    optimizer.report("job", 1, replace(REPORT, sequence=2, epoch=2))
+    optimizer.report("job", 1, REPORT.model_copy(update={"sequence": 2, "epoch": 2}))
     job = optimizer.get_job("job")
     assert hardware_of(job) == [HARDWARE, OTHER]
     bounds = [each["cost_bound"] for each in job.hardware]
@@ -306,7 +308,7 @@ def test_a_run_from_before_changes_nothing_of_a_new_trial(app: Flask, forget: An
     client = app.test_client()
     path = f"/api/v1/jobs/job/trials/1{{}}?generation={old.generation}"
     for answer in (
-        client.post(path.format("/reports"), json=asdict(REPORT)),
+        client.post(path.format("/reports"), json=REPORT.model_dump()),
         client.post(path.format("/heartbeat"), json={}),
         client.patch(path.format(""), json={"outcome": "out_of_memory"}),
     ):
@@ -334,7 +336,7 @@ def test_a_report_is_never_stored_on_a_trial_that_took_its_place(
 
     register()
     old = start()
-    given = replace(REPORT, metric=metric)
+    given = REPORT.model_copy(update={"metric": metric})
     with (
         just_before(" UPDATE", take_its_place),  # FOR UPDATE, FOR NO KEY UPDATE
         pytest.raises(OtherGeneration),

@@ -55,11 +55,6 @@ def get(session: Session, job_id: str) -> Job:
     return _known(find(session, job_id), job_id)
 
 
-def get_without_state(session: Session, job_id: str) -> Job:
-    """Read a job without its state and ledger, without a lock."""
-    return _known(session.scalars(_job(job_id)).one_or_none(), job_id)
-
-
 def lock(session: Session, job_id: str) -> Job:
     """Lock a job, with its state, until the transaction ends."""
     query = _with_state(_job(job_id)).with_for_update(key_share=True, of=Job)

@@ -33,7 +33,7 @@ def get(
     session: Session, job_id: str, batch_size: int, device_model: str, num_devices: int
 ) -> dict[str, Any]:
     """Return the profile of a batch size on some GPUs; `NotFound` if there is none."""
-    job = jobs.get_without_state(session, job_id)
+    job = jobs.get(session, job_id)
     found = session.get(PowerProfile, (job.key, batch_size, device_model, num_devices))
     if found is None:
         raise NotFound(
@@ -48,7 +48,7 @@ def list_profiles(
     session: Session, job_id: str, device_model: str | None = None, num_devices: int | None = None
 ) -> list[dict[str, Any]]:
     """Return a job's profiles, of some GPUs or all, ordered by batch size; at most 1000."""
-    job = jobs.get_without_state(session, job_id)
+    job = jobs.get(session, job_id)
     query = select(PowerProfile.profile).where(PowerProfile.job_key == job.key)
     if device_model is not None:
         query = query.where(PowerProfile.device_model == device_model)

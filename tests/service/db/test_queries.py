@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -167,6 +168,17 @@ def test_controls_are_counted(app: Flask) -> None:
         optimizer.start_trial("job", control=control)
     assert queries.count_controls("job") == 2
     assert [trial.why for trial, _ in queries.running_trials("job")][::2] == ["control", "control"]
+
+
+def test_all_who_ask_at_once_get_the_same_key_to_sign_with(app: Flask) -> None:
+    def read(_: int) -> str:
+        with app.app_context():
+            return queries.signing_key()
+
+    with ThreadPoolExecutor(8) as pool:
+        keys = set(pool.map(read, range(16)))
+    assert len(keys) == 1
+    assert len(keys.pop()) == 64
 
 
 # The plans of the other databases depend on their statistics.

@@ -24,7 +24,7 @@ from waiting import LIMIT_S, wait_until
 from zeus_service import optimizer
 from zeus_service.bandit.stopping import Decision
 from zeus_service.db import jobs
-from zeus_service.db.session import WAITING_INSIDE, after_commit, transaction, use_case
+from zeus_service.db.session import transaction, use_case
 from zeus_service.db.tables import db
 from zeus_service.errors import Contended, ReportConflict
 
@@ -54,22 +54,6 @@ def test_two_that_deadlock_are_both_carried_out_once(app: Flask) -> None:
             future.result(timeout=LIMIT_S)
     assert len(attempts) == 3
     assert (trials_of("one"), trials_of("two")) == (2, 2)
-
-
-def test_callbacks_run_after_the_commit_and_never_after_a_rollback(app: Flask) -> None:
-    called: list[str] = []
-
-    def roll_back() -> None:
-        with transaction() as session:
-            after_commit(session, lambda: called.append("rolled back"))
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        roll_back()
-    with transaction() as session:  # of the pool: the same as before
-        after_commit(session, lambda: called.append("committed"))
-        assert called == []
-    assert called == ["committed"]
 
 
 def test_many_that_register_start_report_and_delete_the_same_jobs_see_no_failure(
@@ -194,7 +178,7 @@ def test_waiting_for_a_job_leaves_connections_to_others(
         jobs.lock(session, "job")
         waiting = [pool.submit(post, "/api/v1/jobs/job/trials", json=START) for _ in range(39)]
         if db.engine.dialect.name != "sqlite":
-            wait_until(lambda: waiting_sessions() == WAITING_INSIDE)
+            wait_until(lambda: waiting_sessions() == 1)
             started = pool.submit(post, "/api/v1/jobs/other/trials", json=START)
             assert started.result(LIMIT_S).status_code == 201
         assert app.test_client().get("/api/v1/jobs").status_code == 200

@@ -142,7 +142,7 @@ def test_a_pool_that_is_exhausted_is_reported_as_unavailable(kind: str, tmp_path
 
 @on_servers
 def test_a_job_that_stays_locked_is_reported_as_unavailable(
-    app: Flask, monkeypatch: pytest.MonkeyPatch
+    app: Flask, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A host that died may have locked it until the database server notices."""
     monkeypatch.setattr("zeus_service.db.session.DEADLINE_S", 1.0)
@@ -157,6 +157,7 @@ def test_a_job_that_stays_locked_is_reported_as_unavailable(
     answer = start.result()
     assert (answer.status_code, answer.json["code"]) == (503, "unavailable")
     assert answer.headers["Retry-After"] == "1"
+    assert "timeout" in caplog.text.lower()  # what the database says
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "mysql", "mariadb"])
