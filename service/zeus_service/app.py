@@ -1,11 +1,4 @@
-"""The application factory.
-
-What a request to the API needs from disk is read here: a worker may run as a user who cannot enter
-the folders of Python's packages. Pages read their templates and files when they are asked for.
-"""
-
-import encodings.idna  # werkzeug uses it for the host's name of every request
-import encodings.unicode_escape  # noqa: F401 - jinja uses it for the first use of a template
+"""The application factory."""
 
 import numpy.random  # noqa: F401 - else the first start of a trial would import it
 from apiflask import APIFlask
@@ -21,14 +14,13 @@ from zeus_service.api.v1 import JobIdConverter, StrictJSON, v1
 from zeus_service.api.zeus_wire import zeus_wire
 from zeus_service.config import Config, load_config
 from zeus_service.db.engine import engine_options, set_up
-from zeus_service.db.migrate import known_revisions, prepare
+from zeus_service.db.migrate import MIGRATIONS, prepare
 from zeus_service.db.tables import db
 from zeus_service.pages.routes import pages
 
 
 def make_app(config: Config | None = None) -> APIFlask:
     """Create the WSGI application; see `zeus_service.create_app`."""
-    known_revisions()
     config = config or load_config()
     app = APIFlask(
         "zeus_service",
@@ -49,7 +41,7 @@ def make_app(config: Config | None = None) -> APIFlask:
     db.init_app(app)
     with app.app_context():
         set_up(db.engine)
-    Migrate(app, db, directory="migrations")
+    Migrate(app, db, directory=MIGRATIONS)
     set_up_ops(app)
     set_up_access(app)
     set_up_errors(app)

@@ -288,7 +288,12 @@ def list_jobs(
 @use_case(read_only=True)
 def get_trial(session: Session, job_id: str, trial_number: int) -> Trial:
     """Return a trial."""
-    return jobs.get_trial(session, job_id, trial_number)
+    query = select(Trial).join(Job, Job.key == Trial.job_key)
+    query = query.where(Job.job_id == job_id, Trial.trial_number == trial_number)
+    trial = session.scalars(query).one_or_none()
+    if trial is None:
+        raise jobs.unknown_trial(job_id, trial_number)
+    return trial
 
 
 @use_case(read_only=True)

@@ -7,12 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    create_model,
-)
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, create_model, model_validator
 
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Outcome
@@ -20,7 +15,10 @@ from zeus_service.bandit.policy import ArmEstimate, Why
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import (
     JOB_ID_PATTERN,
+    REAL,
     JobSpec,
+    Name,
+    PositiveAmount,
     PositiveCount,
 )
 from zeus_service.db import jobs, tables
@@ -296,6 +294,45 @@ class TrialList(Message):
     """A page of a job's trials, ordered by number."""
 
     trials: list[Trial]
+
+
+class PowerPoint(Message):
+    """Energy (J, over all GPUs) and time (s) of one training batch at one power limit (W)."""
+
+    limit_w: PositiveCount
+    energy_j: PositiveAmount
+    time_s: PositiveAmount
+
+
+class PowerProfile(Message):
+    """Measurements for a batch size on some GPUs, and the power limit chosen from them."""
+
+    device_model: Name
+    driver: Annotated[str, Field(max_length=255, pattern=r"^[^\x00]*$")]
+    num_devices: PositiveCount
+    batch_size: PositiveCount
+    points: Annotated[list[PowerPoint], Field(min_length=1, max_length=500)]
+    chosen_w: PositiveCount
+    selector: Name
+    eta_knob: Annotated[float, Field(ge=0, le=1), REAL]
+    max_power_w: PositiveAmount
+    search: Name
+    measured_at: AwareDatetime
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        limits = [point.limit_w for point in self.points]
+        if len(set(limits)) != len(limits):
+            raise ValueError("points must not repeat a limit_w")
+        if self.chosen_w not in limits:
+            raise ValueError(f"chosen_w {self.chosen_w} is not the limit_w of a point")
+        return self
+
+
+class PowerProfileList(Message):
+    """A job's power profiles, ordered by batch size."""
+
+    profiles: list[PowerProfile]
 
 
 class Health(Message):

@@ -1,4 +1,4 @@
-"""`/openapi.json`, completed with what APIFlask does not know: errors, tokens and examples."""
+"""`/openapi.json`, completed with what APIFlask does not know: errors and tokens."""
 
 from typing import Any
 
@@ -23,26 +23,6 @@ _ANY_ERROR = {
     "description": "An error.",
     "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
 }
-_EXAMPLES: dict[str, dict[str, Any]] = {
-    "Registration": {
-        "job_id": "mnist-nightly",
-        "batch_sizes": [32, 64, 128],
-        "default_batch_size": 64,
-        "target_metric": 0.98,
-        "monitor": "val_acc",
-        "max_epochs": 20,
-    },
-    "NewTrial": {
-        "hardware": {
-            "device_model": "NVIDIA A40",
-            "num_devices": 1,
-            "max_power_w": 300.0,
-            "meter": "nvml",
-        }
-    },
-    "Report": {"sequence": 1, "epoch": 1, "time_s": 61.2, "energy_j": 9873.5, "metric": 0.91},
-    "TrialEnd": {"outcome": "out_of_memory", "reason": "OutOfMemoryError on rank 1"},
-}
 _IDEMPOTENCY_KEY_PARAMETER = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -66,8 +46,6 @@ def _complete(spec: dict[str, Any]) -> dict[str, Any]:
     components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
     schemas = components["schemas"]
     schemas["Problem"] = _PROBLEM
-    for name, example in _EXAMPLES.items():
-        schemas[name]["examples"] = [example]
     schemas["Registration"]["properties"]["policy"] = {"enum": [*sorted(POLICIES), None]}
     text = {"text/plain": {"schema": {"type": "string"}}}
     paths["/metrics"]["get"]["responses"]["200"]["content"] = text

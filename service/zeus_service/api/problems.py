@@ -37,6 +37,19 @@ def problem(status: int, code: str, detail: str, **fields: Any) -> Response:
     return response
 
 
+def refused(error: HTTPException) -> Response:
+    """The problem response to an error of HTTP."""
+    status = error.code or 500
+    detail = error.description or error.name
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        detail = "The service has a defect; its log has the traceback."
+    answer = problem(status, _code(status), detail)
+    for name, value in error.get_headers():  # Allow, WWW-Authenticate, Retry-After
+        if name != "Content-Type":
+            answer.headers[name] = value
+    return answer
+
+
 def set_up_errors(app: APIFlask) -> None:
     """Convert every error of the application to a problem response.
 
@@ -60,17 +73,7 @@ def set_up_errors(app: APIFlask) -> None:
         summary = "; ".join(f"{name}: {', '.join(texts)}" for name, texts in found.items())
         return problem(422, _code(422), summary, errors=found)
 
-    @app.errorhandler(HTTPException)
-    def refused(error: HTTPException) -> Response:
-        status = error.code or 500
-        detail = error.description or error.name
-        if status == HTTPStatus.INTERNAL_SERVER_ERROR:
-            detail = "The service has a defect; its log has the traceback."
-        answer = problem(status, _code(status), detail)
-        for name, value in error.get_headers():  # Allow, WWW-Authenticate, Retry-After
-            if name != "Content-Type":
-                answer.headers[name] = value
-        return answer
+    app.register_error_handler(HTTPException, refused)
 
     @app.errorhandler(exc.DBAPIError)
     @app.errorhandler(exc.TimeoutError)

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 from apiflask import APIBlueprint
 from flask import g, request
 from flask.json.provider import DefaultJSONProvider
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
-from pydantic_core import PydanticCustomError, from_json
+from pydantic import BaseModel, Field
+from pydantic_core import from_json
 from werkzeug.exceptions import BadRequest, UnprocessableEntity, UnsupportedMediaType
 from werkzeug.routing import BaseConverter
 
 from zeus_service import maintenance, optimizer, registration
-from zeus_service.api import messages, power_messages, savings_messages, savings_report
+from zeus_service.api import messages, savings_messages, savings_report
 from zeus_service.api.access import require_access
 from zeus_service.api.savings_report import WEEKS
 from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID, Name
@@ -81,34 +81,16 @@ class Points(Span):
 
 
 class OnGpus(BaseModel):
-    """The GPUs of a power profile."""
-
-    device_model: Name
-    num_devices: Annotated[int, Field(ge=1, le=MAX_INTEGER)]
-
-
-class OnAnyGpus(BaseModel):
     """The GPUs of power profiles. Default: every model, and every number."""
 
     device_model: Name | None = None
     num_devices: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = None
 
 
-def _is_given(generation: str) -> str:
-    if not generation:
-        raise PydanticCustomError("missing", "send the generation that the trial's start returned")
-    return generation
-
-
 class OfGeneration(BaseModel):
     """The trial's generation, as its start returned it."""
 
-    generation: Annotated[str, Field(min_length=1, max_length=32), BeforeValidator(_is_given)]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _lacks_none(cls, values: dict[str, str]) -> dict[str, str]:
-        return {"generation": "", **values}  # so that the message says where to find it
+    generation: Annotated[str, Field(min_length=1, max_length=32)]
 
 
 class Deletion(BaseModel):
@@ -222,12 +204,12 @@ def end_trial(
 
 
 @v1.put(POWER_PROFILE)
-@v1.input(power_messages.PowerProfile)
-@v1.output(power_messages.PowerProfile, **_NEW)
+@v1.input(messages.PowerProfile)
+@v1.output(messages.PowerProfile, **_NEW)
 @v1.doc(responses={200: "It replaces an earlier one."})
 def put_power_profile(
-    job_id: str, batch_size: int, json_data: power_messages.PowerProfile
-) -> tuple[power_messages.PowerProfile, int]:
+    job_id: str, batch_size: int, json_data: messages.PowerProfile
+) -> tuple[messages.PowerProfile, int]:
     """Store what was measured for a batch size on some GPUs."""
     if json_data.batch_size != batch_size:
         raise UnprocessableEntity(
@@ -237,24 +219,13 @@ def put_power_profile(
     return json_data, 201 if new else 200
 
 
-@v1.get(POWER_PROFILE)
-@v1.input(OnGpus, location="query")
-@v1.output(power_messages.PowerProfile)
-def get_power_profile(
-    job_id: str, batch_size: int, query_data: OnGpus
-) -> power_messages.PowerProfile:
-    """Show what was measured for a batch size on some GPUs."""
-    found = power_profiles.get(job_id, batch_size, **vars(query_data))
-    return power_messages.PowerProfile.model_validate(found)
-
-
 @v1.get(POWER_PROFILES)
-@v1.input(OnAnyGpus, location="query")
-@v1.output(power_messages.PowerProfileList)
-def list_power_profiles(job_id: str, query_data: OnAnyGpus) -> power_messages.PowerProfileList:
+@v1.input(OnGpus, location="query")
+@v1.output(messages.PowerProfileList)
+def list_power_profiles(job_id: str, query_data: OnGpus) -> messages.PowerProfileList:
     """List a job's power profiles, ordered by batch size."""
     found = power_profiles.list_profiles(job_id, **vars(query_data))
-    return power_messages.PowerProfileList.model_validate({"profiles": found})
+    return messages.PowerProfileList.model_validate({"profiles": found})
 
 
 @v1.get(f"{JOB}/savings")

@@ -41,9 +41,6 @@ _KEEPS_DEVICES = (
     "that number, or another job_id."
 )
 
-MAX_LOST_AT_ONCE = 1000
-"""Expired trials that one start marks as lost: some tenths of a second. Later ones go on."""
-
 
 def find(session: Session, job_id: str) -> Job | None:
     """Read a job with its state, without a lock; None if there is none."""
@@ -63,16 +60,6 @@ def lock(session: Session, job_id: str) -> Job:
     return _known(_first_or_again(lambda: session.scalars(query).one_or_none()), job_id)
 
 
-def get_trial(session: Session, job_id: str, trial_number: int) -> Trial:
-    """Read a trial, without a lock."""
-    query = select(Trial).join(Job, Job.key == Trial.job_key)
-    query = query.where(Job.job_id == job_id, Trial.trial_number == trial_number)
-    trial = session.scalars(query).one_or_none()
-    if trial is None:
-        raise _unknown_trial(job_id, trial_number)
-    return trial
-
-
 def lock_trial(session: Session, job_id: str, trial_number: int) -> tuple[Job, Trial]:
     """Lock a job, and one of its trials, without the job's state until it is needed.
 
@@ -81,7 +68,7 @@ def lock_trial(session: Session, job_id: str, trial_number: int) -> tuple[Job, T
     this = {"job_id": job_id, "trial_number": trial_number}
     row = _first_or_again(lambda: session.execute(_LOCKED_TRIAL, this).one_or_none())
     if row is None:
-        raise _unknown_trial(job_id, trial_number)
+        raise unknown_trial(job_id, trial_number)
     return row.Job, row.Trial
 
 
@@ -92,6 +79,11 @@ _LOCKED_TRIAL = (
     .where(Job.job_id == bindparam("job_id"), Trial.trial_number == bindparam("trial_number"))
     .with_for_update(key_share=True, of=[Job, Trial])
 )
+
+
+def unknown_trial(job_id: str, trial_number: int) -> NotFound:
+    """The error of a trial that does not exist."""
+    return NotFound(f"no trial {trial_number} of job {job_id!r}; start one first")
 
 
 def specification(job: Job, *, repair: bool = False) -> JobSpec:
@@ -160,19 +152,16 @@ def set_target(job: Job, target: float) -> JobSpec:
     return spec
 
 
-def running(
-    session: Session, job: Job, *, expired: bool | None = None, limit: int | None = None
-) -> list[Trial]:
+def running(session: Session, job: Job, *, expired: bool | None = None) -> list[Trial]:
     """Read a job's running trials, ascending by number.
 
     Args:
         session: In a transaction.
         job: The job.
         expired: Only those whose lease has expired, or has not; None for all.
-        limit: At most so many, any of them.
     """
     # Ordered here: to order them, SQLite would read all trials of the job.
-    query = select(Trial).where(Trial.job_key == job.key, Trial.outcome.is_(None)).limit(limit)
+    query = select(Trial).where(Trial.job_key == job.key, Trial.outcome.is_(None))
     if expired is not None:
         has_lease = Trial.lease_expires_at >= unix_now()
         query = query.where(~has_lease if expired else has_lease)
@@ -197,7 +186,7 @@ def has_taught_nothing(session: Session, job: Job, spec: JobSpec) -> bool:
     """
     mark_lost(session, job, spec)
     session.flush()
-    is_idle = bool(job.trials) and not running(session, job, limit=1)
+    is_idle = bool(job.trials) and not running(session, job)
     return is_idle and not _has_learned(job, spec)
 
 
@@ -265,8 +254,8 @@ def start(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
 
 
 def mark_lost(session: Session, job: Job, spec: JobSpec) -> None:
-    """End running trials of a locked job whose lease has expired, at most `MAX_LOST_AT_ONCE`."""
-    for trial in running(session, job, expired=True, limit=MAX_LOST_AT_ONCE):
+    """End running trials of a locked job whose lease has expired."""
+    for trial in running(session, job, expired=True):
         end(session, job, spec, trial, "lost", "its lease ran out")
 
 
@@ -329,10 +318,6 @@ def _known(job: Job | None, job_id: str) -> Job:
     if job is None:
         raise unknown_job(job_id)
     return job
-
-
-def _unknown_trial(job_id: str, trial_number: int) -> NotFound:
-    return NotFound(f"no trial {trial_number} of job {job_id!r}; start one first")
 
 
 def _reason(error: KeyError | ValidationError) -> str:

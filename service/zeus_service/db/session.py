@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
 import threading
@@ -31,8 +32,8 @@ logger = logging.getLogger(__name__)
 DEADLINE_S = 15.0
 """Of a request: all that it waits for, and all attempts, end by then."""
 
-ATTEMPTS = 8
-"""At a transaction that conflicts with others."""
+LONGEST_PAUSE_S = 0.05
+"""Between two attempts."""
 
 _CONFLICTS = frozenset({1205, 1213, "40001", "40P01", "55P03", SQLITE_BUSY})
 """Lock timeouts, deadlocks and serialization failures: the database has rolled back."""
@@ -63,7 +64,7 @@ def use_case(
 
     def decorate(function: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
         def in_transaction(deadline: float, *args: P.args, **kwargs: P.kwargs) -> R:
-            for attempt in range(1, 1_000_000):
+            for attempt in itertools.count(1):
                 committing = False
                 try:
                     with transaction(read_only=read_only, deadline=deadline) as session:
@@ -72,19 +73,16 @@ def use_case(
                         committing = not read_only
                     return result  # noqa: TRY300 - after the commit
                 except exc.DBAPIError as error:
-                    code = error_code(error.orig)
-                    conflicts = code in _CONFLICTS
-                    patient = code == SQLITE_BUSY  # it passes, however many wait
+                    conflicts = error_code(error.orig) in _CONFLICTS
                     lost = error.connection_invalidated and not committing
-                    if not (conflicts or lost or patient or isinstance(error, exc.IntegrityError)):
+                    if not (conflicts or lost or isinstance(error, exc.IntegrityError)):
                         raise
-                    if time.monotonic() > deadline or (attempt >= ATTEMPTS and not patient):
+                    if time.monotonic() > deadline:
                         if conflicts:
                             raise Contended(_BUSY) from error
                         raise
                     logger.debug("attempt %d of %s: %s", attempt, function.__name__, error)
-                longest_s = 0.05 if patient else 0.005 * 2**attempt
-                time.sleep(random.uniform(0, longest_s))
+                time.sleep(random.uniform(0, min(0.005 * 2**attempt, LONGEST_PAUSE_S)))
             raise AssertionError("the deadline ends the attempts")
 
         @wraps(function)

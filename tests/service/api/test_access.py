@@ -238,23 +238,6 @@ def test_the_databases_password_may_come_apart_from_its_url(
     assert password not in repr(config) + config.shown_database
 
 
-@both_ways
-def test_a_secrets_file_that_cannot_be_read_stops_the_start(
-    tmp_path: Path, command: tuple[str, ...]
-) -> None:
-    env = {"ZEUS_BSO_TOKEN_FILE": str(tmp_path / "nowhere")}
-    message = refusal((*command, f"--bind=127.0.0.1:{free_port()}"), tmp_path, **env)
-    assert "nowhere" in message
-
-
-@both_ways
-def test_a_dotenv_file_that_is_no_text_stops_the_start(
-    tmp_path: Path, command: tuple[str, ...]
-) -> None:
-    (tmp_path / ".env").write_bytes(b"\xff\xfe")
-    assert "the .env file is not UTF-8" in refusal(command, tmp_path)
-
-
 INVALID = [
     ("ZEUS_BSO_TOKEN", f"two {PASSWORD}"),
     ("ZEUS_BSO_DATABASE_URL", f"postgresql+psycopg://u:p@x:{PASSWORD}@h/db"),
@@ -277,12 +260,19 @@ def test_an_invalid_secret_is_reported_by_name_alone(variable: str, value: str) 
 
 
 @both_ways
-@pytest.mark.parametrize(("variable", "value"), INVALID[:2])
+@pytest.mark.parametrize(
+    ("variable", "value"), [*INVALID[:2], ("ZEUS_BSO_TOKEN_FILE", "/nowhere/token")]
+)
 def test_a_service_with_an_invalid_secret_does_not_start(
     tmp_path: Path, command: tuple[str, ...], variable: str, value: str
 ) -> None:
     bind = f"--bind=127.0.0.1:{free_port()}"
     assert variable in refusal((*command, bind), tmp_path, **{variable: value})
+
+
+def test_a_dotenv_file_that_is_no_text_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_bytes(b"\xff\xfe")
+    assert "the .env file is not UTF-8" in refusal(SERVE, tmp_path)
 
 
 @pytest.mark.parametrize("query", ["", f"?password={PASSWORD}"])

@@ -11,11 +11,8 @@ import pytest
 import requests
 import schemathesis
 from apiflask import APIFlask
-from pydantic import BaseModel
 from service_process import BIN, ServiceProcess
 from waiting import LIMIT_S
-from zeus_service.api.messages import NewTrial, Registration, TrialEnd
-from zeus_service.bandit.stopping import Report
 
 TOKEN = {"Authorization": "Bearer one-that-may-write"}
 
@@ -36,7 +33,7 @@ def test_every_request_gets_an_answer_that_is_described(guarded: ServiceProcess)
     """
     result = subprocess.run(
         [BIN / "schemathesis", "run", f"{guarded.url}/openapi.json", "--no-color",
-         "--header=Authorization: Bearer one-that-may-write", "--phases=examples,coverage,fuzzing",
+         "--header=Authorization: Bearer one-that-may-write", "--phases=coverage,fuzzing",
          "--generation-deterministic", "--max-examples=25", "--suppress-health-check=all",
          "--checks=all", "--exclude-checks=positive_data_acceptance"],
         env={**os.environ, "SCHEMATHESIS_HOOKS": ""},
@@ -51,13 +48,6 @@ def test_every_request_gets_an_answer_that_is_described(guarded: ServiceProcess)
     operations = sum(len(operations) for operations in routes.values())
     assert f"Tested: {operations}" in result.stdout
     assert "Traceback" not in guarded.log.read_text()
-
-
-@pytest.mark.parametrize("model", [Registration, NewTrial, Report, TrialEnd])
-def test_examples_are_valid(app: APIFlask, model: type[BaseModel]) -> None:
-    assert isinstance(app.spec, dict)
-    (example,) = app.spec["components"]["schemas"][model.__name__]["examples"]
-    model.model_validate(example)
 
 
 def test_the_description_is_valid_openapi(app: APIFlask) -> None:
