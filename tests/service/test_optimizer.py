@@ -9,7 +9,7 @@ import pytest
 from flask import Flask
 from service.jobs import HARDWARE, LEARNING, let_leases_expire, register
 from service.jobs import report as report_of
-from zeus_service import counters, maintenance, optimizer
+from zeus_service import maintenance, optimizer
 from zeus_service.bandit import stopping
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import ArmEstimate
@@ -35,34 +35,6 @@ def estimates() -> list[ArmEstimate]:
     return policy_of(spec).describe(spec, job.state, HARDWARE)
 
 
-def counted() -> tuple[float, float]:
-    """Trials that converged, and joules reported, so far in this process."""
-    converged = counters.REGISTRY.get_sample_value(
-        "zeus_bso_trials_ended_total", {"outcome": "converged"}
-    )
-    return converged or 0.0, counters.REGISTRY.get_sample_value("zeus_bso_energy_joules_total")
-
-
-def test_each_report_is_decided_on_once(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
-    decisions = []
-
-    def decide(*args: Any, **kwargs: Any) -> stopping.Decision:
-        decisions.append(stopping_decide(*args, **kwargs))
-        return decisions[-1]
-
-    stopping_decide = stopping.decide
-    monkeypatch.setattr(stopping, "decide", decide)
-    start()
-    goes_on = report(1)
-    optimizer.end_trial("job", 1, "interrupted")
-    revives = report(2)
-    ends = report(3, metric=1.0)
-    assert [goes_on, revives, ends] == decisions
-    assert report(3, metric=1.0) == ends
-    assert len(decisions) == 3
-    assert [each.outcome for each in decisions] == [None, None, "converged"]
-
-
 def test_a_report_from_before_a_change_of_gpus_gets_the_same_answer_again(app: Flask) -> None:
     start()
     first, second = (
@@ -74,15 +46,6 @@ def test_a_report_from_before_a_change_of_gpus_gets_the_same_answer_again(app: F
     for other in ({"power_limit_w": 250.0}, {"energy_j": 3.0}):
         with pytest.raises(ReportConflict):
             optimizer.report("job", 1, second.model_copy(update=other))
-
-
-def test_a_last_report_is_counted_once(app: Flask) -> None:
-    counters.energy_j.reset()  # other tests report joules beside which 20 more are lost
-    start()
-    trials, joules = counted()
-    for _ in range(2):
-        assert report(2, metric=1.0).outcome == "converged"
-    assert counted() == (trials + 1, joules + 20)
 
 
 @pytest.mark.parametrize("policy", LEARNING)

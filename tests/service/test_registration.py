@@ -318,12 +318,6 @@ def test_a_run_from_before_changes_nothing_of_a_new_trial(app: Flask, forget: An
     assert optimizer.report("job", 1, REPORT, generation=new.generation).outcome == "converged"
 
 
-def test_a_start_that_is_repeated_has_its_generation_again(app: Flask) -> None:
-    register()
-    first, again = (optimizer.start_trial("job", "key")[1].generation for _ in range(2))
-    assert first == again
-
-
 @on_servers
 @pytest.mark.parametrize("metric", [0.1, 1.0])
 def test_a_report_is_never_stored_on_a_trial_that_took_its_place(

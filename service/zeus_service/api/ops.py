@@ -166,11 +166,7 @@ def _saved(totals: list[savings.Total]) -> Iterator[GaugeMetricFamily]:
             yield family
 
 
-_SAVED = {
-    "joules": ("energy_j", "Joules"),
-    "seconds": ("time_s", "Seconds"),
-    "cost_joules": ("cost", "Cost in joules"),
-}
+_SAVED = {"joules": ("energy_j", "Joules"), "seconds": ("time_s", "Seconds")}
 _BOUNDS = {"": "", "_low": ": the lower bound", "_high": ": the upper bound"}
 
 

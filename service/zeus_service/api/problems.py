@@ -6,6 +6,7 @@ from typing import Any
 
 from apiflask import APIFlask, HTTPError
 from flask import Response, current_app
+from gunicorn.http.errors import ParseException
 from sqlalchemy import exc
 from werkzeug.exceptions import HTTPException
 
@@ -74,6 +75,10 @@ def set_up_errors(app: APIFlask) -> None:
         return problem(422, _code(422), summary, errors=found)
 
     app.register_error_handler(HTTPException, refused)
+
+    @app.errorhandler(ParseException)
+    def malformed(error: ParseException) -> Response:
+        return problem(400, _code(400), f"the body cannot be read: {error}")
 
     @app.errorhandler(exc.DBAPIError)
     @app.errorhandler(exc.TimeoutError)

@@ -42,7 +42,6 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from werkzeug.exceptions import (
     BadRequest,
     Forbidden,
-    MethodNotAllowed,
     UnprocessableEntity,
     UnsupportedMediaType,
 )
@@ -183,8 +182,6 @@ def register_job() -> ResponseReturnValue:
 @zeus_wire.get("/jobs/batch_size")
 def start_trial() -> ResponseReturnValue:
     """Start a trial."""
-    if request.method != "GET":  # Flask answers HEAD as well
-        raise MethodNotAllowed(["GET"])
     job, trial, _ = optimizer.start_trial(_query().job_id)
     numbers = {"batch_size": trial.batch_size, "trial_number": trial.trial_number}
     return {"job_id": job.job_id, **numbers}, {"Cache-Control": "no-store"}

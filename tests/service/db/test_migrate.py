@@ -9,7 +9,6 @@ import re
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,27 +79,6 @@ def test_the_revisions_make_what_the_models_say(app: Flask, tmp_path: Path) -> N
         assert description(db.engine) == description(made_from_models)
         made_from_models.dispose()
     assert differences() == []
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda: Trial.__table__.c.cost.__setattr__("type", sa.Integer()),
-        lambda: Job.__table__.c.job_id.__setattr__("type", sa.String(100)),
-        lambda: Job.__table__.c.created_at.__setattr__("nullable", True),
-        lambda: Job.__table__.append_column(sa.Column("another", sa.Integer)),
-        lambda: sa.Index("another", Trial.__table__.c.started_at),
-    ],
-)
-def test_a_change_of_the_models_without_a_revision_is_found(
-    app: Flask, change: Callable[[], None]
-) -> None:
-    def find() -> None:
-        change()
-        db.engine.dispose()
-        assert differences() != []
-
-    in_forked_child(find)
 
 
 def fill() -> None:

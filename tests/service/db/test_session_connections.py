@@ -110,19 +110,6 @@ def test_connections_that_went_stale_while_idle_fail_no_request(kind: str, tmp_p
         assert requests.get(f"{root}/job-0", timeout=LIMIT_S).json()["trials"] == ROUNDS * 2
 
 
-@on_servers
-@pytest.mark.parametrize(
-    ("path", "expected"), [("/readyz", '"ok"'), ("/metrics", "zeus_bso_database_up 1.0")]
-)
-def test_stale_connections_raise_no_alarm(
-    app: Flask, database_url: str, path: str, expected: str
-) -> None:
-    client = app.test_client()
-    assert client.get("/api/v1/jobs").status_code == 200
-    assert kill_connections(database_url) > 0
-    assert expected in client.get(path).text
-
-
 @pytest.mark.parametrize("kind", SERVERS)
 def test_a_pool_that_is_exhausted_is_reported_as_unavailable(kind: str, tmp_path: Path) -> None:
     with (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -170,28 +169,6 @@ def test_a_locked_sqlite_file_holds_up_nothing_but_writes(tmp_path: Path) -> Non
             assert not any(each.done() for each in blocked)
             lock.rollback()
         assert [each.result().status_code for each in blocked] == [201] * 20
-
-
-def test_connections_are_shared_between_workers(tmp_path: Path) -> None:
-    def connections(pid: int, port: int) -> int:
-        found = psutil.Process(pid).net_connections(kind="tcp")
-        return sum(each.status == "ESTABLISHED" and each.laddr.port == port for each in found)
-
-    with ServiceProcess(tmp_path, workers=2) as service:
-
-        def both_have_some() -> bool:
-            with contextlib.ExitStack() as stack:
-                clients = [
-                    stack.enter_context(socket.create_connection(("127.0.0.1", service.port)))
-                    for _ in range(16)
-                ]
-                for client in clients:
-                    client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                for client in clients:
-                    assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
-                return all(connections(pid, service.port) > 0 for pid in service.workers())
-
-        wait_until(both_have_some)
 
 
 @pytest.mark.parametrize("gunicorn", [False, True], ids=["serve", "gunicorn"])
