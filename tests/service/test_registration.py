@@ -151,7 +151,7 @@ def test_a_job_that_is_registered_with_its_hardware_keeps_it(app: Flask) -> None
             lambda other=other: registration.register_job("job", {}, suggested={}, hardware=other),
             lambda other=other: optimizer.start_trial("job", hardware=other),
         ):
-            with pytest.raises(JobConflict, match="for this hardware alone"):
+            with pytest.raises(JobConflict, match="keeps to one"):
                 refused()
     assert hardware_of(optimizer.get_job("job")) == [HARDWARE]
     assert optimizer.start_trial("job", hardware=HARDWARE)[2]

@@ -15,8 +15,19 @@ from zeus_service.errors import OptimizerError
 
 logger = logging.getLogger(__name__)
 
-CODES = {400: "malformed", 413: "too_large", 422: "invalid", 503: "unavailable"}
-"""The codes of errors, by status, that are not HTTP's own names for it."""
+CODES = {
+    400: "malformed",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "too_large",
+    415: "unsupported_media_type",
+    422: "invalid",
+    500: "internal_server_error",
+    503: "unavailable",
+}
+"""The codes of errors that any route may return, by status."""
 
 RETRY_AFTER_S = 1
 """Short: most causes pass soon, and clients back off by themselves."""

@@ -37,7 +37,7 @@ def _mysql(_element: unix_now, _compiler: Any, **_options: Any) -> str:
     return "CAST(unix_timestamp(now(6)) AS double)"  # sessions have UTC
 
 
-def unix_week(instant: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+def unix_week(instant: Any) -> sa.ColumnElement[int]:
     """Weeks since the Monday before 1970, in UTC, of an instant in Unix seconds."""
     # Literals, not parameters: PostgreSQL groups by the expression only if it is the same text.
     since_monday_s, week_s = (

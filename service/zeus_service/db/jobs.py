@@ -29,12 +29,8 @@ from zeus_service.errors import BrokenJob, NotFound, job_conflict, unknown_job
 T = TypeVar("T")
 
 _KEEPS_HARDWARE = (
-    "A client of the Zeus project has registered the job for this hardware alone. Use that, or "
-    "another job_id."
-)
-_NEEDS_ONE_HARDWARE = (
-    "The job's runs have used other hardware, and a client of the Zeus project needs a job that "
-    "keeps to one. Use another job_id."
+    "A client of the Zeus project needs a job that keeps to one hardware. Use that, or another "
+    "job_id."
 )
 _KEEPS_DEVICES = (
     "The job's batch sizes are per device, so all its runs use the same number of devices. Use "
@@ -221,8 +217,8 @@ def set_hardware(job: Job, spec: JobSpec, hardware: Hardware, *, keep: bool = Fa
         if job.trials and not _has_learned(job, spec):  # the first run may be wrong
             job.hardware = []
             break
-        advice = _KEEPS_HARDWARE if job.keeps_hardware else _NEEDS_ONE_HARDWARE
-        raise job_conflict(spec.job_id, differences, advice if keep else _KEEPS_DEVICES)
+        advice = _KEEPS_HARDWARE if keep else _KEEPS_DEVICES
+        raise job_conflict(spec.job_id, differences, advice)
     job.keeps_hardware = keep
     if job.hardware and Hardware.of(job.hardware[-1]) == hardware:
         return
