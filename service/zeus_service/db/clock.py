@@ -43,4 +43,5 @@ def unix_week(instant: Any) -> sa.ColumnElement[int]:
     since_monday_s, week_s = (
         sa.literal_column(str(seconds), sa.BigInteger) for seconds in (SINCE_MONDAY_S, WEEK_S)
     )
-    return (sa.cast(instant, sa.BigInteger) + since_monday_s) // week_s
+    weeks = (sa.cast(instant, sa.BigInteger) + since_monday_s) // week_s
+    return sa.cast(weeks, sa.BigInteger)  # MariaDB's is a decimal number
