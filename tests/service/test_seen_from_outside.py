@@ -67,7 +67,7 @@ def test_requests_are_counted_over_all_workers(tmp_path: Path, gunicorn: bool) -
             nonlocal asked
             asked += 1  # on a connection of its own
             requests.get(f"{service.url}/api/v1/jobs/nobody-{os.getpid()}", timeout=LIMIT_S)
-            names = temporary.glob("zeus-service-metrics-*/histogram_*.db")
+            names = temporary.glob("zeus-service-counters-*/histogram_*.db")
             return len({path.stem.rpartition("_")[2] for path in names}) > 1
 
         wait_until(ask_until_two_workers_have_answered)
@@ -90,7 +90,7 @@ def test_metrics_are_counted_in_memory(tmp_path: Path, monkeypatch: pytest.Monke
     with ServiceProcess(tmp_path) as service:
         metrics(service)
         maps = psutil.Process(service.workers()[0]).memory_maps()
-    folders = [Path(each.path).parents[1] for each in maps if "zeus-service-metrics-" in each.path]
+    folders = [Path(each.path).parents[1] for each in maps if "zeus-service-counters-" in each.path]
     assert folders
     assert set(folders) == {Path("/dev/shm")}
 

@@ -54,7 +54,7 @@ def share_counters() -> None:
     memory: the files are mapped, and a write on a full disk would end the process (SIGBUS).
     """
     memory = os.access("/dev/shm", os.W_OK) and "TMPDIR" not in os.environ
-    folder = tempfile.mkdtemp(prefix="zeus-service-metrics-", dir="/dev/shm" if memory else None)
+    folder = tempfile.mkdtemp(prefix="zeus-service-counters-", dir="/dev/shm" if memory else None)
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
 
 
