@@ -57,8 +57,6 @@ class Load:
     """What a round of load came to."""
 
     seconds: float
-    cpu_seconds: float
-    """Of the generator."""
     workers_cpu_seconds: float = 0.0
     """Of the service's workers."""
     starts_ms: list[float] = field(default_factory=list)
@@ -140,8 +138,8 @@ class Client:
 def generate(port: int, job_ids: list[str], seconds: float, trials: int, reports: int) -> Load:
     """Load the service with a client for each job id, for so long or for so many trials."""
     clients = [Client(port, job_id, reports) for job_id in job_ids]
-    load = Load(0.0, 0.0)
-    began, cpu_began = time.perf_counter(), time.process_time()
+    load = Load(0.0)
+    began = time.perf_counter()
     with selectors.DefaultSelector() as selector:
         for client in clients:
             selector.register(client.socket, selectors.EVENT_READ, client)
@@ -156,7 +154,6 @@ def generate(port: int, job_ids: list[str], seconds: float, trials: int, reports
                     else:
                         key.data.send()
     load.seconds = time.perf_counter() - began
-    load.cpu_seconds = time.process_time() - cpu_began
     for client in clients:
         client.socket.close()
     return load
@@ -255,21 +252,13 @@ def register(port: int, count: int = 1) -> list[str]:
 
 def report_on(port: int, job_id: str, count: int) -> list[float]:
     """Milliseconds of reports that say "keep going", by one client that is alone."""
-    load, client = Load(0.0, 0.0), Client(port, job_id, reports=10**6)
+    load, client = Load(0.0), Client(port, job_id, reports=10**6)
     for _ in range(count + 1):
         client.send()
         while not client.take(load):
             pass
     client.socket.close()
     return load.reports_ms
-
-
-def additions_s() -> float:
-    """Seconds of adding up 5 million integers, by which to tell the machine's speed just now."""
-    began, total = time.perf_counter(), 0
-    for number in range(5_000_000):
-        total += number
-    return time.perf_counter() - began
 
 
 def percentile(values: list[float], percent: int) -> float:
@@ -295,7 +284,6 @@ def main() -> None:
         parser.error("--distance is that of a --server, or $ZEUS_TEST_POSTGRES_URL")
     console = Console(width=100)
     console.print(_machine(given.server), highlight=False)
-    speeds: list[float] = []
     for distance_ms in given.distance or [0.0]:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -306,25 +294,22 @@ def main() -> None:
                 for name, installation in {"this": HERE, "against": given.against}.items()
                 if installation
             }
-            console.print(_throughput(services, distance_ms, given, speeds))
+            console.print(_throughput(services, distance_ms, given))
             for name, each in services.items():
                 memory = [f"{w.memory_info().rss / 1e6:.0f}" for w in each.arbiter.children()]
                 console.print(f"Resident memory per worker after this load, {name}: {memory} MB")
             if given.trials and not distance_ms:
                 _long_history(services["this"].port, given, console)
-    console.print("CPU: of the workers per request, and of the load's generator, of one core.")
-    console.print(f"Adding up 5 million integers took {min(speeds):.2f} to {max(speeds):.2f} s.")
+    console.print("CPU: of the workers per request.")
 
 
-def _throughput(
-    services: dict[str, Service], distance_ms: float, given: Namespace, speeds: list[float]
-) -> Table:
+def _throughput(services: dict[str, Service], distance_ms: float, given: Namespace) -> Table:
     """Medians of rounds that alternate between the services, and of the ratios of each pair."""
     table = Table(
         title=f"{given.clients} clients, a start and {REPORTS} reports each, in turn; "
         f"the database {distance_ms:g} ms away"
     )
-    for name in ("", "", "requests/s", "report p50 ms", "p99 ms", "start p50 ms", "CPU ms", "CPU",
+    for name in ("", "", "requests/s", "report p50 ms", "p99 ms", "start p50 ms", "CPU ms",
                  "errors"):  # fmt: skip
         table.add_column(name, justify="right" if name else "left")
     for title, jobs in (("a job each", given.clients), ("one job for all", 1)):
@@ -335,7 +320,6 @@ def _throughput(
         }
         for number in range(given.rounds):
             for name in sorted(services, reverse=bool(number % 2)):
-                speeds.append(additions_s())
                 began = services[name].workers_cpu_seconds()
                 arguments = (services[name].port, ids[name], given.seconds, sys.maxsize, REPORTS)
                 load = apart(*arguments)
@@ -361,7 +345,6 @@ def _figures(load: Load) -> list[float]:
         percentile(load.reports_ms, 99),
         percentile(load.starts_ms, 50),
         1000 * load.workers_cpu_seconds / load.requests,
-        load.cpu_seconds / load.seconds,
         load.errors,
     ]
 

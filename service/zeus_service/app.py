@@ -1,12 +1,4 @@
-"""The application factory.
-
-What a request to the API needs from disk is read here: a worker may run as a user who cannot enter
-the folders of Python's packages. Pages read their templates and files when they are asked for.
-"""
-
-import encodings.idna  # werkzeug uses it for the host's name of every request
-import encodings.unicode_escape  # noqa: F401 - jinja uses it for the first use of a template
-import logging
+"""The application factory."""
 
 import numpy.random  # noqa: F401 - else the first start of a trial would import it
 from apiflask import APIFlask
@@ -15,22 +7,20 @@ from sqlalchemy.engine import make_url
 
 from zeus_service import __version__
 from zeus_service.api.access import set_up_access
-from zeus_service.api.body import MAX_BODY_BYTES, StrictJSON
 from zeus_service.api.openapi import set_up_openapi
 from zeus_service.api.ops import set_up_ops
 from zeus_service.api.problems import set_up_errors
-from zeus_service.api.v1 import JobIdConverter, v1
+from zeus_service.api.v1 import JobIdConverter, StrictJSON, v1
 from zeus_service.api.zeus_wire import zeus_wire
 from zeus_service.config import Config, load_config
 from zeus_service.db.engine import engine_options, set_up
-from zeus_service.db.migrate import known_revisions, prepare
+from zeus_service.db.migrate import MIGRATIONS, prepare
 from zeus_service.db.tables import db
 from zeus_service.pages.routes import pages
 
 
 def make_app(config: Config | None = None) -> APIFlask:
     """Create the WSGI application; see `zeus_service.create_app`."""
-    known_revisions()
     config = config or load_config()
     app = APIFlask(
         "zeus_service",
@@ -43,9 +33,7 @@ def make_app(config: Config | None = None) -> APIFlask:
     app.extensions["zeus_config"] = config
     app.config["SQLALCHEMY_DATABASE_URI"] = config.database_url
     app.config["SQLALCHEMY_ENGINE_OPTIONS"] = engine_options(make_url(config.database_url))
-    if config.echo_sql:  # SQLALCHEMY_ECHO would add a handler of its own
-        logging.getLogger("sqlalchemy.engine").setLevel(logging.INFO)
-    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
+    app.config["MAX_CONTENT_LENGTH"] = 64 * 1024
     app.config["VALIDATION_ERROR_DESCRIPTION"] = "invalid"
     app.url_map.merge_slashes = False
     app.url_map.converters["job_id"] = JobIdConverter
@@ -53,14 +41,13 @@ def make_app(config: Config | None = None) -> APIFlask:
     db.init_app(app)
     with app.app_context():
         set_up(db.engine)
-    Migrate(app, db, directory="migrations")
+    Migrate(app, db, directory=MIGRATIONS)
     set_up_ops(app)
     set_up_access(app)
     set_up_errors(app)
     set_up_openapi(app)
     app.register_blueprint(v1)
-    if config.zeus_wire:
-        app.register_blueprint(zeus_wire)
+    app.register_blueprint(zeus_wire)
     app.register_blueprint(pages)
     return app
 

@@ -5,7 +5,6 @@ Gunicorn's configuration must also set up the metrics of the workers before prom
 imported, which `optimizer` imports.
 """
 
-import io
 import json
 import logging
 import socket
@@ -62,9 +61,9 @@ def main() -> None:
     """The batch size service for recurring training jobs.
 
     Configuration comes from the variables ZEUS_BSO_*, in the environment or in a .env file:
-    DATABASE_URL, DATABASE_PASSWORD, TOKEN, READ_TOKEN and SECRET_KEY (or DATABASE_URL_FILE and so
-    on, to read them from files), INSECURE, ALLOWED_HOSTS, ZEUS_WIRE, CURRENCY, PRICE_PER_KWH,
-    PRICE_PER_GPU_HOUR, CARBON_INTENSITY, LOG_LEVEL, LOG_FORMAT and ECHO_SQL.
+    DATABASE_URL, DATABASE_PASSWORD, TOKEN and READ_TOKEN (or DATABASE_URL_FILE and so on, to read
+    them from files), INSECURE, ALLOWED_HOSTS, CURRENCY, PRICE_PER_KWH, PRICE_PER_GPU_HOUR,
+    CARBON_INTENSITY, LOG_LEVEL and LOG_FORMAT.
     """
 
 
@@ -302,20 +301,10 @@ def db() -> None:
 
 
 @db.command()
-@click.argument("revision", default="head")
-def upgrade(revision: str) -> None:
-    """Migrate up to REVISION, by default the one this version works with."""
+def upgrade() -> None:
+    """Migrate to the revision that this version works with."""
     app = create_app(load_config())
-    database.upgrade(app, revision)
-    _show_revision(app)
-
-
-@db.command(context_settings={"ignore_unknown_options": True})  # -1 is a revision
-@click.argument("revision")
-def downgrade(revision: str) -> None:
-    """Migrate down to REVISION, or by one with -1; `base` drops every table with all its rows."""
-    app = create_app(load_config())
-    database.downgrade(app, revision)
+    database.upgrade(app)
     _show_revision(app)
 
 
@@ -323,18 +312,6 @@ def downgrade(revision: str) -> None:
 def current() -> None:
     """Show the database's revision and the one this version works with."""
     _show_revision(create_app(load_config()))
-
-
-@db.command()
-@click.argument("revisions", metavar="[FROM:]TO", default="head")
-def sql(revisions: str) -> None:
-    """Print the SQL of an upgrade, without a connection.
-
-    It is in the dialect of ZEUS_BSO_DATABASE_URL, from an empty database unless FROM is given.
-    """
-    printed = io.StringIO()
-    database.write_sql(create_app(load_config()), revisions, printed)
-    click.echo(printed.getvalue(), nl=False)
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -36,14 +35,14 @@ _DRIVERS = {
 }
 """The driver for each kind of database, whichever the URL names."""
 
-MIN_SECRET = 16
-"""Characters of a token or a key; shorter ones can be guessed."""
+MIN_TOKEN = 16
+"""Characters of a token; shorter ones can be guessed."""
 
-_SECRET = f"[!-~]{{{MIN_SECRET},}}"
+_TOKEN = f"[!-~]{{{MIN_TOKEN},}}"
 
 _PREFIX = "ZEUS_BSO_"
 
-_SECRETS = ("database_url", "database_password", "token", "read_token", "secret_key")
+_SECRETS = ("database_url", "database_password", "token", "read_token")
 """Settings that can be read from a file, and whose values appear in no message."""
 
 
@@ -71,21 +70,16 @@ class Config(BaseModel):
             blanks, at least 16 characters. Default: requests need no token, and the service
             listens on loopback only.
         read_token: Bearer tokens that may only read, in the same form.
-        secret_key: Signs the cookies of those who sign in on the page; at least 16 characters.
-            Default: one that is made once and stored in the database.
         insecure: Listen on any address without a token (`ZEUS_BSO_INSECURE`). Whoever reaches the
             network may then do anything, and so may any browser inside it.
         allowed_hosts: Names of the service in addition to those of loopback, separated by commas.
             Default: any name, but of loopback only if the service listens there without a token.
-        zeus_wire: Serve the Zeus project's own wire. If tokens are configured, its clients send
-            one as the password in the service's URL.
         currency: Of both prices, such as `EUR`; pages write it before an amount.
         price_per_kwh: Price of one kWh; shows savings as money.
         price_per_gpu_hour: Price of one hour of one GPU; shows savings as money.
         carbon_intensity: Grams of CO2 equivalent for each kWh, for what was saved.
         log_level: `DEBUG`, `INFO`, `WARNING`, `ERROR` or `CRITICAL`.
         log_format: `text`, or `json` for one JSON object a line.
-        echo_sql: Log every SQL statement.
     """
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)  # it may be a secret
@@ -94,10 +88,8 @@ class Config(BaseModel):
     database_password: SecretStr | None = None
     token: SecretStr | None = None
     read_token: SecretStr | None = None
-    secret_key: SecretStr | None = None
     insecure: bool = False
     allowed_hosts: Annotated[str, AfterValidator(_host_names)] = ""
-    zeus_wire: bool = True
     currency: Annotated[str, Field(pattern=r"^\S{1,8}$")] = "\N{CURRENCY SIGN}"
     price_per_kwh: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None = None
     price_per_gpu_hour: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None = None
@@ -106,17 +98,15 @@ class Config(BaseModel):
         Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(str.upper)
     ] = "INFO"
     log_format: Annotated[Literal["text", "json"], BeforeValidator(str.lower)] = "text"
-    echo_sql: bool = False
 
-    @field_validator("token", "read_token", "secret_key")
+    @field_validator("token", "read_token")
     @classmethod
-    def _cannot_be_guessed(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+    def _cannot_be_guessed(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None:
-            text = value.get_secret_value()
-            secrets = [text] if info.field_name == "secret_key" else _split(text)
-            if not (secrets and all(re.fullmatch(_SECRET, each) for each in secrets)):
+            tokens = _split(value.get_secret_value())
+            if not (tokens and all(re.fullmatch(_TOKEN, each) for each in tokens)):
                 raise ValueError(
-                    f"it must have at least {MIN_SECRET} characters, printable ASCII without "
+                    f"it must have at least {MIN_TOKEN} characters, printable ASCII without "
                     "blanks: try `openssl rand -hex 32`; several tokens are separated by commas"
                 )
         return value

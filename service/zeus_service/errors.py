@@ -1,13 +1,10 @@
 """Errors of the use cases, each with its HTTP status, and that of what cannot be used."""
 
-from logging import Logger
 from typing import Any, ClassVar
 
 
 class OptimizerError(Exception):
     """A use case that cannot be carried out.
-
-    The docstrings of the subclasses are their descriptions in `/openapi.json`.
 
     Args:
         message: For a person: what is wrong and what to do.
@@ -21,10 +18,6 @@ class OptimizerError(Exception):
         super().__init__(message)
         self.message = message
         self.fields = fields
-
-    def log(self, logger: Logger) -> None:
-        """Log the message, which says all."""
-        logger.error("%s", self.message)
 
 
 class NotFound(OptimizerError):
@@ -112,11 +105,6 @@ class Contended(OptimizerError):
     """Too many transactions change the same rows at once."""
 
     status, code = 503, "unavailable"
-
-    def log(self, logger: Logger) -> None:
-        """Log the message, and what the database says, if it was asked."""
-        reason = getattr(self.__cause__, "orig", None)
-        logger.warning("%s", f"{self.message} ({reason})" if reason else self.message)
 
 
 class Unusable(RuntimeError):

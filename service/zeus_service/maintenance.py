@@ -150,7 +150,7 @@ def _free_id(session: Session, job_id: str, force: bool) -> None:
 
 
 def _check_deletable(session: Session, job: Job, force: bool) -> None:
-    running = len(jobs.running(session, job, limit=1000))
+    running = len(jobs.running(session, job))
     if running and not force:
         busy = f"job {job.job_id!r} has {running} running trials; delete it with force=true"
         raise JobBusy(f"{busy}, or --force", running=running)

@@ -40,7 +40,9 @@ from zeus_service.errors import (
 from zeus_service.savings import power
 
 
+@use_case()
 def start_trial(
+    session: Session,
     job_id: str,
     idempotency_key: str | None = None,
     *,
@@ -56,6 +58,7 @@ def start_trial(
     another would never end.
 
     Args:
+        session: In a transaction.
         job_id: The job.
         idempotency_key: Names the start.
         hardware: What the trial uses; None: what a client of the Zeus project has registered.
@@ -72,14 +75,45 @@ def start_trial(
             sizes can be divided.
         ExhaustedJob: Every batch size has failed, and no trial from before that is running.
     """
-    job, trial, new = _start_trial(job_id, idempotency_key, hardware, multiple_of, control)
-    if trial is None:  # the trials that were lost stay so
-        spec = jobs.specification(job)
-        usable = _usable(spec, multiple_of)
+    job = jobs.lock(session, job_id)
+    spec = jobs.specification(job)
+    if idempotency_key is not None:
+        known = _started_with(session, idempotency_key)
+        if known is not None:
+            is_same = known.why == "baseline" or (known.why == "control") == control
+            if known.job_key != job.key or not is_same:
+                raise KeyConflict("this Idempotency-Key was used for another start; make a new one")
+            return job, known, False
+    if hardware is None:
+        hardware = _registered_hardware(job)
+    jobs.set_hardware(job, spec, hardware)
+    jobs.mark_lost(session, job, spec)
+    granted = always_granted(spec, control=control)
+    usable = _usable(spec, multiple_of, is_default=granted is not None)
+    choice = granted or _choose(session, job, spec, hardware, usable)
+    if choice is None:
+        session.commit()  # the trials that were lost stay so
         if usable == spec.batch_sizes:
             counters.exhausted_starts.inc()
-        raise reasons.exhausted(spec, job.state, Hardware.of(job.hardware[-1]), usable)
-    return job, trial, new
+        raise reasons.exhausted(spec, job.state, hardware, usable)
+    trial = Trial(
+        job_key=job.key,
+        trial_number=job.trials + 1,
+        generation=secrets.token_hex(8),
+        idempotency_key=idempotency_key,
+        batch_size=choice.batch_size,
+        hardware=hardware,
+        why=choice.why,
+        start_reason=reasons.reason(spec, job.state, hardware, choice)[:MAX_REASON],
+        start_cost_bound=None if granted else jobs.cost_bound(job, hardware),
+        counted=False,
+        reason="",
+        started_at=unix_now(),
+        lease_expires_at=unix_now() + spec.lease_s,
+        **dict.fromkeys(("reports", "epoch", "time_s", "energy_j", "cost"), 0),
+    )
+    jobs.start(session, job, spec, trial)
+    return job, trial, True
 
 
 @use_case()
@@ -254,7 +288,12 @@ def list_jobs(
 @use_case(read_only=True)
 def get_trial(session: Session, job_id: str, trial_number: int) -> Trial:
     """Return a trial."""
-    return jobs.get_trial(session, job_id, trial_number)
+    query = select(Trial).join(Job, Job.key == Trial.job_key)
+    query = query.where(Job.job_id == job_id, Trial.trial_number == trial_number)
+    trial = session.scalars(query).one_or_none()
+    if trial is None:
+        raise jobs.unknown_trial(job_id, trial_number)
+    return trial
 
 
 @use_case(read_only=True)
@@ -266,53 +305,6 @@ def list_trials(session: Session, job_id: str, *, after: int = 0, limit: int = 1
 
 
 _STORED = set(tables.Report.__table__.columns.keys())
-
-
-@use_case()
-def _start_trial(
-    session: Session,
-    job_id: str,
-    idempotency_key: str | None,
-    hardware: Hardware | None,
-    multiple_of: int,
-    control: bool,
-) -> tuple[Job, Trial | None, bool]:
-    job = jobs.lock(session, job_id)
-    spec = jobs.specification(job)
-    if idempotency_key is not None:
-        known = _started_with(session, idempotency_key)
-        if known is not None:
-            is_same = known.why == "baseline" or (known.why == "control") == control
-            if known.job_key != job.key or not is_same:
-                raise KeyConflict("this Idempotency-Key was used for another start; make a new one")
-            return job, known, False
-    if hardware is None:
-        hardware = _registered_hardware(job)
-    jobs.set_hardware(job, spec, hardware)
-    jobs.mark_lost(session, job, spec)
-    granted = always_granted(spec, control=control)
-    usable = _usable(spec, multiple_of, is_default=granted is not None)
-    choice = granted or _choose(session, job, spec, hardware, usable)
-    if choice is None:
-        return job, None, False
-    trial = Trial(
-        job_key=job.key,
-        trial_number=job.trials + 1,
-        generation=secrets.token_hex(8),
-        idempotency_key=idempotency_key,
-        batch_size=choice.batch_size,
-        hardware=hardware,
-        why=choice.why,
-        start_reason=reasons.reason(spec, job.state, hardware, choice)[:MAX_REASON],
-        start_cost_bound=None if granted else jobs.cost_bound(job, hardware),
-        counted=False,
-        reason="",
-        started_at=unix_now(),
-        lease_expires_at=unix_now() + spec.lease_s,
-        **dict.fromkeys(("reports", "epoch", "time_s", "energy_j", "cost"), 0),
-    )
-    jobs.start(session, job, spec, trial)
-    return job, trial, True
 
 
 def _started_with(session: Session, idempotency_key: str) -> Trial | None:
@@ -372,7 +364,7 @@ def _same_answer(session: Session, trial: Trial, given: stopping.Report) -> Deci
         raise ReportConflict(
             f"report {given.sequence} was sent before with other figures", known=known
         )
-    return Decision(**{name: getattr(stored, name) for name in Decision.__annotations__})
+    return Decision(**{name: getattr(stored, name) for name in Decision.model_fields})
 
 
 def _check_generation(job_id: str, trial: Trial, generation: str | None) -> None:

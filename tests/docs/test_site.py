@@ -21,7 +21,7 @@ from zeus.optimizer.batch_size.client import BatchSizeOptimizer
 from zeus.optimizer.batch_size.common import JobSpec
 from zeus.optimizer.power_limit import GlobalPowerLimitOptimizer
 from zeus_service import create_app
-from zeus_service.api.problems import HTTP_ERRORS
+from zeus_service.api.problems import CODES
 from zeus_service.cli import main as zeus_service_command
 from zeus_service.config import Config
 from zeus_service.errors import OptimizerError
@@ -155,7 +155,7 @@ def test_every_route_and_every_error_is_on_the_page_of_the_wire() -> None:
         for method in rule.methods - {"HEAD", "OPTIONS"}
     }
     assert set(column(section(WIRE, "Requests"), 0)) == routes
-    codes = {code for code, _ in HTTP_ERRORS.values()}
+    codes = set(CODES.values())
     kinds = OptimizerError.__subclasses__()
     codes |= {error.code for kind in kinds for error in (kind, *kind.__subclasses__())}
     rows = [line for line in section(WIRE, "Errors").splitlines() if re.match(r"\| \d", line)]

@@ -9,9 +9,8 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from service.jobs import spec_json
 from zeus_service.api import messages as service
-from zeus_service.api import power_messages
 from zeus_service.api.v1 import IDEMPOTENCY_KEY_PATTERN
-from zeus_service.bandit import outcomes, spec
+from zeus_service.bandit import outcomes, spec, stopping
 from zeus_service.bandit import policy as base
 from zeus_service.bandit.hardware import Hardware
 
@@ -52,8 +51,8 @@ def types_of(model: type) -> dict[str, Any]:
 MESSAGES: list[tuple[type, type]] = [
     (client.Hardware, Hardware),
     (client.TrialStart, service.TrialStart),
-    (client.Report, service.Report),
-    (PowerProfile, power_messages.PowerProfile),
+    (client.Report, stopping.Report),
+    (PowerProfile, service.PowerProfile),
 ]
 
 
@@ -63,7 +62,7 @@ def test_a_message_has_the_same_fields_and_types_on_both_sides(ours: type, their
 
 
 def test_a_decision_without_the_services_answer_lacks_the_cost_alone() -> None:
-    ours, theirs = types_of(client.Decision), types_of(service.Decision)
+    ours, theirs = types_of(client.Decision), types_of(stopping.Decision)
     assert ours.pop("cost") == {"anyOf": [{"type": "null"}, theirs.pop("cost")]}
     assert ours == theirs
 
@@ -183,7 +182,7 @@ PROFILE = {
         ("eta_knob", [0, 1, -0.01, 1.01, "0.5"]),
         ("max_power_w", [300, 0, -1, float("inf"), "300"]),
         ("search", ["information", ""]),
-        ("measured_at", ["2026-05-04T12:00:00+02:00", "2026-05-04T12:00:00", "today", 1e9]),
+        ("measured_at", ["2026-05-04T12:00:00+02:00", "2026-05-04T12:00:00", "today"]),
     ],
 )
 def test_both_sides_accept_the_same_power_profiles(name: str, values: list[Any]) -> None:
@@ -196,8 +195,7 @@ def test_both_sides_accept_the_same_power_profiles(name: str, values: list[Any])
 
     ours = [accepted(PowerProfile.from_json, ZeusConfigError, value) for value in values]
     theirs = [
-        accepted(power_messages.PowerProfile.model_validate, ValidationError, value)
-        for value in values
+        accepted(service.PowerProfile.model_validate, ValidationError, value) for value in values
     ]
     assert ours == theirs
     assert True in ours

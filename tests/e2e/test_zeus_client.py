@@ -199,8 +199,7 @@ def test_zeus_users_train_a_small_job_on_one_rank_and_on_two(
             ]
 
 
-# These have runs that end in other ways, too: one job with a token on PostgreSQL, in several
-# processes, and one with two ranks and neither.
+# This has runs that end in other ways: one job with a token on PostgreSQL, in several processes.
 
 
 @pytest.mark.parametrize("database", POSTGRESQL)
@@ -283,43 +282,6 @@ def check_a_whole_job(service: ServiceProcess, token: str) -> None:
     assert costs == pytest.approx([300, 800, 200, 300, 10, 240, 210, 310, 205, 500])
     rebuilt = zeus_service("rebuild", "digits-1", database_url=service.database_url)
     assert "was right" in rebuilt.stdout
-
-
-def test_zeus_users_train_a_whole_job_on_two_ranks(
-    gpus: FakeDriver, two_ranks: ZeusRun, tmp_path: Path
-) -> None:
-    with a_service("sqlite", "", tmp_path) as (service, url):
-        with ZeusRun(url, gpus, ranks=2, **SMALL) as failing:
-            assert (failing.batch_size, failing.started["trial_number"]) == (16, 1)
-            failing.converge(300)
-            failing.again()
-            assert failing.batch_size == 8
-            failing.epoch(10, 0.5)
-            failing.fail()
-        assert failing.status == 1
-        two_ranks.begin(url, **SMALL)
-        assert two_ranks.batch_size == 8  # the failure said nothing about it
-        two_ranks.epoch(200, 0.5)
-        assert "cost upper bound" in two_ranks.epoch(500, 0.95)["failed"]
-        two_ranks.again()
-        assert two_ranks.batch_size == 16
-        for _ in range(3):
-            assert two_ranks.epoch(10, 0.5) == {"finished": False, "failed": None}
-        assert "Train failed to converge within max_epoch" in two_ranks.epoch(10, 0.5)["failed"]
-        two_ranks.again()
-        assert two_ranks.batch_size == 16
-        two_ranks.converge(60)
-        recorded = trials(service, "digits-1")
-    found = [(t["batch_size"], t["why"], t["outcome"]) for t in recorded]
-    assert found == [
-        (16, "explore", "converged"),
-        (8, "explore", "interrupted"),
-        (8, "explore", "early_stopped"),
-        (16, "exploit", "not_converged"),
-        (16, "exploit", "converged"),
-    ]
-    costs = [trial["cost"] for trial in recorded]
-    assert costs == pytest.approx([150, 5, 350, 20, 30])  # of the GPU of the rank that was first
 
 
 def test_a_client_without_a_token_is_told_where_to_put_it(

@@ -97,7 +97,7 @@ def test_a_database_that_cannot_be_opened_is_reported_by_name(database_url: str)
     ("variable", "value"),
     [
         ("ZEUS_BSO_LOG_LEVEL", "LOUD"),
-        ("ZEUS_BSO_ECHO_SQL", "perhaps"),
+        ("ZEUS_BSO_INSECURE", "perhaps"),
         ("ZEUS_BSO_ALLOWED_HOSTS", "localhost, proxy.example:8443"),
         ("ZEUS_BSO_ALLOWED_HOSTS", "https://proxy.example"),
     ],
@@ -117,7 +117,6 @@ def test_an_invalid_variable_is_reported_by_name(url: str, variable: str, value:
         ("ZEUS_BSO_", "ZEUS_BSO_TOKEN"),
         ("ZEUS_BSO_PORT", "ZEUS_BSO_LOG_FORMAT"),
         ("ZEUS_BSO_PORT_TOKEN", "ZEUS_BSO_TOKEN"),
-        ("ZEUS_BSO_SERVICE_PORT_TOKEN", "ZEUS_BSO_SECRET_KEY"),
     ],
 )
 def test_a_misspelt_setting_is_an_error_that_names_the_nearest(
@@ -169,9 +168,7 @@ _UNREACHABLE = [
 
 
 @pytest.mark.parametrize("database_url", _UNREACHABLE)
-@pytest.mark.parametrize(
-    "command", [("db", "upgrade"), ("db", "downgrade", "-1"), ("db", "current"), ("jobs",)]
-)
+@pytest.mark.parametrize("command", [("db", "upgrade"), ("db", "current"), ("jobs",)])
 def test_a_server_that_cannot_be_reached_is_reported_by_its_url_in_every_command(
     database_url: str, command: tuple[str, ...]
 ) -> None:
@@ -182,7 +179,7 @@ def test_a_server_that_cannot_be_reached_is_reported_by_its_url_in_every_command
 
 
 @pytest.mark.parametrize("name", POSTGRESQL)
-@pytest.mark.parametrize("command", [("db", "upgrade"), ("db", "downgrade", "-1"), ("jobs",)])
+@pytest.mark.parametrize("command", [("db", "upgrade"), ("jobs",)])
 def test_an_error_of_the_driver_that_is_none_of_the_database_is_reported_too(
     name: str, command: tuple[str, ...]
 ) -> None:
@@ -207,7 +204,7 @@ def test_a_database_url_may_name_any_driver_of_its_database() -> None:
 
 
 def test_an_empty_variable_is_as_none(url: str) -> None:
-    result = zeus_service("jobs", database_url=url, ZEUS_BSO_LOG_LEVEL="", ZEUS_BSO_ECHO_SQL="")
+    result = zeus_service("jobs", database_url=url, ZEUS_BSO_LOG_LEVEL="", ZEUS_BSO_INSECURE="")
     assert "no database at" in one_error(result)
 
 
@@ -325,13 +322,10 @@ def test_sigterm_ends_it_with_status_0(own_service: ServiceProcess) -> None:
     assert own_service.stop() == 0
 
 
-def test_the_log_has_the_level_and_the_statements_asked_for(tmp_path: Path) -> None:
-    env = {"ZEUS_BSO_LOG_LEVEL": "warning", "ZEUS_BSO_ECHO_SQL": "true"}
-    with ServiceProcess(tmp_path, **env) as service:
+def test_the_log_has_the_level_asked_for(tmp_path: Path) -> None:
+    with ServiceProcess(tmp_path, ZEUS_BSO_LOG_LEVEL="warning") as service:
         requests.get(f"{service.url}/api/v1/jobs", timeout=LIMIT_S)
-    log = service.log.read_text()
-    assert "[INFO] Starting gunicorn" not in log
-    assert "FROM jobs" in log
+    assert "[INFO]" not in service.log.read_text()
 
 
 def test_a_database_of_a_newer_version_is_reported_by_name(app: object, url: str) -> None:
@@ -379,7 +373,7 @@ def test_control_characters_are_printed_escaped(app: object, url: str) -> None:
 
 
 def test_a_reader_that_has_enough_ends_the_command_quietly(url: str) -> None:
-    program = f"{COMMAND} db sql head | head -n 1"
+    program = f"{COMMAND} --help | head -n 1"
     result = subprocess.run(
         program,
         shell=True,

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from flask import Flask
 from service.jobs import HARDWARE, LEARNING, let_leases_expire, register
-from zeus_service import counters, maintenance, optimizer
+from service.jobs import report as report_of
+from zeus_service import maintenance, optimizer
 from zeus_service.bandit import stopping
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.bandit.registry import POLICIES, policy_of
-from zeus_service.db import jobs, queries
+from zeus_service.db import jobs
 from zeus_service.db.tables import MAX_REASON, Trial
 from zeus_service.errors import ExhaustedJob, KeyConflict, ReportConflict
 
@@ -35,54 +35,17 @@ def estimates() -> list[ArmEstimate]:
     return policy_of(spec).describe(spec, job.state, HARDWARE)
 
 
-def counted() -> tuple[float, float]:
-    """Trials that converged, and joules reported, so far in this process."""
-    converged = counters.REGISTRY.get_sample_value(
-        "zeus_bso_trials_ended_total", {"outcome": "converged"}
-    )
-    return converged or 0.0, counters.REGISTRY.get_sample_value("zeus_bso_energy_joules_total")
-
-
-def test_each_report_is_decided_on_once(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
-    decisions = []
-
-    def decide(*args: Any, **kwargs: Any) -> stopping.Decision:
-        decisions.append(stopping_decide(*args, **kwargs))
-        return decisions[-1]
-
-    stopping_decide = stopping.decide
-    monkeypatch.setattr(stopping, "decide", decide)
-    start()
-    goes_on = report(1)
-    optimizer.end_trial("job", 1, "interrupted")
-    revives = report(2)
-    ends = report(3, metric=1.0)
-    assert [goes_on, revives, ends] == decisions
-    assert report(3, metric=1.0) == ends
-    assert len(decisions) == 3
-    assert [each.outcome for each in decisions] == [None, None, "converged"]
-
-
 def test_a_report_from_before_a_change_of_gpus_gets_the_same_answer_again(app: Flask) -> None:
     start()
     first, second = (
-        stopping.Report(sequence, 1, 1.0, 1.0, 0.1, 200.0, default_w)
+        report_of(sequence, power_limit_w=200.0, default_power_limit_w=default_w)
         for sequence, default_w in ((1, 300.0), (2, 400.0))
     )
     decisions = [optimizer.report("job", 1, each) for each in (first, second)]
     assert [optimizer.report("job", 1, each) for each in (first, second)] == decisions
-    for other in ({"power_limit_w": 250.0}, {"energy_j": 2.0}):
+    for other in ({"power_limit_w": 250.0}, {"energy_j": 3.0}):
         with pytest.raises(ReportConflict):
-            optimizer.report("job", 1, replace(second, **other))
-
-
-def test_a_last_report_is_counted_once(app: Flask) -> None:
-    counters.energy_j.reset()  # other tests report joules beside which 20 more are lost
-    start()
-    trials, joules = counted()
-    for _ in range(2):
-        assert report(2, metric=1.0).outcome == "converged"
-    assert counted() == (trials + 1, joules + 20)
+            optimizer.report("job", 1, second.model_copy(update=other))
 
 
 @pytest.mark.parametrize("policy", LEARNING)
@@ -232,23 +195,6 @@ def test_reasons_of_starts_fit_their_column_however_many_batch_sizes_are_passed_
     for number in range(1, 3 * len(sizes) + 3):
         assert len(optimizer.start_trial("job")[1].start_reason) <= MAX_REASON
         optimizer.end_trial("job", number, outcome)
-
-
-def test_a_start_marks_some_lost_trials_at_a_time(
-    app: Flask, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that a start after many that were lost is as fast as any."""
-    monkeypatch.setattr(jobs, "MAX_LOST_AT_ONCE", 3)
-    register()
-    for _ in range(7):
-        optimizer.start_trial("job")
-    let_leases_expire(database_url)
-    lost = []
-    for _ in range(3):
-        optimizer.start_trial("job")
-        lost.append(queries.count_outcomes("job")["lost"])
-    assert lost == [3, 6, 7]
-    assert maintenance.rebuild("job")
 
 
 def test_a_revival_leaves_failures_in_a_row_as_if_its_end_had_not_been(app: Flask) -> None:

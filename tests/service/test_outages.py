@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -205,62 +202,6 @@ def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
         full.unlink()
         answer = requests.post(jobs, json=spec_json(job_id=f"job-{number}"), timeout=LIMIT_S)
         assert answer.status_code == 201
-
-
-AS_NOBODY = """#!{python}
-import os
-from zeus_service.serving import gunicorn
-from zeus_service import create_app
-from zeus_service.cli import main
-from zeus_service.db.tables import db
-
-if os.getuid() == 0:  # who may write any file
-    gunicorn.user = "nobody"
-    os.chmod(os.environ["PROMETHEUS_MULTIPROC_DIR"], 0o777)
-    # Who perhaps may not read where Python and the service lie: everything is imported now.
-    app = create_app()
-    app.test_client().get("/api/v1/jobs")
-    with app.app_context():
-        db.engine.dispose()
-main()
-"""
-
-
-def test_a_file_that_becomes_read_only_is_told_and_passes() -> None:
-    with tempfile.TemporaryDirectory() as name:  # other users cannot enter pytest's
-        folder = Path(name)
-        folder.chmod(0o777)
-        path = folder / "service.sqlite3"
-        url = f"sqlite:///{path}"
-        upgrade(create_app(Config(database_url=url)))
-        path.chmod(0o666)
-        named = program(folder, AS_NOBODY)
-        with ServiceProcess(folder, database_url=url, program=named) as service:
-            jobs = f"{service.url}/api/v1/jobs"
-            assert requests.post(jobs, json=spec_json(), timeout=LIMIT_S).status_code == 201
-            path.chmod(0o444)
-            answer = requests.post(f"{jobs}/job/trials", json=START, timeout=LIMIT_S)
-            check_unavailable(answer)
-            assert "readonly database" in service.log.read_text()
-            assert requests.get(jobs, timeout=LIMIT_S).ok
-            for part in folder.glob(f"{path.name}*"):  # the log and its index have its mode
-                part.chmod(0o666)
-            assert (
-                requests.post(f"{jobs}/job/trials", json=START, timeout=LIMIT_S).status_code == 201
-            )
-            if os.getuid() == 0:  # the same by its owner: its mode stays as it is
-                for part in folder.glob(f"{path.name}*"):
-                    os.chown(part, 0, 0)
-                    part.chmod(0o644)
-                answer = requests.post(f"{jobs}/job/trials", json=START, timeout=LIMIT_S)
-                check_unavailable(answer)
-                nobody = pwd.getpwnam("nobody")
-                for part in folder.glob(f"{path.name}*"):
-                    os.chown(part, nobody.pw_uid, nobody.pw_gid)
-                assert (
-                    requests.post(f"{jobs}/job/trials", json=START, timeout=LIMIT_S).status_code
-                    == 201
-                )
 
 
 @needs_server

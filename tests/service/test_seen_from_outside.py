@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import re
-import signal
 import socket
 import sqlite3
 from pathlib import Path
@@ -68,7 +67,7 @@ def test_requests_are_counted_over_all_workers(tmp_path: Path, gunicorn: bool) -
             nonlocal asked
             asked += 1  # on a connection of its own
             requests.get(f"{service.url}/api/v1/jobs/nobody-{os.getpid()}", timeout=LIMIT_S)
-            names = temporary.glob("zeus-service-metrics-*/histogram_*.db")
+            names = temporary.glob("zeus-service-counters-*/histogram_*.db")
             return len({path.stem.rpartition("_")[2] for path in names}) > 1
 
         wait_until(ask_until_two_workers_have_answered)
@@ -91,24 +90,9 @@ def test_metrics_are_counted_in_memory(tmp_path: Path, monkeypatch: pytest.Monke
     with ServiceProcess(tmp_path) as service:
         metrics(service)
         maps = psutil.Process(service.workers()[0]).memory_maps()
-    folders = [Path(each.path).parents[1] for each in maps if "zeus-service-metrics-" in each.path]
+    folders = [Path(each.path).parents[1] for each in maps if "zeus-service-counters-" in each.path]
     assert folders
     assert set(folders) == {Path("/dev/shm")}
-
-
-def test_a_worker_that_is_killed_leaves_its_counts(own_service: ServiceProcess, api: Api) -> None:
-    """And a new start counts from 0."""
-    post(api, "/jobs", spec_json())
-    name = ("zeus_bso_http_requests_total", "POST", "/api/v1/jobs", "201")
-    assert metrics(own_service)[name] == 1
-    worker = re.search(r"Booting worker with pid: (\d+)", own_service.log.read_text())
-    assert worker
-    os.kill(int(worker[1]), signal.SIGKILL)
-    wait_until(lambda: own_service.log.read_text().count("Booting worker") == 2)
-    assert metrics(own_service)[name] == 1
-    own_service.stop()
-    own_service.start()
-    assert name not in metrics(own_service)
 
 
 def test_trials_and_joules_are_counted_once(own_service: ServiceProcess, api: Api) -> None:
@@ -244,7 +228,7 @@ def test_each_request_has_one_line_in_the_log(own_service: ServiceProcess) -> No
 
 @pytest.mark.parametrize("gunicorn", [False, True], ids=["serve", "gunicorn"])
 def test_every_line_of_the_log_may_be_json(tmp_path: Path, gunicorn: bool) -> None:
-    env = {"ZEUS_BSO_LOG_FORMAT": "json", "ZEUS_BSO_LOG_LEVEL": "debug", "ZEUS_BSO_ECHO_SQL": "1"}
+    env = {"ZEUS_BSO_LOG_FORMAT": "json", "ZEUS_BSO_LOG_LEVEL": "debug"}
     with ServiceProcess(tmp_path, gunicorn=gunicorn, **env) as service:
         path = f"{service.url}/api/v1/jobs"
         answer = requests.post(
@@ -257,18 +241,11 @@ def test_every_line_of_the_log_may_be_json(tmp_path: Path, gunicorn: bool) -> No
         assert requests.get(path, timeout=LIMIT_S).status_code == 503
     assert answer.headers["X-Request-ID"] == "a-1"
     records = [json.loads(line) for line in service.log.read_text().splitlines()]
-    assert {"gunicorn.error", "sqlalchemy.engine.Engine", "zeus_service.api.ops"} <= {
-        record["logger"] for record in records
-    }
+    assert {"gunicorn.error", "zeus_service.api.ops"} <= {record["logger"] for record in records}
     (line,) = (record for record in records if record.get("status") == 201)
     assert (line["method"], line["route"]) == ("POST", "/api/v1/jobs")
     assert (line["job_id"], line["request_id"], line["level"]) == ("job", "a-1", "INFO")
     assert 0 < line["milliseconds"] < 60_000
-    assert any(
-        record["request_id"] == "a-1" and "INSERT INTO jobs" in record["message"]
-        for record in records
-        if "request_id" in record
-    )
     assert any("Invalid request" in record["message"] for record in records)
 
 

@@ -5,28 +5,19 @@ Times are in seconds, energies and costs in joules, powers in watts, instants in
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    create_model,
-)
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, create_model, model_validator
 
-from zeus_service.bandit import stopping
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import ArmEstimate, Why
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import (
     JOB_ID_PATTERN,
-    Amount,
-    Count,
+    REAL,
     JobSpec,
-    Metric,
+    Name,
     PositiveAmount,
     PositiveCount,
 )
@@ -48,15 +39,6 @@ class Message(BaseModel):
 
 class Empty(Message):
     """The body of a request without fields: `{}`."""
-
-
-def _new_id(value: Any) -> Any:
-    if isinstance(value, str) and not re.fullmatch(JOB_ID_PATTERN, value):
-        raise ValueError(
-            "must be at most 255 letters (A-Z, a-z), digits, '.', '_', ':' and '-', and begin with "
-            "a letter or a digit"
-        )
-    return value
 
 
 _optional: dict[str, Any] = {
@@ -94,9 +76,7 @@ class Registration(SparseSpec):
         suggested: What the client read from its program: never a conflict with the registered job.
     """
 
-    job_id: Annotated[
-        str, Field(pattern=f"^{JOB_ID_PATTERN}$", max_length=255), BeforeValidator(_new_id)
-    ]
+    job_id: Annotated[str, Field(pattern=f"^{JOB_ID_PATTERN}$", max_length=255)]
     suggested: SparseSpec = SparseSpec()
 
 
@@ -113,39 +93,6 @@ class NewTrial(Message):
     hardware: Hardware
     multiple_of: PositiveCount = 1
     control: Annotated[bool, Field(strict=True)] = False
-
-
-class Report(Message):
-    """What a run measured from the start of training up to one validation end.
-
-    Args:
-        power_limit_w: The GPUs' power limit at the time; null without GPUs.
-        default_power_limit_w: Their default power limit; null without GPUs.
-        host_load: Load average of the host per core, as the mean over the trial's reports so far.
-    """
-
-    sequence: PositiveCount
-    epoch: Count
-    time_s: Amount
-    energy_j: Amount
-    metric: Metric
-    power_limit_w: PositiveAmount | None = None
-    default_power_limit_w: PositiveAmount | None = None
-    host_load: Amount | None = None
-
-    def to_report(self) -> stopping.Report:
-        """The report that a use case takes."""
-        return stopping.Report(**self.model_dump())
-
-
-class Decision(Message):
-    """The answer to a report."""
-
-    decision: Literal["continue", "stop"]
-    outcome: Outcome | None
-    cost: float
-    cost_bound: float | None
-    reason: str
 
 
 _Ending = Literal["interrupted", "errored", "withdrawn", "completed"]
@@ -347,6 +294,45 @@ class TrialList(Message):
     """A page of a job's trials, ordered by number."""
 
     trials: list[Trial]
+
+
+class PowerPoint(Message):
+    """Energy (J, over all GPUs) and time (s) of one training batch at one power limit (W)."""
+
+    limit_w: PositiveCount
+    energy_j: PositiveAmount
+    time_s: PositiveAmount
+
+
+class PowerProfile(Message):
+    """Measurements for a batch size on some GPUs, and the power limit chosen from them."""
+
+    device_model: Name
+    driver: Annotated[str, Field(max_length=255, pattern=r"^[^\x00]*$")]
+    num_devices: PositiveCount
+    batch_size: PositiveCount
+    points: Annotated[list[PowerPoint], Field(min_length=1, max_length=500)]
+    chosen_w: PositiveCount
+    selector: Name
+    eta_knob: Annotated[float, Field(ge=0, le=1), REAL]
+    max_power_w: PositiveAmount
+    search: Name
+    measured_at: AwareDatetime
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        limits = [point.limit_w for point in self.points]
+        if len(set(limits)) != len(limits):
+            raise ValueError("points must not repeat a limit_w")
+        if self.chosen_w not in limits:
+            raise ValueError(f"chosen_w {self.chosen_w} is not the limit_w of a point")
+        return self
+
+
+class PowerProfileList(Message):
+    """A job's power profiles, ordered by batch size."""
+
+    profiles: list[PowerProfile]
 
 
 class Health(Message):

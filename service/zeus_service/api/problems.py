@@ -1,4 +1,4 @@
-"""Errors as `application/problem+json` (RFC 9457), and their description in `/openapi.json`."""
+"""Errors as `application/problem+json` (RFC 9457)."""
 
 import logging
 from http import HTTPStatus
@@ -6,28 +6,28 @@ from typing import Any
 
 from apiflask import APIFlask, HTTPError
 from flask import Response, current_app
+from gunicorn.http.errors import ParseException
 from sqlalchemy import exc
 from werkzeug.exceptions import HTTPException
 
-from zeus_service.api.body import MAX_BODY_BYTES
 from zeus_service.db.engine import cause
 from zeus_service.errors import OptimizerError
 
 logger = logging.getLogger(__name__)
 
-HTTP_ERRORS = {
-    400: ("malformed", "The body is not a JSON object."),
-    401: ("unauthorized", "No valid token was sent."),
-    403: ("forbidden", "This token may only read."),
-    404: ("not_found", "No such job or trial, or the id is malformed."),
-    405: ("method_not_allowed", "A number in the path is out of range."),
-    413: ("too_large", f"The body is longer than {MAX_BODY_BYTES} bytes."),
-    415: ("unsupported_media_type", "The body is not declared as application/json."),
-    422: ("invalid", "A field, parameter or header has no valid value; `errors` says which."),
-    500: ("internal_server_error", "The service has a defect; its log has the traceback."),
-    503: ("unavailable", "The database cannot be used now; try again."),
+CODES = {
+    400: "malformed",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "too_large",
+    415: "unsupported_media_type",
+    422: "invalid",
+    500: "internal_server_error",
+    503: "unavailable",
 }
-"""Code and description of the errors that any route may return, by status."""
+"""The codes of errors that any route may return, by status."""
 
 RETRY_AFTER_S = 1
 """Short: most causes pass soon, and clients back off by themselves."""
@@ -49,19 +49,17 @@ def problem(status: int, code: str, detail: str, **fields: Any) -> Response:
     return response
 
 
-def conflicts(*errors: type[OptimizerError]) -> dict[int, Any]:
-    """Describe the conflicts of a route, for APIFlask's `doc(responses=...)`."""
-    return {409: problem_schema(409, {error.code: str(error.__doc__) for error in errors})}
-
-
-def problem_schema(status: int, codes: dict[str, str]) -> dict[str, Any]:
-    """OpenAPI's description of a problem response with one of these codes."""
-    exact = {"status": {"const": status}, "code": {"enum": list(codes)}}
-    schema = {"allOf": [{"$ref": "#/components/schemas/Problem"}, {"properties": exact}]}
-    return {
-        "description": " ".join(f"`{code}`: {text}" for code, text in codes.items()),
-        "content": {"application/problem+json": {"schema": schema}},
-    }
+def refused(error: HTTPException) -> Response:
+    """The problem response to an error of HTTP."""
+    status = error.code or 500
+    detail = error.description or error.name
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        detail = "The service has a defect; its log has the traceback."
+    answer = problem(status, _code(status), detail)
+    for name, value in error.get_headers():  # Allow, WWW-Authenticate, Retry-After
+        if name != "Content-Type":
+            answer.headers[name] = value
+    return answer
 
 
 def set_up_errors(app: APIFlask) -> None:
@@ -73,7 +71,8 @@ def set_up_errors(app: APIFlask) -> None:
     @app.errorhandler(OptimizerError)
     def use_case_failed(error: OptimizerError) -> Response:
         if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:  # the client cannot have caused it
-            error.log(logger)
+            reason = getattr(error.__cause__, "orig", None) or ""  # what the database says
+            logger.error("%s", f"{error.message} {reason}".rstrip())
         return problem(error.status, error.code, error.message, **error.fields)
 
     @app.errorhandler(HTTPError)
@@ -86,15 +85,11 @@ def set_up_errors(app: APIFlask) -> None:
         summary = "; ".join(f"{name}: {', '.join(texts)}" for name, texts in found.items())
         return problem(422, _code(422), summary, errors=found)
 
-    @app.errorhandler(HTTPException)
-    def refused(error: HTTPException) -> Response:
-        status = error.code or 500
-        detail = HTTP_ERRORS[500][1] if status == 500 else error.description or error.name
-        answer = problem(status, _code(status), detail)
-        for name, value in error.get_headers():  # Allow, WWW-Authenticate, Retry-After
-            if name != "Content-Type":
-                answer.headers[name] = value
-        return answer
+    app.register_error_handler(HTTPException, refused)
+
+    @app.errorhandler(ParseException)
+    def malformed(error: ParseException) -> Response:
+        return problem(400, _code(400), f"the body cannot be read: {error}")
 
     @app.errorhandler(exc.DBAPIError)
     @app.errorhandler(exc.TimeoutError)
@@ -108,4 +103,4 @@ def set_up_errors(app: APIFlask) -> None:
 
 
 def _code(status: int) -> str:
-    return HTTP_ERRORS[status][0] if status in HTTP_ERRORS else HTTPStatus(status).name.lower()
+    return CODES.get(status, HTTPStatus(status).name.lower())

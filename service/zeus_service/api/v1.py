@@ -7,18 +7,18 @@ from typing import Annotated, Any
 
 from apiflask import APIBlueprint
 from flask import g, request
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
-from werkzeug.exceptions import UnprocessableEntity, UnsupportedMediaType
+from flask.json.provider import DefaultJSONProvider
+from pydantic import BaseModel, Field
+from pydantic_core import from_json
+from werkzeug.exceptions import BadRequest, UnprocessableEntity, UnsupportedMediaType
 from werkzeug.routing import BaseConverter
 
-from zeus_service import errors, maintenance, optimizer, registration
-from zeus_service.api import messages, power_messages, savings_messages, savings_report
+from zeus_service import maintenance, optimizer, registration
+from zeus_service.api import messages, savings_messages, savings_report
 from zeus_service.api.access import require_access
-from zeus_service.api.body import check_body
-from zeus_service.api.problems import conflicts
 from zeus_service.api.savings_report import WEEKS
 from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID, Name
+from zeus_service.bandit.stopping import Decision, Report
 from zeus_service.db import power_profiles, queries, tables
 
 v1 = APIBlueprint("v1", __name__, url_prefix="/api/v1", tag="jobs")
@@ -32,29 +32,26 @@ POWER_PROFILES = f"{JOB}/power-profiles"
 POWER_PROFILE = f"{POWER_PROFILES}/<int(min=1, max={MAX_INTEGER}):batch_size>"
 
 _NEW: dict[str, Any] = {"status_code": 201, "description": "New."}
-_NEW_JOB = {"job_id": "$response.body#/job_id"}
-_NEW_TRIAL = {
-    **_NEW_JOB,
-    "trial_number": "$response.body#/trial_number",
-    "generation": "$response.body#/generation",
-}
-_SAME_JOB = {"job_id": "$request.path.job_id"}
-_SAME_TRIAL = {
-    **_SAME_JOB,
-    "trial_number": "$request.path.trial_number",
-    "generation": "$request.query.generation",
-}
-
-
-def links(**parameters: dict[str, str]) -> dict[str, Any]:
-    """Links (OpenAPI) from a response to other operations, with the parameters of each."""
-    return {name: {"operationId": name, "parameters": given} for name, given in parameters.items()}
 
 
 class JobIdConverter(BaseConverter):
     """A job id in a path, of either wire; ids with a slash cannot stand there."""
 
     regex = JOB_ID_IN_PATH
+
+
+class StrictJSON(DefaultJSONProvider):
+    """Standard JSON: no NaN, no infinity, and no nesting that exhausts the stack."""
+
+    def loads(self, s: str | bytes, **_kwargs: Any) -> Any:
+        """Parse a request's body; raise `BadRequest` if it is not a JSON object."""
+        try:
+            value = from_json(s, allow_inf_nan=False)
+        except ValueError as error:
+            raise BadRequest(f"the body is not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise BadRequest("the body must be a JSON object")
+        return value
 
 
 class JobPage(BaseModel):
@@ -84,34 +81,16 @@ class Points(Span):
 
 
 class OnGpus(BaseModel):
-    """The GPUs of a power profile."""
-
-    device_model: Name
-    num_devices: Annotated[int, Field(ge=1, le=MAX_INTEGER)]
-
-
-class OnAnyGpus(BaseModel):
     """The GPUs of power profiles. Default: every model, and every number."""
 
     device_model: Name | None = None
     num_devices: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = None
 
 
-def _is_given(generation: str) -> str:
-    if not generation:
-        raise PydanticCustomError("missing", "send the generation that the trial's start returned")
-    return generation
-
-
 class OfGeneration(BaseModel):
     """The trial's generation, as its start returned it."""
 
-    generation: Annotated[str, Field(min_length=1, max_length=32), BeforeValidator(_is_given)]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _lacks_none(cls, values: dict[str, str]) -> dict[str, str]:
-        return {"generation": "", **values}  # so that the message says where to find it
+    generation: Annotated[str, Field(min_length=1, max_length=32)]
 
 
 class Deletion(BaseModel):
@@ -126,17 +105,14 @@ v1.before_request(require_access)
 @v1.before_request
 def require_json() -> None:
     """Refuse other bodies: any web page could post a form to a service on loopback."""
-    if request.method not in ("POST", "PUT", "PATCH"):
-        return
-    if request.mimetype != "application/json":
+    if request.method in ("POST", "PUT", "PATCH") and request.mimetype != "application/json":
         raise UnsupportedMediaType("the body must be application/json")
-    check_body()
 
 
 @v1.post("/jobs")
 @v1.input(messages.Registration)
-@v1.output(messages.Job, **_NEW, links=links(get_job=_NEW_JOB, start_trial=_NEW_JOB))
-@v1.doc(responses={200: "Known, with the same values.", **conflicts(errors.JobConflict)})
+@v1.output(messages.Job, **_NEW)
+@v1.doc(responses={200: "Known, with the same values."})
 def register_job(json_data: messages.Registration) -> tuple[messages.Job, int]:
     """Register a job, or confirm it; the answer has all its values."""
     g.job_id = json_data.job_id  # for the log
@@ -165,7 +141,6 @@ def get_job(job_id: str) -> messages.Job:
 @v1.delete(JOB)
 @v1.input(Deletion, location="query")
 @v1.output({}, status_code=204)
-@v1.doc(responses=conflicts(errors.JobBusy))
 def delete_job(job_id: str, query_data: Deletion) -> tuple[str, int]:
     """Delete a job with its trials, reports and power profiles."""
     maintenance.delete_job(job_id, force=query_data.force)
@@ -174,17 +149,8 @@ def delete_job(job_id: str, query_data: Deletion) -> tuple[str, int]:
 
 @v1.post(f"{JOB}/trials")
 @v1.input(messages.NewTrial)
-@v1.output(
-    messages.TrialStart,
-    **_NEW,
-    links=links(report=_NEW_TRIAL, heartbeat=_NEW_TRIAL, end_trial=_NEW_TRIAL),
-)
-@v1.doc(
-    responses={
-        200: "This Idempotency-Key started it before.",
-        **conflicts(errors.KeyConflict, errors.JobConflict, errors.ExhaustedJob),
-    }
-)
+@v1.output(messages.TrialStart, **_NEW)
+@v1.doc(responses={200: "This Idempotency-Key started it before."})
 def start_trial(job_id: str, json_data: messages.NewTrial) -> tuple[messages.TrialStart, int]:
     """Start a trial; the header `Idempotency-Key` makes repeating it harmless."""
     key = request.headers.get("Idempotency-Key")
@@ -204,24 +170,18 @@ def list_trials(job_id: str, query_data: TrialPage) -> messages.TrialList:
 
 
 @v1.post(f"{TRIAL}/reports")
-@v1.input(messages.Report)
+@v1.input(Report)
 @v1.input(OfGeneration, location="query")
-@v1.output(messages.Decision, links=links(list_trials=_SAME_JOB, heartbeat=_SAME_TRIAL))
-@v1.doc(responses=conflicts(errors.ReportConflict, errors.TrialFinished, errors.OtherGeneration))
-def report(
-    job_id: str, trial_number: int, json_data: messages.Report, query_data: OfGeneration
-) -> messages.Decision:
+@v1.output(Decision)
+def report(job_id: str, trial_number: int, json_data: Report, query_data: OfGeneration) -> Decision:
     """Report what a run has measured; the answer says whether the run continues."""
-    given, generation = json_data.to_report(), query_data.generation
-    decision = optimizer.report(job_id, trial_number, given, generation=generation)
-    return messages.Decision(**vars(decision))
+    return optimizer.report(job_id, trial_number, json_data, generation=query_data.generation)
 
 
 @v1.post(f"{TRIAL}/heartbeat")
 @v1.input(messages.Empty)
 @v1.input(OfGeneration, location="query")
 @v1.output(messages.Lease)
-@v1.doc(responses=conflicts(errors.TrialFinished, errors.OtherGeneration))
 def heartbeat(
     job_id: str, trial_number: int, query_data: OfGeneration, **_body: messages.Empty
 ) -> messages.Lease:
@@ -233,8 +193,7 @@ def heartbeat(
 @v1.patch(TRIAL)
 @v1.input(messages.TrialEnd)
 @v1.input(OfGeneration, location="query")
-@v1.output(messages.Trial, links=links(delete_job={**_NEW_JOB, "force": "true"}))
-@v1.doc(responses=conflicts(errors.TrialFinished, errors.OtherGeneration, errors.NotCompleted))
+@v1.output(messages.Trial)
 def end_trial(
     job_id: str, trial_number: int, json_data: messages.TrialEnd, query_data: OfGeneration
 ) -> messages.Trial:
@@ -245,12 +204,12 @@ def end_trial(
 
 
 @v1.put(POWER_PROFILE)
-@v1.input(power_messages.PowerProfile)
-@v1.output(power_messages.PowerProfile, **_NEW)
+@v1.input(messages.PowerProfile)
+@v1.output(messages.PowerProfile, **_NEW)
 @v1.doc(responses={200: "It replaces an earlier one."})
 def put_power_profile(
-    job_id: str, batch_size: int, json_data: power_messages.PowerProfile
-) -> tuple[power_messages.PowerProfile, int]:
+    job_id: str, batch_size: int, json_data: messages.PowerProfile
+) -> tuple[messages.PowerProfile, int]:
     """Store what was measured for a batch size on some GPUs."""
     if json_data.batch_size != batch_size:
         raise UnprocessableEntity(
@@ -260,24 +219,13 @@ def put_power_profile(
     return json_data, 201 if new else 200
 
 
-@v1.get(POWER_PROFILE)
-@v1.input(OnGpus, location="query")
-@v1.output(power_messages.PowerProfile)
-def get_power_profile(
-    job_id: str, batch_size: int, query_data: OnGpus
-) -> power_messages.PowerProfile:
-    """Show what was measured for a batch size on some GPUs."""
-    found = power_profiles.get(job_id, batch_size, **vars(query_data))
-    return power_messages.PowerProfile.model_validate(found)
-
-
 @v1.get(POWER_PROFILES)
-@v1.input(OnAnyGpus, location="query")
-@v1.output(power_messages.PowerProfileList)
-def list_power_profiles(job_id: str, query_data: OnAnyGpus) -> power_messages.PowerProfileList:
+@v1.input(OnGpus, location="query")
+@v1.output(messages.PowerProfileList)
+def list_power_profiles(job_id: str, query_data: OnGpus) -> messages.PowerProfileList:
     """List a job's power profiles, ordered by batch size."""
     found = power_profiles.list_profiles(job_id, **vars(query_data))
-    return power_messages.PowerProfileList.model_validate({"profiles": found})
+    return messages.PowerProfileList.model_validate({"profiles": found})
 
 
 @v1.get(f"{JOB}/savings")

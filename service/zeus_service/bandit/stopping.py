@@ -1,14 +1,14 @@
 """Whether a run stops after a report. The policy's `cost_bound` computes the early-stop bound."""
 
-from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import BaseModel, ConfigDict
+
 from zeus_service.bandit.outcomes import Outcome
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Amount, Count, JobSpec, Metric, PositiveAmount, PositiveCount
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(BaseModel):
     """What a run measured from the start of training up to one validation end.
 
     Args:
@@ -17,24 +17,27 @@ class Report:
         time_s: Seconds since the start.
         energy_j: Joules since the start, over all devices.
         metric: The monitored metric of this validation.
-        power_limit_w: The GPUs' power limit now; None without one.
-        default_power_limit_w: Their default power limit; None without one.
-        host_load: Mean of the host's load per core at the reports so far; None if it is unknown.
+        power_limit_w: The GPUs' power limit at the time; null without GPUs.
+        default_power_limit_w: Their default power limit; null without GPUs.
+        host_load: Load average of the host per core, as the mean over the trial's reports so far.
     """
 
-    sequence: int
-    epoch: int
-    time_s: float
-    energy_j: float
-    metric: float
-    power_limit_w: float | None = None
-    default_power_limit_w: float | None = None
-    host_load: float | None = None
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    sequence: PositiveCount
+    epoch: Count
+    time_s: Amount
+    energy_j: Amount
+    metric: Metric
+    power_limit_w: PositiveAmount | None = None
+    default_power_limit_w: PositiveAmount | None = None
+    host_load: Amount | None = None
 
 
-@dataclass(frozen=True)
-class Decision:
-    """Whether a run continues, and why; costs are in joules."""
+class Decision(BaseModel):
+    """The answer to a report: whether the run continues, and why. Costs are in joules."""
+
+    model_config = ConfigDict(frozen=True)
 
     decision: Literal["continue", "stop"]
     outcome: Outcome | None
@@ -71,7 +74,13 @@ def decide(
     """
     cost = spec.cost(report.energy_j, report.time_s, max_power_w)
     if is_baseline:
-        return Decision("continue", None, cost, None, "a baseline trains to its own end")
+        return Decision(
+            decision="continue",
+            outcome=None,
+            cost=cost,
+            cost_bound=None,
+            reason="a baseline trains to its own end",
+        )
     spent = spec.early_stop == "spent"
     judged = cost if spent else cost + max(cost - previous_cost, 0.0)
     past_bound = cost_bound is not None and judged > cost_bound

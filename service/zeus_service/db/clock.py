@@ -37,17 +37,11 @@ def _mysql(_element: unix_now, _compiler: Any, **_options: Any) -> str:
     return "CAST(unix_timestamp(now(6)) AS double)"  # sessions have UTC
 
 
-class unix_week(FunctionElement[int]):  # noqa: N801 - SQLAlchemy's style for functions
+def unix_week(instant: Any) -> sa.ColumnElement[int]:
     """Weeks since the Monday before 1970, in UTC, of an instant in Unix seconds."""
-
-    type = sa.Integer()
-    inherit_cache = True
-
-
-@compiles(unix_week)
-def _week(element: unix_week, compiler: Any, **options: Any) -> str:
-    weeks = f"({compiler.process(element.clauses, **options)} + {SINCE_MONDAY_S}) / {WEEK_S}"
-    if compiler.dialect.name == "sqlite":
-        return f"CAST({weeks} AS INTEGER)"  # it cuts, and not every build has `floor`
-    integer = "integer" if compiler.dialect.name == "postgresql" else "signed"
-    return f"CAST(floor({weeks}) AS {integer})"
+    # Literals, not parameters: PostgreSQL groups by the expression only if it is the same text.
+    since_monday_s, week_s = (
+        sa.literal_column(str(seconds), sa.BigInteger) for seconds in (SINCE_MONDAY_S, WEEK_S)
+    )
+    weeks = (sa.cast(instant, sa.BigInteger) + since_monday_s) // week_s
+    return sa.cast(weeks, sa.BigInteger)  # MariaDB's is a decimal number

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -21,33 +20,18 @@ BUSY_MS = 20
 
 SQLITE_BUSY = "SQLITE_BUSY"
 
-_CONNECT: dict[str, dict[str, Any]] = {
-    "postgresql": {
-        "connect_timeout": 5,
-        "keepalives_idle": 30,
-        "keepalives_interval": 10,
-        "keepalives_count": 3,
-        "tcp_user_timeout": 30_000,  # ms
-    },
-    "mysql": {"connect_timeout": 5, "read_timeout": 30, "write_timeout": 30},
-}
-"""Timeouts to notice a lost server, shorter than TCP's, in seconds unless noted. The URL's query
-wins."""
+CONNECT_TIMEOUT = "connect_timeout"
+"""A parameter of both servers' drivers, in seconds. The URL's query wins."""
 
 _SESSION = {
     # Timeouts release the locks of a host that died before its TCP connection times out.
-    "postgresql": "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; "
-    "SET default_transaction_isolation = 'read committed'",
+    "postgresql": "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'",
     "mysql": "SET SESSION innodb_lock_wait_timeout = 10, SESSION wait_timeout = 600, "
     "SESSION time_zone = '+00:00'",
 }
 
 _READ_ONLY = frozenset({"25006", 1290, 1836})
 """Errors of a read-only server: another one has replaced it, or will."""
-
-
-_TOO_MANY_CONNECTIONS = frozenset({1040, 1203, 1226, "53300"})
-_TOO_MANY_CONNECTIONS_TEXT = "too many (clients|connections)|connection slots are reserved"
 
 
 def error_code(error: BaseException | None) -> object:
@@ -57,14 +41,6 @@ def error_code(error: BaseException | None) -> object:
     first = next(iter(getattr(error, "args", ())), None)
     # PyMySQL also has an SQLSTATE, but one for many numbers
     return first if isinstance(first, int) else getattr(error, "sqlstate", None) or first
-
-
-def has_too_many_connections(error: BaseException | None) -> bool:
-    """Whether the server refused a connection because it has as many as it allows."""
-    # psycopg has no SQLSTATE for a connection that was refused
-    return error_code(error) in _TOO_MANY_CONNECTIONS or bool(
-        re.search(_TOO_MANY_CONNECTIONS_TEXT, str(error))
-    )
 
 
 def cause(error: Exception) -> str:
@@ -77,16 +53,14 @@ def engine_options(url: URL) -> dict[str, Any]:
     """Options of `create_engine` for a database."""
     # Reuse the most recently used connection: its server process has pages and plans cached.
     pool = {"pool_size": POOL_SIZE, "max_overflow": 0, "pool_timeout": 10, "pool_use_lifo": True}
-    backend = url.get_backend_name()
-    if backend == "sqlite":
+    if url.get_backend_name() == "sqlite":
         return pool
-    connect = {name: value for name, value in _CONNECT[backend].items() if name not in url.query}
     # Connections are replaced before a firewall has forgotten them.
     return {
         **pool,
         "isolation_level": "READ COMMITTED",
         "pool_recycle": 300,
-        "connect_args": connect,
+        "connect_args": {} if CONNECT_TIMEOUT in url.query else {CONNECT_TIMEOUT: 5},
     }
 
 
@@ -167,13 +141,9 @@ def _set_up_sqlite(engine: Engine) -> None:
 
 
 def _file(url: URL) -> tuple[int, ...] | None:
-    """The identity of the file at a SQLite URL, and whether it can be written, if it exists.
-
-    A connection to a file that could not be written when it was opened stays read-only.
-    """
-    path = Path(url.database or "")
+    """The identity of the file at a SQLite URL, if it exists."""
     try:
-        found = path.stat()
+        found = Path(url.database or "").stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino, os.access(path, os.W_OK)
+    return found.st_dev, found.st_ino

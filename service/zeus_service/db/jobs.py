@@ -29,20 +29,13 @@ from zeus_service.errors import BrokenJob, NotFound, job_conflict, unknown_job
 T = TypeVar("T")
 
 _KEEPS_HARDWARE = (
-    "A client of the Zeus project has registered the job for this hardware alone. Use that, or "
-    "another job_id."
-)
-_NEEDS_ONE_HARDWARE = (
-    "The job's runs have used other hardware, and a client of the Zeus project needs a job that "
-    "keeps to one. Use another job_id."
+    "A client of the Zeus project needs a job that keeps to one hardware. Use that, or another "
+    "job_id."
 )
 _KEEPS_DEVICES = (
     "The job's batch sizes are per device, so all its runs use the same number of devices. Use "
     "that number, or another job_id."
 )
-
-MAX_LOST_AT_ONCE = 1000
-"""Expired trials that one start marks as lost: some tenths of a second. Later ones go on."""
 
 
 def find(session: Session, job_id: str) -> Job | None:
@@ -55,27 +48,12 @@ def get(session: Session, job_id: str) -> Job:
     return _known(find(session, job_id), job_id)
 
 
-def get_without_state(session: Session, job_id: str) -> Job:
-    """Read a job without its state and ledger, without a lock."""
-    return _known(session.scalars(_job(job_id)).one_or_none(), job_id)
-
-
 def lock(session: Session, job_id: str) -> Job:
     """Lock a job, with its state, until the transaction ends."""
     query = _with_state(_job(job_id)).with_for_update(key_share=True, of=Job)
     # What this session read before the lock is older than the row.
     query = query.execution_options(populate_existing=True)
     return _known(_first_or_again(lambda: session.scalars(query).one_or_none()), job_id)
-
-
-def get_trial(session: Session, job_id: str, trial_number: int) -> Trial:
-    """Read a trial, without a lock."""
-    query = select(Trial).join(Job, Job.key == Trial.job_key)
-    query = query.where(Job.job_id == job_id, Trial.trial_number == trial_number)
-    trial = session.scalars(query).one_or_none()
-    if trial is None:
-        raise _unknown_trial(job_id, trial_number)
-    return trial
 
 
 def lock_trial(session: Session, job_id: str, trial_number: int) -> tuple[Job, Trial]:
@@ -86,7 +64,7 @@ def lock_trial(session: Session, job_id: str, trial_number: int) -> tuple[Job, T
     this = {"job_id": job_id, "trial_number": trial_number}
     row = _first_or_again(lambda: session.execute(_LOCKED_TRIAL, this).one_or_none())
     if row is None:
-        raise _unknown_trial(job_id, trial_number)
+        raise unknown_trial(job_id, trial_number)
     return row.Job, row.Trial
 
 
@@ -97,6 +75,11 @@ _LOCKED_TRIAL = (
     .where(Job.job_id == bindparam("job_id"), Trial.trial_number == bindparam("trial_number"))
     .with_for_update(key_share=True, of=[Job, Trial])
 )
+
+
+def unknown_trial(job_id: str, trial_number: int) -> NotFound:
+    """The error of a trial that does not exist."""
+    return NotFound(f"no trial {trial_number} of job {job_id!r}; start one first")
 
 
 def specification(job: Job, *, repair: bool = False) -> JobSpec:
@@ -165,19 +148,16 @@ def set_target(job: Job, target: float) -> JobSpec:
     return spec
 
 
-def running(
-    session: Session, job: Job, *, expired: bool | None = None, limit: int | None = None
-) -> list[Trial]:
+def running(session: Session, job: Job, *, expired: bool | None = None) -> list[Trial]:
     """Read a job's running trials, ascending by number.
 
     Args:
         session: In a transaction.
         job: The job.
         expired: Only those whose lease has expired, or has not; None for all.
-        limit: At most so many, any of them.
     """
     # Ordered here: to order them, SQLite would read all trials of the job.
-    query = select(Trial).where(Trial.job_key == job.key, Trial.outcome.is_(None)).limit(limit)
+    query = select(Trial).where(Trial.job_key == job.key, Trial.outcome.is_(None))
     if expired is not None:
         has_lease = Trial.lease_expires_at >= unix_now()
         query = query.where(~has_lease if expired else has_lease)
@@ -202,7 +182,7 @@ def has_taught_nothing(session: Session, job: Job, spec: JobSpec) -> bool:
     """
     mark_lost(session, job, spec)
     session.flush()
-    is_idle = bool(job.trials) and not running(session, job, limit=1)
+    is_idle = bool(job.trials) and not running(session, job)
     return is_idle and not _has_learned(job, spec)
 
 
@@ -237,8 +217,8 @@ def set_hardware(job: Job, spec: JobSpec, hardware: Hardware, *, keep: bool = Fa
         if job.trials and not _has_learned(job, spec):  # the first run may be wrong
             job.hardware = []
             break
-        advice = _KEEPS_HARDWARE if job.keeps_hardware else _NEEDS_ONE_HARDWARE
-        raise job_conflict(spec.job_id, differences, advice if keep else _KEEPS_DEVICES)
+        advice = _KEEPS_HARDWARE if keep else _KEEPS_DEVICES
+        raise job_conflict(spec.job_id, differences, advice)
     job.keeps_hardware = keep
     if job.hardware and Hardware.of(job.hardware[-1]) == hardware:
         return
@@ -270,8 +250,8 @@ def start(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
 
 
 def mark_lost(session: Session, job: Job, spec: JobSpec) -> None:
-    """End running trials of a locked job whose lease has expired, at most `MAX_LOST_AT_ONCE`."""
-    for trial in running(session, job, expired=True, limit=MAX_LOST_AT_ONCE):
+    """End running trials of a locked job whose lease has expired."""
+    for trial in running(session, job, expired=True):
         end(session, job, spec, trial, "lost", "its lease ran out")
 
 
@@ -334,10 +314,6 @@ def _known(job: Job | None, job_id: str) -> Job:
     if job is None:
         raise unknown_job(job_id)
     return job
-
-
-def _unknown_trial(job_id: str, trial_number: int) -> NotFound:
-    return NotFound(f"no trial {trial_number} of job {job_id!r}; start one first")
 
 
 def _reason(error: KeyError | ValidationError) -> str:

@@ -1,21 +1,18 @@
 """Migrate the database to the revision that this version works with, and check it.
 
 The functions raise `Unusable` if the database cannot be opened or read, or has a revision that they
-cannot work with.
+cannot work with. What else an operator may need, Flask-Migrate has: `flask --app zeus_service db`.
 """
 
 import functools
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
 
 from alembic import command
-from alembic.config import Config as AlembicConfig
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from flask import Flask
+from flask import Flask, current_app
 from sqlalchemy.orm import Session
 
 from zeus_service.config import current_config
@@ -42,8 +39,8 @@ def prepare(app: Flask) -> None:
             db.engine.dispose()  # no connection may cross a fork
 
 
-def upgrade(app: Flask, revision: str = "head") -> None:
-    """Migrate up to a revision. A SQLite file that does not exist is created."""
+def upgrade(app: Flask) -> None:
+    """Migrate to this version's revision. A SQLite file that does not exist is created."""
     with app.app_context():
         if path := current_config().sqlite_path:
             try:
@@ -54,30 +51,11 @@ def upgrade(app: Flask, revision: str = "head") -> None:
                     "this user can write, such as sqlite:////var/lib/zeus/zeus.sqlite3"
                 ) from error
         current_revision()  # names what is wrong with a connection
-        _run(command.upgrade, _alembic(), revision)
-
-
-def downgrade(app: Flask, revision: str) -> None:
-    """Migrate down to a revision; `base` drops everything."""
-    with app.app_context():
-        current_revision()
-        _run(command.downgrade, _alembic(), revision)
-
-
-def write_sql(app: Flask, revisions: str, output: TextIO) -> None:
-    """Write the SQL of an upgrade `FROM:TO`, or from an empty database, without a connection."""
-    with app.app_context():
-        _run(command.upgrade, _alembic(output), revisions, sql=True)
-
-
-def _run(change: Callable[..., None], alembic: AlembicConfig, revision: str, **more: bool) -> None:
-    try:
-        change(alembic, revision, **more)
-    except CommandError as error:
-        raise Unusable(
-            f"cannot migrate {_shown()}: {error}. Only the newer version of zeus-service that "
-            "migrated a database can migrate it back"
-        ) from error
+        try:
+            migrate = current_app.extensions["migrate"].migrate
+            command.upgrade(migrate.get_config(MIGRATIONS), "head")
+        except CommandError as error:
+            raise Unusable(f"cannot migrate {_shown()}: {error}") from error
 
 
 def current_revision() -> str | None:
@@ -91,14 +69,7 @@ def current_revision() -> str | None:
     try:
         return _read_revision()
     except Exception as error:  # drivers raise any for a URL that they cannot use
-        remedy = ""
-        name = getattr(getattr(error, "orig", None), "sqlite_errorname", "")
-        if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
-            remedy = (
-                "; SQLite writes to the file and its folder even to read: use a user who may, "
-                "such as the service's, or ask the service with --url"
-            )
-        raise Unusable(f"cannot read {_shown()}: {cause(error)}{remedy}") from error
+        raise Unusable(f"cannot read {_shown()}: {cause(error)}") from error
 
 
 @use_case(read_only=True)
@@ -108,12 +79,8 @@ def _read_revision(session: Session) -> str | None:
 
 @functools.cache
 def known_revisions() -> tuple[str, ...]:
-    """The revisions of this version, the newest first, which is the one it works with.
-
-    The application factory calls this first, so that no request reads files, which the worker's
-    user may be unable to.
-    """
-    scripts = ScriptDirectory.from_config(_alembic()).walk_revisions()
+    """The revisions of this version, the newest first, which is the one it works with."""
+    scripts = ScriptDirectory(MIGRATIONS).walk_revisions()
     return tuple(script.revision for script in scripts)
 
 
@@ -124,19 +91,13 @@ def check_revision() -> None:
         return
     if found is None:
         raise Unusable(f"{_shown()} is empty: run `zeus-service db upgrade`")
-    remedy = "use the newer version that migrated it, or its `zeus-service db downgrade`"
+    remedy = "use the newer version that migrated it"
     if found in older:
         remedy = "run `zeus-service db upgrade`"
     raise Unusable(
         f"{_shown()} is at revision {found}, this version of zeus-service works with {head}: "
         f"{remedy}"
     )
-
-
-def _alembic(output: TextIO | None = None) -> AlembicConfig:
-    alembic = AlembicConfig(str(MIGRATIONS / "alembic.ini"), output_buffer=output)
-    alembic.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    return alembic
 
 
 def _shown() -> str:

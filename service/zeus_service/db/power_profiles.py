@@ -11,7 +11,6 @@ from zeus_service.db import jobs
 from zeus_service.db.clock import unix_now
 from zeus_service.db.session import use_case
 from zeus_service.db.tables import PowerProfile
-from zeus_service.errors import NotFound
 
 MAX_LISTED = 1000
 
@@ -29,26 +28,11 @@ def put(session: Session, job_id: str, profile: dict[str, Any]) -> bool:
 
 
 @use_case(read_only=True)
-def get(
-    session: Session, job_id: str, batch_size: int, device_model: str, num_devices: int
-) -> dict[str, Any]:
-    """Return the profile of a batch size on some GPUs; `NotFound` if there is none."""
-    job = jobs.get_without_state(session, job_id)
-    found = session.get(PowerProfile, (job.key, batch_size, device_model, num_devices))
-    if found is None:
-        raise NotFound(
-            f"no power profile of batch size {batch_size} on {num_devices} x {device_model!r} in "
-            f"job {job_id!r}; ZeusPowerLimitCallback measures one"
-        )
-    return found.profile
-
-
-@use_case(read_only=True)
 def list_profiles(
     session: Session, job_id: str, device_model: str | None = None, num_devices: int | None = None
 ) -> list[dict[str, Any]]:
     """Return a job's profiles, of some GPUs or all, ordered by batch size; at most 1000."""
-    job = jobs.get_without_state(session, job_id)
+    job = jobs.get(session, job_id)
     query = select(PowerProfile.profile).where(PowerProfile.job_key == job.key)
     if device_model is not None:
         query = query.where(PowerProfile.device_model == device_model)

@@ -1,11 +1,12 @@
 """What the pages read: the list of jobs, a job's trials, a trial's reports, and points of figures.
 
-Nothing here takes a lock or reads a policy's state. The versions are cheap, and differ when a page
-would: a page that has not changed is neither read nor rendered.
+Nothing here takes a job's lock or reads a policy's state. The versions are cheap, and differ when a
+page would: a page that has not changed is neither read nor rendered.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -18,7 +19,7 @@ from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import UNBOUNDED
 from zeus_service.db.clock import unix_now
 from zeus_service.db.session import use_case
-from zeus_service.db.tables import Job, PowerProfile, Report, Trial
+from zeus_service.db.tables import Job, PowerProfile, Report, Secret, Trial
 from zeus_service.errors import NotFound, unknown_job
 
 PAGE_SIZE = 50
@@ -321,6 +322,24 @@ def latest_reports(session: Session, job_id: str, trial_number: int) -> Sequence
     """Read the latest `POINTS` reports of a trial, ascending."""
     query = _reports(job_id, trial_number).order_by(Report.sequence.desc())
     return session.scalars(query.limit(POINTS)).all()[::-1]
+
+
+# --- signing in ----------------------------------------------------------------------------------
+
+_KEY_NAME = "session_key"
+
+
+@use_case()
+def signing_key(session: Session) -> str:
+    """Read the key that signs what browsers keep; make it if there is none.
+
+    Called again if another replica has stored a key meanwhile: then that one counts.
+    """
+    found = session.get(Secret, _KEY_NAME)
+    if found is None:
+        found = Secret(name=_KEY_NAME, value=secrets.token_hex(32))
+        session.add(found)
+    return found.value
 
 
 def _of_job(table: type[Trial | Report], job_id: str) -> sa.ColumnElement[bool]:

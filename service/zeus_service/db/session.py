@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
 import threading
@@ -10,16 +11,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 import sqlalchemy as sa
 from flask import has_request_context, request
 from gevent import Timeout, monkey
-from sqlalchemy import Engine, exc
+from sqlalchemy import exc
 from sqlalchemy.orm import Session
 
 from zeus_service.db.clock import unix_now
-from zeus_service.db.engine import POOL_SIZE, SQLITE_BUSY, error_code, has_too_many_connections
+from zeus_service.db.engine import SQLITE_BUSY, error_code
 from zeus_service.db.tables import db
 from zeus_service.errors import Contended
 
@@ -31,23 +32,16 @@ logger = logging.getLogger(__name__)
 DEADLINE_S = 15.0
 """Of a request: all that it waits for, and all attempts, end by then."""
 
-ATTEMPTS = 8
-"""At a transaction that conflicts with others."""
-
-WAITING_INSIDE = 1
-"""Transactions of a process that lock the same job at once; others wait without a connection. So a
-job that stays locked takes one connection of each process, and leaves the others to other jobs."""
-
-MAX_WRITERS = 3 * POOL_SIZE // 4
-"""Connections of a process that write: the rest serve reads, also while jobs are locked."""
+LONGEST_PAUSE_S = 0.05
+"""Between two attempts."""
 
 _CONFLICTS = frozenset({1205, 1213, "40001", "40P01", "55P03", SQLITE_BUSY})
 """Lock timeouts, deadlocks and serialization failures: the database has rolled back."""
 
 _BUSY = "the job, or the database, is busy; send this again"
 
-_job_slots: WeakValueDictionary[tuple[int, str], threading.Semaphore] = WeakValueDictionary()
-_writer_slots: WeakKeyDictionary[Engine, threading.Semaphore] = WeakKeyDictionary()
+_turns: WeakValueDictionary[tuple[int, str], threading.Semaphore] = WeakValueDictionary()
+"""Whose turn it is to lock a job, by engine and job: see `_turn`."""
 
 
 def use_case(
@@ -56,11 +50,12 @@ def use_case(
     """Decorate a function of a session: each call is one transaction.
 
     The function is called again, in a new transaction, if another transaction conflicted with it,
-    if the connection was lost before the commit, or if the server has as many connections as it
-    allows. Whether a commit whose answer was lost was carried out, only the caller can find out.
+    or if the connection was lost before the commit. Whether a commit whose answer was lost was
+    carried out, only the caller can find out.
 
     What the function returns keeps the values that it has loaded. If its first argument is a job's
-    id, at most `WAITING_INSIDE` calls for this job use a connection.
+    id, one call of this process at a time writes that job, and the others wait without a
+    connection: a job that stays locked takes one connection, and leaves the others to other jobs.
 
     Raises:
         Contended: Others kept the job or the database busy until the request's deadline.
@@ -69,7 +64,7 @@ def use_case(
 
     def decorate(function: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
         def in_transaction(deadline: float, *args: P.args, **kwargs: P.kwargs) -> R:
-            for attempt in range(1, 1_000_000):
+            for attempt in itertools.count(1):
                 committing = False
                 try:
                     with transaction(read_only=read_only, deadline=deadline) as session:
@@ -78,32 +73,22 @@ def use_case(
                         committing = not read_only
                     return result  # noqa: TRY300 - after the commit
                 except exc.DBAPIError as error:
-                    full = has_too_many_connections(error.orig)
-                    code = error_code(error.orig)
-                    conflicts = code in _CONFLICTS
-                    patient = full or code == SQLITE_BUSY  # it passes, however many wait
+                    conflicts = error_code(error.orig) in _CONFLICTS
                     lost = error.connection_invalidated and not committing
-                    if not (conflicts or lost or patient or isinstance(error, exc.IntegrityError)):
+                    if not (conflicts or lost or isinstance(error, exc.IntegrityError)):
                         raise
-                    if time.monotonic() > deadline or (attempt >= ATTEMPTS and not patient):
+                    if time.monotonic() > deadline:
                         if conflicts:
                             raise Contended(_BUSY) from error
                         raise
                     logger.debug("attempt %d of %s: %s", attempt, function.__name__, error)
-                longest_s = 0.25 if full else 0.05 if patient else 0.005 * 2**attempt
-                time.sleep(random.uniform(0, longest_s))
+                time.sleep(random.uniform(0, min(0.005 * 2**attempt, LONGEST_PAUSE_S)))
             raise AssertionError("the deadline ends the attempts")
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             deadline = _deadline()
-            if read_only:
-                return in_transaction(deadline, *args, **kwargs)
-            job_id = next(iter(args), None)
-            of_job = (
-                _slot(_slots_of_job(job_id), deadline) if isinstance(job_id, str) else nullcontext()
-            )
-            with of_job, _slot(_slots_of_writers(), deadline):
+            with nullcontext() if read_only else _turn(next(iter(args), None), deadline):
                 return in_transaction(deadline, *args, **kwargs)
 
         return call
@@ -116,8 +101,7 @@ def transaction(*, read_only: bool = False, deadline: float | None = None) -> It
     """A session in a transaction that commits at the end, and rolls back on an error.
 
     On SQLite a transaction that writes takes the write lock at once (`BEGIN IMMEDIATE`): one that
-    reads first and writes later could not wait for another writer, only fail. On PostgreSQL each
-    statement of a `read_only` one is a transaction by itself, which saves two round trips.
+    reads first and writes later could not wait for another writer, only fail.
 
     Raises:
         sqlalchemy.exc.TimeoutError: A worker waits for the database beyond the deadline.
@@ -126,20 +110,15 @@ def transaction(*, read_only: bool = False, deadline: float | None = None) -> It
     with (
         time_limit(max(seconds, 0.1)),
         Session(db.engine, expire_on_commit=False, autoflush=False) as session,
+        session.begin(),
     ):
-        options: dict[str, object] = {"read_only": read_only}
-        if read_only and db.engine.dialect.name == "postgresql":
-            options["isolation_level"] = "AUTOCOMMIT"
-        with session.begin():
-            session.connection(execution_options=options)
-            yield session
-    for callback in session.info.pop("after_commit", ()):
-        callback()
+        session.connection(execution_options={"read_only": read_only})
+        yield session
 
 
 def after_commit(session: Session, callback: Callable[[], object]) -> None:
     """Call a function once the session's transaction has committed; not if it rolls back."""
-    session.info.setdefault("after_commit", []).append(callback)
+    sa.event.listen(session, "after_commit", lambda _session: callback(), once=True)
 
 
 def now(session: Session) -> float:
@@ -180,20 +159,21 @@ def _deadline() -> float:
 
 
 @contextmanager
-def _slot(slots: threading.Semaphore, deadline: float) -> Iterator[None]:
-    if not slots.acquire(timeout=max(0.0, deadline - time.monotonic())):
+def _turn(job_id: object, deadline: float) -> Iterator[None]:
+    """Wait for the turn to write a job.
+
+    SQLite locks the whole file, so all writers of a process take turns there. What names no job,
+    on a server, need not wait.
+    """
+    is_sqlite = db.engine.dialect.name == "sqlite"
+    if not (is_sqlite or isinstance(job_id, str)):
+        yield
+        return
+    key = id(db.engine), "" if is_sqlite else str(job_id)
+    turn = _turns.setdefault(key, threading.Semaphore())
+    if not turn.acquire(timeout=max(0.0, deadline - time.monotonic())):
         raise Contended(_BUSY)
     try:
         yield
     finally:
-        slots.release()
-
-
-def _slots_of_job(job_id: str) -> threading.Semaphore:
-    return _job_slots.setdefault((id(db.engine), job_id), threading.Semaphore(WAITING_INSIDE))
-
-
-def _slots_of_writers() -> threading.Semaphore:
-    """SQLite locks the whole file, so a second writer of the same process would only wait."""
-    writers = 1 if db.engine.dialect.name == "sqlite" else MAX_WRITERS
-    return _writer_slots.setdefault(db.engine, threading.Semaphore(writers))
+        turn.release()

@@ -6,8 +6,9 @@ from http import HTTPStatus
 
 from flask import Blueprint, Response, request
 from flask import render_template as render
+from werkzeug.exceptions import HTTPException
 
-from zeus_service.api.problems import problem
+from zeus_service.api.problems import problem, refused
 
 HEADERS = {
     # No inline script, no other origin, in no frame.
@@ -29,13 +30,13 @@ def set_up_errors(pages: Blueprint) -> None:
     def show_problem(response: Response) -> Response:
         return _as_page(response)
 
-    @pages.after_app_request
-    def show_unknown_path(response: Response) -> Response:
-        # A path of Zeus's wire that takes other methods alone is a 405.
-        is_unknown = response.status_code in (404, 405) and not request.blueprint
+    @pages.app_errorhandler(404)
+    @pages.app_errorhandler(405)  # a path of Zeus's wire that takes other methods alone
+    def show_unknown_path(error: HTTPException) -> Response:
+        answer = refused(error)
         best = request.accept_mimetypes.best_match(["application/json", "text/html"])
-        if not is_unknown or best != "text/html":
-            return response
+        if request.blueprint or best != "text/html":
+            return answer
         return _as_page(problem(404, "not_found", ""))
 
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from zeus_service import optimizer
 from zeus_service.api import savings_report
-from zeus_service.api.messages import Job
-from zeus_service.api.power_messages import PowerProfile
+from zeus_service.api.messages import Job, PowerProfile
 from zeus_service.api.savings_messages import JobSavings
 from zeus_service.api.text import hardware_names, saved_energy
 from zeus_service.bandit.hardware import Hardware

@@ -21,9 +21,9 @@ from flask.typing import ResponseReturnValue
 from itsdangerous import BadData, URLSafeTimedSerializer
 from werkzeug.exceptions import Forbidden, Unauthorized
 
-from zeus_service.api.access import bearer, delay_refusal, may_write
+from zeus_service.api.access import bearer, count_refusal, may_write
 from zeus_service.config import current_config
-from zeus_service.db import secret_key
+from zeus_service.db import queries
 
 COOKIE = "zeus"
 MAX_AGE_S = 12 * 3600
@@ -70,7 +70,7 @@ def sign_in() -> ResponseReturnValue:
     token = request.form.get("token", "").strip()
     wanted = _next(request.form.get("next", ""))
     if may_write(token.encode()) is None:
-        delay_refusal("sign_in")
+        count_refusal("sign_in")
         problem = "This token is not valid for this service."
         return render("sign_in.html", next=wanted, problem=problem), 401
     response = make_response(redirect(wanted, 303))
@@ -117,7 +117,7 @@ def _viewer() -> Viewer | None:
     if given:
         writes = may_write(given)
         if writes is None:
-            delay_refusal("api")
+            count_refusal("api")
     elif cookie:
         writes = may_write(_read(cookie).encode(), _fingerprint)
     else:
@@ -148,12 +148,9 @@ def _serializer() -> URLSafeTimedSerializer:
 
 
 def _key() -> str:
-    """The configured key, or the one in the database, which is read when it is first needed."""
+    """The key in the database, which is read when it is first needed."""
     if current_app.secret_key is None:
-        configured = current_config().secret_key
-        current_app.secret_key = (
-            configured.get_secret_value() if configured else secret_key.read_or_make()
-        )
+        current_app.secret_key = queries.signing_key()
     return str(current_app.secret_key)
 
 

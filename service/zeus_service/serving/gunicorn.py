@@ -9,16 +9,12 @@ others while it waits. It comes before `zeus_service.app`, since psycopg chooses
 wait, and prometheus-client where to count.
 """
 
-import contextlib
-import fcntl
 import ipaddress
 import os
 import resource
 import shutil
-import signal
 import socket
 import tempfile
-from pathlib import Path
 from typing import Any
 
 from gevent import monkey
@@ -34,9 +30,6 @@ has this many accepts no other, and health checks wait."""
 
 OTHER_FILES = 200
 """Other files that a worker opens: listeners, connections to the database, metrics, logs."""
-
-METRICS = "zeus-service-metrics-"
-"""What the names of folders of counters begin with."""
 
 
 def allow_connections() -> int:
@@ -58,36 +51,16 @@ def share_counters() -> None:
     """Create the folder of prometheus-client's files; it must exist before that is imported.
 
     Workers that have ended leave their files there, since counters must not go backwards. It is in
-    memory: the files are mapped, and a write on a full disk would end the process (SIGBUS). It
-    stays locked until this process and all its workers have ended: a server that was killed leaves
-    its folder, and the next one deletes it.
+    memory: the files are mapped, and a write on a full disk would end the process (SIGBUS).
     """
     memory = os.access("/dev/shm", os.W_OK) and "TMPDIR" not in os.environ
-    parent = Path("/dev/shm" if memory else tempfile.gettempdir())
-    for left in parent.glob(f"{METRICS}*"):
-        with contextlib.suppress(OSError):  # in use, another user's, or just deleted
-            os.close(_lock(left))
-            shutil.rmtree(left)
-    unlocked = Path(tempfile.mkdtemp(dir=parent))
-    _lock(unlocked)  # before another server can take it for a left one, by its name
-    folder = unlocked.rename(parent / f"{METRICS}{unlocked.name}")
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
-
-
-def _lock(folder: Path) -> int:
-    """Lock a folder until the descriptor is closed, here and in all children; else `OSError`."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
+    folder = tempfile.mkdtemp(prefix="zeus-service-counters-", dir="/dev/shm" if memory else None)
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
 
 
 monkey.patch_all()
-share_counters()
 _config = load_config()
+share_counters()
 
 wsgi_app = "zeus_service.app:make_ready_app()"
 preload_app = True
@@ -117,34 +90,6 @@ def when_ready(server: Any) -> None:
     config = server.app.wsgi().extensions["zeus_config"]
     check_access(config, [listener.sock for listener in server.LISTENERS])
     server.log.info("zeus-service %s, data in %s", __version__, config.shown_database)
-
-
-def on_reload(server: Any) -> None:
-    """Read the configuration again on SIGHUP, in the master, before it replaces the workers.
-
-    One that the service could not have started with is logged and changes nothing.
-    """
-    global loglevel  # gunicorn reads it at the next SIGHUP
-    try:
-        app = server.app.load()  # calls `wsgi_app` again
-        config = app.extensions["zeus_config"]
-        check_access(config, [listener.sock for listener in server.LISTENERS])
-    except Unusable as error:
-        message = "the configuration stays as it was: %s"
-        server.log.error(message, error)  # noqa: TRY400 - a traceback adds nothing
-        return
-    server.app.callable = app
-    loglevel = config.log_level.lower()
-    server.cfg.set("loglevel", loglevel)
-    server.log.setup(server.cfg)
-
-
-def post_fork(_server: object, _worker: object) -> None:
-    """Let SIGTERM end a new worker until it has a handler of its own.
-
-    It has inherited the master's handler, which only queues the signal.
-    """
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def on_exit(_server: object) -> None:

@@ -99,9 +99,7 @@ def test_a_token_that_guards_nothing_is_refused(settings: dict[str, str], words:
 
 
 def test_without_a_token_only_these_routes_answer(tmp_path: Path) -> None:
-    app = create_app(
-        Config(database_url=f"sqlite:///{tmp_path / 'x.sqlite3'}", token=OLD, zeus_wire=False)
-    )
+    app = create_app(Config(database_url=f"sqlite:///{tmp_path / 'x.sqlite3'}", token=OLD))
     client = app.test_client()
     is_open = set()
     for rule in app.url_map.iter_rules():
@@ -240,23 +238,6 @@ def test_the_databases_password_may_come_apart_from_its_url(
     assert password not in repr(config) + config.shown_database
 
 
-@both_ways
-def test_a_secrets_file_that_cannot_be_read_stops_the_start(
-    tmp_path: Path, command: tuple[str, ...]
-) -> None:
-    env = {"ZEUS_BSO_TOKEN_FILE": str(tmp_path / "nowhere")}
-    message = refusal((*command, f"--bind=127.0.0.1:{free_port()}"), tmp_path, **env)
-    assert "nowhere" in message
-
-
-@both_ways
-def test_a_dotenv_file_that_is_no_text_stops_the_start(
-    tmp_path: Path, command: tuple[str, ...]
-) -> None:
-    (tmp_path / ".env").write_bytes(b"\xff\xfe")
-    assert "the .env file is not UTF-8" in refusal(command, tmp_path)
-
-
 INVALID = [
     ("ZEUS_BSO_TOKEN", f"two {PASSWORD}"),
     ("ZEUS_BSO_DATABASE_URL", f"postgresql+psycopg://u:p@x:{PASSWORD}@h/db"),
@@ -279,12 +260,19 @@ def test_an_invalid_secret_is_reported_by_name_alone(variable: str, value: str) 
 
 
 @both_ways
-@pytest.mark.parametrize(("variable", "value"), INVALID[:2])
+@pytest.mark.parametrize(
+    ("variable", "value"), [*INVALID[:2], ("ZEUS_BSO_TOKEN_FILE", "/nowhere/token")]
+)
 def test_a_service_with_an_invalid_secret_does_not_start(
     tmp_path: Path, command: tuple[str, ...], variable: str, value: str
 ) -> None:
     bind = f"--bind=127.0.0.1:{free_port()}"
     assert variable in refusal((*command, bind), tmp_path, **{variable: value})
+
+
+def test_a_dotenv_file_that_is_no_text_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_bytes(b"\xff\xfe")
+    assert "the .env file is not UTF-8" in refusal(SERVE, tmp_path)
 
 
 @pytest.mark.parametrize("query", ["", f"?password={PASSWORD}"])
@@ -332,43 +320,6 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
         if request.param == "sqlite":
             (tmp_path / "service.sqlite3").touch()
         yield url
-
-
-@pytest.mark.parametrize("gunicorn", [False, True], ids=["serve", "gunicorn"])
-def test_a_token_is_rotated_by_a_hangup(tmp_path: Path, gunicorn: bool) -> None:
-    secret = tmp_path / "token"
-    secret.write_text(OLD)
-    with ServiceProcess(tmp_path, gunicorn=gunicorn, ZEUS_BSO_TOKEN_FILE=str(secret)) as service:
-        assert ask(service, "GET", "/api/v1/jobs", f"Bearer {OLD}").status_code == 200
-        secret.write_text(NEW)
-        service.signal(signal.SIGHUP)
-
-        def answers(token: str, status: int) -> bool:
-            answer = ask(service, "GET", "/api/v1/jobs", f"Bearer {token}")
-            return answer.status_code == status
-
-        # The old workers answer beside the new ones until they have ended.
-        wait_until(lambda: answers(OLD, 401))
-        wait_until(lambda: answers(NEW, 200))
-
-
-@pytest.mark.parametrize("content", ["", "ZEUS_BSO_TOKEN='two words'", "ZEUS_BSO_LOG_LEVEL=LOUD"])
-@pytest.mark.parametrize("gunicorn", [False, True], ids=["serve", "gunicorn"])
-def test_a_hangup_or_a_crash_opens_nothing_and_ends_nothing(
-    tmp_path: Path, gunicorn: bool, content: str
-) -> None:
-    (tmp_path / ".env").write_text(f"ZEUS_BSO_TOKEN={OLD}\n")
-    service = ServiceProcess(tmp_path, gunicorn=gunicorn)
-    service.bind_to("0.0.0.0")
-    with service:
-        (tmp_path / ".env").write_text(content)
-        os.kill(service.workers()[0], signal.SIGKILL)
-        service.signal(signal.SIGHUP)
-        unchanged = "the configuration stays as it was: "
-        wait_until(lambda: unchanged in service.log.read_text(), service.log.read_text)
-        for authorization, status in ((None, 401), (f"Bearer {OLD}", 200)):
-            assert ask(service, "GET", "/api/v1/jobs", authorization).status_code == status
-    assert "Traceback" not in service.log.read_text()
 
 
 def test_an_application_of_ones_own_lets_nobody_else_in_after_a_crash(tmp_path: Path) -> None:

@@ -87,13 +87,6 @@ def test_a_default_that_is_not_offered_is_refused_by_name(api: Api) -> None:
     }
 
 
-def test_a_job_id_that_is_none_is_refused_in_words(api: Api) -> None:
-    body = problem(api.raw("/jobs", json.dumps(spec_json(job_id="a/b"))), 422, "invalid")
-    (text,) = body["errors"]["job_id"]
-    assert "begin with a letter or a digit" in text
-    assert "[" not in text  # of a regular expression
-
-
 @pytest.mark.parametrize("field", ["sequence", "epoch", "time_s", "energy_j", "metric"])
 def test_a_report_with_an_unsuited_value_changes_nothing(
     api: Api, job: str, trial: str, field: str
@@ -139,8 +132,7 @@ def test_a_chunked_body_is_taken_up_to_64_kib(api: Api, job: str) -> None:
 
     start = json.dumps(START).encode()
     assert post(b" " * (65_536 - len(start)) + start).status_code == 201
-    problem(post(b"{}" + b" " * 65_535), 413, "too_large")
-    problem(post(b"{}" + b" " * 70_000 + b"x"), 413, "too_large")
+    problem(post(b" " * 65_536 + start), 400, "malformed")
 
 
 def test_a_malformed_chunk_is_refused(service: ServiceProcess) -> None:
@@ -229,7 +221,6 @@ def test_a_call_of_a_trial_without_its_generation_is_refused(
         answer = api(method, f"{path}{query}", body, params={})
         refused = problem(answer, 422, "invalid")
         assert refused["errors"].keys() == {"generation"}
-        assert "x" in query or "generation that the trial's start returned" in refused["detail"]
     assert api("GET", f"/jobs/{job}/trials").json() == before
 
 

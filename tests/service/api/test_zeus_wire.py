@@ -156,11 +156,6 @@ def test_a_start_says_what_to_train_with_and_is_not_cached(wire: Wire, job: str)
     assert response.headers["Cache-Control"] == "no-store"
 
 
-def test_only_get_starts_a_trial(wire: Wire, job: str) -> None:
-    assert wire("HEAD", f"/jobs/batch_size?job_id={job}").status_code == 405
-    assert wire.outcomes(job) == []
-
-
 def test_the_same_report_again_gets_the_same_answer(wire: Wire, trial: dict[str, Any]) -> None:
     first = wire("POST", "/report", result(trial)).json()
     assert (first["stop_train"], first["converged"]) == (False, False)

@@ -13,17 +13,11 @@ from flask import Flask
 from service.api.wires import zeus_job
 from werkzeug.test import create_environ, run_wsgi_app
 from zeus_service import create_app
-from zeus_service.api import access
 from zeus_service.config import Config
 from zeus_service.db.migrate import upgrade
 
 TOKENS = {"token": "old~t/o:ken-of-some,n@w%40-of-a-writer", "read_token": "one-that-may-read"}
 REQUESTS = ["POST /jobs", "GET /jobs/batch_size", "POST /report", "PATCH /trials", "DELETE /jobs"]
-
-
-@pytest.fixture(autouse=True)
-def refuse_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "REFUSAL_S", 0.0)
 
 
 def with_password(app: Flask, method_and_path: str, user: str, password: str) -> tuple[int, str]:
@@ -98,15 +92,3 @@ def test_the_other_wire_takes_no_passwords(tmp_path: Path) -> None:
     app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.sqlite3", **TOKENS))
     client = app.test_client()
     assert client.get("/api/v1/jobs", auth=("zeus", "n@w%40-of-a-writer")).status_code == 401
-
-
-def test_the_wire_can_be_switched_off(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/x.sqlite3"
-    paths = {
-        served: {rule.rule for rule in create_app(config).url_map.iter_rules()}
-        for served, config in (
-            (True, Config(database_url=url)),
-            (False, Config(database_url=url, zeus_wire=False)),
-        )
-    }
-    assert paths[True] - paths[False] == {"/jobs", "/jobs/batch_size", "/report", "/trials"}

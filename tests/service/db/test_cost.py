@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from databases import POSTGRESQL
 from flask import Flask
-from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH, MAX_CACHED_STATEMENT_PARAMS
 from service.jobs import START, register, report, spec_json
 from sqlalchemy import Connection, event, insert, select, text, update
 from zeus_service import optimizer
@@ -35,7 +33,7 @@ def statements() -> Iterator[list[tuple[str, Any]]]:
         event.remove(db.engine, "before_cursor_execute", note)
 
 
-def test_a_request_takes_few_statements_and_psycopg_parses_none_anew(app: Flask) -> None:
+def test_a_request_takes_few_statements(app: Flask) -> None:
     client = app.test_client()
     assert client.post("/api/v1/jobs", json=spec_json(lease_s=1)).status_code == 201
     trials = "/api/v1/jobs/job/trials"
@@ -48,9 +46,6 @@ def test_a_request_takes_few_statements_and_psycopg_parses_none_anew(app: Flask)
         with statements() as seen:
             answer = client.post(f"{trials}{path}", json=body, headers=headers, query_string=query)
         assert answer.status_code in (200, 201), answer.text
-        for statement, parameters in seen:
-            assert len(statement) <= MAX_CACHED_STATEMENT_LENGTH
-            assert len(parameters) <= MAX_CACHED_STATEMENT_PARAMS, statement
         if not path:
             generations[str(answer.get_json()["trial_number"])] = answer.get_json()["generation"]
         return len(seen)
@@ -112,11 +107,10 @@ _ROWS_READ = {
 }
 
 
-def work(move: Callable[[], Any], *, connect: bool = True) -> int:
+def work(move: Callable[[], Any]) -> int:
     """About how many rows a use case read; on SQLite, how often it took twenty steps."""
     read = [0]
-    if connect:
-        db.engine.dispose()  # a new connection has counted nothing yet
+    db.engine.dispose()  # a new connection has counted nothing yet
 
     def count_steps(connection: Any, _record: Any) -> None:
         def count() -> None:
@@ -158,15 +152,3 @@ def test_nothing_in_a_trials_life_costs_more_on_a_job_with_a_long_history(
     for name, move in MOVES.items():
         assert work(move) < 50, name
     assert work(lambda: optimizer.list_trials("job", limit=1000)) > 300  # this does read rows
-
-
-@pytest.mark.parametrize("database_url", POSTGRESQL, indirect=True)  # the others keep no plans
-def test_a_start_that_was_planned_when_all_was_new_costs_no_more_either(app: Flask) -> None:
-    register(job_id="other")
-    for number in range(20):
-        optimizer.start_trial("other", str(number))
-    register()
-    add_history()
-    with transaction() as session:
-        session.execute(text("SELECT pg_stat_force_next_flush()"))  # counts start from 0
-    assert work(lambda: optimizer.start_trial("job", "a key"), connect=False) < 50

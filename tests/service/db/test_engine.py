@@ -134,3 +134,27 @@ def test_a_file_that_was_replaced_is_read_anew(app: Flask, database_url: str) ->
     assert [job.job_id for job, _ in optimizer.list_jobs()] == ["old"]
     register(job_id="newer")
     assert [job.job_id for job, _ in optimizer.list_jobs()] == ["newer", "old"]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("used", [True, False])
+def test_a_file_that_was_removed_is_an_outage_and_is_not_made_anew(
+    app: Flask, database_url: str, used: bool
+) -> None:
+    client, path = app.test_client(), Path(database_url.removeprefix("sqlite:///"))
+    if used:
+        assert client.post("/api/v1/jobs", json=spec_json()).status_code == 201
+    kept = {part: part.read_bytes() for part in path.parent.glob(f"{path.name}*")}
+    for part in kept:
+        part.unlink()
+    for _ in range(2):
+        for answer in (
+            client.get("/api/v1/jobs"),
+            client.post("/api/v1/jobs", json=spec_json()),
+            client.get("/readyz"),
+        ):
+            assert (answer.status_code, answer.get_json()["code"]) == (503, "unavailable")
+    assert not path.exists()
+    for part, content in kept.items():
+        part.write_bytes(content)
+    assert client.get("/api/v1/jobs").status_code == 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -53,15 +54,6 @@ def test_pages_go_from_the_newest_to_the_first(job: str, monkeypatch: pytest.Mon
     assert (numbers(page)[0], page.older) == (last - 4, last - 8)
     page = queries.list_trials(job, upto=3)
     assert (numbers(page), page.older) == ([3, 2, 1], None)
-
-
-def test_filters(job: str) -> None:
-    page = queries.list_trials(job, outcome=queries.RUNNING)
-    assert numbers(page) == [POINTS + 10, POINTS + 9]
-    assert numbers(queries.list_trials(job, outcome="errored")) == [1]
-    page = queries.list_trials(job, outcome="lost", batch_size=8, upto=60)
-    assert numbers(page) == [60, 45, 30, 15]
-    assert queries.list_trials(job, batch_size=7).rows == []
 
 
 def report(number: int, sequence: int) -> None:
@@ -160,13 +152,15 @@ def test_a_deleted_job_is_not_read_and_its_id_has_other_versions(
     assert [report.sequence for report in queries.latest_reports("job", 1)] == [1]
 
 
-def test_controls_are_counted(app: Flask) -> None:
-    register()
-    assert queries.count_controls("job") == 0
-    for control in (True, False, True):
-        optimizer.start_trial("job", control=control)
-    assert queries.count_controls("job") == 2
-    assert [trial.why for trial, _ in queries.running_trials("job")][::2] == ["control", "control"]
+def test_all_who_ask_at_once_get_the_same_key_to_sign_with(app: Flask) -> None:
+    def read(_: int) -> str:
+        with app.app_context():
+            return queries.signing_key()
+
+    with ThreadPoolExecutor(8) as pool:
+        keys = set(pool.map(read, range(16)))
+    assert len(keys) == 1
+    assert len(keys.pop()) == 64
 
 
 # The plans of the other databases depend on their statistics.

@@ -24,8 +24,7 @@ from waiting import LIMIT_S, wait_until
 from zeus_service import optimizer
 from zeus_service.bandit.stopping import Decision
 from zeus_service.db import jobs
-from zeus_service.db.session import WAITING_INSIDE, after_commit, transaction, use_case
-from zeus_service.db.tables import db
+from zeus_service.db.session import transaction, use_case
 from zeus_service.errors import Contended, ReportConflict
 
 
@@ -54,22 +53,6 @@ def test_two_that_deadlock_are_both_carried_out_once(app: Flask) -> None:
             future.result(timeout=LIMIT_S)
     assert len(attempts) == 3
     assert (trials_of("one"), trials_of("two")) == (2, 2)
-
-
-def test_callbacks_run_after_the_commit_and_never_after_a_rollback(app: Flask) -> None:
-    called: list[str] = []
-
-    def roll_back() -> None:
-        with transaction() as session:
-            after_commit(session, lambda: called.append("rolled back"))
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        roll_back()
-    with transaction() as session:  # of the pool: the same as before
-        after_commit(session, lambda: called.append("committed"))
-        assert called == []
-    assert called == ["committed"]
 
 
 def test_many_that_register_start_report_and_delete_the_same_jobs_see_no_failure(
@@ -180,26 +163,6 @@ def test_what_happens_before_the_lock_is_seen_behind_it(app: Flask, database_url
     assert (trial.reports, trial.cost) == (2, decisions[0].cost)
     with pytest.raises(ReportConflict):
         optimizer.report("job", 1, report(1))
-
-
-def test_waiting_for_a_job_leaves_connections_to_others(
-    app: Flask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many wait for a locked job; SQLite locks the whole file, so only reads go on."""
-    monkeypatch.setattr("zeus_service.db.session.DEADLINE_S", 3.0)
-    register()
-    register(job_id="other")
-    post = app.test_client().post
-    with ThreadPoolExecutor(40) as pool, transaction() as session:
-        jobs.lock(session, "job")
-        waiting = [pool.submit(post, "/api/v1/jobs/job/trials", json=START) for _ in range(39)]
-        if db.engine.dialect.name != "sqlite":
-            wait_until(lambda: waiting_sessions() == WAITING_INSIDE)
-            started = pool.submit(post, "/api/v1/jobs/other/trials", json=START)
-            assert started.result(LIMIT_S).status_code == 201
-        assert app.test_client().get("/api/v1/jobs").status_code == 200
-        answers = [each.result(LIMIT_S) for each in waiting]
-    assert {answer.status_code for answer in answers} == {503}
 
 
 def test_all_transactions_of_a_request_share_one_deadline(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import socket
+import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -19,12 +20,13 @@ import requests
 from databases import DATABASES, migrated_database, waiting_sessions
 from service.conftest import application
 from service.jobs import START, spec_json
+from service.test_seen_from_outside import metrics
 from service_fork import run_to_its_end
 from service_process import ServiceProcess, free_port
 from waiting import LIMIT_S, wait_until
 from zeus_service.db.engine import POOL_SIZE
 from zeus_service.db.jobs import lock
-from zeus_service.db.session import DEADLINE_S, WAITING_INSIDE, transaction
+from zeus_service.db.session import DEADLINE_S, transaction
 
 SERVERS = DATABASES[1:]
 
@@ -94,7 +96,7 @@ def test_a_locked_job_holds_up_no_others(kind: str, tmp_path: Path) -> None:
             lock(session, "job")
             blocked = [pool.submit(start, service, "job") for _ in range(POOL_SIZE)]
             blocked += [pool.submit(heartbeat) for _ in range(POOL_SIZE)]
-            wait_until(lambda: waiting_sessions() == WAITING_INSIDE)
+            wait_until(lambda: waiting_sessions() == 1)
             for sequence in (1, 2):
                 reports = f"/api/v1/jobs/other/trials/{sequence}/reports?generation="
                 for method, path, body in (
@@ -105,7 +107,7 @@ def test_a_locked_job_holds_up_no_others(kind: str, tmp_path: Path) -> None:
                 ):
                     assert call(service, method, path, json=body).ok, (method, path)
                 assert "zeus_bso_database_up 1.0" in call(service, "GET", "/metrics").text
-            assert waiting_sessions() == WAITING_INSIDE
+            assert waiting_sessions() == 1
             assert not any(each.done() for each in blocked)
         statuses = [each.result().status_code for each in blocked]
     assert statuses == [201] * POOL_SIZE + [200] * POOL_SIZE
@@ -113,7 +115,7 @@ def test_a_locked_job_holds_up_no_others(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", SERVERS)
 def test_what_waits_for_a_locked_job_is_refused_at_its_deadline(kind: str, tmp_path: Path) -> None:
-    waiting = WAITING_INSIDE + 3
+    waiting = 4
     with running(kind, tmp_path) as service, ThreadPoolExecutor(waiting) as pool:
         register(service, "job")
         with transaction() as session:
@@ -169,26 +171,26 @@ def test_a_locked_sqlite_file_holds_up_nothing_but_writes(tmp_path: Path) -> Non
         assert [each.result().status_code for each in blocked] == [201] * 20
 
 
-def test_connections_are_shared_between_workers(tmp_path: Path) -> None:
-    def connections(pid: int, port: int) -> int:
-        found = psutil.Process(pid).net_connections(kind="tcp")
-        return sum(each.status == "ESTABLISHED" and each.laddr.port == port for each in found)
+@pytest.mark.parametrize("gunicorn", [False, True], ids=["serve", "gunicorn"])
+def test_counts_outlive_workers(tmp_path: Path, gunicorn: bool) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    with ServiceProcess(tmp_path, gunicorn=gunicorn, TMPDIR=str(temporary)) as service:
+        for replaced, how in enumerate((signal.SIGKILL, signal.SIGTERM, signal.SIGHUP), 1):
+            assert call(service, "GET", "/api/v1/jobs").ok
+            (worker,) = service.workers()
+            if how == signal.SIGHUP:
+                service.signal(how)
+            else:
+                os.kill(worker, how)
 
-    with ServiceProcess(tmp_path, workers=2) as service:
+            def booted() -> int:
+                return service.log.read_text().count("Booting worker")
 
-        def both_have_some() -> bool:
-            with contextlib.ExitStack() as stack:
-                clients = [
-                    stack.enter_context(socket.create_connection(("127.0.0.1", service.port)))
-                    for _ in range(16)
-                ]
-                for client in clients:
-                    client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                for client in clients:
-                    assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
-                return all(connections(pid, service.port) > 0 for pid in service.workers())
-
-        wait_until(both_have_some)
+            wait_until(lambda count=replaced: booted() == count + 1)
+            wait_until(lambda pid=worker: not psutil.pid_exists(pid))
+        assert metrics(service)["zeus_bso_http_requests_total", "GET", "/api/v1/jobs", "200"] == 3
+    assert list(temporary.iterdir()) == []
 
 
 def test_serve_takes_gunicorns_own_options(tmp_path: Path) -> None:
@@ -204,23 +206,6 @@ def test_an_option_that_would_listen_unchecked_is_refused(tmp_path: Path) -> Non
     refused = run_to_its_end("serve", bind, folder=tmp_path, **env)
     assert refused.returncode == 1
     assert "Error: reuse_port is not supported" in refused.stderr
-
-
-def test_sigterm_ends_a_worker_that_has_only_the_masters_handler() -> None:
-    # The original calls: gevent's waitpid may miss a child that ends as soon as it was forked.
-    in_new_process(
-        "import os, signal; from zeus_service.serving import gunicorn\n"
-        "from gevent.monkey import get_original\n"
-        "fork, waitpid = get_original('os', ['fork', 'waitpid'])\n"
-        "pid = fork()\n"
-        "if pid == 0:\n"
-        "    signal.signal(signal.SIGTERM, lambda *_: None)\n"
-        "    gunicorn.post_fork(None, None)\n"
-        "    os.kill(os.getpid(), signal.SIGTERM)\n"
-        "    os._exit(0)\n"
-        "gunicorn.on_exit(None)\n"
-        "assert os.waitstatus_to_exitcode(waitpid(pid, 0)[1]) == -signal.SIGTERM"
-    )
 
 
 def in_new_process(program: str) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
-import json
 import resource
 import socket
-import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +13,6 @@ import pytest
 import requests
 from service.jobs import spec_json
 from service_process import ServiceProcess
-from waiting import LIMIT_S
 
 KEEPALIVE_S = 10
 """How long the service waits for a request's head."""
@@ -120,50 +116,3 @@ def test_a_head_that_never_ends_is_given_up(two_workers: ServiceProcess) -> None
     ):
         for (client,) in (before, in_line, in_headers):
             assert client.recv(1000) == b""
-
-
-def test_a_client_that_pauses_for_a_moment_is_served(own_service: ServiceProcess) -> None:
-    address = ("127.0.0.1", own_service.port)
-    with (
-        socket.create_connection(address, timeout=LIMIT_S) as client,
-        client.makefile("rb") as answers,
-    ):
-        for _ in range(2):  # also on a connection that is kept
-            for part in (b"GET /healthz HTTP/1.1\r\n", b"Host: ", b"localhost\r\n", b"\r\n"):
-                client.sendall(part)
-                with contextlib.suppress(TimeoutError):
-                    client.settimeout(1)
-                    client.recv(1, socket.MSG_PEEK)
-                client.settimeout(60)
-            assert answers.readline() == b"HTTP/1.1 200 OK\r\n"
-            while answers.readline() != b"\r\n":
-                pass
-            answers.readline()
-            answers.read(0)
-
-
-def test_a_slow_answer_leaves_the_connection_open(own_service: ServiceProcess) -> None:
-    """Only the request must arrive in time."""
-    lock = sqlite3.connect(
-        own_service.database_url.removeprefix("sqlite:///"),
-        isolation_level=None,
-        check_same_thread=False,
-    )
-    connection = http.client.HTTPConnection("127.0.0.1", own_service.port, timeout=90)
-    with contextlib.closing(lock), contextlib.closing(connection):
-        connection.connect()
-        kept = connection.sock
-        lock.execute("BEGIN IMMEDIATE")
-        unlock = threading.Timer(KEEPALIVE_S + 2.5, lock.rollback)
-        unlock.start()
-        for status in (201, 200):
-            connection.request("POST", "/api/v1/jobs", json.dumps(spec_json()), JSON)
-            answer = connection.getresponse()
-            assert answer.status == status
-            answer.read()
-            kept.settimeout(1)
-            with pytest.raises(TimeoutError):
-                kept.recv(1, socket.MSG_PEEK)
-            kept.settimeout(90)
-        assert not unlock.is_alive()
-        assert connection.sock is kept

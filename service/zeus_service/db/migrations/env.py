@@ -2,7 +2,7 @@
 
 from alembic import context
 from flask import current_app
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, text
 
 from zeus_service.db.engine import set_up_sqlite_migration
 from zeus_service.db.tables import db
@@ -42,9 +42,6 @@ def run(connection: Connection | None) -> None:
 if context.is_offline_mode():
     run(None)
 else:
-    engine = db.engine
-    if engine.dialect.name == "mysql":  # a revision may take longer than any request
-        engine = create_engine(engine.url.update_query_dict({"read_timeout": "86400"}))
-    with engine.connect() as connection:
+    with db.engine.connect() as connection:
         lock(connection)
         run(connection)
