@@ -294,11 +294,14 @@ class Recurrence:
         elif run.job.target_metric is None:
             run.end("completed", "the loop ended")
         else:
-            run.end("not_converged", "the loop ended, short of the target")
+            target = run.job.target_metric
+            run.end("not_converged", f"the loop ended, short of the target of {target:g}")
 
     def _end_at_once(self, error: BaseException) -> None:
         """End a trial from this rank alone, in about a second, after an exception."""
         if self._run is not None:
+            if self._run.failure is not None:  # the block will not raise it
+                rank_zero_warn(f"zeus: {self._run.failure.message}")
             self._run.abort(outcome_of(error), reason_of(error))
         self._close()
 

@@ -295,17 +295,6 @@ def test_a_checkpoint_without_a_trial_is_trained_on_without_one(
     assert callback.trial is None
 
 
-def test_a_checkpoint_of_weights_only_holds_no_trial_and_lightning_refuses_to_resume_it(
-    job: Job,
-) -> None:
-    saver = ModelCheckpoint(job.folder, "weights", save_weights_only=True, every_n_train_steps=1)
-    job.fit((0.1,), saver, After(1, crash))
-    assert "callbacks" not in torch.load(saver.best_model_path, weights_only=True)
-    with pytest.raises(KeyError, match="checkpoint contains only the model"):
-        job.fit((0.9,), ckpt_path=Path(saver.best_model_path))
-    assert job.outcomes() == ["converged", "errored", "errored"]
-
-
 def test_a_checkpoint_loaded_to_validate_or_test_starts_and_resumes_nothing(job: Job) -> None:
     class Tested(Net):
         def test_step(self, batch: Any, index: int) -> None:

@@ -18,17 +18,14 @@ LAST_TIMEOUT_S = 1.0
 """Of a call after an exception; Lightning kills a ddp run 5 s after a rank's death."""
 
 
-def start_heartbeat(
-    send: Callable[[], object], is_running: Callable[[], bool], lease_s: float
-) -> Callable[[], None]:
-    """Call `send` three times per lease in a daemon thread, until it is stopped or the run ends.
+def start_heartbeat(send: Callable[[], object], lease_s: float) -> Callable[[], None]:
+    """Call `send` three times per lease in a daemon thread, until it is stopped.
 
     Errors of `send` are ignored: the next heartbeat makes up for one that fails, and a trial whose
     lease has expired is revived by its next report.
 
     Args:
         send: Sends one heartbeat to the service, in a bounded time.
-        is_running: Whether the run continues; called before each heartbeat.
         lease_s: Seconds without a heartbeat or a report after which the trial is lost.
 
     Returns:
@@ -37,7 +34,7 @@ def start_heartbeat(
     stopped = Event()
 
     def run() -> None:
-        while not stopped.wait(lease_s / 3) and is_running():
+        while not stopped.wait(lease_s / 3):
             with suppress(Exception):
                 send()
 

@@ -87,12 +87,6 @@ def test_the_first_run_trains_with_its_own_size_and_the_next_with_another(
     assert lengths == [(8, {8}, {32}), (4, {4}, {32})]
 
 
-def test_the_batch_size_counts_accumulated_batches(service: ServiceProcess) -> None:
-    callback, net = zeus(service.url), Samples()
-    trainer(callback, accumulate_grad_batches=2).fit(net, shuffled(8), validation())
-    assert (callback.job.default_batch_size, net.batch_lengths) == (16, {8})
-
-
 def test_the_samples_come_in_the_order_of_a_program_with_that_batch_size(
     service: ServiceProcess,
 ) -> None:
@@ -133,18 +127,6 @@ def test_an_error_puts_back_what_was_passed(service: ServiceProcess, error: Base
     assert loader["a"].batch_size == 8
 
 
-def test_an_error_in_setup_puts_back_what_was_passed(service: ServiceProcess) -> None:
-    class Breaks(Callback):
-        def setup(self, *args: Any, **arguments: Any) -> None:
-            raise ZeroDivisionError("mine")
-
-    loader = shuffled(8)
-    runner = trainer(zeus(service.url, **FOUR), Breaks())
-    with pytest.raises(ZeroDivisionError):
-        runner.fit(Samples(), loader, validation())
-    assert runner.fit_loop._data_source.instance is loader
-
-
 def test_a_run_without_a_trial_trains_with_what_was_passed(service: ServiceProcess) -> None:
     net, loader = Samples((0.1,)), shuffled(8)
     runner = trainer(zeus(service.url, **FOUR), max_epochs=1)
@@ -152,7 +134,7 @@ def test_a_run_without_a_trial_trains_with_what_was_passed(service: ServiceProce
         runner.fit(net, loader, validation())
     net.batch_lengths.clear()
     runner.fit_loop.max_epochs = 2
-    with pytest.warns(UserWarning, match="This Trainer has already trained"):
+    with pytest.warns(UserWarning, match="has already been trained"):
         runner.fit(net, loader, validation())
     assert net.batch_lengths == {8}
 
@@ -187,12 +169,6 @@ def test_loaders_of_another_size_than_the_first_ones_stay_as_they_are(
     assert [len(leaf) for leaf in net.seen[0]] == [4, 16, 4, 2]
     assert callback.outcome == "converged"
     assert passed_batch_size(passed, "") == 8
-
-
-def test_the_mode_of_a_combined_loader_is_kept() -> None:
-    passed = CombinedLoader([shuffled(8), validation()], "sequential")
-    again = resized(CombinedLoader([shuffled(8), shuffled(8)], "sequential"), 4)
-    assert again._mode == passed._mode == "sequential"
 
 
 def first(samples: list[Any]) -> Any:
@@ -277,27 +253,3 @@ def test_what_cannot_be_made_again_is_an_error_with_a_remedy(passed: Any, messag
     assert str(error.value).startswith(text)
     assert "; give fit() a datamodule, or the module Net a train_dataloader()" in str(error.value)
     assert runner.fit_loop._data_source.instance is passed
-
-
-def test_a_sampler_that_names_all_its_samples_is_as_good_as_one_that_does_not() -> None:
-    loader = DataLoader(NUMBERS, 8, sampler=RandomSampler(NUMBERS, num_samples=64))
-    assert passed_batch_size(loader, "") == 8
-
-
-def test_too_few_samples_are_reported_as_of_the_loader_that_was_passed(
-    service: ServiceProcess,
-) -> None:
-    few = DataLoader(TensorDataset(torch.randn(3, 4)), batch_size=4, drop_last=True)
-    message = "the train dataloader passed to fit.. has no batch .* a device gets 3 samples"
-    with pytest.raises(ZeusTrialFailed, match=message):
-        trainer(zeus(service.url, **FOUR)).fit(Samples(), few, validation())
-
-
-def test_a_learning_rate_is_scaled_with_the_size_of_the_loader(service: ServiceProcess) -> None:
-    job, rates = new_job(), []
-    for _ in range(2):
-        net = Samples((0.9,))
-        runner = trainer(zeus(service.url, job_id=job, lr_scaling="linear"))
-        runner.fit(net, shuffled(8), validation())
-        rates.append(runner.optimizers[0].param_groups[0]["lr"])
-    assert rates == [0.01, pytest.approx(0.005)]
