@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 import torch
 from calls import assert_one_call_of_a_second, recorded_calls
 from forked import training_process
@@ -157,19 +156,25 @@ def test_without_raise_on_failure_fit_ends_with_a_warning(service: ServiceProces
         trainer(other, max_steps=3).fit(Net(), Data())
 
 
-def test_out_of_memory_logs_which_batch_sizes_have_failed(
+def test_a_failure_that_another_error_comes_before_is_a_warning(service: ServiceProcess) -> None:
+    class Breaks(Callback):
+        def on_train_end(self, *args: Any) -> None:
+            raise OSError("mine")
+
+    with (
+        pytest.warns(UserWarning, match="ended as not_converged.*Run the job again"),
+        pytest.raises(OSError, match="mine"),
+    ):
+        trainer(zeus(service.url, max_epochs=1), Breaks()).fit(Net((0.1,)), Data())
+
+
+def test_out_of_memory_logs_which_batch_size_has_failed(
     service: ServiceProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     callback = zeus(service.url)
     with pytest.raises(torch.OutOfMemoryError):
         trainer(callback, Raise(torch.OutOfMemoryError("CUDA out of memory."))).fit(Net(), Data())
     assert "batch size 8 ended as out_of_memory" in caplog.text
-    known = requests.get(f"{service.url}/api/v1/jobs/{callback.job.job_id}", timeout=LIMIT_S).json()
-    assert {
-        arm["batch_size"]
-        for arm in known["hardware"][0]["arms"]
-        if arm["status"] == "out_of_memory"
-    } >= {8}
 
 
 def test_after_an_exception_a_service_that_is_gone_or_silent_does_not_delay_the_end(

@@ -11,7 +11,7 @@ import requests
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from programs import Data, Net, new_job, outcomes, trainer, trials, zeus
-from service_process import ServiceProcess, free_port
+from service_process import ServiceProcess
 from waiting import LIMIT_S
 
 from zeus_lightning import ZeusBSOCallback, ZeusTrialFailed
@@ -173,16 +173,6 @@ def test_how_many_baselines_there_are_can_be_chosen(service: ServiceProcess) -> 
     baselines(service, job, 0.9, 0.9, baseline_runs=2)
     callback = run(service, job, Net((0.3, 0.9)))
     assert (callback.outcome, callback.trial.target_metric) == ("converged", 0.9)
-
-
-def test_without_the_service_the_program_runs_to_its_own_end() -> None:
-    net = Net((0.9,))
-    callback = zeus(
-        f"http://127.0.0.1:{free_port()}", target_metric=None, monitor=None, require_service=False
-    )
-    with pytest.warns(UserWarning, match="training without it"):
-        trainer(callback).fit(net, Data())
-    assert (net.validations, callback.trial) == (5, None)
 
 
 def test_a_callback_takes_from_a_registered_job_what_it_was_not_given(

@@ -223,11 +223,6 @@ def test_a_connection_that_breaks_off_is_an_error_with_its_cause() -> None:
             BSOClient(f"http://127.0.0.1:{listener.getsockname()[1]}").register_job(job())
 
 
-def test_an_unknown_host_is_an_error() -> None:
-    with pytest.raises(ZeusServiceUnavailable, match=r"http://nowhere.invalid \("):
-        BSOClient("http://nowhere.invalid").register_job(job())
-
-
 @pytest.mark.parametrize("once_s", [None, 0.5])
 def test_a_server_that_trickles_its_answer_is_not_waited_for(once_s: float | None) -> None:
     gone = threading.Event()

@@ -9,13 +9,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader, rank_zero_warn
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.program.batch_size import (
-    get_from,
-    holders,
-    is_size,
-    loader_origin,
-    share,
-)
+from zeus_lightning.program.batch_size import loader_origin, share
 
 
 def check_loaders(
@@ -44,18 +38,10 @@ def check_loaders(
             f"{batch_size}, which {attribute} was set to after the datamodule's setup()"
         )
         return
-    values = [get_from(each, attribute.rpartition(".")[2]) for each in holders(module, attribute)]
-    changed = next((value for value in values if is_size(value) and value != batch_size), None)
-    if changed is not None:
-        raise ZeusConfigError(
-            f"the callback set {attribute} to {batch_size}, one device's share, but the program "
-            f"changed it to {changed}, as setup() may do; leave it unchanged, and pass "
-            "default_batch_size=... over all devices"
-        )
     raise ZeusConfigError(
         f"the callback set {attribute} to {batch_size} per device, but the {origin} has batches "
-        f"of {sizes[0]}; build it at each call with batch_size=self.{attribute}, or pass the "
-        "attribute that it uses as batch_arg_name"
+        f"of {sizes[0]}; build it at each call with batch_size=self.{attribute}, which setup() "
+        "must not change, or pass the attribute that it uses as batch_arg_name"
     )
 
 

@@ -43,16 +43,7 @@ def start_heartbeat(send: Callable[[], object], lease_s: float) -> Callable[[], 
 
 
 def end_at_once(client: BSOClient, record: TrialRecord, outcome: Outcome, reason: str) -> None:
-    """End a trial as `end_quietly` does, and log how it ended, unless an error says so."""
-    end_quietly(client, record, outcome, reason)
-    if outcome in FAILED:
-        _log.warning("zeus: %s", record.failure())  # on the rank that had the error
-    elif outcome != "withdrawn":
-        rank_zero_info(f"zeus: {record.summary()}")
-
-
-def end_quietly(client: BSOClient, record: TrialRecord, outcome: Outcome, reason: str) -> None:
-    """End a trial from any rank, in one call of a second at most; never raises.
+    """End a trial from any rank, in one call of a second at most, and log it; never raises.
 
     The record gets the outcome that counts: another rank's, if that rank was faster.
     """
@@ -66,3 +57,7 @@ def end_quietly(client: BSOClient, record: TrialRecord, outcome: Outcome, reason
     if counts != outcome:
         reason = f"another rank reported this outcome first; on this rank: {reason}"
     record.outcome, record.reason = counts, reason
+    if outcome in FAILED:
+        _log.warning("zeus: %s", record.failure())  # on the rank that had the error
+    elif outcome != "withdrawn":
+        rank_zero_info(f"zeus: {record.summary()}")

@@ -126,10 +126,8 @@ class TrialRecord:
             problem = "whose energy could not be measured"
         elif self.hardware != hardware:
             problem = f"which ran on {self.hardware}, and this run is on {hardware}"
-        elif status is None or status.batch_size != self.trial.batch_size:
-            problem = "which the service does not know"
-        elif status.generation != self.trial.generation:
-            problem = "of a job that was deleted or restored since"
+        elif status is None or status.generation != self.trial.generation:
+            problem = "which the service does not know, as after the job was deleted or restored"
         elif status.outcome not in RESUMABLE:
             problem = f"which has ended as {status.outcome} ({status.reason.rstrip('.')})"
         else:

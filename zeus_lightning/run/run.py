@@ -16,7 +16,7 @@ from zeus_lightning.errors import ZeusServiceError, ZeusServiceUnavailable, Zeus
 from zeus_lightning.messages import FAILED, MAX_METRIC, Decision, JobSpec, Outcome, Report
 from zeus_lightning.meters import Reading
 from zeus_lightning.program.batch_size import check_shares
-from zeus_lightning.run.quiet_calls import end_at_once, end_quietly, start_heartbeat
+from zeus_lightning.run.quiet_calls import end_at_once, start_heartbeat
 from zeus_lightning.run.ranks import local_rank_of, on_rank_zero
 from zeus_lightning.run.record import TrialRecord
 from zeus_lightning.run.run_meter import RunMeter
@@ -260,7 +260,7 @@ class Run:
         if self.record is None or not self.is_open:
             job = self._client.register_job(job)
         else:
-            end_quietly(self._client, self.record, "withdrawn", f"the run resumes {saved}")
+            end_at_once(self._client, self.record, "withdrawn", f"the run resumes {saved}")
         status = self._client.trial_status(job.job_id, saved.trial.trial_number)
         saved.check_resumable(job, self._meter.hardware, status)
         job = replace(job, target_metric=saved.trial.target_metric)

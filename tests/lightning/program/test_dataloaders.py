@@ -92,27 +92,6 @@ def test_a_loader_whose_batch_size_cannot_be_read_is_a_warning(service: ServiceP
     assert callback.outcome == "converged"
 
 
-class Divides(Net):
-    """As Lightning's example for ImageNet divides among its devices."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.batch_size = 16
-
-    def setup(self, stage: str) -> None:
-        self.batch_size = self.batch_size // 2
-
-    def train_dataloader(self) -> Any:
-        return DataLoader(Data().samples, self.batch_size)
-
-
-def test_a_setup_that_divides_the_batch_size_is_an_error_that_says_so(
-    service: ServiceProcess,
-) -> None:
-    with pytest.raises(ZeusConfigError, match="to 16, one device's share, but the program cha"):
-        trainer(zeus(service.url)).fit(Divides(), val_dataloaders=Data().val_dataloader())
-
-
 class Nested(Data):
     """Its batch size has another name and is nested, in a hyperparameter too."""
 

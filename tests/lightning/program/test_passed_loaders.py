@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import CombinedLoader
-from programs import Net, Raise, new_job, outcomes, trainer, zeus
+from programs import Net, Raise, new_job, trainer, zeus
 from service_process import ServiceProcess
 from torch.utils.data import (
     BatchSampler,
@@ -24,7 +21,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from zeus_lightning import ZeusConfigError, ZeusTrialFailed
+from zeus_lightning import ZeusConfigError
 from zeus_lightning.program.passed_loaders import passed_batch_size, resized
 
 NUMBERS = TensorDataset(torch.arange(64.0).unsqueeze(1).expand(64, 4))
@@ -97,25 +94,6 @@ def test_the_samples_come_in_the_order_of_a_program_with_that_batch_size(
     assert resized.seen[:16] != resized.seen[16:]
 
 
-def test_a_resumed_run_trains_with_the_batch_size_of_its_checkpoint(
-    service: ServiceProcess, tmp_path: Path
-) -> None:
-    sizes = {"job_id": new_job(), "batch_sizes": [4, 8], "default_batch_size": 8}
-    loader = DataLoader(NUMBERS, batch_size=8)
-    trainer(zeus(service.url, **sizes)).fit(Samples((0.9,)), loader, validation())
-    lengths = []
-    for others, ckpt_path in (([RaiseInSecondEpoch()], None), ([], tmp_path / "last.ckpt")):
-        net, callback = Samples((0.1,) if others else (0.9,)), zeus(service.url, **sizes)
-        saver = ModelCheckpoint(tmp_path, save_last=True)
-        runner = trainer(saver, callback, *others, enable_checkpointing=True)
-        with suppress(ZeroDivisionError):
-            runner.fit(net, loader, validation(), ckpt_path=ckpt_path)
-        lengths.append(net.batch_lengths)
-        assert runner.fit_loop._data_source.instance is loader
-    assert lengths == [{4}, {4}]
-    assert outcomes(service.url, sizes["job_id"]) == ["converged", "converged", "withdrawn"]
-
-
 @pytest.mark.parametrize("error", [ZeroDivisionError("mine"), KeyboardInterrupt()])
 def test_an_error_puts_back_what_was_passed(service: ServiceProcess, error: BaseException) -> None:
     loader, net = {"a": shuffled(8)}, Samples()
@@ -125,18 +103,6 @@ def test_an_error_puts_back_what_was_passed(service: ServiceProcess, error: Base
     assert net.batch_lengths == {4}
     assert runner.fit_loop._data_source.instance is loader
     assert loader["a"].batch_size == 8
-
-
-def test_a_run_without_a_trial_trains_with_what_was_passed(service: ServiceProcess) -> None:
-    net, loader = Samples((0.1,)), shuffled(8)
-    runner = trainer(zeus(service.url, **FOUR), max_epochs=1)
-    with pytest.raises(ZeusTrialFailed):
-        runner.fit(net, loader, validation())
-    net.batch_lengths.clear()
-    runner.fit_loop.max_epochs = 2
-    with pytest.warns(UserWarning, match="has already been trained"):
-        runner.fit(net, loader, validation())
-    assert net.batch_lengths == {8}
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
 import threading
 from typing import Any
-from weakref import ref
 
 import pytest
 from lightning.pytorch import Callback
 from programs import Data, Net, Raise, new_job, outcomes, trainer, zeus
 from proxy import Body, Proxy, Request
 from service_process import ServiceProcess
-from waiting import LIMIT_S, wait_until
+from waiting import wait_until
 
 
 def threads() -> list[threading.Thread]:
@@ -85,22 +83,6 @@ def test_a_heartbeat_that_is_refused_or_fails_changes_nothing(service: ServicePr
         callback = zeus(proxy.url)
         trainer(callback, LongEpochs(proxy, 5)).fit(Net((0.9,)), Data())
     assert callback.outcome == "converged"
-
-
-def test_one_that_is_being_sent_does_not_keep_the_module(service: ServiceProcess) -> None:
-    answered = threading.Event()
-
-    def instead(request: Request) -> tuple[int, Body] | None:
-        return (200, {}) if request.kind == "heartbeat" and answered.wait(LIMIT_S) else None
-
-    with Proxy(service.url, instead=instead, after=with_a_short_lease) as proxy:
-        module = Net((0.9,))
-        trainer(zeus(proxy.url), LongEpochs(proxy, 1)).fit(module, Data())
-        kept = ref(module)
-        del module
-        gc.collect()
-        assert kept() is None
-        answered.set()
 
 
 def test_a_heartbeat_that_is_being_sent_keeps_no_process_alive() -> None:
