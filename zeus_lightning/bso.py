@@ -11,7 +11,6 @@ from typing import Any, Literal
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_warn
-from torch.multiprocessing.spawn import ProcessRaisedException
 from typing_extensions import override
 
 from zeus_lightning.client import BSOClient, connect
@@ -330,8 +329,9 @@ class ZeusBSOCallback(Callback):
             self._end_trial_of_started_processes(trainer, outcome, reason)
         # not if the batch size had failed before this error, or another rank reported its own
         is_result = isinstance(exception, Exception) and self.outcome == outcome
-        shows_it = is_result or isinstance(exception, ZeusTrialFailed | ProcessRaisedException)
-        self.failed_by_error = self.outcome in FAILED and shows_it
+        # in a process that Lightning started, an error is known by its text alone
+        named = any(name in reason for name in ("ZeusTrialFailed", "OutOfMemoryError"))
+        self.failed_by_error = self.outcome in FAILED and (is_result or named)
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

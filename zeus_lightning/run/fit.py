@@ -176,8 +176,7 @@ class Fit:
         short = on_rank_zero(self._strategy, lambda: too_short_schedule(self.trainer, size))
         if short is not None and size != record.job.default_batch_size:
             self.run.end("not_converged", short)
-            assert self.run.failure is not None
-            raise self.run.failure
+            raise self.run.failure or ZeusConfigError(short)  # if the service cannot be told
 
     def _start_measuring(self) -> None:
         assert self.run.record is not None
