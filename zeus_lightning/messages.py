@@ -207,6 +207,7 @@ class Decision(_Message):
     decision: Literal["continue", "stop"] = "continue"
     outcome: Outcome | None = None
     cost: float | None = None
+    cost_bound: float | None = None
     reason: str = ""
 
     @property

@@ -31,7 +31,8 @@ READ_FROM_PROGRAM = {
 }
 """The arguments for which the program has a value, and the fields of the job they become."""
 
-_POLICY_OPTIONS = ("num_pruning_rounds", "window_size", "seed")
+_POLICY_OPTIONS = {"num_pruning_rounds": 100, "window_size": 1000, "seed": 2**32 - 1}
+"""The options of a policy, and the largest value of each; the smallest is 0."""
 
 _OMITTED = (
     *("target_metric", "baseline_runs", "eta_knob", "beta_knob", "policy"),
@@ -110,9 +111,10 @@ class JobArguments:
                     f"policy has the option {option!r}; it can have name, "
                     f"{', '.join(_POLICY_OPTIONS)}"
                 )
-            if not (_is_number(value, Integral) and value >= 0):
+            most = _POLICY_OPTIONS[option]
+            if not (_is_number(value, Integral) and 0 <= value <= most):
                 raise ZeusConfigError(
-                    f"the policy's {option} is {value!r}; it must be an integer, at least 0"
+                    f"the policy's {option} is {value!r}; it must be an integer, 0 to {most}"
                 )
         options: dict[str, Any] = {} if name is None else {"policy": name}
         return options | {option: int(value) for option, value in given.items()}
