@@ -178,16 +178,9 @@ class Stream(IterableDataset):
         yield from NUMBERS
 
 
-class MySampler(SequentialSampler):
-    pass
-
-
 REFUSED: list[tuple[Any, str]] = [
     (MyLoader(NUMBERS, 8), "it is a MyLoader, not torch's DataLoader itself"),
-    ([torch.randn(8, 4)], "it is a Tensor, not torch's DataLoader itself"),
     (DataLoader(Stream(), 8), "its dataset is an IterableDataset"),
-    (DataLoader(Stream(), batch_size=None), "its dataset is an IterableDataset"),
-    (DataLoader(NUMBERS, batch_size=None), "it has a batch_sampler or batch_size=None"),
     (
         DataLoader(NUMBERS, batch_sampler=BatchSampler(SequentialSampler(NUMBERS), 8, False)),
         "it has a batch_sampler or batch_size=None",
@@ -196,7 +189,6 @@ REFUSED: list[tuple[Any, str]] = [
         DataLoader(NUMBERS, 8, sampler=WeightedRandomSampler([1.0] * 64, 64)),
         "its sampler is a WeightedRandomSampler",
     ),
-    (DataLoader(NUMBERS, 8, sampler=MySampler(NUMBERS)), "its sampler is a MySampler"),
     (
         DataLoader(NUMBERS, 8, sampler=RandomSampler(NUMBERS, replacement=True)),
         "its RandomSampler has replacement or num_samples",
