@@ -195,7 +195,7 @@ class ZeusPowerLimitCallback(Callback):
         self._search.resume(state_dict)
 
     def _end(self, trainer: Trainer) -> None:
-        if trainer is self._trainer:  # not one that was refused
+        if trainer is self._trainer:  # not of another Trainer
             self._search.close()
             self._trainer = None
 
