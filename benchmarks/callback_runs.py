@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import json
 import logging
-import multiprocessing
-import os
 import sys
 import time
 import warnings
-from multiprocessing.connection import Connection
 from typing import Any
 from uuid import uuid4
 
@@ -28,7 +25,6 @@ from zeus_lightning import ZeusBSOCallback
 BATCH_SIZE = 256  # batches of about ten milliseconds
 WIDTH = 256  # what fits a cache: on larger ones two processes differ by themselves
 VALIDATIONS = 200
-SLICE_S = 0.05
 STRATEGY_CALLS = ("all_gather", "barrier", "broadcast", "reduce", "reduce_boolean_decision")
 
 
@@ -106,52 +102,6 @@ class TimedZeus(ZeusBSOCallback):
         return function
 
 
-class Turns(Callback):
-    """Trains in turns with another process, a slice of time each: both meet the same machine.
-
-    Attributes:
-        spent_s: Seconds of this process's turns, from the start of training to the end of fit.
-    """
-
-    def __init__(self, me: int, shared: Shared) -> None:
-        self._me, self._shared = me, shared
-        self.spent_s = 0.0
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._take()
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        if time.perf_counter() - self._began_s > SLICE_S:
-            self.give()
-            self._take()
-
-    def _take(self) -> None:
-        with self._shared.changed:
-            self._shared.changed.wait_for(
-                lambda: self._shared.turn.value == self._me or self._shared.over.value
-            )
-        self._began_s = time.perf_counter()
-
-    def give(self, over: bool = False) -> None:
-        """Give the turn to the other process, for good when this one's training is over."""
-        self.spent_s += time.perf_counter() - self._began_s
-        with self._shared.changed:
-            self._shared.turn.value = 1 - self._me
-            self._shared.over.value |= over
-            self._shared.changed.notify_all()
-
-
-class Shared:
-    """What two processes that train in turns share."""
-
-    def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.together = context.Barrier(2)
-        self.changed = context.Condition()
-        self.turn = context.RawValue("i", 0)
-        self.over = context.RawValue("b", False)
-
-
 def zeus(url: str, kind: type[ZeusBSOCallback] = ZeusBSOCallback) -> ZeusBSOCallback:
     """The callback of a job of its own, with one batch size."""
     job_id = f"benchmark-{uuid4().hex}"
@@ -190,46 +140,19 @@ def ends(url: str, devices: int) -> None:
 
 
 def pairs(url: str, epoch_s: float, epochs: int, rounds: int) -> None:
-    """Train with the callback beside without, and without beside without, in two processes."""
-    began_s = time.process_time()  # seconds would be those of the load
+    """Train without the callback and with it, by turns; and once more without at the end."""
+    began_s = time.perf_counter()
     batches = 100
     trainer(max_epochs=1, devices=1).fit(Net(batches * BATCH_SIZE))
-    samples = int(batches * epoch_s / (time.process_time() - began_s)) * BATCH_SIZE
-    shared, (here, there) = Shared(), multiprocessing.Pipe()
-    arguments = (url, samples, epochs, rounds, shared)
-    other = multiprocessing.get_context("spawn").Process(
-        target=lend_a_hand, args=(there, *arguments), daemon=True
-    )
-    other.start()
-    mine = train_in_turns(0, *arguments)
-    print(json.dumps({"mine": mine, "other": here.recv()}))
-    other.join()
-
-
-def lend_a_hand(results: Connection, *arguments: Any) -> None:
-    """The other process."""
-    quieten()
-    results.send(train_in_turns(1, *arguments))
-
-
-def train_in_turns(
-    me: int, url: str, samples: int, epochs: int, rounds: int, shared: Shared
-) -> list[float]:
-    """Seconds of each training: neither process has the callback, one, neither, the other."""
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # both on one core: none is as another
-    trainer(max_epochs=1, devices=1).fit(Net(100 * BATCH_SIZE))  # what only the first has to do
-    seconds = []
-    for number in range(2 * rounds):
-        has_it = number % 4 == 2 * me + 1
-        shared.together.wait()
-        shared.turn.value, shared.over.value = 0, False
-        shared.together.wait()
-        turns = Turns(me, shared)
-        callbacks = [turns, zeus(url)] if has_it else [turns]
+    samples = int(batches * epoch_s / (time.perf_counter() - began_s)) * BATCH_SIZE
+    seconds: dict[str, list[float]] = {"without": [], "with": []}
+    for number in range(2 * rounds + 1):
+        kind = ("without", "with")[number % 2]
+        callbacks = [zeus(url)] if kind == "with" else []
+        began_s = time.perf_counter()
         trainer(*callbacks, max_epochs=epochs, devices=1).fit(Net(samples))
-        turns.give(over=True)
-        seconds.append(turns.spent_s)
-    return seconds
+        seconds[kind].append(time.perf_counter() - began_s)
+    print(json.dumps(seconds))
 
 
 def quieten() -> None:

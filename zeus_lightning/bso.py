@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import weakref
 from contextlib import suppress
-from copy import deepcopy
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
@@ -27,11 +26,9 @@ from zeus_lightning.program.internals import (
     starts_ranks_itself,
 )
 from zeus_lightning.program.lr_scaling import LRScaling
-from zeus_lightning.program.trained_modules import check_alone, warn_of_unsaved_model
 from zeus_lightning.run.fit import Fit
 from zeus_lightning.run.job import JobArguments, PolicyOptions
-from zeus_lightning.run.late_error import LateError
-from zeus_lightning.run.outcomes import is_trial_failure, outcome_of, reason_of
+from zeus_lightning.run.outcomes import outcome_of, reason_of
 from zeus_lightning.run.quiet_calls import end_at_once
 from zeus_lightning.run.ranks import local_rank_of, on_every_rank
 from zeus_lightning.run.record import TrialRecord, temporary_file
@@ -163,25 +160,12 @@ class ZeusBSOCallback(Callback):
         """Whether the last `fit` ended with an error that means that its batch size failed."""
         self._fit: Fit | None = None  # from `setup` to `teardown` or an exception
         self._last: TrialRecord | None = None  # the trial of the previous fit
-        self._trained = (0, 0)  # Trainer and module of the previous fit
-        self._late_error: LateError | None = None  # from `teardown` to its arrival
         self._private_file = temporary_file()  # named before Lightning launches ranks
         weakref.finalize(self, self._private_file.unlink, missing_ok=True)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy or pickle: that of the callback without its running fit."""
-        state = vars(self) | {"_client": None, "_fit": None, "_late_error": None}
-        if self._fit is not None:  # a copy would take the running trial for its own
-            state["_private_file"] = temporary_file()
-        return state
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return a callback that is configured alike, and reports runs of its own."""
-        copied = type(self).__new__(type(self))
-        vars(copied).update(deepcopy(self.__getstate__(), memo))
-        copied._private_file = temporary_file()
-        weakref.finalize(copied, copied._private_file.unlink, missing_ok=True)
-        return copied
+        return vars(self) | {"_client": None, "_fit": None}
 
     @property
     def batch_size(self) -> int | None:
@@ -230,16 +214,11 @@ class ZeusBSOCallback(Callback):
         if stage != "fit":
             return
         check_internals(trainer)
-        if self._fit is not None:
-            check_alone(trainer, earlier=self._fit.trainer)
         # the previous fit, if another callback's error kept `on_exception` from being called
         self._end_fit("errored", "the fit was aborted")
-        if self._late_error is not None:
-            self._late_error.undo()
-            self._late_error = None
         if is_tuning(trainer):
             return
-        previous, self._last, self.failed_by_error = self._last, None, False
+        self._last, self.failed_by_error = None, False
         if local_rank_of(trainer.strategy) == 0:
             for path in self._outcome_files(trainer):
                 TrialRecord.remove(path)
@@ -258,10 +237,7 @@ class ZeusBSOCallback(Callback):
         if trainer.global_step == 0 and not fit.has_trained_module():
             fit.start()
         else:
-            if trainer.global_step == 0 or self._trained != (id(trainer), id(pl_module)):
-                previous = None
-            fit.start_again(trainer.strategy.broadcast(previous))
-        self._trained = (id(trainer), id(pl_module))
+            fit.continue_earlier_fit()
 
     def _outcome_files(self, trainer: Trainer) -> list[Path]:
         """Where the trial's record is written, for the program that launched this process."""
@@ -300,7 +276,7 @@ class ZeusBSOCallback(Callback):
     @override
     def state_dict(self) -> dict[str, Any]:
         """The trial, for `on_load_checkpoint` to resume it."""
-        record = self._record if self._fit is None else self._fit.checkpoint()
+        record = self._record if self._fit is None else self._fit.run.checkpoint()
         return record.to_json() if record and record.outcome != "withdrawn" else {}
 
     @override
@@ -314,16 +290,9 @@ class ZeusBSOCallback(Callback):
             self._fit.start_measuring()
 
     @override
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        if self._fit is not None and batch_idx == 0:
-            self._fit.check_loaders(batch)
-
-    @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._fit is not None and trainer.sanity_checking:
-            self._fit.look_for_monitor()
+            self._fit.check_monitor()
         elif self._fit is not None:
             # at the validation that ends an epoch, Lightning has not counted that epoch yet
             self._fit.report_validation(trainer.current_epoch + int(trainer.is_last_batch))
@@ -351,22 +320,18 @@ class ZeusBSOCallback(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        if self._fit is not None and self._fit.trainer is not trainer:
-            return  # of a Trainer that was refused
-        late_error, self._late_error = self._late_error, None
-        if late_error is not None and (error := late_error.arrived(exception)):
-            raise error
         outcome, reason = outcome_of(exception), reason_of(exception)
         if self._fit is not None:
-            if outcome in ("errored", "withdrawn") and (misfit := self._fit.misfit()):
-                outcome, reason = "not_converged", misfit
+            if self._fit.error is not None and exception is not self._fit.error:
+                rank_zero_warn(f"zeus: {self._fit.error.message}")  # for `fit` will not raise it
             self._end_fit(outcome, reason)
         else:
             self._end_trial_of_started_processes(trainer, outcome, reason)
         # not if the batch size had failed before this error, or another rank reported its own
         is_result = isinstance(exception, Exception) and self.outcome == outcome
-        shows_it = is_result or is_trial_failure(exception)
-        self.failed_by_error = self.outcome in FAILED and shows_it
+        # in a process that Lightning started, an error is known by its text alone
+        named = any(name in reason for name in ("ZeusTrialFailed", "OutOfMemoryError"))
+        self.failed_by_error = self.outcome in FAILED and (is_result or named)
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -375,12 +340,10 @@ class ZeusBSOCallback(Callback):
         error = self._fit.error
         self._fit.remember_module()
         self._end_fit("withdrawn", "fit ended before training began")
-        if self.outcome == "converged":
-            warn_of_unsaved_model(trainer)
         if isinstance(error, ZeusTrialFailed) and not self._raise_on_failure:
             rank_zero_warn(f"zeus: {error.message}")
         elif error is not None:
-            self._late_error = LateError(error, self, trainer)
+            raise error
 
     def _end_fit(self, outcome: Outcome, reason: str) -> None:
         """End a trial that is still open, and restore the program for another fit."""

@@ -36,7 +36,6 @@ T = TypeVar("T")
 Json = dict[str, Any]
 
 _UNAVAILABLE = (502, 503, 504)
-_UNKNOWN_AUTHORITY = (18, 19, 20)  # OpenSSL's X509_V_ERR_*: self-signed, in the chain, no issuer
 NO_BATCH_SIZE_LEFT = "no_batch_size_left"
 """The `code` in the fields of an error: every batch size of the job has failed."""
 
@@ -197,20 +196,15 @@ class BSOClient:
             raise ZeusServiceUnavailable(
                 f"{self._place()} did not answer within {total_s:g} s"
             ) from None
-        except (requests.exceptions.InvalidURL, LocationValueError) as error:
-            if self._proxy():  # the error may have a part of the proxy's password
-                raise ZeusConfigError(
-                    f"url is {self.url!r}, and $http_proxy, $https_proxy or $all_proxy names a "
-                    "proxy to it: one of the two is no URL; in a password, write / ? # @ as "
-                    "%2F %3F %23 %40"
-                ) from None
-            raise ZeusConfigError(f"url is {self.url!r}: {error}") from None
-        except requests.RequestException as error:
+        except (requests.exceptions.InvalidURL, LocationValueError):
+            # the error itself may have a part of a proxy's password
+            raise ZeusConfigError(
+                f"url is {self.url!r}: it, or a proxy of the environment, is not a valid URL"
+            ) from None
+        except OSError as error:  # of requests, and if $REQUESTS_CA_BUNDLE names no file
             raise ZeusServiceUnavailable(
                 f"no batch size service answers at {self._place()} ({_cause(error)})"
             ) from None
-        except OSError as error:  # $REQUESTS_CA_BUNDLE names no file
-            raise ZeusServiceUnavailable(f"{self._place()} cannot be asked: {error}") from None
         try:
             data = response.json()
         except ValueError:
@@ -221,13 +215,10 @@ class BSOClient:
 
     def _place(self) -> str:
         """The URL, with the proxy of the environment that requests to it go through."""
-        proxy = self._proxy()
-        return f"{self.url} through the proxy {without_user(proxy)}" if proxy else self.url
-
-    def _proxy(self) -> str | None:
         from requests.utils import get_environ_proxies, select_proxy
 
-        return None if self._proxies else select_proxy(self.url, get_environ_proxies(self.url))
+        proxy = None if self._proxies else select_proxy(self.url, get_environ_proxies(self.url))
+        return f"{self.url} through the proxy {without_user(proxy)}" if proxy else self.url
 
     @cached_property
     def _session(self) -> requests.Session:
@@ -381,9 +372,4 @@ def _cause(error: BaseException) -> str:
     for part in (getattr(error, "reason", None), *error.args):
         if isinstance(part, BaseException):
             return _cause(part)
-    cause = str(error).rpartition(": ")[2] or type(error).__name__
-    if getattr(error, "verify_code", None) in _UNKNOWN_AUTHORITY:
-        cause += (
-            "; set $REQUESTS_CA_BUNDLE to a file with it, or that of the authority that signed it"
-        )
-    return cause
+    return str(error).rpartition(": ")[2] or type(error).__name__

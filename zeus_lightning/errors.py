@@ -45,21 +45,3 @@ class ZeusJobConflict(ZeusServiceError):
 
 class ZeusTrialFailed(ZeusError):
     """The trial's batch size has failed; the message says whether the next run gets another."""
-
-
-def to_plain(error: ZeusError) -> tuple[str, str, dict[str, Any]]:
-    """Convert an error to `(kind, message, fields)`, which any strategy can broadcast."""
-    return type(error).__name__, error.message, error.fields
-
-
-def from_plain(plain: tuple[str, str, dict[str, Any]]) -> ZeusError:
-    """Rebuild an error from the values of `to_plain`; an unknown kind is a KeyError."""
-    kind, message, fields = plain
-    return _KINDS[kind](message, fields)
-
-
-_KINDS: dict[str, type[ZeusError]] = {
-    name: cls
-    for name, cls in list(globals().items())
-    if isinstance(cls, type) and issubclass(cls, ZeusError)
-}

@@ -155,8 +155,6 @@ class TrialStatus(_Message):
     Args:
         reason: Why it ended, in one sentence.
         reports: Sequence number of its last report, 0 before any.
-        metric: The metric of its last report.
-        host_load: The host load of its last report.
     """
 
     trial_number: int
@@ -165,8 +163,6 @@ class TrialStatus(_Message):
     outcome: Outcome | None
     reason: str
     reports: int
-    metric: float | None = None
-    host_load: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

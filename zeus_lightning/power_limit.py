@@ -18,7 +18,6 @@ from zeus_lightning.power.search_run import PowerSearch
 from zeus_lightning.power.selectors import Selector
 from zeus_lightning.program.dataloaders import global_batch_size
 from zeus_lightning.program.internals import check_internals, logging_step, saved_steps
-from zeus_lightning.program.trained_modules import check_alone
 from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
 
 
@@ -125,8 +124,6 @@ class ZeusPowerLimitCallback(Callback):
         if stage != "fit":
             return
         check_internals(trainer)
-        if self._trainer is not None:
-            check_alone(trainer, earlier=self._trainer)
         self._trainer = trainer
         destroy_gloo_at_exit()
         self._search.close()  # of an earlier fit whose end another callback's error prevented
@@ -198,7 +195,7 @@ class ZeusPowerLimitCallback(Callback):
         self._search.resume(state_dict)
 
     def _end(self, trainer: Trainer) -> None:
-        if trainer is self._trainer:  # not one that was refused
+        if trainer is self._trainer:  # not of another Trainer
             self._search.close()
             self._trainer = None
 

@@ -259,17 +259,11 @@ class Recurrence:
         run.log_beginning()
 
     def _check_ranks(self, step: str) -> None:
-        """Raise a `ZeusConfigError` on all ranks unless they are as many as they were, and in step.
+        """Raise a `ZeusConfigError` on all ranks unless they are in step.
 
         Args:
             step: What this rank does now, in a word or two.
         """
-        if self._ranks.world_size != self._share:
-            raise ZeusConfigError(
-                f"the number of ranks is {self._ranks.world_size} now, and was {self._share} as "
-                "the block was entered; enter it after init_process_group(), and leave it before "
-                "destroy_process_group()"
-            )
         steps = gather(self._strategy, step)
         if len(set(steps)) > 1:
             each = ", ".join(f"rank {rank} {what}" for rank, what in enumerate(steps))
@@ -283,7 +277,7 @@ class Recurrence:
         run = self._run
         if run is None:
             return
-        if run.is_open and self._ranks.world_size >= self._share:
+        if run.is_open:
             self._check_ranks("leaves the block")
         if run.record is not None and run.record.report is None:
             run.end("errored", "the loop ended without a report")
@@ -294,11 +288,14 @@ class Recurrence:
         elif run.job.target_metric is None:
             run.end("completed", "the loop ended")
         else:
-            run.end("not_converged", "the loop ended, short of the target")
+            target = run.job.target_metric
+            run.end("not_converged", f"the loop ended, short of the target of {target:g}")
 
     def _end_at_once(self, error: BaseException) -> None:
         """End a trial from this rank alone, in about a second, after an exception."""
         if self._run is not None:
+            if self._run.failure is not None:  # the block will not raise it
+                rank_zero_warn(f"zeus: {self._run.failure.message}")
             self._run.abort(outcome_of(error), reason_of(error))
         self._close()
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import copy
 import gc
-import multiprocessing
 import pickle
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from forked import in_forked_child
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import ModelCheckpoint
 from programs import Data, Net, new_job, outcomes, trainer, zeus
 from service_process import ServiceProcess
-from torch.utils.data import DataLoader, default_collate
 
 from zeus_lightning import ZeusBSOCallback
 
@@ -58,13 +53,7 @@ class UsesCopy(Callback):
         assert (self.callback.trial.trial_number, self.callback.outcome) == (1, None)
 
 
-def test_copies_made_before_a_fit_have_results_of_their_own(service: ServiceProcess) -> None:
-    first = zeus(service.url)
-    second = copy.deepcopy(first)
-    assert first._private_file != second._private_file
-
-
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, unpickled])
+@pytest.mark.parametrize("copied", [copy.deepcopy, unpickled])
 def test_a_copy_trains_a_trial_of_its_own_and_leaves_the_running_one(
     service: ServiceProcess, copied: Callable[[ZeusBSOCallback], ZeusBSOCallback]
 ) -> None:
@@ -75,52 +64,6 @@ def test_a_copy_trains_a_trial_of_its_own_and_leaves_the_running_one(
     assert callback.last_report.epoch == 3
     assert net.batch_lengths == {4}
     assert data.batch_size == 8
-
-
-class Collates(Data):
-    """Collates in worker processes, which therefore get it, its Trainer and the callbacks."""
-
-    def collate(self, samples: list[Any]) -> Any:
-        return default_collate(samples)
-
-    def train_dataloader(self) -> Any:
-        return DataLoader(
-            self.samples,
-            batch_size=self.batch_size,
-            num_workers=1,
-            collate_fn=self.collate,
-            multiprocessing_context=multiprocessing.get_context("forkserver"),
-        )
-
-
-def test_the_dataloaders_workers_may_get_the_callback(service: ServiceProcess) -> None:
-    callback, net = zeus(service.url), Net((0.9,))
-    trainer(callback).fit(net, Collates())
-    assert callback.outcome == "converged"
-    assert net.batch_lengths == {8}
-
-
-class KeepsCallbacks(Net):
-    """Has callbacks among its hyperparameters."""
-
-    def __init__(self, callbacks: list[Callback]) -> None:
-        super().__init__()
-        self.save_hyperparameters()
-
-
-def test_a_module_with_the_callback_among_its_hyperparameters_is_saved(
-    service: ServiceProcess, tmp_path: Path
-) -> None:
-    job, saver = new_job(), ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
-    callback = zeus(service.url, job_id=job)
-    trainer(callback, saver, enable_checkpointing=True).fit(KeepsCallbacks([callback]), Data())
-    assert outcomes(service.url, job) == ["converged"]
-    saved = torch.load(tmp_path / "epoch=0.ckpt", weights_only=False)
-    (other,) = saved["hyper_parameters"]["callbacks"]
-    assert (other.trial, other.outcome) == (None, None)
-    again = trainer(other, saver, enable_checkpointing=True)
-    again.fit(KeepsCallbacks([other]), Data())
-    assert outcomes(service.url, job) == ["converged", "converged"]
 
 
 def test_a_copy_in_a_forked_process_keeps_its_trial_to_itself(service: ServiceProcess) -> None:

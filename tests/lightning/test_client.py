@@ -6,7 +6,6 @@ import json
 import socket
 import ssl
 import struct
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -224,11 +223,6 @@ def test_a_connection_that_breaks_off_is_an_error_with_its_cause() -> None:
             BSOClient(f"http://127.0.0.1:{listener.getsockname()[1]}").register_job(job())
 
 
-def test_an_unknown_host_is_an_error() -> None:
-    with pytest.raises(ZeusServiceUnavailable, match=r"http://nowhere.invalid \("):
-        BSOClient("http://nowhere.invalid").register_job(job())
-
-
 @pytest.mark.parametrize("once_s", [None, 0.5])
 def test_a_server_that_trickles_its_answer_is_not_waited_for(once_s: float | None) -> None:
     gone = threading.Event()
@@ -311,23 +305,9 @@ def test_an_error_names_the_proxy_that_the_request_went_through(
     assert "secret" not in str(error.value)
 
 
-def test_a_certificate_that_is_not_trusted_is_named_with_the_remedy(tmp_path: Path) -> None:
-    certificate, key = str(tmp_path / "certificate.pem"), str(tmp_path / "key.pem")
-    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    new = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate]
-    subprocess.run(["openssl", *new, *subject], check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    server = Server((200, JSON, REGISTERED))
-    with server.running(context) as url:
-        client = BSOClient(url.replace("127.0.0.1", "localhost"))
-        with pytest.raises(ZeusServiceUnavailable, match=r"self-signed.*\$REQUESTS_CA_BUNDLE"):
-            client.register_job(job())
-
-
 def test_certificates_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nowhere.pem")
-    with pytest.raises(ZeusServiceUnavailable, match=r"cannot be asked: .*/nowhere\.pem"):
+    with pytest.raises(ZeusServiceUnavailable, match=r"no batch size service .*/nowhere\.pem"):
         BSOClient("https://zeus.example").register_job(job())
 
 
@@ -335,7 +315,7 @@ def test_a_proxys_mistaken_address_is_not_taken_for_the_services(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://user:sec/ret@127.0.0.1:1")
-    with pytest.raises(ZeusConfigError, match=r"\$http_proxy") as error:
+    with pytest.raises(ZeusConfigError, match="or a proxy of the environment") as error:
         BSOClient("http://zeus.example").register_job(job())
     assert "sec" not in str(error.value)
 

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import time
-import warnings
 from typing import Any
 
 import numpy as np
@@ -229,8 +228,6 @@ def test_what_is_wrong_with_the_arguments_is_said_before_anything_starts(
         recurrence(service, "a", eta_knob=2)
     with pytest.raises(ZeusConfigError, match="url is 'localhost'"):
         recurrence(service, "a", url="localhost")
-    with pytest.warns(UserWarning, match="looks like a metric that should fall"):
-        recurrence(service, "a", monitor="val_loss", mode="max")
     job = new_job()
     with pytest.raises(ZeusMeterError), recurrence(service, job, meter="nvml:0"):
         pass
@@ -251,16 +248,3 @@ def test_it_is_one_run_and_reports_are_made_within_its_block(service: ServicePro
     with pytest.raises(ZeusConfigError, match="make a new one"), run:
         train(run, 0.5, 0.95)
     assert outcomes(service.url, job) == ["converged"]
-
-
-def test_a_likely_mistake_in_the_target_is_a_warning_with_the_first_report_and_in_the_error(
-    service: ServiceProcess, recwarn: pytest.WarningsRecorder
-) -> None:
-    warnings.simplefilter("always")  # also a text that has been warned of already
-    text = "target_metric is 95, but every value"
-    with (
-        pytest.raises(ZeusTrialFailed, match=text),
-        recurrence(service, new_job(), target_metric=95) as run,
-    ):
-        train(run, 0.5, 0.5)
-    assert [text in str(each.message) for each in recwarn].count(True) == 1

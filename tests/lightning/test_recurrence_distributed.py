@@ -90,7 +90,7 @@ def test_a_checkpoints_trial_is_resumed_on_both_if_only_rank_zero_has_it(run: Ru
     [
         ("gone", "ZeusServiceUnavailable", "Connection refused", []),
         ("early", "ZeusConfigError", "rank 0 reports, rank 1 leaves the block", ["withdrawn"]),
-        ("percent", "ZeusError", "UserWarning: zeus: target_metric is 95", ["withdrawn"]),
+        ("percent", "ZeusError", "UserWarning: zeus: the first validation", ["withdrawn"]),
         # a warning of rank 1's GPU, which the program has made an error
         ("observes", "ZeusError", "is 250 W, as process 1", []),
     ],

@@ -14,7 +14,6 @@ import signal
 import sys
 import time
 import warnings
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ import torch
 from calls import Calls, recorded_calls
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint, Timer
-from programs import Data, Net, StepMeter, Steps, WorkMeter, trainer, zeus
+from programs import Data, Net, StepMeter, Steps, trainer, zeus
 from torch.utils.data import DataLoader, Subset
 
 import zeus_lightning
@@ -160,22 +159,11 @@ def own_gpu(apart: int = 1) -> str:
     return f"nvml:{apart * int(os.environ.get('LOCAL_RANK', '0'))}"
 
 
-class RaiseOnce(Callback):
-    """Raises an error on all ranks after six steps, the first time."""
-
-    left = 1
-
-    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
-        if trainer.global_step == 6 and self.left:
-            self.left -= 1
-            raise ZeroDivisionError("mine")
-
-
 class RaisesWarningOfTarget(Callback):
     """Lets the warning of a likely mistake in the target be an error."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        warnings.filterwarnings("error", "zeus: target_metric is 95")
+        warnings.filterwarnings("error", "zeus: the first validation")
 
 
 class RaiseInSecondEpoch(Callback):
@@ -255,20 +243,6 @@ def resume(name: str, url: str) -> dict[str, Any]:
     return fit(name, url, Net((0.9,)), ckpt_path=FOLDER / name / "first.ckpt") | {"broken": broken}
 
 
-def fit_again(name: str, url: str) -> dict[str, Any]:
-    """Train, fail, and train on with the same Trainer; then a third time, after the target."""
-    meter = WorkMeter()
-    meter.devices = (f"steps {os.getpid()}",)
-    callback, net = zeus(url, job_id=name, meter=meter), Net()
-    runner = trainer(meter, RaiseOnce(), callback, **TRAINER_ARGUMENTS)
-    outcomes = []
-    for _ in range(3):
-        with suppress(ZeroDivisionError):
-            runner.fit(net, Data(batch_size=8))
-        outcomes.append((callback.outcome, callback.last_report and callback.last_report.energy_j))
-    return {"outcomes": outcomes, "steps": meter.steps, "rank": runner.global_rank, "warnings": []}
-
-
 def retries(name: str, url: str) -> dict[str, Any]:
     """Train with `zeus_lightning.fit`; the first batch size fails."""
     metrics = iter((0.1, 0.9))
@@ -293,7 +267,7 @@ def learns(name: str, url: str) -> dict[str, Any]:
 SCENARIOS: dict[str, Any] = {
     "converges": lambda n, url: fit(n, url, NetThatLogsOnRankZero()),
     "fails": lambda n, url: fit(n, url, Net((0.1,))),
-    "percent": lambda n, url: fit(n, url, Net((0.1,)), RaisesWarningOfTarget(), target_metric=95),
+    "percent": lambda n, url: fit(n, url, Net((85.0,)), RaisesWarningOfTarget()),
     "fails-quietly": lambda n, url: fit(n, url, Net((0.1,)), raise_on_failure=False),
     "without": lambda n, url: fit(n, url, Net(), require_service=False),
     "shards": lambda n, url: fit(n, url, Net(), data=Shards),
@@ -324,7 +298,6 @@ SCENARIOS: dict[str, Any] = {
     "endless": lambda n, url: fit(n, url, Net((0.1,)), Endless(n), max_epochs=10**6),
     "resumes": resume,
     "retries": retries,
-    "fits-again": fit_again,
     "nobody": lambda n, url: fit(n, url, Net()),
 }
 

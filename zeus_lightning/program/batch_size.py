@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any, Literal, SupportsIndex
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_warn
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.program.internals import passed_source
@@ -127,13 +126,6 @@ def default_batch_size(
         raise ZeusConfigError(
             f"{attribute} of {owner} is {values[0]!r}; it must be a positive integer, or None "
             "if you pass default_batch_size=..."
-        )
-    if own[0] != own[-1]:
-        rank_zero_warn(
-            f"zeus: {attribute} of {owner} is {own[0]}, and {own[-1]} in the hparams: the job's "
-            f"default is {own[0] * share}, and each run sets both to its batch size; pass "
-            "default_batch_size=... for another default, or the attribute that train_dataloader() "
-            "uses as batch_arg_name=..."
         )
     return own[0] * share
 

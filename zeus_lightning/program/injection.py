@@ -1,7 +1,6 @@
 """`Injection`: set the batch size of a Lightning program, and restore its own."""
 
 from collections.abc import MutableMapping
-from contextlib import suppress
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -79,20 +78,10 @@ class Injection:
         try:
             set_on(holder, last, value)
         except Exception as error:
-            if _can_be_set(holder, last, original):
-                raise  # it refuses this value
             text = f"{name} cannot be set to {value} on {type(holder).__name__}"
             cause = " ".join(str(error).split())  # pydantic's has several lines
             raise ZeusConfigError(f"{text} ({cause}); make it a plain attribute") from error
         self._changes.append(_Change(holder, name, original, value))
-
-
-def _can_be_set(holder: Any, name: str, value: Any) -> bool:
-    """Whether an attribute can be set to the value that it has."""
-    with suppress(Exception):
-        set_on(holder, name, value)
-        return True
-    return False
 
 
 def _replaced(saved: Any, change: _Change, depth: int = 0) -> Any:

@@ -6,11 +6,11 @@ Use a public method where Lightning has one. A new part stands here as a functio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import CombinedLoader
 
 from zeus_lightning.errors import ZeusConfigError
@@ -40,11 +40,7 @@ def _parts(trainer: Trainer) -> Iterator[tuple[Any, str]]:
     yield fit_loop._data_source, "is_module"
     yield fit_loop, "_combined_loader"
     yield fit_loop.epoch_loop, "_batches_that_stepped"
-    yield fit_loop.epoch_loop, "_results"
-    yield fit_loop.epoch_loop.val_loop, "_results"
-    yield trainer.profiler, "describe"  # type: ignore[attr-defined]
     yield CombinedLoader([]), "flattened"
-    yield trainer.lightning_module, "_log_hyperparams"
     launcher = trainer.strategy.launcher
     if any("MultiProcessing" in each.__name__ for each in type(launcher).__mro__):
         yield launcher, "_start_method"
@@ -77,12 +73,6 @@ def passed_source(trainer: Trainer) -> Any:
     return None if source.is_module() else source
 
 
-def train_loaders(trainer: Trainer) -> list[Any]:
-    """The train dataloaders that Lightning has built; none before the first was built."""
-    combined = trainer.fit_loop._combined_loader
-    return [] if combined is None else combined.flattened
-
-
 def drop_dataloaders(trainer: Trainer) -> None:
     """Have Lightning build the train dataloaders again."""
     trainer.fit_loop._combined_loader = None
@@ -93,17 +83,6 @@ def logging_step(trainer: Trainer) -> int:
     return trainer.fit_loop.epoch_loop._batches_that_stepped
 
 
-def training_log(trainer: Trainer, metric: str) -> Any:
-    """How training logs a metric: `name`, `on_step`, `on_epoch`; None if validation logs it."""
-    epoch_loop = trainer.fit_loop.epoch_loop
-    for results in (epoch_loop.val_loop._results, epoch_loop._results):
-        for each in results.result_metrics:
-            log = each.meta
-            if metric in (log.name, log.forked_name(on_step=True), log.forked_name(on_step=False)):
-                return log if results.training else None
-    return None
-
-
 def saved_steps(trainer: Trainer) -> tuple[int, ...]:
     """The step at which each checkpoint callback last saved.
 
@@ -111,30 +90,3 @@ def saved_steps(trainer: Trainer) -> tuple[int, ...]:
     """
     savers = trainer.checkpoint_callbacks
     return tuple(getattr(each, "_last_global_step_saved", 0) for each in savers)
-
-
-def logs_hyperparameters(owner: LightningModule | LightningDataModule | None) -> bool:
-    """Whether Lightning logs the hyperparameters of a module or datamodule."""
-    return getattr(owner, "_log_hyperparams", False)
-
-
-def after_fit(trainer: Trainer, action: Callable[[], None]) -> Callable[[], None]:
-    """Call `action` as the last step of `fit`, after all `teardown` hooks and the loggers' end.
-
-    There Lightning calls `profiler.describe()`; test_late_error.py fails if it changes the order.
-
-    Returns:
-        A function that undoes this.
-    """
-    profiler: Any = trainer.profiler  # type: ignore[attr-defined]
-    describe = profiler.describe
-
-    def describe_and_act() -> None:
-        describe()
-        action()
-
-    def undo() -> None:
-        profiler.describe = describe
-
-    profiler.describe = describe_and_act
-    return undo

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from lightning.pytorch import Trainer
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
 from zeus_lightning.errors import ZeusConfigError
@@ -28,14 +27,6 @@ def lr_factor(rule: LRScaling, batch_size: int, default_batch_size: int) -> floa
 def has_rate_finder(trainer: Trainer) -> bool:
     """Whether a `LearningRateFinder` sets the rate, for the batch size that the trial has."""
     return any(hasattr(each, "optimal_lr") for each in trainer.callbacks)  # type: ignore[attr-defined]
-
-
-def base_rates(optimizers: Iterable[Optimizer]) -> list[float]:
-    """The rate that each parameter group's schedule starts from, or rises to, if it has any."""
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    found = [[group.get(key) for key in ("max_lr", "initial_lr", "lr")] for group in groups]
-    known = [[rate for rate in rates if rate is not None] for rates in found]
-    return [float(rates[0]) for rates in known if rates]
 
 
 def scale_optimizers(trainer: Trainer, factor: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from weakref import WeakKeyDictionary
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -13,7 +13,6 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import (
     ZeusConfigError,
-    ZeusError,
     ZeusServiceError,
     ZeusTrialFailed,
 )
@@ -21,7 +20,6 @@ from zeus_lightning.messages import FAILED, Outcome
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program import dataloaders
-from zeus_lightning.program.hyperparameters import log_hyperparameters
 from zeus_lightning.program.injection import Injection
 from zeus_lightning.program.internals import logging_step
 from zeus_lightning.program.lr_scaling import (
@@ -30,20 +28,17 @@ from zeus_lightning.program.lr_scaling import (
     scale_optimizers,
     too_short_schedule,
 )
-from zeus_lightning.program.metric import (
-    is_of_batches,
-    look_after_sanity_check,
-    monitored,
-    no_monitor,
-)
-from zeus_lightning.program.trained_modules import is_trained, remember
+from zeus_lightning.program.metric import monitored, no_monitor
 from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
 from zeus_lightning.run.job import READ_FROM_PROGRAM, JobArguments
 from zeus_lightning.run.outcomes import outcome_at_train_end
-from zeus_lightning.run.ranks import gather, on_every_rank, on_rank_zero
+from zeus_lightning.run.ranks import on_every_rank, on_rank_zero
 from zeus_lightning.run.record import TrialRecord
 from zeus_lightning.run.run import Run
 from zeus_lightning.run.run_meter import RunMeter
+
+_trained: WeakKeyDictionary[LightningModule, set[str]] = WeakKeyDictionary()
+"""The jobs whose fits have trained a module in this process."""
 
 
 class Fit:
@@ -76,12 +71,7 @@ class Fit:
         self._lacks_monitor = False  # neither the program nor the registered job names one
         self._has_reported = False  # this fit, not only an earlier one of its trial
         self._mistake: ZeusConfigError | None = None  # of the program, found as training ended
-        self._has_seen_batch = False  # of this fit
-        self._misfit: str | None = None  # why a schedule is too short for the batch size
-        self._continues = False  # an earlier fit, unless a checkpoint is loaded
-        self._is_continuation = False  # of an earlier fit, without a trial: it ends when it ends
-        self._previous: TrialRecord | None = None  # of that fit
-        self._batch_size: int | None = None  # set on the program; over all ranks
+        self._continues = False  # an earlier fit, so without a trial, unless a checkpoint is loaded
         self._lr_factor = 1.0
         self._attribute = arguments.batch_arg_name
         destroy_gloo_at_exit()
@@ -94,7 +84,6 @@ class Fit:
             self._meter.close()
             raise
         self._own_batch_size = job.default_batch_size  # of the program, with its learning rate
-        state = trainer.state  # the heartbeat's thread must not keep the Trainer, and so the module
         self.run = Run(
             self._strategy,
             client,
@@ -103,12 +92,11 @@ class Fit:
             share=self._share,
             require_service=require_service,
             outcome_files=outcome_files,
-            is_running=lambda: state.status == "running",
         )
 
     def has_trained_module(self) -> bool:
-        """Whether an earlier fit of this job has trained the module, which is as it left it."""
-        return on_rank_zero(self._strategy, lambda: is_trained(self.module, self.run.job.job_id))
+        """Whether an earlier fit of this job has trained the module."""
+        return self.run.job.job_id in _trained.get(self.module, ())
 
     def start(self) -> None:
         """Start a trial, and set its batch size on the program.
@@ -132,16 +120,9 @@ class Fit:
         if kept:
             rank_zero_info(f"zeus: job {own.job_id!r} keeps its registered {', '.join(kept)}")
 
-    def start_again(self, previous: TrialRecord | None) -> None:
-        """Start no trial: this continues an earlier fit, unless the Trainer loads a checkpoint.
-
-        Args:
-            previous: The trial of that fit, if it was of the same Trainer and module.
-        """
+    def continue_earlier_fit(self) -> None:
+        """Start no trial: training does not start from scratch, unless it loads a checkpoint."""
         self._continues = True
-        if previous is not None and previous.is_resumable:
-            self._previous = previous
-            self._inject(previous.trial.batch_size)
 
     def resume(self, saved: TrialRecord) -> None:
         """Resume a checkpoint's trial, in place of one that `start` has started."""
@@ -149,65 +130,43 @@ class Fit:
             return  # Lightning's tuners restore what they have saved at their start
         self._inject(self.run.resume(saved))
         self._continues = False
-        if self._strategy.restore_checkpoint_after_setup:
-            log_hyperparameters(self.trainer, self.module, saved.trial.batch_size)
 
     def train_without_trial(self, reason: str) -> None:
         """Withdraw a trial that `start` has started, and train on the program's own batch size."""
         self.run.abort("withdrawn", reason)
         self.run.forget()
         self.injection.undo()
-        self._batch_size, self._continues = None, False
-
-    def _continue(self) -> None:
-        """Resume the trial of the fit before this one, or train without a trial."""
-        self._continues = False
-        why = "its trial has ended, or it was of another module or callback object"
-        if self._previous is not None:
-            try:
-                self.resume(self._previous)
-            except ZeusError as error:
-                why = error.message
-        if not self.run.is_open and not self.run.is_without_service:
-            self._is_continuation = True
-            earlier = "This Trainer has already trained"
-            if self.trainer.global_step == 0:
-                earlier = "This module has already been trained"
-                why = "it was of another Trainer"
-            size = self._batch_size
-            with_size = "" if size is None else f"; it trains with batch size {size}"
-            rank_zero_warn(
-                f"zeus: {earlier}, so this fit is not measured, and the earlier trial cannot be "
-                f"resumed ({why}){with_size}. For a new trial, create a new Trainer and module"
-            )
+        self._lr_factor, self._continues = 1.0, False
 
     def _inject(self, batch_size: int) -> None:
         self.injection.undo()
         self.injection.set_batch_size(self._attribute, batch_size // self._share)
-        self._batch_size = batch_size
         rule = self._arguments.lr_scaling
         if rule is not None and not has_rate_finder(self.trainer):
             self._lr_factor = lr_factor(rule, batch_size, self._own_batch_size)
 
     def scale_learning_rates(self) -> None:
-        """Scale the learning rates with the batch size, and log what is trained with.
+        """Scale the learning rates with the batch size.
 
         Lightning has built the optimizers; if it resumes a checkpoint, it will load their states,
         with the rates that were scaled for the same batch size.
         """
-        if not self._strategy.restore_checkpoint_after_setup:
-            self.run.log_beginning()
-        if self._batch_size is None:
-            return
         if self._lr_factor != 1:
             on_every_rank(self._strategy, lambda: scale_optimizers(self.trainer, self._lr_factor))
             rank_zero_info(f"zeus: multiplied the learning rates by {self._lr_factor:.6g}")
-        log_hyperparameters(self.trainer, self.module, self._batch_size)
 
     def start_measuring(self) -> None:
-        """Check that dataloaders and schedulers fit the batch size, and start the meter."""
+        """Check that dataloaders and schedulers fit the batch size, and start the meter.
+
+        Raises:
+            ZeusConfigError: A dataloader has another batch size.
+            ZeusTrialFailed: A schedule ends before a run of this batch size would.
+        """
         if self._continues:
-            self._continue()
+            rank_zero_warn(
+                "zeus: this Trainer or module has already been trained, so this fit is not "
+                "measured; for a new trial, create a new Trainer and module"
+            )
         self.run.log_beginning()
         record = self.run.record
         if record is None or not self.run.is_open:
@@ -216,32 +175,19 @@ class Fit:
         size = record.trial.batch_size
         short = on_rank_zero(self._strategy, lambda: too_short_schedule(self.trainer, size))
         if short is not None and size != record.job.default_batch_size:
-            self._misfit = short
-            raise ZeusConfigError(short)
+            self.run.end("not_converged", short)
+            raise self.run.failure or ZeusConfigError(short)  # if the service cannot be told
 
     def _start_measuring(self) -> None:
-        self.check_loaders()
+        assert self.run.record is not None
+        size = self.run.record.trial.batch_size // self._share
+        dataloaders.check_loaders(self.trainer, self.module, self._attribute, size)
         self._meter.begin()
 
-    def check_loaders(self, batch: Any = None) -> None:
-        """Check the dataloaders' batch size, as training starts or an epoch's first batch comes."""
-        record = self.run.record
-        if record is None or not self.run.is_open:
-            return
-        if batch is not None:
-            reloads = self.trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
-            if self._has_seen_batch and not reloads:
-                return
-            self._has_seen_batch = True
-        size, own = record.trial.batch_size // self._share, self._own_batch_size // self._share
-        dataloaders.check_loaders(self.trainer, self.module, self._attribute, size, own, batch)
-
-    def look_for_monitor(self) -> None:
-        """Log a line if the sanity check has not logged the monitored metric."""
+    def check_monitor(self) -> None:
+        """Raise a `ZeusConfigError` if no metric is known to monitor, once there are some."""
         if self._lacks_monitor:
             raise no_monitor(self.trainer)
-        if self.run.is_open:
-            look_after_sanity_check(self.trainer, self.run.job.monitor)
 
     def report_validation(self, epoch: int) -> None:
         """Report a validation, unless the metric is one of training, which comes later."""
@@ -256,22 +202,15 @@ class Fit:
         Returns:
             Whether there was a metric to report.
         """
-        if self._is_continuation:
+        if self._continues:
             return True
-        if self._lacks_monitor:
-            raise no_monitor(self.trainer)
+        self.check_monitor()
         monitor, logged = self.run.job.monitor, self.trainer.callback_metrics
         record, was_open = self.run.record, self.run.is_open
-        if record is not None:
-            # ZeusPowerLimitCallback, by its attribute: its module imports ZeusBSOCallback's
-            callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
-            record.profiled |= any(getattr(each, "profiled", False) for each in callbacks)
 
         def read_metric() -> float | None:
             may_be_missing = not was_open or (may_wait and not self._has_reported)
-            if may_be_missing and (
-                monitor not in logged or (may_wait and is_of_batches(self.trainer, monitor))
-            ):
+            if may_be_missing and monitor not in logged:
                 return None
             return monitored(self.trainer, monitor)
 
@@ -325,55 +264,27 @@ class Fit:
     def end_without_batches(self) -> None:
         """End a trial whose dataloaders had no batch, for which Lightning just trains nothing.
 
-        The batch size has failed if there are fewer samples in the data.
-
         Raises:
-            ZeusConfigError: The default batch size has none, and it is unknown how many samples
-                there are.
+            ZeusConfigError: The default batch size has none.
         """
         record = self.run.record
         if record is None or not self.run.is_open:
             return
-        size = record.trial.batch_size // self._share
-        found = gather(self._strategy, dataloaders.too_few_samples(self.trainer, size))
-        few = next(filter(None, found), None)
         reason = (
-            f"the {sizes.loader_origin(self.trainer, self.module)} has no batch "
-            "(drop_last=True drops one that is not full), so nothing was trained: "
-            + (few or f"there is no data, or less than a batch of {size}")
+            f"the {sizes.loader_origin(self.trainer, self.module)} has no batch of "
+            f"{record.trial.batch_size // self._share} (drop_last=True drops one that is not "
+            "full), so nothing was trained"
         )
-        # a stream does not say how many samples it has; with the default, there were enough
-        has_failed = few is not None or record.trial.batch_size != record.job.default_batch_size
+        has_failed = record.trial.batch_size != record.job.default_batch_size
         self.run.end("not_converged" if has_failed else "errored", reason)
         self.trainer.should_stop |= record.outcome in FAILED
         if not has_failed:
             raise ZeusConfigError(reason)
 
-    def misfit(self) -> str | None:
-        """Why the program cannot train with this batch size, unless it is the default.
-
-        Its schedule is too short for so many steps, or its epochs for so few batches.
-        """
-        record = self.run.record
-        if record is None or self.has_had_batches:
-            return None
-        if record.trial.batch_size == self.run.job.default_batch_size:
-            return None
-        if self._misfit is not None:
-            return self._misfit
-        with suppress(Exception):  # of the user's code: the error at hand must not be replaced
-            return dataloaders.too_few_batches(self.trainer)
-        return None
-
     def remember_module(self) -> None:
         """Remember that this fit has trained the module, if it ended in order."""
-        with suppress(Exception):
-            if self.trainer.global_step:
-                remember(self.module, self.run.job.job_id)
-
-    def checkpoint(self) -> TrialRecord | None:
-        """The trial as it is now, for a checkpoint; None if there is none."""
-        return self._previous if self._continues else self.run.checkpoint()
+        if self.trainer.global_step:
+            _trained.setdefault(self.module, set()).add(self.run.job.job_id)
 
     def close(self, outcome: Outcome, reason: str) -> TrialRecord | None:
         """End a trial that is still open, from this rank alone, and restore the program.

@@ -20,21 +20,8 @@ from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import MAX_INTEGER, MAX_METRIC, JobSpec
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program.lr_scaling import LRScaling
-from zeus_lightning.program.metric import Mode, contradiction, monitor_of, shortest_decimal
+from zeus_lightning.program.metric import Mode, mode_of_name, monitor_of, shortest_decimal
 
-_OPTIONAL = (
-    "target_metric",
-    "baseline_runs",
-    "monitor",
-    "mode",
-    "job_id",
-    "default_batch_size",
-    "max_epochs",
-    "eta_knob",
-    "beta_knob",
-    "policy",
-    "lr_scaling",
-)
 READ_FROM_PROGRAM = {
     "default_batch_size": "default_batch_size",
     "batch_sizes": "batch_sizes",
@@ -44,14 +31,15 @@ READ_FROM_PROGRAM = {
 }
 """The arguments for which the program has a value, and the fields of the job they become."""
 
+_POLICY_OPTIONS = {"num_pruning_rounds": 100, "window_size": 1000, "seed": 2**32 - 1}
+"""The options of a policy, and the largest value of each; the smallest is 0."""
+
 _OMITTED = (
     *("target_metric", "baseline_runs", "eta_knob", "beta_knob", "policy"),
-    *("num_pruning_rounds", "window_size", "seed"),
+    *_POLICY_OPTIONS,
 )
 """Fields of a job that are not sent unless they are given."""
 
-_POLICY_OPTIONS = {"num_pruning_rounds": 100, "window_size": 1000, "seed": 2**32 - 1}
-"""The options of a policy, and the largest value of each; the smallest is 0."""
 
 PolicyOptions = dict[str, str | int]
 """A policy's options: `name`, `num_pruning_rounds`, `window_size` and `seed`, each optional."""
@@ -104,17 +92,10 @@ class JobArguments:
         self._check("policy", lambda policy: isinstance(policy, str | dict), "a name or options")
         self._policy_options()
         self._check("lr_scaling", ("linear", "sqrt").__contains__, "'linear', 'sqrt' or None")
-        if self.monitor is not None and self.mode is not None:
-            self._warn_of_mode(self.monitor, self.mode)
-
-    def _warn_of_mode(self, monitor: str, mode: Mode) -> None:
-        mistake = contradiction(monitor, mode, self.target_metric)
-        if mistake is not None:
-            rank_zero_warn(f"zeus: {mistake}")
 
     def _check(self, name: str, valid: Callable[[Any], object], rule: str) -> None:
         value = getattr(self, name)
-        omitted = value is None and name in _OPTIONAL
+        omitted = value is None and name not in ("batch_size_scope", "batch_arg_name")
         if not (omitted or valid(value)):
             raise ZeusConfigError(f"{name} is {value!r}; it must be {rule}")
 
@@ -157,8 +138,6 @@ class JobArguments:
         monitor, mode = monitor_of(trainer, self.monitor, self.mode)
         if monitor is not None and self.monitor is None:
             rank_zero_info(f"zeus: the metric is {monitor!r} (mode={mode!r}), as in the Trainer")
-        if monitor is not None and None in (self.monitor, self.mode):
-            self._warn_of_mode(monitor, mode)
         name = default_job_id(module)
         if self.job_id is None and "ZEUS_JOB_ID" not in os.environ:
             rank_zero_info(
@@ -183,6 +162,11 @@ class JobArguments:
         Raises:
             ZeusConfigError: The id is invalid, or a batch size cannot be divided.
         """
+        if monitor is not None and mode_of_name(monitor) not in (None, mode):
+            rank_zero_warn(
+                f"zeus: mode is {mode!r}, but {monitor!r} looks like a metric that should "
+                f"{'fall' if mode == 'max' else 'rise'}; if it does, pass the other mode"
+            )
         job_id = self.job_id or os.environ.get("ZEUS_JOB_ID") or name
         if not _is_job_id(job_id):
             source = "job_id or $ZEUS_JOB_ID"

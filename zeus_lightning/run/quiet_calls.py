@@ -18,17 +18,14 @@ LAST_TIMEOUT_S = 1.0
 """Of a call after an exception; Lightning kills a ddp run 5 s after a rank's death."""
 
 
-def start_heartbeat(
-    send: Callable[[], object], is_running: Callable[[], bool], lease_s: float
-) -> Callable[[], None]:
-    """Call `send` three times per lease in a daemon thread, until it is stopped or the run ends.
+def start_heartbeat(send: Callable[[], object], lease_s: float) -> Callable[[], None]:
+    """Call `send` three times per lease in a daemon thread, until it is stopped.
 
     Errors of `send` are ignored: the next heartbeat makes up for one that fails, and a trial whose
     lease has expired is revived by its next report.
 
     Args:
         send: Sends one heartbeat to the service, in a bounded time.
-        is_running: Whether the run continues; called before each heartbeat.
         lease_s: Seconds without a heartbeat or a report after which the trial is lost.
 
     Returns:
@@ -37,7 +34,7 @@ def start_heartbeat(
     stopped = Event()
 
     def run() -> None:
-        while not stopped.wait(lease_s / 3) and is_running():
+        while not stopped.wait(lease_s / 3):
             with suppress(Exception):
                 send()
 
@@ -46,16 +43,7 @@ def start_heartbeat(
 
 
 def end_at_once(client: BSOClient, record: TrialRecord, outcome: Outcome, reason: str) -> None:
-    """End a trial as `end_quietly` does, and log how it ended, unless an error says so."""
-    end_quietly(client, record, outcome, reason)
-    if outcome in FAILED:
-        _log.warning("zeus: %s", record.failure())  # on the rank that had the error
-    elif outcome != "withdrawn":
-        rank_zero_info(f"zeus: {record.summary()}")
-
-
-def end_quietly(client: BSOClient, record: TrialRecord, outcome: Outcome, reason: str) -> None:
-    """End a trial from any rank, in one call of a second at most; never raises.
+    """End a trial from any rank, in one call of a second at most, and log it; never raises.
 
     The record gets the outcome that counts: another rank's, if that rank was faster.
     """
@@ -69,3 +57,7 @@ def end_quietly(client: BSOClient, record: TrialRecord, outcome: Outcome, reason
     if counts != outcome:
         reason = f"another rank reported this outcome first; on this rank: {reason}"
     record.outcome, record.reason = counts, reason
+    if outcome in FAILED:
+        _log.warning("zeus: %s", record.failure())  # on the rank that had the error
+    elif outcome != "withdrawn":
+        rank_zero_info(f"zeus: {record.summary()}")

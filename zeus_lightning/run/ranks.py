@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from lightning.pytorch.strategies import Strategy
 
-from zeus_lightning.errors import ZeusConfigError, ZeusError, from_plain, to_plain
+from zeus_lightning.errors import ZeusConfigError, ZeusError
 from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ def on_rank_zero(strategy: Strategy, call: Callable[[], T]) -> T:
     result: T
     result, error = strategy.broadcast(attempt)
     if error is not None:
-        raise from_plain(error)
+        raise error
     return result
 
 
@@ -38,7 +38,7 @@ def on_every_rank(strategy: Strategy, call: Callable[[], T]) -> T:
     result, error = _attempt(call)
     for error_of_rank in gather(strategy, error):
         if error_of_rank is not None:
-            raise from_plain(error_of_rank)
+            raise error_of_rank
     return result
 
 
@@ -70,16 +70,16 @@ def local_rank_of(strategy: Strategy) -> int:
     return int(getattr(strategy, "local_rank", 0))
 
 
-def _attempt(call: Callable[[], Any]) -> tuple[Any, tuple[str, str, dict[str, Any]] | None]:
-    """The result of a call, or the plain values of its error: other ranks wait for either."""
+def _attempt(call: Callable[[], Any]) -> tuple[Any, ZeusError | None]:
+    """The result of a call, or its error: other ranks wait for either."""
     try:
         return call(), None
     except ZeusError as error:
-        return None, to_plain(error)
+        return None, error
     except Exception as error:  # noqa: BLE001 - raised on all ranks, with its place
         at = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {error} ({at.filename}, line {at.lineno}, in {at.name})"
-        return None, to_plain(ZeusError(text))
+        return None, ZeusError(text)
 
 
 def _world_size(strategy: Strategy) -> int:

@@ -6,11 +6,9 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from statistics import median
 from typing import Any, Self
 from uuid import uuid4
 
@@ -18,7 +16,6 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import (
-    FAILED,
     Hardware,
     JobSpec,
     Outcome,
@@ -27,7 +24,6 @@ from zeus_lightning.messages import (
     TrialStatus,
 )
 from zeus_lightning.meters import Reading
-from zeus_lightning.program.metric import out_of_reach
 
 RESUMABLE = (None, "interrupted", "errored", "lost")
 """Outcomes of trials that can be resumed; None: the trial is running."""
@@ -40,11 +36,8 @@ class TrialRecord:
     Args:
         hardware: What it trains on.
         report: The last report; None before the first.
-        lowest: The lowest metric of all reports; None before the first.
-        highest: The highest metric of all reports; None before the first.
         outcome: How the trial ended; None while it runs.
         reason: Why it ended, in one sentence.
-        profiled: Whether its cost includes measuring power limits.
         spent: Joules and seconds at the last report, or as the checkpoint was saved.
         unsent: Reports that the service has not received, in order.
     """
@@ -53,22 +46,13 @@ class TrialRecord:
     trial: TrialStart
     hardware: Hardware
     report: Report | None = None
-    lowest: float | None = None
-    highest: float | None = None
     outcome: Outcome | None = None
     reason: str = ""
-    profiled: bool = False
     spent: Reading = field(default_factory=lambda: Reading(0.0, 0.0))
     unsent: list[Report] = field(default_factory=list)
 
     def __str__(self) -> str:
         return f"trial {self.trial.trial_number} of job {self.job.job_id!r}"
-
-    def reported(self, report: Report, spent: Reading) -> None:
-        """Record a report, and what was spent by then."""
-        seen = [each for each in (self.lowest, self.highest) if each is not None]
-        self.lowest, self.highest = min([*seen, report.metric]), max([*seen, report.metric])
-        self.report, self.spent = report, spent
 
     @property
     def cost_j(self) -> float | None:
@@ -105,51 +89,17 @@ class TrialRecord:
             text += (
                 f" ({self.job.monitor} {self.report.metric:.6g} after {self.report.epoch} epochs, "
                 f"{self.report.time_s:.1f} s, {self.report.energy_j:.1f} J"
-                f"{' (estimated)' if self.hardware.estimated else ''}, cost {self.cost_j:.1f} J"
-                f"{', including power-limit measurements' if self.profiled else ''})"
+                f"{' (estimated)' if self.hardware.estimated else ''}, cost {self.cost_j:.1f} J)"
             )
         return text
 
-    def failure(self, earlier: Sequence[TrialStatus] = ()) -> str:
-        """The summary of a trial whose batch size has failed, and what to do next.
-
-        Args:
-            earlier: The job's earlier trials.
-        """
-        target = self.job.target_metric
-        if target is None:
-            return (
-                f"{self.summary()}. No target can be learned from it: if the default batch size "
-                f"cannot train, pass default_batch_size=... with a new job_id"
-            )
-        text = f"{self.summary()}. Run the job again: it may get another batch size."
+    def failure(self) -> str:
+        """The summary of a trial whose batch size has failed, and what to do next."""
+        if self.job.target_metric is None:
+            return f"{self.summary()}. No target can be learned from this baseline"
         if not self.trial.is_chosen:
-            text = f"{self.summary()}. This was a control trial, with the default batch size."
-        if self.lowest is not None and self.highest is not None:
-            seen = self.lowest, self.highest
-            mistake = out_of_reach(self.job.monitor, self.job.mode, target, *seen)
-            text += f" Check the target: {mistake}." if mistake else ""
-        failed = [each.metric for each in earlier if each.outcome in FAILED]
-        metrics = [metric for metric in failed if metric is not None]
-        has_converged = any(each.outcome == "converged" for each in earlier)
-        if metrics and not has_converged and self.report is not None:
-            pick = max if self.job.higher_is_better else min
-            text += (
-                f" None of the job's {len(metrics) + 1} runs so far has reached the target of "
-                f"{target:g}; the best final {self.job.monitor} is "
-                f"{pick(self.report.metric, *metrics):.6g}. If no batch size can reach the target, "
-                "pass another target_metric, with a new job_id."
-            )
-        loads = [each.host_load for each in earlier if each.host_load is not None]
-        load = 0.0 if self.report is None else self.report.host_load or 0.0
-        if self.outcome == "early_stopped" and loads and load > max(1.0, 2 * median(loads)):
-            text += (
-                f" The host's load per core was {load:.1f}, and {median(loads):.1f} in the job's "
-                "other runs: other processes may have slowed this one."
-            )
-        if self.outcome == "out_of_memory":
-            text += " The service may stop offering this and larger batch sizes."
-        return text
+            return f"{self.summary()}. This was a control trial, with the default batch size"
+        return f"{self.summary()}. Run the job again: it may get another batch size"
 
     def saved(self, spent: Reading) -> TrialRecord:
         """The record for a checkpoint, with what was spent by now."""
@@ -176,10 +126,8 @@ class TrialRecord:
             problem = "whose energy could not be measured"
         elif self.hardware != hardware:
             problem = f"which ran on {self.hardware}, and this run is on {hardware}"
-        elif status is None or status.batch_size != self.trial.batch_size:
-            problem = "which the service does not know"
-        elif status.generation != self.trial.generation:
-            problem = "of a job that was deleted or restored since"
+        elif status is None or status.generation != self.trial.generation:
+            problem = "which the service does not know, as after the job was deleted or restored"
         elif status.outcome not in RESUMABLE:
             problem = f"which has ended as {status.outcome} ({status.reason.rstrip('.')})"
         else:

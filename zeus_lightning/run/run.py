@@ -16,8 +16,7 @@ from zeus_lightning.errors import ZeusServiceError, ZeusServiceUnavailable, Zeus
 from zeus_lightning.messages import FAILED, MAX_METRIC, Decision, JobSpec, Outcome, Report
 from zeus_lightning.meters import Reading
 from zeus_lightning.program.batch_size import check_shares
-from zeus_lightning.run.earlier_trials import earlier_trials, warn_of_target
-from zeus_lightning.run.quiet_calls import end_at_once, end_quietly, start_heartbeat
+from zeus_lightning.run.quiet_calls import end_at_once, start_heartbeat
 from zeus_lightning.run.ranks import local_rank_of, on_rank_zero
 from zeus_lightning.run.record import TrialRecord
 from zeus_lightning.run.run_meter import RunMeter
@@ -43,8 +42,6 @@ class Run:
         share: What a batch size is divided by, such as the number of devices.
         require_service: Whether a service that is unavailable at the start is an error.
         outcome_files: Where each node's local rank zero writes the trial's record.
-        is_running: Whether the run continues. Heartbeats end when it does not; their thread keeps
-            what this refers to.
 
     Attributes:
         job: With its registered values once a trial has started, and the trial's target.
@@ -64,12 +61,10 @@ class Run:
         share: int,
         require_service: bool,
         outcome_files: Sequence[Path] = (),
-        is_running: Callable[[], bool] = lambda: True,
     ) -> None:
         self._ranks, self._client, self._meter = ranks, client, meter
         self._share, self._require_service = share, require_service
         self._outcome_files = outcome_files
-        self._is_running = is_running
         self._stop_heartbeat: Callable[[], None] = lambda: None
         self._sequence = 0  # of the last report made
         self._is_unavailable = False  # the service, as far as this rank knows
@@ -172,12 +167,9 @@ class Run:
             if answer is None:
                 return None
             metric, report, decision = answer
-            is_first = record.report is None
             if report is not None:
-                record.reported(report, spent)
+                record.report, record.spent = report, spent
             self._apply(decision)
-            if is_first:
-                warn_of_target(self._ranks, self._client, record)
             decision = replace(decision, cost=record.cost_j)
         is_alone = self.record is None and not self._has_stopped
         if is_alone and self.job.is_reached_by(metric):
@@ -229,9 +221,7 @@ class Run:
         if self._ranks.is_global_zero:
             trial = record.trial
             client = self._client.without_retries(_HEARTBEAT_TIMEOUT_S)
-            self._stop_heartbeat = start_heartbeat(
-                lambda: client.heartbeat(trial), self._is_running, trial.lease_s
-            )
+            self._stop_heartbeat = start_heartbeat(lambda: client.heartbeat(trial), trial.lease_s)
         self._write(record)
 
     def _apply(self, decision: Decision) -> None:
@@ -243,8 +233,7 @@ class Run:
             record.outcome, record.reason = decision.outcome, decision.reason
         self._write(record)
         if record.outcome in FAILED:
-            earlier = on_rank_zero(self._ranks, lambda: earlier_trials(self._client, record))
-            self.failure = ZeusTrialFailed(record.failure(earlier))  # logged as the run ends
+            self.failure = ZeusTrialFailed(record.failure())  # logged as the run ends
         elif record.outcome is not None:
             log = rank_zero_warn if record.outcome in ("interrupted", "lost") else rank_zero_info
             log(f"zeus: {record.summary()}")
@@ -271,7 +260,7 @@ class Run:
         if self.record is None or not self.is_open:
             job = self._client.register_job(job)
         else:
-            end_quietly(self._client, self.record, "withdrawn", f"the run resumes {saved}")
+            end_at_once(self._client, self.record, "withdrawn", f"the run resumes {saved}")
         status = self._client.trial_status(job.job_id, saved.trial.trial_number)
         saved.check_resumable(job, self._meter.hardware, status)
         job = replace(job, target_metric=saved.trial.target_metric)
@@ -296,6 +285,12 @@ class Run:
         if not abs(metric) <= MAX_METRIC:  # also false for NaN
             reason = f"the metric is {metric} after {epochs} epochs"
             return metric, None, self._end("diverged", reason)
+        if record.trial.trial_number == 1 and not self._sequence and self.job.is_reached_by(metric):
+            rank_zero_warn(
+                "zeus: the first validation of the job's first run already reaches the target: "
+                f"{self.job.monitor} is {metric:.6g}; check target_metric="
+                f"{self.job.target_metric:g} and mode={self.job.mode!r}"
+            )
         self._sequence += 1
         limit_w, default_limit_w = limits_w or (None, None)
         report = Report(

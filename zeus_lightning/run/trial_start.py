@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from uuid import uuid4
 
@@ -10,9 +9,8 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from zeus_lightning.client import NO_BATCH_SIZE_LEFT, BSOClient
 from zeus_lightning.environment import is_control
-from zeus_lightning.errors import ZeusServiceError, ZeusServiceUnavailable
+from zeus_lightning.errors import ZeusServiceError
 from zeus_lightning.messages import Hardware, JobSpec, TrialStart
-from zeus_lightning.run.quiet_calls import LAST_TIMEOUT_S
 from zeus_lightning.run.record import TrialRecord
 
 
@@ -32,7 +30,7 @@ def start_trial(client: BSOClient, job: JobSpec, hardware: Hardware, share: int)
     job = client.register_job(job)
 
     def start(*, control: bool) -> TrialStart:
-        return _request_trial(client, job.job_id, hardware, share, control=control)
+        return client.start_trial(job.job_id, uuid4().hex, hardware, share, control=control)
 
     try:
         trial = start(control=is_control())
@@ -47,20 +45,3 @@ def start_trial(client: BSOClient, job: JobSpec, hardware: Hardware, share: int)
         trial = start(control=True)
     job = replace(job, target_metric=trial.target_metric)
     return TrialRecord(job=job, trial=trial, hardware=hardware)
-
-
-def _request_trial(
-    client: BSOClient, job_id: str, hardware: Hardware, share: int, *, control: bool
-) -> TrialStart:
-    """Request a trial; withdraw one whose start was not answered."""
-    key = uuid4().hex
-    try:
-        return client.start_trial(job_id, key, hardware, share, control=control)
-    except (ZeusServiceUnavailable, KeyboardInterrupt):
-        # the service may have started it all the same: the key names it
-        with suppress(ZeusServiceError):
-            once = client.without_retries(LAST_TIMEOUT_S)
-            trial = once.start_trial(job_id, key, hardware, share, control=control)
-            reason = "the run never received the response to its start request"
-            once.end_trial(trial, "withdrawn", reason)
-        raise

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import math
 import sys
 from typing import Any
 
-import numpy as np
 import pytest
 from programs import Data, Net, trainer
 
@@ -46,21 +43,6 @@ def job_of(runner: Any, **fields: Any) -> Any:
     return arguments(**fields).job(runner, runner.lightning_module)
 
 
-def test_numpys_numbers_are_taken_as_they_are_printed() -> None:
-    job = job_of(
-        attached(),
-        batch_sizes=np.array([16, 32]),
-        default_batch_size=np.int64(16),
-        max_epochs=np.int64(3),
-        target_metric=np.float32(0.95),
-        eta_knob=np.float32(0.3),
-        beta_knob=np.float64(1.5),
-        policy={"num_pruning_rounds": np.int64(1), "seed": np.int32(7)},
-    )
-    assert (job.target_metric, job.eta_knob, job.beta_knob) == (0.95, 0.3, 1.5)
-    json.dumps(job.to_json())
-
-
 def test_a_budget_in_steps_bounds_the_epochs() -> None:
     assert job_of(attached(max_epochs=None, max_steps=50)).max_epochs == 50
     assert job_of(attached(max_epochs=-1, max_steps=50), max_epochs=3).max_epochs == 3
@@ -73,14 +55,3 @@ def test_an_argument_goes_before_the_environment(
 ) -> None:
     monkeypatch.setenv("ZEUS_JOB_ID", "nightly")
     assert job_of(attached(), job_id="mine").job_id == "mine"
-
-
-def test_only_what_is_given_is_sent() -> None:
-    sent = job_of(attached()).registration()
-    knobs = {"eta_knob", "beta_knob", "policy", "num_pruning_rounds", "window_size", "seed"}
-    assert not knobs & sent.keys()
-    options = {"name": "zeus", "window_size": 10}
-    sent = job_of(attached(), eta_knob=0.3, beta_knob=math.inf, policy=options).registration()
-    given = {name: value for name, value in sent.items() if name in knobs}
-    assert given == {"eta_knob": 0.3, "beta_knob": None, "policy": "zeus", "window_size": 10}
-    assert job_of(attached(), policy="zeus").registration()["policy"] == "zeus"

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from records import record, report
 
-from zeus_lightning.messages import TrialStatus
 from zeus_lightning.meters import Reading
 from zeus_lightning.run.record import TrialRecord
 
@@ -28,27 +27,6 @@ def test_a_record_survives_its_file_which_is_removed_only_if_it_is_one(tmp_path:
     path.write_text("{")
     TrialRecord.remove(path)
     assert path.exists()  # it is something else
-
-
-@pytest.mark.parametrize(("loads", "said"), [([0.5, 0.9, 0.7], True), ([1.1], False), ([], False)])
-def test_a_run_that_was_stopped_early_on_a_busier_host_says_so(
-    loads: list[float], said: bool
-) -> None:
-    stopped = record(report=report(2, host_load=2.0), outcome="early_stopped")
-    earlier = [
-        TrialStatus(
-            trial_number=number,
-            generation="of-a-test",
-            batch_size=8,
-            outcome="converged",
-            reason="",
-            reports=1,
-            host_load=load,
-        )
-        for number, load in enumerate(loads)
-    ]
-    text = stopped.failure(earlier)
-    assert ("load per core was 2.0, and 0.7 in the job's other runs" in text) is said
 
 
 def test_a_device_is_not_replaced_by_a_record(tmp_path: Path) -> None:

@@ -10,14 +10,12 @@ import pytest
 import requests
 from programs import StepMeter, new_job, outcomes
 from proxy import Body, Proxy, Request
-from records import record
 from service_process import ServiceProcess
 from waiting import LIMIT_S, wait_until
 
 from zeus_lightning import Recurrence
 from zeus_lightning.client import BSOClient
 from zeus_lightning.messages import Decision
-from zeus_lightning.run.quiet_calls import end_at_once
 
 
 def recurrence(url: str, job_id: str) -> Recurrence:
@@ -55,17 +53,6 @@ def test_each_time_that_the_service_goes_away_and_comes_back_is_one_warning(
     kinds = ["later" if "sent later" in text else text[-16:] for text in texts if "sen" in text]
     assert kinds == ["later", "3 queued reports", "later", "3 queued reports"]
     assert outcomes(service.url, job) == ["converged"]
-
-
-@pytest.mark.parametrize("error", [OSError("broken"), RuntimeError("no new thread at exit")])
-def test_ending_at_once_never_raises(error: Exception) -> None:
-    class Broken(BSOClient):
-        def end_trial(self, *args: Any, **arguments: Any) -> None:
-            raise error
-
-    ended = record()
-    end_at_once(Broken("http://127.0.0.1:1"), ended, "errored", "mine")
-    assert (ended.outcome, ended.reason) == ("errored", "mine")
 
 
 def test_a_run_of_a_deleted_job_goes_on_and_changes_nothing_of_the_new_one(
@@ -115,17 +102,3 @@ def test_ctrl_c_while_the_end_is_sent_ends_the_trial_and_its_heartbeats(
     assert run.outcome == "interrupted"
     assert outcomes(service.url, job) == ["interrupted"]
     wait_until(lambda: all(each.name != "zeus-heartbeat" for each in threading.enumerate()))
-
-
-def test_a_target_reached_while_the_service_is_away_ends_the_loop_and_the_trial_is_lost(
-    service: ServiceProcess, recwarn: pytest.WarningsRecorder
-) -> None:
-    def away(request: Request) -> tuple[int, Body] | None:
-        return (503, {}) if request.kind in ("report", "end") else None
-
-    with Proxy(service.url, instead=away) as proxy, recurrence(proxy.url, new_job()) as run:
-        assert run.report(0.1).stop is False
-        decision = run.report(0.95)
-        assert (decision.stop, decision.outcome) == (True, None)
-    assert run.outcome == "lost"
-    assert any("ended as lost" in str(each.message) for each in recwarn)
