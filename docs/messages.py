@@ -47,9 +47,10 @@ def _text(node: ast.expr) -> str:
 
 
 def _template_texts(source: str) -> Iterator[tuple[int, str]]:
-    source = re.sub(r"{#.*?#}|{%.*?%}", "", source)
+    source = re.sub(r"{{.*?}}", "...", source)
+    source = re.sub(r"(?s){([#%]).*?\1}", lambda tag: "\n" * tag[0].count("\n"), source)
     for found in re.finditer(r"(?:^|>)([^<>]+)", source):  # between tags
-        yield source[: found.start(1)].count("\n") + 1, re.sub(r"{{.*?}}", "...", found[1])
+        yield source[: found.start(1)].count("\n") + 1, found[1]
 
 
 if __name__ == "__main__":
