@@ -7,7 +7,7 @@
 # It runs without a writable root file system: --read-only --tmpfs /tmp
 #
 # The base image is named by its tag. To build on the same files each time, name it by digest:
-# --build-arg PYTHON_IMAGE=python:3.11-slim-trixie@sha256:...; docs/service.md says where to find it.
+# --build-arg PYTHON_IMAGE=python:3.11-slim-trixie@sha256:...; docs/deploy.md says where to find it.
 
 ARG PYTHON_IMAGE=python:3.11-slim-trixie
 

@@ -1,4 +1,4 @@
-"""Draws the figures of `docs/policies.md` and `docs/power.md`: `make figures`.
+"""Draws the figures of the documents: `make figures`.
 
 All are simulated on synthetic workloads: no recorded runs are needed, and the same version draws
 the same figures.

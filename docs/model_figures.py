@@ -1,4 +1,4 @@
-"""Draws what the default policy believes of a made-up job: two figures of `docs/policies.md`."""
+"""Draws what the default policy believes of a made-up job, for `docs/information-directed.md`."""
 
 from __future__ import annotations
 

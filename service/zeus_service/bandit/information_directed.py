@@ -1,4 +1,4 @@
-"""Information-directed sampling over the costs of a run; `docs/policies.md` describes the method.
+"""Information-directed sampling over the costs of a run: see `docs/information-directed.md`.
 
 **Models.** `cost_model.py` has the posterior of what a run costs that converges: the epochs that it
 takes, on any hardware, times what an epoch costs on its own. `failure_model.py` has the posterior

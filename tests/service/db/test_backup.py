@@ -18,7 +18,7 @@ from zeus_service import maintenance, optimizer
 from zeus_service.api.messages import Job
 from zeus_service.db import queries
 
-MANUAL = Path(__file__).parents[3] / "docs" / "service.md"
+MANUAL = Path(__file__).parents[3] / "docs" / "operate.md"
 
 
 def run_documented(program: str, url: str, folder: Path) -> None:
