@@ -20,6 +20,7 @@ import psutil
 import pytest
 import recurring_lightning
 from click.testing import CliRunner, Result
+from programs import new_job
 from records import report, trial_start
 from service_process import BIN, ServiceProcess
 from waiting import LIMIT_S, wait_until
@@ -34,7 +35,7 @@ def recur(*arguments: str) -> Result:
 
 
 def train(folder: Path, *arguments: str) -> tuple[Result, list[tuple[int, int, str, str]]]:
-    """Run `recurring_lightning` with a service of its own.
+    """Run `recurring_lightning`.
 
     The arguments before `--` are options, those after it the program's. Returns what was printed,
     and of each try the recurrence, the batch size, why it was chosen, and the outcome.
@@ -43,7 +44,7 @@ def train(folder: Path, *arguments: str) -> tuple[Result, list[tuple[int, int, s
     result = recur(
         *arguments[:split],
         f"--folder={folder}",
-        *("--", sys.executable, str(recurring_lightning.__file__), "nightly"),
+        *("--", sys.executable, str(recurring_lightning.__file__), new_job()),
         *arguments[split + 1 :],
     )
     lines = re.findall(r"^ +(\d+)\.\d+ +(\d+) (\w+) +(\w+)", result.output, re.MULTILINE)
@@ -63,27 +64,36 @@ def test_control_trials_are_compared_with_what_is_chosen(tmp_path: Path) -> None
     ]
     assert tries[0][1] == 8  # the default
     # a report is 6 J and 2 s of at most 10 W after the one before it: costs of 13 J an epoch
-    assert "control 1 of 1    1     6.0  2.0 13.0" in result.output
-    assert "chosen  1 of 1    2     18.0 6.0 39.0" in result.output
-    assert "Job 'nightly' has saved so far, against its default batch size" in result.output
+    columns = [each.split() for each in result.output.splitlines()]
+    assert ["control", "1", "of", "1", "1", "6.0", "2.0", "13.0"] in columns
+    assert ["chosen", "1", "of", "1", "2", "18.0", "6.0", "39.0"] in columns
+    assert "has saved so far, against its default batch size" in result.output
     for amount in ("energy: -12.0 J (", "time: -4.0 s (", "cost: -26.0 J ("):
         assert amount in result.output
     with sqlite3.connect(tmp_path / "zeus.sqlite3") as connection:
-        jobs = connection.execute("SELECT job_id FROM jobs ORDER BY job_id").fetchall()
-    assert jobs == [("nightly",)]
+        ((jobs,),) = connection.execute("SELECT count(*) FROM jobs")
+    assert jobs == 1
 
 
-def test_observing_goes_on_whatever_the_control_trials_reach(tmp_path: Path) -> None:
-    result, tries = train(tmp_path, "--observe", "--recurrences=2", "--", "0.8", "0.1")
+def test_observing_goes_on_whatever_the_control_trials_reach(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    result, tries = train(
+        tmp_path, f"--url={service.url}", "--observe", "--recurrences=2", "--", "0.8", "0.1"
+    )
     assert result.exit_code == 0, result.output
     assert tries == [(number, 8, "control", "not_converged") for number in (1, 2)]
     assert "control 0 of 2" in result.output
     assert "saved is unknown until a run with its default" in result.output
 
 
-def test_a_job_without_a_batch_size_left_trains_and_revives(tmp_path: Path) -> None:
+def test_a_job_without_a_batch_size_left_trains_and_revives(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
     metrics = ("0.1", "0.1", "0.1", "0.9")
-    result, tries = train(tmp_path, "--recurrences=3", "--", "0.8", *metrics)
+    result, tries = train(
+        tmp_path, f"--url={service.url}", "--recurrences=3", "--", "0.8", *metrics
+    )
     assert tries == [
         (1, 8, "explore", "not_converged"),
         (1, 16, "explore", "not_converged"),
@@ -95,8 +105,10 @@ def test_a_job_without_a_batch_size_left_trains_and_revives(tmp_path: Path) -> N
     assert "1 of 3 recurrences failed" in result.output
 
 
-def test_a_baseline_that_fails_ends_its_recurrence(tmp_path: Path) -> None:
-    result, tries = train(tmp_path, "--recurrences=2", "--", "learned", "nan", "0.9")
+def test_a_baseline_that_fails_ends_its_recurrence(service: ServiceProcess, tmp_path: Path) -> None:
+    result, tries = train(
+        tmp_path, f"--url={service.url}", "--recurrences=2", "--", "learned", "nan", "0.9"
+    )
     assert tries == [(1, 8, "baseline", "diverged"), (2, 8, "baseline", "completed")]
     assert result.exit_code == 1
     assert "1 of 2 recurrences failed" in result.output
