@@ -6,7 +6,6 @@ Needs an NVIDIA GPU and the right to set its power limit (root, or CAP_SYS_ADMIN
     python examples/power_limit.py                              # the lowest cost
     python examples/power_limit.py --selector max-slowdown:1.1  # the lowest limit 10 % slower
     python examples/power_limit.py --observe                    # change nothing
-    zeus-lightning power-profile power-profile.json             # what was measured
 
 Run it again, and the limit is applied from the first step: the profile is stored in a file.
 """

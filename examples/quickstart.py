@@ -205,32 +205,22 @@ def add_row(table: Table, run: str, zeus: ZeusBSOCallback) -> None:
 
 
 def summarize(url: str, console: Console) -> None:
-    """Print the best batch size and what it costs, and what all runs cost against the default."""
+    """Print what the best batch size and the default cost, and what was saved."""
     path = f"{url}/api/v1/jobs/{JOB_ID}"
     job, trials = requests.get(path, timeout=10).json(), list_trials(url)
     spec, hardware, best = job["spec"], job["hardware"][-1], job["best_batch_size"]
-    chosen = [trial for trial in trials if trial["why"] != "control"]
-    converged = [trial for trial in chosen if trial["outcome"] == "converged"]
-    cost = mean(trial["cost"] for trial in converged if trial["batch_size"] == best)
-    console.print(f"\nBest batch size so far: [bold]{best}[/], at a mean cost of {cost:.1f} J.")
+    converged = [trial for trial in trials if trial["outcome"] == "converged"]
 
-    size = spec["default_batch_size"]
-    costs = [
-        trial["cost"]
-        for trial in trials
-        if trial["batch_size"] == size and trial["outcome"] == "converged"
-    ]
-    default = mean(costs)
+    def cost(batch_size: int) -> float:
+        return mean(trial["cost"] for trial in converged if trial["batch_size"] == batch_size)
+
+    default = spec["default_batch_size"]
     console.print(
-        f"The default, {size}, costs {default:.1f} J (ratio {cost / default:.2f}; mean of "
-        f"{len(costs)} runs)."
+        f"\nBest batch size so far: [bold]{best}[/], at a mean cost of {cost(best):.1f} J."
     )
-    runs, spent = len(converged), sum(trial["cost"] for trial in chosen)
-    counted = "1 run" if runs == 1 else f"{runs} runs"
-    tried = "With what was tried and stopped, " if len(chosen) > runs else "Together, "
     console.print(
-        f"{tried}{counted} cost {spent:.0f} J in all; with the default, "
-        f"{counted} would cost {runs * default:.0f} J (ratio {spent / runs / default:.2f})."
+        f"The default, {default}, costs {cost(default):.1f} J "
+        f"(ratio {cost(best) / cost(default):.2f})."
     )
     saved = requests.get(f"{path}/savings", timeout=10).json()["saved"]
     estimate, low, high = (round(saved["energy_j"][key]) for key in ("estimate", "low", "high"))

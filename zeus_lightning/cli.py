@@ -1,9 +1,8 @@
-"""`zeus-lightning`: check this machine, restore power limits, show profiles, launch runs."""
+"""`zeus-lightning`: check this machine, restore power limits, launch runs."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import NamedTuple
 
 import click
@@ -15,23 +14,15 @@ from rich.table import Table
 
 from zeus_lightning.client import BSOClient, without_user
 from zeus_lightning.errors import ZeusError, ZeusMeterError, ZeusPowerError
-from zeus_lightning.meters import amd, open_host_meter
-from zeus_lightning.meters.apple import AppleMeter
-from zeus_lightning.meters.cpu_estimate import WATTS_PER_CORE
+from zeus_lightning.meters import amd, open_host_meter, open_meter
 from zeus_lightning.meters.gpu import GpuMeter
-from zeus_lightning.meters.nvml import NvmlMeter, find_gpu, finds_gpu
-from zeus_lightning.meters.rapl import open_rapl
-from zeus_lightning.power import summary
+from zeus_lightning.meters.nvml import NvmlMeter, finds_gpu
 from zeus_lightning.power.limits import GpuLimit, open_limit
-from zeus_lightning.power.profile import PowerProfile
 from zeus_lightning.power.restore import check_settable, records_folder, restore_all
 from zeus_lightning.recur.command import recur
 from zeus_lightning.recur.exec import exec_command
 from zeus_lightning.version import __version__
 from zeus_lightning.zeusd import Zeusd, ZeusdError, find_zeusd
-
-_PATH = click.Path(path_type=Path)
-_METERS = ("auto", "nvml", "nvml:0,1", "amd", "apple", "rapl", "nvml+rapl", "cpu-estimate")
 
 
 class Finding(NamedTuple):
@@ -56,20 +47,17 @@ main.add_command(exec_command)
 
 @main.command()
 @click.option(
-    "--meter",
-    default="auto",
-    show_default=True,
-    help=f"The callbacks' meter=...: {', '.join(_METERS)}.",
+    "--meter", default="auto", show_default=True, help="The callbacks' meter=..., such as nvml:0,1."
 )
 @click.option("--power-limit", is_flag=True, help="Training uses ZeusPowerLimitCallback.")
 @click.option("--url", envvar="ZEUS_SERVER_URL", show_envvar=True, help="The service.")
 def doctor(meter: str, power_limit: bool, url: str | None) -> None:
     """Show what works on this machine.
 
-    This checks the driver, the GPUs with their energy counters and power limits, AMD SMI, Apple
-    silicon, RAPL, Zeus's daemon ($ZEUSD_SOCK_PATH, or $ZEUSD_HOST_PORT), and the service. Nothing
-    is changed: limits are tried by setting the current one again. Exit status 1 if training with
-    the given options would fail, or could not set power limits.
+    This checks the GPUs with their energy counters and power limits, the meter, Zeus's daemon
+    ($ZEUSD_SOCK_PATH, or $ZEUSD_HOST_PORT), and the service. Nothing is changed: limits are tried
+    by setting the current one again. Exit status 1 if training with the given options would fail,
+    or could not set power limits.
     """
     table = Table("", "on", "works", "details", box=box.SIMPLE_HEAD)
     failed = False
@@ -102,73 +90,31 @@ def reset_power_limits() -> None:
     sys.exit(failed)
 
 
-@main.command()
-@click.argument("file", type=_PATH)
-def power_profile(file: Path) -> None:
-    """Show a power profile.
-
-    FILE is the JSON file at ZeusPowerLimitCallback's profile_path.
-    """
-    try:
-        profile = PowerProfile.loads(file.read_bytes())
-        click.echo(
-            f"{profile.num_devices} x {profile.device_model} (driver {profile.driver}), batch size "
-            f"{profile.batch_size}, measured {profile.measured_at} by {profile.search}"
-        )
-        click.echo(summary.table(profile.points, profile.chosen_w, profile.selector, profile.cost))
-    except OSError as error:  # its message names the file
-        raise click.ClickException(str(error)) from error
-    except ZeusError as error:
-        raise click.ClickException(f"{file}: {error}") from error
-
-
 def _findings(meter: str, *, power_limit: bool, url: str | None) -> Iterator[Finding]:
-    gpus = meter.removesuffix("+rapl")
+    gpus = meter.partition("+")[0]
     kind, _, listed = gpus.partition(":")
     named = [gpu.strip() for gpu in listed.split(",")] if listed else None
     zeusd, finding = _zeusd(needed=power_limit)
     yield finding
-    if finds_gpu():
-        measured = kind == "nvml" or (power_limit and kind != "amd")
-        yield from _gpu_findings(named, zeusd, needed=measured, set_limits=power_limit)
+    nvidia, finding = _nvidia()
+    yield finding._replace(needed=power_limit and kind != "amd")
+    amds = _count_amd()
+    if amds:
+        yield Finding("driver", "AMD", True, f"AMD SMI, {amds} GPU{'s' * (amds != 1)}")
+    for meter_class, count in ((NvmlMeter, nvidia), (amd.AmdMeter, amds)):
+        for index in range(count):
+            is_set = power_limit and (meter_class is amd.AmdMeter) == (kind == "amd")
+            yield from _one_gpu(index, meter_class, named, zeusd, set_limits=is_set)
+    if kind in ("nvml", "amd") and named is None:  # training chooses among all of them
+        count = nvidia if kind == "nvml" else amds
+        indices = ",".join(map(str, range(count or 1)))
+        yield _meter(meter, f"{kind}:{indices}{meter.removeprefix(kind)}")
     else:
-        details = "no NVIDIA driver, or no GPU; a container needs `--gpus all`"
-        yield Finding("driver", "host", False, details, needed=kind == "nvml")
-        if power_limit and kind != "amd":
-            idle = (
-                "none is set without an NVIDIA GPU: ZeusPowerLimitCallback warns and does nothing"
-            )
-            yield Finding("power limit", "host", False, idle)
-    yield from _amd_findings(named, zeusd, needed=kind == "amd", set_limits=power_limit)
-    yield _apple(needed=kind == "apple")
-    try:
-        with closing(open_rapl(dram=gpus != meter)) as rapl:
-            how = "" if rapl.zeusd is None else ", read through zeusd"
-            yield Finding("RAPL", "host", True, ", ".join(rapl.devices) + how)
-    except ZeusError as error:
-        yield Finding("RAPL", "host", False, error.message, needed=meter.endswith("rapl"))
-    yield Finding("cpu-estimate", "host", True, f"CPU time times {WATTS_PER_CORE} W per core")
-    if kind == "auto":
-        on_gpu = "nvml where training runs on a GPU, else " if finds_gpu() else ""
-        try:
-            with closing(open_host_meter()) as opened:
-                yield Finding("meter", meter, True, on_gpu + opened.name)
-        except ZeusMeterError:
-            yield Finding("meter", meter, True, f"{on_gpu}cpu-estimate")
-        except ZeusError as error:
-            yield Finding("meter", meter, False, error.message)
-    elif kind not in ("nvml", "amd", "apple", "rapl", "cpu-estimate"):
-        yield Finding("meter", meter, False, f"not one of {', '.join(_METERS)}")
-    if not url:
+        yield _meter(meter, meter)
+    if url:
+        yield _service(url)
+    else:
         yield Finding("service", "-", False, "none given: --url, or $ZEUS_SERVER_URL", False)
-        return
-    try:
-        client = BSOClient(url)
-        version = client.server_version()
-        client.check_access()
-        yield Finding("service", url, True, f"zeus-service {version}")
-    except ZeusError as error:
-        yield Finding("service", without_user(url), False, error.message)
 
 
 def _zeusd(*, needed: bool) -> tuple[Zeusd | None, Finding]:
@@ -186,54 +132,26 @@ def _zeusd(*, needed: bool) -> tuple[Zeusd | None, Finding]:
     return zeusd, Finding("zeusd", zeusd.address, True, f"allows {allowed or 'nothing'}")
 
 
-def _gpu_findings(
-    named: list[str] | None, zeusd: Zeusd | None, *, needed: bool, set_limits: bool
-) -> Iterator[Finding]:
-    """Check the driver, and each GPU; of those needed, the named ones, or all for None."""
+def _nvidia() -> tuple[int, Finding]:
+    """The number of NVIDIA GPUs, and what is said of their driver."""
     try:
         pynvml.nvmlInit()
+        try:
+            driver, count = pynvml.nvmlSystemGetDriverVersion(), pynvml.nvmlDeviceGetCount()
+        finally:
+            pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
-        yield Finding("driver", "host", False, f"it does not work: {error}", needed)
-        return
+        details = f"no NVIDIA driver ({error}); a container needs `--gpus all`"
+        return 0, Finding("driver", "NVIDIA", False, details)
+    details = f"NVIDIA {driver}, {count} GPU{'s' * (count != 1)}"
+    return count, Finding("driver", "NVIDIA", count > 0, details)
+
+
+def _count_amd() -> int:
     try:
-        driver, count = pynvml.nvmlSystemGetDriverVersion(), pynvml.nvmlDeviceGetCount()
-        yield Finding("driver", "host", True, f"NVIDIA {driver}, {count} GPU{'s' * (count != 1)}")
-        for index in range(count):
-            yield from _one_gpu(
-                index, NvmlMeter, named, zeusd, needed=needed, set_limits=set_limits
-            )
-        for gpu in named or ():
-            try:
-                find_gpu(int(gpu) if gpu.isdecimal() else gpu)
-            except pynvml.NVMLError:
-                yield Finding("GPU", gpu, False, "no such GPU; `nvidia-smi -L` lists them")
-    except pynvml.NVMLError as error:
-        yield Finding("driver", "host", False, f"it does not answer: {error}", needed)
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _amd_findings(
-    named: list[str] | None, zeusd: Zeusd | None, *, needed: bool, set_limits: bool
-) -> Iterator[Finding]:
-    try:
-        count = len(amd.load().amdsmi_get_processor_handles())
-    except Exception as error:  # noqa: BLE001 - any: the library may be missing
-        why = str(error) if needed else "no AMD SMI: ROCm, and `pip install 'zeus-lightning[amd]'`"
-        yield Finding("AMD SMI", "host", False, why, needed)
-        return
-    yield Finding("AMD SMI", "host", True, f"{count} GPU{'s' * (count != 1)}")
-    for index in range(count):
-        yield from _one_gpu(index, amd.AmdMeter, named, zeusd, needed=needed, set_limits=set_limits)
-
-
-def _apple(*, needed: bool) -> Finding:
-    try:
-        AppleMeter().close()
-    except ZeusError as error:
-        why = error.message if needed else "needs macOS, and `pip install 'zeus-lightning[apple]'`"
-        return Finding("Apple silicon", "host", False, why, needed)
-    return Finding("Apple silicon", "host", True, "counted by the chip")
+        return len(amd.load().amdsmi_get_processor_handles())
+    except Exception:  # noqa: BLE001 - any: the library may be missing
+        return 0
 
 
 def _one_gpu(
@@ -242,30 +160,22 @@ def _one_gpu(
     named: list[str] | None,
     zeusd: Zeusd | None,
     *,
-    needed: bool,
     set_limits: bool,
 ) -> Iterator[Finding]:
-    is_nvidia = meter_class is NvmlMeter
-    where = f"GPU {index}" if is_nvidia else f"AMD {index}"
-    is_named = named is None or str(index) in named
+    """Check a GPU; limits are set on the named ones, or on all for None."""
+    where = f"{'GPU' if meter_class is NvmlMeter else 'AMD'} {index}"
     try:
-        if is_nvidia:
-            uuid = pynvml.nvmlDeviceGetUUID(find_gpu(index))
-        else:
-            uuid = amd.uuid_of(amd.find_gpu(index))
-        is_named |= named is not None and uuid in named
         with closing(meter_class([index])) as meter:
-            yield Finding("GPU", where, True, f"{meter.device_model}, {uuid}")
-            sampled = "power is sampled: this GPU has no energy counter"
-            yield Finding("energy", where, True, sampled if meter.samples else "counted by the GPU")
-    except (pynvml.NVMLError, ZeusError) as error:
-        yield Finding("energy", where, False, str(error), needed and is_named)
-        return
-    try:
+            (uuid,) = meter.devices
+            energy = "energy is sampled" if meter.samples else "energy is counted"
+            yield Finding("GPU", where, True, f"{meter.device_model}, {uuid}: {energy}")
         with closing(open_limit(uuid, zeusd)) as limit:
             range_w = f"{limit.min_w} to {limit.max_w} W, now {limit.read_mw() / 1000:g} W"
             yield Finding("power limit", where, True, range_w)
-            yield _permission(limit, where, needed=needed and is_named and set_limits)
+            is_named = named is None or str(index) in named or uuid in named
+            yield _permission(limit, where, needed=set_limits and is_named)
+    except ZeusMeterError as error:  # the meter's row says whether it is needed
+        yield Finding("GPU", where, False, error.message, needed=False)
     except ZeusPowerError as error:  # training continues without it
         yield Finding("power limit", where, False, error.message, needed=False)
 
@@ -281,3 +191,30 @@ def _permission(limit: GpuLimit, where: str, *, needed: bool) -> Finding:
     if left_behind:
         details += "; a killed run left a limit behind: `zeus-lightning reset-power-limits`"
     return Finding("permission", where, True, details)
+
+
+def _meter(name: str, opened: str) -> Finding:
+    """Whether a meter can be opened."""
+    on_gpu = "nvml where training runs on a GPU, else " if finds_gpu() else ""
+    try:
+        if name != "auto":
+            with closing(open_meter(opened)) as meter:
+                return Finding("meter", name, True, ", ".join(meter.devices))
+        with closing(open_host_meter()) as meter:
+            return Finding("meter", name, True, on_gpu + meter.name)
+    except ZeusMeterError as error:
+        if name == "auto":
+            return Finding("meter", name, True, f"{on_gpu}cpu-estimate: {error.message}")
+        return Finding("meter", name, False, error.message)
+    except ZeusError as error:
+        return Finding("meter", name, False, error.message)
+
+
+def _service(url: str) -> Finding:
+    try:
+        client = BSOClient(url)
+        version = client.server_version()
+        client.check_access()
+    except ZeusError as error:
+        return Finding("service", without_user(url), False, error.message)
+    return Finding("service", url, True, f"zeus-service {version}")

@@ -147,6 +147,10 @@ class BSOClient:
         trials = self._parse(lambda data: list(map(TrialStatus.from_json, data["trials"])), data)
         return [each for each in trials if each.trial_number < trial_number]
 
+    def savings(self, job_id: str) -> Json:
+        """What a job has spent, and saved against its default batch size."""
+        return self._request("GET", f"{_job(job_id)}/savings")
+
     def check_access(self) -> None:
         """Check that the token may write, by the heartbeat of a trial that no job has."""
         path = "/api/v1/jobs/zeus-lightning/trials/2147483647/heartbeat?generation=none"

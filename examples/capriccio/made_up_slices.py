@@ -54,7 +54,3 @@ if __name__ == "__main__":
     parser.add_argument("--stride", type=int, default=400, help="posts between two slices")
     options = parser.parse_args()
     write(options.folder, options.slices, options.size, options.stride)
-    print(
-        "Written. Capriccio itself has 38 slices of 500,000 posts; BERT needs, by estimates, a GPU "
-        "of 16 GB for 128 posts, and most of an hour for an epoch of a slice. See README.md."
-    )

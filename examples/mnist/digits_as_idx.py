@@ -29,4 +29,3 @@ if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     write(Path(sys.argv[1]))
-    print("Written. MNIST itself has 70,000 images: 220 MB of memory, on any GPU. See README.md.")

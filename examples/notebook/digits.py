@@ -34,14 +34,10 @@ import warnings
 
 warnings.filterwarnings("ignore")  # such as that there are no widgets for progress bars
 
-import atexit
 import logging
 import os
-import socket
-import subprocess
-import sys
 import tempfile
-import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import lightning as L
@@ -54,6 +50,7 @@ from torch.utils.data import DataLoader, TensorDataset, random_split
 
 import zeus_lightning
 from zeus_lightning import ZeusBSOCallback
+from zeus_lightning.recur.service import OwnService
 
 RECURRENCES = int(os.environ.get("NOTEBOOK_RECURRENCES", "12"))
 TARGET = float(os.environ.get("NOTEBOOK_TARGET", "0.97"))  # the share of digits that are read right
@@ -65,37 +62,14 @@ logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 # %% [markdown]
 # ## The service
 #
-# It stores what it learns in one SQLite file. Here it starts with the notebook, on a free port; in
-# production, one service runs for all jobs, and `ZEUS_SERVER_URL` names it.
+# It stores what it learns in one SQLite file. Here it starts with the notebook, on a free port, and
+# ends with it; in production, one service runs for all jobs, and `ZEUS_SERVER_URL` names it.
 
 # %%
 folder = Path(tempfile.mkdtemp())
-with socket.socket() as probe:
-    probe.bind(("127.0.0.1", 0))
-    address = f"127.0.0.1:{probe.getsockname()[1]}"
-with (folder / "service.log").open("wb") as log:
-    service = subprocess.Popen(
-        [sys.executable, "-m", "zeus_service", "serve", f"--bind={address}", "--workers=1"],
-        env={**os.environ, "ZEUS_BSO_DATABASE_URL": f"sqlite:///{folder}/zeus.sqlite3"},
-        stdout=log,
-        stderr=log,
-    )
-atexit.register(service.kill)  # if a cell fails, the last one does not end it
-url = f"http://{address}"
-
-
-def answers() -> bool:
-    """Whether the service is ready."""
-    try:
-        return requests.get(f"{url}/readyz", timeout=5).ok
-    except requests.ConnectionError:
-        return False
-
-
-while not answers():
-    assert service.poll() is None, (folder / "service.log").read_text()
-    time.sleep(0.1)
-
+stack = ExitStack()
+service = OwnService(f"sqlite:///{folder}/zeus.sqlite3", folder / "service.log")
+url = stack.enter_context(service).url
 
 # %% [markdown]
 # ## The training program
@@ -314,5 +288,4 @@ print(
 #   machine, but not measured. On a GPU, or where the processor's counters are readable, they are.
 
 # %%
-service.terminate()
-_ = service.wait()
+stack.close()  # ends the service

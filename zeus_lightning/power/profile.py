@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.power.selectors import PowerPoint, Selector, SelectorInputs, ZeusCost
+from zeus_lightning.power.selectors import PowerPoint, Selector, SelectorInputs
 
 _MAX = 1e30
 """Every measured value is below this."""
@@ -85,10 +85,6 @@ class PowerProfile:
     def inputs(self) -> SelectorInputs:
         """The selector's inputs besides the points."""
         return SelectorInputs(eta_knob=self.eta_knob, max_power_w=self.max_power_w)
-
-    def cost(self, point: PowerPoint) -> float:
-        """Return Zeus's cost of a batch in joules, with the eta and MaxPower of the profile."""
-        return ZeusCost().cost(point, self.inputs)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object."""

@@ -31,7 +31,6 @@ class RunOutcome:
     trial: TrialStart
     default_batch_size: int
     outcome: Outcome | None
-    reason: str
     report: Report | None
     cost_j: float | None
     estimated: bool
@@ -44,7 +43,6 @@ class RunOutcome:
             trial=TrialStart.from_json(data["trial"]),
             default_batch_size=data["job"]["default_batch_size"],
             outcome=data["outcome"],
-            reason=data.get("reason", ""),
             report=None if report is None else Report.from_json(report),
             cost_j=data.get("cost_j"),
             estimated=data.get("hardware", {}).get("estimated", False),
@@ -59,14 +57,13 @@ def read_outcome(path: Path) -> RunOutcome | None:
         return None
 
 
-Result = Literal["done", "again", "missed", "failed", "interrupted", "stop"]
+Result = Literal["done", "again", "missed", "failed", "stop"]
 """What an ended try means for its recurrence.
 
 `done`, `missed` and `failed` complete it. `missed`: the default batch size has trained to its end,
 short of the target. `failed`: by an error, or because the default batch size cannot train. Another
 try would be the same run again. `again`: the batch size failed, and another try gets another one.
-`interrupted`: it needs another try, which does not count. `stop`: the driver must stop, since not
-even a trial was started.
+`stop`: the driver must stop, since not even a trial was started.
 """
 
 
@@ -75,29 +72,22 @@ class Ending:
     """How a try ended.
 
     Args:
-        exit_code: The process's exit status, negative if a signal ended it; None if its driver was
-            killed before the process ended.
+        exit_code: The process's exit status, negative if a signal ended it.
         run: What the run wrote to its outcome file; None if it had no trial.
-        cut_short: Why the driver ended the process; None if it did not.
     """
 
-    exit_code: int | None
+    exit_code: int
     run: RunOutcome | None
-    cut_short: Literal["timeout", "signal"] | None = None
 
     @property
     def outcome(self) -> str:
         """The outcome, in a word or two."""
         if self.run is not None and self.run.outcome is not None:
             return self.run.outcome
-        if self.cut_short == "timeout":
-            return "timed out"
-        if self.cut_short == "signal":
-            return "interrupted"
         if self.exit_code == 0 and self.run is None:
             return "no trial"
         # A status of 0 then belongs to another process, such as the last command of a pipeline.
-        return "killed" if self.exit_code is None or self.exit_code <= 0 else "errored"
+        return "errored" if 0 < self.exit_code <= 128 else "killed"  # a shell says 128 + N
 
     @property
     def result(self) -> Result:
@@ -107,20 +97,19 @@ class Ending:
             if self.run is None or self.run.trial.is_chosen:
                 return "again"
             return "missed" if outcome == "not_converged" else "failed"
-        if self.exit_code == 0 and self.cut_short is None:
+        if self.exit_code == 0:
             return "done"
-        if outcome in ("converged", "completed") and not self.exit_code:
-            return "done"
-        if self.cut_short == "signal" or self.exit_code is None:
-            return "interrupted"
         return "stop" if self.run is None else "failed"
+
+    @property
+    def has_converged(self) -> bool:
+        """Whether it reached the target, or as a baseline its own end."""
+        return self.outcome in ("converged", "completed")
 
     def __str__(self) -> str:
         """The end of a try, as in "recurrence 1, try 2 ...": what stopped the driver."""
         if self.result == "failed" and self.outcome in FAILED:
             return f"ended as {self.outcome}"
-        if self.cut_short == "timeout":
-            return "took longer than --timeout allows"
-        if self.exit_code is not None and self.exit_code < 0:
+        if self.exit_code < 0:
             return f"was killed by signal {-self.exit_code}"
         return f"ended with exit status {self.exit_code}"

@@ -1,8 +1,8 @@
 """`Service`: the service that the runs use; `OwnService`: one that ends with the driver.
 
-`python -m zeus_lightning.recur.service SECONDS COMMAND...` is the process between the driver and
-its own service. A pipe from the driver is its standard input: it closes however the driver ends,
-even by SIGKILL, and the service is ended then.
+`python -m zeus_lightning.recur.service COMMAND...` is the process between the driver and its own
+service. A pipe from the driver is its standard input: it closes however the driver ends, even by
+SIGKILL, and the service is ended then.
 """
 
 from __future__ import annotations
@@ -18,16 +18,13 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
-from typing import Self
+from typing import Any, Self
 
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusServiceError
 from zeus_lightning.recur.ending import RunOutcome
 
 _START_S = 60.0
-_END_S = 10.0
-"""Seconds from SIGINT to SIGKILL."""
-
 _TIMEOUT_S = 2.0
 
 
@@ -62,106 +59,92 @@ class Service:
         with suppress(ZeusError):
             self._client.end_trial(run.trial, "interrupted", reason)
 
+    def savings(self, job_id: str) -> dict[str, Any]:
+        """What a job has spent, and saved against its default; empty if it does not answer."""
+        try:
+            return BSOClient(self.url).savings(job_id)
+        except ZeusError:
+            return {}
+
 
 class OwnService(Service):
-    """`zeus-service serve` on a loopback port, until the block is left or this process ends.
+    """`zeus-service serve` on a free loopback port, until the block is left or this process ends.
 
     Args:
         database_url: Such as `sqlite:///FILE`.
         log: The file for its output.
-        port: Where it listens; 0: on any free port.
     """
 
-    def __init__(self, database_url: str, log: Path, port: int = 0) -> None:
+    def __init__(self, database_url: str, log: Path) -> None:
         if find_spec("zeus_service") is None:
             raise ZeusConfigError(
                 "zeus-service is not installed here, so it cannot be started: `pip install "
                 "./service`, or pass the --url of one that runs elsewhere"
             )
-        try:
-            with socket.create_server(("127.0.0.1", port)) as probe:
-                super().__init__(f"http://127.0.0.1:{probe.getsockname()[1]}")
-        except OSError as error:
-            raise ZeusConfigError(
-                f"the service cannot listen on port {port}: {error.strerror}; pass another --port"
-            ) from None
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            super().__init__(f"http://127.0.0.1:{probe.getsockname()[1]}")
         self._database_url = database_url
         self._log = log
-        self._log_start = 0  # where the output of this start begins
-        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        try:
-            self._start()
-            self._wait_until_it_answers()
-            return super().__enter__()
-        except BaseException:
-            self._stop()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self._stop()
-
-    def answers(self) -> bool:
-        """Whether a run could start now; a service that has died is started again."""
-        if self._process is not None and self._process.poll() is not None:
-            self._start()
-        return super().answers()
-
-    def _wait_until_it_answers(self) -> None:
-        deadline_s = time.monotonic() + _START_S
-        while not super().answers():
-            assert self._process is not None
-            if self._process.poll() is not None or time.monotonic() > deadline_s:
-                raise ZeusError(f"the service did not start, and {self._log_end()}")
-            time.sleep(0.05)
-
-    def _log_end(self) -> str:
-        """The last lines of the log, since the service was started."""
-        text = self._log.read_bytes()[self._log_start :].decode(errors="replace")
-        if not text:
-            return f"wrote nothing to {self._log}; its disk may be full"
-        return f"{self._log} ends:\n" + "\n".join(text.splitlines()[-5:])
-
-    def _start(self) -> None:
         serve = ["-m", "zeus_service", "serve", f"--bind={self.url.removeprefix('http://')}"]
-        between = ["-m", __name__, str(_END_S)]
-        with self._log.open("ab") as log:
-            self._log_start = log.tell()
+        with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, *between, sys.executable, *serve, "--workers=1"],
+                [sys.executable, "-m", __name__, sys.executable, *serve, "--workers=1"],
                 env={**os.environ, "ZEUS_BSO_DATABASE_URL": self._database_url},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C ends the runs first
             )
+        try:
+            self._wait_until_it_answers()
+            return super().__enter__()
+        except BaseException:
+            self.__exit__()
+            raise
 
-    def _stop(self) -> None:
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
-            self._process.wait()
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def answers(self) -> bool:
+        """Whether a run could start now.
+
+        Raises:
+            ZeusError: The service has ended.
+        """
+        if self._process.poll() is not None:
+            raise ZeusError(f"the service has ended, and {self._log_end()}")
+        return super().answers()
+
+    def _wait_until_it_answers(self) -> None:
+        deadline_s = time.monotonic() + _START_S
+        while not self.answers():
+            if time.monotonic() > deadline_s:
+                raise ZeusError(f"the service did not start, and {self._log_end()}")
+            time.sleep(0.05)
+
+    def _log_end(self) -> str:
+        lines = self._log.read_text(errors="replace").splitlines()
+        return f"{self._log} ends:\n" + "\n".join(lines[-5:])
 
 
-def _run_until_stdin_closes(grace_s: float, command: Sequence[str]) -> int:
-    """Run a command; when stdin closes, send it SIGINT and, `grace_s` later, SIGKILL.
+def _run_until_stdin_closes(command: Sequence[str]) -> int:
+    """Run a command; when stdin closes, send it SIGINT.
 
-    SIGINT ends gunicorn without waiting for idle connections, such as a browser's. SIGKILL goes to
-    the whole process group, which this process leads: gunicorn's workers are in it.
+    SIGINT ends gunicorn without waiting for idle connections, such as a browser's.
     """
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
     def end() -> None:
         os.read(sys.stdin.fileno(), 1)
         process.send_signal(signal.SIGINT)
-        try:
-            process.wait(grace_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(0, signal.SIGKILL)
 
     Thread(target=end, daemon=True).start()
     return process.wait()
 
 
 if __name__ == "__main__":
-    sys.exit(_run_until_stdin_closes(float(sys.argv[1]), sys.argv[2:]))
+    sys.exit(_run_until_stdin_closes(sys.argv[1:]))

@@ -17,10 +17,10 @@ STUBBORN = "trap '' TERM; sleep 1000 & echo $! ready; while true; do wait; done"
 """A shell, and a process that it starts, which both ignore SIGTERM."""
 
 
-def started(folder: Path, script: str, timeout_s: float | None = None) -> tuple[Child, Path]:
+def started(folder: Path, script: str) -> tuple[Child, Path]:
     """A shell script that has printed `ready`."""
     log = folder / "log"
-    child = Child(["bash", "-c", script], os.environ, log, timeout_s)
+    child = Child(["bash", "-c", script], os.environ, log)
     wait_until(lambda: "ready" in log.read_text())
     return child, log
 
@@ -36,12 +36,11 @@ def test_a_process_that_ignores_sigterm_is_killed_with_those_that_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child, log = started(tmp_path, STUBBORN)
-    child.end("signal")
-    assert not child.poll()  # there is time for it to end in order
+    child.end()
+    assert child.poll() is None  # there is time for it to end in order
     monkeypatch.setattr(child_module, "GRACE_S", 0.0)
     child.kill()
-    wait_until(child.poll)
-    assert (child.exit_code, child.cut_short) == (-signal.SIGKILL, "signal")
+    assert wait_until(child.poll) == -signal.SIGKILL
     wait_until(lambda: has_ended(int(log.read_text().split()[0])))
 
 
@@ -50,9 +49,8 @@ def test_what_a_shell_leaves_behind_is_ended_in_order(tmp_path: Path) -> None:
     child, log = started(
         tmp_path, f"python3 -c \"{run}; print('ready', flush=True); time.sleep(1000)\"; true"
     )
-    child.end("timeout")
-    wait_until(child.poll)
-    assert child.exit_code == -signal.SIGTERM  # the shell's own
+    child.end()
+    assert wait_until(child.poll) == -signal.SIGTERM  # the shell's own
     assert "in order" in log.read_text()
 
 
@@ -63,14 +61,13 @@ def test_ranks_that_a_killed_process_leaves_are_killed(
     tmp_path: Path, end: str, exit_code: int
 ) -> None:
     child, log = started(tmp_path, f"sleep 1000 & echo $! ready; {end}")
-    wait_until(child.poll)
-    assert child.exit_code == exit_code
+    assert wait_until(child.poll) == exit_code
     wait_until(lambda: has_ended(int(log.read_text().split()[0])))
 
 
 def test_a_process_that_ends_by_itself_may_leave_one_behind(tmp_path: Path) -> None:
     child, log = started(tmp_path, "sleep 1000 & echo $! ready")
-    wait_until(child.poll)
+    wait_until(lambda: child.poll() == 0)
     left = psutil.Process(int(log.read_text().split()[0]))
     assert left.status() != psutil.STATUS_ZOMBIE
     left.kill()

@@ -15,12 +15,12 @@ import sys
 import termios
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import recurring_lightning
 from click.testing import CliRunner, Result
+from programs import new_job
 from records import report, trial_start
 from service_process import BIN, ServiceProcess
 from waiting import LIMIT_S, wait_until
@@ -34,65 +34,67 @@ def recur(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["recur", *arguments], env=env)
 
 
-def train(folder: Path, *arguments: str) -> tuple[Result, dict[str, Any]]:
-    """Run `recurring_lightning` with a service of its own, and return the JSON about it.
+def train(folder: Path, *arguments: str) -> tuple[Result, list[tuple[int, int, str, str]]]:
+    """Run `recurring_lightning`.
 
-    The arguments before `--` are options, those after it the program's.
+    The arguments before `--` are options, those after it the program's. Returns what was printed,
+    and of each try the recurrence, the batch size, why it was chosen, and the outcome.
     """
     split = arguments.index("--")
     result = recur(
         *arguments[:split],
-        f"--folder={folder / 'recur'}",
-        f"--service=sqlite:///{folder / 'learned.sqlite3'}",
-        f"--json={folder / 'recur' / 'tries.json'}",  # the driver makes this folder
-        *("--", str(BIN / "zeus-lightning"), "exec"),  # which gives a failure the status 75
-        *("--", sys.executable, str(recurring_lightning.__file__), "nightly"),
+        f"--folder={folder}",
+        *("--", sys.executable, str(recurring_lightning.__file__), new_job()),
         *arguments[split + 1 :],
     )
-    return result, json.loads((folder / "recur" / "tries.json").read_text())
+    lines = re.findall(r"^ +(\d+)\.\d+ +(\d+) (\w+) +(\w+)", result.output, re.MULTILINE)
+    return result, [(int(n), int(size), why, outcome) for n, size, why, outcome in lines]
 
 
 def test_control_trials_are_compared_with_what_is_chosen(tmp_path: Path) -> None:
-    result, value = train(
+    result, tries = train(
         tmp_path, "--compare", "--recurrences=2", "--", "0.8", "0.9", "0.1", "0.9"
     )
-    logs = "".join(log.read_text() for log in tmp_path.glob("recur/run-0001/*.log"))
+    logs = "".join(log.read_text() for log in tmp_path.glob("run-0001/*.log"))
     assert result.exit_code == 0, result.output + logs
-    tries = [
-        (each["job_id"], each["outcome"], each["exit_code"], each["why"] == "control")
-        for each in value["tries"]
+    assert [(number, why == "control", outcome) for number, _, why, outcome in tries] == [
+        (1, True, "converged"),
+        (2, False, "not_converged"),
+        (2, False, "converged"),
     ]
-    assert tries == [
-        ("nightly", "converged", 0, True),
-        ("nightly", "not_converged", 75, False),
-        ("nightly", "converged", 0, False),
-    ]
-    assert value["tries"][0]["batch_size"] == 8  # the default
+    assert tries[0][1] == 8  # the default
     # a report is 6 J and 2 s of at most 10 W after the one before it: costs of 13 J an epoch
-    costs = {each["measure"]: (each["control"], each["chosen"]) for each in value["differences"]}
-    assert costs == {"cost": (13, 39), "energy": (6, 18), "time": (2, 6)}
-    assert "cost: 39.0 J a recurrence, control 13.0 J: 200.0 % more" in result.output
-    with sqlite3.connect(tmp_path / "learned.sqlite3") as connection:
-        jobs = connection.execute("SELECT job_id FROM jobs ORDER BY job_id").fetchall()
-    assert jobs == [("nightly",)]
+    columns = [each.split() for each in result.output.splitlines()]
+    assert ["control", "1", "of", "1", "1", "6.0", "2.0", "13.0"] in columns
+    assert ["chosen", "1", "of", "1", "2", "18.0", "6.0", "39.0"] in columns
+    assert "has saved so far, against its default batch size" in result.output
+    for amount in ("energy: -12.0 J (", "time: -4.0 s (", "cost: -26.0 J ("):
+        assert amount in result.output
+    with sqlite3.connect(tmp_path / "zeus.sqlite3") as connection:
+        ((jobs,),) = connection.execute("SELECT count(*) FROM jobs")
+    assert jobs == 1
 
 
-def endings(value: dict[str, Any]) -> list[tuple[int, int, str, str]]:
-    names = ("recurrence", "batch_size", "why", "outcome")
-    return [tuple(each[name] for name in names) for each in value["tries"]]
-
-
-def test_observing_goes_on_whatever_the_control_trials_reach(tmp_path: Path) -> None:
-    result, value = train(tmp_path, "--observe", "--recurrences=3", "--", "0.8", "0.1")
+def test_observing_goes_on_whatever_the_control_trials_reach(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    result, tries = train(
+        tmp_path, f"--url={service.url}", "--observe", "--recurrences=2", "--", "0.8", "0.1"
+    )
     assert result.exit_code == 0, result.output
-    assert endings(value) == [(number, 8, "control", "not_converged") for number in (1, 2, 3)]
-    assert "control  0 of 3" in result.output
+    assert tries == [(number, 8, "control", "not_converged") for number in (1, 2)]
+    assert "control 0 of 2" in result.output
+    assert "saved is unknown until a run with its default" in result.output
 
 
-def test_a_job_without_a_batch_size_left_trains_and_revives(tmp_path: Path) -> None:
+def test_a_job_without_a_batch_size_left_trains_and_revives(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
     metrics = ("0.1", "0.1", "0.1", "0.9")
-    result, value = train(tmp_path, "--recurrences=3", "--", "0.8", *metrics)
-    assert endings(value) == [
+    result, tries = train(
+        tmp_path, f"--url={service.url}", "--recurrences=3", "--", "0.8", *metrics
+    )
+    assert tries == [
         (1, 8, "explore", "not_converged"),
         (1, 16, "explore", "not_converged"),
         (1, 8, "control", "not_converged"),
@@ -103,30 +105,23 @@ def test_a_job_without_a_batch_size_left_trains_and_revives(tmp_path: Path) -> N
     assert "1 of 3 recurrences failed" in result.output
 
 
-def test_a_baseline_that_fails_ends_its_recurrence(tmp_path: Path) -> None:
-    result, value = train(tmp_path, "--recurrences=2", "--", "learned", "nan", "0.9")
-    assert endings(value) == [(1, 8, "baseline", "diverged"), (2, 8, "baseline", "completed")]
+def test_a_baseline_that_fails_ends_its_recurrence(service: ServiceProcess, tmp_path: Path) -> None:
+    result, tries = train(
+        tmp_path, f"--url={service.url}", "--recurrences=2", "--", "learned", "nan", "0.9"
+    )
+    assert tries == [(1, 8, "baseline", "diverged"), (2, 8, "baseline", "completed")]
     assert result.exit_code == 1
     assert "1 of 2 recurrences failed" in result.output
 
 
-@pytest.mark.parametrize(
-    ("code", "shown"),
-    [
-        ("print('x' * 100_000, 'mine', end='', flush=True)", "x mine\n"),  # its end alone
-        ("import shutil; shutil.rmtree(sys.argv[1])", "No such file or directory"),
-    ],
-    ids=["a long line", "deleted"],
-)
 def test_a_command_that_fails_without_a_trial_has_its_last_lines_and_no_table(
-    service: ServiceProcess, tmp_path: Path, code: str, shown: str
+    service: ServiceProcess, tmp_path: Path
 ) -> None:
-    program = ("--", sys.executable, "-c", f"import sys; {code}; raise SystemExit(3)")
-    folder = tmp_path / "recur"
-    result = recur(f"--folder={folder}", f"--url={service.url}", *program, f"{folder}/run-0001")
+    code = "print('x' * 100_000, 'mine', end='', flush=True); raise SystemExit(3)"
+    result = recur(f"--folder={tmp_path}", f"--url={service.url}", "--", sys.executable, "-c", code)
     assert result.exit_code == 1
     assert "recurrence 1, try 1 ended with exit status 3" in result.output
-    assert shown in result.output
+    assert "x mine\n" in result.output  # the line's end alone
     assert len(result.output) < 20_000
     assert "with all its tries" not in result.output
 
@@ -145,7 +140,7 @@ def test_a_terminal_that_closes_while_the_service_starts_leaves_none_behind(
         assert driver.wait(LIMIT_S) == -signal.SIGHUP
     _, left = psutil.wait_procs(services, timeout=LIMIT_S)
     assert left == []
-    assert not list(tmp_path.glob("recur/run-*"))
+    assert not list(tmp_path.glob("recur/run-*/*.json"))
 
 
 LARGE = {"epoch": 100, "time_s": 1234567.8, "energy_j": 1234567890.1}
@@ -182,7 +177,7 @@ def lines_on_a_terminal(*command: str) -> list[str]:
     return re.split(r"[\r\n]+", text)
 
 
-def test_a_terminal_of_80_columns_wraps_no_line_of_a_try_and_not_the_bar(
+def test_a_terminal_of_80_columns_wraps_no_line_of_a_try_and_no_status(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
     trial = trial_start(batch_size=16384, why="explore", reason="a long story " * 30)
@@ -191,32 +186,24 @@ def test_a_terminal_of_80_columns_wraps_no_line_of_a_try_and_not_the_bar(
     record |= {"report": report(**LARGE).to_json(), "cost_j": 2345678901.2}
     shown = lines_on_a_terminal(
         *(str(BIN / "zeus-lightning"), "recur", f"--url={service.url}", "--compare"),
-        *("--recurrences=4", "--parallel=4", f"--folder={tmp_path}", "--every=1s"),
+        *("--recurrences=2", f"--folder={tmp_path}"),
         *("--", sys.executable, "-c", RUN, json.dumps(record)),
     )
     tries = [each for each in shown if re.match(r" +\d\.\d ", each)]
-    assert len(tries) == 8, shown
+    assert len(tries) == 4, shown
     (first,) = [each for each in tries if each.startswith("   1.1 ")]
     assert first.startswith("   1.1   16384 explore    out_of_memory    100  1234568")
     assert first.endswith("~1234567890 ~2345678901")
     assert shown.count(HEADER) == 1
-    bars = [each for each in shown if each.startswith("recurrences")]
-    assert bars
-    assert [each for each in (HEADER, *tries, *bars) if len(each) > 80] == []
+    status = [each for each in shown if "recurrence 2 of 2, try 1" in each]
+    assert status
+    assert [each for each in (HEADER, *tries, *status) if len(each) > 80] == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--observe", "--compare", "--", "true"), "pass --observe or --compare, not both"),
-        (
-            ("--url=http://h", "--service=sqlite:///x", "--", "true"),
-            "pass --url, or --service and --port",
-        ),
-        (("--url=http://h", "--port=8000", "--", "true"), "--service and --port, not both"),
-        (("--every=soon", "--", "true"), "'soon' is not a duration"),
-        (("--json=/no/where/a.json", "--", "true"), "make the folder /no/where first"),
-        (("--folder=/no/folder", "--json=/no/other/a", "--", "true"), "the folder /no/other"),
         ((), "Missing argument 'COMMAND...'"),
     ],
 )
@@ -224,9 +211,3 @@ def test_wrong_options_are_refused(arguments: tuple[str, ...], message: str) -> 
     result = recur(*arguments)
     assert result.exit_code == 2
     assert message in result.output
-
-
-def test_there_must_be_something_to_resume(tmp_path: Path) -> None:
-    result = recur(f"--folder={tmp_path}", "--resume", "--", "true")
-    assert result.exit_code == 1
-    assert "nothing to resume" in result.output

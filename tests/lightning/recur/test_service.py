@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
-import time
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
 
 import psutil
 import pytest
-from full_disk import full_disk
-from waiting import LIMIT_S, wait_until
+from waiting import LIMIT_S
 
-from zeus_lightning import ZeusConfigError, ZeusError, ZeusServiceError
+from zeus_lightning import ZeusError, ZeusServiceError
 from zeus_lightning.client import BSOClient
-from zeus_lightning.recur import service as service_module
 from zeus_lightning.recur.service import OwnService
 
 KILLS_ITSELF = """
@@ -43,42 +39,19 @@ def processes(pid: int) -> list[psutil.Process]:
     return [between, *between.children(recursive=True)]
 
 
-def processes_of(service: OwnService) -> list[psutil.Process]:
-    assert service._process is not None
-    return processes(service._process.pid)
-
-
-def test_it_is_started_again_if_it_dies_and_its_end_waits_for_no_open_connection(
-    tmp_path: Path,
-) -> None:
+def test_its_death_is_an_error_and_its_end_waits_for_no_open_connection(tmp_path: Path) -> None:
     with own(tmp_path) as service:
-        for each in reversed(processes_of(service)[1:]):
-            each.kill()
-        wait_until(service.answers)
-        again = processes_of(service)
         BSOClient(service.url).check_access()
         client = HTTPConnection(service.url.removeprefix("http://"))
         client.request("GET", "/healthz")
         assert client.getresponse().read()
         assert client.sock is not None  # it is kept alive
+        running = processes(service._process.pid)
     with closing(client):
-        assert [each for each in again if each.is_running()] == []
+        assert [each for each in running if each.is_running()] == []
         assert "Handling signal: int" in (tmp_path / "log").read_text()  # `term` would wait
-
-
-def test_one_that_hangs_at_its_end_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service_module, "_END_S", 0.1)
-    with own(tmp_path) as service:
-        _, *hanging = processes_of(service)
-        assert len(hanging) == 2
-        for each in hanging:
-            each.suspend()
-        began_s = time.monotonic()
-    psutil.wait_procs(hanging, timeout=LIMIT_S)
-    assert [each for each in hanging if each.is_running()] == []
-    assert time.monotonic() - began_s < LIMIT_S
+    with pytest.raises(ZeusError, match=rf"(?s)has ended, and {tmp_path}/log ends:\n"):
+        service.answers()
 
 
 def test_it_ends_if_the_driver_is_killed(tmp_path: Path) -> None:
@@ -115,29 +88,8 @@ def test_one_that_cannot_start_says_why(tmp_path: Path) -> None:
     with (
         pytest.raises(
             ZeusError,
-            match=rf"(?s)did not start, and {tmp_path}/log ends:\n.*cannot open the database",
+            match=rf"(?s)has ended, and {tmp_path}/log ends:\n.*cannot open the database",
         ),
         OwnService(f"sqlite:///{tmp_path}", tmp_path / "log"),
     ):
         pass
-
-
-def test_one_that_cannot_start_on_a_full_disk_names_its_log(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    message = f"did not start, and wrote nothing to {log}; its disk may be full"
-    log.write_text("of an older start\n")
-    with (
-        full_disk(),
-        pytest.raises(ZeusError, match=message),
-        own(tmp_path),
-    ):
-        pass
-
-
-def test_its_port_can_be_chosen_and_must_be_free(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        with pytest.raises(ZeusConfigError, match=f"cannot listen on port {port}: .* in use"):
-            OwnService("sqlite://", tmp_path / "log", port)
-    with OwnService(f"sqlite:///{tmp_path / 'db'}", tmp_path / "log", port) as service:
-        assert service.url == f"http://127.0.0.1:{port}"
