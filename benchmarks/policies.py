@@ -40,7 +40,7 @@ import moves
 import numpy as np
 from excess import Case, Rows, by_row, costs_of_cases, mean_excess
 from excess import excess_table as table_of_rows
-from family import CHOSEN_ON, KINDS, REPORTED
+from family import CHOSEN_ON, KINDS, REPORTED, busy_submissions
 from family_runs import (
     calibration_table,
     family_table,
@@ -64,7 +64,6 @@ from zeus_service.simulation.experiment import (
 )
 from zeus_service.simulation.replay import SimulatedJob, replay
 from zeus_service.simulation.results import EARLY
-from zeus_service.simulation.submissions import synthetic_groups
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
 from zeus_service.simulation.workload import Epoch, Setting, Workload
 
@@ -271,11 +270,13 @@ def overlapping(
 ) -> list[Experiment]:
     """Every workload with every policy and seed, with the submissions of a busy cluster."""
     return [
-        Experiment(workload, workload.spec(policy=policy, seed=seed), group.submissions)
+        Experiment(
+            workload, workload.spec(policy=policy, seed=seed), busy_submissions(seed, number, 100)
+        )
         for workload in workloads
         for policy in policies
         for seed in seeds
-        for group in synthetic_groups([workload.name], seed, groups=4, submissions=100)
+        for number in range(4)
     ]
 
 
