@@ -51,7 +51,7 @@ def failure_probabilities(
     """Compute how likely a batch size fails for another reason than its cost.
 
     All arguments have a value for each batch size, ascending: the numbers of tries that converged
-    and that failed, older ones in fractions; whether any has converged; and of those that have, the
+    and that failed; whether any has converged; and of those that have, the
     number of tries that failed since.
 
     Returns:

@@ -86,7 +86,7 @@ def current_revision() -> str | None:
     if path and not path.exists():  # opening it would create it
         raise Unusable(
             f"no database at {path}; name the service's with ZEUS_BSO_DATABASE_URL=sqlite:///FILE "
-            "(`recur` uses .zeus/recur/zeus.sqlite3), or a running service with --url"
+            "(`recur` uses .zeus/recur/zeus.sqlite3)"
         )
     try:
         return _read_revision()
@@ -96,7 +96,7 @@ def current_revision() -> str | None:
         if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
             remedy = (
                 "; SQLite writes to the file and its folder even to read: use a user who may, "
-                "such as the service's, or ask the service with --url"
+                "such as the service's"
             )
         raise Unusable(f"cannot read {_shown()}: {cause(error)}{remedy}") from error
 

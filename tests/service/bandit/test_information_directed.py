@@ -349,17 +349,6 @@ def test_one_outlier_is_no_change() -> None:
     assert sum(state["epochs"]["weight"]) == 31
 
 
-def test_with_a_window_of_one_the_run_before_counts_half() -> None:
-    state = after(spec(window_size=1), (32, 10.0), (64, 20.0))
-    assert dict(zip(spec().batch_sizes, state["epochs"]["weight"], strict=True))[32] == 0.5
-
-
-def test_with_a_window_older_costs_count_less() -> None:
-    job = spec(window_size=10)
-    state = after(job, *[(32, 100.0)] * 200)
-    assert sum(state["epochs"]["weight"]) == pytest.approx(10, rel=0.01)
-
-
 def test_a_meter_that_does_not_count_teaches_no_cost() -> None:
     job = spec()
     state = after(job, (32, 0.0), (16, 0.0))

@@ -280,7 +280,7 @@ def test_what_reading_a_file_needs_is_said_to_a_user_who_lacks_it(mode: int) -> 
             os.setuid(65534)
         with (
             app.app_context(),
-            pytest.raises(Unusable, match=r"writes to the file.*ask the service with"),
+            pytest.raises(Unusable, match=r"writes to the file.*use a user who may"),
         ):
             check_revision()
 
