@@ -29,8 +29,6 @@ from zeus_service.simulation.workload import Epoch, Setting, Workload
 CHOSEN_ON = range(1000)
 REPORTED = range(1000, 2000)
 MAX_EPOCHS = 6000
-CHANGING = ("dearer", "cheaper", "to_and_fro", "overlapping")
-"""Kinds whose jobs change, or whose runs overlap."""
 _BEST_EPOCHS = 1000
 _POWER_W = 200.0
 _QUANTILES = np.array([NormalDist().inv_cdf((i + 0.5) / 100) for i in range(100)])

@@ -18,7 +18,6 @@ DRIFT_ALLOWANCE = 0.75
 DRIFT_THRESHOLD = 5.0
 LEAST_PROBABILITY = 3e-5
 """That of a surprise by 4 standard deviations: one alone does not exceed the threshold."""
-_LISTS = ("weight", "mean_log", "stopped", "stopped_mean_log")
 
 
 def new(count: int) -> State:
@@ -26,8 +25,6 @@ def new(count: int) -> State:
     return {  # lists have an entry per batch size
         "weight": [0.0] * count,  # number of values
         "mean_log": [0.0] * count,
-        "stopped": [0.0] * count,  # number of runs that were stopped before they had their value
-        "stopped_mean_log": [0.0] * count,
         "sum_of_squares": 0.0,  # of the deviations from `mean_log`, over all batch sizes
         "degrees_of_freedom": 0.0,
         "cusum": [0.0, 0.0],  # cumulative sums of surprises: [higher, lower]
@@ -51,7 +48,8 @@ def evidence(
         sum_of_squares=curve["sum_of_squares"],
         degrees_of_freedom=curve["degrees_of_freedom"],
         elsewhere=elsewhere,
-        **{name: tuple(curve[name]) for name in _LISTS},
+        weight=tuple(curve["weight"]),
+        mean_log=tuple(curve["mean_log"]),
     )
 
 
@@ -63,15 +61,6 @@ def add(curve: State, index: int, log_value: float) -> None:
         curve["degrees_of_freedom"] += 1
     curve["weight"][index] = weight + 1
     curve["mean_log"][index] = mean + (log_value - mean) / (weight + 1)
-
-
-def add_stopped(curve: State, index: int, log_value: float, share: float) -> None:
-    """Add a run that was stopped before it had its value, in place; it counts as `share` runs."""
-    if share > 0:
-        stopped = curve["stopped"][index] + share
-        mean = curve["stopped_mean_log"][index]
-        curve["stopped_mean_log"][index] = mean + (log_value - mean) * share / stopped
-        curve["stopped"][index] = stopped
 
 
 def has_drifted(curve: State, posterior: Posterior, index: int, log_value: float) -> bool:
@@ -95,6 +84,6 @@ def has_drifted(curve: State, posterior: Posterior, index: int, log_value: float
 
 def forget(curve: State) -> None:
     """Forget the values, in place; keep the noise."""
-    for name in _LISTS:
-        curve[name] = [0.0] * len(curve[name])
+    none = [0.0] * len(curve["weight"])
+    curve["weight"], curve["mean_log"] = none, list(none)
     curve["cusum"] = [0.0, 0.0]

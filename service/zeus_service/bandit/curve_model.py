@@ -32,10 +32,8 @@ At each point of the grid, `f` is a Gaussian process with a flat offset (Rasmuss
 squares of each batch size's logarithms are sufficient statistics. The points are weighted by their
 marginal likelihoods (section 5.4.1): the posterior is a mixture.
 
-**A run that was stopped** at the value `e` would have had a larger one. Each point's weight is
-multiplied by its probability of that, and its mean moves by one step of moment matching (chapter 3
-there, expectation propagation). The normal distribution function is approximated by the logistic
-one, `Phi(t) = 1 / (1 + exp(-1.702 t))`, whose heavier tails are more tolerant.
+The normal distribution function is approximated by the logistic one,
+`Phi(t) = 1 / (1 + exp(-1.702 t))`, whose heavier tails are more tolerant.
 """
 
 from __future__ import annotations
@@ -61,11 +59,8 @@ ELSEWHERE_RESIDUALS = (0.03, 0.015), (0.1, 0.04)
 """Standard deviations of the residual around the curve on other hardware."""
 SHARE_ELSEWHERE = 1000.0
 """Prior probability of that curve, in those of one with a knee."""
-UNLIKELY = 20.0
-"""Before stopped runs are considered, points of the grid are left out whose log likelihood is this
-much below the largest."""
-LEAST_SHARE = 1e-4
-"""Points of the grid with a smaller share of the posterior are left out."""
+UNLIKELY = 9.0
+"""Points of the grid are left out whose log likelihood is this much below the largest."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +90,6 @@ class Evidence:
         batch_sizes: Ascending.
         weight: Number of values.
         mean_log: Mean of their logarithms.
-        stopped: Number of runs stopped before they had their value.
-        stopped_mean_log: Mean logarithm of what they had reached.
         sum_of_squares: Sum over all batch sizes of squared deviations from `mean_log`.
         degrees_of_freedom: Number of those deviations, less the number of means.
         elsewhere: The curve on other hardware, if any is known.
@@ -105,8 +98,6 @@ class Evidence:
     batch_sizes: tuple[int, ...]
     weight: tuple[float, ...]
     mean_log: tuple[float, ...]
-    stopped: tuple[float, ...]
-    stopped_mean_log: tuple[float, ...]
     sum_of_squares: float
     degrees_of_freedom: float
     elsewhere: Curve | None = None
@@ -126,8 +117,6 @@ class Posterior:
         factors: (m, n, r).
         own: (m, n).
         noises: (m,), standard deviations of a run's logarithm.
-        stopped: (n,), number of runs stopped before they had their value, where none had one.
-        stopped_at: (n,), mean logarithm of what they had reached.
     """
 
     share: Floats
@@ -136,8 +125,6 @@ class Posterior:
     factors: Floats
     own: Floats
     noises: Floats
-    stopped: Floats
-    stopped_at: Floats
 
     @cached_property
     def mean(self) -> Floats:
@@ -172,16 +159,8 @@ class Posterior:
         _, count, features = self.factors.shape
         of_features = rng.standard_normal((size, features))
         draws = np.sqrt(self.own)[group] * rng.standard_normal((size, count))
-        for each in set(group.tolist()):
-            rows = np.flatnonzero(group == each)
-            draws[rows] += of_features[rows] @ self.factors[each].T
-        draws += self.means[component]
-        noise = self.noises[group][:, None]
-        # The mixture's components are not cut off where runs were stopped; their draws are.
-        cut = np.flatnonzero(self.stopped > 0)
-        least = self.stopped_at[cut] - noise / np.sqrt(self.stopped[cut])
-        draws[:, cut] = np.maximum(draws[:, cut], least)
-        return draws, noise
+        draws += np.einsum("sr,snr->sn", of_features, self.factors[group])
+        return draws + self.means[component], self.noises[group][:, None]
 
 
 def lowest(values: Floats) -> int:
@@ -250,46 +229,19 @@ def infer(evidence: Evidence, prior: Prior) -> Posterior:
         + degrees_of_freedom * np.log(variances)
         + evidence.sum_of_squares / variances
     )
-    # After a few runs most of the grid is very unlikely; continue with the rest.
+    # After a few runs most of the grid is very unlikely.
     likely = log_likelihood > log_likelihood.max() - UNLIKELY
     group, shape = likely.nonzero()
     log_likelihood = log_likelihood[likely]
     alone = rough * precision  # the share of a batch size's own deviation that is estimated
     factors = features @ triangles
-    smooth = np.empty((len(group), len(seen)))
-    for each in set(group.tolist()):
-        rows = np.flatnonzero(group == each)
-        smooth[rows] = whitened[each, shape[rows]] @ factors[each].T
+    smooth = np.einsum("kr,knr->kn", whitened[likely], factors[group])
     means = shapes[shape] + smooth + alone[group] * (above_shape[shape] - smooth)
     factors = (1 - alone)[:, :, None] * factors
     own = rough * (1 - alone)
 
-    stopped = np.array(evidence.stopped)
-    cut = np.flatnonzero(stopped > 0)
-    if cut.size:
-        spread = np.square(factors[:, cut]).sum(axis=2) + own[:, cut] + variances
-        deviation = np.sqrt(spread)[group]
-        stopped_at = np.array(evidence.stopped_mean_log)[cut]
-        exceeds = normal_cdf((means[:, cut] - stopped_at) / deviation)
-        log_likelihood += np.log(exceeds) @ stopped[cut]
-        # The slope of log Phi. More than two stops do not move the mean any further.
-        slope = 1.702 * (1 - exceeds) * np.minimum(stopped[cut], 2) / deviation
-        step = np.einsum("kc,kcr->kr", slope, factors[:, cut][group])
-        means = means + np.einsum("kr,knr->kn", step, factors[group])
-        means[:, cut] += slope * own[:, cut][group]
     share = np.exp(log_likelihood - log_likelihood.max())
-    share /= share.sum()
-    kept = share > LEAST_SHARE
-    return Posterior(
-        share[kept] / share[kept].sum(),
-        means[kept],
-        group[kept],
-        factors,
-        own,
-        noises,
-        np.where(seen, 0.0, stopped),
-        np.array(evidence.stopped_mean_log),
-    )
+    return Posterior(share / share.sum(), means, group, factors, own, noises)
 
 
 @lru_cache(maxsize=256)

@@ -42,15 +42,6 @@ def test_the_statistics_are_those_of_all_values() -> None:
     assert state["degrees_of_freedom"] == 38
 
 
-def test_a_stopped_run_counts_with_its_share() -> None:
-    state = curve.new(len(SIZES))
-    curve.add_stopped(state, 1, 2.0, 0.75)
-    curve.add_stopped(state, 1, 4.0, 0.25)
-    curve.add_stopped(state, 2, 4.0, 0.0)
-    assert state["stopped"] == [0, 1, 0, 0, 0]
-    assert state["stopped_mean_log"][1] == 2.5
-
-
 @pytest.mark.parametrize("factor", [1, -1])
 def test_a_curve_changes_by_surprises_in_a_row_in_either_direction(factor: int) -> None:
     assert surprises(known(), 1 + factor * 2) == [False]

@@ -20,19 +20,15 @@ priors = st.sampled_from([EPOCHS, EPOCH_COST])
 
 def evidence(
     values: list[tuple[int, float]],
-    stops: list[tuple[int, float]] | None = None,
     sizes: tuple[int, ...] = SIZES,
     elsewhere: Curve | None = None,
 ) -> Evidence:
     """The statistics of runs, each an index and the logarithm of its value."""
     by_size = [[y for index, y in values if index == i] for i in range(len(sizes))]
-    stopped = [[y for index, y in stops or [] if index == i] for i in range(len(sizes))]
     return Evidence(
         batch_sizes=sizes,
         weight=tuple(float(len(ys)) for ys in by_size),
         mean_log=tuple(float(np.mean(ys)) if ys else 0.0 for ys in by_size),
-        stopped=tuple(float(len(ys)) for ys in stopped),
-        stopped_mean_log=tuple(float(np.mean(ys)) if ys else 0.0 for ys in stopped),
         sum_of_squares=float(sum(np.var(ys) * len(ys) for ys in by_size if ys)),
         degrees_of_freedom=float(sum(len(ys) - 1 for ys in by_size if ys)),
         elsewhere=elsewhere,
@@ -117,22 +113,14 @@ def test_the_unit_does_not_matter(
 @given(
     st.sets(st.integers(1, 2**31 - 1), min_size=1, max_size=20),
     st.lists(st.tuples(st.integers(0, 19), st.floats(-745, 30)), min_size=1, max_size=10),
-    st.lists(st.tuples(st.integers(0, 19), st.floats(-745, 30)), max_size=10),
     priors,
 )
 @settings(max_examples=200, deadline=None)
 def test_a_belief_is_finite_whatever_was_seen(
-    sizes: set[int],
-    values: list[tuple[int, float]],
-    stops: list[tuple[int, float]],
-    prior: Prior,
+    sizes: set[int], values: list[tuple[int, float]], prior: Prior
 ) -> None:
     count = len(sizes)
-    given = evidence(
-        [(i % count, y) for i, y in values],
-        [(i % count, y) for i, y in stops],
-        tuple(sorted(sizes)),
-    )
+    given = evidence([(i % count, y) for i, y in values], tuple(sorted(sizes)))
     posterior = infer(given, prior)
     assert np.isfinite(posterior.mean).all()
     assert np.isfinite(posterior.variance).all()
@@ -159,27 +147,6 @@ def test_the_noise_is_learned_from_all_batch_sizes_together() -> None:
     for noise in (0.01, 0.08, 0.4):
         pairs = [(index, float(rng.normal(0, noise))) for index in range(5) for _ in range(8)]
         assert infer(evidence(pairs), EPOCHS).noise_variance ** 0.5 == pytest.approx(noise, rel=0.3)
-
-
-def test_a_stopped_run_raises_the_belief_above_where_it_stopped() -> None:
-    seen = [(2, 0.0), (2, 0.05)]
-    before, after = (infer(evidence(seen, stops), EPOCHS) for stops in ([], [(4, 1.2)]))
-    assert before.mean[4] < 1.2 < after.mean[4]
-    assert after.mean[2] == pytest.approx(before.mean[2], abs=0.05)
-    assert before.exceeds(4, 1.2) < after.exceeds(4, 1.2)
-
-
-def test_no_draw_is_far_below_where_all_runs_of_a_batch_size_were_stopped() -> None:
-    posterior = infer(evidence([(2, 0.0), (2, 0.05)], [(4, 3.0)] * 4), EPOCHS)
-    draws, noises = posterior.draw(2000, np.random.default_rng(0))
-    assert (draws[:, 4] >= 3 - noises[:, 0] / 2).all()  # half the noise: there are four runs
-
-
-def test_one_stop_of_a_batch_size_that_has_converged_does_not_make_it_look_twice_as_dear() -> None:
-    seen = [(index, 0.0) for index in range(5) for _ in range(5)]
-    stopped = infer(evidence(seen, [(4, math.log(2))]), EPOCHS)
-    draws, _ = stopped.draw(2000, np.random.default_rng(0))
-    assert abs(draws[:, 4].mean()) < 0.1
 
 
 def test_the_distribution_function_is_nearly_the_normal_one() -> None:
