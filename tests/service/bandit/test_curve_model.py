@@ -9,30 +9,28 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zeus_service.bandit import curve_model
+from zeus_service.bandit import curve, curve_model
 from zeus_service.bandit.cost_model import EPOCH_COST, EPOCHS
-from zeus_service.bandit.curve_model import Curve, Evidence, Floats, Posterior, Prior, infer
+from zeus_service.bandit.curve_model import Curve, Floats, Posterior, Prior, infer
+from zeus_service.bandit.policy import State
 
 SIZES = (8, 16, 32, 64, 128)
 runs = st.lists(st.tuples(st.integers(0, 4), st.floats(-1, 1)), min_size=1, max_size=12)
 priors = st.sampled_from([EPOCHS, EPOCH_COST])
 
 
-def evidence(
-    values: list[tuple[int, float]],
-    sizes: tuple[int, ...] = SIZES,
-    elsewhere: Curve | None = None,
-) -> Evidence:
-    """The statistics of runs, each an index and the logarithm of its value."""
-    by_size = [[y for index, y in values if index == i] for i in range(len(sizes))]
-    return Evidence(
-        batch_sizes=sizes,
-        weight=tuple(float(len(ys)) for ys in by_size),
-        mean_log=tuple(float(np.mean(ys)) if ys else 0.0 for ys in by_size),
-        sum_of_squares=float(sum(np.var(ys) * len(ys) for ys in by_size if ys)),
-        degrees_of_freedom=float(sum(len(ys) - 1 for ys in by_size if ys)),
-        elsewhere=elsewhere,
-    )
+def curve_of(values: list[tuple[int, float]], count: int = len(SIZES)) -> State:
+    """What is known after some runs, each an index and the logarithm of its value."""
+    state = curve.new(count)
+    for index, value in values:
+        curve.add(state, index, value)
+    return state
+
+
+def posterior_of(
+    values: list[tuple[int, float]], prior: Prior = EPOCHS, elsewhere: Curve | None = None
+) -> Posterior:
+    return infer(curve_of(values), SIZES, prior, elsewhere)
 
 
 def by_brute_force(
@@ -81,7 +79,7 @@ def by_brute_force(
 def test_the_grid_has_the_posterior_of_all_single_runs(
     values: list[tuple[int, float]], prior: Prior
 ) -> None:
-    posterior = infer(evidence(values), prior)
+    posterior = posterior_of(values, prior)
     mean, variance = by_brute_force(values, prior)
     assert posterior.mean == pytest.approx(mean, abs=0.04)
     assert posterior.variance == pytest.approx(variance, abs=0.03, rel=0.05)
@@ -93,7 +91,7 @@ def test_the_grid_has_the_posterior_with_the_curve_of_other_hardware(
     values: list[tuple[int, float]], other: list[float]
 ) -> None:
     elsewhere = tuple(other)
-    posterior = infer(evidence(values, elsewhere=elsewhere), EPOCH_COST)
+    posterior = posterior_of(values, EPOCH_COST, elsewhere)
     mean, variances = by_brute_force(values, EPOCH_COST, elsewhere)
     assert posterior.mean == pytest.approx(mean, abs=0.04)
     assert posterior.variance == pytest.approx(variances, abs=0.03, rel=0.05)
@@ -104,8 +102,8 @@ def test_the_grid_has_the_posterior_with_the_curve_of_other_hardware(
 def test_the_unit_does_not_matter(
     values: list[tuple[int, float]], prior: Prior, unit: float
 ) -> None:
-    posterior = infer(evidence(values), prior)
-    other = infer(evidence([(index, y + unit) for index, y in values]), prior)
+    posterior = posterior_of(values, prior)
+    other = posterior_of([(index, y + unit) for index, y in values], prior)
     assert other.mean - unit == pytest.approx(posterior.mean, abs=1e-3)
     assert other.variance == pytest.approx(posterior.variance, abs=1e-3)
 
@@ -120,8 +118,8 @@ def test_a_belief_is_finite_whatever_was_seen(
     sizes: set[int], values: list[tuple[int, float]], prior: Prior
 ) -> None:
     count = len(sizes)
-    given = evidence([(i % count, y) for i, y in values], tuple(sorted(sizes)))
-    posterior = infer(given, prior)
+    known = curve_of([(i % count, y) for i, y in values], count)
+    posterior = infer(known, sorted(sizes), prior)
     assert np.isfinite(posterior.mean).all()
     assert np.isfinite(posterior.variance).all()
     assert (posterior.variance >= 0).all()
@@ -130,7 +128,7 @@ def test_a_belief_is_finite_whatever_was_seen(
 
 
 def test_draws_have_the_moments_of_the_posterior() -> None:
-    posterior = infer(evidence([(2, 0.0), (3, 0.3), (3, 0.25)]), EPOCHS)
+    posterior = posterior_of([(2, 0.0), (3, 0.3), (3, 0.25)])
     draws, noises = posterior.draw(200_000, np.random.default_rng(0))
     assert draws.mean(axis=0) == pytest.approx(posterior.mean, abs=0.01)
     assert np.mean(noises**2) == pytest.approx(posterior.noise_variance, rel=0.02)
@@ -138,7 +136,7 @@ def test_draws_have_the_moments_of_the_posterior() -> None:
 
 
 def test_beyond_a_dearer_neighbour_it_is_estimated_to_be_dearer_still() -> None:
-    posterior = infer(evidence([(1, 0.0), (2, 0.0), (2, 0.02), (3, 0.5)]), EPOCHS)
+    posterior = posterior_of([(1, 0.0), (2, 0.0), (2, 0.02), (3, 0.5)])
     assert posterior.mean[4] > posterior.mean[3] > 0.4
 
 
@@ -146,7 +144,7 @@ def test_the_noise_is_learned_from_all_batch_sizes_together() -> None:
     rng = np.random.default_rng(0)
     for noise in (0.01, 0.08, 0.4):
         pairs = [(index, float(rng.normal(0, noise))) for index in range(5) for _ in range(8)]
-        assert infer(evidence(pairs), EPOCHS).noise_variance ** 0.5 == pytest.approx(noise, rel=0.3)
+        assert posterior_of(pairs).noise_variance ** 0.5 == pytest.approx(noise, rel=0.3)
 
 
 def test_the_distribution_function_is_nearly_the_normal_one() -> None:
@@ -166,7 +164,7 @@ def truth_of(rng: np.random.Generator) -> tuple[Floats, float]:
 def seen_of(truth: Floats, noise: float, rng: np.random.Generator, count: int) -> Posterior:
     tried = rng.choice(len(SIZES), size=3, replace=False)
     indices = [int(rng.choice(tried)) for _ in range(count)]
-    return infer(evidence([(i, float(truth[i] + rng.normal(0, noise))) for i in indices]), EPOCHS)
+    return posterior_of([(i, float(truth[i] + rng.normal(0, noise))) for i in indices])
 
 
 @pytest.mark.parametrize("count", [2, 5, 20])
@@ -184,7 +182,7 @@ def test_evidence_of_two_valleys_overrules_the_belief_in_a_knee() -> None:
     for seed in range(40):
         rng = np.random.default_rng(seed)
         pairs = [(i, float(truth[i] + rng.normal(0, 0.05))) for i in range(5) for _ in range(6)]
-        posterior = infer(evidence(pairs), EPOCHS)
+        posterior = posterior_of(pairs)
         deviation = np.sqrt(posterior.variance)
         within.append(np.abs(truth - posterior.mean) < 2 * deviation)
         assert (deviation < 0.04).all()
