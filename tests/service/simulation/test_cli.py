@@ -169,14 +169,6 @@ def test_a_file_that_cannot_be_written_is_told_before_the_long_work(
         assert f"'{path}': No such file or directory" in the_error(f"--csv={path}")
 
 
-def test_batch_sizes_that_are_left_out_are_named(traces: Path) -> None:
-    path = traces / recorded.POWER
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join(line for line in lines if not line.startswith("letters,net,sgd,32")))
-    result = simulate(f"--traces={traces}", *LETTERS, "--seeds=1")
-    assert result.stderr == ("letters tiny: batch sizes 32 have runs but no power data: left out\n")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
