@@ -168,9 +168,15 @@ _UNREACHABLE = [
 """Some for an option or a name that their driver does not take."""
 
 
-@pytest.mark.parametrize("database_url", _UNREACHABLE)
 @pytest.mark.parametrize(
-    "command", [("db", "upgrade"), ("db", "downgrade", "-1"), ("db", "current"), ("jobs",)]
+    ("database_url", "command"),
+    [
+        *((url, ("jobs",)) for url in _UNREACHABLE),
+        *(
+            (_UNREACHABLE[0], command)
+            for command in (("db", "upgrade"), ("db", "downgrade", "-1"), ("db", "current"))
+        ),
+    ],
 )
 def test_a_server_that_cannot_be_reached_is_reported_by_its_url_in_every_command(
     database_url: str, command: tuple[str, ...]
