@@ -129,7 +129,7 @@ def knobs() -> Figure:
     beta.set_xticks(values, [f"{value:g}" for value in values])
     beta.minorticks_off()
     sweep(rounds, MANY, "num_pruning_rounds", (0, 1, 2, 3, 4), ["zeus"])
-    sweep(window, DRIFTING, "window_size", (5, 10, 20, 40))
+    sweep(window, DRIFTING, "window_size", (5, 10, 20, 40), ["zeus"])
     window.set_title("window_size, under drift")
     values = (0.0, 0.25, 0.5, 0.75, 1.0)
     for policy in POLICIES:
