@@ -63,7 +63,7 @@ def print_table(tallies: Iterable[Tally]) -> None:
 
 
 def _with_error(cost: Ratio) -> str:
-    error = "" if math.isnan(cost.error) else f"±{cost.error:.3f}"
+    error = "" if math.isnan(cost.error) else f"±{cost.error:.3f}".replace("±0.", "±.")
     return f"{cost.value:.3f}{error}"
 
 

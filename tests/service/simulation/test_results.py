@@ -44,9 +44,19 @@ def test_policies_stand_under_their_workload_within_eighty_columns(
     assert max(map(len, lines)) <= 80
     workload, zeus, another = (line.split() for line in lines[3:6])
     assert workload == ["sentiment140", "rtx6000"]
-    assert zeus == ["zeus", "1.300±0.050", "1.550", "0.50", "1.10", "2.5", "2048", "100%"]
+    assert zeus == ["zeus", "1.300±.050", "1.550", "0.50", "1.10", "2.5", "2048", "100%"]
     # One replay has no error.
     assert another == ["a-policy-of-some-name", "1.250", "1.500", "0.50", "1.10", "2.0", "-"]
+
+
+@pytest.mark.parametrize(
+    ("by", "text"), [(0.5, "±.250"), (2.0, "±1.000"), (20.468, "±10.234"), (401, "±200.500")]
+)
+def test_only_the_zero_before_the_point_is_left_out(
+    capsys: pytest.CaptureFixture[str], by: float, text: str
+) -> None:
+    print_table([TALLY, dearer(by)])
+    assert f"{text} " in capsys.readouterr().out
 
 
 def test_a_replay_without_a_batch_size_left_counts_for_no_ratio(
@@ -69,7 +79,7 @@ def test_a_recurrence_that_failed_too_often_counts_and_is_reported(
 ) -> None:
     print_table([TALLY, replace(dearer(0.1), unreached=3)])
     output = capsys.readouterr().out
-    assert output.splitlines()[4].split()[:2] == ["zeus", "1.300±0.050"]
+    assert output.splitlines()[4].split()[:2] == ["zeus", "1.300±.050"]
     assert "3 recurrences never reached the target" in " ".join(output.split())
 
 
