@@ -7,9 +7,10 @@ is forgotten, except the noise. Source: Page, "Continuous inspection schemes", B
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import NormalDist
 
-from zeus_service.bandit.curve_model import Posterior
+from zeus_service.bandit.curve_model import Curve, Evidence, Posterior
 from zeus_service.bandit.policy import State, reproducible
 
 DRIFT_ALLOWANCE = 0.75
@@ -17,6 +18,7 @@ DRIFT_ALLOWANCE = 0.75
 DRIFT_THRESHOLD = 5.0
 LEAST_PROBABILITY = 3e-5
 """That of a surprise by 4 standard deviations: one alone does not exceed the threshold."""
+_LISTS = ("weight", "mean_log", "stopped", "stopped_mean_log")
 
 
 def new(count: int) -> State:
@@ -24,6 +26,8 @@ def new(count: int) -> State:
     return {  # lists have an entry per batch size
         "weight": [0.0] * count,  # number of values
         "mean_log": [0.0] * count,
+        "stopped": [0.0] * count,  # number of runs that were stopped before they had their value
+        "stopped_mean_log": [0.0] * count,
         "sum_of_squares": 0.0,  # of the deviations from `mean_log`, over all batch sizes
         "degrees_of_freedom": 0.0,
         "cusum": [0.0, 0.0],  # cumulative sums of surprises: [higher, lower]
@@ -35,6 +39,22 @@ def is_known(curve: State) -> bool:
     return any(curve["weight"])
 
 
+def evidence(
+    curve: State,
+    batch_sizes: Sequence[int],
+    *,
+    elsewhere: Curve | None = None,
+) -> Evidence:
+    """The evidence for `curve_model.infer`."""
+    return Evidence(
+        batch_sizes=tuple(batch_sizes),
+        sum_of_squares=curve["sum_of_squares"],
+        degrees_of_freedom=curve["degrees_of_freedom"],
+        elsewhere=elsewhere,
+        **{name: tuple(curve[name]) for name in _LISTS},
+    )
+
+
 def add(curve: State, index: int, log_value: float) -> None:
     """Add a run's value, in place."""
     weight, mean = curve["weight"][index], curve["mean_log"][index]
@@ -43,6 +63,15 @@ def add(curve: State, index: int, log_value: float) -> None:
         curve["degrees_of_freedom"] += 1
     curve["weight"][index] = weight + 1
     curve["mean_log"][index] = mean + (log_value - mean) / (weight + 1)
+
+
+def add_stopped(curve: State, index: int, log_value: float, share: float) -> None:
+    """Add a run that was stopped before it had its value, in place; it counts as `share` runs."""
+    if share > 0:
+        stopped = curve["stopped"][index] + share
+        mean = curve["stopped_mean_log"][index]
+        curve["stopped_mean_log"][index] = mean + (log_value - mean) * share / stopped
+        curve["stopped"][index] = stopped
 
 
 def has_drifted(curve: State, posterior: Posterior, index: int, log_value: float) -> bool:
@@ -66,6 +95,6 @@ def has_drifted(curve: State, posterior: Posterior, index: int, log_value: float
 
 def forget(curve: State) -> None:
     """Forget the values, in place; keep the noise."""
-    none = [0.0] * len(curve["weight"])
-    curve["weight"], curve["mean_log"] = none, list(none)
+    for name in _LISTS:
+        curve[name] = [0.0] * len(curve[name])
     curve["cusum"] = [0.0, 0.0]

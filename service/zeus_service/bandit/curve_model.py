@@ -32,8 +32,10 @@ At each point of the grid, `f` is a Gaussian process with a flat offset (Rasmuss
 squares of each batch size's logarithms are sufficient statistics. The points are weighted by their
 marginal likelihoods (section 5.4.1): the posterior is a mixture.
 
-The normal distribution function is approximated by the logistic one,
-`Phi(t) = 1 / (1 + exp(-1.702 t))`, whose heavier tails are more tolerant.
+**A run that was stopped** at the value `e` would have had a larger one. Each point's weight is
+multiplied by its probability of that, and its mean moves by one step of moment matching (chapter 3
+there, expectation propagation). The normal distribution function is approximated by the logistic
+one, `Phi(t) = 1 / (1 + exp(-1.702 t))`, whose heavier tails are more tolerant.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from zeus_service.bandit.policy import STATE_DECIMALS, State
+from zeus_service.bandit.policy import STATE_DECIMALS
 
 Floats = NDArray[np.float64]
 Curve = tuple[float, ...]
@@ -59,8 +61,11 @@ ELSEWHERE_RESIDUALS = (0.03, 0.015), (0.1, 0.04)
 """Standard deviations of the residual around the curve on other hardware."""
 SHARE_ELSEWHERE = 1000.0
 """Prior probability of that curve, in those of one with a knee."""
-UNLIKELY = 9.0
-"""Points of the grid are left out whose log likelihood is this much below the largest."""
+UNLIKELY = 20.0
+"""Before stopped runs are considered, points of the grid are left out whose log likelihood is this
+much below the largest."""
+LEAST_SHARE = 1e-4
+"""Points of the grid with a smaller share of the posterior are left out."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,31 @@ class Prior:
 
 
 @dataclass(frozen=True)
+class Evidence:
+    """Statistics of the observed runs for each batch size; tuples, so that they can be cache keys.
+
+    Args:
+        batch_sizes: Ascending.
+        weight: Number of values.
+        mean_log: Mean of their logarithms.
+        stopped: Number of runs stopped before they had their value.
+        stopped_mean_log: Mean logarithm of what they had reached.
+        sum_of_squares: Sum over all batch sizes of squared deviations from `mean_log`.
+        degrees_of_freedom: Number of those deviations, less the number of means.
+        elsewhere: The curve on other hardware, if any is known.
+    """
+
+    batch_sizes: tuple[int, ...]
+    weight: tuple[float, ...]
+    mean_log: tuple[float, ...]
+    stopped: tuple[float, ...]
+    stopped_mean_log: tuple[float, ...]
+    sum_of_squares: float
+    degrees_of_freedom: float
+    elsewhere: Curve | None = None
+
+
+@dataclass(frozen=True)
 class Posterior:
     """A mixture of Gaussians over the logarithms of n batch sizes.
 
@@ -96,6 +126,8 @@ class Posterior:
         factors: (m, n, r).
         own: (m, n).
         noises: (m,), standard deviations of a run's logarithm.
+        stopped: (n,), number of runs stopped before they had their value, where none had one.
+        stopped_at: (n,), mean logarithm of what they had reached.
     """
 
     share: Floats
@@ -104,6 +136,8 @@ class Posterior:
     factors: Floats
     own: Floats
     noises: Floats
+    stopped: Floats
+    stopped_at: Floats
 
     @cached_property
     def mean(self) -> Floats:
@@ -138,8 +172,16 @@ class Posterior:
         _, count, features = self.factors.shape
         of_features = rng.standard_normal((size, features))
         draws = np.sqrt(self.own)[group] * rng.standard_normal((size, count))
-        draws += np.einsum("sr,snr->sn", of_features, self.factors[group])
-        return draws + self.means[component], self.noises[group][:, None]
+        for each in set(group.tolist()):
+            rows = np.flatnonzero(group == each)
+            draws[rows] += of_features[rows] @ self.factors[each].T
+        draws += self.means[component]
+        noise = self.noises[group][:, None]
+        # The mixture's components are not cut off where runs were stopped; their draws are.
+        cut = np.flatnonzero(self.stopped > 0)
+        least = self.stopped_at[cut] - noise / np.sqrt(self.stopped[cut])
+        draws[:, cut] = np.maximum(draws[:, cut], least)
+        return draws, noise
 
 
 def lowest(values: Floats) -> int:
@@ -175,35 +217,12 @@ class _Grid(NamedTuple):
     log_share: Floats
 
 
-def infer(
-    curve: State, batch_sizes: Sequence[int], prior: Prior, elsewhere: Curve | None = None
-) -> Posterior:
-    """Compute the posterior of a curve.
-
-    Args:
-        curve: What is known of it, at least one value; see `curve.new`.
-        batch_sizes: Ascending.
-        prior: What was assumed before.
-        elsewhere: The curve on other hardware, if any is known.
-    """
-    seen = tuple(curve["weight"]), tuple(curve["mean_log"])
-    deviations = curve["sum_of_squares"], curve["degrees_of_freedom"]
-    return _infer(tuple(batch_sizes), *seen, *deviations, prior, elsewhere)
-
-
-@lru_cache(maxsize=64)  # a start asks several times, and a report again
-def _infer(
-    batch_sizes: tuple[int, ...],
-    weights: tuple[float, ...],
-    mean_log: tuple[float, ...],
-    sum_of_squares: float,
-    degrees_of_freedom: float,
-    prior: Prior,
-    elsewhere: Curve | None,
-) -> Posterior:
-    grid = _grid(batch_sizes, prior)
-    if elsewhere is not None:
-        grid = _with_elsewhere(grid, batch_sizes, elsewhere)
+@lru_cache(maxsize=64)
+def infer(evidence: Evidence, prior: Prior) -> Posterior:
+    """Compute the posterior from evidence that has at least one value."""
+    grid = _grid(evidence.batch_sizes, prior)
+    if evidence.elsewhere is not None:
+        grid = _with_elsewhere(grid, evidence.batch_sizes, evidence.elsewhere)
     shapes = grid.shapes
     noises = np.tile(prior.noises, len(grid.rough))  # (m,): p priors with each noise
     features, rough, log_share = (
@@ -211,38 +230,66 @@ def _infer(
         for each in (grid.features, grid.rough, grid.log_share)
     )
     variances = noises[:, None] ** 2
-    weight = np.array(weights)
+    weight = np.array(evidence.weight)
     seen = weight > 0
     # Of each mean logarithm around shape and features; (m, n).
     precision = weight / (weight * rough + variances)
     of_features = [1.0] * (features.shape[2] - 1) + [0.0]  # that of the offset is flat
     weighted = precision[:, :, None] * features
     inverse = np.diag(of_features) + features.transpose(0, 2, 1) @ weighted
-    above_shape = np.where(seen, np.array(mean_log) - shapes, 0)
+    above_shape = np.where(seen, evidence.mean_log - shapes, 0)
     # The inverse of the posterior precision is `triangles @ triangles^T`.
     triangles = np.linalg.inv(np.linalg.cholesky(inverse)).transpose(0, 2, 1)
     whitened = above_shape @ weighted @ triangles  # (m, k, r)
     misfit = precision @ np.square(above_shape).T - np.square(whitened).sum(axis=2)
+    degrees_of_freedom = evidence.degrees_of_freedom + seen.sum()
     log_likelihood = log_share - 0.5 * (
         misfit
         - 2 * np.log(np.diagonal(triangles, axis1=1, axis2=2)).sum(axis=1, keepdims=True)
         + np.log1p(weight * rough / variances).sum(axis=1, keepdims=True)
-        + (degrees_of_freedom + seen.sum()) * np.log(variances)
-        + sum_of_squares / variances
+        + degrees_of_freedom * np.log(variances)
+        + evidence.sum_of_squares / variances
     )
-    # After a few runs most of the grid is very unlikely.
+    # After a few runs most of the grid is very unlikely; continue with the rest.
     likely = log_likelihood > log_likelihood.max() - UNLIKELY
     group, shape = likely.nonzero()
     log_likelihood = log_likelihood[likely]
     alone = rough * precision  # the share of a batch size's own deviation that is estimated
     factors = features @ triangles
-    smooth = np.einsum("kr,knr->kn", whitened[likely], factors[group])
+    smooth = np.empty((len(group), len(seen)))
+    for each in set(group.tolist()):
+        rows = np.flatnonzero(group == each)
+        smooth[rows] = whitened[each, shape[rows]] @ factors[each].T
     means = shapes[shape] + smooth + alone[group] * (above_shape[shape] - smooth)
     factors = (1 - alone)[:, :, None] * factors
     own = rough * (1 - alone)
 
+    stopped = np.array(evidence.stopped)
+    cut = np.flatnonzero(stopped > 0)
+    if cut.size:
+        spread = np.square(factors[:, cut]).sum(axis=2) + own[:, cut] + variances
+        deviation = np.sqrt(spread)[group]
+        stopped_at = np.array(evidence.stopped_mean_log)[cut]
+        exceeds = normal_cdf((means[:, cut] - stopped_at) / deviation)
+        log_likelihood += np.log(exceeds) @ stopped[cut]
+        # The slope of log Phi. More than two stops do not move the mean any further.
+        slope = 1.702 * (1 - exceeds) * np.minimum(stopped[cut], 2) / deviation
+        step = np.einsum("kc,kcr->kr", slope, factors[:, cut][group])
+        means = means + np.einsum("kr,knr->kn", step, factors[group])
+        means[:, cut] += slope * own[:, cut][group]
     share = np.exp(log_likelihood - log_likelihood.max())
-    return Posterior(share / share.sum(), means, group, factors, own, noises)
+    share /= share.sum()
+    kept = share > LEAST_SHARE
+    return Posterior(
+        share[kept] / share[kept].sum(),
+        means[kept],
+        group[kept],
+        factors,
+        own,
+        noises,
+        np.where(seen, 0.0, stopped),
+        np.array(evidence.stopped_mean_log),
+    )
 
 
 @lru_cache(maxsize=256)

@@ -2,7 +2,8 @@
 
 **Models.** `cost_model.py` has the posterior of what a run costs that converges: the epochs that it
 takes, on any hardware, times what an epoch costs on its own. `failure_model.py` has the posterior
-of whether a run converges; one that was stopped early did not.
+of whether a run converges. A run that was stopped early was either slow or would never have
+converged: it counts as a failure with the probability of the latter.
 
 **Choice.** The batch size `i` with the smallest `regret[i]^2.5 / information[i]` is chosen. The
 regret is the cost that is expected to be lost by trying `i` now instead of the best batch size,
@@ -46,7 +47,6 @@ from zeus_service.bandit.cost_model import (
 from zeus_service.bandit.failure_model import why_given_up
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.inconclusive import passed_over
-from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.outlook import (
     COST_OF_FAILURE,
     Outlook,
@@ -56,6 +56,7 @@ from zeus_service.bandit.outlook import (
     find_alive,
     hardware_state,
     infer_costs,
+    infer_failures,
     information_gain,
     new_hardware,
 )
@@ -88,8 +89,8 @@ class InformationDirectedPolicy:
         count = len(spec.batch_sizes)
         return {  # lists have an entry per batch size
             "epochs": curve.new(count),  # until the target is reached
-            "converged": [0] * count,  # number of tries that converged
-            "failed": [0] * count,  # number of tries that failed
+            "converged": [0.0] * count,  # number of tries that converged
+            "failed": [0.0] * count,  # number of tries that failed, in fractions
             "ever_converged": [False] * count,
             # number of failures but early stops and out of memory, since the last that converged
             "hard_failures": [0] * count,
@@ -163,7 +164,9 @@ class InformationDirectedPolicy:
         if result == "converged":
             _add_convergence(spec, before, after, own, index, observation)
         else:
-            _add_failure(after, own, index, result)
+            if result != "out_of_memory":
+                after["failure"][index] = result
+            _add_failure(spec, before, after, own, index, observation)
         _add_epoch_cost(spec, before, own, index, observation)
         return after
 
@@ -249,17 +252,30 @@ def _add_epoch_cost(
     curve.add(own["epoch_cost"], index, log_cost)
 
 
-def _add_failure(state: State, own: State, index: int, result: Outcome) -> None:
-    if result == "out_of_memory":
+def _add_failure(
+    spec: JobSpec, before: State, state: State, own: State, index: int, observation: Observation
+) -> None:
+    if observation.result == "out_of_memory":
         own["out_of_memory"][index] += 1
         own["out_of_memory_in_a_row"][index] += 1
         return
-    state["failed"][index] += 1
-    if result != "early_stopped":
-        state["failure"][index] = result
+    posterior = epochs_posterior(spec, before["epochs"])
+    if observation.result != "early_stopped" or posterior is None:
+        state["failed"][index] += 1
         state["hard_failures"][index] += 1
-    elif state["ever_converged"][index]:
+        return
+    if state["ever_converged"][index]:
         own["stops_in_a_row"] += 1
+    # The run had not reached its target after these epochs.
+    log_epochs = reproducible(math.log(observation.epochs + 0.5))
+    never, rate = (
+        float(each[index]) for each in infer_failures(spec, before, observation.hardware)
+    )
+    failing = never + (1 - never) * rate
+    slow = (1 - failing) * max(posterior.exceeds(index, log_epochs), 1e-9)
+    failure = reproducible(failing / (failing + slow))
+    state["failed"][index] += failure
+    curve.add_stopped(state["epochs"], index, log_epochs, 1 - failure)
 
 
 def _forget_epochs(state: State) -> None:
@@ -269,4 +285,4 @@ def _forget_epochs(state: State) -> None:
     """
     curve.forget(state["epochs"])
     pairs = zip(state["failed"], state["ever_converged"], strict=True)
-    state["failed"] = [0 if ever else failed for failed, ever in pairs]
+    state["failed"] = [0.0 if ever else failed for failed, ever in pairs]

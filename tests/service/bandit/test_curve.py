@@ -23,7 +23,7 @@ def seen(*values: tuple[int, float]) -> State:
 
 def surprises(state: State, *values: float) -> list[bool]:
     """Whether each value of one batch size is the one by which the curve has changed."""
-    posterior = infer(state, SIZES, EPOCHS)
+    posterior = infer(curve.evidence(state, SIZES), EPOCHS)
     return [curve.has_drifted(state, posterior, 2, value) for value in values]
 
 
@@ -40,6 +40,15 @@ def test_the_statistics_are_those_of_all_values() -> None:
     assert state["mean_log"][:2] == pytest.approx(values.mean(axis=1))
     assert state["sum_of_squares"] == pytest.approx(20 * values.var(axis=1).sum())
     assert state["degrees_of_freedom"] == 38
+
+
+def test_a_stopped_run_counts_with_its_share() -> None:
+    state = curve.new(len(SIZES))
+    curve.add_stopped(state, 1, 2.0, 0.75)
+    curve.add_stopped(state, 1, 4.0, 0.25)
+    curve.add_stopped(state, 2, 4.0, 0.0)
+    assert state["stopped"] == [0, 1, 0, 0, 0]
+    assert state["stopped_mean_log"][1] == 2.5
 
 
 @pytest.mark.parametrize("factor", [1, -1])

@@ -9,28 +9,34 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zeus_service.bandit import curve, curve_model
+from zeus_service.bandit import curve_model
 from zeus_service.bandit.cost_model import EPOCH_COST, EPOCHS
-from zeus_service.bandit.curve_model import Curve, Floats, Posterior, Prior, infer
-from zeus_service.bandit.policy import State
+from zeus_service.bandit.curve_model import Curve, Evidence, Floats, Posterior, Prior, infer
 
 SIZES = (8, 16, 32, 64, 128)
 runs = st.lists(st.tuples(st.integers(0, 4), st.floats(-1, 1)), min_size=1, max_size=12)
 priors = st.sampled_from([EPOCHS, EPOCH_COST])
 
 
-def curve_of(values: list[tuple[int, float]], count: int = len(SIZES)) -> State:
-    """What is known after some runs, each an index and the logarithm of its value."""
-    state = curve.new(count)
-    for index, value in values:
-        curve.add(state, index, value)
-    return state
-
-
-def posterior_of(
-    values: list[tuple[int, float]], prior: Prior = EPOCHS, elsewhere: Curve | None = None
-) -> Posterior:
-    return infer(curve_of(values), SIZES, prior, elsewhere)
+def evidence(
+    values: list[tuple[int, float]],
+    stops: list[tuple[int, float]] | None = None,
+    sizes: tuple[int, ...] = SIZES,
+    elsewhere: Curve | None = None,
+) -> Evidence:
+    """The statistics of runs, each an index and the logarithm of its value."""
+    by_size = [[y for index, y in values if index == i] for i in range(len(sizes))]
+    stopped = [[y for index, y in stops or [] if index == i] for i in range(len(sizes))]
+    return Evidence(
+        batch_sizes=sizes,
+        weight=tuple(float(len(ys)) for ys in by_size),
+        mean_log=tuple(float(np.mean(ys)) if ys else 0.0 for ys in by_size),
+        stopped=tuple(float(len(ys)) for ys in stopped),
+        stopped_mean_log=tuple(float(np.mean(ys)) if ys else 0.0 for ys in stopped),
+        sum_of_squares=float(sum(np.var(ys) * len(ys) for ys in by_size if ys)),
+        degrees_of_freedom=float(sum(len(ys) - 1 for ys in by_size if ys)),
+        elsewhere=elsewhere,
+    )
 
 
 def by_brute_force(
@@ -79,7 +85,7 @@ def by_brute_force(
 def test_the_grid_has_the_posterior_of_all_single_runs(
     values: list[tuple[int, float]], prior: Prior
 ) -> None:
-    posterior = posterior_of(values, prior)
+    posterior = infer(evidence(values), prior)
     mean, variance = by_brute_force(values, prior)
     assert posterior.mean == pytest.approx(mean, abs=0.04)
     assert posterior.variance == pytest.approx(variance, abs=0.03, rel=0.05)
@@ -91,7 +97,7 @@ def test_the_grid_has_the_posterior_with_the_curve_of_other_hardware(
     values: list[tuple[int, float]], other: list[float]
 ) -> None:
     elsewhere = tuple(other)
-    posterior = posterior_of(values, EPOCH_COST, elsewhere)
+    posterior = infer(evidence(values, elsewhere=elsewhere), EPOCH_COST)
     mean, variances = by_brute_force(values, EPOCH_COST, elsewhere)
     assert posterior.mean == pytest.approx(mean, abs=0.04)
     assert posterior.variance == pytest.approx(variances, abs=0.03, rel=0.05)
@@ -102,8 +108,8 @@ def test_the_grid_has_the_posterior_with_the_curve_of_other_hardware(
 def test_the_unit_does_not_matter(
     values: list[tuple[int, float]], prior: Prior, unit: float
 ) -> None:
-    posterior = posterior_of(values, prior)
-    other = posterior_of([(index, y + unit) for index, y in values], prior)
+    posterior = infer(evidence(values), prior)
+    other = infer(evidence([(index, y + unit) for index, y in values]), prior)
     assert other.mean - unit == pytest.approx(posterior.mean, abs=1e-3)
     assert other.variance == pytest.approx(posterior.variance, abs=1e-3)
 
@@ -111,15 +117,23 @@ def test_the_unit_does_not_matter(
 @given(
     st.sets(st.integers(1, 2**31 - 1), min_size=1, max_size=20),
     st.lists(st.tuples(st.integers(0, 19), st.floats(-745, 30)), min_size=1, max_size=10),
+    st.lists(st.tuples(st.integers(0, 19), st.floats(-745, 30)), max_size=10),
     priors,
 )
 @settings(max_examples=200, deadline=None)
 def test_a_belief_is_finite_whatever_was_seen(
-    sizes: set[int], values: list[tuple[int, float]], prior: Prior
+    sizes: set[int],
+    values: list[tuple[int, float]],
+    stops: list[tuple[int, float]],
+    prior: Prior,
 ) -> None:
     count = len(sizes)
-    known = curve_of([(i % count, y) for i, y in values], count)
-    posterior = infer(known, sorted(sizes), prior)
+    given = evidence(
+        [(i % count, y) for i, y in values],
+        [(i % count, y) for i, y in stops],
+        tuple(sorted(sizes)),
+    )
+    posterior = infer(given, prior)
     assert np.isfinite(posterior.mean).all()
     assert np.isfinite(posterior.variance).all()
     assert (posterior.variance >= 0).all()
@@ -128,7 +142,7 @@ def test_a_belief_is_finite_whatever_was_seen(
 
 
 def test_draws_have_the_moments_of_the_posterior() -> None:
-    posterior = posterior_of([(2, 0.0), (3, 0.3), (3, 0.25)])
+    posterior = infer(evidence([(2, 0.0), (3, 0.3), (3, 0.25)]), EPOCHS)
     draws, noises = posterior.draw(200_000, np.random.default_rng(0))
     assert draws.mean(axis=0) == pytest.approx(posterior.mean, abs=0.01)
     assert np.mean(noises**2) == pytest.approx(posterior.noise_variance, rel=0.02)
@@ -136,7 +150,7 @@ def test_draws_have_the_moments_of_the_posterior() -> None:
 
 
 def test_beyond_a_dearer_neighbour_it_is_estimated_to_be_dearer_still() -> None:
-    posterior = posterior_of([(1, 0.0), (2, 0.0), (2, 0.02), (3, 0.5)])
+    posterior = infer(evidence([(1, 0.0), (2, 0.0), (2, 0.02), (3, 0.5)]), EPOCHS)
     assert posterior.mean[4] > posterior.mean[3] > 0.4
 
 
@@ -144,7 +158,28 @@ def test_the_noise_is_learned_from_all_batch_sizes_together() -> None:
     rng = np.random.default_rng(0)
     for noise in (0.01, 0.08, 0.4):
         pairs = [(index, float(rng.normal(0, noise))) for index in range(5) for _ in range(8)]
-        assert posterior_of(pairs).noise_variance ** 0.5 == pytest.approx(noise, rel=0.3)
+        assert infer(evidence(pairs), EPOCHS).noise_variance ** 0.5 == pytest.approx(noise, rel=0.3)
+
+
+def test_a_stopped_run_raises_the_belief_above_where_it_stopped() -> None:
+    seen = [(2, 0.0), (2, 0.05)]
+    before, after = (infer(evidence(seen, stops), EPOCHS) for stops in ([], [(4, 1.2)]))
+    assert before.mean[4] < 1.2 < after.mean[4]
+    assert after.mean[2] == pytest.approx(before.mean[2], abs=0.05)
+    assert before.exceeds(4, 1.2) < after.exceeds(4, 1.2)
+
+
+def test_no_draw_is_far_below_where_all_runs_of_a_batch_size_were_stopped() -> None:
+    posterior = infer(evidence([(2, 0.0), (2, 0.05)], [(4, 3.0)] * 4), EPOCHS)
+    draws, noises = posterior.draw(2000, np.random.default_rng(0))
+    assert (draws[:, 4] >= 3 - noises[:, 0] / 2).all()  # half the noise: there are four runs
+
+
+def test_one_stop_of_a_batch_size_that_has_converged_does_not_make_it_look_twice_as_dear() -> None:
+    seen = [(index, 0.0) for index in range(5) for _ in range(5)]
+    stopped = infer(evidence(seen, [(4, math.log(2))]), EPOCHS)
+    draws, _ = stopped.draw(2000, np.random.default_rng(0))
+    assert abs(draws[:, 4].mean()) < 0.1
 
 
 def test_the_distribution_function_is_nearly_the_normal_one() -> None:
@@ -164,7 +199,7 @@ def truth_of(rng: np.random.Generator) -> tuple[Floats, float]:
 def seen_of(truth: Floats, noise: float, rng: np.random.Generator, count: int) -> Posterior:
     tried = rng.choice(len(SIZES), size=3, replace=False)
     indices = [int(rng.choice(tried)) for _ in range(count)]
-    return posterior_of([(i, float(truth[i] + rng.normal(0, noise))) for i in indices])
+    return infer(evidence([(i, float(truth[i] + rng.normal(0, noise))) for i in indices]), EPOCHS)
 
 
 @pytest.mark.parametrize("count", [2, 5, 20])
@@ -182,7 +217,7 @@ def test_evidence_of_two_valleys_overrules_the_belief_in_a_knee() -> None:
     for seed in range(40):
         rng = np.random.default_rng(seed)
         pairs = [(i, float(truth[i] + rng.normal(0, 0.05))) for i in range(5) for _ in range(6)]
-        posterior = posterior_of(pairs)
+        posterior = infer(evidence(pairs), EPOCHS)
         deviation = np.sqrt(posterior.variance)
         within.append(np.abs(truth - posterior.mean) < 2 * deviation)
         assert (deviation < 0.04).all()

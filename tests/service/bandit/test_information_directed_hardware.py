@@ -89,14 +89,19 @@ def test_out_of_memory_on_one_hardware_says_nothing_about_the_memory_of_another(
     assert set(statuses(state, OTHER).values()) == {"alive"}
 
 
-def test_a_stopped_run_teaches_the_cost_of_an_epoch() -> None:
+@pytest.mark.parametrize("epochs", [5, 30])
+def test_a_stopped_run_teaches_the_cost_of_an_epoch_and_that_more_are_needed(epochs: int) -> None:
     state = policy.initial_state(JOB)
     for _ in range(3):
         state = observe(state, 32, HARDWARE, 20, 10.0)
     before = costs(state, HARDWARE)
-    after = costs(observe(state, 128, HARDWARE, 5, 7.0, "early_stopped"), HARDWARE)
+    state = observe(state, 128, HARDWARE, epochs, 7.0, "early_stopped")
+    after = costs(state, HARDWARE)
     assert after.epoch_cost.mean[4] == pytest.approx(math.log(7.0), abs=0.02)
     assert math.sqrt(after.epoch_cost.variance[4]) < 0.05 < math.sqrt(before.epoch_cost.variance[4])
+    drawn = after.epochs.draw(1000, np.random.default_rng(0))[0][:, 4]
+    assert np.quantile(drawn, 0.1) > math.log(epochs) - 0.4
+    assert after.epochs.mean[4] > before.epochs.mean[4]
 
 
 def test_a_change_of_the_cost_of_an_epoch_is_forgotten_on_its_hardware_alone() -> None:
