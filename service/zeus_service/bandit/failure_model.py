@@ -49,8 +49,8 @@ def failure_probabilities(
     """Compute how likely a batch size fails for another reason than its cost.
 
     All arguments have a value for each batch size, ascending: the numbers of tries that converged
-    and that failed, some in fractions; whether any has converged; and of those that have, the number
-    of tries that failed since.
+    and that failed, some in fractions; whether any has converged; and of those that have, how many
+    tries have failed since.
 
     Returns:
         (n,), the probability that it never converges, or never again; and (n,), that of a run to
