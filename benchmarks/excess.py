@@ -34,19 +34,17 @@ class Outlays:
 
     Attributes:
         totals: The expected cost if runs are stopped at that epoch, with retries.
-        of_success: The expected cost of a run that reaches the target before it is stopped.
     """
 
     def __init__(self, workload: Workload, spec: JobSpec) -> None:
         self.totals: dict[int, float] = {}
-        self.of_success: dict[int, float] = {}
         self._epochs: dict[int, tuple[float, float, float]] = {}
         for size, setting in workload.settings.items():
             epoch_cost = setting.price(spec.eta_knob, workload.max_power_w).epoch_cost
             draws = np.sort(setting.target_epochs)
             successes = draws[draws <= workload.max_epochs]
             if not len(successes) or setting.out_of_memory >= 1:
-                self.totals[size] = self.of_success[size] = math.inf
+                self.totals[size] = math.inf
                 continue
             bound = (spec.beta_knob or math.inf) * float(np.median(successes))
             stops = np.array([min(bound, workload.max_epochs), *successes[successes > bound]])
@@ -57,7 +55,6 @@ class Outlays:
             tenth = float(np.minimum(draws, workload.max_epochs).mean()) / 10
             self._epochs[size] = float(stops[best]), float(epochs[best]), epoch_cost
             self.totals[size] = (float(epochs[best]) + odds * tenth) * epoch_cost
-            self.of_success[size] = float(draws[: reached[best]].mean()) * epoch_cost
 
     def luck(self, batch_size: int, target_epoch: float) -> float:
         """By how much a run is dearer than expected because it takes so many epochs."""

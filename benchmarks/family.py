@@ -23,14 +23,12 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
-from zeus_service.simulation.submissions import Submission, synthetic_groups
+from zeus_service.simulation.submissions import Submission
 from zeus_service.simulation.workload import Epoch, Setting, Workload
 
 CHOSEN_ON = range(1000)
 REPORTED = range(1000, 2000)
 MAX_EPOCHS = 6000
-CHANGING = ("dearer", "cheaper", "to_and_fro", "overlapping")
-"""Kinds whose jobs change, or whose runs overlap."""
 _BEST_EPOCHS = 1000
 _POWER_W = 200.0
 _QUANTILES = np.array([NormalDist().inv_cdf((i + 0.5) / 100) for i in range(100)])
@@ -124,8 +122,26 @@ def case(kind: str, seed: int) -> Case:
     workload = _workload(draft, rng, f"{kind}-{seed}")
     if kind != "overlapping":
         return Case(kind, seed, workload, draft.horizon)
-    (group,) = synthetic_groups([kind], seed, groups=1, submissions=draft.horizon)
-    return Case(kind, seed, workload, group.submissions)
+    return Case(kind, seed, workload, busy_submissions(seed, 0, draft.horizon))
+
+
+def busy_submissions(seed: int, number: int, count: int) -> tuple[Submission, ...]:
+    """Draw the submissions of a job, of whose runs up to five overlap.
+
+    Args:
+        seed: With the next one, the seed.
+        number: Of the job.
+        count: How many there are.
+    """
+    rng = np.random.default_rng([seed, number, 4])
+    mean_s, start_s = 3600.0, 0.0
+    interval_s = mean_s * rng.uniform(0.2, 1.5)
+    submissions = []
+    for _ in range(count):
+        ratio = float(rng.lognormal(-0.125, 0.5))  # of mean one
+        submissions.append(Submission(start_s, start_s + ratio * mean_s, ratio))
+        start_s += float(rng.exponential(interval_s))
+    return tuple(submissions)
 
 
 def draft_of(rng: np.random.Generator, sizes: list[int], *, long: bool = True) -> Draft:

@@ -7,25 +7,19 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from excess import Outlays, costs_of
-from family import CHANGING, case
+from excess import costs_of
+from family import case
 from rich import box
 from rich.table import Column, Table
-from zeus_service.bandit.policy import Choice, Observation
-from zeus_service.bandit.registry import policy_of
-from zeus_service.bandit.spec import JobSpec
 from zeus_service.simulation.experiment import Experiment
 from zeus_service.simulation.replay import replay
 from zeus_service.simulation.results import EARLY
-from zeus_service.simulation.simulated_run import SimulatedTrial
-from zeus_service.simulation.workload import Workload
 
 LAST = 50
 STUCK = 0.03
 """A job is stuck if its last runs are expected to cost so much more than the best."""
 LONG = 500
 """Recurrences from which on a job can be stuck."""
-CALIBRATED_AT = (1, 3, 10, 30, 100)
 
 
 @dataclass(frozen=True)
@@ -37,8 +31,6 @@ class Replayed:
         early: Over the first `EARLY`.
         last: Expected cost of the last batch sizes over that of the best one, minus one; None if
             the job is not `LONG`.
-        within: For each of `CALIBRATED_AT`, the numbers of batch sizes tried by then, and of those
-            whose true mean is within two standard deviations of the expected one.
     """
 
     kind: str
@@ -46,7 +38,6 @@ class Replayed:
     excess: float | None
     early: float | None
     last: float | None
-    within: tuple[tuple[int, int], ...]
 
 
 def replayed(kind: str, seed: int, policy: str) -> Replayed:
@@ -58,7 +49,7 @@ def replayed(kind: str, seed: int, policy: str) -> Replayed:
     trials = replay(workload, spec, made.recurrences)
     costs = costs_of(experiment, trials)
     if costs.none_left:
-        return Replayed(kind, policy, None, None, None, ())
+        return Replayed(kind, policy, None, None, None)
     last = costs.chosen / costs.oracle - 1
     return Replayed(
         kind,
@@ -66,32 +57,7 @@ def replayed(kind: str, seed: int, policy: str) -> Replayed:
         costs.excess(),
         costs.excess(0, EARLY),
         float(last[-LAST:].mean()) if len(last) >= LONG else None,
-        () if kind in CHANGING else calibration(workload, spec, trials),
     )
-
-
-def calibration(
-    workload: Workload, spec: JobSpec, trials: Sequence[SimulatedTrial]
-) -> tuple[tuple[int, int], ...]:
-    """Compare the costs that the policy expects with the true ones; see `Replayed.within`."""
-    policy, outlays = policy_of(spec), Outlays(workload, spec)
-    state, result = policy.initial_state(spec), []
-    converged: set[int] = set()
-    for number, trial in enumerate(trials[: CALIBRATED_AT[-1]], 1):
-        choice = Choice(trial.batch_size, trial.why)
-        state = policy.begin(spec, state, choice, workload.hardware)
-        observation = Observation(choice, trial.result, trial.cost, trial.epochs, workload.hardware)
-        state = policy.observe(spec, state, observation)
-        if trial.result == "converged":
-            converged.add(trial.batch_size)
-        if number in CALIBRATED_AT:
-            errors = [
-                abs(arm.mean - outlays.of_success[arm.batch_size]) / arm.spread
-                for arm in policy.describe(spec, state, workload.hardware)
-                if arm.batch_size in converged and arm.mean is not None and arm.spread
-            ]
-            result.append((len(errors), sum(error < 2 for error in errors)))
-    return tuple(result)
 
 
 def family_table(results: Sequence[Replayed], policies: Sequence[str]) -> Table:
@@ -154,21 +120,3 @@ def worst_kind(results: Sequence[Replayed], policy: str, other: str) -> tuple[bo
         known[worst] <= 0.01,
         f"{policy}: {known[worst]:+.2%} against {other} on its worst kind, {worst} (at most +1 %)",
     )
-
-
-def calibration_table(results: Sequence[Replayed], policies: Sequence[str]) -> Table:
-    """The share of tried batch sizes whose true mean is within two standard deviations."""
-    names = [f"after {count}" for count in CALIBRATED_AT]
-    table = Table("policy", *(Column(name, justify="right") for name in names), box=box.SIMPLE_HEAD)
-    for policy in policies:
-        cells = []
-        for index in range(len(CALIBRATED_AT)):
-            pairs = [
-                each.within[index]
-                for each in results
-                if each.policy == policy and len(each.within) > index
-            ]
-            tried, within = (sum(numbers) for numbers in zip(*pairs, strict=True))
-            cells.append(f"{within / tried:.1%}" if tried else "")
-        table.add_row(policy, *cells)
-    return table

@@ -13,7 +13,7 @@ training", 2018), times a log-normal factor with a deviation of `L(2 %, 20 %)`, 
 are eight batch sizes, from 16 on; a device's memory holds `b / d` of 64 to 2048.
 
 A job runs `N` times on the first hardware, `THERE` times on the second, and `THERE` times on the
-first again. Another job changes hardware for every recurrence.
+first again.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ from zeus_service.simulation.workload import Epoch, Setting, Workload
 
 BEFORE = (20, 60)
 THERE = 30
-ALTERNATING = (10, 30, 100)
-"""Recurrences in all, half of them on each hardware."""
 NOISE = 0.002
 """So much more excess counts as none: the replays are few."""
 DEVICES = ((1, 2), (1, 8), (8, 1), (4, 8), (8, 4))
@@ -161,29 +159,27 @@ def cases(moves: Sequence[Move], policies: Sequence[str], seeds: Sequence[int]) 
 def _scenarios(move: Move) -> list[tuple[str, Workload, int]]:
     """Name the replays of a move: the workload and the number of recurrences of each."""
     first, second = move.first, move.second
-    there, half = THERE // 10, max(ALTERNATING) // 2
-    scenarios = []
+    there = THERE // 10
+    scenarios = [("fresh", move.fresh, THERE), ("staying", first, max(BEFORE) + THERE)]
     for before in BEFORE:
         phases = (first,) * (before // 10) + (second,) * there + (first,) * there
         moving = replace(first, phases=phases, phase_length=10)
         scenarios.append((f"moving {before}", moving, before + 2 * THERE))
-    alternating = replace(first, phases=(first, second) * half, phase_length=1)
-    return [
-        *scenarios,
-        ("fresh", move.fresh, THERE),
-        ("staying", first, max(BEFORE) + THERE),
-        ("alternating", alternating, 2 * half),
-        ("second alone", move.fresh, half),
-    ]
+    return scenarios
 
 
-def tables(rows: Rows) -> tuple[Table, Table]:
-    """The excesses after a move and after moving back; and those of alternating."""
-    moved = ["fresh", *(f"after {n}" for n in BEFORE)]
-    moved += [f"{where} {n}" for n in BEFORE for where in ("stayed", "back")]
-    alternating = [f"{how} {n}" for n in ALTERNATING for how in ("alternating", "two jobs")]
-    excesses = excesses_of(rows)
-    return _table(excesses, moved), _table(excesses, alternating)
+def excess_table(rows: Rows) -> Table:
+    """The excesses after a move and after moving back."""
+    columns = ["fresh", *(f"after {n}" for n in BEFORE)]
+    columns += [f"{where} {n}" for n in BEFORE for where in ("stayed", "back")]
+    table = Table(Column("move, policy", no_wrap=True), box=box.SIMPLE_HEAD, collapse_padding=True)
+    for column in columns:
+        table.add_column(column, justify="right")
+    for name, policies in excesses_of(rows).items():
+        table.add_row(name)
+        for policy, each in policies.items():
+            table.add_row(f"  {policy}", *(f"{each[column]:.2%}" for column in columns))
+    return table
 
 
 def excesses_of(rows: Rows) -> dict[str, dict[str, dict[str, float]]]:
@@ -207,7 +203,7 @@ def excesses_of(rows: Rows) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def checks(rows: Rows, policy: str) -> Iterator[tuple[bool, str]]:
-    """Check what a move costs in the mean, and what alternating does."""
+    """Check what a move costs in the mean."""
     *_, means = excesses_of(rows).values()
     mean, limit = means[policy], f"(at most {NOISE:+.1%})"
     for n in BEFORE:
@@ -215,9 +211,6 @@ def checks(rows: Rows, policy: str) -> Iterator[tuple[bool, str]]:
         yield share <= 0.25, f"after {n}: {share:.0%} of a fresh start's excess (at most 25 %)"
         lost = mean[f"back {n}"] - mean[f"stayed {n}"]
         yield lost <= NOISE, f"back after {n}: {lost:+.2%} against never having moved {limit}"
-    for n in ALTERNATING:
-        lost = mean[f"alternating {n}"] - mean[f"two jobs {n}"]
-        yield lost <= NOISE, f"alternating for {n}: {lost:+.2%} against two jobs {limit}"
 
 
 def _columns(scenarios: Mapping[str, Sequence[Costs]]) -> dict[str, float]:
@@ -229,23 +222,4 @@ def _columns(scenarios: Mapping[str, Sequence[Costs]]) -> dict[str, float]:
         columns[f"after {n}"] = mean(f"moving {n}", n, n + THERE)
         columns[f"stayed {n}"] = mean("staying", n, n + THERE)
         columns[f"back {n}"] = mean(f"moving {n}", n + THERE, n + 2 * THERE)
-    for n in ALTERNATING:
-        columns[f"alternating {n}"] = mean("alternating", 0, n)
-        columns[f"two jobs {n}"] = fmean(
-            (a.spent[: n // 2].sum() + b.spent[: n // 2].sum())
-            / (a.oracle[: n // 2].sum() + b.oracle[: n // 2].sum())
-            - 1
-            for a, b in zip(scenarios["staying"], scenarios["second alone"], strict=True)
-        )
     return columns
-
-
-def _table(excesses: dict[str, dict[str, dict[str, float]]], columns: Sequence[str]) -> Table:
-    table = Table(Column("move, policy", no_wrap=True), box=box.SIMPLE_HEAD, collapse_padding=True)
-    for column in columns:
-        table.add_column(column, justify="right")
-    for name, policies in excesses.items():
-        table.add_row(name)
-        for policy, each in policies.items():
-            table.add_row(f"  {policy}", *(f"{each[column]:.2%}" for column in columns))
-    return table

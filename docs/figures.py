@@ -16,11 +16,11 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from zeus_service.simulation.experiment import Experiment, Tally, by_key, ratio, run_all
-from zeus_service.simulation.plots import Floats, relative_costs
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
 from zeus_service.simulation.workload import Workload
 
@@ -31,6 +31,7 @@ from zeus_lightning.power.posterior import infer
 from zeus_lightning.power.search import power_limits
 from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, ZeusCost
 
+Floats = npt.NDArray[np.float64]
 FOLDER = Path(__file__).parent / "figures"
 COLOURS = {"zeus": "#4c78a8", "information_directed": "#e45756"}
 POLICIES = tuple(COLOURS)
@@ -128,7 +129,7 @@ def knobs() -> Figure:
     beta.set_xticks(values, [f"{value:g}" for value in values])
     beta.minorticks_off()
     sweep(rounds, MANY, "num_pruning_rounds", (0, 1, 2, 3, 4), ["zeus"])
-    sweep(window, DRIFTING, "window_size", (5, 10, 20, 40))
+    sweep(window, DRIFTING, "window_size", (5, 10, 20, 40), ["zeus"])
     window.set_title("window_size, under drift")
     values = (0.0, 0.25, 0.5, 0.75, 1.0)
     for policy in POLICIES:
@@ -245,7 +246,8 @@ def by_policy(
     costs: dict[str, list[Floats]] = {}
     tallies = replayed(workloads, seeds, recurrences=recurrences, **job_knobs)
     for key, group in by_key(tallies).items():
-        costs.setdefault(key.policy, []).append(relative_costs(group))
+        relative = [np.divide(each.costs, each.oracle_costs) for each in group]
+        costs.setdefault(key.policy, []).append(np.stack(relative))
     return {policy: np.concatenate(each) for policy, each in costs.items()}
 
 

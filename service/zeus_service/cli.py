@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from flask import Flask
@@ -24,13 +24,6 @@ from zeus_service.config import load_config
 from zeus_service.db import migrate as database
 from zeus_service.db.engine import cause
 from zeus_service.errors import OptimizerError, Unusable
-
-if TYPE_CHECKING:
-    from zeus_service.readers import Reader
-
-JOBS = "/api/v1/jobs"
-JOB = f"{JOBS}/{{}}"
-"""The paths of the API that commands read."""
 
 
 class _Commands(click.Group):
@@ -100,25 +93,20 @@ def _check_bind(bind: str) -> None:
         ) from error
 
 
-_remote = click.option(
-    "--url",
-    metavar="URL",
-    help="Ask the service at http://HOST:8765, say, with the READ_TOKEN, or else the TOKEN.",
-)
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @main.command()
-@_remote
 @_as_json
-def jobs(url: str | None, as_json: bool) -> None:
+def jobs(as_json: bool) -> None:
     """List the jobs."""
-    from zeus_service.api.messages import JobList, JobSummary
+    from zeus_service import optimizer
+    from zeus_service.api.messages import JobSummary
 
     found: list[JobSummary] = []
-    with _reader(url) as reader:
-        while page := reader.read(JobList, JOBS, after=found[-1].job_id if found else "").jobs:
-            found += page
+    with _database():
+        while page := optimizer.list_jobs(after=found[-1].job_id if found else ""):
+            found += [JobSummary.of(job, state) for job, state in page]
     if as_json:
         _print_json([job.model_dump(mode="json") for job in found])
     elif found:
@@ -159,24 +147,23 @@ def register(file: Path) -> None:
     help="How many of the latest to list.",
 )
 @click.option("--yaml", "as_yaml", is_flag=True, help="Print what `register` takes, alone.")
-@_remote
 @_as_json
-def show(job_id: str, trials: int, as_yaml: bool, url: str | None, as_json: bool) -> None:
+def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
     """Show a job's batch sizes, what the next trial gets and why, and its latest trials."""
+    from zeus_service import job_file, optimizer
     from zeus_service.api import text
-    from zeus_service.api.messages import Job, TrialList
+    from zeus_service.api.messages import Trial
+    from zeus_service.api.v1 import described
 
-    with _reader(url) as reader:
-        job = reader.read(Job, JOB, job_id)
+    with _database():
+        job = described(optimizer.get_job(job_id))
         if as_yaml:
-            from zeus_service import job_file
-
             click.echo(job_file.write(job.spec), nl=False)
             return
-        after = max(0, job.trials - trials)
-        listed = reader.read(TrialList, f"{JOB}/trials", job_id, after=after, limit=1000)
+        stored = optimizer.list_trials(job_id, after=max(0, job.trials - trials), limit=1000)
+        listed = [Trial.of(job_id, trial) for trial in stored]
     if as_json:
-        trials_json = listed.model_dump()["trials"]
+        trials_json = [trial.model_dump() for trial in listed]
         _print_json({**job.model_dump(mode="json"), "latest_trials": trials_json})
         return
     spec, latest = job.spec, job.hardware[-1] if job.hardware else None
@@ -203,7 +190,7 @@ def show(job_id: str, trials: int, as_yaml: bool, url: str | None, as_json: bool
                 f"{trial.outcome or 'running'}{text.busy(trial.host_load)}",
                 *(trial.epoch, f"{trial.time_s:.1f}", f"{trial.energy_j:.1f}", f"{trial.cost:.1f}"),
             )
-            for trial in listed.trials
+            for trial in listed
         ],
     )
 
@@ -217,19 +204,18 @@ def show(job_id: str, trials: int, as_yaml: bool, url: str | None, as_json: bool
     type=click.IntRange(1, 53),
     help="How many of the latest to list.",
 )
-@_remote
 @_as_json
-def savings(job_id: str | None, weeks: int, url: str | None, as_json: bool) -> None:
+def savings(job_id: str | None, weeks: int, as_json: bool) -> None:
     """Show what all jobs have saved against their default batch sizes, or JOB alone."""
-    from zeus_service.api import text
+    from zeus_service.api import savings_report, text
     from zeus_service.api.savings_messages import JobSavings, Savings
 
-    with _reader(url) as reader:
+    with _database():
         found: JobSavings | Savings
         if job_id is None:
-            found = reader.read(Savings, "/api/v1/savings", weeks=weeks)
+            found = savings_report.of_all_jobs(weeks=weeks)
         else:
-            found = reader.read(JobSavings, f"{JOB}/savings", job_id, weeks=weeks)
+            found = savings_report.of_job(job_id, weeks=weeks)
     if as_json:
         _print_json(found.model_dump(mode="json"))
         return
@@ -261,14 +247,7 @@ def delete(job_id: str, force: bool, yes: bool) -> None:
 
 @main.command()
 @click.option("--older-than-days", required=True, type=click.FloatRange(0))
-@click.option(
-    "--keep",
-    default=0,
-    show_default=True,
-    type=click.IntRange(0),
-    help="Keep the reports of each job's latest trials, this many, whatever their age.",
-)
-def prune(older_than_days: float, keep: int) -> None:
+def prune(older_than_days: float) -> None:
     """Drop the reports of trials that ended longer ago than that, and rows of deleted jobs.
 
     Jobs keep their trials, and all that they have learned. The service may run meanwhile.
@@ -276,7 +255,7 @@ def prune(older_than_days: float, keep: int) -> None:
     from zeus_service import maintenance
 
     with _database():
-        dropped = maintenance.prune(older_than_s=older_than_days * 86400, keep=keep)
+        dropped = maintenance.prune(older_than_s=older_than_days * 86400)
     click.echo(f"dropped {dropped.reports} reports, and {dropped.rows} rows of deleted jobs")
 
 
@@ -315,27 +294,13 @@ def current() -> None:
 
 
 @contextmanager
-def _database() -> Iterator[Flask]:
+def _database() -> Iterator[None]:
     """The application's context on a database that exists and has the right revision."""
     app = create_app(load_config())
     logging.basicConfig()
     with app.app_context():
         database.check_revision()
-        yield app
-
-
-@contextmanager
-def _reader(url: str | None) -> "Iterator[Reader]":
-    """What reads jobs: from the configured database, or from the service at a URL."""
-    from zeus_service import readers
-
-    if url is None:
-        with _database() as app:
-            yield readers.from_database(app)
-    else:
-        config = load_config()
-        token = next(iter(config.read_tokens + config.tokens), None)
-        yield readers.from_service(url, token)
+        yield
 
 
 def _show_revision(app: Flask) -> None:

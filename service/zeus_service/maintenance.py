@@ -43,18 +43,18 @@ class Dropped:
     rows: int = 0
 
 
-def prune(*, older_than_s: float, keep: int = 0) -> Dropped:
+def prune(*, older_than_s: float) -> Dropped:
     """Drop the reports of trials that ended long ago, and what deleted jobs have left.
 
-    Reports are dropped of trials that ended longer ago than this, and are not among their job's
-    latest `keep`. Trials are kept: they are the job's history. So are the reports of baselines that
-    have not converged, since the job learns its target from them.
+    Reports are dropped of trials that ended longer ago than this. Trials are kept: they are the
+    job's history. So are the reports of baselines that have not converged, since the job learns its
+    target from them.
     """
     dropped = Dropped()
     before = _now() - older_than_s
-    for key, latest in _all_jobs():
+    for key in _all_jobs():
         after = 0
-        while numbers := _with_old_reports(key, before, after=after, last=latest - keep):
+        while numbers := _with_old_reports(key, before, after=after):
             dropped.reports += _paced(_drop_reports, key, numbers, before)
             after = numbers[-1]
     while (count := _paced(_sweep)) is not None:
@@ -112,15 +112,13 @@ _now = use_case(read_only=True)(now)
 
 
 @use_case(read_only=True)
-def _all_jobs(session: Session) -> Sequence[Any]:
-    """The key of each job, and the number of its latest trial."""
-    return session.execute(select(Job.key, Job.trials).where(Job.job_id.is_not(None))).all()
+def _all_jobs(session: Session) -> Sequence[int]:
+    """The keys of all jobs."""
+    return session.scalars(select(Job.key).where(Job.job_id.is_not(None))).all()
 
 
 @use_case(read_only=True)
-def _with_old_reports(
-    session: Session, key: int, before: float, *, after: int, last: int
-) -> Sequence[int]:
+def _with_old_reports(session: Session, key: int, before: float, *, after: int) -> Sequence[int]:
     """The next trials of a job that ended before an instant, and have reports."""
     has_reports = select(Report.sequence).where(
         Report.job_key == Trial.job_key, Report.trial_number == Trial.trial_number
@@ -128,7 +126,6 @@ def _with_old_reports(
     query = select(Trial.trial_number).where(
         Trial.job_key == key,
         Trial.trial_number > after,
-        Trial.trial_number <= last,
         Trial.ended_at < before,
         or_(Trial.why != "baseline", Trial.outcome == "converged"),
         has_reports.exists(),

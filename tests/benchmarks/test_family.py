@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zeus_service.simulation.workload import Workload
 
-from benchmarks.family import CHOSEN_ON, KINDS, REPORTED, Case, case
+from benchmarks.family import CHOSEN_ON, KINDS, REPORTED, Case, busy_submissions, case
 
 seeds = st.integers(0, 2000)
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -126,3 +126,17 @@ def test_jobs_become_dearer_cheaper_or_both_and_then_stay_as_they_are() -> None:
                 assert sign * (min(costs(last)) - min(costs(first))) > 0
             assert len(changed) > 1
         assert len(steps) > 1
+
+
+def test_busy_submissions_overlap_and_take_as_long_as_their_ratio_says() -> None:
+    overlaps = 0
+    for number in range(10):
+        submissions = busy_submissions(1, number, 50)
+        assert submissions == busy_submissions(1, number, 50)
+        starts = [each.start_s for each in submissions]
+        assert starts == sorted(starts)
+        ends = [each.end_s for each in submissions]
+        overlaps += sum(end > start for end, start in zip(ends, starts[1:], strict=False))
+        for each in submissions:
+            assert each.end_s - each.start_s == pytest.approx(each.runtime_ratio * 3600)
+    assert 100 < overlaps < 490

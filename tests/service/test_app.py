@@ -27,4 +27,4 @@ def test_a_worker_does_not_keep_in_memory_what_only_commands_need(tmp_path: Path
     with ServiceProcess(tmp_path, gunicorn=True, application="loaded:app") as service:
         loaded = set(requests.get(f"{service.url}/modules", timeout=LIMIT_S).json())
     assert loaded >= {"zeus_service.optimizer", "zeus_service.cli"}
-    assert not loaded & {"rich", "zeus_service.simulation", "plotly"}
+    assert not loaded & {"rich", "zeus_service.simulation"}

@@ -64,8 +64,8 @@ def with_reports() -> list[int]:
         return list(session.scalars(numbers))
 
 
-def prune(keep: int = 0) -> Dropped:
-    return maintenance.prune(older_than_s=180 * DAY_S, keep=keep)
+def prune() -> Dropped:
+    return maintenance.prune(older_than_s=180 * DAY_S)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -128,14 +128,6 @@ def test_reports_that_came_since_the_trial_was_found_to_be_old_are_kept(app: Fla
     age(converge(), reports=False)
     assert prune() == Dropped()
     assert with_reports() == [1]
-
-
-def test_the_latest_trials_keep_their_reports_whatever_their_age(app: Flask) -> None:
-    register(beta_knob=None)
-    numbers = [converge() for _ in range(6)]
-    age(*numbers)
-    prune(keep=2)
-    assert with_reports() == numbers[-2:]
 
 
 def test_each_transaction_is_small(app: Flask, small_portions: None) -> None:

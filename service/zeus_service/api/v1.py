@@ -119,7 +119,7 @@ def register_job(json_data: messages.Registration) -> tuple[messages.Job, int]:
     job, new = registration.register_job(
         json_data.job_id, json_data.values(), suggested=json_data.suggested.values()
     )
-    return _described(job), 201 if new else 200
+    return described(job), 201 if new else 200
 
 
 @v1.get("/jobs")
@@ -135,7 +135,7 @@ def list_jobs(query_data: JobPage) -> messages.JobList:
 @v1.output(messages.Job)
 def get_job(job_id: str) -> messages.Job:
     """Show a job and the policy's estimates of its batch sizes."""
-    return _described(optimizer.get_job(job_id))
+    return described(optimizer.get_job(job_id))
 
 
 @v1.delete(JOB)
@@ -244,7 +244,8 @@ def all_savings(query_data: Span) -> savings_messages.Savings:
     return savings_report.of_all_jobs(weeks=query_data.weeks)
 
 
-def _described(job: tables.Job) -> messages.Job:
+def described(job: tables.Job) -> messages.Job:
+    """A job with the policy's estimates, its state and what its next start would get."""
     job_id = str(job.job_id)
     state, outcomes = queries.job_state(job_id), queries.count_outcomes(job_id)
     return messages.Job.with_estimates(job, state, outcomes, optimizer.next_choice(job_id))

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from zeus_service.bandit import curve
-from zeus_service.bandit.curve_model import Curve, Floats, Posterior, Prior, infer
+from zeus_service.bandit.curve_model import Floats, Posterior, Prior, infer
 from zeus_service.bandit.policy import State
 from zeus_service.bandit.spec import JobSpec
 
@@ -34,8 +34,6 @@ EPOCH_COST = Prior(
     knee_residuals=((0.05, 0.03), (0.2, 0.15)),
     any_curve_residual=(0.4, 0.2),
 )
-MOST_ELSEWHERE = 3
-"""So many curves of other hardware are considered: those with the most runs."""
 
 
 class Draws(NamedTuple):
@@ -104,16 +102,17 @@ def epochs_posterior(spec: JobSpec, epochs: State) -> Posterior | None:
 def epoch_cost_posterior(spec: JobSpec, curves: dict[str, State], key: str) -> Posterior | None:
     """The posterior of the log cost of an epoch on the hardware with a key; None if unknown.
 
-    If no epoch was measured there, it is that of the hardware with the most runs.
+    If no epoch was measured there, it is that of the other hardware with the most runs. Otherwise,
+    that one's mean is evidence for the shape; with its variance, what was never tried would look
+    worth a try on each hardware.
     """
-    known = [each for each in curves if curve.is_known(curves[each])]
-    others = sorted(
-        (each for each in known if each != key), key=lambda k: -sum(curves[k]["weight"])
-    )
-    if key not in known:
-        return _alone(spec, curves[others[0]]) if others else None
-    elsewhere = [_curve(_alone(spec, curves[each])) for each in others[:MOST_ELSEWHERE]]
-    return infer(curve.evidence(curves[key], spec.batch_sizes, elsewhere=elsewhere), EPOCH_COST)
+    others = [each for name, each in curves.items() if name != key and curve.is_known(each)]
+    most = max(others, key=lambda each: sum(each["weight"]), default=None)
+    other = infer(curve.evidence(most, spec.batch_sizes), EPOCH_COST) if most else None
+    if key not in curves or not curve.is_known(curves[key]):
+        return other
+    mean = None if other is None else tuple(other.mean.tolist())
+    return infer(curve.evidence(curves[key], spec.batch_sizes, elsewhere=mean), EPOCH_COST)
 
 
 def cost_posterior(
@@ -132,13 +131,3 @@ def cost_posterior(
     if of_epochs is None or of_epoch_cost is None:
         return None
     return CostPosterior(of_epochs, of_epoch_cost, key in curves and curve.is_known(curves[key]))
-
-
-def _alone(spec: JobSpec, epoch_cost: State) -> Posterior:
-    """The posterior of the log cost of an epoch from one hardware's runs alone."""
-    return infer(curve.evidence(epoch_cost, spec.batch_sizes), EPOCH_COST)
-
-
-def _curve(posterior: Posterior) -> Curve:
-    """Its mean; with its variance, what was never tried would look worth a try on each hardware."""
-    return tuple(posterior.mean.tolist())

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import NormalDist
 
-from zeus_service.bandit.curve_model import LEAST_WEIGHT, Curve, Evidence, Posterior
+from zeus_service.bandit.curve_model import Curve, Evidence, Posterior
 from zeus_service.bandit.policy import State, reproducible
 
 DRIFT_ALLOWANCE = 0.75
@@ -36,37 +36,29 @@ def new(count: int) -> State:
 
 def is_known(curve: State) -> bool:
     """Whether the curve has any value."""
-    return bool(max(curve["weight"]) > LEAST_WEIGHT)
+    return any(curve["weight"])
 
 
 def evidence(
     curve: State,
     batch_sizes: Sequence[int],
     *,
-    elsewhere: Sequence[Curve] = (),
+    elsewhere: Curve | None = None,
 ) -> Evidence:
     """The evidence for `curve_model.infer`."""
     return Evidence(
         batch_sizes=tuple(batch_sizes),
         sum_of_squares=curve["sum_of_squares"],
         degrees_of_freedom=curve["degrees_of_freedom"],
-        elsewhere=tuple(elsewhere),
+        elsewhere=elsewhere,
         **{name: tuple(curve[name]) for name in _LISTS},
     )
-
-
-def discounted(curve: State, kept: float) -> State:
-    """A copy in which earlier runs count less, by the factor `kept`."""
-    weights = {name: [kept * value for value in curve[name]] for name in ("weight", "stopped")}
-    copies = {name: list(curve[name]) for name in ("mean_log", "stopped_mean_log", "cusum")}
-    scalars = {name: kept * curve[name] for name in ("sum_of_squares", "degrees_of_freedom")}
-    return {**weights, **copies, **scalars}
 
 
 def add(curve: State, index: int, log_value: float) -> None:
     """Add a run's value, in place."""
     weight, mean = curve["weight"][index], curve["mean_log"][index]
-    if weight > LEAST_WEIGHT:
+    if weight:
         curve["sum_of_squares"] += weight / (weight + 1) * (log_value - mean) ** 2
         curve["degrees_of_freedom"] += 1
     curve["weight"][index] = weight + 1

@@ -61,8 +61,6 @@ ELSEWHERE_RESIDUALS = (0.03, 0.015), (0.1, 0.04)
 """Standard deviations of the residual around the curve on other hardware."""
 SHARE_ELSEWHERE = 1000.0
 """Prior probability of that curve, in those of one with a knee."""
-LEAST_WEIGHT = 1e-3
-"""A batch size whose weight has decayed to this has no evidence."""
 UNLIKELY = 20.0
 """Before stopped runs are considered, points of the grid are left out whose log likelihood is this
 much below the largest."""
@@ -95,13 +93,13 @@ class Evidence:
 
     Args:
         batch_sizes: Ascending.
-        weight: Number of values; older ones may count less.
+        weight: Number of values.
         mean_log: Mean of their logarithms.
         stopped: Number of runs stopped before they had their value.
         stopped_mean_log: Mean logarithm of what they had reached.
         sum_of_squares: Sum over all batch sizes of squared deviations from `mean_log`.
         degrees_of_freedom: Number of those deviations, less the number of means.
-        elsewhere: The curve on other hardware.
+        elsewhere: The curve on other hardware, if any is known.
     """
 
     batch_sizes: tuple[int, ...]
@@ -111,7 +109,7 @@ class Evidence:
     stopped_mean_log: tuple[float, ...]
     sum_of_squares: float
     degrees_of_freedom: float
-    elsewhere: tuple[Curve, ...] = ()
+    elsewhere: Curve | None = None
 
 
 @dataclass(frozen=True)
@@ -223,8 +221,8 @@ class _Grid(NamedTuple):
 def infer(evidence: Evidence, prior: Prior) -> Posterior:
     """Compute the posterior from evidence that has at least one value."""
     grid = _grid(evidence.batch_sizes, prior)
-    for curve in evidence.elsewhere:
-        grid = _with_elsewhere(grid, evidence.batch_sizes, curve)
+    if evidence.elsewhere is not None:
+        grid = _with_elsewhere(grid, evidence.batch_sizes, evidence.elsewhere)
     shapes = grid.shapes
     noises = np.tile(prior.noises, len(grid.rough))  # (m,): p priors with each noise
     features, rough, log_share = (
@@ -233,8 +231,7 @@ def infer(evidence: Evidence, prior: Prior) -> Posterior:
     )
     variances = noises[:, None] ** 2
     weight = np.array(evidence.weight)
-    seen = weight > LEAST_WEIGHT
-    weight = np.where(seen, weight, 0.0)
+    seen = weight > 0
     # Of each mean logarithm around shape and features; (m, n).
     precision = weight / (weight * rough + variances)
     of_features = [1.0] * (features.shape[2] - 1) + [0.0]  # that of the offset is flat

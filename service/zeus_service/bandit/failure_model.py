@@ -36,9 +36,7 @@ LEAST_RATE_IN_A_ROW = 0.1
 """In a row, runs fail at least so often by bad luck, which strikes several at once."""
 FAILURES_TO_GIVE_UP = 2
 OUT_OF_MEMORY_TO_GIVE_UP = 2
-"""At least; more if batch sizes that fit also run out of memory."""
-BAD_LUCK = 0.005
-"""Tries that run out of memory are no chance if the probability of that is at most this."""
+"""Of a batch size that is larger than any that has trained, and of smaller such ones."""
 
 
 def failure_probabilities(
@@ -51,8 +49,8 @@ def failure_probabilities(
     """Compute how likely a batch size fails for another reason than its cost.
 
     All arguments have a value for each batch size, ascending: the numbers of tries that converged
-    and that failed, older ones in fractions; whether any has converged; and of those that have, the
-    number of tries that failed since.
+    and that failed, some in fractions; whether any has converged; and of those that have, how many
+    tries have failed since.
 
     Returns:
         (n,), the probability that it never converges, or never again; and (n,), that of a run to
@@ -113,17 +111,13 @@ def why_given_up(spec: JobSpec, state: State) -> list[str]:
 
 
 def _exceeds_memory(spec: JobSpec, state: State) -> list[bool]:
-    """Whether a batch size is too large for the memory, and bad luck unlikely to be the cause.
+    """Whether a batch size is too large for the memory: none so large has trained.
 
-    Without a limit, each try runs out of memory as often as the batch sizes that are known to fit
-    do. Above these, all tries up to this batch size have run out of memory, if any has.
+    Once may be bad luck: something else may have taken the memory.
     """
-    tries = list(zip(spec.batch_sizes, state["out_of_memory"], state["pulls"], strict=True))
-    fitting = [(failures, pulls) for size, failures, pulls in tries if size <= state["fits"]]
-    others = PRIOR_FAILURES + sum(failures for failures, _ in fitting)
-    rate = others / (PRIOR_FAILURES + PRIOR_SUCCESSES + sum(pulls for _, pulls in fitting))
-    in_a_row = accumulate(failures if size > state["fits"] else 0 for size, failures, _ in tries)
-    return [n >= OUT_OF_MEMORY_TO_GIVE_UP and rate**n <= BAD_LUCK for n in in_a_row]
+    tries = zip(spec.batch_sizes, state["out_of_memory"], strict=True)
+    beyond = accumulate(failures if size > state["fits"] else 0 for size, failures in tries)
+    return [failures >= OUT_OF_MEMORY_TO_GIVE_UP for failures in beyond]
 
 
 @lru_cache(maxsize=256)

@@ -27,12 +27,12 @@ other, the threshold doubles each time after the first: a job that has become sl
 converges again. There is none on hardware on which no epoch was measured.
 
 **Drift.** When the epochs have changed, or the cost of an epoch on one hardware, what was known of
-them is forgotten, see `curve.py`, and exploration starts again. With a `window_size`, earlier runs
-also count less: by the factor `1 - 1 / window_size` for each later result.
+them is forgotten, see `curve.py`, and exploration starts again.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Collection
 
@@ -58,6 +58,7 @@ from zeus_service.bandit.outlook import (
     infer_costs,
     infer_failures,
     information_gain,
+    new_hardware,
 )
 from zeus_service.bandit.policy import (
     ArmEstimate,
@@ -74,8 +75,6 @@ from zeus_service.bandit.spec import JobSpec
 DRAWS = 256
 REGRET_EXPONENT = 2.5
 """2 in the source. A larger exponent explores less, and nearer to the best batch size."""
-TRAINED = ("converged", "early_stopped", "not_converged", "diverged")
-"""Results of runs that did not run out of memory."""
 LEAST_COST = 1e-300
 """In joules. A smaller cost means that the meter does not count."""
 
@@ -156,17 +155,18 @@ class InformationDirectedPolicy:
         if result is None:
             return before
         index = spec.batch_sizes.index(batch_size)
-        after = _discounted(spec, before, observation.hardware)
-        own = hardware_state(spec, after, observation.hardware)
+        after = copy.deepcopy(before)
+        hardware = observation.hardware.key
+        own = after["hardware"].setdefault(hardware, new_hardware(len(spec.batch_sizes)))
         own["pulls"][index] += 1
-        if result in TRAINED:
+        if result != "out_of_memory":
             own["fits"] = max(own["fits"], batch_size)
         if result == "converged":
-            _add_convergence(spec, before, after, index, observation)
+            _add_convergence(spec, before, after, own, index, observation)
         else:
             if result != "out_of_memory":
                 after["failure"][index] = result
-            _add_failure(spec, before, after, index, observation)
+            _add_failure(spec, before, after, own, index, observation)
         _add_epoch_cost(spec, before, own, index, observation)
         return after
 
@@ -221,28 +221,9 @@ def _nearest_to_default(
     return int(spec.batch_sizes[alive[order[0]]])
 
 
-def _discounted(spec: JobSpec, state: State, hardware: Hardware) -> State:
-    """Copy the state; if the job has a window, earlier trials count less in the copy."""
-    # With a window of 1, the run itself would count for nothing.
-    kept = 1 - 1 / max(spec.window_size, 2) if spec.window_size else 1.0
-    lists = {name: list(value) for name, value in state.items() if isinstance(value, list)}
-    for name in ("converged", "failed"):
-        lists[name] = [kept * value for value in lists[name]]
-    own = hardware_state(spec, state, hardware)
-    own = {name: list(value) if isinstance(value, list) else value for name, value in own.items()}
-    own["epoch_cost"] = curve.discounted(own["epoch_cost"], kept)
-    return {
-        **state,
-        **lists,
-        "epochs": curve.discounted(state["epochs"], kept),
-        "hardware": {**state["hardware"], hardware.key: own},
-    }
-
-
 def _add_convergence(
-    spec: JobSpec, before: State, state: State, index: int, observation: Observation
+    spec: JobSpec, before: State, state: State, own: State, index: int, observation: Observation
 ) -> None:
-    own = hardware_state(spec, state, observation.hardware)
     own["stops_in_a_row"] = 0
     state["ever_converged"][index] = True
     state["hard_failures"][index] = own["out_of_memory_in_a_row"][index] = 0
@@ -261,12 +242,7 @@ def _add_epoch_cost(
 ) -> None:
     """Add the cost of an epoch to what is known of the hardware."""
     epochs, cost = observation.epochs, observation.cost
-    if not epochs and observation.result == "early_stopped":
-        # The first epoch would have crossed the threshold.
-        cost = max(cost, cost_bound(spec, before, observation.hardware))
-    elif not epochs and observation.result != "converged":
-        return
-    if cost < LEAST_COST or math.isinf(cost):
+    if cost < LEAST_COST or not (epochs or observation.result == "converged"):
         return
     log_cost = reproducible(math.log(cost / max(epochs, 1)))
     if curve.is_known(own["epoch_cost"]):
@@ -277,10 +253,9 @@ def _add_epoch_cost(
 
 
 def _add_failure(
-    spec: JobSpec, before: State, state: State, index: int, observation: Observation
+    spec: JobSpec, before: State, state: State, own: State, index: int, observation: Observation
 ) -> None:
     if observation.result == "out_of_memory":
-        own = hardware_state(spec, state, observation.hardware)
         own["out_of_memory"][index] += 1
         own["out_of_memory_in_a_row"][index] += 1
         return
@@ -290,7 +265,7 @@ def _add_failure(
         state["hard_failures"][index] += 1
         return
     if state["ever_converged"][index]:
-        hardware_state(spec, state, observation.hardware)["stops_in_a_row"] += 1
+        own["stops_in_a_row"] += 1
     # The run had not reached its target after these epochs.
     log_epochs = reproducible(math.log(observation.epochs + 0.5))
     never, rate = (

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from zeus_service.bandit import curve
 from zeus_service.bandit.cost_model import CostPosterior, Draws, cost_posterior
-from zeus_service.bandit.curve_model import LEAST_WEIGHT, Floats, lowest, normal_cdf
+from zeus_service.bandit.curve_model import Floats, lowest, normal_cdf
 from zeus_service.bandit.failure_model import failure_probabilities, why_given_up
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.policy import State
@@ -35,7 +35,7 @@ class Outlook:
         self, spec: JobSpec, state: State, hardware: Hardware, posterior: CostPosterior
     ) -> None:
         self._posterior = posterior
-        self._known = np.array(state["epochs"]["weight"]) > LEAST_WEIGHT
+        self._known = np.array(state["epochs"]["weight"]) > 0
         self.never, rate = infer_failures(spec, state, hardware)
         self._log_unit = float(posterior.mean[self._known].min())
         self._log_bound = log_cost_bound(spec, state, hardware, posterior) - self._log_unit
@@ -163,7 +163,7 @@ def log_cost_bound(
     """The logarithm of `cost_bound`."""
     if spec.beta_knob is None or not posterior.is_measured:
         return math.inf
-    known = np.array(state["epochs"]["weight"]) > LEAST_WEIGHT
+    known = np.array(state["epochs"]["weight"]) > 0
     known &= find_alive(spec, state, hardware)
     if not known.any():
         return math.inf

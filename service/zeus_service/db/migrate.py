@@ -64,7 +64,7 @@ def current_revision() -> str | None:
     if path and not path.exists():  # opening it would create it
         raise Unusable(
             f"no database at {path}; name the service's with ZEUS_BSO_DATABASE_URL=sqlite:///FILE "
-            "(`recur` uses .zeus/recur/zeus.sqlite3), or a running service with --url"
+            "(`recur` uses .zeus/recur/zeus.sqlite3)"
         )
     try:
         return _read_revision()

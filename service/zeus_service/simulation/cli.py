@@ -11,15 +11,13 @@ from rich.console import Console
 from rich.progress import track
 
 from zeus_service.bandit.registry import POLICIES
-from zeus_service.simulation import SimulationError, first_error, plots, recorded_runs, results
+from zeus_service.simulation import SimulationError, first_error, recorded_runs, results
 from zeus_service.simulation.experiment import Experiment, run_all
 from zeus_service.simulation.recorded_runs import RECIPES, Recipe
-from zeus_service.simulation.submissions import Submission, read_groups, synthetic_groups
+from zeus_service.simulation.submissions import Submission, read_groups
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
 from zeus_service.simulation.workload import Workload
 
-_GROUPS = 10
-_OUTPUT = click.File("a", encoding="utf-8")  # opened before the replays, emptied after them
 _ABOVE_ZERO = click.IntRange(min=1)
 _COUNT = click.IntRange(1, 1_000_000)
 _SEED = click.IntRange(min=0)
@@ -84,18 +82,18 @@ _POLICY = click.Choice(list(POLICIES))
     help="Use only this many of the latest runs of each batch size; 0: all.",
 )
 @click.option(
-    "--learn-target",
-    is_flag=True,
-    help="Learn the target from the first recurrences, which train past it.",
+    "--cluster",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Overlapping submissions: a .csv or .csv.xz with the columns group, start_time, end_time, "
+    "dataset, runtime_ratio.",
 )
 @click.option(
-    "--cluster",
-    metavar="FILE|synthetic",
-    help="Overlapping submissions: a .csv or .csv.xz with the columns group, start_time, end_time, "
-    "dataset, runtime_ratio; or synthetic ones.",
+    "--csv",
+    "table",
+    type=click.File("w", encoding="utf-8", lazy=False),
+    help="Write a row for each replay to this file.",
 )
-@click.option("--csv", "table", type=_OUTPUT, help="Write a row for each replay to this file.")
-@click.option("--plot", "page", type=_OUTPUT, help="Draw the cumulative regret in this HTML file.")
 @click.option("--jobs", default=1, type=_ABOVE_ZERO, help="Processes.")
 @click.option("--dask", metavar="ADDRESS", help="Use the workers of this Dask scheduler instead.")
 def simulate(
@@ -109,10 +107,8 @@ def simulate(
     policies: tuple[str, ...],
     seeds: int,
     recurrences: int | None,
-    learn_target: bool,
-    cluster: str | None,
+    cluster: Path | None,
     table: TextIO | None,
-    page: TextIO | None,
     jobs: int,
     dask: str | None,
     **knobs: float,
@@ -130,7 +126,6 @@ def simulate(
         raise click.UsageError("recorded runs need their directory: name it with --traces")
     elif not workloads:
         workloads = [synthetic_workload(number) for number in range(3)]
-    target = {"target_metric": None} if learn_target else {}
     if cluster is None:
         replays = [_Replay(workload, recurrences or workload.horizon) for workload in workloads]
     else:
@@ -140,7 +135,7 @@ def simulate(
             Experiment(
                 replay.workload,
                 replay.workload.spec(
-                    policy=policy, seed=(replay.first_seed + seed) % 2**32, **knobs, **target
+                    policy=policy, seed=(replay.first_seed + seed) % 2**32, **knobs
                 ),
                 replay.submissions,
             )
@@ -162,16 +157,7 @@ def simulate(
     tallies = list(progress)
     results.print_table(tallies)
     if table is not None:
-        _empty(table)
         results.write_csv(table, tallies)
-    if page is not None:
-        _empty(page)
-        plots.write_page(page, tallies)
-
-
-def _empty(file: TextIO) -> None:
-    if file.seekable():  # not a terminal or a pipe
-        file.truncate(0)
 
 
 def _recorded(directory: Path, gpus: Sequence[str], recipes: Sequence[Recipe]) -> list[Workload]:
@@ -197,16 +183,10 @@ class _Replay(NamedTuple):
 
 
 def _overlapping(
-    cluster: str, workloads: Sequence[Workload], recurrences: int | None
+    cluster: Path, workloads: Sequence[Workload], recurrences: int | None
 ) -> list[_Replay]:
     """Each group of a cluster that trains one of the workloads."""
-    if cluster == "synthetic":
-        names = list(dict.fromkeys(workload.name for workload in workloads))
-        groups = synthetic_groups(
-            names, seed=0, groups=_GROUPS * len(names), submissions=recurrences or 100
-        )
-    else:
-        groups = read_groups(Path(cluster))
+    groups = read_groups(cluster)
     replays = [
         _Replay(workload, group.submissions[:recurrences], zlib.adler32(group.name.encode()))
         for workload in workloads

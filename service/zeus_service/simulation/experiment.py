@@ -64,8 +64,6 @@ class Tally:
         none_left: Whether the policy had no batch size left to try for one of these; for the
             others, `MAX_TRIES` trials failed.
         final: Batch sizes of the last ten recurrences that reached the target.
-        baselines: Runs of the default from which the target was learned.
-        baseline_energy_j: What they spent.
     """
 
     key: Key
@@ -80,8 +78,6 @@ class Tally:
     unreached: int
     none_left: bool
     final: tuple[int, ...]
-    baselines: int = 0
-    baseline_energy_j: float = 0.0
 
 
 def tally(experiment: Experiment, trials: Sequence[SimulatedTrial]) -> Tally:
@@ -101,7 +97,6 @@ def tally(experiment: Experiment, trials: Sequence[SimulatedTrial]) -> Tally:
     tries = Counter(trial.recurrence for trial in trials)
     reached = {t.recurrence: t.batch_size for t in trials if t.result == "converged"}
     missed = [recurrence for recurrence in range(len(ratios)) if recurrence not in reached]
-    baselines = [trial.energy_j for trial in trials if trial.why == "baseline"]
     defaults = [default.times(ratio) for (_, default), ratio in zip(phases, ratios, strict=True)]
     return Tally(
         key=Key(workload.name, workload.gpu, spec.policy or ""),
@@ -116,8 +111,6 @@ def tally(experiment: Experiment, trials: Sequence[SimulatedTrial]) -> Tally:
         unreached=len(missed),
         none_left=any(tries[recurrence] < MAX_TRIES for recurrence in missed),
         final=tuple(reached[recurrence] for recurrence in sorted(reached)[-10:]),
-        baselines=len(baselines),
-        baseline_energy_j=math.fsum(baselines),
     )
 
 

@@ -96,7 +96,7 @@ def paper_recipes(directory: Path, gpu: str) -> list[Recipe]:
 
 
 def read(directory: Path, gpu: str, recipe: Recipe) -> Workload:
-    """Read one workload on one GPU; write to stderr which batch sizes it lacks."""
+    """Read one workload on one GPU; write to stderr if it lacks the default batch size."""
     train, power = directory / _TRAIN, directory / f"{_POWER}{gpu}.csv"
     runs: dict[int, list[float]] = {}
     for run in read_rows(train, _Run):
@@ -107,13 +107,8 @@ def read(directory: Path, gpu: str, recipe: Recipe) -> Workload:
     epochs: dict[int, dict[float, Epoch]] = {}
     for row in measured:
         if row.belongs_to(recipe):
-            limits = epochs.setdefault(row.batch_size, {})
-            if row.power_limit in limits:
-                raise SimulationError(
-                    f"{power}: two rows for batch size {row.batch_size} at {row.power_limit:g} W; "
-                    "keep one of them"
-                )
             energy_j = row.time_per_epoch * row.average_power
+            limits = epochs.setdefault(row.batch_size, {})
             limits[row.power_limit] = Epoch(row.time_per_epoch, energy_j)
     sizes = sorted(runs.keys() & epochs.keys())
     default = min(recipe.default_batch_size, max(epochs, default=recipe.default_batch_size))
@@ -128,12 +123,6 @@ def read(directory: Path, gpu: str, recipe: Recipe) -> Workload:
             f"{recipe.dataset} {gpu}: no power data of the default batch size "
             f"{recipe.default_batch_size} or larger ones: the largest measured, {default}, takes "
             "its place",
-            err=True,
-        )
-    if left_out := sorted(runs.keys() - epochs.keys()):
-        click.echo(
-            f"{recipe.dataset} {gpu}: batch sizes {', '.join(map(str, left_out))} have runs but no "
-            "power data: left out",
             err=True,
         )
     workload = Workload(

@@ -48,12 +48,6 @@ def print_table(tallies: Iterable[Tally]) -> None:
                     f"{len(replays)} replays, which its figures leave out. Allow more epochs or a "
                     "larger --beta, or choose a target that is reached"
                 )
-            if baselines := fmean(each.baselines for each in replays):
-                share = ratio((each.baseline_energy_j, each.energy_j) for each in replays).value
-                notes.append(
-                    f"{workload} {gpu} with {key.policy}: the target was learned from "
-                    f"{baselines:.1f} baselines per replay, which spent {share:.1%} of its energy"
-                )
             table.add_row(
                 f"  {key.policy}",
                 _with_error(spent_over_oracle(complete)) if complete else "gave up",

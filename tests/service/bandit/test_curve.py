@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-
 import numpy as np
 import pytest
 from service.jobs import spec
@@ -71,13 +69,3 @@ def test_the_noise_outlives_a_change() -> None:
     curve.forget(state)
     assert not curve.is_known(state)
     assert (state["sum_of_squares"], state["degrees_of_freedom"]) == noise
-
-
-def test_a_discounted_curve_is_a_copy_in_which_runs_count_less() -> None:
-    state = known()
-    before = deepcopy(state)
-    less = curve.discounted(state, 0.5)
-    assert less["weight"] == [5.0] * 5
-    assert less["mean_log"] == state["mean_log"]
-    curve.add(less, 0, 9.0)
-    assert state == before

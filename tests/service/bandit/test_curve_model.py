@@ -22,7 +22,7 @@ def evidence(
     values: list[tuple[int, float]],
     stops: list[tuple[int, float]] | None = None,
     sizes: tuple[int, ...] = SIZES,
-    elsewhere: tuple[Curve, ...] = (),
+    elsewhere: Curve | None = None,
 ) -> Evidence:
     """The statistics of runs, each an index and the logarithm of its value."""
     by_size = [[y for index, y in values if index == i] for i in range(len(sizes))]
@@ -40,7 +40,7 @@ def evidence(
 
 
 def by_brute_force(
-    values: list[tuple[int, float]], prior: Prior, elsewhere: tuple[Curve, ...] = ()
+    values: list[tuple[int, float]], prior: Prior, elsewhere: Curve | None = None
 ) -> tuple[Floats, Floats]:
     """Mean and variance from all single runs, with an offset of a large variance."""
     octave = np.log2(SIZES)
@@ -59,9 +59,8 @@ def by_brute_force(
     ]
     curves += [(1.0, np.zeros(len(SIZES)), covariance(*prior.any_curve_residual))]
     curves += [
-        (curve_model.SHARE_ELSEWHERE, np.array(mean), covariance(*residual))
-        for mean in elsewhere
-        for residual in curve_model.ELSEWHERE_RESIDUALS
+        (curve_model.SHARE_ELSEWHERE, np.array(elsewhere), covariance(*residual))
+        for residual in (curve_model.ELSEWHERE_RESIDUALS if elsewhere else ())
     ]
     likelihoods, means, variances = [], [], []
     for (share, shape, of_shape), noise in product(curves, prior.noises):
@@ -97,7 +96,7 @@ def test_the_grid_has_the_posterior_of_all_single_runs(
 def test_the_grid_has_the_posterior_with_the_curve_of_other_hardware(
     values: list[tuple[int, float]], other: list[float]
 ) -> None:
-    elsewhere = (tuple(other),)
+    elsewhere = tuple(other)
     posterior = infer(evidence(values, elsewhere=elsewhere), EPOCH_COST)
     mean, variances = by_brute_force(values, EPOCH_COST, elsewhere)
     assert posterior.mean == pytest.approx(mean, abs=0.04)

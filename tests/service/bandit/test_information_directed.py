@@ -130,30 +130,10 @@ def test_a_run_that_trains_shows_that_its_batch_size_fits() -> None:
     assert given_up(job, after(job, (32, 100.0), *out_of_memory(64, 64), trains)) == set()
 
 
-def test_memory_that_others_take_now_and_then_needs_further_opinions() -> None:
-    job = spec()
-    trials = [*[(32, 100.0)] * 8, *out_of_memory(32, 32)]
-    assert given_up(job, after(job, *trials, *out_of_memory(64, 64, 64))) == set()
-    assert given_up(job, after(job, *trials, *out_of_memory(*[64] * 4))) == {64, 128}
-
-
 def test_out_of_memory_spares_what_has_converged() -> None:
     job = spec()
     state = after(job, (64, 100.0), *out_of_memory(64, *[128] * 6))
     assert given_up(job, state) == {128}
-
-
-def test_running_out_of_memory_at_random_hardly_ever_gives_up_the_best_batch_size() -> None:
-    job, lost, tries = spec(), 0, 40
-    for seed in range(tries):
-        state, rng = policy.initial_state(job), np.random.default_rng(seed)
-        for number in range(30):
-            b = next_choice(policy, job, state, np.random.default_rng([1, number])).batch_size
-            cost = 1000 * (1 + 0.6 * math.log2(128 / b)) * math.exp(rng.normal(0, 0.05))
-            chance = rng.random() < 0.2
-            state = observe(job, state, b, cost, "out_of_memory" if chance else "converged")
-        lost += 128 in given_up(job, state)
-    assert lost <= 0.1 * tries
 
 
 def test_a_limit_of_memory_costs_few_runs() -> None:
@@ -347,17 +327,6 @@ def test_one_outlier_is_no_change() -> None:
     job = spec()
     state = after(job, *costs(16), (16, 3000.0))
     assert sum(state["epochs"]["weight"]) == 31
-
-
-def test_with_a_window_of_one_the_run_before_counts_half() -> None:
-    state = after(spec(window_size=1), (32, 10.0), (64, 20.0))
-    assert dict(zip(spec().batch_sizes, state["epochs"]["weight"], strict=True))[32] == 0.5
-
-
-def test_with_a_window_older_costs_count_less() -> None:
-    job = spec(window_size=10)
-    state = after(job, *[(32, 100.0)] * 200)
-    assert sum(state["epochs"]["weight"]) == pytest.approx(10, rel=0.01)
 
 
 def test_a_meter_that_does_not_count_teaches_no_cost() -> None:

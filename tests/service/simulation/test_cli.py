@@ -100,25 +100,6 @@ def test_the_replays_are_written_as_csv(traces: Path, tmp_path: Path) -> None:
     assert len({row["cost_j"] for row in rows}) > 1
 
 
-def test_the_figures_are_written(tmp_path: Path) -> None:
-    path = tmp_path / "page.html"
-    simulate("--synthetic=7", "--seeds=2", f"--plot={path}")
-    assert "synthetic-7 on simulated" in path.read_text()
-
-
-def test_a_target_is_learned_and_its_baselines_are_counted(tmp_path: Path) -> None:
-    table = tmp_path / "table.csv"
-    arguments = ("--synthetic=7", "--seeds=2", "--policy=default", f"--csv={table}")
-    energies = []
-    for more in ([], ["--learn-target"]):
-        result = simulate(*arguments, *more)
-        said = "the target was learned from 3.0 baselines per replay, which spent"
-        assert (said in " ".join(result.stdout.split())) == bool(more)
-        with table.open(newline="") as file:
-            energies.append([float(row["energy_j"]) for row in csv.DictReader(file)])
-    assert all(learned > given for given, learned in zip(*energies, strict=True))
-
-
 def test_a_recorded_cluster_is_replayed(traces: Path, tmp_path: Path) -> None:
     path = tmp_path / "groups.csv.xz"
     rows = [
@@ -142,13 +123,6 @@ def test_a_recorded_cluster_is_replayed(traces: Path, tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert [row["recurrences"] for row in rows] == ["20"] * 6
     assert len({row["seed"] for row in rows}) == 6
-
-
-def test_a_synthetic_cluster_is_replayed() -> None:
-    result = simulate("--synthetic=1", "--drifting=2", "--cluster=synthetic", "--seeds=1")
-    assert result.exit_code == 0
-    assert "synthetic-1 simulated" in result.stdout
-    assert "drifting-2 simulated" in result.stdout
 
 
 def test_drift_is_replayed_with_a_window() -> None:
@@ -187,31 +161,12 @@ def test_a_default_that_was_not_measured_is_replaced_with_a_printed_line(traces:
     assert result.stderr.startswith(text)
 
 
-@pytest.mark.parametrize("option", ["--csv", "--plot"])
 def test_a_file_that_cannot_be_written_is_told_before_the_long_work(
-    monkeypatch: pytest.MonkeyPatch, option: str
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr("zeus_service.simulation.cli.run_all")
     for path in ("/proc/table", "/nowhere/table"):
-        assert f"'{path}': No such file or directory" in the_error(f"{option}={path}")
-
-
-def test_a_table_is_overwritten_but_not_by_a_command_that_fails(tmp_path: Path) -> None:
-    path = tmp_path / "table.csv"
-    path.write_text("an older table\n")
-    arguments = ("--seeds=1", "--recurrences=2", f"--csv={path}")
-    the_error(*arguments, "--eta=2")
-    assert path.read_text() == "an older table\n"
-    simulate(*arguments)
-    assert path.read_text().startswith("workload,gpu,policy,")
-
-
-def test_batch_sizes_that_are_left_out_are_named(traces: Path) -> None:
-    path = traces / recorded.POWER
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join(line for line in lines if not line.startswith("letters,net,sgd,32")))
-    result = simulate(f"--traces={traces}", *LETTERS, "--seeds=1")
-    assert result.stderr == ("letters tiny: batch sizes 32 have runs but no power data: left out\n")
+        assert f"'{path}': No such file or directory" in the_error(f"--csv={path}")
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ from zeus_service.simulation.experiment import (
     tally,
 )
 from zeus_service.simulation.simulated_run import SimulatedTrial
-from zeus_service.simulation.submissions import Submission, synthetic_groups
+from zeus_service.simulation.submissions import Submission
 
 WORKLOAD = recorded.workload()
 SPEC = WORKLOAD.spec(policy="zeus", seed=1)
-OVERLAPPING = synthetic_groups(["letters"], 0, groups=1, submissions=10)[0].submissions
+OVERLAPPING = tuple(Submission(10.0 * start, 10.0 * start + 25, 1.0) for start in range(10))
 EXPERIMENTS = [
     Experiment(WORKLOAD, WORKLOAD.spec(policy="zeus", seed=seed), submissions)
     for seed in range(3)

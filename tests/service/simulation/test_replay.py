@@ -16,12 +16,13 @@ from service.simulation import recorded
 from zeus_service.bandit import fold
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft
 from zeus_service.bandit.registry import POLICIES
-from zeus_service.simulation import submissions
 from zeus_service.simulation.replay import MAX_TRIES, PATIENCE, SimulatedJob, replay
 from zeus_service.simulation.simulated_run import SimulatedTrial, TrialRunner
 from zeus_service.simulation.submissions import Submission
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
 from zeus_service.simulation.workload import Setting
+
+from benchmarks.family import busy_submissions
 
 policies = pytest.mark.parametrize("policy", POLICIES)
 
@@ -238,9 +239,9 @@ def test_a_submission_that_takes_longer_costs_more_and_teaches_the_same() -> Non
 @policies
 def test_every_submission_of_a_busy_cluster_reaches_its_target(policy: str) -> None:
     workload = synthetic_workload(2)
-    for group in submissions.synthetic_groups([workload.name], 3, groups=5, submissions=60):
+    for number in range(5):
         spec = workload.spec(policy=policy, seed=1)
-        trials = replay(workload, spec, group.submissions)
+        trials = replay(workload, spec, busy_submissions(3, number, 60))
         reached = [trial.recurrence for trial in trials if trial.result == "converged"]
         assert sorted(reached) == list(range(60))
         assert sorted(trial.number for trial in trials) == list(range(1, len(trials) + 1))

@@ -39,19 +39,3 @@ def test_an_invalid_value_is_reported_with_its_row(tmp_path: Path, row: str, mes
     with pytest.raises(SimulationError) as caught:
         submissions.read_groups(path)
     assert str(caught.value).startswith(f"{path}, row 5, {message}")
-
-
-def test_synthetic_submissions_overlap_and_take_as_long_as_their_ratio_says() -> None:
-    groups = submissions.synthetic_groups(["x", "y"], 1, groups=10, submissions=50)
-    assert groups == submissions.synthetic_groups(["x", "y"], 1, groups=10, submissions=50)
-    assert [group.dataset for group in groups] == ["x", "y"] * 5
-    assert len({group.name for group in groups}) == 10
-    overlaps = 0
-    for group in groups:
-        starts = [each.start_s for each in group.submissions]
-        assert starts == sorted(starts)
-        ends = [each.end_s for each in group.submissions]
-        overlaps += sum(end > start for end, start in zip(ends, starts[1:], strict=False))
-        for each in group.submissions:
-            assert each.end_s - each.start_s == pytest.approx(each.runtime_ratio * 3600)
-    assert 100 < overlaps < 490
