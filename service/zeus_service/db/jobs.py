@@ -166,7 +166,7 @@ def running(session: Session, job: Job, *, expired: bool | None = None) -> list[
 
 def history(session: Session, job: Job) -> Sequence[Any]:
     """Read what is replayed of a job's trials: in the order of their ends, then the running."""
-    names = ("trial_number", "batch_size", "hardware", "why", "outcome", "counted", "era")
+    names = ("trial_number", "batch_size", "hardware", "why", "outcome", "era")
     measured = ("epoch", "cost", "energy_j", "time_s", "power_limit_w", "default_power_limit_w")
     columns = (getattr(Trial, name) for name in (*names, *measured))
     query = select(*columns).where(Trial.job_key == job.key)
@@ -262,7 +262,7 @@ def end(
     job.sequence += 1
     trial.outcome, trial.reason, trial.ended_seq = outcome, reason[:MAX_REASON], job.sequence
     trial.ended_at = unix_now()
-    job.state, trial.counted = fold.end(spec, job.state, trial)
+    job.state = fold.end(spec, job.state, trial)
     if outcome in ("converged", "completed"):
         job.failures = 0
     elif outcome != "withdrawn":

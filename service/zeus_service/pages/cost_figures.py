@@ -35,34 +35,38 @@ WIDEST = 1000.0
 def valley(job: Job, trials: Sequence[Trial]) -> Figure:
     """Plot each batch size's expected cost, the runs, and the early-stopping threshold.
 
-    Each hardware has a row of its own, like in `costs`.
+    They are of the latest hardware: costs on different hardware are not compared.
     """
-    sizes, rows, lines = job.spec.batch_sizes, [], []
-    for row, title, on, runs_there in _rows(job, trials, "cost of a run"):
-        window = _window(on, runs_there)
-        traces = _estimates(on, window)
-        for outcome, (colour, symbol) in OUTCOMES.items():
-            if found := [trial for trial in runs_there if trial.outcome == outcome]:
-                x, symbols = [trial.batch_size for trial in found], [symbol] * (len(found) + 1)
-                traces.append(plot.dots(words(outcome), x, found, colour, symbols, window))
-        marked = {job.spec.default_batch_size: "default"}
-        if job.next_trial and job.next_trial.batch_size and not row:
-            before = marked.get(job.next_trial.batch_size)
-            marked[job.next_trial.batch_size] = f"{before}, next" if before else "next"
-        lines += [plot.line("x", sizes.index(size), text, row=row) for size, text in marked.items()]
-        if on.cost_bound:
-            lines.append(plot.line("y", on.cost_bound, "stop limit", RED, row))
-        rows.append((plot.log_joule_axis(title, window), traces))
-    data, layout = plot.stack(rows)
-    layout |= {
+    if not job.hardware:
+        return plot.empty(_runs_drawn(job, trials))
+    on, sizes = job.hardware[-1], job.spec.batch_sizes
+    hardware = Hardware.of(vars(on))
+    runs_there = [trial for trial in trials if trial.hardware == hardware]
+    window = _window(on, runs_there)
+    traces = _estimates(on, window)
+    for outcome, (colour, symbol) in OUTCOMES.items():
+        if found := [trial for trial in runs_there if trial.outcome == outcome]:
+            x, symbols = [trial.batch_size for trial in found], [symbol] * (len(found) + 1)
+            traces.append(plot.dots(words(outcome), x, found, colour, symbols, window))
+    marked = {job.spec.default_batch_size: "default"}
+    if job.next_trial and job.next_trial.batch_size:
+        before = marked.get(job.next_trial.batch_size)
+        marked[job.next_trial.batch_size] = f"{before}, next" if before else "next"
+    lines = [plot.line("x", sizes.index(size), text) for size, text in marked.items()]
+    if on.cost_bound:
+        lines.append(plot.line("y", on.cost_bound, "stop limit", RED))
+    layout = {
         "xaxis": plot.axis("batch size", type="category", categoryarray=sizes),
+        "yaxis": plot.log_joule_axis("cost of a run", window),
         "shapes": lines,
         "showlegend": True,
     }
-    summary = f"Best batch size so far: {job.best_batch_size or 'not known yet'}."
     note = _runs_drawn(job, trials)
-    finding = _finding(job.spec, job.hardware[-1]) if job.hardware else ""
-    return {"data": data, "layout": layout, "note": note, "summary": summary, "title": finding}
+    if len(job.hardware) > 1:
+        note = f"On {hardware_names(job.hardware)[-1]}, the latest hardware. {note}".strip()
+    summary = f"Best batch size so far: {job.best_batch_size or 'not known yet'}."
+    finding = _finding(job.spec, on)
+    return {"data": traces, "layout": layout, "note": note, "summary": summary, "title": finding}
 
 
 def _window(on: OnHardware, trials: Sequence[Trial]) -> plot.Window:
@@ -130,42 +134,20 @@ def _finding(spec: JobSpec, on: OnHardware) -> str:
 
 def costs(job: Job, trials: Sequence[Trial]) -> Figure:
     """Plot the cost of each run in order, coloured by batch size."""
-    colours, rows = plot.batch_size_colours(job.spec), []
-    for _, title, _, runs_there in _rows(job, trials, "cost"):
-        traces = []
-        for batch_size in sorted({trial.batch_size for trial in runs_there}):
-            found = [trial for trial in runs_there if trial.batch_size == batch_size]
-            symbols = ["circle", *(OUTCOMES[str(trial.outcome)][1] for trial in found)]
-            x, colour = [trial.trial_number for trial in found], colours.get(batch_size, GREY)
-            traces.append(plot.dots(str(batch_size), x, found, colour, symbols))
-        rows.append((plot.joule_axis(title), traces))
-    data, layout = plot.stack(rows)
-    layout |= {
+    colours, traces = plot.batch_size_colours(job.spec), []
+    for batch_size in sorted({trial.batch_size for trial in trials}):
+        found = [trial for trial in trials if trial.batch_size == batch_size]
+        symbols = ["circle", *(OUTCOMES[str(trial.outcome)][1] for trial in found)]
+        x, colour = [trial.trial_number for trial in found], colours.get(batch_size, GREY)
+        traces.append(plot.dots(str(batch_size), x, found, colour, symbols))
+    layout = {
         "xaxis": plot.number_axis("run", [trial.trial_number for trial in trials]),
+        "yaxis": plot.joule_axis("cost"),
         "legend": {"title": {"text": "batch size"}},
         "showlegend": True,
     }
     note = _runs_drawn(job, trials)
-    return {"data": data, "layout": layout, "note": note, "summary": f"{runs(len(trials))}."}
-
-
-def _rows(
-    job: Job, trials: Sequence[Trial], title: str
-) -> list[tuple[str, str, OnHardware, list[Trial]]]:
-    """What is drawn on each hardware, the latest first.
-
-    Returns:
-        What the name of its y-axis ends in; the axis's title, which is the hardware's name if there
-        is more than one; the hardware, and its runs.
-    """
-    names = [plot.plain(name[:24]) for name in hardware_names(job.hardware)]
-    latest = zip(plot.ROWS, reversed(names), reversed(job.hardware), strict=False)
-    return [
-        (row, name if len(names) > 1 else title, on, runs_there)
-        for row, name, on in latest
-        for hardware in [Hardware.of(vars(on))]
-        for runs_there in [[trial for trial in trials if trial.hardware == hardware]]
-    ]
+    return {"data": traces, "layout": layout, "note": note, "summary": f"{runs(len(trials))}."}
 
 
 def _runs_drawn(job: Job, trials: Sequence[Trial]) -> str:
@@ -173,10 +155,4 @@ def _runs_drawn(job: Job, trials: Sequence[Trial]) -> str:
         return "No run has ended yet."
     # Runs that are in flight or were withdrawn are among the job's trials, but not drawn.
     latest = len(trials) == queries.POINTS
-    notes = [
-        plot.what_is_drawn(len(trials), job.trials, "runs") if latest else "",
-        plot.what_is_drawn(
-            min(len(plot.ROWS), len(job.hardware)), len(job.hardware), "kinds of hardware"
-        ),
-    ]
-    return " ".join(filter(None, notes))
+    return plot.what_is_drawn(len(trials), job.trials, "runs") if latest else ""

@@ -15,7 +15,7 @@ from zeus_service import optimizer
 from zeus_service.api import savings_report
 from zeus_service.api.messages import Job, PowerProfile
 from zeus_service.api.savings_messages import JobSavings
-from zeus_service.api.text import hardware_names, saved_energy
+from zeus_service.api.text import saved_energy
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, power_profiles, queries
@@ -44,7 +44,7 @@ FIGURES: dict[str, tuple[str, str]] = {
 """Title and explanation of each figure of a job's page, in the order in which they are shown."""
 
 CURVES = (ORANGE, BLUE, GREEN, RED, "#8e4ec6", "#d6409f")
-"""Colours of curves of different hardware."""
+"""Colours of runs that are compared."""
 CURVE_POINTS = 400
 """Points of a sum over runs, at most: each takes 5 kB of memory to compute."""
 
@@ -81,34 +81,26 @@ def draw_compared(job_id: str, numbers: Sequence[int]) -> Figure:
 def regret(job: Job, savings: JobSavings) -> Figure:
     """Plot what the runs cost beyond the best batch size's expected cost, summed over them.
 
-    Each hardware has a curve of its own.
+    Each run is compared with the best batch size on its own hardware.
     """
-    there = dict(zip(map(Hardware.of, map(vars, job.hardware)), job.hardware, strict=True))
-    names = hardware_names(savings.hardware)
-    data, summaries = [], []
-    for index, each in enumerate(savings.hardware):
-        on = there.get(Hardware.of(vars(each)))
-        best = on.arm(on.best_batch_size) if on else None
-        points = [point for point in savings.points if point.hardware == index]
-        if best is None or best.mean is None or not points:
-            continue
-        beyond = [point.spent.cost - point.recurrences * best.mean for point in points]
-        sums = list(accumulate(beyond))
-        name = plot.plain(names[index])
-        colour = CURVES[index % len(CURVES)]
-        data.append(plot.curve(name, [point.trial_number for point in points], sums, colour))
-        summaries.append(f"{joules(sums[-1])} on {names[index]}")
-    if not data:
+    there = {Hardware.of(vars(on)): on.arm(on.best_batch_size) for on in job.hardware}
+    best = [there.get(Hardware.of(vars(each))) for each in savings.hardware]
+    means = [arm.mean if arm else None for arm in best]
+    points = [(each, mean) for each in savings.points if (mean := means[each.hardware]) is not None]
+    if not points:
         return plot.empty("The best batch size is not known yet.")
-    if len(data) == 1:
-        data[0]["fill"] = "tozeroy"
-    layout = {
-        "xaxis": plot.number_axis("run", [point.trial_number for point in savings.points]),
-        "yaxis": plot.joule_axis("cumulative regret"),
-        "showlegend": len(data) > 1,
+    numbers = [point.trial_number for point, _ in points]
+    sums = list(accumulate(each.spent.cost - each.recurrences * mean for each, mean in points))
+    return {
+        "data": [plot.curve("regret", numbers, sums, ORANGE) | {"fill": "tozeroy"}],
+        "layout": {
+            "xaxis": plot.number_axis("run", numbers),
+            "yaxis": plot.joule_axis("cumulative regret"),
+            "showlegend": False,
+        },
+        "note": "",
+        "summary": f"Regret so far: {joules(sums[-1])}.",
     }
-    summary = f"Regret so far: {'; '.join(summaries)}."
-    return {"data": data, "layout": layout, "note": "", "summary": summary}
 
 
 def saved(savings: JobSavings) -> Figure:
@@ -143,9 +135,7 @@ def saved(savings: JobSavings) -> Figure:
         "yaxis": plot.axis("saved", tickformat="~s", ticksuffix="Wh"),
         "showlegend": False,
     }
-    is_from_runs = all(each.basis == "runs" for each in savings.hardware if each.basis)
-    basis = "runs" if is_from_runs else "the estimate"
-    note = f"Against {basis} of the default, with a 95 % band."
+    note = "Against runs of the default, with a 95 % band."
     if savings.estimated:
         note += " Energy is estimated."
     summary = f"Saved so far: {saved_energy(savings.saved.energy_j.estimate)}."
@@ -160,13 +150,9 @@ def power(spec: JobSpec, stored: Sequence[dict[str, Any]]) -> Figure:
             "No power limits have been measured yet; ZeusPowerLimitCallback measures them."
         )
     colours = plot.batch_size_colours(spec)
-    counts = accumulate(len(profile.points) for profile in profiles)
-    shown = [
-        profile for profile, count in zip(profiles, counts, strict=True) if count <= queries.POINTS
-    ]
     has_several = len({(each.device_model, each.num_devices) for each in profiles}) > 1
     data: list[Figure] = []
-    for profile in shown:
+    for profile in profiles:
         points = sorted(profile.points, key=lambda point: point.limit_w)
         limits = [point.limit_w for point in points]
         gpus = f"{profile.num_devices} \N{MULTIPLICATION SIGN} {plot.plain(profile.device_model)}"
@@ -178,21 +164,18 @@ def power(spec: JobSpec, stored: Sequence[dict[str, Any]]) -> Figure:
         data += [
             plot.curve(name, limits, [point.energy_j for point in points], colour) | shared,
             plot.curve(name, limits, [point.time_s for point in points], colour)
-            | {**shared, "xaxis": "x2", "yaxis": "y2", "showlegend": False},
+            | {**shared, "yaxis": "y2", "showlegend": False},
         ]
     layout = {
-        "grid": {"rows": 1, "columns": 2, "pattern": "independent"},
+        "grid": {"rows": 2, "columns": 1, "pattern": "coupled"},
         "xaxis": plot.axis("power limit (W)"),
-        "xaxis2": plot.axis("power limit (W)"),
         "yaxis": plot.axis("energy of a batch (J)"),
         "yaxis2": plot.axis("time of a batch (s)"),
         "legend": {"title": {"text": "batch size"}},
         "showlegend": True,
     }
     note = "The star is the limit that was chosen."
-    if len(shown) < len(profiles):
-        note += f" The first {len(shown):,} of {len(profiles):,} profiles are drawn."
-    chosen = "; ".join(f"{each.batch_size} at {each.chosen_w} W" for each in shown[:8])
+    chosen = "; ".join(f"{each.batch_size} at {each.chosen_w} W" for each in profiles[:8])
     summary = f"Chosen limits: {chosen}."
     return {"data": data, "layout": layout, "note": note, "summary": summary}
 

@@ -18,15 +18,13 @@ Figure = dict[str, Any]
 maybe a `title` that says what it shows."""
 
 Window = tuple[float, float]
-"""The lowest and the highest cost that a row shows."""
+"""The lowest and the highest cost that a figure shows."""
 
 GREY = "#8b8d98"
 BLUE = "#3b82f6"
 GREEN = "#2b9a66"
 ORANGE = "#e58a13"
 RED = "#e5484d"
-ROWS = ("", "2", "3", "4")
-"""What the names of the y-axes end in, of at most so many rows."""
 
 
 def empty(note: str) -> Figure:
@@ -93,18 +91,17 @@ def dots(
     }
 
 
-def line(axis: str, at: float, text: str, colour: str = GREY, row: str = "") -> Figure:
-    """A labelled line across a row of the figure, at a place on one axis."""
+def line(axis: str, at: float, text: str, colour: str = GREY) -> Figure:
+    """A labelled line across the first row of a figure, at a place on one axis."""
     across = "y" if axis == "x" else "x"
-    refs = {"x": "x", "y": f"y{row}"}
     return {
         "type": "line",
         f"{axis}0": at,
         f"{axis}1": at,
-        f"{axis}ref": refs[axis],
+        f"{axis}ref": axis,
         f"{across}0": 0,
         f"{across}1": 1,
-        f"{across}ref": f"{refs[across]} domain",
+        f"{across}ref": f"{across} domain",
         "line": {"color": colour, "dash": "dash", "width": 1.5},
         "label": {
             "text": text,
@@ -116,36 +113,14 @@ def line(axis: str, at: float, text: str, colour: str = GREY, row: str = "") -> 
     }
 
 
-def stack(rows: Sequence[tuple[Figure, Sequence[Figure]]]) -> tuple[list[Figure], Figure]:
-    """Put rows, each a y-axis and its traces, one below the other on one x-axis.
-
-    A name stands in the legend once, for its traces in all rows.
-
-    Returns:
-        The traces, and the part of the layout that places them.
-    """
-    if len(rows) == 1:
-        return list(rows[0][1]), {"yaxis": rows[0][0]}
-    data: list[Figure] = []
-    for row, (_, traces) in zip(ROWS, rows, strict=False):
-        named = {trace["name"] for trace in data}
-        data += [
-            {**trace, "yaxis": f"y{row}", "legendgroup": trace["name"]}
-            | {"showlegend": trace["name"] not in named}
-            for trace in traces
-        ]
-    axes = {f"yaxis{row}": each for row, (each, _) in zip(ROWS, rows, strict=False)}
-    return data, {**axes, "grid": {"rows": len(rows), "columns": 1, "pattern": "coupled"}}
-
-
 def axis(title: str, **settings: Any) -> Figure:
     """An axis with a title."""
     return {"title": {"text": title}, **settings}
 
 
-def joule_axis(title: str, **settings: Any) -> Figure:
+def joule_axis(title: str) -> Figure:
     """An axis in joules, with prefixes."""
-    return axis(title, tickformat="~s", ticksuffix="J", **settings)
+    return axis(title, tickformat="~s", ticksuffix="J")
 
 
 def log_joule_axis(title: str, window: Window) -> Figure:

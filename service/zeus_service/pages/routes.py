@@ -28,7 +28,6 @@ from zeus_service.api import messages, savings_report, text
 from zeus_service.bandit import reasons
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import MAX_INTEGER
-from zeus_service.config import current_config
 from zeus_service.db import queries
 from zeus_service.errors import JobBusy
 from zeus_service.pages import answers, figures, plot, run_filter
@@ -97,7 +96,6 @@ def job_page(job_id: str) -> ResponseReturnValue:
             "filter_example": run_filter.EXAMPLE,
             "savings": savings,
             "saved_on": {Hardware.of(vars(each)): each for each in savings.hardware},
-            "config": current_config(),
             "titles": figures.FIGURES,
             "running": running,
             "curves": {

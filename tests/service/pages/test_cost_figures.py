@@ -105,33 +105,17 @@ def test_the_legend_shows_batch_sizes_by_colour_not_by_how_a_run_ended() -> None
     assert trace["marker"]["symbol"] == ["circle", "star", "circle", "x-thin-open"]
 
 
-OTHER = replace(HARDWARE, device_model="<b>Other", max_power_w=300.0)
-
-
-def test_each_hardware_has_a_row_of_its_own() -> None:
-    rows = [row(cost=9000.0), row(trial_number=2, cost=100.0, hardware=OTHER)]
-    two = job(hardware=[on_hardware(), on_hardware(OTHER, cost_bound=400.0)])
-    for figure in (figures.valley(two, rows), figures.costs(two, rows)):
-        dots = [trace for trace in figure["data"] if "customdata" in trace]
-        axes = {trace["yaxis"]: trace["y"] for trace in dots}
-        assert axes == {"y": [None, 100.0], "y2": [None, 9000.0]}  # the latest hardware first
-        titles = [figure["layout"][name]["title"]["text"] for name in ("yaxis", "yaxis2")]
-        assert titles == [
-            f"1 \N{MULTIPLICATION SIGN} {name}" for name in ("&lt;b&gt;Other", "Fake GPU")
-        ]
-        shown = [trace["name"] for trace in figure["data"] if trace["showlegend"]]
-        assert len(shown) == len(set(shown))
-    lines = figures.valley(two, rows)["layout"]["shapes"]
-    bounds = {line["yref"]: line["y0"] for line in lines if line["label"]["text"] == "stop limit"}
-    assert bounds == {"y": 400.0, "y2": 20_000.0}
-
-
-def test_the_latest_kinds_of_hardware_are_drawn_and_the_note_says_so() -> None:
-    many = [replace(HARDWARE, num_devices=number) for number in range(1, 7)]
-    rows = [row(hardware=each) for each in many]
-    figure = figures.costs(job(hardware=list(map(on_hardware, many))), rows)
-    assert len(figure["data"]) == 4
-    assert figure["note"] == "The latest 4 of 6 kinds of hardware."
+def test_the_valley_is_of_the_latest_hardware_and_every_run_is_among_the_costs() -> None:
+    other = replace(HARDWARE, device_model="Other", max_power_w=300.0)
+    rows = [row(cost=9000.0), row(trial_number=2, cost=100.0, hardware=other)]
+    two = job(hardware=[on_hardware(), on_hardware(other, cost_bound=400.0)])
+    traces, lines, _ = valley(two, rows)
+    assert traces["converged"]["y"] == [None, 100.0]
+    assert lines["stop limit"]["y0"] == 400.0
+    note = figures.valley(two, rows)["note"]
+    assert note == "On 1 \N{MULTIPLICATION SIGN} Other, the latest hardware."
+    (trace,) = figures.costs(two, rows)["data"]
+    assert trace["y"] == [None, 9000.0, 100.0]
 
 
 def test_what_was_left_out_is_said() -> None:

@@ -17,6 +17,7 @@ from zeus_service.api.savings_messages import (
     SavingsPoint,
     Spent,
 )
+from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.pages import figures
 
 
@@ -29,14 +30,16 @@ def test_a_legend_names_the_gpu_models_of_few_batch_sizes() -> None:
     assert "6 on 2 \N{MULTIPLICATION SIGN} C" in {trace["name"] for trace in figure["data"]}
 
 
-def test_each_hardware_has_a_curve_of_regret_of_its_own() -> None:
-    two = job(hardware=[on_hardware(), on_hardware(OTHER)])
+def test_regret_compares_each_run_with_the_best_on_its_own_hardware() -> None:
+    best_there = [ArmEstimate(8, 1, 500.0, 1.0, "alive")]
+    two = job(hardware=[on_hardware(), on_hardware(OTHER, arms=best_there)])
     spent = [Spent(energy_j=1.0, time_s=1.0, cost=cost) for cost in (10_000.0, 9000.0)]
     point = {"trial_number": 1, "ended_at": 0.0, "recurrences": 1, "saved": None}
     points = [SavingsPoint(**point, hardware=index, spent=spent[index]) for index in range(2)]
     each = [SavedOnHardware.model_construct(**asdict(known)) for known in (HARDWARE, OTHER)]
-    curves = figures.regret(two, JobSavings.model_construct(points=points, hardware=each))["data"]
-    assert [curve["y"] for curve in curves] == [[2000.0], [1000.0]]
+    savings = JobSavings.model_construct(points=points, hardware=each)
+    (curve,) = figures.regret(two, savings)["data"]
+    assert curve["y"] == [2000.0, 10_500.0]
 
 
 @pytest.mark.parametrize("converged", [1, 0])
@@ -63,7 +66,7 @@ def test_regret_is_what_runs_cost_beyond_the_best(converged: int) -> None:
 def test_the_energy_saved_by_a_single_run_begins_at_nothing_and_has_a_band() -> None:
     energy = Estimate(estimate=7200.0, low=3600.0, high=10_800.0)
     amounts = SavedAmounts.model_construct(energy_j=energy)
-    here = SavedOnHardware.model_construct(**asdict(HARDWARE), basis="runs")
+    here = SavedOnHardware.model_construct(**asdict(HARDWARE))
     point = SavingsPoint.model_construct(trial_number=4, saved=amounts)
     savings = JobSavings.model_construct(
         points=[point], hardware=[here], saved=amounts, estimated=False

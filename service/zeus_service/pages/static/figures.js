@@ -19,7 +19,7 @@ const zeusFigures = (() => {
   }
 
   // What all figures have in common, in the colours of the theme.
-  function themed(layout, width) {
+  function themed(layout) {
     const colour = colours();
     const font = { color: colour("--quiet"), size: 12, family: getComputedStyle(document.body).fontFamily };
     const axis = { automargin: true, gridcolor: colour("--line"), linecolor: colour("--line"), zerolinecolor: colour("--line") };
@@ -38,11 +38,8 @@ const zeusFigures = (() => {
       // A finger that moves over a figure scrolls the page.
       dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
     };
-    // On a phone, figures that stand side by side stand one below the other.
-    const sideBySide = layout.grid?.columns > 1;
-    const grid = sideBySide && width < 520 ? { ...layout.grid, rows: layout.grid.columns, columns: 1 } : layout.grid;
     // With the same uirevision, a zoom lasts when the figure is drawn again.
-    return { uirevision: true, ...structuredClone(layout), ...(grid && { grid }), template: { layout: common } };
+    return { uirevision: true, ...structuredClone(layout), template: { layout: common } };
   }
 
   function draw(place, figure) {
@@ -59,7 +56,7 @@ const zeusFigures = (() => {
       return;
     }
     const first = !place.classList.contains("js-plotly-plot");
-    Plotly.react(place, figure.data, themed(figure.layout, place.clientWidth), CONFIG);
+    Plotly.react(place, figure.data, themed(figure.layout), CONFIG);
     if (!first) return;
     place.on("plotly_afterplot", () => scaleInPrint(place));
     place.on("plotly_click", (event) => {
@@ -75,32 +72,11 @@ const zeusFigures = (() => {
     }
   }
 
-  function redraw() {
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     for (const [place, figure] of drawn) {
-      if (figure.data.length) Plotly.react(place, figure.data, themed(figure.layout, place.clientWidth), CONFIG);
+      if (figure.data.length) Plotly.react(place, figure.data, themed(figure.layout), CONFIG);
     }
-  }
+  });
 
-  function setTheme(button) {
-    const dark = () => {
-      const chosen = document.documentElement.dataset.theme;
-      return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    };
-    const label = () => button.setAttribute("aria-label", dark() ? "Use the light theme" : "Use the dark theme");
-    label();
-    button.addEventListener("click", () => {
-      const theme = dark() ? "light" : "dark";
-      document.documentElement.dataset.theme = theme;
-      try {
-        localStorage.setItem("theme", theme);
-      } catch {
-        // The choice is of this page alone then.
-      }
-      label();
-      redraw();
-    });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { label(); redraw(); });
-  }
-
-  return { draw, setTheme };
+  return { draw };
 })();

@@ -116,7 +116,6 @@ async function refresh(isNew = false) {
   setTimeout(() => refresh(), POLL_MS);
 }
 
-zeusFigures.setTheme(document.getElementById("theme"));
 showTimes(document);
 if (document.querySelector("[data-live]")) refresh(true);
 setInterval(() => showTimes(document), 5000);
