@@ -7,14 +7,13 @@ before costs a quarter more, for the warm-up. The best limit of a load is the be
 Loads are the recorded ones in `--traces FOLDER` or $ZEUS_TRACES, the Zeus paper's
 `summary_power_*.csv` (repository ml-energy/zeus, `trace/`), and made-up ones of three ranges of
 limits (`made_up_load`), some also with a disturbed first window (`disturb`). The constants of
-`zeus_lightning/power/posterior.py` were chosen on even seeds (`--chosen-on`), and some adjusted
-after looking at the recorded loads; odd seeds are only reported.
+`zeus_lightning/power/information.py` were chosen on even seeds (`--chosen-on`), and the ranges of
+the model's parameters adjusted after looking at the recorded loads; odd seeds are only reported.
 """
 
 from __future__ import annotations
 
 import csv
-import math
 import os
 import random
 from argparse import ArgumentParser
@@ -31,7 +30,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from zeus_lightning.power.search import Search, SearchName, make_search, power_limits
+from zeus_lightning.power.search import SearchName, make_search, power_limits
 from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, ZeusCost
 
 Curve = dict[int, PowerPoint]
@@ -55,13 +54,11 @@ class Load:
     Args:
         name: Shown to the reader; also seeds the noise.
         truth: What a batch takes.
-        similar: The same of the nearest batch size, None where there is no other.
         disturbed: By what the time and the power of the first window are multiplied.
     """
 
     name: str
     truth: Curve
-    similar: Curve | None
     disturbed: tuple[float, float] = (1.0, 1.0)
 
 
@@ -83,23 +80,21 @@ class Outcome:
 
 
 def search_load(
-    load: Load,
-    name: SearchName,
-    windows: float,
-    *,
-    noise: float = 0.0,
-    eta: float = 0.5,
-    warm: bool = False,
+    load: Load, name: SearchName, windows: float, *, noise: float = 0.0, eta: float = 0.5
 ) -> Outcome:
-    """Search as the profiler does; if `warm`, knowing what a search of the similar load found."""
+    """Search as the profiler does."""
     rng = random.Random(f"{load.name} {noise} {eta}")
     selector, inputs = ZeusCost(), SelectorInputs(eta_knob=eta, max_power_w=max(load.truth))
-    similar: tuple[PowerPoint, ...] = ()
-    if warm and load.similar is not None:
-        search = make_search(name, list(load.similar), selector, inputs)
-        similar = search.estimates(_measure(search, load.similar, windows, noise, rng))
-    search = make_search(name, list(load.truth), selector, inputs, similar)
-    points = _measure(search, load.truth, windows, noise, rng, load.disturbed)
+    search = make_search(name, list(load.truth), selector, inputs)
+    points: list[PowerPoint] = []
+    while (left := windows / (1 + WARMUP) - len(points)) > 0:
+        limit_w = search.propose(points, left)
+        if limit_w is None:
+            break
+        point = load.truth[limit_w]
+        slower, more = (1.0, 1.0) if points else load.disturbed
+        slower, more = slower * rng.gauss(1, noise), more * rng.gauss(1, noise)
+        points.append(PowerPoint(limit_w, point.energy_j * slower * more, point.time_s * slower))
     chosen_w = selector.select(search.estimates(points), inputs)
     return judge(load, [point.limit_w for point in points], chosen_w, windows, eta)
 
@@ -127,22 +122,18 @@ def recorded_loads(folder: Path) -> list[Load]:
     Raises:
         FileNotFoundError: The folder holds no `summary_power_*.csv`.
     """
-    families: dict[tuple[str, ...], dict[int, Curve]] = defaultdict(lambda: defaultdict(dict))
+    curves: dict[str, Curve] = defaultdict(dict)
     for path in sorted(folder.glob("summary_power_*.csv")):
         gpu = path.stem.removeprefix("summary_power_")
         with path.open(newline="") as file:
             for row in csv.DictReader(file):
-                family = (gpu, row["dataset"], row["network"], row["optimizer"])
+                load = (gpu, row["dataset"], row["network"], row["optimizer"], row["batch_size"])
                 limit_w, time_s = int(row["power_limit"]), float(row["time_per_epoch"])
                 point = PowerPoint(limit_w, float(row["average_power"]) * time_s, time_s)
-                families[family][int(row["batch_size"])][limit_w] = point
-    if not families:
+                curves[" ".join(load)][limit_w] = point
+    if not curves:
         raise FileNotFoundError(f"{folder} holds no summary_power_*.csv")
-    return [
-        Load(f"{' '.join(family)} {size}", curve, _nearest(sizes, size))
-        for family, sizes in families.items()
-        for size, curve in sizes.items()
-    ]
+    return [Load(name, curve) for name, curve in curves.items()]
 
 
 def made_up_loads(range_w: tuple[int, int], count: int, *, reported: bool = True) -> Iterator[Load]:
@@ -160,8 +151,6 @@ def made_up_load(limits_w: tuple[int, ...], seed: int) -> Load:
     up to 90 %, waits for the host, at 0 to 100 % of the computing power above idle; in half of the
     loads, memory hides a clock that is up to 30 % lower (o). Last, each limit's power and time are
     off the curve by up to 1 %, as clocks come in steps.
-
-    The similar load is the same with 0.8 to 1.1 times the power and other deviations.
     """
     rng = random.Random(f"load {seed} of {limits_w}")
     idle_w = rng.uniform(0.07, 0.32) * min(limits_w[0], 2 * limits_w[-1])
@@ -171,22 +160,17 @@ def made_up_load(limits_w: tuple[int, ...], seed: int) -> Load:
     hidden = rng.choice([1.0, rng.uniform(1.0, 1.3)])
     deviation = rng.uniform(0, 0.01)
 
-    def curve(free_w: float) -> Curve:
-        points = {}
-        for limit in limits_w:
-            power_w = min(drawn * limit, free_w)
-            clock = max(0.05, (power_w - idle_w) / (free_w - idle_w)) ** (1 / exponent)
-            computing = (1 - waiting) * max(1 / clock, hidden)
-            waiting_w = idle_w + resting * (power_w - idle_w)
-            energy_j = waiting * waiting_w + computing * power_w
-            slower, more = (1 + rng.uniform(-deviation, deviation) for _ in range(2))
-            time_s = slower * (waiting + computing)
-            points[limit] = PowerPoint(limit, slower * more * energy_j, time_s)
-        return points
-
-    return Load(
-        f"made up {seed}", curve(free_w), curve(max(free_w * rng.uniform(0.8, 1.1), 1.2 * idle_w))
-    )
+    truth = {}
+    for limit in limits_w:
+        power_w = min(drawn * limit, free_w)
+        clock = max(0.05, (power_w - idle_w) / (free_w - idle_w)) ** (1 / exponent)
+        computing = (1 - waiting) * max(1 / clock, hidden)
+        waiting_w = idle_w + resting * (power_w - idle_w)
+        energy_j = waiting * waiting_w + computing * power_w
+        slower, more = (1 + rng.uniform(-deviation, deviation) for _ in range(2))
+        time_s = slower * (waiting + computing)
+        truth[limit] = PowerPoint(limit, slower * more * energy_j, time_s)
+    return Load(f"made up {seed}", truth)
 
 
 def disturb(load: Load) -> Load:
@@ -200,45 +184,14 @@ def disturb(load: Load) -> Load:
     return replace(load, disturbed=rng.choice([(factor, rng.uniform(0.3, 0.7)), (1.0, 1 / factor)]))
 
 
-def _measure(
-    search: Search,
-    truth: Curve,
-    windows: float,
-    noise: float,
-    rng: random.Random,
-    disturbed: tuple[float, float] = (1.0, 1.0),
-) -> list[PowerPoint]:
-    """Return the windows that a search measures, as the profiler counts the rest of the run."""
-    points: list[PowerPoint] = []
-    while (left := windows / (1 + WARMUP) - len(points)) > 0:
-        proposal = search.propose(points, left)
-        if proposal is None:
-            break
-        point = truth[proposal.limit_w]
-        slower, more = (1.0, 1.0) if points else disturbed
-        slower, more = slower * rng.gauss(1, noise), more * rng.gauss(1, noise)
-        points.append(
-            PowerPoint(point.limit_w, point.energy_j * slower * more, point.time_s * slower)
-        )
-    return points
-
-
-def _nearest(sizes: dict[int, Curve], size: int) -> Curve | None:
-    """Return the curve of the nearest batch size by ratio, the smaller of two."""
-    others = [other for other in sizes if other != size]
-    if not others:
-        return None
-    return sizes[min(others, key=lambda other: (abs(math.log(other / size)), other))]
-
-
-Cell = tuple[Sequence[Load], SearchName, float, float, float, bool]
-"""Loads, search, windows, noise, eta, and whether it knows the similar load."""
+Cell = tuple[Sequence[Load], SearchName, float, float, float]
+"""Loads, search, windows, noise and eta."""
 
 
 def search_all(cell: Cell) -> list[Outcome]:
     """Search on each load of a cell."""
-    loads, name, windows, noise, eta, warm = cell
-    return [search_load(one, name, windows, noise=noise, eta=eta, warm=warm) for one in loads]
+    loads, name, windows, noise, eta = cell
+    return [search_load(one, name, windows, noise=noise, eta=eta) for one in loads]
 
 
 def table(
@@ -255,19 +208,15 @@ def table(
         shown.add_column(f"{length} windows: mean", justify="right")
         for heading in ("worst", "measured"):
             shown.add_column(heading, justify="right")
-    searches: tuple[tuple[SearchName, bool], ...] = (
-        ("sweep", False),
-        ("information", False),
-        ("information", True),
-    )
+    searches: tuple[SearchName, ...] = ("sweep", "information")
     rows = [
-        (name, eta, noise, search, warm)
+        (name, eta, noise, search)
         for name, (_, noises) in sets.items()
-        for eta, noise, (search, warm) in product(etas, noises, searches)
+        for eta, noise, search in product(etas, noises, searches)
     ]
     cells = [
-        (sets[name][0], search, length, noise, eta, warm)
-        for name, eta, noise, search, warm in rows
+        (sets[name][0], search, length, noise, eta)
+        for name, eta, noise, search in rows
         for length in LENGTHS
     ]
     progress = Console(stderr=True)
@@ -280,7 +229,7 @@ def table(
         disable=not progress.is_terminal,
     )
     found = iter(outcomes_of_cells)
-    for name, eta, noise, search, warm in rows:
+    for name, eta, noise, search in rows:
         figures = []
         for _ in LENGTHS:
             outcomes = next(found)
@@ -291,9 +240,8 @@ def table(
                 f"{100 * max(excesses):.2f} %",
                 f"{windows:.1f}",
             ]
-        who = f"{search}, from a neighbour" if warm else search
-        shown.add_row(name, f"{eta:g}", f"{100 * noise:g} %", who, *figures)
-        if warm:
+        shown.add_row(name, f"{eta:g}", f"{100 * noise:g} %", search, *figures)
+        if search == searches[-1]:
             shown.add_section()
     return shown
 
@@ -301,8 +249,7 @@ def table(
 def main() -> None:
     parser = ArgumentParser(
         description=__doc__.splitlines()[0],
-        epilog="With --loads 1 it takes 12 minutes of CPU time, with all loads about 20 hours, "
-        "shared by the processes. A terminal shows the progress.",
+        epilog="With all loads it takes some minutes. A terminal shows the progress.",
     )
     parser.add_argument("--traces", type=Path, default=os.environ.get("ZEUS_TRACES"))
     parser.add_argument(

@@ -27,7 +27,6 @@ from zeus_service.simulation.workload import Workload
 from benchmarks.power import made_up_load
 from docs import model_figures
 from zeus_lightning.power.information import Information
-from zeus_lightning.power.posterior import infer
 from zeus_lightning.power.search import power_limits
 from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, ZeusCost
 
@@ -167,7 +166,7 @@ def sweep(
 
 
 def power() -> Figure:
-    """Plot what is believed of the power limits' costs, before and after some windows."""
+    """Plot the expected costs of the power limits after some windows."""
     limits_w = tuple(sorted(power_limits(200, 700, 25)))
     truth = made_up_load(limits_w[::-1], 12).truth
     cost = partial(ZeusCost().cost, inputs=SelectorInputs(max_power_w=float(limits_w[-1])))
@@ -177,27 +176,20 @@ def power() -> Figure:
     windows: list[PowerPoint] = []
     figure = Figure(figsize=(7, 4.6), layout="constrained")
     panels = dict(zip((2, 4, 6, 10), np.ravel(figure.subplots(2, 2, sharex=True)), strict=True))
-    while proposal := search.propose(windows, 500):
+    while limit_w := search.propose(windows, 500):
         if (axes := panels.get(len(windows))) is not None:
-            posterior = infer(limits_w, windows, cost)
-            apart = posterior.covariance - posterior.covariance[np.argmin(posterior.log_cost)]
-            place = int(np.argmin(posterior.log_cost))
-            spread = np.sqrt(np.maximum(0, np.diagonal(apart) - apart[:, place]))
-            mean = np.exp(posterior.log_cost)
-            low, high = (mean * np.exp(sign * 2 * spread) / best for sign in (-1, 1))
+            log_cost, spread = search.expected(windows)
+            low, high = (np.exp(log_cost + sign * 2 * spread) / best for sign in (-1, 1))
             axes.fill_between(limits_w, low, high, color="#e45756", alpha=0.2, linewidth=0)
-            axes.plot(limits_w, mean / best, color="#e45756", label="believed, two deviations")
+            mean = np.exp(log_cost) / best
+            axes.plot(limits_w, mean, color="#e45756", label="expected, two deviations")
             axes.plot(limits_w, [cost(truth[w]) / best for w in limits_w], "k:", label="true")
             seen = [window.limit_w for window in windows]
             axes.plot(seen, [cost(window) / best for window in windows], "o", label="measured")
-            axes.axvline(proposal.limit_w, color="#777777", linestyle="--")
-            axes.set_title(
-                f"after {len(windows)}; {proposal.limit_w} W: saves {proposal.saves:.2f}, "
-                f"costs {proposal.costs:.2f}",
-                fontsize=8,
-            )
+            axes.axvline(limit_w, color="#777777", linestyle="--")
+            axes.set_title(f"after {len(windows)} windows; next: {limit_w} W", fontsize=8)
             axes.set_ylim(0.95, 1.3)
-        point = truth[proposal.limit_w]
+        point = truth[limit_w]
         slower, more = rng.gauss(1, 0.01), rng.gauss(1, 0.01)
         windows.append(
             PowerPoint(point.limit_w, slower * more * point.energy_j, slower * point.time_s)

@@ -43,8 +43,8 @@ class ZeusPowerLimitCallback(Callback):
 
     Args:
         selector: `energy`, `time`, `zeus-cost`, `max-slowdown:1.1`, or a selector object.
-        search: `information` measures as long as that is expected to save more than it costs;
-            `sweep` measures each limit once.
+        search: `information` measures the limits that may be the cheapest; `sweep` measures each
+            limit once.
         step_w: Watts between two limits.
         wait_steps: Training batches before the first limit is set.
         warmup_steps: Batches between setting a limit and measuring.
@@ -138,8 +138,6 @@ class ZeusPowerLimitCallback(Callback):
         self._search.start(
             batch_size=global_batch_size(trainer),
             batches=_batches_left(trainer),
-            batches_per_report=(trainer.val_check_batch or math.inf)
-            * (trainer.check_val_every_n_epoch or 1),
             recurring=next((each for each in callbacks if isinstance(each, ZeusBSOCallback)), None),
             log=lambda metrics: _log(trainer, metrics),
         )

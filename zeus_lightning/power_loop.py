@@ -123,7 +123,6 @@ class PowerLimit:
             self._search.start(
                 batch_size=batch_size,
                 batches=steps,
-                batches_per_report=math.inf if job is None else steps / job.max_epochs,
                 recurring=self._run,
                 log=self._log,
             )

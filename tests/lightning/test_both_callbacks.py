@@ -81,21 +81,15 @@ def test_the_next_recurrence_sets_the_stored_optimum_from_its_first_step(
     assert {trial["default_power_limit_w"] for trial in trials(service.url, job)} == {300}
 
 
-def test_another_batch_size_of_the_job_is_searched_with_the_neighbours_profile(
-    service: ServiceProcess,
-    gpu: FakeGpu,
-    gpu_meter: DriversClock,
-    caplog: pytest.LogCaptureFixture,
+def test_another_batch_size_of_the_job_has_a_profile_of_its_own(
+    service: ServiceProcess, gpu: FakeGpu, gpu_meter: DriversClock
 ) -> None:
     job = new_job()
-    callbacks = [power(meter=gpu_meter, search="information") for _ in range(2)]
-    with caplog.at_level(logging.INFO):
-        for callback in callbacks:
-            run(zeus(service.url, job_id=job, **SIZES), callback, gpu=gpu)
+    callbacks = [power(meter=gpu_meter) for _ in range(2)]
+    for callback in callbacks:
+        run(zeus(service.url, job_id=job, **SIZES), callback, gpu=gpu)
+    assert [callback.profiled for callback in callbacks] == [True, True]
     assert [profile["batch_size"] for profile in profiles(service.url, job)] == [8, 16]
-    assert "knows the power profile of batch size 8" in caplog.text
-    assert callbacks[0].limit_w == 225
-    assert callbacks[1].limit_w == callbacks[1].profile.points[0].limit_w == 225
 
 
 @pytest.fixture(scope="module")

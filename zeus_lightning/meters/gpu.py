@@ -162,10 +162,6 @@ class GpuMeter(ABC):
             energy_j += self._sampler.read()
         return Reading(energy_j, time.monotonic())
 
-    def counters_mj(self) -> tuple[int, ...]:
-        """Return what the energy counters show now, of the GPUs that have one."""
-        return tuple(gpu.counter_mj() or 0 for gpu in self._counting)
-
     def power_limits_w(self) -> tuple[float, float] | None:
         """Return the current power limit and the default one, as means over the GPUs.
 

@@ -4,7 +4,6 @@ import math
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from itertools import pairwise
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
@@ -12,7 +11,6 @@ from lightning.pytorch.utilities import rank_zero_info
 from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusMeterError, ZeusPowerError
 from zeus_lightning.meters import EnergyMeter, Reading, open_meter
 from zeus_lightning.meters.amd import torch_is_rocm
-from zeus_lightning.meters.gpu import GpuMeter
 from zeus_lightning.power.limits import GpuLimit, open_limit
 from zeus_lightning.power.profiler import Disturbance, Window
 from zeus_lightning.power.restore import TemporaryLimit, restore_all
@@ -61,7 +59,6 @@ class Gpus:
         self._limits: list[GpuLimit] = []
         self._controlled: list[TemporaryLimit] = []
         self._window_start: Reading | None = None
-        self._counters: list[tuple[int, ...]] = []  # read since the window's start
         self._disturbance = Disturbance.NONE
         with ExitStack() as close_on_error:
             close_on_error.callback(self.close)
@@ -119,13 +116,6 @@ class Gpus:
     def start_window(self) -> None:
         """Read the meter, which waits for the work submitted to the device."""
         self._window_start = self._read()
-        self._counters.clear()
-
-    def read_counter(self) -> None:
-        """Note what the energy counters show, without waiting for the device."""
-        if isinstance(self._meter, GpuMeter):
-            with suppress(ZeusMeterError):  # the reading at the window's end reports it
-                self._counters.append(self._meter.counters_mj())
 
     def end_window(self) -> Window:
         """Return what was measured since the window's start, and what disturbed it."""
@@ -139,7 +129,7 @@ class Gpus:
         if start is None or end is None:
             return Window(math.nan, math.nan, disturbance or Disturbance.UNREADABLE)
         spent = end - start
-        return Window(spent.energy_j, spent.time_s, disturbance, self._refresh_s(spent.time_s))
+        return Window(spent.energy_j, spent.time_s, disturbance)
 
     def restore(self) -> bool:
         """Restore the limits found at the start, and give up control.
@@ -166,17 +156,6 @@ class Gpus:
         if self._owns_meter:
             with suppress(Exception):
                 self._meter.close()
-
-    def _refresh_s(self, time_s: float) -> float:
-        """Return the time between two changes of the slowest counter.
-
-        0 if each batch saw a change, or if no GPU has a counter: then its power is sampled.
-        """
-        counters = zip(*self._counters, strict=True)  # one sequence for each GPU
-        changes = [sum(a != b for a, b in pairwise(counter)) for counter in counters]
-        if not changes or min(changes) == len(self._counters) - 1:
-            return 0.0
-        return float(time_s / max(1, min(changes)))
 
     def _read(self) -> Reading | None:
         try:

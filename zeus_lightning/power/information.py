@@ -1,83 +1,73 @@
-"""Search by value of information: measure as long as a window saves more than it costs.
+"""Search with a model of GPUs: measure the limit that may be the cheapest, by the windows so far.
 
-The saving that another window promises is its knowledge gradient (Frazier, Powell, Dayanik, "The
-Knowledge-Gradient Policy for Correlated Normal Beliefs", INFORMS Journal on Computing 21, 2009).
-Let m be the means that the posterior has of the limits' log costs, S their covariance, and s2 the
-variance of the noise. A window at limit l moves all means by S_l Z / sqrt(S_ll + s2), where Z has
-mean 0 and variance 1. So the lowest mean is expected to fall by
+**Model.** A GPU lowers its clock until its power is within the limit. At relative clock f in (0, 1]
+it draws P(f) = P_idle + (P_free - P_idle) f^a while it computes, and a batch takes
 
-    gain_l = min(m) - E[min(m + S_l Z / sqrt(S_ll + s2))]
+    T = T0 (w + (1 - w) / f)
 
-as a fraction of the cost of all windows that are left. Z has Student's distribution with 8 degrees
-of freedom rather than the normal one, because the variances are also estimates. One window may be
-too noisy to change the choice where several do, so `REPEATS` windows at one limit are also
-considered.
+where w is the part that waits for memory, data or other GPUs. This refines the constants that Zeus
+(You, Chung, Chowdhury, NSDI 2023, section 4.1) measures for each limit.
 
-With probability `WRONG`, the posterior is wrong about a single limit. Then the limit costs what its
-only window says; or, if no limit near it was measured, here or of a similar load, the cost deviates
-from the expected one by `SURPRISE`.
+**What is expected.** Before the first window, log power and log time over the limits have the mean
+and covariance of `DRAWS` sets of the model's parameters, and any T0. Loads deviate from the model,
+by `MISFIT` along the limits and by `OWN` at each one. Windows deviate from their load by `NOISE`,
+and by more while the GPU is cold, because a warm GPU is slower. All are Gaussian, so windows update
+the expectation in closed form, and many windows overrule the model.
 
-A window costs what its limit is expected to cost more than the best one, warm-up included, and
-`OVERHEAD`. So there is no knob: the longer the run, the more is measured.
+**What is measured.** The limit with the lowest lower confidence bound: its expected log cost minus
+one standard deviation of its distance from the best limit's (Cox and John, "A statistical method
+for global optimization", IEEE SMC 1992). If no bound is lower than the best limit, that limit is
+measured again, which costs nothing.
+
+**When it ends.** After `MAX_WINDOWS` windows, or a `SHARE` of the run if that is less.
 
 The run's first window is used for nothing, and its limit measured again: a data loader that starts,
 or a library that tries its algorithms, may have slowed it down.
-
-Two windows of one limit that differ by more than the noise expected before leave open which of
-them was disturbed: the limit is measured once more, whatever that is worth.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from zeus_lightning.power.posterior import Floats, Posterior, infer
 from zeus_lightning.power.selectors import PowerPoint
 
-REPEATS = np.array([1, 2, 4, 8, 16, 32, 64])
-"""Numbers of windows at one limit whose value is considered."""
+Floats = NDArray[np.float64]
 
-MAX_WINDOWS = 200
-"""Number of windows after which the search ends, so that profiles are small enough to be stored."""
+MIN_WINDOWS = 3
+"""Number of windows that even the shortest run measures; the first one is used for nothing."""
 
-DISPUTE = 3.0
-"""How many standard deviations two windows of a limit may differ."""
+MAX_WINDOWS = 15
+"""Number of windows after which the search ends."""
 
-WRONG = 0.05
-"""Probability that the posterior is wrong about a limit."""
+SHARE = 0.3
+"""Largest share of the run's windows that are measured."""
 
-SURPRISE = 0.05
-"""Standard deviation of a limit's log cost around the expected one if the posterior is wrong."""
+DRAWS = 1000
+"""Number of sets of the model's parameters."""
 
-NEAR = 1 / 24
-"""Measured limits that are closer than this share of the range leave no room for a surprise."""
+MISFIT = 0.03
+"""Relative deviation of a load's power and time from the model, similar at neighbouring limits."""
 
-OVERHEAD = 0.005
-"""What every window costs besides: two synchronizations and the search, in windows."""
+REACH = 0.25
+"""Distance at which deviations are related by 1 / e, as a share of the range of limits."""
 
-_Z = np.linspace(-10, 10, 161)
-_DENSITY = (1 + _Z**2 / 6) ** -4.5
-_DENSITY /= _DENSITY.sum()
+OWN = 0.01
+"""Relative deviation at each limit by itself."""
 
+NOISE = 0.02
+"""Relative standard deviation of a window's power and time."""
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """The limit to measure next, and what its window is expected to be worth.
+COLD_NOISE = 0.05
+"""Additional relative standard deviation of a run's first window, while the GPU is cold."""
 
-    Args:
-        limit_w: The limit.
-        saves: What the window is expected to save over the rest of the run, as a multiple of the
-            cost of a window at the limit that seems best; None if the search does not estimate it.
-        costs: How much more the window is expected to cost than one at that limit, as such a
-            multiple.
-    """
+COLD_WINDOWS = 3.0
+"""Number of windows after which the additional deviation has fallen to 1 / e of that."""
 
-    limit_w: int
-    saves: float | None = None
-    costs: float | None = None
+_FLAT = 10.0  # standard deviation of log T0, of which nothing is known
 
 
 @dataclass(frozen=True)
@@ -86,97 +76,101 @@ class Information:
 
     Args:
         limits_w: Ascending.
-        cost: The cost of a point.
+        cost: The cost of a point; positive.
         num_gpus: Number of GPUs, each of which may draw as much as the limit.
-        similar: What was measured of a similar load.
     """
 
     limits_w: tuple[int, ...]
     cost: Callable[[PowerPoint], float]
     num_gpus: float = 1.0
-    similar: tuple[PowerPoint, ...] = ()
 
-    def propose(self, windows: Sequence[PowerPoint], windows_left: float) -> Proposal | None:
-        """Return the limit whose window is worth most beyond its cost, if there is one.
+    def propose(self, windows: Sequence[PowerPoint], windows_left: float) -> int | None:
+        """Return the limit whose cost may be the lowest.
 
-        The limit that seems best is always measured before it is chosen: the run trains at it
-        anyway.
+        The limit that seems best is always measured before another one.
         """
-        if len(windows) >= MAX_WINDOWS:
+        most = min(MAX_WINDOWS, SHARE * (len(windows) + windows_left))
+        if len(windows) >= max(MIN_WINDOWS, most):
             return None
-        windows = windows[1:]
-        posterior = self._posterior(windows)
-        best = int(np.argmin(posterior.log_cost))
-        left = np.maximum(0, windows_left - REPEATS)
-        gain = gains(posterior)
-        gain[0] += WRONG * self._surprises(windows, posterior)
-        saves = (gain * (left / REPEATS)[:, None]).max(axis=0)
-        costs = np.expm1(posterior.log_cost - posterior.log_cost[best]) + OVERHEAD
-        if self._is_disputed(windows):
-            place = self.limits_w.index(windows[-1].limit_w)
-        elif self.limits_w[best] in {window.limit_w for window in windows}:
-            place = int(np.argmax(saves - costs))
-            if saves[place] <= costs[place]:
-                return None
-        else:
-            place = best
-        return Proposal(self.limits_w[place], float(saves[place]), float(costs[place]))
+        log_cost, spread = self.expected(windows)
+        best_w = self.limits_w[int(np.argmin(log_cost))]
+        if best_w in {window.limit_w for window in windows[1:]}:
+            return self.limits_w[int(np.argmin(log_cost - spread))]
+        return best_w
+
+    def expected(self, windows: Sequence[PowerPoint]) -> tuple[Floats, Floats]:
+        """Return each limit's log cost, and the standard deviation of its distance from the lowest.
+
+        The first window does not count.
+        """
+        mean, covariance = self._posterior(windows[1:])
+        log_cost = self._log_cost(mean)
+        step = 1e-4
+        by_power, by_time = (
+            np.diag(self._log_cost(mean + step * one) - log_cost) / step
+            for one in np.repeat(np.eye(2), len(self.limits_w), axis=1)
+        )
+        slope = np.hstack([by_power, by_time])
+        slope = slope - slope[np.argmin(log_cost)]
+        return log_cost, np.sqrt(np.maximum(0, ((slope @ covariance) * slope).sum(axis=1)))
 
     def estimates(self, windows: Sequence[PowerPoint]) -> tuple[PowerPoint, ...]:
-        """Return the posterior mean of each limit that was measured."""
+        """Return what is expected at each limit that was measured."""
         windows = windows[1:]
-        posterior = self._posterior(windows)
-        measured = dict.fromkeys(window.limit_w for window in windows)
-        return tuple(posterior.point(limit_w) for limit_w in measured)
+        points = {point.limit_w: point for point in self._points(self._posterior(windows)[0])}
+        return tuple(points[limit_w] for limit_w in dict.fromkeys(one.limit_w for one in windows))
 
-    def _surprises(self, windows: Sequence[PowerPoint], posterior: Posterior) -> Floats:
-        """Return how far below the best limit's log cost each one is expected to be: (limits,).
-
-        If the posterior is wrong about it, see the module's docstring.
-        """
-        measured: list[list[float]] = [[] for _ in self.limits_w]
-        for window in windows:
-            measured[self.limits_w.index(window.limit_w)].append(math.log(self.cost(window)))
-        near_w = NEAR * (self.limits_w[-1] - self.limits_w[0])
-        known_w = {point.limit_w for point in (*windows, *self.similar)} & {*self.limits_w}
-        best = int(np.argmin(posterior.log_cost))
-        lower = np.zeros(len(self.limits_w))
-        for place, limit_w in enumerate(self.limits_w):
-            if place == best:
-                continue
-            if len(measured[place]) == 1 and measured[best]:
-                mean = fmean(measured[best]) - measured[place][0]
-                spread = math.sqrt(2 * posterior.noise[place])
-            elif all(abs(limit_w - other_w) >= near_w for other_w in known_w):
-                mean, spread = posterior.log_cost[best] - posterior.log_cost[place], SURPRISE
-            else:
-                continue
-            lower[place] = np.maximum(0, mean + spread * _Z) @ _DENSITY
-        return lower
-
-    def _is_disputed(self, windows: Sequence[PowerPoint]) -> bool:
-        """Whether the last window is its limit's second, and contradicts the first."""
+    def _posterior(self, windows: Sequence[PowerPoint]) -> tuple[Floats, Floats]:
+        """Return the mean and the covariance of each limit's log power, then of its log time."""
+        mean, covariance = _prior(self.limits_w)
         if not windows:
-            return False
-        costs = [self.cost(each) for each in windows if each.limit_w == windows[-1].limit_w]
-        if len(costs) != 2:
-            return False
-        noise = self._posterior(windows[:-1]).noise[self.limits_w.index(windows[-1].limit_w)]
-        return abs(math.log(costs[0] / costs[1])) > DISPUTE * math.sqrt(2 * noise)
+            return mean, covariance
+        place = np.array([self.limits_w.index(window.limit_w) for window in windows])
+        seen = np.concatenate([place, len(self.limits_w) + place])
+        power_w = [window.power_w / self.num_gpus for window in windows]
+        values = np.log(power_w + [window.time_s for window in windows])
+        cold = COLD_NOISE * np.exp(-np.arange(1, len(windows) + 1) / COLD_WINDOWS)
+        noise = np.tile(NOISE**2 + cold**2, 2)
+        gain = np.linalg.solve(covariance[np.ix_(seen, seen)] + np.diag(noise), covariance[seen]).T
+        return mean + gain @ (values - mean[seen]), covariance - gain @ covariance[seen]
 
-    def _posterior(self, windows: Sequence[PowerPoint]) -> Posterior:
-        return infer(self.limits_w, windows, self.cost, self.num_gpus, self.similar)
+    def _points(self, logs: Floats) -> list[PowerPoint]:
+        """Return the points of all limits, from their log power and log time."""
+        power_w, time_s = np.exp(logs.reshape(2, -1))
+        energy_j = self.num_gpus * power_w * time_s
+        return list(map(PowerPoint, self.limits_w, energy_j.tolist(), time_s.tolist()))
+
+    def _log_cost(self, logs: Floats) -> Floats:
+        return np.array([math.log(self.cost(point)) for point in self._points(logs)])
 
 
-def gains(posterior: Posterior) -> Floats:
-    """Return `gain` of the module's docstring: (numbers of windows, limits)."""
-    best = int(np.argmin(posterior.log_cost))
-    mean = (posterior.log_cost - posterior.log_cost[best])[None, :, None]
-    found = []
-    for place, noise in enumerate(posterior.noise):
-        row = posterior.covariance[place]
-        variance = row[place] + noise / REPEATS + 1e-30  # a constant cost has neither
-        move = np.outer(1 / np.sqrt(variance), row - row[best])
-        lowest = (mean + move[:, :, None] * _Z).min(axis=1)
-        found.append(-(lowest @ _DENSITY))
-    return np.transpose(found)
+@lru_cache(maxsize=8)
+def _prior(limits_w: tuple[int, ...]) -> tuple[Floats, Floats]:
+    """Return the mean and covariance of a GPU's log power in watts, then of its log time.
+
+    The parameters are a Latin hypercube: uniform, or powers of uniform ones, within their ranges.
+    """
+    rng = np.random.default_rng(0)
+    strata = rng.permuted(np.tile(np.arange(DRAWS), (6, 1)), axis=1)
+    uniform = ((strata + rng.random(strata.shape)) / DRAWS)[:, :, None]
+    limits = np.array(limits_w, dtype=float)
+    idle_w = (0.05 + 0.85 * uniform[0] ** 1.5) * limits[0]
+    free_w = np.maximum((0.3 + 1.0 * uniform[1]) * limits[-1], 1.2 * idle_w)
+    exponent = 1.2 + 2.3 * uniform[2]
+    waiting = 0.9 * uniform[3]
+    drawn = 1 - 0.2 * uniform[4] ** 2  # of the limit
+    resting = uniform[5] ** 2  # 0: waiting draws as much as computing, 1: as idle
+    computing_w = np.minimum(drawn * limits, free_w)
+    clock = np.maximum(0.0, (computing_w - idle_w) / (free_w - idle_w)) ** (1 / exponent)
+    computing = (1 - waiting) / np.maximum(0.05, clock)
+    waiting_w = computing_w + resting * np.minimum(0.0, idle_w - computing_w)
+    time = waiting + computing
+    power_w = (waiting * waiting_w + computing * computing_w) / time
+    logs = np.log(np.hstack([power_w, time]))
+
+    count = len(limits)
+    apart = np.abs(np.subtract.outer(np.arange(count), np.arange(count))) / (REACH * count)
+    deviation = MISFIT**2 * np.exp(-apart) + OWN**2 * np.eye(count)
+    covariance = np.cov(logs, rowvar=False) + np.kron(np.eye(2), deviation)
+    covariance[count:, count:] += _FLAT**2
+    return logs.mean(axis=0), covariance

@@ -8,10 +8,9 @@ A limit is set; `warmup_steps` batches pass, in which power and clocks settle; t
 whole batches is measured. An interruption (the end of an epoch, a validation, a checkpoint)
 discards the open window and restarts the warm-up, because the batches after it are different.
 
-**Length of a window.** `profile_steps` batches, or more so that it lasts `min_seconds`, and so
-that energy counters are brought up to date `REFRESHES` times in it. The first window measures the
-time of a batch and how often counters change; if it was too short, it is used for nothing else, and
-a longer one follows. Then the length is fixed.
+**Length of a window.** `profile_steps` batches, or more so that it lasts `min_seconds`. The first
+window measures the time of a batch; if it was too short, it is used for nothing else, and a longer
+one follows. Then the length is fixed.
 
 **Short epochs.** After `MAX_LOST_WINDOWS` interruptions without a whole window, windows are
 shortened to the longest one that was interrupted, as long as they still last `min_seconds`. If even
@@ -25,27 +24,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.power.information import Proposal
 from zeus_lightning.power.search import Search
 from zeus_lightning.power.selectors import PowerPoint
 
 MAX_LOST_WINDOWS = 3
 """Number of windows lost in a row after which windows are shortened, or profiling is given up."""
-
-
-MAX_WINDOWS_LEFT = 5000.0
-"""Most windows, with their warm-up, that the rest of training counts as: some hours.
-
-An unknown length also counts as this many.
-"""
-
-
-REFRESHES = 40
-"""How often an energy counter is brought up to date in a window, at least.
-
-A reading is up to one refresh old, so the energy of a window is off by at most 1 / 40; the standard
-deviation is 1 %.
-"""
 
 
 class Disturbance(IntEnum):
@@ -68,34 +51,28 @@ DESCRIPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What one rank measured over a window, or all ranks together; meaningless when disturbed.
-
-    `refresh_s` is the time between two changes of the energy counter if it was slower than batches,
-    and at least the window's time if it never changed; else 0.
-    """
+    """What one rank measured over a window, or all ranks together; meaningless when disturbed."""
 
     energy_j: float
     time_s: float
     disturbance: Disturbance = Disturbance.NONE
-    refresh_s: float = 0.0
 
 
 def merge(windows: Sequence[Window]) -> Window:
     """Merge the windows of all ranks, each for its own GPUs, over the same batches.
 
     Returns:
-        The sum of the energies, the slowest rank's time, the worst disturbance, and the slowest
-        counter. A reading that is not positive and finite is a disturbance.
+        The sum of the energies, the slowest rank's time, and the worst disturbance. A reading that
+        is not positive and finite is a disturbance.
     """
     worst = max(window.disturbance for window in windows)
-    refresh_s = max(window.refresh_s for window in windows)
     if not all(0 < value < math.inf for w in windows for value in (w.energy_j, w.time_s)):
         worst = max(worst, Disturbance.UNREADABLE)
     if worst:
-        return Window(math.nan, math.nan, worst, refresh_s)
+        return Window(math.nan, math.nan, worst)
     energy_j = math.fsum(window.energy_j for window in windows)
     time_s = max(window.time_s for window in windows)
-    return Window(energy_j, time_s, Disturbance.NONE, refresh_s)
+    return Window(energy_j, time_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +85,6 @@ class SetLimit:
 @dataclass(frozen=True, slots=True)
 class StartWindow:
     """Read energy and time here, and discard an older reading."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadCounter:
-    """Look whether the energy counters have changed, without waiting for the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +105,7 @@ class Done:
     reason: str = ""
 
 
-Action = SetLimit | StartWindow | ReadCounter | EndWindow | Done
+Action = SetLimit | StartWindow | EndWindow | Done
 
 
 @dataclass(frozen=True)
@@ -168,8 +140,7 @@ class Profiler:
         search: Proposes the limit to measure next, see `make_search`.
         select: Returns the limit to choose from the search's estimates when it is done.
         settings: How to profile.
-        batches: Training batches until the end of the run.
-        later_batches: Those of later runs that will use what this one measures.
+        batches: Training batches until the end of the run; infinite if unknown.
 
     Attributes:
         windows: What was measured, in order.
@@ -185,7 +156,6 @@ class Profiler:
         select: Callable[[Sequence[PowerPoint]], int],
         settings: ProfilerSettings,
         batches: float = math.inf,
-        later_batches: float = 0.0,
     ) -> None:
         self.windows: list[PowerPoint] = []
         self.points: tuple[PowerPoint, ...] = ()
@@ -196,15 +166,12 @@ class Profiler:
         self._select = select
         self._settings = settings
         self._batches = batches
-        self._later_batches = later_batches
-        self._proposal: Proposal | None = None  # of the limit being measured
         self._wait = settings.wait_steps
         self._in_batch = False
         self._idle = True  # no batch has started since the last interruption
         self._warmup = 0  # batches left of the warm-up
         self._left: int | None = None  # batches left of the window; None: no window is open
         self._least_steps: int | None = None  # to last min_seconds; known after the first window
-        self._length_fixed = False  # windows are known to be long enough
         self._lost_windows = 0  # interruptions since the last whole window
         self._room = 0  # batches of the longest window that was interrupted since then
         self._disturbances = 0  # disturbed windows since the last whole one
@@ -235,22 +202,21 @@ class Profiler:
             return () if self._warmup else self._start_window()
         elif self._left:
             self._left -= 1
-            read = () if self._length_fixed else (ReadCounter(),)
-            return read if self._left else (*read, EndWindow())
+            return () if self._left else (EndWindow(),)
         return ()
 
     def measured(self, window: Window) -> tuple[Action, ...]:
         """Use the merged window of all ranks after an `EndWindow`, before any other event."""
-        if self.limit_w is None or self._proposal is None:
+        if self.limit_w is None:
             return ()
         if window.disturbance:
-            if window.disturbance is Disturbance.UNREADABLE and window.refresh_s:
-                self.window_steps *= REFRESHES  # the counter stood still
             return self._disturbed(window.disturbance, self.limit_w)
         batch_time_s = window.time_s / self.window_steps
-        if not self._length_fixed and self._lengthen(batch_time_s, window.refresh_s):
-            return self._start_window()
-        self._length_fixed = True
+        if self._least_steps is None:
+            self._least_steps = max(1, math.ceil(self._settings.min_seconds / batch_time_s))
+            if self._least_steps > self.window_steps:
+                self.window_steps = self._least_steps
+                return self._start_window()
         energy_j = window.energy_j / self.window_steps
         self.windows.append(PowerPoint(self.limit_w, energy_j, batch_time_s))
         self._lost_windows = self._room = self._disturbances = 0
@@ -276,20 +242,9 @@ class Profiler:
                 f"warm-up and {settings.min_seconds:g} s after them; interrupt it less often, or "
                 "lower warmup_steps or min_seconds"
             )
-        self.window_steps, self._length_fixed = self._room, self._least_steps is not None
+        self.window_steps = self._room
         self._lost_windows = self._room = 0
         return ()
-
-    def _lengthen(self, batch_time_s: float, refresh_s: float) -> bool:
-        """Lengthen windows if they are too short; return whether they were."""
-        if self._least_steps is None:
-            self._least_steps = max(1, math.ceil(self._settings.min_seconds / batch_time_s))
-        counted = math.ceil(REFRESHES * refresh_s / batch_time_s)
-        if max(self._least_steps, counted) <= self.window_steps:
-            return False
-        # A tenth more, because the number of refreshes counted is uncertain by one.
-        self.window_steps = max(self._least_steps, math.ceil(1.1 * counted))
-        return True
 
     def _disturbed(self, disturbance: Disturbance, limit_w: int) -> tuple[Action, ...]:
         """Set and measure the limit again, or give up."""
@@ -304,13 +259,13 @@ class Profiler:
         return self._give_up(reason)
 
     def _next_limit(self) -> tuple[Action, ...]:
-        left = max(0.0, self._batches) + self._later_batches
-        windows_left = left / (self._settings.warmup_steps + self.window_steps)
-        self._proposal = self._search.propose(self.windows, min(windows_left, MAX_WINDOWS_LEFT))
-        if self._proposal is not None:
-            if self._proposal.limit_w == self.limit_w:
+        batches_of_window = self._settings.warmup_steps + self.window_steps
+        windows_left = max(0.0, self._batches) / batches_of_window
+        limit_w = self._search.propose(self.windows, windows_left)
+        if limit_w is not None:
+            if limit_w == self.limit_w:
                 return self._start_window()  # the power has settled
-            return self._set_limit(self._proposal.limit_w)
+            return self._set_limit(limit_w)
         self.points = self._search.estimates(self.windows)
         chosen_w = self._select(self.points)
         if chosen_w not in {point.limit_w for point in self.points}:

@@ -28,7 +28,7 @@ from platformdirs import user_state_path
 
 from zeus_lightning.errors import ZeusPowerError
 from zeus_lightning.power.limits import GpuLimit, open_limit
-from zeus_lightning.zeusd import Zeusd, find_zeusd
+from zeus_lightning.zeusd import find_zeusd
 
 _RECORD_BYTES = 1024  # always written whole: a reader never sees parts of two records
 
@@ -88,7 +88,7 @@ class TemporaryLimit:
         with _explain_record_errors(limit.uuid), ExitStack() as close_on_error:
             self._file = close_on_error.enter_context(closing(_RecordFile(limit.uuid)))
             killed = self._file.read()
-            self.recovered = "" if killed is None else _undo(killed, limit)[1]
+            self.recovered = "" if killed is None else _undo_left(killed)
             self.found_mw = self._current_mw = limit.read_mw()
             self._record = Record(
                 uuid=limit.uuid,
@@ -184,10 +184,16 @@ def _restore_one(uuid: str) -> str:
         if record is None:
             message = f"{file.path} is not a record of power limits, and was removed"
         else:
-            with closing(open_limit(record.uuid, find_zeusd(record.zeusd))) as limit:
-                _, message = _undo(record, limit)
+            message = _undo_left(record)
         file.delete()
     return message
+
+
+def _undo_left(record: Record) -> str:
+    """Undo what a killed process set, through a daemon if it used one; return a message."""
+    zeusd = find_zeusd() or find_zeusd(record.zeusd)
+    with closing(open_limit(record.uuid, zeusd)) as limit:
+        return _undo(record, limit)[1]
 
 
 def _undo(record: Record, limit: GpuLimit) -> tuple[bool, str]:
@@ -201,21 +207,12 @@ def _undo(record: Record, limit: GpuLimit) -> tuple[bool, str]:
     if current_mw == record.found_mw:
         return True, f"{gpu} is {found}, as {record} found it"
     if current_mw in record.set_mw:
-        _set_back(record, limit)
+        limit.set_mw(record.found_mw)
         return True, f"{gpu} is restored to {found}, as {record} found it"
     return False, (
         f"{gpu} was changed by someone else after {record} had set it, and stays as it is; it was "
         f"{found} before"
     )
-
-
-def _set_back(record: Record, limit: GpuLimit) -> None:
-    """Set the limit found, through the daemon if it set the limit for a process without root."""
-    if record.zeusd is None or limit.zeusd is not None:
-        limit.set_mw(record.found_mw)
-        return
-    with closing(open_limit(record.uuid, Zeusd(record.zeusd))) as through_daemon:
-        through_daemon.set_mw(record.found_mw)
 
 
 class _RecordFile:

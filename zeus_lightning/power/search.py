@@ -3,8 +3,8 @@
 `sweep` measures every limit once, from the highest down: the reference. `information` measures,
 depending on the selector:
 
-- a selector with a `cost` (`Energy`, `ZeusCost`): the limit whose next window is worth most, as
-  long as it is expected to save more than it costs, see `information.py`;
+- a selector with a `cost` (`Energy`, `ZeusCost`): the limit that may be the cheapest, see
+  `information.py`;
 - `Time`: only the highest limit, since no other is faster;
 - `MaxSlowdown`: time falls as the limit rises, so bisection finds the lowest limit that is fast
   enough; the highest limit is measured first, for comparison;
@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Literal, Protocol
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.power.information import Information, Proposal
+from zeus_lightning.power.information import Information
 from zeus_lightning.power.selectors import (
     CostSelector,
     MaxSlowdown,
@@ -34,12 +34,13 @@ SearchName = Literal["information", "sweep"]
 class Search(Protocol):
     """Chooses limits to measure; it has no state, so ranks with the same windows agree."""
 
-    def propose(self, windows: Sequence[PowerPoint], windows_left: float) -> Proposal | None:
+    def propose(self, windows: Sequence[PowerPoint], windows_left: float) -> int | None:
         """Return the limit to measure next, or None if the windows suffice.
 
         Args:
             windows: What was measured so far, in order; a limit may occur several times.
-            windows_left: Length of the rest of the run, in windows with their warm-up.
+            windows_left: Length of the rest of the run, in windows with their warm-up; infinite if
+                unknown.
         """
 
     def estimates(self, windows: Sequence[PowerPoint]) -> tuple[PowerPoint, ...]:
@@ -73,7 +74,6 @@ def make_search(
     limits_w: Sequence[int],
     selector: Selector,
     inputs: SelectorInputs,
-    similar: Sequence[PowerPoint] = (),
 ) -> Search:
     """Create a search over `limits_w` for the limit that `selector` would choose from all of them.
 
@@ -82,7 +82,6 @@ def make_search(
         limits_w: In any order.
         selector: Chooses the limit when the search is done, with these inputs.
         inputs: Of the selector.
-        similar: What was measured of a similar load, such as another batch size's.
     """
     limits_w = tuple(sorted(limits_w))
     if name == "sweep":
@@ -90,14 +89,10 @@ def make_search(
     if isinstance(selector, Time):
         return Sweep(limits_w[-1:])
     if isinstance(selector, MaxSlowdown):
-        if not similar:
-            return Bisection(limits_w, selector.factor)
-        similar_w = selector.select(similar, inputs)
-        start_w = min(limits_w, key=lambda limit: abs(limit - similar_w))
-        return Bisection(limits_w, selector.factor, start_w)
+        return Bisection(limits_w, selector.factor)
     if isinstance(selector, CostSelector):
         cost = partial(_positive_cost, selector, inputs)
-        return Information(limits_w, cost, inputs.max_power_w / limits_w[-1], tuple(similar))
+        return Information(limits_w, cost, inputs.max_power_w / limits_w[-1])
     return Sweep(limits_w)
 
 
@@ -112,41 +107,31 @@ class Sweep(Search):
 
     limits_w: tuple[int, ...]
 
-    def propose(self, windows: Sequence[PowerPoint], windows_left: float) -> Proposal | None:  # noqa: ARG002
+    def propose(self, windows: Sequence[PowerPoint], windows_left: float) -> int | None:  # noqa: ARG002
         """Return the highest limit that is not measured yet."""
         measured = {window.limit_w for window in windows}
         left = [limit for limit in self.limits_w if limit not in measured]
-        return Proposal(max(left)) if left else None
+        return max(left, default=None)
 
 
 @dataclass(frozen=True)
 class Bisection(Search):
     """Search for the lowest limit whose time is within `factor` of the highest limit's.
 
-    The highest limit is measured first, then `start_w` and the neighbour that would confirm it,
-    then always the middle of the remaining limits. `limits_w` must be ascending.
+    The highest limit is measured first, then always the middle of the remaining limits. `limits_w`
+    must be ascending.
     """
 
     limits_w: tuple[int, ...]
     factor: float
-    start_w: int | None = None
 
-    def propose(self, windows: Sequence[PowerPoint], windows_left: float) -> Proposal | None:  # noqa: ARG002
+    def propose(self, windows: Sequence[PowerPoint], windows_left: float) -> int | None:  # noqa: ARG002
         """Return the limit that narrows down the search."""
-        limit_w = self._next({point.limit_w: point.time_s for point in self.estimates(windows)})
-        return None if limit_w is None else Proposal(limit_w)
-
-    def _next(self, time_s: dict[int, float]) -> int | None:
+        time_s = {point.limit_w: point.time_s for point in self.estimates(windows)}
         highest = self.limits_w[-1]
         if highest not in time_s:
             return highest
         fast = min(limit for limit in time_s if time_s[limit] <= self.factor * time_s[highest])
         slow = max((limit for limit in time_s if limit < fast), default=0)
         left = [limit for limit in self.limits_w if slow < limit < fast]
-        if not left:
-            return None
-        if self.start_w in left:
-            return self.start_w
-        if self.start_w in (slow, fast) and len(time_s) == 2:
-            return left[0] if self.start_w == slow else left[-1]
-        return left[len(left) // 2]
+        return left[len(left) // 2] if left else None

@@ -30,12 +30,11 @@ from zeus_lightning.power.profiler import (
     EndWindow,
     Profiler,
     ProfilerSettings,
-    ReadCounter,
     SetLimit,
     StartWindow,
     merge,
 )
-from zeus_lightning.power.search import SearchName, Sweep, make_search, power_limits
+from zeus_lightning.power.search import Search, SearchName, Sweep, make_search, power_limits
 from zeus_lightning.power.selectors import (
     PowerPoint,
     Selector,
@@ -43,18 +42,9 @@ from zeus_lightning.power.selectors import (
     ZeusCost,
     parse_selector,
 )
-from zeus_lightning.power.store import (
-    ProfileStore,
-    Recurring,
-    Service,
-    find_service,
-    reports_to_target,
-)
+from zeus_lightning.power.store import ProfileStore, Recurring, Service, find_service
 from zeus_lightning.run.ranks import gather, on_every_rank, on_rank_zero, rank_of
 from zeus_lightning.zeusd import find_zeusd
-
-RECURRENCES = 10
-"""How many later runs are assumed to use a profile that is stored for them."""
 
 
 class PowerSearch:
@@ -165,7 +155,6 @@ class PowerSearch:
         *,
         batch_size: int | None,
         batches: float,
-        batches_per_report: float,
         recurring: Recurring | None,
         log: Callable[[dict[str, float]], None],
     ) -> None:
@@ -174,7 +163,6 @@ class PowerSearch:
         Args:
             batch_size: Over all ranks; None if it is unknown, or changes. Rank zero's counts.
             batches: Training batches until the end of the run; infinite if that is unknown.
-            batches_per_report: Batches between two reports to the service; infinite if unknown.
             recurring: The run of a recurring job that this one is, if any.
             log: Logs metrics at the batch that was trained last.
         """
@@ -189,35 +177,23 @@ class PowerSearch:
         self._inputs = SelectorInputs(eta_knob=eta_knob, max_power_w=sum(counts) * gpus.max_w)
         service = on_every_rank(strategy, lambda: find_service(recurring))
         self._store = store = self._open_store(gpus, sum(counts), batch_size, service)
-        nearest = on_rank_zero(strategy, lambda: store.nearest(self._resumed) if store else None)
-        if store and nearest and nearest.batch_size == store.key.batch_size:
-            self._use(nearest.choose_again(self._selector, self._inputs))
+        found = on_rank_zero(strategy, lambda: store.find(self._resumed) if store else None)
+        if found is not None:
+            self._use(found.choose_again(self._selector, self._inputs))
             return
+        search: Search
         if self._sets_limits:
             allowed_w = power_limits(gpus.min_w, gpus.max_w, self._settings.step_w)
-            if nearest is not None:
-                rank_zero_info(
-                    "zeus: the search for the power limit knows the power profile of batch size "
-                    f"{nearest.batch_size}"
-                )
-            similar = () if nearest is None else nearest.points
-            search = make_search(
-                self._search_name, allowed_w, self._selector, self._inputs, similar
-            )
+            search = make_search(self._search_name, allowed_w, self._selector, self._inputs)
         else:
             rank_zero_info(
                 f"zeus: observing the current power limit, {max(limits_w)} W; there is no profile "
                 "that shows which one would be best"
             )
             search = Sweep((max(limits_w),))
-
-        def lengths() -> tuple[float, float]:
-            own = min(batches, reports_to_target(recurring, service) * batches_per_report)
-            return own, RECURRENCES * own if store is not None and store.is_shared else 0.0
-
         select = partial(self._selector.select, inputs=self._inputs)
-        # rank zero's, which alone knows whether the store can be used
-        self.profiler = Profiler(search, select, self._settings, *on_rank_zero(strategy, lengths))
+        batches = on_rank_zero(strategy, lambda: batches)
+        self.profiler = Profiler(search, select, self._settings, batches)
 
     def batch_started(self, saved_at: object = None) -> None:
         """Start a training batch: its data is loaded, and nothing is computed yet.
@@ -305,8 +281,6 @@ class PowerSearch:
                     self._gpus.set_w(limit_w)
                 case StartWindow():
                     self._gpus.start_window()
-                case ReadCounter():
-                    self._gpus.read_counter()
                 case EndWindow():
                     self._end_window(profiler, self._gpus)
                 case Done(limit_w, reason):

@@ -4,12 +4,10 @@ A run looks for a profile in the checkpoint that it resumes from, in the file at
 at the service, in this order. It stores a new one in the file and at the service.
 """
 
-import math
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Protocol
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -55,13 +53,8 @@ class ProfileStore:
     path: Path | None
     service: Service | None
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether later runs find what is saved."""
-        return self.path is not None or self.service is not None
-
-    def nearest(self, resumed: PowerProfile | None) -> PowerProfile | None:
-        """Return the profile of these GPUs whose batch size is nearest to the run's.
+    def find(self, resumed: PowerProfile | None) -> PowerProfile | None:
+        """Return the profile of the run's GPUs and batch size, if there is one.
 
         The one in the checkpoint that the run resumes from, `resumed`, comes first.
         """
@@ -69,11 +62,9 @@ class ProfileStore:
             with suppress(ZeusConfigError):  # the checkpoint of another machine, for example
                 resumed.check_fits(self.key)
                 return resumed
+        profiles = (*self._read_file(), *self._fetch())
         wanted = self.key.batch_size
-        profiles = self._read_file()
-        if not any(profile.batch_size == wanted for profile in profiles):
-            profiles += self._fetch()
-        return min(profiles, key=lambda each: abs(math.log(each.batch_size / wanted)), default=None)
+        return next((each for each in profiles if each.batch_size == wanted), None)
 
     def save(self, profile: PowerProfile) -> None:
         """Write a profile to the file, and send it to the service."""
@@ -135,26 +126,6 @@ def find_service(recurring: Recurring | None) -> Service | None:
         return client, job.job_id
     url, job_id = os.environ.get("ZEUS_SERVER_URL"), os.environ.get("ZEUS_JOB_ID")
     return (BSOClient(url), job_id) if url and job_id else None
-
-
-def reports_to_target(recurring: Recurring | None, service: Service | None) -> float:
-    """Return how many reports earlier trials of the batch size took to the target, on average.
-
-    Infinite if there is no such trial, or the service does not answer. Call it on rank zero only.
-    """
-    if recurring is None or recurring.trial is None or service is None:
-        return math.inf
-    (client, job_id), trial = service, recurring.trial
-    try:
-        earlier = client.earlier_trials(job_id, trial.trial_number)
-    except (ZeusServiceError, ZeusConfigError):
-        return math.inf
-    reports = [
-        each.reports
-        for each in earlier
-        if each.outcome == "converged" and each.batch_size == trial.batch_size
-    ]
-    return fmean(reports) if reports else math.inf
 
 
 def _write(path: Path, text: str) -> None:

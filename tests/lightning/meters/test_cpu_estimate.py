@@ -18,7 +18,6 @@ import pytest
 from waiting import LIMIT_S
 
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
-from zeus_lightning.meters import cpu_estimate
 from zeus_lightning.meters.cpu_estimate import CpuEstimateMeter, cpu_model
 
 BURN = """
@@ -134,16 +133,8 @@ def test_a_child_counts_while_it_lives_and_after_it_has_ended() -> None:
     assert (ended - before).energy_j == pytest.approx(spent_s * 10, abs=1)
 
 
-@pytest.mark.parametrize("kernel_lists", [True, False])
 @pytest.mark.parametrize("script", [BURN_IN_GRANDCHILD, BURN_IN_ENDED_GRANDCHILD])
-def test_a_grandchild_counts(
-    script: str, kernel_lists: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if Path("/proc/thread-self/children").exists():
-        assert cpu_estimate._LISTS_CHILDREN
-    elif kernel_lists:
-        pytest.skip("this kernel does not list a process's children")
-    monkeypatch.setattr(cpu_estimate, "_LISTS_CHILDREN", kernel_lists)
+def test_a_grandchild_counts(script: str) -> None:
     meter = CpuEstimateMeter(10)
     before, own_s, ended_s = meter.read(), cpu_s(), cpu_s(resource.RUSAGE_CHILDREN)
     child = start(script, 0.4)

@@ -23,8 +23,6 @@ from gpu_programs import (
 )
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
-from programs import new_job, trainer, zeus
-from service_process import ServiceProcess
 
 from zeus_lightning.power import search_run
 from zeus_lightning.power.profiler import Profiler
@@ -33,14 +31,14 @@ from zeus_lightning.power.profiler import Profiler
 
 
 @pytest.fixture
-def lengths(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
-    """Batches until the end of each run, and of the later runs that will use its profile."""
-    found: list[tuple[float, float]] = []
+def lengths(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Batches until the end of each run."""
+    found: list[float] = []
 
     class Noting(Profiler):
-        def __init__(self, search: Any, select: Any, settings: Any, *of_run: float) -> None:
-            super().__init__(search, select, settings, *of_run)
-            found.append(of_run)
+        def __init__(self, search: Any, select: Any, settings: Any, batches: float) -> None:
+            super().__init__(search, select, settings, batches)
+            found.append(batches)
 
     monkeypatch.setattr(search_run, "Profiler", Noting)
     return found
@@ -60,7 +58,7 @@ def lengths(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
 def test_epochs_and_steps_of_the_trainer_end_a_run(
     gpu: FakeGpu,
     gpu_meter: DriversClock,
-    lengths: list[tuple[float, float]],
+    lengths: list[float],
     limits: dict[str, Any],
     batches: float,
 ) -> None:
@@ -69,24 +67,7 @@ def test_epochs_and_steps_of_the_trainer_end_a_run(
             trainer.should_stop = True
 
     fit(power(meter=gpu_meter), GpuNet(gpu), Once(), data=ManyBatches(batches=20), **limits)
-    assert lengths == [(batches, 0.0)]
-
-
-def test_earlier_trials_of_the_batch_size_tell_when_the_target_is_reached(
-    service: ServiceProcess,
-    gpu: FakeGpu,
-    gpu_meter: DriversClock,
-    lengths: list[tuple[float, float]],
-) -> None:
-    job = {"job_id": new_job(), "batch_sizes": [8], "default_batch_size": 8}
-    for _ in range(2):
-        bso, net = zeus(service.url, **job), GpuNet(gpu)
-        # the run ends before a limit is measured, so the next one also measures
-        trainer(bso, power(meter=gpu_meter, profile_steps=1000)).fit(net, ManyBatches(batches=20))
-        assert bso.outcome == "converged"
-    (first, later), (second, _) = lengths
-    assert first > second == len(net.limits_w)
-    assert later == 10 * first  # the service has the profile for them
+    assert lengths == [batches]
 
 
 # Windows
@@ -168,24 +149,6 @@ def test_training_that_ends_in_mid_profile_leaves_no_trace_and_no_profile(
     assert callback.profiled
     assert callback.profile is None
     assert not (tmp_path / "profile.json").exists()
-
-
-def test_windows_are_long_enough_for_a_slow_counter(fake_gpus: FakeDriver) -> None:
-    fake_gpus.freeze()
-    fake_gpus.refresh_s = 0.35
-    slow = fake_gpus.add_gpu()
-    meter = DriversClock(fake_gpus, (2,))
-    callback, net = power(step_w=100, meter=meter), GpuNet(slow)
-    fit(callback, net, data=ManyBatches(batches=700))
-    meter.close()
-    assert callback.profile is not None
-    assert len(callback.profile.points) == 3
-    for point in callback.profile.points:
-        energy_j, time_s = expected(slow, point.limit_w)
-        assert point.energy_j == pytest.approx(energy_j, rel=0.025)
-        assert point.time_s == pytest.approx(time_s)
-    # Four batches show how slow it is, within one refresh; the others see more than 40 of them.
-    assert 40 <= phases(net.limits_w)[2][1] * expected(slow, 200)[1] / 0.35 <= 75
 
 
 def test_a_gpu_without_an_energy_counter_is_measured_by_samples(
