@@ -290,6 +290,13 @@ class ZeusBSOCallback(Callback):
             self._fit.start_measuring()
 
     @override
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if self._fit is not None and batch_idx == 0:
+            self._fit.check_loaders(batch)
+
+    @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._fit is not None and trainer.sanity_checking:
             self._fit.check_monitor()
@@ -338,6 +345,7 @@ class ZeusBSOCallback(Callback):
         if stage != "fit" or self._fit is None:
             return
         error = self._fit.error
+        self._fit.warn_of_unsaved_model()
         self._fit.remember_module()
         self._end_fit("withdrawn", "fit ended before training began")
         if isinstance(error, ZeusTrialFailed) and not self._raise_on_failure:

@@ -8,6 +8,8 @@ import re
 import signal
 import socket
 import time
+import warnings
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import torch
 from calls import assert_one_call_of_a_second, recorded_calls
 from forked import training_process
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from programs import Data, Net, Raise, StepMeter, Steps, new_job, outcomes, trainer, trials, zeus
 from service.jobs import let_leases_expire
 from service_process import ServiceProcess, free_port
@@ -333,3 +335,26 @@ class Dying(StepMeter):
         if reading.time_s > 4:
             raise ZeusMeterError("GPU 0 is lost")
         return reading
+
+
+@pytest.mark.parametrize(
+    ("arguments", "files", "told"),
+    [
+        ({"every_n_epochs": 5}, 0, True),
+        ({"train_time_interval": timedelta(hours=1)}, 0, True),
+        ({}, 1, False),
+        ({"every_n_epochs": 5, "save_last": True}, 1, False),
+        ({"save_top_k": 0}, 0, False),  # the user wants none
+    ],
+)
+def test_only_a_checkpoint_that_was_not_due_yet_is_a_warning(
+    service: ServiceProcess, tmp_path: Path, arguments: dict[str, Any], files: int, told: bool
+) -> None:
+    saves = ModelCheckpoint(tmp_path, **arguments)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer(zeus(service.url), saves, enable_checkpointing=True).fit(Net((0.9,)), Data())
+    assert len(list(tmp_path.iterdir())) == files
+    text = "reached its target before ModelCheckpoint saved a checkpoint"
+    texts = [str(each.message) for each in caught]
+    assert [text in each for each in texts if "checkpoint" in each.lower()] == [True] * told

@@ -50,7 +50,7 @@ class LogsMoreLater(Plain):
     """Logs one metric in the sanity check, and others after it as the epoch ends."""
 
     def validation_step(self, batch: Any, index: int) -> None:
-        self.log("val_loss", 0.1)
+        self.log("val_loss", 0.1, on_step=True)
 
     def on_validation_epoch_end(self) -> None:
         if not self.trainer.sanity_checking:
@@ -115,7 +115,7 @@ def test_if_nothing_is_logged_the_error_says_how_to_log_it(service: ServiceProce
 class LogsTwo(Plain):
     def validation_step(self, batch: Any, index: int) -> None:
         self.log("val_acc", 0.9)
-        self.log("val_loss", 0.1)
+        self.log("val_loss", 0.1, on_step=True)
 
 
 @pytest.mark.parametrize(
@@ -173,3 +173,44 @@ def test_metrics_to_choose_from_are_listed_if_the_program_names_none(
         trainer(callback, steps, num_sanity_val_steps=sanity).fit(LogsTwo(), Data())
     assert steps.count == (0 if sanity else 8)
     assert outcomes(service.url, job) == []
+
+
+class LogsBatches(Net):
+    """Logs `train_acc` for each batch: 0.5, but 1 for the last of an epoch."""
+
+    on_epoch = False
+
+    def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
+        value = float(index == 7) / 2 + 0.5
+        self.log("train_acc", value, on_step=True, on_epoch=self.on_epoch)
+        return super().training_step(batch, index)
+
+
+class LogsBatchesAndEpochs(LogsBatches):
+    on_epoch = True
+
+
+@pytest.mark.parametrize("validates", [True, False])
+@pytest.mark.parametrize(
+    ("module", "monitor"), [(LogsBatches, "train_acc"), (LogsBatchesAndEpochs, "train_acc_step")]
+)
+def test_a_metric_of_one_batch_is_an_error_at_the_first_report(
+    service: ServiceProcess, module: type[Net], monitor: str, validates: bool
+) -> None:
+    callback, steps = zeus(service.url, monitor=monitor), Steps()
+    remedy = r"is the last batch's; pass on_step=False, on_epoch=True to self.log\('train_acc'"
+    limit = {} if validates else {"limit_val_batches": 0}
+    with pytest.raises(ZeusConfigError, match=remedy):
+        trainer(callback, steps, **limit).fit(module(), Data())
+    assert steps.count == 8
+    assert outcomes(service.url, callback.job.job_id) == ["withdrawn"]
+
+
+@pytest.mark.parametrize("monitor", ["train_acc", "train_acc_epoch"])
+def test_a_metric_of_batches_and_epochs_is_reported_as_the_epochs_mean(
+    service: ServiceProcess, monitor: str
+) -> None:
+    callback = zeus(service.url, monitor=monitor, raise_on_failure=False)
+    trainer(callback, max_epochs=2, val_check_interval=4).fit(LogsBatchesAndEpochs(), Data())
+    assert callback.last_report.metric == 0.5625
+    assert (callback.last_report.sequence, callback.outcome) == (2, "not_converged")

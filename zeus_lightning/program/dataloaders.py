@@ -2,47 +2,94 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities import CombinedLoader, rank_zero_warn
+from lightning.pytorch.utilities import CombinedLoader, rank_zero_info, rank_zero_warn
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.program.batch_size import loader_origin, share
+from zeus_lightning.program.batch_size import (
+    get_from,
+    holders,
+    is_size,
+    loader_origin,
+    share,
+)
 
 
 def check_loaders(
-    trainer: Trainer, module: LightningModule, attribute: str, batch_size: int
+    trainer: Trainer,
+    module: LightningModule,
+    attribute: str,
+    batch_size: int,
+    own_size: int,
+    batch: Any = None,
 ) -> None:
     """Check that the train dataloaders have the per-device batch size that was set.
 
     One of them must have it. Others may have sizes of their own, such as the unlabelled batches of
-    FixMatch. A size that cannot be read is a warning.
+    FixMatch; a line names them as training starts. If no size can be read, the tensors of a batch
+    show one that did not change; anything else there is a warning.
 
     Args:
         trainer: The program's Trainer.
         module: Its module.
         attribute: The attribute that was set.
         batch_size: What it was set to.
+        own_size: What the program had set it to.
+        batch: The first batch of new loaders; None before any.
 
     Raises:
         ZeusConfigError: None has the batch size.
     """
     sizes, origin = _sizes(trainer.train_dataloader), loader_origin(trainer, module)
     if batch_size in sizes:
+        others = sorted({size for size in sizes if size not in (None, batch_size)})
+        if others and batch is None:
+            rank_zero_info(
+                f"zeus: {attribute} was set to {batch_size}; the {origin} also has loaders with "
+                f"batches of {', '.join(map(str, others))}, which need not follow it"
+            )
         return
     if None in sizes:
-        rank_zero_warn(
-            f"zeus: cannot read the batch size of the {origin}; make sure that it is "
-            f"{batch_size}, which {attribute} was set to after the datamodule's setup()"
+        if batch is None:
+            return
+        sizes = sorted(set(_lengths(batch)))
+        if batch_size in sizes or trainer.is_last_batch:
+            return
+        if sizes != [own_size]:
+            rank_zero_warn(
+                f"zeus: cannot read the batch size of the {origin}; make sure that it is "
+                f"{batch_size}, which {attribute} was set to after the datamodule's setup()"
+            )
+            return
+    values = [get_from(each, attribute.rpartition(".")[2]) for each in holders(module, attribute)]
+    changed = next((value for value in values if is_size(value) and value != batch_size), None)
+    if changed is not None:
+        raise ZeusConfigError(
+            f"the callback set {attribute} to {batch_size}, one device's share, but the program "
+            f"changed it to {changed}, as setup() may do; leave it unchanged, and pass "
+            "default_batch_size=... over all devices"
         )
-        return
     raise ZeusConfigError(
         f"the callback set {attribute} to {batch_size} per device, but the {origin} has batches "
-        f"of {sizes[0]}; build it at each call with batch_size=self.{attribute}, which setup() "
-        "must not change, or pass the attribute that it uses as batch_arg_name"
+        f"of {sizes[0]}; build it at each call with batch_size=self.{attribute}, or pass the "
+        "attribute that it uses as batch_arg_name"
     )
+
+
+def _lengths(batch: Any) -> list[int]:
+    """The length of each tensor in a batch."""
+    if isinstance(batch, torch.Tensor):
+        return [len(batch)] if batch.ndim else []
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    if isinstance(batch, list | tuple):
+        return [length for each in batch for length in _lengths(each)]
+    return []
 
 
 def global_batch_size(trainer: Trainer) -> int | None:

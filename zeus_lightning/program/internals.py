@@ -40,6 +40,8 @@ def _parts(trainer: Trainer) -> Iterator[tuple[Any, str]]:
     yield fit_loop._data_source, "is_module"
     yield fit_loop, "_combined_loader"
     yield fit_loop.epoch_loop, "_batches_that_stepped"
+    yield fit_loop.epoch_loop, "_results"
+    yield fit_loop.epoch_loop.val_loop, "_results"
     yield CombinedLoader([]), "flattened"
     launcher = trainer.strategy.launcher
     if any("MultiProcessing" in each.__name__ for each in type(launcher).__mro__):
@@ -76,6 +78,17 @@ def passed_source(trainer: Trainer) -> Any:
 def drop_dataloaders(trainer: Trainer) -> None:
     """Have Lightning build the train dataloaders again."""
     trainer.fit_loop._combined_loader = None
+
+
+def training_log(trainer: Trainer, metric: str) -> Any:
+    """How training logs a metric: `name`, `on_step`, `on_epoch`; None if validation logs it."""
+    epoch_loop = trainer.fit_loop.epoch_loop
+    for results in (epoch_loop.val_loop._results, epoch_loop._results):
+        for each in results.result_metrics:
+            log = each.meta
+            if metric in (log.name, log.forked_name(on_step=True), log.forked_name(on_step=False)):
+                return log if results.training else None
+    return None
 
 
 def logging_step(trainer: Trainer) -> int:

@@ -9,6 +9,7 @@ import torch
 from lightning.pytorch import Trainer
 
 from zeus_lightning.errors import ZeusConfigError
+from zeus_lightning.program.internals import training_log
 
 Mode = Literal["min", "max"]
 
@@ -45,7 +46,7 @@ def monitored(trainer: Trainer, monitor: str) -> float:
     """The latest value of a metric, as its shortest decimal.
 
     Raises:
-        ZeusConfigError: The metric was not logged.
+        ZeusConfigError: The metric was not logged, or training logs it for each batch alone.
     """
     metric = trainer.callback_metrics.get(monitor)
     if metric is None and not trainer.callback_metrics:
@@ -60,7 +61,19 @@ def monitored(trainer: Trainer, monitor: str) -> float:
             f"{sorted(trainer.callback_metrics)}; call self.log({monitor!r}, ..., "
             "on_epoch=True) in each validation, or monitor one of these"
         )
+    log = training_log(trainer, monitor)
+    if log is not None and log.on_step and monitor == log.forked_name(on_step=True):
+        raise ZeusConfigError(
+            f"monitor is {monitor!r}, which training logs for each batch, so its value is the last "
+            f"batch's; pass on_step=False, on_epoch=True to self.log({log.name!r}, ...)"
+        )
     return shortest_decimal(metric)
+
+
+def is_of_batches(trainer: Trainer, monitor: str) -> bool:
+    """Whether a metric is the last training batch's until the epoch ends, and then its mean."""
+    log = training_log(trainer, monitor)
+    return log is not None and log.forked
 
 
 def monitor_of(trainer: Trainer, monitor: str | None, mode: Mode | None) -> tuple[str | None, Mode]:
@@ -85,7 +98,8 @@ def monitor_of(trainer: Trainer, monitor: str | None, mode: Mode | None) -> tupl
 def no_monitor(trainer: Trainer) -> ZeusConfigError:
     """The error of a program that names no metric, once a validation has logged some."""
     names = sorted(name for name in trainer.callback_metrics if not name.startswith("zeus/"))
-    logged = " or ".join(f"monitor={name!r}" for name in names)
+    copies = {f"{name}_{kind}" for name in names for kind in ("step", "epoch")}  # of on_step=True
+    logged = " or ".join(f"monitor={name!r}" for name in names if name not in copies)
     return ZeusConfigError(
         "no metric to monitor: neither an EarlyStopping nor a ModelCheckpoint of the Trainer names "
         "one; pass " + (logged or "monitor=..., with the name of a metric that validation logs")

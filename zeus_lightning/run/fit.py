@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from lightning.pytorch import LightningModule, Trainer
@@ -28,7 +29,7 @@ from zeus_lightning.program.lr_scaling import (
     scale_optimizers,
     too_short_schedule,
 )
-from zeus_lightning.program.metric import monitored, no_monitor
+from zeus_lightning.program.metric import is_of_batches, monitored, no_monitor
 from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
 from zeus_lightning.run.job import READ_FROM_PROGRAM, JobArguments
 from zeus_lightning.run.outcomes import outcome_at_train_end
@@ -72,6 +73,7 @@ class Fit:
         self._has_reported = False  # this fit, not only an earlier one of its trial
         self._mistake: ZeusConfigError | None = None  # of the program, found as training ended
         self._continues = False  # an earlier fit, so without a trial, unless a checkpoint is loaded
+        self._has_seen_batch = False  # of this fit
         self._lr_factor = 1.0
         self._attribute = arguments.batch_arg_name
         destroy_gloo_at_exit()
@@ -179,10 +181,21 @@ class Fit:
             raise self.run.failure or ZeusConfigError(short)  # if the service cannot be told
 
     def _start_measuring(self) -> None:
-        assert self.run.record is not None
-        size = self.run.record.trial.batch_size // self._share
-        dataloaders.check_loaders(self.trainer, self.module, self._attribute, size)
+        self.check_loaders()
         self._meter.begin()
+
+    def check_loaders(self, batch: Any = None) -> None:
+        """Check the dataloaders' batch size, as training starts or an epoch's first batch comes."""
+        record = self.run.record
+        if record is None or not self.run.is_open:
+            return
+        if batch is not None:
+            reloads = self.trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
+            if self._has_seen_batch and not reloads:
+                return
+            self._has_seen_batch = True
+        size, own = record.trial.batch_size // self._share, self._own_batch_size // self._share
+        dataloaders.check_loaders(self.trainer, self.module, self._attribute, size, own, batch)
 
     def check_monitor(self) -> None:
         """Raise a `ZeusConfigError` if no metric is known to monitor, once there are some."""
@@ -210,7 +223,9 @@ class Fit:
 
         def read_metric() -> float | None:
             may_be_missing = not was_open or (may_wait and not self._has_reported)
-            if may_be_missing and monitor not in logged:
+            if may_be_missing and (
+                monitor not in logged or (may_wait and is_of_batches(self.trainer, monitor))
+            ):
                 return None
             return monitored(self.trainer, monitor)
 
@@ -280,6 +295,22 @@ class Fit:
         self.trainer.should_stop |= record.outcome in FAILED
         if not has_failed:
             raise ZeusConfigError(reason)
+
+    def warn_of_unsaved_model(self) -> None:
+        """Warn if the target was reached before the Trainer's first checkpoint was due."""
+        record = self.run.record
+        savers = [
+            each
+            for each in self.trainer.callbacks  # type: ignore[attr-defined]
+            if type(each).__name__ == "ModelCheckpoint" and (each.save_top_k or each.save_last)
+        ]
+        if record is None or record.outcome != "converged" or not savers:
+            return
+        if not any(each.best_model_path or each.last_model_path for each in savers):
+            rank_zero_warn(
+                "zeus: the run reached its target before ModelCheckpoint saved a checkpoint, so "
+                "its model is lost with this process; pass save_last=True, or save after each epoch"
+            )
 
     def remember_module(self) -> None:
         """Remember that this fit has trained the module, if it ended in order."""

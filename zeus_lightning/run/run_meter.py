@@ -11,7 +11,9 @@ from pathlib import Path
 from statistics import fmean
 from threading import Thread
 
+import torch
 from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.utilities import rank_zero_warn
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import Hardware
@@ -94,6 +96,8 @@ class RunMeter:
         processes = gather(strategy, (host, os.getpid()))
         self._num_devices = len(processes)
         pids = [pid for its_host, pid in processes if its_host == host]
+        if strategy.root_device.type == "cpu":
+            _warn_of_threads(len(pids), torch.get_num_threads())
         try:
             self._meter = on_every_rank(strategy, lambda: self._open(choice, pids))
             own = on_every_rank(strategy, lambda: self._claim(host))
@@ -250,6 +254,18 @@ class RunMeter:
                 reading.cpu_energy_j + cpu_j,
             )
         return reading
+
+
+def _warn_of_threads(processes: int, threads: int) -> None:
+    """Warn if the threads that compute are more than the cores: then they wait for each other."""
+    from zeus_lightning.meters.cpu_estimate import usable_cores  # needs psutil, as above
+
+    cores = usable_cores()
+    if processes * threads > cores:
+        rank_zero_warn(
+            f"zeus: the run's {processes * threads} threads share {cores} cores, so they wait for "
+            f"each other; set OMP_NUM_THREADS={max(cores // processes, 1)}"
+        )
 
 
 def _host() -> str:

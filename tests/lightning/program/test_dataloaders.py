@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from programs import Data, Net, new_job, trainer, zeus
+from programs import Data, Net, Steps, new_job, outcomes, trainer, zeus
 from service_process import ServiceProcess
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
@@ -40,9 +40,25 @@ def test_dataloaders_are_built_for_the_training_alone_and_anew_each_epoch(
     assert callback.outcome == "converged"
 
 
+class Labelled(Net):
+    """Semi-supervised: trains on labelled batches, and on unlabelled ones of another size."""
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        assert len(batch["unlabelled"][0]) == 7 * len(batch["labelled"][0])
+        return super().training_step(batch["labelled"], index)
+
+
 class LabelledAlone(Net):
     def training_step(self, batch: Any, index: int) -> Any:
         return super().training_step(batch["labelled"], index)
+
+
+class WithUnlabelled(Data):
+    def train_dataloader(self) -> Any:
+        return {
+            "labelled": DataLoader(self.samples, batch_size=self.batch_size),
+            "unlabelled": DataLoader(self.samples, batch_size=7 * self.batch_size, drop_last=True),
+        }
 
 
 class WithConstant(Data):
@@ -51,11 +67,23 @@ class WithConstant(Data):
         return {"labelled": DataLoader(self.samples, self.batch_size), "unlabelled": constant}
 
 
-def test_a_loader_of_another_size_beside_one_that_follows_may_keep_it(
+@pytest.mark.parametrize(
+    ("data", "module"), [(WithUnlabelled, Labelled), (WithConstant, LabelledAlone)]
+)
+def test_a_loader_of_another_size_beside_one_that_follows_is_named_once(
     service: ServiceProcess,
+    caplog: pytest.LogCaptureFixture,
+    data: type[Data],
+    module: type[Net],
 ) -> None:
     callback = zeus(service.url)
-    trainer(callback, max_epochs=3).fit(LabelledAlone(), WithConstant())
+    with caplog.at_level("INFO"):
+        trainer(callback, max_epochs=3).fit(module(), data())
+    line = (
+        f"zeus: batch_size was set to 8; the train_dataloader() of datamodule {data.__name__} also "
+        "has loaders with batches of 56, which need not follow it"
+    )
+    assert caplog.messages.count(line) == 1
     assert callback.outcome == "converged"
 
 
@@ -76,6 +104,25 @@ class Follows(Data):
         return DataLoader(InBatches(self.batch_size), batch_size=None)
 
 
+class Constant(Data):
+    def train_dataloader(self) -> Any:
+        return DataLoader(InBatches(8), batch_size=None)
+
+
+class OwnSampler(Data):
+    def train_dataloader(self) -> Any:
+        batches = [list(range(first, first + 8)) for first in range(0, 64, 8)]
+        return DataLoader(self.samples, batch_sampler=batches)
+
+
+class TakesOver(Data):
+    """Reloads a loader of a constant size."""
+
+    def train_dataloader(self) -> Any:
+        size = 8 if self.trainer.current_epoch else self.batch_size
+        return DataLoader(self.samples, batch_size=size)
+
+
 class Wrapped(Net):
     def training_step(self, batch: Any, index: int) -> Any:
         samples = batch if isinstance(batch, torch.Tensor) else batch[0]
@@ -85,11 +132,87 @@ class Wrapped(Net):
 ONE_SIZE = {"batch_sizes": [4], "default_batch_size": 4}
 
 
-def test_a_loader_whose_batch_size_cannot_be_read_is_a_warning(service: ServiceProcess) -> None:
+@pytest.mark.parametrize(("data", "steps"), [(Constant, 0), (OwnSampler, 0), (TakesOver, 64 // 4)])
+def test_batches_of_another_size_are_an_error_although_no_loader_says_it(
+    service: ServiceProcess, data: type[Data], steps: int
+) -> None:
+    job: dict[str, Any] = {"job_id": new_job(), "batch_sizes": [4, 8]}
+    trainer(zeus(service.url, **job)).fit(Net(), Data())  # with its own batch size, 8
+    counter, callback = Steps(), zeus(service.url, **job)
+    message = f"batch_size to 4 per device, but the .* of datamodule {data.__name__} has"
+    runner = trainer(callback, counter, reload_dataloaders_every_n_epochs=1)
+    with pytest.raises(ZeusConfigError, match=f"{message} batches of 8; build it at each call"):
+        runner.fit(Wrapped(), data())
+    assert counter.count == steps
+    assert outcomes(service.url, job["job_id"]) == ["converged", "withdrawn"]
+
+
+class Texts(Data):
+    def train_dataloader(self) -> Any:
+        return DataLoader(["a"] * 64, batch_sampler=[[0, 1, 2, 3]] * 16)
+
+
+class Reads(Net):
+    def training_step(self, batch: Any, index: int) -> Any:
+        return self.layer(torch.randn(len(batch), 4)).pow(2).mean()
+
+
+class OfFive(Data):
+    """Its batches are not of the program's own size, so they show nothing."""
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(InBatches(5), batch_size=None)
+
+
+class Few(Data):
+    """Has fewer samples than a batch."""
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.samples, batch_sampler=[[0, 1, 2]])
+
+
+@pytest.mark.parametrize(
+    ("data", "module", "told"),
+    [
+        (Follows, Wrapped, False),
+        (Few, Wrapped, False),
+        (Texts, Reads, True),
+        (OfFive, Wrapped, True),
+    ],
+)
+def test_batches_that_do_not_show_their_size_are_a_warning(
+    service: ServiceProcess,
+    recwarn: pytest.WarningsRecorder,
+    data: type[Data],
+    module: type[Net],
+    told: bool,
+) -> None:
     callback = zeus(service.url, **ONE_SIZE)
-    with pytest.warns(UserWarning, match="cannot read the batch size of the train_dataloader"):
-        trainer(callback).fit(Wrapped(), Follows())
+    trainer(callback).fit(module(), data())
     assert callback.outcome == "converged"
+    text = "cannot read the batch size of the train_dataloader"
+    assert any(text in str(each.message) for each in recwarn) is told
+
+
+class Divides(Net):
+    """As Lightning's example for ImageNet divides among its devices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batch_size = 16
+
+    def setup(self, stage: str) -> None:
+        self.batch_size = self.batch_size // 2
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(Data().samples, self.batch_size)
+
+
+def test_a_setup_that_divides_the_batch_size_is_an_error_that_says_so(
+    service: ServiceProcess,
+) -> None:
+    with pytest.raises(ZeusConfigError, match="to 16, one device's share, but the program cha"):
+        trainer(zeus(service.url)).fit(Divides(), val_dataloaders=Data().val_dataloader())
 
 
 class Nested(Data):

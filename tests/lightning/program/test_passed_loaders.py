@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import CombinedLoader
-from programs import Net, Raise, new_job, trainer, zeus
+from programs import Net, Raise, new_job, outcomes, trainer, zeus
 from service_process import ServiceProcess
 from torch.utils.data import (
     BatchSampler,
@@ -21,7 +24,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from zeus_lightning import ZeusConfigError
+from zeus_lightning import ZeusConfigError, ZeusTrialFailed
 from zeus_lightning.program.passed_loaders import passed_batch_size, resized
 
 NUMBERS = TensorDataset(torch.arange(64.0).unsqueeze(1).expand(64, 4))
@@ -84,6 +87,12 @@ def test_the_first_run_trains_with_its_own_size_and_the_next_with_another(
     assert lengths == [(8, {8}, {32}), (4, {4}, {32})]
 
 
+def test_the_batch_size_counts_accumulated_batches(service: ServiceProcess) -> None:
+    callback, net = zeus(service.url), Samples()
+    trainer(callback, accumulate_grad_batches=2).fit(net, shuffled(8), validation())
+    assert (callback.job.default_batch_size, net.batch_lengths) == (16, {8})
+
+
 def test_the_samples_come_in_the_order_of_a_program_with_that_batch_size(
     service: ServiceProcess,
 ) -> None:
@@ -92,6 +101,25 @@ def test_the_samples_come_in_the_order_of_a_program_with_that_batch_size(
     trainer(max_epochs=2).fit(own, shuffled(4), validation())
     assert resized.seen == own.seen
     assert resized.seen[:16] != resized.seen[16:]
+
+
+def test_a_resumed_run_trains_with_the_batch_size_of_its_checkpoint(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    sizes = {"job_id": new_job(), "batch_sizes": [4, 8], "default_batch_size": 8}
+    loader = DataLoader(NUMBERS, batch_size=8)
+    trainer(zeus(service.url, **sizes)).fit(Samples((0.9,)), loader, validation())
+    lengths = []
+    for others, ckpt_path in (([RaiseInSecondEpoch()], None), ([], tmp_path / "last.ckpt")):
+        net, callback = Samples((0.1,) if others else (0.9,)), zeus(service.url, **sizes)
+        saver = ModelCheckpoint(tmp_path, save_last=True)
+        runner = trainer(saver, callback, *others, enable_checkpointing=True)
+        with suppress(ZeroDivisionError):
+            runner.fit(net, loader, validation(), ckpt_path=ckpt_path)
+        lengths.append(net.batch_lengths)
+        assert runner.fit_loop._data_source.instance is loader
+    assert lengths == [{4}, {4}]
+    assert outcomes(service.url, sizes["job_id"]) == ["converged", "converged", "withdrawn"]
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("mine"), KeyboardInterrupt()])
@@ -103,6 +131,30 @@ def test_an_error_puts_back_what_was_passed(service: ServiceProcess, error: Base
     assert net.batch_lengths == {4}
     assert runner.fit_loop._data_source.instance is loader
     assert loader["a"].batch_size == 8
+
+
+def test_an_error_in_setup_puts_back_what_was_passed(service: ServiceProcess) -> None:
+    class Breaks(Callback):
+        def setup(self, *args: Any, **arguments: Any) -> None:
+            raise ZeroDivisionError("mine")
+
+    loader = shuffled(8)
+    runner = trainer(zeus(service.url, **FOUR), Breaks())
+    with pytest.raises(ZeroDivisionError):
+        runner.fit(Samples(), loader, validation())
+    assert runner.fit_loop._data_source.instance is loader
+
+
+def test_a_run_without_a_trial_trains_with_what_was_passed(service: ServiceProcess) -> None:
+    net, loader = Samples((0.1,)), shuffled(8)
+    runner = trainer(zeus(service.url, **FOUR), max_epochs=1)
+    with pytest.raises(ZeusTrialFailed):
+        runner.fit(net, loader, validation())
+    net.batch_lengths.clear()
+    runner.fit_loop.max_epochs = 2
+    with pytest.warns(UserWarning, match="has already been trained"):
+        runner.fit(net, loader, validation())
+    assert net.batch_lengths == {8}
 
 
 @pytest.mark.parametrize(
@@ -135,6 +187,12 @@ def test_loaders_of_another_size_than_the_first_ones_stay_as_they_are(
     assert [len(leaf) for leaf in net.seen[0]] == [4, 16, 4, 2]
     assert callback.outcome == "converged"
     assert passed_batch_size(passed, "") == 8
+
+
+def test_the_mode_of_a_combined_loader_is_kept() -> None:
+    passed = CombinedLoader([shuffled(8), validation()], "sequential")
+    again = resized(CombinedLoader([shuffled(8), shuffled(8)], "sequential"), 4)
+    assert again._mode == passed._mode == "sequential"
 
 
 def first(samples: list[Any]) -> Any:
@@ -178,9 +236,16 @@ class Stream(IterableDataset):
         yield from NUMBERS
 
 
+class MySampler(SequentialSampler):
+    pass
+
+
 REFUSED: list[tuple[Any, str]] = [
     (MyLoader(NUMBERS, 8), "it is a MyLoader, not torch's DataLoader itself"),
+    ([torch.randn(8, 4)], "it is a Tensor, not torch's DataLoader itself"),
     (DataLoader(Stream(), 8), "its dataset is an IterableDataset"),
+    (DataLoader(Stream(), batch_size=None), "its dataset is an IterableDataset"),
+    (DataLoader(NUMBERS, batch_size=None), "it has a batch_sampler or batch_size=None"),
     (
         DataLoader(NUMBERS, batch_sampler=BatchSampler(SequentialSampler(NUMBERS), 8, False)),
         "it has a batch_sampler or batch_size=None",
@@ -189,6 +254,7 @@ REFUSED: list[tuple[Any, str]] = [
         DataLoader(NUMBERS, 8, sampler=WeightedRandomSampler([1.0] * 64, 64)),
         "its sampler is a WeightedRandomSampler",
     ),
+    (DataLoader(NUMBERS, 8, sampler=MySampler(NUMBERS)), "its sampler is a MySampler"),
     (
         DataLoader(NUMBERS, 8, sampler=RandomSampler(NUMBERS, replacement=True)),
         "its RandomSampler has replacement or num_samples",
@@ -211,3 +277,18 @@ def test_what_cannot_be_made_again_is_an_error_with_a_remedy(passed: Any, messag
     assert str(error.value).startswith(text)
     assert "; give fit() a datamodule, or the module Net a train_dataloader()" in str(error.value)
     assert runner.fit_loop._data_source.instance is passed
+
+
+def test_a_sampler_that_names_all_its_samples_is_as_good_as_one_that_does_not() -> None:
+    loader = DataLoader(NUMBERS, 8, sampler=RandomSampler(NUMBERS, num_samples=64))
+    assert passed_batch_size(loader, "") == 8
+
+
+def test_a_learning_rate_is_scaled_with_the_size_of_the_loader(service: ServiceProcess) -> None:
+    job, rates = new_job(), []
+    for _ in range(2):
+        net = Samples((0.9,))
+        runner = trainer(zeus(service.url, job_id=job, lr_scaling="linear"))
+        runner.fit(net, shuffled(8), validation())
+        rates.append(runner.optimizers[0].param_groups[0]["lr"])
+    assert rates == [0.01, pytest.approx(0.005)]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import psutil
 import pytest
+import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from programs import StepMeter
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.meters import Reading
+from zeus_lightning.meters.cpu_estimate import usable_cores
 from zeus_lightning.run.run_meter import Claim, RunMeter, counting_ranks
 
 
@@ -42,6 +44,18 @@ def test_the_load_of_a_host_is_the_mean_of_its_load_averages_per_core(
     monkeypatch.setattr(psutil, "getloadavg", iter([(cores, 0, 0), (2 * cores, 0, 0)]).__next__)
     meter = RunMeter(StepMeter(), SingleDeviceStrategy())
     assert [meter.host_load(), meter.host_load()] == [1.0, 1.5]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_more_threads_than_cores_are_a_warning(recwarn: pytest.WarningsRecorder, more: int) -> None:
+    cores, before = usable_cores(), torch.get_num_threads()
+    torch.set_num_threads(cores + more)
+    try:
+        RunMeter(StepMeter(), SingleDeviceStrategy())
+    finally:
+        torch.set_num_threads(before)
+    text = f"zeus: the run's {cores + 1} threads share {cores} cores, so they wait for each other"
+    assert [str(each.message).startswith(text) for each in recwarn] == [True] * more
 
 
 @pytest.mark.parametrize("choice", ["auto", "cpu-estimate"])
