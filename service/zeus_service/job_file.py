@@ -1,4 +1,4 @@
-"""A job's specification as a YAML file."""
+"""A job's specification as a YAML file, whose errors name their lines."""
 
 from __future__ import annotations
 
@@ -32,16 +32,12 @@ def register(path: Path) -> tuple[str, bool]:
 
     Raises:
         Unusable: The file cannot be read, has an invalid field, or contradicts the registered job.
-            The message has one line per error, such as `job.yaml: seed: must be an integer`.
+            The message has one line per error, such as `job.yaml:4: seed: must be an integer`.
     """
-    values = _read(path)
-    fields = JobSpec.model_fields
-    found = [(str(name), "is not a field of a job") for name in values if name not in fields]
+    values, lines = _read(path)
     if "monitor" in values and "higher_is_better" not in values:
         text = "add the line `higher_is_better: true`, or `false` if it falls to the target"
-        found.append(("monitor", text))
-    if found:
-        raise _errors(path, found)
+        raise _errors(path, lines, [(("monitor",), text)])
     try:
         given = Registration.model_validate(values)
         _, new = registration.register_job(
@@ -49,31 +45,47 @@ def register(path: Path) -> tuple[str, bool]:
         )
     except ValidationError as error:
         found = [
-            (".".join(map(str, each["loc"])), each["msg"].removeprefix("Value error, "))
-            for each in error.errors()
+            (each["loc"], each["msg"].removeprefix("Value error, ")) for each in error.errors()
         ]
     except InvalidJob as error:
-        found = [(name, text) for name, (text,) in error.fields["errors"].items()]
+        found = [(name.split("."), text) for name, (text,) in error.fields["errors"].items()]
     except JobConflict as error:
         found = [
-            (name, f"registered {each['known']!r}, given {each['given']!r}")
+            ((name,), f"registered {each['known']!r}, given {each['given']!r}")
             for name, each in error.fields["differences"].items()
         ]
     else:
         return given.job_id, new
-    raise _errors(path, found)
+    raise _errors(path, lines, found)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """The values of a file's fields, and the line of each."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        node, values = yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise Unusable(f"cannot read {path}: {error}") from error
     if not isinstance(values, dict):
         raise Unusable(f"{path}: not a YAML mapping; write one field per line, as job_id: my-job")
-    return values
+    keys = [(key.value, key.start_mark.line + 1) for key, _ in node.value]
+    lines = dict(keys)
+    wrong = [
+        ((name,), "is given twice" if name in JobSpec.model_fields else "is not a field of a job")
+        for name, line in keys
+        if name not in JobSpec.model_fields or line != lines[name]
+    ]
+    if wrong:
+        raise _errors(path, lines, wrong)
+    return values, lines
 
 
-def _errors(path: Path, found: Iterable[tuple[str, str]]) -> Unusable:
-    """The error of some fields, with what is wrong with each."""
-    return Unusable("\n".join(f"{path}: {name}: {text}" for name, text in found))
+def _errors(path: Path, lines: dict[str, int], found: Iterable[tuple[Any, str]]) -> Unusable:
+    """The error of fields, each with its location in the specification, and what is wrong."""
+    return Unusable(
+        "\n".join(
+            f"{path}{f':{lines[place[0]]}' if place[0] in lines else ''}: "
+            f"{'.'.join(map(str, place))}: {text}"
+            for place, text in found
+        )
+    )

@@ -171,10 +171,7 @@ _UNREACHABLE = [
     ("database_url", "command"),
     [
         *((url, ("jobs",)) for url in _UNREACHABLE),
-        *(
-            (_UNREACHABLE[0], command)
-            for command in (("db", "upgrade"), ("db", "current"))
-        ),
+        *((_UNREACHABLE[0], command) for command in (("db", "upgrade"), ("db", "current"))),
     ],
 )
 def test_a_server_that_cannot_be_reached_is_reported_by_its_url_in_every_command(

@@ -81,23 +81,26 @@ def test_fields_that_a_file_leaves_out_keep_the_registered_values(run: Run) -> N
         (
             "default_batch_size: 64",
             "default_batch_size: 100",
-            "job.yaml: default_batch_size: 100 is not among batch_sizes [32, 64, 128]",
+            "job.yaml:4: default_batch_size: 100 is not among batch_sizes [32, 64, 128]",
         ),
-        ("[32, 64, 128]", "[32, x, 64]", "job.yaml: batch_sizes.1: must be an integer"),
+        ("[32, 64, 128]", "[32, x, 64]", "job.yaml:3: batch_sizes.1: must be an integer"),
         ("monitor: val_acc\n", "", "job.yaml: monitor: Field required"),
         (
             "higher_is_better: true\n",
             "",
-            "job.yaml: monitor: add the line `higher_is_better: true`, or `false` if it falls",
+            "job.yaml:6: monitor: add the line `higher_is_better: true`, or `false` if it falls",
         ),
-        ("monitor:", "monitro:", "job.yaml: monitro: is not a field of a job"),
-        ("job_id: nightly", "job_id: a/b", "job.yaml: job_id: must be at most 255 letters"),
-        ("max_epochs: 50", "max_epochs: 50\npolicy: best", "job.yaml: policy: choose one of"),
+        ("monitor:", "monitro:", "job.yaml:6: monitro: is not a field of a job"),
+        ("max_epochs:", "monitor:", "job.yaml:8: monitor: is given twice"),
+        ("job_id: nightly", "job_id: a/b", "job.yaml:2: job_id: must be at most 255 letters"),
+        ("max_epochs: 50", "max_epochs: 50\npolicy: best", "job.yaml:9: policy: choose one of"),
         ("64, 128]", "64, 128", "cannot read job.yaml: "),
         (JOB, "nightly", "job.yaml: not a YAML mapping; write one field per line"),
     ],
 )
-def test_an_error_names_its_file_and_field(run: Run, changed: str, to: str, error: str) -> None:
+def test_an_error_names_its_file_line_and_field(
+    run: Run, changed: str, to: str, error: str
+) -> None:
     assert changed in JOB
     result = register(run, JOB.replace(changed, to))
     assert result.exit_code == 1
@@ -107,8 +110,8 @@ def test_an_error_names_its_file_and_field(run: Run, changed: str, to: str, erro
 
 def test_every_invalid_field_is_listed(run: Run) -> None:
     result = register(run, JOB.replace("50", "0").replace("0.97", "high"))
-    assert "job.yaml: target_metric: must be a number\n" in result.output
-    assert "job.yaml: max_epochs: " in result.output
+    assert "job.yaml:5: target_metric: must be a number\n" in result.output
+    assert "job.yaml:8: max_epochs: " in result.output
 
 
 def test_other_values_replace_those_of_a_job_without_a_trial(run: Run) -> None:
@@ -129,6 +132,8 @@ def test_other_values_of_a_job_with_a_trial_are_listed_and_change_nothing(
     before = run("show", "nightly", "--yaml").output
     result = register(run, JOB.replace("64, 128", "64, 256").replace("50", "60"))
     assert result.exit_code == 1
-    assert "job.yaml: batch_sizes: registered [32, 64, 128], given [32, 64, 256]\n" in result.output
-    assert "job.yaml: max_epochs: registered 50, given 60\n" in result.output
+    assert (
+        "job.yaml:3: batch_sizes: registered [32, 64, 128], given [32, 64, 256]\n" in result.output
+    )
+    assert "job.yaml:8: max_epochs: registered 50, given 60\n" in result.output
     assert run("show", "nightly", "--yaml").output == before

@@ -19,6 +19,7 @@ from zeus_lightning.recur.service import OwnService, Service
 @click.option("--recurrences", default=10, show_default=True, type=click.IntRange(1), metavar="N")
 @click.option("--observe", is_flag=True, help="Run only control trials: choose nothing.")
 @click.option("--compare", is_flag=True, help="Run control trials in every other recurrence.")
+@click.option("--stop-on-error", is_flag=True, help="End at the first error.")
 @click.option(
     "--folder",
     default=".zeus/recur",
@@ -32,14 +33,22 @@ from zeus_lightning.recur.service import OwnService, Service
     show_envvar=True,
     help="The service; without one, it starts its own.",
 )
+@click.option(
+    "--port",
+    default=0,
+    type=click.IntRange(0, 65535),
+    help="Port of the service that it starts.  [default: any free one]",
+)
 def recur(
     command: tuple[str, ...],
     *,
     recurrences: int,
     observe: bool,
     compare: bool,
+    stop_on_error: bool,
     folder: Path,
     url: str | None,
+    port: int,
 ) -> None:
     """Run a training COMMAND again and again, as a schedule would.
 
@@ -58,10 +67,10 @@ def recur(
             service = Service(url)
         else:
             database = f"sqlite:///{folder.absolute() / 'zeus.sqlite3'}"
-            service = OwnService(database, output / "service.log")
+            service = OwnService(database, output / "service.log", port)
         with service:
             _print(console, f"The runs' output is in {output}, the service at {service.url}.")
-            driver = Driver(command, mode, output, service, console)
+            driver = Driver(command, mode, output, service, console, stop_on_error=stop_on_error)
             try:
                 driver.run(recurrences)
             finally:

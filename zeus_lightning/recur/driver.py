@@ -48,6 +48,7 @@ class Driver:
         folder: Gets the runs' output and their outcome files.
         service: The service that the runs use.
         console: Where each try that ends has a line.
+        stop_on_error: Whether any error of a run stops the driver, not only a third one in a row.
 
     Attributes:
         tries: What has been run.
@@ -57,14 +58,21 @@ class Driver:
     """
 
     def __init__(
-        self, command: Sequence[str], mode: Mode, folder: Path, service: Service, console: Console
+        self,
+        command: Sequence[str],
+        mode: Mode,
+        folder: Path,
+        service: Service,
+        console: Console,
+        *,
+        stop_on_error: bool = False,
     ) -> None:
         self.tries: list[Try] = []
         self.failed: list[Try] = []
         self.signal: int | None = None
         self._is_urgent = False
         self._errors = 0  # in a row, with the default batch size
-        self._command, self._mode = command, mode
+        self._command, self._mode, self._stop_on_error = command, mode, stop_on_error
         self._folder, self._service, self._console = folder, service, console
 
     def run(self, recurrences: int) -> None:
@@ -146,7 +154,7 @@ class Driver:
             why = f"recurrence {last.recurrence} has failed with every one of {MAX_TRIES} tries"
         elif result == "failed" and self._errors >= _ERRORS_TO_STOP:
             why = f"{why}: {self._errors} errors in a row with the default batch size"
-        elif result != "stop":
+        elif result != "stop" and not (result == "failed" and self._stop_on_error):
             if result == "failed" or (result == "missed" and not last.control):
                 self.failed.append(last)
             return

@@ -68,20 +68,21 @@ class Service:
 
 
 class OwnService(Service):
-    """`zeus-service serve` on a free loopback port, until the block is left or this process ends.
+    """`zeus-service serve` on loopback, until the block is left or this process ends.
 
     Args:
         database_url: Such as `sqlite:///FILE`.
         log: The file for its output.
+        port: Its port; 0 for any free one.
     """
 
-    def __init__(self, database_url: str, log: Path) -> None:
+    def __init__(self, database_url: str, log: Path, port: int = 0) -> None:
         if find_spec("zeus_service") is None:
             raise ZeusConfigError(
                 "zeus-service is not installed here, so it cannot be started: `pip install "
                 "./service`, or pass the --url of one that runs elsewhere"
             )
-        with socket.create_server(("127.0.0.1", 0)) as probe:
+        with socket.create_server(("127.0.0.1", port)) as probe:
             super().__init__(f"http://127.0.0.1:{probe.getsockname()[1]}")
         self._database_url = database_url
         self._log = log

@@ -12,6 +12,7 @@ as its own origin, but with its own name in `Host`. With tokens that is harmless
 import hmac
 import ipaddress
 import logging
+import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
@@ -23,6 +24,13 @@ from zeus_service import counters
 from zeus_service.config import current_config
 
 logger = logging.getLogger(__name__)
+
+REFUSAL_S = 0.5
+"""How long the refusal of a token takes. Those to one address wait for one another."""
+
+MAX_WAITING = MAX_ADDRESSES = 5
+"""How many refusals to one address wait in a worker, and to how many addresses. Beyond, they are
+answered at once, so that guesses hold few connections."""
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -60,7 +68,7 @@ def _check(given: bytes, how: str, scheme: str, *, writes: bool) -> None:
     allowed = may_write(given)
     if allowed is None:
         if given:
-            count_refusal("api")
+            delay_refusal("api")
         challenge = WWWAuthenticate(scheme, {"realm": "zeus-service"})
         raise Unauthorized(how, www_authenticate=challenge)
     if writes and not allowed:
@@ -104,15 +112,32 @@ def may_write(given: bytes, form: Callable[[str], str] = str) -> bool | None:
     return None
 
 
-def count_refusal(where: str) -> None:
-    """Count and log the refusal of a token.
+def delay_refusal(where: str) -> None:
+    """Count and log the refusal of a token, and wait for the turn of the client's address.
+
+    A valid token never waits: the proxy in front may have sent both from one address. So this slows
+    only those who wait for an answer before they guess again; a token that is long enough does the
+    rest.
 
     Args:
         where: Where the token was sent to: `api` or `sign_in`.
     """
-    counters.tokens_refused.labels(where).inc()
     address = request.remote_addr or ""
+    counters.tokens_refused.labels(where).inc()
     logger.warning("a token was refused", extra={"fields": {"address": address}})
+    now = time.monotonic()
+    for each in [each for each, turn in _turns.items() if turn <= now]:
+        del _turns[each]
+    turn = max(now, _turns.get(address, now)) + REFUSAL_S
+    is_other = address not in _turns and len(_turns) == MAX_ADDRESSES
+    if is_other or turn - now > MAX_WAITING * REFUSAL_S:
+        return
+    _turns[address] = turn
+    time.sleep(turn - now)
+
+
+_turns: dict[str, float] = {}
+"""When the last refusal that waits is answered, by address; of this worker."""
 
 
 def _check_host() -> None:

@@ -12,9 +12,10 @@ import time
 import uuid
 from collections.abc import Iterator
 from os import environ
+from threading import Lock
 
 from apiflask import APIBlueprint
-from flask import Flask, Response, g, request
+from flask import Flask, Response, current_app, g, request
 from flask.typing import ResponseReturnValue
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -40,6 +41,9 @@ logger = logging.getLogger(__name__)
 
 health = APIBlueprint("health", __name__, tag="health")
 
+READY_S = 1.0
+"""How long `/readyz` repeats its answer: it needs no token, so anyone may ask at any rate."""
+
 REQUEST_ID_PATTERN = "[A-Za-z0-9._:=/+-]{1,128}"
 METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 
@@ -49,6 +53,7 @@ _SCRAPE_S = 5.0
 
 def set_up_ops(app: Flask) -> None:
     """Add the operator's routes; log and count every request, and assign an id to it."""
+    app.extensions["zeus_readiness"] = _Readiness()
     app.register_blueprint(health)
     app.before_request(_begin)
     app.after_request(_end)
@@ -65,12 +70,9 @@ def healthz() -> Health:
 @health.output(Health)
 def readyz() -> Health:
     """Report whether the database answers and has the revision of this version."""
-    try:
-        check_revision()
-    except Unusable as error:
-        logger.error("not ready: %s", error)  # noqa: TRY400 - the message says all
+    if not current_app.extensions["zeus_readiness"].check():
         # The answer needs no token, so it must not name hosts, users and paths.
-        raise ServiceUnavailable("the database cannot be used; the log says why") from error
+        raise ServiceUnavailable("the database cannot be used; the log says why")
     return Health(status="ok", version=__version__)
 
 
@@ -79,6 +81,31 @@ def get_metrics() -> ResponseReturnValue:
     """Metrics in Prometheus' text format."""
     require_access()
     return Response(_exposition(), content_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+class _Readiness:
+    """Whether the database can be used: asked once in `READY_S`, by one request at a time."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._is_ready = False
+        self._asked_at = -READY_S
+
+    def check(self) -> bool:
+        """The latest answer; within the application's context."""
+        with self._lock:
+            if time.monotonic() - self._asked_at >= READY_S:
+                self._is_ready = self._ask()
+                self._asked_at = time.monotonic()
+            return self._is_ready
+
+    def _ask(self) -> bool:
+        try:
+            check_revision()
+        except Unusable as error:
+            logger.error("not ready: %s", error)  # noqa: TRY400 - the message says all
+            return False
+        return True
 
 
 def _begin() -> None:

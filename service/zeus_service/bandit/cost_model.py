@@ -96,7 +96,7 @@ def epochs_posterior(spec: JobSpec, epochs: State) -> Posterior | None:
     """The posterior of the log epochs; None before any run has converged."""
     if not curve.is_known(epochs):
         return None
-    return infer(curve.evidence(epochs, spec.batch_sizes), EPOCHS)
+    return infer(epochs, spec.batch_sizes, EPOCHS)
 
 
 def epoch_cost_posterior(spec: JobSpec, curves: dict[str, State], key: str) -> Posterior | None:
@@ -108,11 +108,11 @@ def epoch_cost_posterior(spec: JobSpec, curves: dict[str, State], key: str) -> P
     """
     others = [each for name, each in curves.items() if name != key and curve.is_known(each)]
     most = max(others, key=lambda each: sum(each["weight"]), default=None)
-    other = infer(curve.evidence(most, spec.batch_sizes), EPOCH_COST) if most else None
+    other = infer(most, spec.batch_sizes, EPOCH_COST) if most else None
     if key not in curves or not curve.is_known(curves[key]):
         return other
     mean = None if other is None else tuple(other.mean.tolist())
-    return infer(curve.evidence(curves[key], spec.batch_sizes, elsewhere=mean), EPOCH_COST)
+    return infer(curves[key], spec.batch_sizes, EPOCH_COST, mean)
 
 
 def cost_posterior(

@@ -7,10 +7,9 @@ is forgotten, except the noise. Source: Page, "Continuous inspection schemes", B
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import NormalDist
 
-from zeus_service.bandit.curve_model import Curve, Evidence, Posterior
+from zeus_service.bandit.curve_model import Posterior
 from zeus_service.bandit.policy import State, reproducible
 
 DRIFT_ALLOWANCE = 0.75
@@ -37,22 +36,6 @@ def new(count: int) -> State:
 def is_known(curve: State) -> bool:
     """Whether the curve has any value."""
     return any(curve["weight"])
-
-
-def evidence(
-    curve: State,
-    batch_sizes: Sequence[int],
-    *,
-    elsewhere: Curve | None = None,
-) -> Evidence:
-    """The evidence for `curve_model.infer`."""
-    return Evidence(
-        batch_sizes=tuple(batch_sizes),
-        sum_of_squares=curve["sum_of_squares"],
-        degrees_of_freedom=curve["degrees_of_freedom"],
-        elsewhere=elsewhere,
-        **{name: tuple(curve[name]) for name in _LISTS},
-    )
 
 
 def add(curve: State, index: int, log_value: float) -> None:

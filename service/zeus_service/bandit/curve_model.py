@@ -50,7 +50,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from zeus_service.bandit.policy import STATE_DECIMALS
+from zeus_service.bandit.policy import STATE_DECIMALS, State
 
 Floats = NDArray[np.float64]
 Curve = tuple[float, ...]
@@ -85,31 +85,6 @@ class Prior:
     noises: tuple[float, ...]
     knee_residuals: tuple[tuple[float, float], ...]
     any_curve_residual: tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Statistics of the observed runs for each batch size; tuples, so that they can be cache keys.
-
-    Args:
-        batch_sizes: Ascending.
-        weight: Number of values.
-        mean_log: Mean of their logarithms.
-        stopped: Number of runs stopped before they had their value.
-        stopped_mean_log: Mean logarithm of what they had reached.
-        sum_of_squares: Sum over all batch sizes of squared deviations from `mean_log`.
-        degrees_of_freedom: Number of those deviations, less the number of means.
-        elsewhere: The curve on other hardware, if any is known.
-    """
-
-    batch_sizes: tuple[int, ...]
-    weight: tuple[float, ...]
-    mean_log: tuple[float, ...]
-    stopped: tuple[float, ...]
-    stopped_mean_log: tuple[float, ...]
-    sum_of_squares: float
-    degrees_of_freedom: float
-    elsewhere: Curve | None = None
 
 
 @dataclass(frozen=True)
@@ -217,12 +192,38 @@ class _Grid(NamedTuple):
     log_share: Floats
 
 
-@lru_cache(maxsize=64)
-def infer(evidence: Evidence, prior: Prior) -> Posterior:
-    """Compute the posterior from evidence that has at least one value."""
-    grid = _grid(evidence.batch_sizes, prior)
-    if evidence.elsewhere is not None:
-        grid = _with_elsewhere(grid, evidence.batch_sizes, evidence.elsewhere)
+def infer(
+    curve: State, batch_sizes: Sequence[int], prior: Prior, elsewhere: Curve | None = None
+) -> Posterior:
+    """Compute the posterior of a curve.
+
+    Args:
+        curve: What is known of it, at least one value; see `curve.new`.
+        batch_sizes: Ascending.
+        prior: What was assumed before.
+        elsewhere: The curve on other hardware, if any is known.
+    """
+    values = tuple(curve["weight"]), tuple(curve["mean_log"])
+    stops = tuple(curve["stopped"]), tuple(curve["stopped_mean_log"])
+    deviations = curve["sum_of_squares"], curve["degrees_of_freedom"]
+    return _infer(tuple(batch_sizes), *values, *stops, *deviations, prior, elsewhere)
+
+
+@lru_cache(maxsize=64)  # a start asks several times, and a report again
+def _infer(
+    batch_sizes: tuple[int, ...],
+    weights: tuple[float, ...],
+    mean_logs: tuple[float, ...],
+    stops: tuple[float, ...],
+    stopped_mean_logs: tuple[float, ...],
+    sum_of_squares: float,
+    degrees_of_freedom: float,
+    prior: Prior,
+    elsewhere: Curve | None,
+) -> Posterior:
+    grid = _grid(batch_sizes, prior)
+    if elsewhere is not None:
+        grid = _with_elsewhere(grid, batch_sizes, elsewhere)
     shapes = grid.shapes
     noises = np.tile(prior.noises, len(grid.rough))  # (m,): p priors with each noise
     features, rough, log_share = (
@@ -230,25 +231,24 @@ def infer(evidence: Evidence, prior: Prior) -> Posterior:
         for each in (grid.features, grid.rough, grid.log_share)
     )
     variances = noises[:, None] ** 2
-    weight = np.array(evidence.weight)
+    weight = np.array(weights)
     seen = weight > 0
     # Of each mean logarithm around shape and features; (m, n).
     precision = weight / (weight * rough + variances)
     of_features = [1.0] * (features.shape[2] - 1) + [0.0]  # that of the offset is flat
     weighted = precision[:, :, None] * features
     inverse = np.diag(of_features) + features.transpose(0, 2, 1) @ weighted
-    above_shape = np.where(seen, evidence.mean_log - shapes, 0)
+    above_shape = np.where(seen, mean_logs - shapes, 0)
     # The inverse of the posterior precision is `triangles @ triangles^T`.
     triangles = np.linalg.inv(np.linalg.cholesky(inverse)).transpose(0, 2, 1)
     whitened = above_shape @ weighted @ triangles  # (m, k, r)
     misfit = precision @ np.square(above_shape).T - np.square(whitened).sum(axis=2)
-    degrees_of_freedom = evidence.degrees_of_freedom + seen.sum()
     log_likelihood = log_share - 0.5 * (
         misfit
         - 2 * np.log(np.diagonal(triangles, axis1=1, axis2=2)).sum(axis=1, keepdims=True)
         + np.log1p(weight * rough / variances).sum(axis=1, keepdims=True)
-        + degrees_of_freedom * np.log(variances)
-        + evidence.sum_of_squares / variances
+        + (degrees_of_freedom + seen.sum()) * np.log(variances)
+        + sum_of_squares / variances
     )
     # After a few runs most of the grid is very unlikely; continue with the rest.
     likely = log_likelihood > log_likelihood.max() - UNLIKELY
@@ -264,12 +264,12 @@ def infer(evidence: Evidence, prior: Prior) -> Posterior:
     factors = (1 - alone)[:, :, None] * factors
     own = rough * (1 - alone)
 
-    stopped = np.array(evidence.stopped)
+    stopped = np.array(stops)
     cut = np.flatnonzero(stopped > 0)
     if cut.size:
         spread = np.square(factors[:, cut]).sum(axis=2) + own[:, cut] + variances
         deviation = np.sqrt(spread)[group]
-        stopped_at = np.array(evidence.stopped_mean_log)[cut]
+        stopped_at = np.array(stopped_mean_logs)[cut]
         exceeds = normal_cdf((means[:, cut] - stopped_at) / deviation)
         log_likelihood += np.log(exceeds) @ stopped[cut]
         # The slope of log Phi. More than two stops do not move the mean any further.
@@ -288,7 +288,7 @@ def infer(evidence: Evidence, prior: Prior) -> Posterior:
         own,
         noises,
         np.where(seen, 0.0, stopped),
-        np.array(evidence.stopped_mean_log),
+        np.array(stopped_mean_logs),
     )
 
 

@@ -21,7 +21,7 @@ from flask.typing import ResponseReturnValue
 from itsdangerous import BadData, URLSafeTimedSerializer
 from werkzeug.exceptions import Forbidden, Unauthorized
 
-from zeus_service.api.access import bearer, count_refusal, may_write
+from zeus_service.api.access import bearer, delay_refusal, may_write
 from zeus_service.config import current_config
 from zeus_service.db import queries
 
@@ -70,7 +70,7 @@ def sign_in() -> ResponseReturnValue:
     token = request.form.get("token", "").strip()
     wanted = _next(request.form.get("next", ""))
     if may_write(token.encode()) is None:
-        count_refusal("sign_in")
+        delay_refusal("sign_in")
         problem = "This token is not valid for this service."
         return render("sign_in.html", next=wanted, problem=problem), 401
     response = make_response(redirect(wanted, 303))
@@ -117,7 +117,7 @@ def _viewer() -> Viewer | None:
     if given:
         writes = may_write(given)
         if writes is None:
-            count_refusal("api")
+            delay_refusal("api")
     elif cookie:
         writes = may_write(_read(cookie).encode(), _fingerprint)
     else:

@@ -13,6 +13,7 @@ import ipaddress
 import os
 import resource
 import shutil
+import signal
 import socket
 import tempfile
 from typing import Any
@@ -90,6 +91,14 @@ def when_ready(server: Any) -> None:
     config = server.app.wsgi().extensions["zeus_config"]
     check_access(config, [listener.sock for listener in server.LISTENERS])
     server.log.info("zeus-service %s, data in %s", __version__, config.shown_database)
+
+
+def post_fork(_server: object, _worker: object) -> None:
+    """Let SIGTERM end a new worker until it has a handler of its own.
+
+    It has inherited the master's handler, which only queues the signal.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def on_exit(_server: object) -> None:

@@ -82,6 +82,11 @@ _POLICY = click.Choice(list(POLICIES))
     help="Use only this many of the latest runs of each batch size; 0: all.",
 )
 @click.option(
+    "--learn-target",
+    is_flag=True,
+    help="Learn the target from the first recurrences, which train past it.",
+)
+@click.option(
     "--cluster",
     type=click.Path(path_type=Path),
     metavar="FILE",
@@ -107,6 +112,7 @@ def simulate(
     policies: tuple[str, ...],
     seeds: int,
     recurrences: int | None,
+    learn_target: bool,
     cluster: Path | None,
     table: TextIO | None,
     jobs: int,
@@ -126,6 +132,7 @@ def simulate(
         raise click.UsageError("recorded runs need their directory: name it with --traces")
     elif not workloads:
         workloads = [synthetic_workload(number) for number in range(3)]
+    target = {"target_metric": None} if learn_target else {}
     if cluster is None:
         replays = [_Replay(workload, recurrences or workload.horizon) for workload in workloads]
     else:
@@ -135,7 +142,7 @@ def simulate(
             Experiment(
                 replay.workload,
                 replay.workload.spec(
-                    policy=policy, seed=(replay.first_seed + seed) % 2**32, **knobs
+                    policy=policy, seed=(replay.first_seed + seed) % 2**32, **knobs, **target
                 ),
                 replay.submissions,
             )

@@ -140,6 +140,17 @@ def test_errors_with_another_batch_size_than_the_default_do_not_stop_the_driver(
     assert "run-0001/0004-01.log" in result.output
 
 
+def test_the_first_error_stops_the_driver_if_it_is_told_to(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    command = scripted((3, "errored"), (0, "converged"))
+    options = ("--stop-on-error", "--recurrences=2")
+    result = recur(tmp_path, service.url, *options, *command, DEFAULT="16")
+    assert result.exit_code == 1
+    assert "recurrence 1, try 1 ended with exit status 3. The last lines of" in result.output
+    assert launches(tmp_path) == ["0001-01"]
+
+
 def test_a_recurrence_whose_batch_sizes_all_fail_stops_the_driver(
     service: ServiceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from service_process import free_port
 from waiting import LIMIT_S
 
 from zeus_lightning import ZeusError, ZeusServiceError
@@ -29,8 +30,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def own(folder: Path) -> OwnService:
-    return OwnService(f"sqlite:///{folder / 'db'}", folder / "log")
+def own(folder: Path, port: int = 0) -> OwnService:
+    return OwnService(f"sqlite:///{folder / 'db'}", folder / "log", port)
 
 
 def processes(pid: int) -> list[psutil.Process]:
@@ -40,7 +41,9 @@ def processes(pid: int) -> list[psutil.Process]:
 
 
 def test_its_death_is_an_error_and_its_end_waits_for_no_open_connection(tmp_path: Path) -> None:
-    with own(tmp_path) as service:
+    port = free_port()
+    with own(tmp_path, port) as service:
+        assert service.url == f"http://127.0.0.1:{port}"
         BSOClient(service.url).check_access()
         client = HTTPConnection(service.url.removeprefix("http://"))
         client.request("GET", "/healthz")

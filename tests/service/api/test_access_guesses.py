@@ -1,22 +1,70 @@
-"""Guesses at tokens are counted and logged."""
+"""Guesses at tokens are counted, and those of one address wait for one another."""
 
 from __future__ import annotations
 
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import requests
 from flask.testing import FlaskClient
+from service_process import ServiceProcess
+from waiting import LIMIT_S
 from zeus_service import counters, create_app
+from zeus_service.api import access
 from zeus_service.config import Config
 from zeus_service.db.migrate import upgrade
 
-PATHS = ("/api/v1/jobs", "/metrics", "/", "/jobs/batch_size?job_id=x")
+TOKEN = "a-valid-token-of-this-service"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    with ServiceProcess(tmp_path_factory.mktemp("guarded"), ZEUS_BSO_TOKEN=TOKEN) as service:
+        yield service
+
+
+def ask(service: ServiceProcess, token: str = "a-guess", path: str = "/api/v1/jobs") -> float:
+    """Send a token; the seconds that the answer took."""
+    began = time.monotonic()
+    headers = {"Authorization": f"Bearer {token}"}
+    answer = requests.get(service.url + path, headers=headers, timeout=LIMIT_S)
+    assert answer.status_code == (200 if token == TOKEN else 401)
+    return time.monotonic() - began
+
+
+def test_refusals_to_one_address_take_turns(guarded: ServiceProcess) -> None:
+    with ThreadPoolExecutor(access.MAX_WAITING) as pool:
+        took = sorted(pool.map(lambda _: ask(guarded), range(access.MAX_WAITING)))
+    for number, seconds in enumerate(took, 1):
+        assert seconds >= 0.95 * number * access.REFUSAL_S
+
+
+def test_a_flood_of_guesses_delays_no_valid_token_and_is_bounded(guarded: ServiceProcess) -> None:
+    began = time.monotonic()
+    with ThreadPoolExecutor(51) as pool:
+        guesses = [pool.submit(ask, guarded) for _ in range(50)]
+        assert ask(guarded, TOKEN) < access.REFUSAL_S
+        for each in guesses:
+            each.result()
+    assert time.monotonic() - began < 3 * access.MAX_WAITING * access.REFUSAL_S
+    scraped = requests.get(
+        f"{guarded.url}/metrics", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=LIMIT_S
+    )
+    counted = re.search(r'zeus_bso_tokens_refused_total{where="api"} (\S+)', scraped.text)
+    assert counted
+    assert float(counted[1]) >= 50
+    assert "a token was refused address=127.0.0.1" in guarded.log.read_text()
+    assert "a-guess" not in guarded.log.read_text()
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> FlaskClient:
-    url = f"sqlite:///{tmp_path}/x.sqlite3"
-    app = create_app(Config(database_url=url, token="a-valid-token-of-this-service"))
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FlaskClient:
+    monkeypatch.setattr(access, "REFUSAL_S", 0.05)
+    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.sqlite3", token=TOKEN))
     upgrade(app)
     return app.test_client()
 
@@ -27,21 +75,37 @@ def refused() -> float:
     return found
 
 
-def test_every_place_that_takes_a_token_counts_a_wrong_one(
-    client: FlaskClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    guesses = [(path, {"headers": {"Authorization": "Bearer a-guess"}}) for path in PATHS]
-    guesses.append((PATHS[-1], {"auth": ("zeus", "a-guess")}))
-    for path, sent in guesses:
+def test_every_place_that_takes_a_token_counts_a_wrong_one(client: FlaskClient) -> None:
+    bearer = {"Authorization": "Bearer a-guess"}
+    for path in ("/api/v1/jobs", "/metrics", "/", "/jobs/batch_size?job_id=x"):
         before = refused()
-        client.get(path, **sent)
+        client.get(path, headers=bearer)
         assert refused() == before + 1, path
-    assert caplog.text.count("a token was refused") == len(guesses)
-    assert "a-guess" not in caplog.text
+    before = refused()
+    client.get("/jobs/batch_size?job_id=x", auth=("zeus", "a-guess"))
+    assert refused() == before + 1
 
 
 def test_a_request_without_a_token_guesses_nothing(client: FlaskClient) -> None:
     before = refused()
-    for path in PATHS:
+    for path in ("/api/v1/jobs", "/metrics", "/", "/jobs/batch_size?job_id=x"):
         client.get(path)
     assert refused() == before
+
+
+def test_refusals_hold_few_connections_from_however_many_addresses(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(access, "REFUSAL_S", 100.0)
+    monkeypatch.setattr(access, "_turns", {})
+    monkeypatch.setattr(time, "sleep", waits.append)
+    for number in range(2 * access.MAX_ADDRESSES):
+        for _ in range(2 * access.MAX_WAITING):
+            client.get(
+                "/api/v1/jobs",
+                headers={"Authorization": "Bearer a-guess"},
+                environ_overrides={"REMOTE_ADDR": f"10.0.0.{number}"},
+            )
+    assert len(waits) == access.MAX_ADDRESSES * access.MAX_WAITING
+    assert max(waits) <= access.MAX_WAITING * access.REFUSAL_S

@@ -1,4 +1,4 @@
-"""Readiness reads the schema's revision and writes nothing."""
+"""Readiness reads the schema's revision, writes nothing, and costs little however often asked."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from flask import Flask
 from service.conftest import application
 from service.db.races import on_servers
 from service.jobs import START, register
 from sqlalchemy import event, make_url
+from zeus_service.api import ops
 from zeus_service.db.tables import db
 
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -39,6 +41,26 @@ def test_readiness_reads_and_writes_nothing(app: Flask) -> None:
     assert any("alembic_version" in each for each in seen)
     words = {word for each in seen for word in each.upper().split()}
     assert not words & {"INSERT", "UPDATE", "DELETE", "IMMEDIATE", "USER_VERSION"}
+
+
+def test_the_answer_is_repeated_for_a_while(
+    app: Flask, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = app.test_client()
+    with statements() as seen:
+        client.get("/readyz")
+        asked = len(seen)
+        assert {client.get("/readyz").status_code for _ in range(10)} == {200}
+        assert len(seen) == asked
+        with db.engine.begin() as connection:
+            connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+        monkeypatch.setattr(ops, "READY_S", 0.0)
+        assert client.get("/readyz").status_code == 503
+        monkeypatch.setattr(ops, "READY_S", 60.0)
+        for _ in range(10):
+            answer = client.get("/readyz")
+            assert (answer.status_code, answer.json["code"]) == (503, "unavailable")
+    assert caplog.text.count("is at revision 9999") == 1
 
 
 @on_servers

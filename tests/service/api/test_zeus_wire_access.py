@@ -13,11 +13,17 @@ from flask import Flask
 from service.api.wires import zeus_job
 from werkzeug.test import create_environ, run_wsgi_app
 from zeus_service import create_app
+from zeus_service.api import access
 from zeus_service.config import Config
 from zeus_service.db.migrate import upgrade
 
 TOKENS = {"token": "old~t/o:ken-of-some,n@w%40-of-a-writer", "read_token": "one-that-may-read"}
 REQUESTS = ["POST /jobs", "GET /jobs/batch_size", "POST /report", "PATCH /trials", "DELETE /jobs"]
+
+
+@pytest.fixture(autouse=True)
+def refuse_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "REFUSAL_S", 0.0)
 
 
 def with_password(app: Flask, method_and_path: str, user: str, password: str) -> tuple[int, str]:

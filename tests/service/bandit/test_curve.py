@@ -23,7 +23,7 @@ def seen(*values: tuple[int, float]) -> State:
 
 def surprises(state: State, *values: float) -> list[bool]:
     """Whether each value of one batch size is the one by which the curve has changed."""
-    posterior = infer(curve.evidence(state, SIZES), EPOCHS)
+    posterior = infer(state, SIZES, EPOCHS)
     return [curve.has_drifted(state, posterior, 2, value) for value in values]
 
 

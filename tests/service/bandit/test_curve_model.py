@@ -9,34 +9,37 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zeus_service.bandit import curve_model
+from zeus_service.bandit import curve, curve_model
 from zeus_service.bandit.cost_model import EPOCH_COST, EPOCHS
-from zeus_service.bandit.curve_model import Curve, Evidence, Floats, Posterior, Prior, infer
+from zeus_service.bandit.curve_model import Curve, Floats, Posterior, Prior, infer
+from zeus_service.bandit.policy import State
 
 SIZES = (8, 16, 32, 64, 128)
 runs = st.lists(st.tuples(st.integers(0, 4), st.floats(-1, 1)), min_size=1, max_size=12)
 priors = st.sampled_from([EPOCHS, EPOCH_COST])
 
 
-def evidence(
-    values: list[tuple[int, float]],
-    stops: list[tuple[int, float]] | None = None,
-    sizes: tuple[int, ...] = SIZES,
+Runs = list[tuple[int, float]]
+"""Each with the index of its batch size, and the logarithm of its value."""
+
+
+def curve_of(values: Runs, stops: Runs | None = None, count: int = len(SIZES)) -> State:
+    """What is known after some runs, and others that were stopped before they had their value."""
+    state = curve.new(count)
+    for index, value in values:
+        curve.add(state, index, value)
+    for index, value in stops or []:
+        curve.add_stopped(state, index, value, 1.0)
+    return state
+
+
+def posterior_of(
+    values: Runs,
+    stops: Runs | None = None,
+    prior: Prior = EPOCHS,
     elsewhere: Curve | None = None,
-) -> Evidence:
-    """The statistics of runs, each an index and the logarithm of its value."""
-    by_size = [[y for index, y in values if index == i] for i in range(len(sizes))]
-    stopped = [[y for index, y in stops or [] if index == i] for i in range(len(sizes))]
-    return Evidence(
-        batch_sizes=sizes,
-        weight=tuple(float(len(ys)) for ys in by_size),
-        mean_log=tuple(float(np.mean(ys)) if ys else 0.0 for ys in by_size),
-        stopped=tuple(float(len(ys)) for ys in stopped),
-        stopped_mean_log=tuple(float(np.mean(ys)) if ys else 0.0 for ys in stopped),
-        sum_of_squares=float(sum(np.var(ys) * len(ys) for ys in by_size if ys)),
-        degrees_of_freedom=float(sum(len(ys) - 1 for ys in by_size if ys)),
-        elsewhere=elsewhere,
-    )
+) -> Posterior:
+    return infer(curve_of(values, stops), SIZES, prior, elsewhere)
 
 
 def by_brute_force(
@@ -85,7 +88,7 @@ def by_brute_force(
 def test_the_grid_has_the_posterior_of_all_single_runs(
     values: list[tuple[int, float]], prior: Prior
 ) -> None:
-    posterior = infer(evidence(values), prior)
+    posterior = posterior_of(values, prior=prior)
     mean, variance = by_brute_force(values, prior)
     assert posterior.mean == pytest.approx(mean, abs=0.04)
     assert posterior.variance == pytest.approx(variance, abs=0.03, rel=0.05)
@@ -97,7 +100,7 @@ def test_the_grid_has_the_posterior_with_the_curve_of_other_hardware(
     values: list[tuple[int, float]], other: list[float]
 ) -> None:
     elsewhere = tuple(other)
-    posterior = infer(evidence(values, elsewhere=elsewhere), EPOCH_COST)
+    posterior = posterior_of(values, prior=EPOCH_COST, elsewhere=elsewhere)
     mean, variances = by_brute_force(values, EPOCH_COST, elsewhere)
     assert posterior.mean == pytest.approx(mean, abs=0.04)
     assert posterior.variance == pytest.approx(variances, abs=0.03, rel=0.05)
@@ -108,8 +111,8 @@ def test_the_grid_has_the_posterior_with_the_curve_of_other_hardware(
 def test_the_unit_does_not_matter(
     values: list[tuple[int, float]], prior: Prior, unit: float
 ) -> None:
-    posterior = infer(evidence(values), prior)
-    other = infer(evidence([(index, y + unit) for index, y in values]), prior)
+    posterior = posterior_of(values, prior=prior)
+    other = posterior_of([(index, y + unit) for index, y in values], prior=prior)
     assert other.mean - unit == pytest.approx(posterior.mean, abs=1e-3)
     assert other.variance == pytest.approx(posterior.variance, abs=1e-3)
 
@@ -128,12 +131,8 @@ def test_a_belief_is_finite_whatever_was_seen(
     prior: Prior,
 ) -> None:
     count = len(sizes)
-    given = evidence(
-        [(i % count, y) for i, y in values],
-        [(i % count, y) for i, y in stops],
-        tuple(sorted(sizes)),
-    )
-    posterior = infer(given, prior)
+    given = ([(i % count, y) for i, y in runs] for runs in (values, stops))
+    posterior = infer(curve_of(*given, count), sorted(sizes), prior)
     assert np.isfinite(posterior.mean).all()
     assert np.isfinite(posterior.variance).all()
     assert (posterior.variance >= 0).all()
@@ -142,7 +141,7 @@ def test_a_belief_is_finite_whatever_was_seen(
 
 
 def test_draws_have_the_moments_of_the_posterior() -> None:
-    posterior = infer(evidence([(2, 0.0), (3, 0.3), (3, 0.25)]), EPOCHS)
+    posterior = posterior_of([(2, 0.0), (3, 0.3), (3, 0.25)])
     draws, noises = posterior.draw(200_000, np.random.default_rng(0))
     assert draws.mean(axis=0) == pytest.approx(posterior.mean, abs=0.01)
     assert np.mean(noises**2) == pytest.approx(posterior.noise_variance, rel=0.02)
@@ -150,7 +149,7 @@ def test_draws_have_the_moments_of_the_posterior() -> None:
 
 
 def test_beyond_a_dearer_neighbour_it_is_estimated_to_be_dearer_still() -> None:
-    posterior = infer(evidence([(1, 0.0), (2, 0.0), (2, 0.02), (3, 0.5)]), EPOCHS)
+    posterior = posterior_of([(1, 0.0), (2, 0.0), (2, 0.02), (3, 0.5)])
     assert posterior.mean[4] > posterior.mean[3] > 0.4
 
 
@@ -158,26 +157,26 @@ def test_the_noise_is_learned_from_all_batch_sizes_together() -> None:
     rng = np.random.default_rng(0)
     for noise in (0.01, 0.08, 0.4):
         pairs = [(index, float(rng.normal(0, noise))) for index in range(5) for _ in range(8)]
-        assert infer(evidence(pairs), EPOCHS).noise_variance ** 0.5 == pytest.approx(noise, rel=0.3)
+        assert posterior_of(pairs).noise_variance ** 0.5 == pytest.approx(noise, rel=0.3)
 
 
 def test_a_stopped_run_raises_the_belief_above_where_it_stopped() -> None:
     seen = [(2, 0.0), (2, 0.05)]
-    before, after = (infer(evidence(seen, stops), EPOCHS) for stops in ([], [(4, 1.2)]))
+    before, after = (posterior_of(seen, stops) for stops in ([], [(4, 1.2)]))
     assert before.mean[4] < 1.2 < after.mean[4]
     assert after.mean[2] == pytest.approx(before.mean[2], abs=0.05)
     assert before.exceeds(4, 1.2) < after.exceeds(4, 1.2)
 
 
 def test_no_draw_is_far_below_where_all_runs_of_a_batch_size_were_stopped() -> None:
-    posterior = infer(evidence([(2, 0.0), (2, 0.05)], [(4, 3.0)] * 4), EPOCHS)
+    posterior = posterior_of([(2, 0.0), (2, 0.05)], [(4, 3.0)] * 4)
     draws, noises = posterior.draw(2000, np.random.default_rng(0))
     assert (draws[:, 4] >= 3 - noises[:, 0] / 2).all()  # half the noise: there are four runs
 
 
 def test_one_stop_of_a_batch_size_that_has_converged_does_not_make_it_look_twice_as_dear() -> None:
     seen = [(index, 0.0) for index in range(5) for _ in range(5)]
-    stopped = infer(evidence(seen, [(4, math.log(2))]), EPOCHS)
+    stopped = posterior_of(seen, [(4, math.log(2))])
     draws, _ = stopped.draw(2000, np.random.default_rng(0))
     assert abs(draws[:, 4].mean()) < 0.1
 
@@ -199,7 +198,7 @@ def truth_of(rng: np.random.Generator) -> tuple[Floats, float]:
 def seen_of(truth: Floats, noise: float, rng: np.random.Generator, count: int) -> Posterior:
     tried = rng.choice(len(SIZES), size=3, replace=False)
     indices = [int(rng.choice(tried)) for _ in range(count)]
-    return infer(evidence([(i, float(truth[i] + rng.normal(0, noise))) for i in indices]), EPOCHS)
+    return posterior_of([(i, float(truth[i] + rng.normal(0, noise))) for i in indices])
 
 
 @pytest.mark.parametrize("count", [2, 5, 20])
@@ -217,7 +216,7 @@ def test_evidence_of_two_valleys_overrules_the_belief_in_a_knee() -> None:
     for seed in range(40):
         rng = np.random.default_rng(seed)
         pairs = [(i, float(truth[i] + rng.normal(0, 0.05))) for i in range(5) for _ in range(6)]
-        posterior = infer(evidence(pairs), EPOCHS)
+        posterior = posterior_of(pairs)
         deviation = np.sqrt(posterior.variance)
         within.append(np.abs(truth - posterior.mean) < 2 * deviation)
         assert (deviation < 0.04).all()

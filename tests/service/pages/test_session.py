@@ -14,6 +14,7 @@ from databases import migrated_database
 from flask.testing import FlaskClient
 from service.jobs import spec_json
 from zeus_service import counters, create_app
+from zeus_service.api import access
 from zeus_service.config import Config
 from zeus_service.db.tables import db
 from zeus_service.pages import session
@@ -39,8 +40,9 @@ def clients(tmp_path: Path) -> Iterator[Callable[..., FlaskClient]]:
 
 
 @pytest.fixture
-def client(clients: Callable[..., FlaskClient]) -> FlaskClient:
+def client(clients: Callable[..., FlaskClient], monkeypatch: pytest.MonkeyPatch) -> FlaskClient:
     """A client of a service with tokens and a job."""
+    monkeypatch.setattr(access, "REFUSAL_S", 0.0)
     client = clients()
     headers = {"Authorization": f"Bearer {WRITE}"}
     assert client.post("/api/v1/jobs", json=spec_json(), headers=headers).status_code == 201

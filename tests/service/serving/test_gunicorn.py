@@ -228,3 +228,20 @@ def test_only_the_entry_points_of_serving_patch(database_url: str) -> None:
         "import zeus_service.app",
     ]
     in_new_process(f"\n{check}\n".join([*programs, ""]))
+
+
+def test_sigterm_ends_a_worker_that_has_only_the_masters_handler() -> None:
+    # The original calls: gevent's waitpid may miss a child that ends as soon as it was forked.
+    in_new_process(
+        "import os, signal; from zeus_service.serving import gunicorn\n"
+        "from gevent.monkey import get_original\n"
+        "fork, waitpid = get_original('os', ['fork', 'waitpid'])\n"
+        "pid = fork()\n"
+        "if pid == 0:\n"
+        "    signal.signal(signal.SIGTERM, lambda *_: None)\n"
+        "    gunicorn.post_fork(None, None)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    os._exit(0)\n"
+        "gunicorn.on_exit(None)\n"
+        "assert os.waitstatus_to_exitcode(waitpid(pid, 0)[1]) == -signal.SIGTERM"
+    )

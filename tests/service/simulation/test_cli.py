@@ -100,6 +100,17 @@ def test_the_replays_are_written_as_csv(traces: Path, tmp_path: Path) -> None:
     assert len({row["cost_j"] for row in rows}) > 1
 
 
+def test_a_learned_target_costs_baselines(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    arguments = ("--synthetic=7", "--seeds=2", "--policy=default", f"--csv={table}")
+    energies = []
+    for more in ([], ["--learn-target"]):
+        simulate(*arguments, *more)
+        with table.open(newline="") as file:
+            energies.append([float(row["energy_j"]) for row in csv.DictReader(file)])
+    assert all(learned > given for given, learned in zip(*energies, strict=True))
+
+
 def test_a_recorded_cluster_is_replayed(traces: Path, tmp_path: Path) -> None:
     path = tmp_path / "groups.csv.xz"
     rows = [
