@@ -82,8 +82,8 @@ class ZeusBSOCallback(Callback):
         beta_knob: A run expected to cost more than this times what the best batch size costs is
             stopped; infinite: never. Default: the job's, else 2.
         policy: Name of the service's policy, or its options: `name`, `num_pruning_rounds` (of
-            exploration before Thompson sampling), `window_size` (latest runs of a batch size that
-            count, for drifting data; 0: all) and `seed`. Default: the job's, else the service's.
+            exploration before Thompson sampling), `window_size` (of `zeus`: latest runs of a batch
+            size that count, for drifting data; 0: all) and `seed`. Default: the job's, else the service's.
         meter: `auto`, `nvml`, `nvml:0,1` (NVML indices or UUIDs), `rapl`, `cpu-estimate`,
             `nvml+rapl` (GPUs, CPU packages and memory), `cpu-estimate:5.0` (watts per core), or an
             `EnergyMeter`.
