@@ -55,6 +55,8 @@ def outcome_of(exception: BaseException) -> Outcome:
         return "interrupted"
     if isinstance(exception, torch.OutOfMemoryError):
         return "out_of_memory"
+    if isinstance(exception, ProcessRaisedException) and "OutOfMemoryError: " in exception.msg:
+        return "out_of_memory"
     if isinstance(exception, ProcessExitedException):
         return "interrupted" if exception.signal_name in ("SIGINT", "SIGTERM") else "errored"
     # Lightning's functions read the first argument as a text
