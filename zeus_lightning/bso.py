@@ -28,6 +28,7 @@ from zeus_lightning.program.internals import (
 from zeus_lightning.program.lr_scaling import LRScaling
 from zeus_lightning.run.fit import Fit
 from zeus_lightning.run.job import JobArguments, PolicyOptions
+from zeus_lightning.run.late_error import LateError
 from zeus_lightning.run.outcomes import outcome_of, reason_of
 from zeus_lightning.run.quiet_calls import end_at_once
 from zeus_lightning.run.ranks import local_rank_of, on_every_rank
@@ -83,7 +84,8 @@ class ZeusBSOCallback(Callback):
             stopped; infinite: never. Default: the job's, else 2.
         policy: Name of the service's policy, or its options: `name`, `num_pruning_rounds` (of
             exploration before Thompson sampling), `window_size` (of `zeus`: latest runs of a batch
-            size that count, for drifting data; 0: all) and `seed`. Default: the job's, else the service's.
+            size that count, for drifting data; 0: all) and `seed`. Default: the job's, else the
+            service's.
         meter: `auto`, `nvml`, `nvml:0,1` (NVML indices or UUIDs), `rapl`, `cpu-estimate`,
             `nvml+rapl` (GPUs, CPU packages and memory), `cpu-estimate:5.0` (watts per core), or an
             `EnergyMeter`.
@@ -160,12 +162,13 @@ class ZeusBSOCallback(Callback):
         """Whether the last `fit` ended with an error that means that its batch size failed."""
         self._fit: Fit | None = None  # from `setup` to `teardown` or an exception
         self._last: TrialRecord | None = None  # the trial of the previous fit
+        self._late_error: LateError | None = None  # from `teardown` to its arrival
         self._private_file = temporary_file()  # named before Lightning launches ranks
         weakref.finalize(self, self._private_file.unlink, missing_ok=True)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy or pickle: that of the callback without its running fit."""
-        return vars(self) | {"_client": None, "_fit": None}
+        return vars(self) | {"_client": None, "_fit": None, "_late_error": None}
 
     @property
     def batch_size(self) -> int | None:
@@ -216,6 +219,9 @@ class ZeusBSOCallback(Callback):
         check_internals(trainer)
         # the previous fit, if another callback's error kept `on_exception` from being called
         self._end_fit("errored", "the fit was aborted")
+        if self._late_error is not None:
+            self._late_error.undo()
+            self._late_error = None
         if is_tuning(trainer):
             return
         self._last, self.failed_by_error = None, False
@@ -327,6 +333,9 @@ class ZeusBSOCallback(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
+        late_error, self._late_error = self._late_error, None
+        if late_error is not None and (error := late_error.arrived(exception)):
+            raise error
         outcome, reason = outcome_of(exception), reason_of(exception)
         if self._fit is not None:
             if self._fit.error is not None and exception is not self._fit.error:
@@ -351,7 +360,7 @@ class ZeusBSOCallback(Callback):
         if isinstance(error, ZeusTrialFailed) and not self._raise_on_failure:
             rank_zero_warn(f"zeus: {error.message}")
         elif error is not None:
-            raise error
+            self._late_error = LateError(error, self, trainer)
 
     def _end_fit(self, outcome: Outcome, reason: str) -> None:
         """End a trial that is still open, and restore the program for another fit."""

@@ -101,7 +101,7 @@ def main() -> None:
         monitor="val_acc",
         batch_sizes=[8, 16, 32, 64, 128],
         default_batch_size=128,
-        policy={"name": "zeus", "window_size": 10},  # only the latest ten runs of a batch size count
+        policy={"name": "zeus", "window_size": 10},  # ten runs of a batch size count
         lr_scaling="sqrt",
     )
     trainer = L.Trainer(

@@ -14,7 +14,7 @@ from zeus_service.bandit import stopping
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.bandit.registry import POLICIES, policy_of
-from zeus_service.db import jobs
+from zeus_service.db import jobs, queries
 from zeus_service.db.tables import MAX_REASON, Trial
 from zeus_service.errors import ExhaustedJob, KeyConflict, ReportConflict
 
@@ -195,6 +195,23 @@ def test_reasons_of_starts_fit_their_column_however_many_batch_sizes_are_passed_
     for number in range(1, 3 * len(sizes) + 3):
         assert len(optimizer.start_trial("job")[1].start_reason) <= MAX_REASON
         optimizer.end_trial("job", number, outcome)
+
+
+def test_a_start_marks_some_lost_trials_at_a_time(
+    app: Flask, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a start after many that were lost is as fast as any."""
+    monkeypatch.setattr(jobs, "MAX_LOST_AT_ONCE", 3)
+    register()
+    for _ in range(7):
+        optimizer.start_trial("job")
+    let_leases_expire(database_url)
+    lost = []
+    for _ in range(3):
+        optimizer.start_trial("job")
+        lost.append(queries.count_outcomes("job")["lost"])
+    assert lost == [3, 6, 7]
+    assert maintenance.rebuild("job")
 
 
 def test_a_revival_leaves_failures_in_a_row_as_if_its_end_had_not_been(app: Flask) -> None:

@@ -6,7 +6,7 @@ Use a public method where Lightning has one. A new part stands here as a functio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import Any
 
@@ -42,6 +42,7 @@ def _parts(trainer: Trainer) -> Iterator[tuple[Any, str]]:
     yield fit_loop.epoch_loop, "_batches_that_stepped"
     yield fit_loop.epoch_loop, "_results"
     yield fit_loop.epoch_loop.val_loop, "_results"
+    yield trainer.profiler, "describe"  # type: ignore[attr-defined]
     yield CombinedLoader([]), "flattened"
     launcher = trainer.strategy.launcher
     if any("MultiProcessing" in each.__name__ for each in type(launcher).__mro__):
@@ -103,3 +104,25 @@ def saved_steps(trainer: Trainer) -> tuple[int, ...]:
     """
     savers = trainer.checkpoint_callbacks
     return tuple(getattr(each, "_last_global_step_saved", 0) for each in savers)
+
+
+def after_fit(trainer: Trainer, action: Callable[[], None]) -> Callable[[], None]:
+    """Call `action` as the last step of `fit`, after all `teardown` hooks and the loggers' end.
+
+    There Lightning calls `profiler.describe()`; test_late_error.py fails if it changes the order.
+
+    Returns:
+        A function that undoes this.
+    """
+    profiler: Any = trainer.profiler  # type: ignore[attr-defined]
+    describe = profiler.describe
+
+    def describe_and_act() -> None:
+        describe()
+        action()
+
+    def undo() -> None:
+        profiler.describe = describe
+
+    profiler.describe = describe_and_act
+    return undo

@@ -37,6 +37,9 @@ _KEEPS_DEVICES = (
     "that number, or another job_id."
 )
 
+MAX_LOST_AT_ONCE = 1000
+"""Expired trials that one start marks as lost: some tenths of a second. Later ones go on."""
+
 
 def find(session: Session, job_id: str) -> Job | None:
     """Read a job with its state, without a lock; None if there is none."""
@@ -148,16 +151,19 @@ def set_target(job: Job, target: float) -> JobSpec:
     return spec
 
 
-def running(session: Session, job: Job, *, expired: bool | None = None) -> list[Trial]:
+def running(
+    session: Session, job: Job, *, expired: bool | None = None, limit: int | None = None
+) -> list[Trial]:
     """Read a job's running trials, ascending by number.
 
     Args:
         session: In a transaction.
         job: The job.
         expired: Only those whose lease has expired, or has not; None for all.
+        limit: At most so many, any of them.
     """
     # Ordered here: to order them, SQLite would read all trials of the job.
-    query = select(Trial).where(Trial.job_key == job.key, Trial.outcome.is_(None))
+    query = select(Trial).where(Trial.job_key == job.key, Trial.outcome.is_(None)).limit(limit)
     if expired is not None:
         has_lease = Trial.lease_expires_at >= unix_now()
         query = query.where(~has_lease if expired else has_lease)
@@ -182,7 +188,7 @@ def has_taught_nothing(session: Session, job: Job, spec: JobSpec) -> bool:
     """
     mark_lost(session, job, spec)
     session.flush()
-    is_idle = bool(job.trials) and not running(session, job)
+    is_idle = bool(job.trials) and not running(session, job, limit=1)
     return is_idle and not _has_learned(job, spec)
 
 
@@ -250,8 +256,8 @@ def start(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
 
 
 def mark_lost(session: Session, job: Job, spec: JobSpec) -> None:
-    """End running trials of a locked job whose lease has expired."""
-    for trial in running(session, job, expired=True):
+    """End running trials of a locked job whose lease has expired, at most `MAX_LOST_AT_ONCE`."""
+    for trial in running(session, job, expired=True, limit=MAX_LOST_AT_ONCE):
         end(session, job, spec, trial, "lost", "its lease ran out")
 
 
