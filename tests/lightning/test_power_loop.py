@@ -146,7 +146,7 @@ def test_a_profile_is_stored_and_the_next_run_and_a_resumed_one_begin_with_it(
 
 def test_a_short_loop_measures_fewer_limits(gpu: FakeGpu, gpu_meter: DriversClock) -> None:
     measured = []
-    for steps in (200, None):
+    for steps in (60, None):
         options = SHORT | {"search": "information", "steps": steps}
         power = PowerLimit(**options, meter=gpu_meter)
         train(power, gpu)
