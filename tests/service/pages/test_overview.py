@@ -56,8 +56,8 @@ def test_the_headline_has_the_share_the_hours_the_energy_and_what_they_are_worth
     set_config(client, currency="EUR", price_per_kwh=0.5, carbon_intensity=400.0)
     for address in ("/", "/savings"):
         text = text_of(client, address)
-        assert "\N{MINUS SIGN}38 % energy 3.00 h of training 3.00 kWh" in text
-        assert "EUR 1.50 · 1.20 kg CO₂e · 95 % interval" in text
+        assert "\N{MINUS SIGN}38 % energy \N{MINUS SIGN}3.00 h of training \N{MINUS SIGN}3.00 kWh" in text
+        assert "EUR 1.50 saved · 1.20 kg CO₂e · 95 % interval of the energy saved" in text
         assert "1 of 2 jobs have a baseline" in text
         assert re.search(r"Saved since \d+ \w{3} 20\d\d against", text)
     set_config(client)
@@ -67,7 +67,7 @@ def test_the_headline_has_the_share_the_hours_the_energy_and_what_they_are_worth
 def test_a_job_that_spends_more_than_its_default_is_not_said_to_save(client: FlaskClient) -> None:
     register(policy="zeus", mab_num_explorations=1)
     converge("job", 3.6e6, 5.4e6)
-    assert "+25 % energy -30.0 min of training -500 Wh" in text_of(client, "/")
+    assert "+25 % energy +30.0 min of training +500 Wh" in text_of(client, "/")
 
 
 def test_savings_are_unknown_until_a_run_with_the_default_has_converged(
