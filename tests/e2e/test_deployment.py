@@ -117,7 +117,7 @@ def test_what_the_dockerfile_installs_serves_and_is_healthy(image: Path, tmp_pat
 @pytest.mark.parametrize("url", ["postgresql://host/database", "mysql://host/database"])
 def test_the_image_has_the_drivers_and_the_revisions(image: Path, url: str) -> None:
     sql = subprocess.run(
-        [image / "bin" / "zeus-service", "db", "sql"],
+        [image / "bin" / "flask", "--app", "zeus_service", "db", "upgrade", "--sql"],
         env={**os.environ, "ZEUS_BSO_DATABASE_URL": url},
         check=True,
         capture_output=True,

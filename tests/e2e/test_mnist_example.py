@@ -42,7 +42,7 @@ def test_a_recurrence_reaches_its_target(
     result = subprocess.run(
         [
             *(BIN / "zeus-lightning", "recur", "--recurrences=1"),
-            *(f"--folder={tmp_path / 'recur'}", f"--json={tmp_path / 'tries.json'}", "--"),
+            *(f"--folder={tmp_path / 'recur'}", "--"),
             *(*launcher, MNIST / "train.py", f"--data={digits}", "--target=0.5", *arguments),
         ],
         env=os.environ | {"ZEUS_JOB_ID": "digits"},
@@ -52,6 +52,8 @@ def test_a_recurrence_reaches_its_target(
     )
     logs = "".join(log.read_text() for log in tmp_path.glob("recur/run-0001/*.log"))
     assert result.returncode == 0, result.stdout + result.stderr + logs
-    (found,) = json.loads((tmp_path / "tries.json").read_text())["tries"]
-    assert (found["job_id"], found["outcome"], found["batch_size"]) == ("digits", "converged", 128)
-    assert f"converged in {found['epochs']} epochs" in logs
+    found = json.loads((tmp_path / "recur" / "run-0001" / "0001-01.json").read_text())
+    trial = found["trial"]
+    assert (trial["job_id"], trial["batch_size"]) == ("digits", 128)
+    assert found["outcome"] == "converged"
+    assert f"converged in {found['report']['epoch']} epochs" in logs
