@@ -106,6 +106,7 @@ def start_trial(
         why=choice.why,
         start_reason=reasons.reason(spec, job.state, hardware, choice)[:MAX_REASON],
         start_cost_bound=None if granted else jobs.cost_bound(job, hardware),
+        counted=False,
         reason="",
         started_at=unix_now(),
         lease_expires_at=unix_now() + spec.lease_s,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from zeus_service.api.messages import Instant, Message
 
 
@@ -78,6 +80,8 @@ class SavedOnHardware(Message):
     Args:
         expected: What one run of the default is expected to spend there now; null if nothing is
             known.
+        basis: Whether that comes from runs of the default, there or on other hardware, now or
+            before the job changed, or from the policy's estimate.
         default_runs: Runs of the default that converged there, since the job last changed.
     """
 
@@ -89,6 +93,7 @@ class SavedOnHardware(Message):
     recurrences: int
     spent: Spent
     expected: Amounts | None
+    basis: Literal["runs", "estimate"] | None
     default_runs: int
     saved: SavedAmounts | None
 

@@ -67,16 +67,15 @@ def _of_job(session: Session, job: Job, weeks: int, points: int) -> messages.Job
         weeks=_weeks(session, weeks, job),
         points=[
             messages.SavingsPoint(
-                hardware=hardware.index(era.hardware),
-                trial_number=last_trial,
-                ended_at=ended_at,
-                recurrences=era.recurrences,
-                spent=_spent([era]),
-                saved=None if (part := saved(spec, [era])) is None else _plain_amounts(part),
+                hardware=hardware.index(portion.hardware),
+                trial_number=portion.last_trial,
+                ended_at=portion.ended_at,
+                recurrences=sum(era.recurrences for era in portion.eras),
+                spent=_spent(portion.eras),
+                saved=None if part is None else _plain_amounts(part),
             )
-            for era, last_trial, ended_at in (
-                savings.by_number(session, job, limit=points) if points else ()
-            )
+            for portion in (savings.by_number(session, job, limit=points) if points else ())
+            for part in [saved(spec, portion.eras)]
         ],
     )
 
@@ -89,11 +88,13 @@ def _on_hardware(
     arms = job.ledger[hardware.key]["arms"] if eras else {}
     runs = arms.get(str(spec.default_batch_size), {}).get("runs", 0)
     one = expected(spec, latest) if latest else None
+    is_carried = bool(latest and latest.expected and latest.expected.carried_from)
     return messages.SavedOnHardware(
         **asdict(hardware),
         recurrences=sum(era.recurrences for era in eras),
         spent=_spent(eras),
         expected=None if one is None else _plain_amounts(one),
+        basis=None if one is None else "runs" if runs or is_carried else "estimate",
         default_runs=runs,
         saved=None if known is None else _amounts(known),
     )

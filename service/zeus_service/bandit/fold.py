@@ -8,8 +8,8 @@ this for every policy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 from zeus_service.bandit import inconclusive
 from zeus_service.bandit.hardware import Hardware
@@ -35,11 +35,17 @@ def begin(spec: JobSpec, state: State, trial: PastTrial) -> State:
     return policy_of(spec).begin(spec, state, Choice(trial.batch_size, trial.why), trial.hardware)
 
 
-def end(spec: JobSpec, state: State, trial: PastTrial) -> State:
-    """Return the state after a trial that has begun has ended."""
+def end(spec: JobSpec, state: State, trial: PastTrial) -> tuple[State, bool]:
+    """Fold the end of a trial that has begun.
+
+    Returns:
+        The state, and whether the trial ended without a result that counts as one: see
+        `inconclusive`.
+    """
     policy, batch_size, outcome = policy_of(spec), trial.batch_size, trial.outcome
     assert outcome is not None, "the trial has ended"
-    counts = outcome in RESUMABLE and inconclusive.is_retried(state, batch_size)
+    is_retried = inconclusive.is_retried(state, batch_size)
+    counts = outcome in RESUMABLE and is_retried
     observation = Observation(
         choice=Choice(batch_size, trial.why),
         result=outcome if counts or outcome not in NO_RESULT else None,
@@ -48,22 +54,50 @@ def end(spec: JobSpec, state: State, trial: PastTrial) -> State:
         hardware=trial.hardware,
     )
     state = policy.observe(spec, state, observation)
-    return inconclusive.after(state, batch_size, outcome)
+    return inconclusive.after(state, batch_size, outcome), counts
 
 
-def replay(spec: JobSpec, trials: Iterable[PastTrial]) -> State:
-    """Fold a job's trials from the start, and return the state.
+def revive(spec: JobSpec, state: State, trial: PastTrial, others: Iterable[PastTrial]) -> State:
+    """Return the state after a trial that ended without a result runs again.
+
+    Only valid if no end of its batch size counted as a result; else the job is replayed.
+
+    Args:
+        spec: The job.
+        state: The state after all ends, that of this trial included.
+        trial: The trial.
+        others: The job's other trials that have ended, in the order of their ends.
+    """
+    counts = policy_of(spec).initial_state(spec)
+    for other in others:
+        if other.outcome is not None:
+            counts = inconclusive.after(counts, other.batch_size, other.outcome)
+    return begin(spec, inconclusive.with_counts_of(state, counts), trial)
+
+
+def replay(
+    spec: JobSpec,
+    trials: Iterable[PastTrial],
+    after_end: Callable[[Any, State], object] = lambda _trial, _state: None,
+) -> tuple[State, list[bool]]:
+    """Fold a job's trials from the start.
 
     Args:
         spec: The job.
         trials: All of them: the ended ones in the order of their ends, then the running ones.
+        after_end: Called with each trial that has ended, and the state after its end.
+
+    Returns:
+        The state; and of each trial, whether its end without a result counts as one.
     """
-    state = policy_of(spec).initial_state(spec)
+    state, counted = policy_of(spec).initial_state(spec), []
     for trial in trials:
-        state = begin(spec, state, trial)
+        state, counts = begin(spec, state, trial), False
         if trial.outcome is not None:
-            state = end(spec, state, trial)
-    return state
+            state, counts = end(spec, state, trial)
+            after_end(trial, state)
+        counted.append(counts)
+    return state, counted
 
 
 def has_results(spec: JobSpec, state: State) -> bool:

@@ -68,6 +68,11 @@ def after_result(state: State, batch_size: int, outcome: Outcome) -> State:
     return {**state, KEY: rows}
 
 
+def with_counts_of(state: State, counts: State) -> State:
+    """Replace the counts of a state with another state's."""
+    return {**state, KEY: counts[KEY]} if KEY in state else state
+
+
 def without_counts(state: State) -> State:
     """What the policy has learned."""
     return {key: value for key, value in state.items() if key != KEY}

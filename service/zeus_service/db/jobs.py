@@ -172,7 +172,7 @@ def running(
 
 def history(session: Session, job: Job) -> Sequence[Any]:
     """Read what is replayed of a job's trials: in the order of their ends, then the running."""
-    names = ("trial_number", "batch_size", "hardware", "why", "outcome", "era")
+    names = ("trial_number", "batch_size", "hardware", "why", "outcome", "counted", "era")
     measured = ("epoch", "cost", "energy_j", "time_s", "power_limit_w", "default_power_limit_w")
     columns = (getattr(Trial, name) for name in (*names, *measured))
     query = select(*columns).where(Trial.job_key == job.key)
@@ -268,7 +268,7 @@ def end(
     job.sequence += 1
     trial.outcome, trial.reason, trial.ended_seq = outcome, reason[:MAX_REASON], job.sequence
     trial.ended_at = unix_now()
-    job.state = fold.end(spec, job.state, trial)
+    job.state, trial.counted = fold.end(spec, job.state, trial)
     if outcome in ("converged", "completed"):
         job.failures = 0
     elif outcome != "withdrawn":

@@ -28,8 +28,8 @@ class Replay:
 
     def __init__(self, spec: JobSpec, rows: Sequence[Any], profiles: Profiles) -> None:
         self.rows = rows
-        self.state = fold.replay(spec, rows)
-        self.savings = savings.replay(spec, rows, profiles)
+        self.savings = savings.Replay(spec, profiles)
+        self.state, self.counted = fold.replay(spec, rows, self.savings.record)
 
     def store(self, session: Session, job: Job, spec: JobSpec) -> bool:
         """Store it for a locked job where it differs; return whether all was the same."""
@@ -37,24 +37,37 @@ class Replay:
         if not same:
             job.state = self.state
             jobs.summarize(job, spec)
-        same &= savings.store(session, job, spec, self.savings)
-        for row in self.rows:
-            era = self.savings.era_of.get(row.trial_number)
-            if row.era != era:
+        same &= self.savings.store(session, job, self.rows)
+        for row, counts in zip(self.rows, self.counted, strict=True):
+            values = {"counted": counts, "era": self.savings.era_of.get(row.trial_number)}
+            if (row.counted, row.era) != tuple(values.values()):
                 same = False
                 this = Trial.job_key == job.key, Trial.trial_number == row.trial_number
-                session.execute(update(Trial).where(*this).values(era=era))
+                session.execute(update(Trial).where(*this).values(values))
         if not same:
             job.updated_at = unix_now()  # pages are rendered again
         return same
 
 
 def revive(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
-    """Take back the end of a trial, which has no result, in a locked job: it runs again."""
+    """Take back the end of a trial, which has no result, in a locked job: it runs again.
+
+    If such an end of its batch size has counted as a result, the job is replayed, since that may
+    have depended on this end: one in some hundred ends, at most.
+    """
+    others = [row for row in jobs.history(session, job) if row.trial_number != trial.trial_number]
+    counted = trial.counted or any(
+        row.counted and row.batch_size == trial.batch_size for row in others
+    )
+    savings.take_back(session, job, spec, trial, others)
     trial.outcome = trial.ended_seq = trial.ended_at = None
-    trial.reason = ""
+    trial.reason, trial.counted = "", False
     job.sequence += 1
-    _replay(session, job, spec)
+    if counted:
+        _replay(session, job, spec)
+    else:
+        job.failures = _failures(others)
+        job.state = fold.revive(spec, job.state, trial, others)
     job.updated_at = unix_now()
 
 

@@ -6,14 +6,17 @@ job's row locked.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Select, case, func, select
 from sqlalchemy.orm import Session
 
 from zeus_service.bandit.hardware import Hardware
+from zeus_service.bandit.policy import ArmEstimate, State
+from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import tables
 from zeus_service.db.clock import unix_now, unix_week
@@ -24,6 +27,23 @@ from zeus_service.savings.ledger import Era, TrialEnd
 from zeus_service.savings.power import Profile
 from zeus_service.savings.report import Estimate, Saved, saved
 from zeus_service.savings.report import expected as expected_of
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Some of a job's trials on one hardware that have ended.
+
+    Args:
+        hardware: The hardware.
+        last_trial: The highest trial number.
+        ended_at: Unix seconds, of the trial that ended last.
+        eras: Their eras, each with the sums of these trials alone.
+    """
+
+    hardware: Hardware
+    last_trial: int
+    ended_at: float
+    eras: list[Era]
 
 
 @dataclass(frozen=True)
@@ -52,48 +72,68 @@ def record_end(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     rows = session.scalars(_eras(job)).all()
     profiles, eras = default_profiles(session, job, spec), list(map(_era, rows))
     job.ledger, eras, trial.era = ledgers.record(
-        spec, job.ledger, eras, _end_of(trial), _profile(profiles)
+        spec, job.ledger, eras, _end_of(trial), _default(spec, job.state), _profile(profiles)
     )
     _store(session, job, spec, eras, rows)
 
 
-class Replayed(NamedTuple):
-    """A job's savings, as they follow from its trials.
+def take_back(
+    session: Session, job: Job, spec: JobSpec, trial: Trial, others: Iterable[Any]
+) -> None:
+    """Take what a trial had spent from the era that it counts in: it is running again.
 
-    Args:
-        ledgers: By the keys of their hardware.
-        eras: In the order of their numbers.
-        era_of: The number of the era that each trial counts in, by trial number.
+    `others` are the job's other trials, in the order of their ends.
     """
-
-    ledgers: dict[str, Any]
-    eras: list[Era]
-    era_of: dict[int, int | None]
-
-
-def replay(spec: JobSpec, trials: Iterable[Any], profiles: Profiles) -> Replayed:
-    """Fold a job's trials that have ended, in the order of their ends."""
-    known: dict[str, Any] = {}
-    eras: list[Era] = []
-    era_of: dict[int, int | None] = {}
-    for trial in trials:
-        if trial.outcome is not None:
-            known, eras, era_of[trial.trial_number] = ledgers.record(
-                spec, known, eras, _end_of(trial), _profile(profiles)
-            )
-    return Replayed(known, eras, era_of)
+    if trial.era is None:
+        return
+    rows = session.scalars(_eras(job)).all()
+    ends = [_end_of(other) for other in others if other.era == trial.era]
+    eras = [
+        ledgers.with_spending_of(era, ends) if era.number == trial.era else era
+        for era in map(_era, rows)
+    ]
+    trial.era = None
+    _store(session, job, spec, eras, rows)
 
 
-def store(session: Session, job: Job, spec: JobSpec, replayed: Replayed) -> bool:
-    """Store replayed savings for a locked job; return whether they were the same."""
-    if (replayed.ledgers, replayed.eras) == (job.ledger, load_eras(session, job)):
-        return True
-    for row in session.scalars(_eras(job)).all():
-        session.delete(row)
-    session.flush()
-    job.ledger = replayed.ledgers
-    _store(session, job, spec, replayed.eras)
-    return False
+class Replay:
+    """The savings of a job from its trials, one end at a time: see `fold.replay`."""
+
+    def __init__(self, spec: JobSpec, profiles: Profiles) -> None:
+        self._spec = spec
+        self._profile = _profile(profiles)
+        self.ledgers: dict[str, Any] = {}
+        self.eras: list[Era] = []
+        self.era_of: dict[int, int | None] = {}
+        """The number of the era that each trial counts in, by trial number."""
+
+    def record(self, trial: Any, state: State) -> None:
+        """Add a trial that has ended; `state` is the policy's after its end."""
+        estimate = _default(self._spec, state)
+        self.ledgers, self.eras, self.era_of[trial.trial_number] = ledgers.record(
+            self._spec, self.ledgers, self.eras, _end_of(trial), estimate, self._profile
+        )
+
+    def store(self, session: Session, job: Job, trials: Sequence[Any]) -> bool:
+        """Store the result for a locked job; return whether it was the same but for rounding.
+
+        Eras of different hardware may be numbered in another order: a trial that runs again ends
+        later than the one that had opened its era.
+        """
+        stored = load_eras(session, job)
+        was, now = _labels(stored), _labels(self.eras)
+        same = _comparable(self.eras, now) == _comparable(stored, was) and all(
+            was.get(trial.era) == now.get(self.era_of.get(trial.trial_number)) for trial in trials
+        )
+        if same:
+            self.era_of = {trial.trial_number: trial.era for trial in trials}
+        else:
+            for row in session.scalars(_eras(job)).all():
+                session.delete(row)
+            session.flush()
+            job.ledger = self.ledgers
+            _store(session, job, self._spec, self.eras)
+        return same
 
 
 Profiles = Mapping[tuple[str, int], Profile]
@@ -121,31 +161,26 @@ def load_eras(session: Session, job: Job) -> list[Era]:
     return [_era(row) for row in session.scalars(_eras(job))]
 
 
-def by_number(session: Session, job: Job, *, limit: int) -> list[tuple[Era, int, float]]:
-    """Sum a job's trials that have ended, in about `limit` portions of as many trial numbers.
-
-    Returns:
-        For each portion and each era in it: the era with the sums of these trials alone, their
-        highest number, and when the last of them ended, in Unix seconds.
-    """
+def by_number(session: Session, job: Job, *, limit: int) -> list[Portion]:
+    """Sum a job's trials in at most `limit` portions of as many trial numbers on each hardware."""
     width = max(1, -(-job.trials // limit))
     before = Trial.trial_number - 1
     portion = before - before % width
     sums = (func.sum(_CONVERGED), *map(func.sum, (Trial.energy_j, Trial.time_s, Trial.cost)))
     ends = func.max(Trial.trial_number), func.max(Trial.ended_at)
-    query = select(Trial.era, *sums, *ends).group_by(portion, Trial.era).order_by(ends[0])
-    rows = session.execute(query.where(Trial.job_key == job.key, Trial.era.is_not(None))).all()
+    query = select(portion, Trial.era, *ends, *sums)
+    query = query.where(Trial.job_key == job.key, Trial.era.is_not(None))
     eras = {era.number: era for era in load_eras(session, job)}
-    return [
-        (
-            replace(
-                eras[number], recurrences=int(count), energy_j=energy_j, time_s=time_s, cost=cost
-            ),
-            last_trial,
-            ended_at,
-        )
-        for number, count, energy_j, time_s, cost, last_trial, ended_at in rows
-    ]
+    found: dict[tuple[int, Hardware], Portion] = {}
+    for row in session.execute(query.group_by(portion, Trial.era).order_by(portion, Trial.era)):
+        energy_j, time_s, cost = row[5:]
+        spent = {"energy_j": energy_j, "time_s": time_s, "cost": cost}
+        era = replace(eras[row[1]], recurrences=int(row[4]), **spent)
+        key = row[0], era.hardware
+        before_it = found.get(key, Portion(era.hardware, 0, 0.0, []))
+        last, ended_at = max(before_it.last_trial, row[2]), max(before_it.ended_at, row[3])
+        found[key] = Portion(era.hardware, last, ended_at, [*before_it.eras, era])
+    return sorted(found.values(), key=lambda each: each.last_trial)
 
 
 def totals(session: Session) -> list[Total]:
@@ -169,7 +204,7 @@ def by_week(
 ) -> list[tuple[int, int, Saved]]:
     """Sum up the latest weeks: the week, its recurrences, and what was saved in it.
 
-    The errors of different jobs are independent; within a week, those of eras count as independent.
+    The errors of different jobs and eras are independent.
 
     Args:
         session: In a transaction.
@@ -215,6 +250,16 @@ def _eras(job: Job) -> Select[tables.Era]:
     return select(tables.Era).where(tables.Era.job_key == job.key).order_by(tables.Era.era)
 
 
+def _default(spec: JobSpec, state: State) -> Callable[[Hardware], ArmEstimate | None]:
+    """The policy's estimate of the default batch size, by hardware."""
+
+    def estimate(hardware: Hardware) -> ArmEstimate | None:
+        arms = policy_of(spec).describe(spec, state, hardware)
+        return next((arm for arm in arms if arm.batch_size == spec.default_batch_size), None)
+
+    return estimate
+
+
 def _end_of(trial: Any) -> TrialEnd:
     names = TrialEnd.__dataclass_fields__
     return TrialEnd(**{name: getattr(trial, name) for name in names})
@@ -228,6 +273,7 @@ def _era(row: tables.Era) -> Era:
             time_s=row.expected_time_s or 0.0,
             energy_error_j=row.expected_energy_j_error or 0.0,
             time_error_s=row.expected_time_s_error or 0.0,
+            carried_from=row.carried_from,
         )
     spent = row.spent_energy_j, row.spent_time_s, row.spent_cost
     return Era(row.era, Hardware(**row.hardware), row.recurrences, *spent, expected)
@@ -246,6 +292,7 @@ def _store(
         row = known.get(era.number) or tables.Era(job_key=job.key, era=era.number)
         row.hardware, row.recurrences = asdict(era.hardware), era.recurrences
         row.spent_energy_j, row.spent_time_s, row.spent_cost = era.energy_j, era.time_s, era.cost
+        row.carried_from = None if era.expected is None else era.expected.carried_from
         for name, value in _expected_columns(spec, era).items():
             setattr(row, name, value)
         if era.number not in known:
@@ -275,3 +322,32 @@ def _halves(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
 def _saved(means: Sequence[float], squares: Sequence[float]) -> Saved:
     pairs = zip(means, squares, strict=True)
     return Saved(*(Estimate(mean, square**0.5) for mean, square in pairs))
+
+
+_Labels = dict[int | None, tuple[str, int]]
+
+
+def _labels(eras: Iterable[Era]) -> _Labels:
+    """By its number, what tells an era apart: its hardware, and which era there it is."""
+    found: _Labels = {}
+    counts = Counter[str]()
+    for era in eras:
+        counts[era.hardware.key] += 1
+        found[era.number] = era.hardware.key, counts[era.hardware.key]
+    return found
+
+
+def _comparable(eras: Iterable[Era], labels: _Labels) -> list[tuple[Any, ...]]:
+    """Eras to compare with others; but for those whose trials have spent nothing, or run again."""
+    found: list[tuple[Any, ...]] = []
+    for era in eras:
+        numbers = [era.energy_j, era.time_s, era.cost]
+        if not (era.recurrences or max(numbers) >= ledgers.LEAST_AMOUNT):
+            continue
+        carried_from = None
+        if era.expected is not None:
+            carried_from = labels.get(era.expected.carried_from)
+            numbers += [v for v in vars(era.expected).values() if isinstance(v, float)]
+        rounded = [float(f"{number:.8g}") for number in numbers]
+        found.append((labels[era.number], era.recurrences, carried_from, *rounded))
+    return sorted(found, key=lambda row: row[0])

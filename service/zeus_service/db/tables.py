@@ -143,6 +143,8 @@ class Trial(db.Model):  # type: ignore[name-defined, misc]
     start_cost_bound: Mapped[float | None]
     outcome: Mapped[str | None] = mapped_column(sa.String(32))
     """Null while it runs."""
+    counted: Mapped[bool]
+    """Whether it ended without a result, and that counted as one: see `bandit.inconclusive`."""
     reason: Mapped[str] = mapped_column(sa.String(MAX_REASON))
     started_seq: Mapped[int]
     ended_seq: Mapped[int | None]
@@ -216,6 +218,8 @@ class Era(db.Model):  # type: ignore[name-defined, misc]
     expected_cost_error: Mapped[float | None]
     expected_gpu_time_s: Mapped[float | None]
     expected_gpu_time_s_error: Mapped[float | None]
+    carried_from: Mapped[int | None]
+    """The era whose expectation this one's is, times the change since."""
     hardware: Mapped[dict[str, Any]]
 
 

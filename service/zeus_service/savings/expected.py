@@ -1,33 +1,39 @@
 """What one run of a job's default batch size is expected to spend, by the job's ledger.
 
 **The expectation** is the mean of the job's own runs of the default that converged, at the GPUs'
-default power limit (see `power.py`); before the first one, nothing is expected. If others were
-stopped early, those that converged are the cheaper ones: the mean is corrected by the share that
-was stopped (see `lognormal.py`). The error follows from Student's t distribution of the logarithm.
-The noise is the deviation between runs of one batch size, pooled over all batch sizes, since the
-default may have run once only; a weak prior, `PRIOR_DEGREES` deviations of size `PRIOR_NOISE`,
-stands in until runs have been repeated.
+default power limit (see `power.py`). If others were stopped early, those that converged are the
+cheaper ones: the mean is corrected by the share that was stopped (see `lognormal.py`). The error
+follows from Student's t distribution of the logarithm. The noise is the deviation between runs of
+one batch size, pooled over all batch sizes, since the default may have run once only; a weak prior,
+`PRIOR_DEGREES` deviations of size `PRIOR_NOISE`, stands in until runs have been repeated.
+
+**Before the first run of the default**, the policy's estimate of its cost is the expectation;
+joules and seconds follow from it by their ratio to the cost in runs of the nearest batch size. If
+the default was tried and has never converged, nothing is expected, and the savings are unknown.
 
 **In a new era** (see `ledger.py`), until the default has run again, the expectation of the era
 before is carried over: times the change of the batch sizes that ran in both eras, the geometric
-mean weighted by the inverse of its variance (a link-relative estimate). Only batch sizes count
-whose mean power limits in the two eras differ by at most `SAME_LIMIT`; without any, the expectation
-stays as it was. The error grows by that of the change: the noise, and `CHANGE_NOISE` for each
-octave between these batch sizes and the default, which may have changed by more or by less.
+mean weighted by the inverse of its variance (a link-relative estimate). Only runs that converged
+count, and only batch sizes whose mean power limits in the two eras differ by at most `SAME_LIMIT`.
+The error grows by that of the change: the noise, and `CHANGE_NOISE` for each octave between these
+batch sizes and the default, which may have changed by more or by less. If no batch size is left,
+the interval spans both the policy's estimate and the expectation of the era before.
 
 **On hardware that the job has moved to**, its default may never run, since the policy knows from
 elsewhere which batch sizes are better. Until it does, the expectation on other hardware is carried
-over in the same way, with `HARDWARE_NOISE` for each octave. Power limits are compared relative to
-the default limit. Nothing is expected while no batch size has converged on both.
+over in the same way, with `HARDWARE_NOISE` for each octave, from where the result is known best.
+Only hardware whose own default has run can say it. Power limits are compared relative to the
+default limit. Nothing is expected while no batch size has converged on both.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.bandit.spec import MAX_AMOUNT, JobSpec
 from zeus_service.savings import lognormal, power
 from zeus_service.savings.lognormal import Truncation
@@ -41,6 +47,8 @@ Arm = dict[str, Any]
 PRIOR_NOISE = 0.08
 PRIOR_DEGREES = 1.5
 """Chosen by the coverage of seeds 0 to 99 of the simulated jobs in `benchmarks/savings.py`."""
+RATIO_NOISE = 0.1
+"""Standard deviation, per octave of batch size, of the logarithm of a ratio to the cost."""
 CHANGE_NOISE = 0.03
 """Standard deviation, per octave, of the ratio between the changes of two batch sizes."""
 HARDWARE_NOISE = 0.1
@@ -60,25 +68,47 @@ class Expected:
         time_s: Seconds.
         energy_error_j: Half the width of the energy's 95 % interval.
         time_error_s: Half the width of the time's 95 % interval.
+        carried_from: The era whose expectation it is, times the change since; None if it is none's.
     """
 
     energy_j: float
     time_s: float
     energy_error_j: float
     time_error_s: float
+    carried_from: int | None = None
 
 
-def expectation(spec: JobSpec, ledger: Ledger, profile: power.Profile = ()) -> Expected | None:
+def expectation(
+    spec: JobSpec,
+    ledger: Ledger,
+    estimate: ArmEstimate | None,
+    profile: power.Profile = (),
+    elsewhere: Sequence[Ledger] = (),
+) -> Expected | None:
     """What a run of the default is expected to spend in the open era; None if nothing is known.
 
     Args:
         spec: The job.
         ledger: Its ledger on this hardware.
+        estimate: The policy's estimate of the default's cost; None if it has none.
         profile: The default's power profile; empty if it has none.
+        elsewhere: What an era that follows would know, on each other hardware whose default has
+            run, see `ledger.following`.
     """
     if str(spec.default_batch_size) in ledger["arms"]:
         return _from_runs(spec, ledger, profile)
-    return None if ledger["before"] is None else _carried_over(spec, ledger)
+    before = ledger["before"]
+    if before is None:
+        does_not_fit = estimate is not None and estimate.status == "out_of_memory"
+        if elsewhere and not does_not_fit:
+            return _from_elsewhere(spec, ledger, elsewhere)
+        if estimate is not None and estimate.pulls > 0:  # all of these runs have failed
+            return None
+        return _from_estimate(spec, ledger, estimate, profile)
+    carried = _carried_over(spec, ledger, CHANGE_NOISE)
+    return carried or _spanning(
+        Expected(**before["expected"]), _from_estimate(spec, ledger, estimate, profile)
+    )
 
 
 def pooled(ledger: Ledger) -> tuple[list[float], float]:
@@ -111,21 +141,42 @@ def _from_runs(spec: JobSpec, ledger: Ledger, profile: power.Profile) -> Expecte
     """The mean of the default's runs, of which at least one has converged."""
     arm = ledger["arms"][str(spec.default_batch_size)]
     deviations, degrees = noise(ledger)
-    # The first run on some hardware had no bound, as a rule, and is not corrected.
-    is_first_era = ledger["before"] is None or ledger["before"]["elsewhere"]
-    share = 1 - 1 / arm["runs"] if is_first_era else 1.0
+    # The job's first run had no bound, as a rule, and is not corrected.
+    share = 1 - 1 / arm["runs"] if ledger["before"] is None else 1.0
     factor = 1 + share * (truncation(arm).factor(deviations[2]) - 1)
-    ratios = power.ratio(profile, arm["limit_w"], ledger["default_limit_w"])
-    mean = [factor * ratio * amount for ratio, amount in zip(ratios, arm["mean"], strict=True)]
+    amounts = [factor * each for each in arm["mean"]]
+    mean = _at_default_limit(ledger, arm, amounts, profile)
     root = math.sqrt(arm["runs"])
     relative = [lognormal.relative_error(each / root, degrees) for each in deviations[:2]]
     return _expected(mean, [part * each for part, each in zip(relative, mean, strict=True)])
 
 
-def _carried_over(spec: JobSpec, ledger: Ledger) -> Expected | None:
-    """The expectation of the era before, or of other hardware, times the change since."""
+def _from_estimate(
+    spec: JobSpec, ledger: Ledger, estimate: ArmEstimate | None, profile: power.Profile
+) -> Expected | None:
+    """The policy's estimate of the default's cost, as energy and time."""
+    if not ledger["arms"] or estimate is None or not estimate.mean or estimate.spread is None:
+        return None
+    octaves = {size: _octaves(spec, size) for size in ledger["arms"]}
+    nearest = min(octaves, key=lambda size: (octaves[size], int(size)))
+    arm = ledger["arms"][nearest]
+    energy, time, cost = arm["logs"]
+    amounts = [estimate.mean * math.exp(log - cost) for log in (energy, time)]
+    mean = _at_default_limit(ledger, arm, amounts, profile)
+    spread = math.hypot(estimate.spread / estimate.mean, RATIO_NOISE * octaves[nearest])
+    return _expected(mean, [min(1.0, lognormal.Z * spread) * each for each in mean])
+
+
+def _from_elsewhere(spec: JobSpec, ledger: Ledger, elsewhere: Sequence[Ledger]) -> Expected | None:
+    """What is carried over from the hardware that says the most; None if none says anything."""
+    found = [_carried_over(spec, {**ledger, **each}, HARDWARE_NOISE) for each in elsewhere]
+    known = [each for each in found if each is not None]
+    return min(known, key=lambda each: each.energy_error_j / each.energy_j, default=None)
+
+
+def _carried_over(spec: JobSpec, ledger: Ledger, change_noise: float) -> Expected | None:
+    """The expectation of the era before, times the change since; None if that is unknown."""
     before, arms = ledger["before"], ledger["arms"]
-    was = Expected(**before["expected"])
     pairs = {
         size: (before["arms"][size], arm)
         for size, arm in arms.items()
@@ -137,31 +188,56 @@ def _carried_over(spec: JobSpec, ledger: Ledger) -> Expected | None:
         )
     }
     if not pairs:
-        return None if before["elsewhere"] else was
+        return None
     weights = {size: 1 / (1 / a["runs"] + 1 / b["runs"]) for size, (a, b) in pairs.items()}
     total = sum(weights.values())
-    octaves = sum(
-        weight * abs(math.log2(int(size) / spec.default_batch_size))
-        for size, weight in weights.items()
-    )
-    change_noise = HARDWARE_NOISE if before["elsewhere"] else CHANGE_NOISE
+    octaves = sum(weight * _octaves(spec, size) for size, weight in weights.items()) / total
     deviations, degrees = noise(ledger)
-    mean, error = [], []
+    was, mean, error = Expected(**before["expected"]), [], []
     for index, (then, then_error) in enumerate(
         ((was.energy_j, was.energy_error_j), (was.time_s, was.time_error_s))
     ):
         changes = {size: b["logs"][index] - a["logs"][index] for size, (a, b) in pairs.items()}
         factor = math.exp(sum(weights[size] * each for size, each in changes.items()) / total)
-        deviation = math.hypot(deviations[index] / math.sqrt(total), change_noise * octaves / total)
+        deviation = math.hypot(deviations[index] / math.sqrt(total), change_noise * octaves)
         mean.append(then * factor)
         of_change = lognormal.relative_error(deviation, degrees)
         error.append(factor * math.hypot(then_error, then * of_change))
-    return _expected(mean, error)
+    return replace(_expected(mean, error), carried_from=before["era"])
+
+
+def _spanning(before: Expected, now: Expected | None) -> Expected:
+    """The era before's expectation, with an interval that also spans the policy's estimate."""
+    if now is None:
+        return before
+    bands = [
+        (min(a - e, b - f), max(a + e, b + f))
+        for a, e, b, f in (
+            (before.energy_j, before.energy_error_j, now.energy_j, now.energy_error_j),
+            (before.time_s, before.time_error_s, now.time_s, now.time_error_s),
+        )
+    ]
+    return _expected(
+        [(low + high) / 2 for low, high in bands], [(high - low) / 2 for low, high in bands]
+    )
 
 
 def _share_of_limit(arm: Arm, default_limit_w: float | None) -> float:
     """A batch size's mean power limit over the default limit; 0 if it is unknown."""
     return float(arm["limit_w"] or 0.0) / (default_limit_w or 1.0)
+
+
+def _at_default_limit(
+    ledger: Ledger, arm: Arm, amounts: Sequence[float], profile: power.Profile
+) -> list[float]:
+    """What energy and time at a batch size's mean limit would be at the default limit."""
+    ratios = power.ratio(profile, arm["limit_w"], ledger["default_limit_w"])
+    return [ratio * amount for ratio, amount in zip(ratios, amounts, strict=True)]
+
+
+def _octaves(spec: JobSpec, batch_size: str) -> float:
+    """The distance of a batch size to the default."""
+    return abs(math.log2(int(batch_size) / spec.default_batch_size))
 
 
 def _expected(mean: Iterable[float], error: Iterable[float]) -> Expected:

@@ -23,12 +23,13 @@ each, and each era belongs to one. A job's savings are the sum over its eras.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
 
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import FINAL, Outcome
-from zeus_service.bandit.policy import reproducible
+from zeus_service.bandit.policy import ArmEstimate, reproducible
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.savings.expected import (
     Arm,
@@ -110,7 +111,7 @@ def new_ledger() -> Ledger:
         "squares": [0.0] * 3,
         "degrees": 0.0,
         "cusum": [0.0, 0.0],  # cumulative sums of surprises: [dearer, cheaper]
-        "before": None,  # the era before, or one on other hardware, see `following`
+        "before": None,  # the era before, see `following`
         "default_limit_w": None,  # the GPUs' default power limit
     }
 
@@ -120,15 +121,19 @@ def record(
     ledgers: Ledgers,
     eras: Sequence[Era],
     end: TrialEnd,
+    estimate: Callable[[Hardware], ArmEstimate | None],
     profile: Callable[[Hardware], Profile] = lambda _: (),
 ) -> tuple[dict[str, Ledger], list[Era], int | None]:
     """Add a trial that has ended to the ledger and the open era of its hardware.
+
+    What is expected is computed again on all hardware, since each can depend on the others.
 
     Args:
         spec: The job.
         ledgers: Its ledgers before the end.
         eras: Its eras before the end, in the order of their numbers.
         end: The trial's end.
+        estimate: The policy's estimate of the default batch size after the end.
         profile: The default's power profile; empty if it has none.
 
     Returns:
@@ -139,53 +144,77 @@ def record(
     converged = end.outcome == "converged"
     if converged and not measured:
         return dict(ledgers), list(eras), None
-    latest = {each.hardware.key: each for each in eras}
     key = end.hardware.key
     ledger = ledgers.get(key) or new_ledger()
-    era = latest.pop(key, None) or Era(len(eras) + 1, end.hardware)
+    latest = {each.hardware.key: each for each in eras}
+    era = latest.get(key) or Era(len(eras) + 1, end.hardware)
     if end.outcome in FINAL and measured and end.default_power_limit_w is not None:
         ledger = {**ledger, "default_limit_w": end.default_power_limit_w}
     if converged:
         ledger, era = _with_run(ledger, era, end, len(eras) + 1)
     elif end.outcome == "early_stopped":
         ledger = _with_stopped_run(ledger, end.batch_size)
-    if not _is_known(spec, ledger):  # again at each end: other hardware learns more
-        for other in latest.values():
-            if _is_known(spec, ledgers[other.hardware.key]):
-                ledger = {**ledger, **following(ledgers[other.hardware.key], other, elsewhere=True)}
-    era = replace(
-        era,
-        recurrences=era.recurrences + converged,
-        energy_j=era.energy_j + end.energy_j,
-        time_s=era.time_s + end.time_s,
-        cost=era.cost + end.cost,
-        expected=expectation(spec, ledger, profile(end.hardware)),
-    )
-    after = {each.number: each for each in (*eras, era)}
-    return {**ledgers, key: ledger}, list(after.values()), era.number
+    latest[key] = replace(_with_spending(era, end), recurrences=era.recurrences + converged)
+    ledgers = {**ledgers, key: ledger}
+    after = {each.number: each for each in eras}
+    for each in _with_expectations(spec, ledgers, latest, estimate, profile):
+        after[each.number] = each
+    return ledgers, list(after.values()), era.number
 
 
-def _is_known(spec: JobSpec, ledger: Ledger) -> bool:
-    """Whether the expectation on some hardware follows from runs of the default there."""
-    before = ledger["before"]
-    has_run = str(spec.default_batch_size) in ledger["arms"]
-    return has_run or (before is not None and not before["elsewhere"])
+def _with_expectations(
+    spec: JobSpec,
+    ledgers: Ledgers,
+    latest: Mapping[str, Era],
+    estimate: Callable[[Hardware], ArmEstimate | None],
+    profile: Callable[[Hardware], Profile],
+) -> Iterable[Era]:
+    """The open eras with what is expected in them; first those that do not need the others."""
+    default, found = str(spec.default_batch_size), dict(latest)
+    known = [key for key, each in ledgers.items() if default in each["arms"] or each["before"]]
+    for key in sorted(ledgers, key=lambda key: key not in known):
+        ledger, hardware = ledgers[key], found[key].hardware
+        elsewhere = []
+        if key not in known:
+            elsewhere = [following(ledgers[other], found[other]) for other in known]
+        arm = None if default in ledger["arms"] else estimate(hardware)
+        expected = expectation(spec, ledger, arm, profile(hardware), elsewhere)
+        found[key] = replace(found[key], expected=expected)
+    return found.values()
 
 
-def following(ledger: Ledger, era: Era, *, elsewhere: bool) -> Ledger:
-    """What a later era, or one on other hardware, takes from an era with an expectation."""
+def following(ledger: Ledger, era: Era) -> Ledger:
+    """What an era that follows this one, which has an expectation, knows of it."""
     assert era.expected is not None, "the default has run, or an era before had an expectation"
     squares, degrees = pooled(ledger)
     return {
         "squares": squares,
         "degrees": degrees,
         "before": {
-            "elsewhere": elsewhere,
+            "era": era.number,
             "arms": ledger["arms"],
             "expected": asdict(era.expected),
             "default_limit_w": ledger["default_limit_w"],
         },
     }
+
+
+def with_spending_of(era: Era, ends: Iterable[TrialEnd]) -> Era:
+    """An era without a trial that is running again: with what these other trials in it have spent.
+
+    They are added in the order in which they ended, as `record` did, so that both give the same sum
+    to the last bit; to subtract would not. Recurrences stay: what converged never runs again.
+    """
+    return reduce(_with_spending, ends, replace(era, energy_j=0.0, time_s=0.0, cost=0.0))
+
+
+def _with_spending(era: Era, end: TrialEnd) -> Era:
+    return replace(
+        era,
+        energy_j=era.energy_j + end.energy_j,
+        time_s=era.time_s + end.time_s,
+        cost=era.cost + end.cost,
+    )
 
 
 def _new_arm(logs: list[float]) -> Arm:
@@ -266,5 +295,4 @@ def _next_era(ledger: Ledger, era: Era, number: int) -> tuple[Ledger, Era]:
     if era.expected is None:
         return {**ledger, "cusum": [0.0, 0.0]}, era
     kept = {"default_limit_w": ledger["default_limit_w"]}
-    known = following(ledger, era, elsewhere=False)
-    return {**new_ledger(), **known, **kept}, Era(number, era.hardware)
+    return {**new_ledger(), **following(ledger, era), **kept}, Era(number, era.hardware)

@@ -54,19 +54,25 @@ class Saved:
 def saved(spec: JobSpec, eras: Sequence[Era]) -> Saved | None:
     """What a job has saved over its eras; None if no era has an expectation.
 
-    For the trials of a day or a week, give each era with their sums alone. The errors of a job's
-    eras add up: an expectation that was carried over is wrong in the same direction as the one that
-    it comes from.
+    For the trials of a day or a week, give each era with their sums alone. An expectation that was
+    carried over is wrong in the same direction as the one that it comes from: their errors add up.
+    Others are independent.
 
     Args:
         spec: The job.
         eras: Those without an expectation are left out.
     """
-    known = [_saved(spec, era, era.expected) for era in eras if era.expected is not None]
-    if not known:
-        return None
-    columns = ([getattr(part, name) for part in known] for name in Saved.__dataclass_fields__)
-    return Saved(*(Estimate(sum(e.mean for e in c), sum(e.error for e in c)) for c in columns))
+    known = {era.number: era.expected for era in eras if era.expected is not None}
+    chains: dict[int, Saved] = {}
+    for era in eras:
+        if era.expected is None:
+            continue
+        first = era.number
+        while (before := known[first].carried_from) is not None and before in known:
+            first = before
+        part = _saved(spec, era, era.expected)
+        chains[first] = _chained(chains[first], part) if first in chains else part
+    return total(chains.values()) if chains else None
 
 
 def expected(spec: JobSpec, era: Era) -> Saved | None:
@@ -97,3 +103,8 @@ def _saved(spec: JobSpec, era: Era, expected: Expected) -> Saved:
         Estimate(n * cost - era.cost, n * cost_error),
         time.times(era.hardware.num_devices),
     )
+
+
+def _chained(one: Saved, other: Saved) -> Saved:
+    pairs = zip(vars(one).values(), vars(other).values(), strict=True)
+    return Saved(*(Estimate(a.mean + b.mean, a.error + b.error) for a, b in pairs))

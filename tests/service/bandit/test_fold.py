@@ -101,6 +101,21 @@ def test_the_stored_state_is_the_replay_of_the_trials(
     assert maintenance.rebuild(job_id)
 
 
+@pytest.mark.parametrize("first", ["diverged", "interrupted"])
+def test_a_trial_that_runs_again_leaves_no_rounding_in_its_era(app: Flask, first: str) -> None:
+    """Its cost hides the digits of a small one; if both run again, the era has spent nothing."""
+    register(policy="default")
+    outcomes = [first, "interrupted"]
+    for number, (outcome, energy_j) in enumerate(zip(outcomes, [0.3, 1e9 / 3], strict=True), 1):
+        optimizer.start_trial("job")
+        optimizer.report("job", number, report(1, time_s=1.0, energy_j=energy_j, metric=0.1))
+        optimizer.end_trial("job", number, outcome)
+    optimizer.report("job", 2, report(2, time_s=2.0, energy_j=1e9, metric=0.1))
+    if first == "interrupted":
+        optimizer.report("job", 1, report(2, time_s=2.0, energy_j=1e9, metric=0.1))
+    assert maintenance.rebuild("job")
+
+
 @pytest.mark.parametrize("policy", ["zeus", "information_directed"])
 def test_a_revival_of_an_end_that_counted_replays_the_job(app: Flask, policy: str) -> None:
     """The fourth end without a result counts; without the first one, it was the third."""
@@ -113,10 +128,13 @@ def test_a_revival_of_an_end_that_counted_replays_the_job(app: Flask, policy: st
         else:
             optimizer.end_trial("job", number, "errored")
     assert sizes.count(32) >= 4
+    trials = optimizer.list_trials("job")
+    assert [trial.counted for trial in trials].count(True) == 1
     before = optimizer.get_job("job").state
     optimizer.report("job", 1, report(1))
     assert maintenance.rebuild("job")
     assert optimizer.get_job("job").state != before
+    assert not any(trial.counted for trial in optimizer.list_trials("job"))
 
 
 def test_a_policy_learns_what_a_trial_ran_on_its_epochs_and_what_one_cost(
@@ -157,7 +175,7 @@ def test_every_choice_can_be_replayed_from_the_seed_and_the_trial_number(
         ended = [each for each in earlier if each.ended_seq and each.ended_seq < trial.started_seq]
         running = [unended(each) for each in earlier if each not in ended]
         ended.sort(key=lambda each: each.ended_seq)
-        state = fold.replay(spec, [*ended, *running])
+        state, _ = fold.replay(spec, [*ended, *running])
         rng = np.random.default_rng([7, trial.trial_number])
         chosen = next_choice(policy, spec, state, rng)
         assert chosen == Choice(trial.batch_size, trial.why)

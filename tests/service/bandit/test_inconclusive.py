@@ -28,7 +28,7 @@ class Job:
 
     def __init__(self, policy: str, seed: int = 1) -> None:
         self.spec = spec(policy=policy, seed=seed)
-        self.state = fold.replay(self.spec, [])
+        self.state, _ = fold.replay(self.spec, [])
         self.trials: list[PastTrial] = []
         self._noise = np.random.default_rng(seed)
 
@@ -48,7 +48,7 @@ class Job:
         """End a trial; its cost grows with the distance from the cheapest batch size."""
         cost = 1000 * (1 + 0.4 * distance(trial.batch_size))
         trial.outcome, trial.cost = outcome, cost * float(self._noise.normal(1, 0.03))
-        self.state = fold.end(self.spec, self.state, trial)
+        self.state, _ = fold.end(self.spec, self.state, trial)
 
     def run(self, outcome_of: Callable[[int], Outcome]) -> int:
         """One trial, which ends as the function says; return its batch size."""
@@ -130,8 +130,7 @@ def test_a_trial_that_comes_back_ends_the_row_and_its_result_counts(
     assert passed_over(job.state) == {32: outcome}
     job.run(always("converged"))  # another one
     back, *others = job.trials
-    back.outcome = None
-    job.state = fold.replay(job.spec, [*others, back])
+    job.state = fold.revive(job.spec, job.state, back, others)
     assert not passed_over(job.state)
     job.end(back, "converged")
     assert job.best == 32

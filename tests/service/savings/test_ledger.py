@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, strategies
 from service.jobs import HARDWARE, spec
 from zeus_service.bandit.outcomes import Outcome
+from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.bandit.spec import MAX_AMOUNT, JobSpec
 from zeus_service.savings import expected
 from zeus_service.savings.expected import Expected, Ledger
-from zeus_service.savings.ledger import TrialEnd, new_ledger
+from zeus_service.savings.ledger import TrialEnd, new_ledger, with_spending_of
 from zeus_service.savings.lognormal import t_quantile
 from zeus_service.savings.power import Profile
 
@@ -34,6 +35,7 @@ class Job(JobLedger):
     ) -> None:
         super().__init__(spec, profile)
         self.hardware = replace(HARDWARE, max_power_w=max_power_w)
+        self.estimate: ArmEstimate | None = None
 
     def run(
         self,
@@ -49,7 +51,7 @@ class Job(JobLedger):
         default_w = None if limit_w is None else self.default_limit_w
         spent = energy_j, time_s, cost
         end = TrialEnd(batch_size, self.hardware, outcome, *spent, limit_w, default_w)
-        self.end(end)
+        self.end(end, self.estimate)
 
     @property
     def ledger(self) -> Ledger:
@@ -127,6 +129,17 @@ def test_a_meter_that_never_measured_gives_no_expectation() -> None:
     assert job.saved is None
 
 
+def test_a_revival_takes_back_what_the_trial_had_spent() -> None:
+    job = Job()
+    job.run(32, 0.1)
+    before = job.eras[-1]
+    job.run(32, 1e9, outcome="lost")
+    assert job.saved_j == pytest.approx(-1e9)
+    cost = job.spec.cost(0.1, 0.01, job.hardware.max_power_w)
+    first = TrialEnd(32, job.hardware, "converged", 0.1, 0.01, cost)
+    assert with_spending_of(job.eras[-1], [first]) == before
+
+
 def test_runs_that_were_stopped_early_would_have_cost_more() -> None:
     job = Job()
     for energy_j in (80.0, 90.0, 100.0, 110.0):
@@ -167,8 +180,31 @@ def test_expectations_are_right_where_runs_are_stopped(bound: float) -> None:
     assert np.mean(found) == pytest.approx(100 * math.exp(0.3**2 / 2), rel=0.04)
 
 
-def test_a_default_that_never_converged_has_no_expectation() -> None:
+def test_before_a_run_of_the_default_the_policys_estimate_stands_in() -> None:
+    job = Job(spec(eta_knob=0.5), max_power_w=20.0)
+    assert job.saved is None
+    job.estimate = ArmEstimate(32, 0, 300.0, 30.0, "alive")
+    job.run(8, 100.0)  # two octaves from the default
+    job.run(64, 50.0)  # one octave; its cost is 75 J
+    assert job.expected.energy_j == pytest.approx(200.0, rel=1e-5)
+    assert job.expected.time_s == pytest.approx(20.0, rel=1e-5)
+    relative = 1.96 * math.hypot(0.1, expected.RATIO_NOISE)
+    assert job.expected.energy_error_j == pytest.approx(200 * relative, rel=1e-4)
+    job.run(32, 90.0)
+    assert job.expected.energy_j == 90.0
+
+
+@pytest.mark.parametrize(
+    "estimate",
+    [
+        None,
+        ArmEstimate(32, 0, None, None, "alive"),
+        ArmEstimate(32, 3, 300.0, 30.0, "not_converged"),
+    ],
+)
+def test_a_default_that_never_converged_has_no_expectation(estimate: ArmEstimate | None) -> None:
     job = Job()
+    job.estimate = estimate
     for _ in range(3):
         job.run(32, 500.0, outcome="not_converged")
         job.run(64, 100.0)
@@ -186,6 +222,20 @@ def test_a_run_below_the_default_power_limit_counts_with_what_it_would_have_spen
     assert job.expected.energy_j == pytest.approx(1200.0)
     job.run(32, 1100.0, 9.6, limit_w=275.0)
     assert job.ledger["arms"]["32"]["limit_w"] == pytest.approx(225.0)
+
+
+def test_the_policys_estimate_is_converted_to_the_default_power_limit() -> None:
+    job = Job(profile=PROFILE)
+    job.estimate = ArmEstimate(32, 0, 300.0, 30.0, "alive")
+    job.run(64, 100.0, limit_w=200.0)
+    assert job.expected.energy_j == pytest.approx(300.0 * 30 / 25, rel=1e-5)
+
+
+def test_an_absurd_estimate_stays_within_what_a_report_can_carry() -> None:
+    job = Job()
+    job.estimate = ArmEstimate(32, 0, 1e300, 1e300, "alive")
+    job.run(64, 1e-9, MAX_AMOUNT)
+    assert job.expected == Expected(MAX_AMOUNT, MAX_AMOUNT, MAX_AMOUNT, MAX_AMOUNT)
 
 
 @pytest.mark.parametrize("limit_w", [300.0, None])
@@ -213,6 +263,7 @@ def test_savings_are_recurrences_times_the_expectation_less_all_that_was_spent(
     runs: list[tuple[int, float, float, Outcome]], eta_knob: float
 ) -> None:
     job = Job(spec(eta_knob=eta_knob))
+    job.estimate = ArmEstimate(32, 0, 1e20, 1e20, "alive")
     for run in runs:
         job.run(*run)
     assert [era.number for era in job.eras] == list(range(1, len(job.eras) + 1))

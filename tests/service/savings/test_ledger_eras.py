@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from service.jobs import HARDWARE
 from service.savings.test_ledger import Job
+from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.savings.expected import CHANGE_NOISE
 
 
@@ -44,12 +45,14 @@ def test_a_job_that_has_changed_is_compared_with_what_its_default_costs_now(
     assert first.recurrences + second.recurrences == 40
     assert second.recurrences >= 27
     # The default has not run since: it is expected to have changed as much as the other.
+    assert job.expected.carried_from == 1
     # The first runs after the change count before it.
     assert job.expected.energy_j == pytest.approx(100.0 * factor, rel=0.35)
     assert abs(job.expected.energy_j - 100.0 * factor) < job.expected.energy_error_j
     before = first.expected.energy_error_j / first.expected.energy_j
     assert job.expected.energy_error_j / job.expected.energy_j > before
     job.run(32, 100.0 * factor, limit_w=300.0)
+    assert job.expected.carried_from is None
     assert job.expected.energy_j == 100.0 * factor
 
 
@@ -91,8 +94,17 @@ def test_what_another_power_limit_saves_is_not_a_change_of_the_default(
 ) -> None:
     before_w, since_w = limits_w
     job = learned(limit_w=before_w)
+    job.estimate = ArmEstimate(32, 5, 50.0, 1.0, "alive")
     with_change(job, 0.5, limit_w=since_w)
-    assert job.expected.energy_j == pytest.approx(100.0)  # as in the era before
+    assert job.expected.carried_from is None
+    low, high = (job.expected.energy_j + sign * job.expected.energy_error_j for sign in (-1, 1))
+    assert low <= 50.0
+    assert high >= 100.0  # what was expected in the era before
+
+
+def test_without_an_estimate_the_era_before_stands_in() -> None:
+    job = with_change(learned(), 0.5, limit_w=200.0)
+    assert job.expected.energy_j == pytest.approx(100.0)
 
 
 def test_a_batch_size_whose_power_limit_has_changed_has_no_part_in_the_change() -> None:
@@ -125,6 +137,7 @@ def test_the_farther_a_batch_size_is_from_the_default_the_less_its_change_says()
             job.run(size, 80.0 * factor)
         for _ in range(30):
             job.run(size, 160.0)
+        assert job.expected.carried_from == 1
         errors.append(job.expected.energy_error_j / job.expected.energy_j)
     near, far = (math.log1p(error) for error in errors)
     assert far > near > 1.96 * CHANGE_NOISE  # one octave
@@ -174,12 +187,14 @@ def test_after_a_move_the_expectation_is_carried_over_from_the_hardware_that_is_
     first, second = job.eras
     assert (first.hardware, second.hardware) == (HARDWARE, OTHER)
     assert first.expected is not None
+    assert job.expected.carried_from == 1
     assert job.expected.energy_j == pytest.approx(300.0, rel=0.02)
     before = first.expected.energy_error_j / first.expected.energy_j
     relative = job.expected.energy_error_j / job.expected.energy_j
     assert before < relative < 0.5
     assert job.saved_j == pytest.approx(10 * 100 - 900 + 300 - 240, rel=0.1)
     moved(job, 3.0, 32)
+    assert job.expected.carried_from is None
     assert job.expected.energy_j == 300.0
 
 
@@ -188,15 +203,14 @@ def test_after_a_move_nothing_is_expected_until_a_batch_size_has_converged_on_bo
     assert job.eras[-1].expected is None
     assert job.saved_j == pytest.approx(100.0)  # of the first hardware alone
     job.hardware, job.default_limit_w = HARDWARE, 300.0
-    job.run(16, 90.0, limit_w=300.0)
-    moved(job, 3.0, 16)
+    job.run(16, 90.0, limit_w=300.0)  # which says something there
     assert job.eras[1].expected is not None
     assert job.eras[1].expected.energy_j == pytest.approx(300.0, rel=0.02)
 
 
 def test_after_a_move_power_limits_are_compared_as_shares_of_the_default_limit() -> None:
     job = moved(learned(limit_w=150.0), 3.0, 64, limit_w=300.0)  # a half on both
-    assert job.expected.energy_j == pytest.approx(300.0, rel=0.02)
+    assert job.expected.carried_from == 1
     assert moved(learned(limit_w=150.0), 3.0, 64, limit_w=600.0).eras[-1].expected is None
 
 
@@ -218,6 +232,14 @@ def test_hardware_in_turn_keeps_its_own_moments_and_eras() -> None:
 def test_a_default_that_was_stopped_on_other_hardware_is_expected_as_before() -> None:
     job = moved(learned(), 3.0, 64)
     expected = job.eras[-1].expected
+    job.estimate = ArmEstimate(32, 1, None, None, "alive")
     job.run(32, 1.0, outcome="early_stopped")
     assert expected is not None
     assert job.eras[-1].expected == expected
+
+
+def test_a_default_that_does_not_fit_on_other_hardware_is_not_expected_there() -> None:
+    job = moved(learned(), 3.0, 64)
+    job.estimate = ArmEstimate(32, 1, None, None, "out_of_memory")
+    job.run(32, 1.0, outcome="out_of_memory", limit_w=600.0)
+    assert job.eras[-1].expected is None

@@ -34,10 +34,21 @@ def test_an_era_without_an_expectation_is_left_out() -> None:
     assert saved(JOB, [ERA, unknown]) == saved(JOB, [ERA])
 
 
-def test_errors_of_a_jobs_eras_add_up() -> None:
-    found = saved(JOB, [ERA, replace(ERA, number=2)])
-    assert found is not None
-    assert found.energy_j == Estimate(200.0, 40.0)
+def test_errors_of_eras_are_independent_unless_an_expectation_was_carried_over() -> None:
+    def era(number: int, carried_from: int | None = None) -> Era:
+        return replace(ERA, number=number, expected=replace(known, carried_from=carried_from))
+
+    known = Expected(100.0, 10.0, 5.0, 1.0)
+    for eras, wanted in (
+        ([era(1), era(2)], math.hypot(20, 20)),
+        ([era(1), era(2, 1)], 40),
+        ([era(1), era(2, 1), era(3, 2), era(4)], math.hypot(60, 20)),
+        ([era(1, 4), era(2), era(4)], math.hypot(40, 20)),  # carried over from other hardware
+        ([era(2, 1), era(3)], math.hypot(20, 20)),  # of a week without trials of the first
+    ):
+        found = saved(JOB, eras)
+        assert found is not None
+        assert found.energy_j.error == pytest.approx(wanted)
 
 
 def test_each_era_costs_by_the_power_of_its_own_hardware() -> None:

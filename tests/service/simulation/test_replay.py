@@ -70,7 +70,7 @@ def test_baselines_train_past_the_target_and_the_policy_observes_them_up_to_it(p
         )
         for each in defaults
     ]
-    state = fold.replay(learning, observed)
+    state, _ = fold.replay(learning, observed)
     rng = np.random.default_rng([7, 5])
     fifth = next_choice(POLICIES[policy], learning, state, rng, workload.hardware)
     assert fifth == Choice(trials[4].batch_size, trials[4].why)
@@ -96,7 +96,7 @@ def test_the_state_is_the_replay_of_the_trials(policy: str) -> None:
                 workload.hardware,
             )
         )
-    assert job.state == fold.replay(spec, trials)
+    assert job.state == fold.replay(spec, trials)[0]
     assert json.loads(json.dumps(job.state)) == job.state
 
 
