@@ -75,6 +75,8 @@ from zeus_service.bandit.spec import JobSpec
 DRAWS = 256
 REGRET_EXPONENT = 2.5
 """2 in the source. A larger exponent explores less, and nearer to the best batch size."""
+TRAINED = ("converged", "early_stopped", "not_converged", "diverged")
+"""Results of runs that did not run out of memory."""
 LEAST_COST = 1e-300
 """In joules. A smaller cost means that the meter does not count."""
 
@@ -159,7 +161,7 @@ class InformationDirectedPolicy:
         hardware = observation.hardware.key
         own = after["hardware"].setdefault(hardware, new_hardware(len(spec.batch_sizes)))
         own["pulls"][index] += 1
-        if result != "out_of_memory":
+        if result in TRAINED:
             own["fits"] = max(own["fits"], batch_size)
         if result == "converged":
             _add_convergence(spec, before, after, own, index, observation)
