@@ -11,7 +11,7 @@ from sqlalchemy import exc
 from werkzeug.exceptions import HTTPException
 
 from zeus_service.db.engine import cause
-from zeus_service.errors import OptimizerError
+from zeus_service.errors import Contended, OptimizerError
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,8 @@ def set_up_errors(app: APIFlask) -> None:
     def use_case_failed(error: OptimizerError) -> Response:
         if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:  # the client cannot have caused it
             reason = getattr(error.__cause__, "orig", None) or ""  # what the database says
-            logger.error("%s", f"{error.message} {reason}".rstrip())
+            level = logging.WARNING if isinstance(error, Contended) else logging.ERROR
+            logger.log(level, "%s", f"{error.message} {reason}".rstrip())
         return problem(error.status, error.code, error.message, **error.fields)
 
     @app.errorhandler(HTTPError)

@@ -75,6 +75,7 @@ def _of_job(session: Session, job: Job, weeks: int, points: int) -> messages.Job
                 saved=None if part is None else _plain_amounts(part),
             )
             for portion in (savings.by_number(session, job, limit=points) if points else ())
+            if portion.hardware in hardware
             for part in [saved(spec, portion.eras)]
         ],
     )

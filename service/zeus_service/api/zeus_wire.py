@@ -38,10 +38,11 @@ from typing import Annotated, Any, Self, TypeVar
 from apiflask import APIBlueprint
 from flask import Response, current_app, g, request
 from flask.typing import ResponseReturnValue
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from werkzeug.exceptions import (
     BadRequest,
     Forbidden,
+    MethodNotAllowed,
     UnprocessableEntity,
     UnsupportedMediaType,
 )
@@ -96,6 +97,13 @@ class ZeusJob(JobSpec):
         made = f"{given.get('job_id_prefix')}-{secrets.token_hex(4)}"
         job_id = made if given.get("job_id") is None else given["job_id"]
         return {**given, **UNSENT, "job_id": job_id}
+
+    @field_validator("job_id")
+    @classmethod
+    def _stands_in_a_path(cls, value: str) -> str:
+        if value in (".", ".."):  # clients take it out of the paths of /api/v1, even if escaped
+            raise ValueError(f"{value!r} cannot stand in a URL's path; choose another id")
+        return value
 
     @model_validator(mode="after")
     def _starts_with_prefix(self) -> Self:
@@ -182,6 +190,8 @@ def register_job() -> ResponseReturnValue:
 @zeus_wire.get("/jobs/batch_size")
 def start_trial() -> ResponseReturnValue:
     """Start a trial."""
+    if request.method != "GET":  # Flask answers HEAD as well
+        raise MethodNotAllowed(["GET"])
     job, trial, _ = optimizer.start_trial(_query().job_id)
     numbers = {"batch_size": trial.batch_size, "trial_number": trial.trial_number}
     return {"job_id": job.job_id, **numbers}, {"Cache-Control": "no-store"}

@@ -329,9 +329,15 @@ def latest_reports(session: Session, job_id: str, trial_number: int) -> Sequence
 _KEY_NAME = "session_key"
 
 
+@use_case(read_only=True)
+def read_signing_key(session: Session) -> str | None:
+    """Read the key that signs what browsers keep; None if there is none yet."""
+    return session.scalar(select(Secret.value).where(Secret.name == _KEY_NAME))
+
+
 @use_case()
-def signing_key(session: Session) -> str:
-    """Read the key that signs what browsers keep; make it if there is none.
+def make_signing_key(session: Session) -> str:
+    """Make the key that signs what browsers keep, or read one that is there.
 
     Called again if another replica has stored a key meanwhile: then that one counts.
     """

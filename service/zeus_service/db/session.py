@@ -35,6 +35,9 @@ DEADLINE_S = 15.0
 LONGEST_PAUSE_S = 0.05
 """Between two attempts."""
 
+COLLISIONS = 8
+"""Attempts against a constraint: another transaction may have stored the same key meanwhile."""
+
 _CONFLICTS = frozenset({1205, 1213, "40001", "40P01", "55P03", SQLITE_BUSY})
 """Lock timeouts, deadlocks and serialization failures: the database has rolled back."""
 
@@ -75,7 +78,8 @@ def use_case(
                 except exc.DBAPIError as error:
                     conflicts = error_code(error.orig) in _CONFLICTS
                     lost = error.connection_invalidated and not committing
-                    if not (conflicts or lost or isinstance(error, exc.IntegrityError)):
+                    collides = isinstance(error, exc.IntegrityError) and attempt < COLLISIONS
+                    if not (conflicts or lost or collides):
                         raise
                     if time.monotonic() > deadline:
                         if conflicts:

@@ -9,6 +9,7 @@ others while it waits. It comes before `zeus_service.app`, since psycopg chooses
 wait, and prometheus-client where to count.
 """
 
+import atexit
 import ipaddress
 import os
 import resource
@@ -57,6 +58,13 @@ def share_counters() -> None:
     memory = os.access("/dev/shm", os.W_OK) and "TMPDIR" not in os.environ
     folder = tempfile.mkdtemp(prefix="zeus-service-counters-", dir="/dev/shm" if memory else None)
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+    master = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == master:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
 
 
 monkey.patch_all()
@@ -99,11 +107,6 @@ def post_fork(_server: object, _worker: object) -> None:
     It has inherited the master's handler, which only queues the signal.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def on_exit(_server: object) -> None:
-    """Remove the folder of the counters when the master ends."""
-    shutil.rmtree(os.environ["PROMETHEUS_MULTIPROC_DIR"], ignore_errors=True)
 
 
 def check_access(config: Config, listeners: list[socket.socket]) -> None:

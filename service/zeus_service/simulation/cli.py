@@ -79,7 +79,7 @@ _POLICY = click.Choice(list(POLICIES))
 @click.option(
     "--window-size",
     default=0,
-    help="Use only this many of the latest runs of each batch size; 0: all.",
+    help="Use only this many of the latest runs of each batch size, with zeus; 0: all.",
 )
 @click.option(
     "--learn-target",
@@ -96,7 +96,7 @@ _POLICY = click.Choice(list(POLICIES))
 @click.option(
     "--csv",
     "table",
-    type=click.File("w", encoding="utf-8", lazy=False),
+    type=click.File("a", encoding="utf-8"),  # opened before the replays, emptied after them
     help="Write a row for each replay to this file.",
 )
 @click.option("--jobs", default=1, type=_ABOVE_ZERO, help="Processes.")
@@ -164,6 +164,8 @@ def simulate(
     tallies = list(progress)
     results.print_table(tallies)
     if table is not None:
+        if table.seekable():  # not a terminal or a pipe
+            table.truncate(0)
         results.write_csv(table, tallies)
 
 

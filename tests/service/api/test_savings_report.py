@@ -327,3 +327,13 @@ def test_a_job_any_of_whose_meters_estimates_is_among_those_that_are_estimated(a
         report(number, 100.0, sequence=2)
     assert [(part.estimated, part.jobs) for part in of_all().by_meter] == [(True, 1)]
     assert [each.estimated for each in savings.of_job("job").hardware] == [True, False]
+
+
+def test_a_first_run_on_other_hardware_that_failed_is_left_out_of_the_points(app: Flask) -> None:
+    register(batch_size_scope="per_device", hardware=None)
+    optimizer.start_trial("job", hardware=OTHER)
+    end(1)
+    optimizer.start_trial("job", hardware=HARDWARE)
+    report(2, 1000.0, sequence=2)
+    found = savings.of_job("job", weeks=1, points=10)
+    assert [point.trial_number for point in found.points] == [2]

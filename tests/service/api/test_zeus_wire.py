@@ -316,3 +316,8 @@ def test_a_report_that_goes_on_takes_one_statement_more_than_the_other_wire(app:
     assert len(statements) == 4
     assert not any("UPDATE jobs" in statement for statement in statements)
     assert optimizer.get_trial("zeus-job", 1).epoch == 1
+
+
+def test_only_get_starts_a_trial(wire: Wire, job: str) -> None:
+    assert wire("HEAD", f"/jobs/batch_size?job_id={job}").status_code == 405
+    assert wire.outcomes(job) == []

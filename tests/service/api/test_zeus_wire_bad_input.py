@@ -117,3 +117,11 @@ def test_an_id_that_is_none_is_refused(wire: Wire, job_id: str) -> None:
     for method, path in (("GET", "/jobs/batch_size"), ("DELETE", "/jobs")):
         assert "job_id" in error(wire(method, f"{path}?job_id={job_id}"), 422)
         error(wire(method, path), 422)
+
+
+@pytest.mark.parametrize("job_id", [".", ".."])
+def test_an_id_that_clients_remove_from_paths_is_refused(wire: Wire, job_id: str) -> None:
+    message = error(wire("POST", "/jobs", zeus_job(job_id=job_id, job_id_prefix=".")), 422)
+    assert f"{job_id!r} cannot stand in a URL's path; choose another id" in message
+    made = wire("POST", "/jobs", zeus_job(job_id=None, job_id_prefix=job_id)).json()["job_id"]
+    assert wire("GET", f"/api/v1/jobs/{made}").status_code == 200

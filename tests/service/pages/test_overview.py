@@ -56,7 +56,10 @@ def test_the_headline_has_the_share_the_hours_the_energy_and_what_they_are_worth
     set_config(client, currency="EUR", price_per_kwh=0.5, carbon_intensity=400.0)
     for address in ("/", "/savings"):
         text = text_of(client, address)
-        assert "\N{MINUS SIGN}38 % energy \N{MINUS SIGN}3.00 h of training \N{MINUS SIGN}3.00 kWh" in text
+        assert (
+            "\N{MINUS SIGN}38 % energy \N{MINUS SIGN}3.00 h of training \N{MINUS SIGN}3.00 kWh"
+            in text
+        )
         assert "EUR 1.50 saved · 1.20 kg CO₂e · 95 % interval of the energy saved" in text
         assert "1 of 2 jobs have a baseline" in text
         assert re.search(r"Saved since \d+ \w{3} 20\d\d against", text)

@@ -242,6 +242,5 @@ def test_sigterm_ends_a_worker_that_has_only_the_masters_handler() -> None:
         "    gunicorn.post_fork(None, None)\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    os._exit(0)\n"
-        "gunicorn.on_exit(None)\n"
         "assert os.waitstatus_to_exitcode(waitpid(pid, 0)[1]) == -signal.SIGTERM"
     )
