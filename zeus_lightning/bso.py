@@ -29,7 +29,7 @@ from zeus_lightning.program.lr_scaling import LRScaling
 from zeus_lightning.run.fit import Fit
 from zeus_lightning.run.job import JobArguments, PolicyOptions
 from zeus_lightning.run.late_error import LateError
-from zeus_lightning.run.outcomes import outcome_of, reason_of
+from zeus_lightning.run.outcomes import is_trial_failure, outcome_of, reason_of
 from zeus_lightning.run.quiet_calls import end_at_once
 from zeus_lightning.run.ranks import local_rank_of, on_every_rank
 from zeus_lightning.run.record import TrialRecord, temporary_file
@@ -338,6 +338,8 @@ class ZeusBSOCallback(Callback):
             raise error
         outcome, reason = outcome_of(exception), reason_of(exception)
         if self._fit is not None:
+            if outcome in ("errored", "withdrawn") and (misfit := self._fit.misfit()):
+                outcome, reason = "not_converged", misfit
             if self._fit.error is not None and exception is not self._fit.error:
                 rank_zero_warn(f"zeus: {self._fit.error.message}")  # for `fit` will not raise it
             self._end_fit(outcome, reason)
@@ -345,9 +347,8 @@ class ZeusBSOCallback(Callback):
             self._end_trial_of_started_processes(trainer, outcome, reason)
         # not if the batch size had failed before this error, or another rank reported its own
         is_result = isinstance(exception, Exception) and self.outcome == outcome
-        # in a process that Lightning started, an error is known by its text alone
-        named = any(name in reason for name in ("ZeusTrialFailed", "OutOfMemoryError"))
-        self.failed_by_error = self.outcome in FAILED and (is_result or named)
+        shows_it = is_result or is_trial_failure(exception)
+        self.failed_by_error = self.outcome in FAILED and shows_it
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

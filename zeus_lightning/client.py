@@ -140,13 +140,6 @@ class BSOClient:
         """The version of the service."""
         return str(self._request("GET", "/healthz").get("version", "unknown"))
 
-    def earlier_trials(self, job_id: str, trial_number: int) -> list[TrialStatus]:
-        """The statuses of the hundred trials before this one."""
-        path = f"{_job(job_id)}/trials?after={max(trial_number - 101, 0)}&limit=100"
-        data = self._request("GET", path)
-        trials = self._parse(lambda data: list(map(TrialStatus.from_json, data["trials"])), data)
-        return [each for each in trials if each.trial_number < trial_number]
-
     def savings(self, job_id: str) -> Json:
         """What a job has spent, and saved against its default batch size."""
         return self._request("GET", f"{_job(job_id)}/savings")

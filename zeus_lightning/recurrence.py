@@ -259,11 +259,17 @@ class Recurrence:
         run.log_beginning()
 
     def _check_ranks(self, step: str) -> None:
-        """Raise a `ZeusConfigError` on all ranks unless they are in step.
+        """Raise a `ZeusConfigError` on all ranks unless they are as many as they were, and in step.
 
         Args:
             step: What this rank does now, in a word or two.
         """
+        if self._ranks.world_size != self._share:
+            raise ZeusConfigError(
+                f"the number of ranks is {self._ranks.world_size} now, and was {self._share} as "
+                "the block was entered; enter it after init_process_group(), and leave it before "
+                "destroy_process_group()"
+            )
         steps = gather(self._strategy, step)
         if len(set(steps)) > 1:
             each = ", ".join(f"rank {rank} {what}" for rank, what in enumerate(steps))
@@ -277,7 +283,7 @@ class Recurrence:
         run = self._run
         if run is None:
             return
-        if run.is_open:
+        if run.is_open and self._ranks.world_size >= self._share:
             self._check_ranks("leaves the block")
         if run.record is not None and run.record.report is None:
             run.end("errored", "the loop ended without a report")

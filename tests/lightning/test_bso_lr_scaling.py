@@ -16,7 +16,7 @@ from programs import Data, Net, new_job, outcomes, trainer, trials, zeus
 from service_process import ServiceProcess
 from torch.optim import SGD, Adam, lr_scheduler
 
-from zeus_lightning import ZeusBSOCallback, ZeusConfigError, ZeusTrialFailed
+from zeus_lightning import ZeusBSOCallback, ZeusConfigError
 
 
 class Program(Net):
@@ -316,7 +316,7 @@ class ConstantSteps(Program):
         return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
 
-def test_a_schedule_that_ends_before_a_run_of_a_smaller_batch_size_fails_at_its_start(
+def test_a_schedule_that_ends_before_a_run_of_a_smaller_batch_size_is_an_error_at_its_start(
     service: ServiceProcess,
 ) -> None:
     name = new_job()
@@ -327,13 +327,13 @@ def test_a_schedule_that_ends_before_a_run_of_a_smaller_batch_size_fails_at_its_
 
     run(ConstantSteps())  # with the default
     net = ConstantSteps()
-    text = (
+    with pytest.raises(ZeusConfigError) as raised:
+        run(net)
+    assert net.used == []
+    assert str(raised.value) == (
         "OneCycleLR ends after 24 steps, but with batch size 4 this run takes 48; create it "
         "with total_steps=trainer.estimated_stepping_batches"
     )
-    with pytest.raises(ZeusTrialFailed, match=text):
-        run(net)
-    assert net.used == []
     run(ConstantSteps())  # with a larger one, which has fewer steps
     sizes = [(each["batch_size"], each["outcome"]) for each in trials(service.url, name)]
     assert sizes == [(8, "converged"), (4, "not_converged"), (16, "converged")]

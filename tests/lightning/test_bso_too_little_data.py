@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from programs import Data, Net, Steps, new_job, outcomes, trainer, zeus
 from service_process import ServiceProcess
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
@@ -97,14 +98,43 @@ def test_a_run_without_a_batch_by_the_users_own_wish_is_no_error(service: Servic
     assert callback.outcome == "withdrawn"
 
 
-def test_fit_tries_again_after_such_a_batch_size(service: ServiceProcess) -> None:
+REFUSED = [  # of 64 samples
+    ({"val_check_interval": 4}, "an epoch has 2 batches, fewer than val_check_interval=4"),
+    ({"limit_train_batches": 0.3}, "limit_train_batches=0.3 of the 2 batches of an epoch is less"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "why"), REFUSED)
+def test_a_batch_size_whose_epochs_are_too_short_for_lightning_fails(
+    service: ServiceProcess, arguments: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the default batch size, it is an error of the program."""
+    refuses = pytest.raises((ValueError, MisconfigurationException), match=r"val_check|limit_train")
+    sizes = {"job_id": new_job(), "batch_sizes": [8, 32]}
+    trainer(zeus(service.url, default_batch_size=8, **sizes), **arguments).fit(Net((0.9,)), Data())
+    with refuses:
+        trainer(zeus(service.url, **sizes), **arguments).fit(Net((0.9,)), Data())
+    assert f"batch size 32 ended as not_converged: {why}" in caplog.text
+    as_default = zeus(service.url, batch_sizes=[8, 32], default_batch_size=32)
+    with refuses:
+        trainer(as_default, **arguments).fit(Net(), Data())
+    assert not as_default.failed_by_error
+    assert outcomes(service.url, as_default.job.job_id) == ["errored"]
+
+
+@pytest.mark.parametrize(
+    ("data", "arguments"), [(Data, {"val_check_interval": 4}), (lambda: DropsLast("sampler"), {})]
+)
+def test_fit_tries_again_after_such_a_batch_size(
+    service: ServiceProcess, data: Any, arguments: dict[str, Any]
+) -> None:
     job, sizes = new_job(), {"batch_sizes": [8, 128], "default_batch_size": 8}
     callbacks: list[ZeusBSOCallback] = []
 
     def make_trainer() -> Trainer:
         callbacks.append(zeus(service.url, job_id=job, **sizes))
-        return trainer(callbacks[-1])
+        return trainer(callbacks[-1], **arguments)
 
     for _ in range(2):
-        zeus_lightning.fit(make_trainer, lambda: Net((0.9,)), lambda: DropsLast("sampler"))
+        zeus_lightning.fit(make_trainer, lambda: Net((0.9,)), data)
     assert [each.trial.batch_size for each in callbacks] == [8, 128, 8]

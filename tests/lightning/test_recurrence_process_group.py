@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from programs import StepMeter, new_job, trials
+from programs import StepMeter, new_job, outcomes, trials
 from service_process import ServiceProcess
 
 from zeus_lightning import PowerLimit, Recurrence, ZeusConfigError, ZeusServiceUnavailable
@@ -32,8 +34,8 @@ def set_up(rank: int, folder: Path) -> None:
     )
 
 
-def on_one_rank(rank: int, folder: Path, url: str, job: str) -> None:
-    """Train twice on both ranks; then rank zero finds no service."""
+def on_one_rank(rank: int, folder: Path, url: str, job: str, other: str) -> None:
+    """Train twice on both ranks; then rank zero finds no service; then the group changes."""
     set_up(rank, folder / "own")
     seen = []
     for _ in range(2):
@@ -47,16 +49,21 @@ def on_one_rank(rank: int, folder: Path, url: str, job: str) -> None:
     with pytest.raises(ZeusServiceUnavailable), recurrence(nobody if rank == 0 else url, job):
         pass  # rank zero's error is raised on both
     torch.distributed.destroy_process_group()
+    change_group(rank, folder, url, other)
 
 
-def test_on_two_ranks_both_do_as_rank_zero(service: ServiceProcess, tmp_path: Path) -> None:
-    job = new_job()
+def test_on_two_ranks_both_do_as_rank_zero_and_their_group_may_not_change(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    job, other = new_job(), new_job()
     torch.multiprocessing.start_processes(
-        on_one_rank, (tmp_path, service.url, job), nprocs=2, start_method="forkserver"
+        on_one_rank, (tmp_path, service.url, job, other), nprocs=2, start_method="forkserver"
     )
     first, second = trials(service.url, job)
     assert first["outcome"] == second["outcome"] == "converged"
     assert first["energy_j"] == pytest.approx(2 * 12)
+    for each in (other, f"{other}-0", f"{other}-1", f"{other}-0-left", f"{other}-1-left"):
+        assert outcomes(service.url, each) == ["withdrawn"]
 
 
 def test_a_rank_whose_process_group_is_not_set_up_is_no_run_of_its_own(
@@ -68,3 +75,25 @@ def test_a_rank_whose_process_group_is_not_set_up_is_no_run_of_its_own(
     for block in (recurrence(service.url, job), PowerLimit(batch_size=8)):
         with pytest.raises(ZeusConfigError, match=r"rank 1 of 2 .*, but torch.distributed"), block:
             pass
+
+
+def change_group(rank: int, folder: Path, url: str, job: str) -> None:
+    """Set the process group up within a block, then end it within the next one."""
+
+    def report_after(change: Callable[[], None], job_id: str) -> None:
+        with recurrence(url, job_id) as run:
+            change()
+            run.report(0.95)
+
+    def leave_after(change: Callable[[], None], job_id: str) -> None:
+        with recurrence(url, job_id) as run:
+            run.report(0.1)
+            change()
+
+    with pytest.raises(ZeusConfigError, match="is 2 now, and was 1 as"):
+        leave_after(partial(set_up, rank, folder / "first"), f"{job}-{rank}-left")
+    torch.distributed.destroy_process_group()
+    with pytest.raises(ZeusConfigError, match="is 2 now, and was 1 as"):
+        report_after(partial(set_up, rank, folder), f"{job}-{rank}")
+    with pytest.raises(ZeusConfigError, match="is 1 now, and was 2 as"):
+        report_after(torch.distributed.destroy_process_group, job)

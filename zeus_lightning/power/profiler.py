@@ -210,6 +210,8 @@ class Profiler:
         if self.limit_w is None:
             return ()
         if window.disturbance:
+            if window.disturbance is Disturbance.UNREADABLE and self._least_steps is None:
+                self.window_steps *= 10  # energy counters may be slower than so few batches
             return self._disturbed(window.disturbance, self.limit_w)
         batch_time_s = window.time_s / self.window_steps
         if self._least_steps is None:

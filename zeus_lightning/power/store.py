@@ -62,9 +62,11 @@ class ProfileStore:
             with suppress(ZeusConfigError):  # the checkpoint of another machine, for example
                 resumed.check_fits(self.key)
                 return resumed
-        profiles = (*self._read_file(), *self._fetch())
-        wanted = self.key.batch_size
-        return next((each for each in profiles if each.batch_size == wanted), None)
+        for read in (self._read_file, self._fetch):
+            for profile in read():
+                if profile.batch_size == self.key.batch_size:
+                    return profile
+        return None
 
     def save(self, profile: PowerProfile) -> None:
         """Write a profile to the file, and send it to the service."""

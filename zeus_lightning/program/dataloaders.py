@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import torch
+from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader, rank_zero_info, rank_zero_warn
 
@@ -18,6 +19,7 @@ from zeus_lightning.program.batch_size import (
     loader_origin,
     share,
 )
+from zeus_lightning.program.internals import train_loaders
 
 
 def check_loaders(
@@ -90,6 +92,20 @@ def _lengths(batch: Any) -> list[int]:
     if isinstance(batch, list | tuple):
         return [length for each in batch for length in _lengths(each)]
     return []
+
+
+def too_few_batches(trainer: Trainer) -> str | None:
+    """Why Lightning refuses epochs with so few batches; None if it does not."""
+    part = trainer.limit_train_batches
+    for loader in train_loaders(trainer):
+        batches = sized_len(loader)
+        if batches and isinstance(part, float) and part * batches < 1:
+            return f"limit_train_batches={part} of the {batches} batches of an epoch is less than 1"
+    in_epoch, interval = trainer.fit_loop.max_batches, trainer.val_check_interval
+    every_epoch = trainer.check_val_every_n_epoch is not None
+    if isinstance(interval, int) and every_epoch and 0 < in_epoch < interval:
+        return f"an epoch has {in_epoch} batches, fewer than val_check_interval={interval}"
+    return None
 
 
 def global_batch_size(trainer: Trainer) -> int | None:

@@ -92,6 +92,12 @@ def training_log(trainer: Trainer, metric: str) -> Any:
     return None
 
 
+def train_loaders(trainer: Trainer) -> list[Any]:
+    """The train dataloaders that Lightning has built; none before the first was built."""
+    combined = trainer.fit_loop._combined_loader
+    return [] if combined is None else combined.flattened
+
+
 def logging_step(trainer: Trainer) -> int:
     """The step under which Lightning logs the metrics of a validation that ends now."""
     return trainer.fit_loop.epoch_loop._batches_that_stepped

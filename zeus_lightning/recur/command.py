@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -59,6 +60,8 @@ def recur(
     """
     if observe and compare:
         raise click.UsageError("pass --observe or --compare, not both")
+    if url and port:
+        raise click.UsageError("pass --url or --port, not both")
     mode: Mode = "observe" if observe else "compare" if compare else "choose"
     console = Console()
     try:
@@ -90,8 +93,9 @@ def recur(
 
 def _new_folder(folder: Path) -> Path:
     """Make the next of `run-0001`, `run-0002` and so on."""
-    last = max((each.name for each in folder.glob("run-[0-9]*")), default="run-0")
-    new = folder / f"run-{int(last.removeprefix('run-')) + 1:04}"
+    names = (re.fullmatch(r"run-(\d+)", each.name) for each in folder.glob("run-*"))
+    last = max((int(name[1]) for name in names if name), default=0)
+    new = folder / f"run-{last + 1:04}"
     new.mkdir(parents=True)
     return new
 
@@ -103,9 +107,13 @@ def _sum_up(console: Console, driver: Driver, service: Service) -> None:
         return
     console.print(table)
     job_id = next(each.ending.run.trial.job_id for each in driver.tries if each.ending.run)
-    if savings := service.savings(job_id):
-        for line in summary.saved(job_id, savings):
-            _print(console, line)
+    savings = service.savings(job_id)
+    if not savings:
+        text = f"The service at {service.url} knows no savings of job {job_id!r}"
+        _print(console, f"{text}: if the script names another service, pass that as --url.")
+        return
+    for line in summary.saved(job_id, savings):
+        _print(console, line)
 
 
 def _print(console: Console, text: str) -> None:

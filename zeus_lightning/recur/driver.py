@@ -92,6 +92,7 @@ class Driver:
                         return
                     if self.tries[-1].ending.result != "again":
                         break
+                    self._errors = 0
                 self._check(self.tries[-1])
 
     def log(self, each: Try) -> Path:

@@ -27,6 +27,7 @@ _FORWARDED = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
+_FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 _TIMEOUT_S = 10.0
 
 
@@ -43,6 +44,10 @@ def exec_command(command: tuple[str, ...]) -> None:
     with tempfile.TemporaryDirectory(prefix="zeus-") as private:
         path = Path(named or f"{private}/outcome.json").absolute()
         try:
+            if path.exists() and not _is_outcome_file(path):
+                raise click.ClickException(
+                    f"${OUTCOME_FILE} is {path}, which is not an outcome file; name another one"
+                )
             path.unlink(missing_ok=True)  # an earlier run's
         except OSError as error:
             raise click.ClickException(f"${OUTCOME_FILE}: {error}") from error
@@ -60,11 +65,16 @@ def exec_command(command: tuple[str, ...]) -> None:
     sys.exit(status if status >= 0 else 128 - status)
 
 
+def _is_outcome_file(path: Path) -> bool:
+    """Whether a file is an earlier run's, or empty as `mktemp` makes it."""
+    return path.is_file() and (path.stat().st_size == 0 or read_outcome(path) is not None)
+
+
 def _run(command: Sequence[str], env: Mapping[str, str]) -> int:
     """Run a command to its end, and return its exit status; negative if a signal ended it.
 
     Signals are forwarded to the command's own process alone: a launcher passes them on in its way.
-    Its session is its own, so that Ctrl-C at a terminal also reaches it once.
+    A terminal itself sends Ctrl-C to both.
     """
     process: subprocess.Popen[bytes] | None = None
     early: list[int] = []
@@ -72,16 +82,28 @@ def _run(command: Sequence[str], env: Mapping[str, str]) -> int:
     def forward(number: int, _frame: FrameType | None = None) -> None:
         if process is None:
             early.append(number)
-        else:
+        elif number not in _FROM_TERMINAL or not _is_in_foreground():
             process.send_signal(number)
 
     for number in _FORWARDED:
         if signal.getsignal(number) is not signal.SIG_IGN:  # such as SIGHUP under `nohup`
             signal.signal(number, forward)
-    process = subprocess.Popen(command, env=env, start_new_session=True)
+    process = subprocess.Popen(command, env=env)
     for each in early:
         forward(each)
     return process.wait()
+
+
+def _is_in_foreground() -> bool:
+    """Whether this process is in the foreground of its terminal."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:  # it has none
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    finally:
+        os.close(terminal)
 
 
 def _ask_service(run: RunOutcome) -> Outcome | None:

@@ -74,6 +74,7 @@ class Fit:
         self._mistake: ZeusConfigError | None = None  # of the program, found as training ended
         self._continues = False  # an earlier fit, so without a trial, unless a checkpoint is loaded
         self._has_seen_batch = False  # of this fit
+        self._misfit: str | None = None  # why the program cannot train with this batch size
         self._lr_factor = 1.0
         self._attribute = arguments.batch_arg_name
         destroy_gloo_at_exit()
@@ -161,8 +162,8 @@ class Fit:
         """Check that dataloaders and schedulers fit the batch size, and start the meter.
 
         Raises:
-            ZeusConfigError: A dataloader has another batch size.
-            ZeusTrialFailed: A schedule ends before a run of this batch size would.
+            ZeusConfigError: A dataloader has another batch size, or a schedule ends before a run of
+                this one would.
         """
         if self._continues:
             rank_zero_warn(
@@ -177,8 +178,8 @@ class Fit:
         size = record.trial.batch_size
         short = on_rank_zero(self._strategy, lambda: too_short_schedule(self.trainer, size))
         if short is not None and size != record.job.default_batch_size:
-            self.run.end("not_converged", short)
-            raise self.run.failure or ZeusConfigError(short)  # if the service cannot be told
+            self._misfit = short
+            raise ZeusConfigError(short)
 
     def _start_measuring(self) -> None:
         self.check_loaders()
@@ -295,6 +296,22 @@ class Fit:
         self.trainer.should_stop |= record.outcome in FAILED
         if not has_failed:
             raise ZeusConfigError(reason)
+
+    def misfit(self) -> str | None:
+        """Why the program cannot train with this batch size, unless it is the default.
+
+        Its schedule is too short for so many steps, or its epochs for so few batches.
+        """
+        record = self.run.record
+        if record is None or self.has_had_batches:
+            return None
+        if record.trial.batch_size == self.run.job.default_batch_size:
+            return None
+        if self._misfit is not None:
+            return self._misfit
+        with suppress(Exception):  # of the user's code: the error at hand must not be replaced
+            return dataloaders.too_few_batches(self.trainer)
+        return None
 
     def warn_of_unsaved_model(self) -> None:
         """Warn if the target was reached before the Trainer's first checkpoint was due."""

@@ -1,6 +1,7 @@
 """The outcome of a trial, derived from how its run ended: an exception, or the end of training."""
 
 import asyncio
+import re
 from contextlib import suppress
 
 import torch
@@ -8,7 +9,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.memory import is_cuda_out_of_memory, is_out_of_cpu_memory
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
-from zeus_lightning.errors import ZeusError
+from zeus_lightning.errors import ZeusError, ZeusTrialFailed
 from zeus_lightning.messages import MAX_REASON, Outcome
 from zeus_lightning.run.record import TrialRecord
 
@@ -55,8 +56,8 @@ def outcome_of(exception: BaseException) -> Outcome:
         return "interrupted"
     if isinstance(exception, torch.OutOfMemoryError):
         return "out_of_memory"
-    if isinstance(exception, ProcessRaisedException) and "OutOfMemoryError: " in exception.msg:
-        return "out_of_memory"
+    if isinstance(exception, ProcessRaisedException):
+        return _outcome_of_text(_last_error(exception.msg))
     if isinstance(exception, ProcessExitedException):
         return "interrupted" if exception.signal_name in ("SIGINT", "SIGTERM") else "errored"
     # Lightning's functions read the first argument as a text
@@ -66,11 +67,36 @@ def outcome_of(exception: BaseException) -> Outcome:
     return "withdrawn" if isinstance(exception, ZeusError) else "errored"
 
 
+def is_trial_failure(exception: BaseException) -> bool:
+    """Whether it is a `ZeusTrialFailed`, raised here or in a process that Lightning spawned."""
+    if isinstance(exception, ProcessRaisedException):
+        name = f"{ZeusTrialFailed.__module__}.{ZeusTrialFailed.__name__}"
+        return _last_error(exception.msg).startswith(f"{name}:")
+    return isinstance(exception, ZeusTrialFailed)
+
+
 def reason_of(exception: BaseException) -> str:
     """The class and message of an exception, as text that can be sent and stored: not too long."""
     text = type(exception).__name__
-    with suppress(Exception):  # a broken __str__ is not what ended the run
-        text = f"{text}: {exception}".removesuffix(": ")  # KeyboardInterrupt has no message
-    if isinstance(exception, ProcessRaisedException):  # its message is a traceback
-        text = exception.msg.rstrip().rpartition("\n")[2]
+    if isinstance(exception, ProcessRaisedException):
+        text = f"{_last_error(exception.msg)} (in process {exception.error_index})"
+    else:
+        with suppress(Exception):  # a broken __str__ is not what ended the run
+            text = f"{text}: {exception}".removesuffix(": ")  # KeyboardInterrupt has no message
     return text.encode("utf-8", "replace").decode().replace("\0", " ")[:MAX_REASON]
+
+
+def _last_error(traceback: str) -> str:
+    """The error that a printed traceback ends with: its class and, if any, its message."""
+    last = traceback.rpartition("Traceback (most recent call last):\n")[2]
+    match = re.search(r"^\S.*\Z", last, re.MULTILINE | re.DOTALL)
+    return match[0].strip() if match else traceback
+
+
+def _outcome_of_text(error: str) -> Outcome:
+    """The outcome of an exception that is printed as `error`, beginning with its class."""
+    if error.startswith(f"{ZeusError.__module__}."):
+        return "withdrawn"
+    if re.match(r"torch\.(cuda\.)?OutOfMemoryError\b", error):
+        return "out_of_memory"
+    return outcome_of(RuntimeError(error))

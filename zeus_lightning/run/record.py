@@ -182,7 +182,7 @@ class TrialRecord:
     @classmethod
     def read(cls, path: Path) -> Self | None:
         """Read a file that `write` has written; None if there is none."""
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # a file of another kind
             return cls.from_json(json.loads(path.read_bytes()))
         return None
 

@@ -134,6 +134,21 @@ def test_too_short_a_first_window_only_sets_the_length_of_the_others() -> None:
     ]
 
 
+def test_energy_counters_slower_than_the_first_window_only_make_windows_longer() -> None:
+    settings = ProfilerSettings(wait_steps=0, warmup_steps=1, profile_steps=4, min_seconds=0.5)
+    training = Training(profiler(settings))
+
+    def takes(limit_w: int | None) -> Window:
+        changes = training.profiler.window_steps >= 10
+        return Window(float(limit_w or 250) * changes, 0.01)
+
+    training.takes = takes
+    training.epochs(10_000)
+    assert training.windows[:2] == [4, 40]
+    assert set(training.windows[2:]) == {50}
+    assert training.limit_w == 100
+
+
 def test_several_interruptions_without_a_batch_between_are_one() -> None:
     training = Training(profiler(ProfilerSettings(wait_steps=0, min_seconds=0)))
     for _ in range(5):

@@ -204,8 +204,10 @@ def test_ctrl_c_at_a_terminal_reaches_the_command_once() -> None:
         return text in shown
 
     wait_until(lambda: shows(b"ready"))
+    os.kill(pid, signal.SIGSTOP)  # so that the command handles its own Ctrl-C first
     os.write(terminal, b"\x03")
     wait_until(lambda: shows(b"SIGINT"))
+    os.kill(pid, signal.SIGCONT)
     os.kill(pid, signal.SIGTERM)
     wait_until(lambda: shows(b"SIGTERM"))
     assert shown.count(b"SIGINT") == 1

@@ -10,11 +10,16 @@ import pytest
 import torch
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
+from zeus_lightning import ZeusConfigError
 from zeus_lightning.run.outcomes import outcome_of, reason_of
 
 
-def fails(index: int) -> None:
-    raise ValueError("mine")
+def fails(index: int, error: BaseException) -> None:
+    try:
+        int("first") if "chained" in str(error) else None
+    except ValueError as cause:
+        raise error from cause
+    raise error
 
 
 def dies(index: int, number: int) -> None:
@@ -23,11 +28,24 @@ def dies(index: int, number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def test_an_error_in_a_started_process_has_its_message_as_the_reason() -> None:
+@pytest.mark.parametrize(
+    ("error", "outcome", "text"),
+    [
+        (AssertionError(), "errored", "AssertionError (in process 0)"),
+        (ValueError("chained\nof two lines"), "errored", "ValueError: chained\nof two lines"),
+        (RuntimeError("torch.OutOfMemoryError is not what I am"), "errored", "RuntimeError"),
+        (torch.OutOfMemoryError("chained. Try\nless"), "out_of_memory", "chained. Try\nless"),
+        (RuntimeError("CUDA error: out of memory"), "out_of_memory", "CUDA error"),
+        (ZeusConfigError("no batch_size"), "withdrawn", "ZeusConfigError: no batch_size"),
+    ],
+)
+def test_an_error_in_a_started_process_has_its_own_outcome(
+    error: BaseException, outcome: str, text: str
+) -> None:
     with pytest.raises(ProcessRaisedException) as raised:
-        torch.multiprocessing.start_processes(fails, nprocs=1, start_method="fork")
-    assert outcome_of(raised.value) == "errored"
-    assert reason_of(raised.value) == "ValueError: mine"
+        torch.multiprocessing.start_processes(fails, (error,), nprocs=1, start_method="fork")
+    assert outcome_of(raised.value) == outcome
+    assert text in reason_of(raised.value)
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), GeneratorExit()])
