@@ -68,7 +68,7 @@ class PowerLimit:
     ) -> None:
         if batch_size is None and run is None:
             raise ZeusConfigError(
-                "no batch size given; pass batch_size=..., the sum over all ranks, or run=..."
+                "no batch size given; pass batch_size=... (the sum over all ranks) or run=..."
             )
         if batch_size is not None and not is_size(batch_size):
             raise ZeusConfigError(f"batch_size is {batch_size!r}; it must be a positive integer")
@@ -100,13 +100,13 @@ class PowerLimit:
 
     def __enter__(self) -> Self:
         if self._entered is not None:
-            raise ZeusConfigError("this PowerLimit is entered already; make another one")
+            raise ZeusConfigError("this PowerLimit was already used; create a new one")
         self._ranks.check_set_up()
         job = None if self._run is None else self._run.job
         if self._run is not None and job is None:
             raise ZeusConfigError(
-                "the Recurrence that run=... names has not been entered, so its batch size is "
-                "unknown; enter it first: `with run, power:`"
+                "the Recurrence passed as run=... has no batch size before it is entered; enter it "
+                "first: `with run, power:`"
             )
         self._done, self._is_paused = 0, False
         steps = math.inf if self._steps is None else self._steps

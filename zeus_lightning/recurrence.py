@@ -166,7 +166,7 @@ class Recurrence:
 
     def __enter__(self) -> Self:
         if self._run is not None:
-            raise ZeusConfigError("this Recurrence has been entered before; make a new one per run")
+            raise ZeusConfigError("this Recurrence was already used; create a new one for each run")
         self._ranks.check_set_up()
         if self._ranks.local_rank == 0:
             for path in self._outcome_files:
@@ -268,8 +268,8 @@ class Recurrence:
         if len(set(steps)) > 1:
             each = ", ".join(f"rank {rank} {what}" for rank, what in enumerate(steps))
             raise ZeusConfigError(
-                f"the ranks are out of step: {each}; all of them report, and all leave the block "
-                "together: let them stop for a reason that all know, such as report(...).stop"
+                f"the ranks are out of step: {each}; leave the loop on all ranks at once, when "
+                "report(...).stop is true"
             )
 
     def _end(self) -> None:

@@ -53,10 +53,8 @@ class _Commands(click.Group):
 def main() -> None:
     """The batch size service for recurring training jobs.
 
-    Configuration comes from the variables ZEUS_BSO_*, in the environment or in a .env file:
-    DATABASE_URL, DATABASE_PASSWORD, TOKEN and READ_TOKEN (or DATABASE_URL_FILE and so on, to read
-    them from files), INSECURE, ALLOWED_HOSTS, CURRENCY, PRICE_PER_KWH, PRICE_PER_GPU_HOUR,
-    CARBON_INTENSITY, LOG_LEVEL and LOG_FORMAT.
+    Settings are variables ZEUS_BSO_* in the environment or a .env file, such as
+    ZEUS_BSO_DATABASE_URL and ZEUS_BSO_TOKEN; .env.example lists them all.
     """
 
 
@@ -125,15 +123,15 @@ def jobs(as_json: bool) -> None:
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path))
 def register(file: Path) -> None:
-    """Register the job that a YAML FILE describes, with the fields of the HTTP API.
+    """Register a job from a YAML FILE with the fields of the HTTP API.
 
-    Programs that name its id and give no values of their own then use these.
+    Programs with its id take these values unless they pass their own.
     """
     from zeus_service import job_file
 
     with _database():
         job_id, new = job_file.register(file)
-    same = "" if new else " with these values already; nothing changed"
+    same = "" if new else " already, with the same values"
     click.echo(f"job {job_id!r} is registered{same}")
 
 
@@ -144,9 +142,9 @@ def register(file: Path) -> None:
     default=20,
     show_default=True,
     type=click.IntRange(1, 1000),
-    help="How many of the latest to list.",
+    help="Number of latest trials to list.",
 )
-@click.option("--yaml", "as_yaml", is_flag=True, help="Print what `register` takes, alone.")
+@click.option("--yaml", "as_yaml", is_flag=True, help="Print only a job file for `register`.")
 @_as_json
 def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
     """Show a job's batch sizes, what the next trial gets and why, and its latest trials."""
@@ -167,7 +165,7 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
         _print_json({**job.model_dump(mode="json"), "latest_trials": trials_json})
         return
     spec, latest = job.spec, job.hardware[-1] if job.hardware else None
-    target = "a target that is learned" if job.target_metric is None else f"{job.target_metric:g}"
+    target = "a learned target" if job.target_metric is None else f"{job.target_metric:g}"
     where = f" on {latest.num_devices} x {latest.device_model}" if latest else ""
     if len(job.hardware) > 1:
         where += f", the latest of {len(job.hardware)} kinds of hardware"
@@ -202,11 +200,11 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
     default=13,
     show_default=True,
     type=click.IntRange(1, 53),
-    help="How many of the latest to list.",
+    help="Number of latest weeks to list.",
 )
 @_as_json
 def savings(job_id: str | None, weeks: int, as_json: bool) -> None:
-    """Show what all jobs have saved against their default batch sizes, or JOB alone."""
+    """Show what JOB, or all jobs, saved compared to the default batch size."""
     from zeus_service.api import savings_report, text
     from zeus_service.api.savings_messages import JobSavings, Savings
 
@@ -232,56 +230,61 @@ def savings(job_id: str | None, weeks: int, as_json: bool) -> None:
 def delete(job_id: str, force: bool, yes: bool) -> None:
     """Delete a job with its trials, reports and power profiles.
 
-    Its id is free at once. The rows of a job with many trials go when `prune` runs.
+    Its id is free at once; if it has many trials, `prune` removes the remaining rows.
     """
     from zeus_service import maintenance
 
     with _database():
         maintenance.check_deletable(job_id, force=force)
         if not yes:
-            question = f"Delete job {job_id!r}, and all that it has learned?"
+            question = f"Delete job {job_id!r} and everything it has learned?"
             click.confirm(question, abort=True, err=True)
         maintenance.delete_job(job_id, force=force)
     click.echo(f"job {job_id!r} is deleted")
 
 
 @main.command()
-@click.option("--older-than-days", required=True, type=click.FloatRange(0))
+@click.option(
+    "--older-than-days",
+    required=True,
+    type=click.FloatRange(0),
+    help="Days since the trial ended.",
+)
 def prune(older_than_days: float) -> None:
-    """Drop the reports of trials that ended longer ago than that, and rows of deleted jobs.
+    """Delete the reports of older trials, and rows of deleted jobs.
 
-    Jobs keep their trials, and all that they have learned. The service may run meanwhile.
+    Trials and what was learned stay. Safe while the service runs.
     """
     from zeus_service import maintenance
 
     with _database():
         dropped = maintenance.prune(older_than_s=older_than_days * 86400)
-    click.echo(f"dropped {dropped.reports} reports, and {dropped.rows} rows of deleted jobs")
+    click.echo(f"deleted {dropped.reports} reports and {dropped.rows} rows of deleted jobs")
 
 
 @main.command()
 @click.argument("job_id", metavar="JOB")
 def rebuild(job_id: str) -> None:
-    """Replay a job's trials, and store the resulting state and savings if they differ."""
+    """Recompute a job's state and savings from its trials, and repair what is stored."""
     from zeus_service import maintenance
 
     with _database():
         same = maintenance.rebuild(job_id)
-    click.echo("the stored state was right" if same else "the stored state differed: replaced")
+    click.echo("stored state was right" if same else "stored state was wrong; repaired")
 
 
 @main.group()
 def db() -> None:
     """Show or change the database's revision.
 
-    SQLite is migrated by `serve`. A server's database is not: back it up, stop the service, run
+    `serve` migrates SQLite. For a database server, make a backup, stop the service, run
     `zeus-service db upgrade`, and start the new version.
     """
 
 
 @db.command()
 def upgrade() -> None:
-    """Migrate to the revision that this version works with."""
+    """Migrate to this version's revision."""
     app = create_app(load_config())
     database.upgrade(app)
     _show_revision(app)
@@ -289,7 +292,7 @@ def upgrade() -> None:
 
 @db.command()
 def current() -> None:
-    """Show the database's revision and the one this version works with."""
+    """Show the database's revision and this version's."""
     _show_revision(create_app(load_config()))
 
 

@@ -19,13 +19,13 @@ durations = Histogram(
 )
 trials_ended = Counter(
     "zeus_bso_trials_ended",
-    "Trials that ended, by outcome; a trial that was revived and ended again counts again.",
+    "Trials that ended, by outcome; a trial that resumes and ends again counts again.",
     ("outcome",),
     registry=REGISTRY,
 )
 exhausted_starts = Counter(
     "zeus_bso_exhausted_starts",
-    "Starts that were refused because every batch size of the job has failed.",
+    "Starts refused because every batch size of the job had failed.",
     registry=REGISTRY,
 )
 energy_j = Counter(
@@ -33,7 +33,7 @@ energy_j = Counter(
 )
 tokens_refused = Counter(
     "zeus_bso_tokens_refused",
-    "Tokens that were sent and are not the service's, by the API or the sign-in on the page.",
+    "Unknown tokens received, by the API or by signing in.",
     ("where",),
     registry=REGISTRY,
 )

@@ -82,7 +82,9 @@ def start_trial(
         if known is not None:
             is_same = known.why == "baseline" or (known.why == "control") == control
             if known.job_key != job.key or not is_same:
-                raise KeyConflict("this Idempotency-Key was used for another start; make a new one")
+                raise KeyConflict(
+                    "this Idempotency-Key was used for another start; create a new one"
+                )
             return job, known, False
     if hardware is None:
         hardware = _registered_hardware(job)
@@ -214,7 +216,7 @@ def end_trial(
     if trial.outcome in FINAL:
         raise _finished(job_id, trial)
     if before_report is not None and before_report <= trial.reports:
-        raise ReportConflict(f"report {before_report} of trial {trial_number} was sent before")
+        raise ReportConflict(f"report {before_report} of trial {trial_number} was already sent")
     spec = jobs.specification(job)
     if trial.outcome is not None:
         revive(session, job, spec, trial)
@@ -326,9 +328,8 @@ def _usable(spec: JobSpec, multiple_of: int, *, is_default: bool = False) -> lis
     usable = [size for size in wanted if size % multiple_of == 0]
     if not usable:
         raise JobConflict(
-            f"job {spec.job_id!r} has no batch size for this run: {wanted} cannot be divided by "
-            f"{multiple_of} (devices times accumulate_grad_batches). Use another number of "
-            "devices, or another job_id with other batch sizes."
+            f"job {spec.job_id!r}: none of the batch sizes {wanted} is divisible by {multiple_of} "
+            "(devices times accumulate_grad_batches). Use another number of devices."
         )
     return usable
 
@@ -361,7 +362,7 @@ def _same_answer(session: Session, trial: Trial, given: stopping.Report) -> Deci
     known = {name: getattr(stored, name) for name in vars(given).keys() & _STORED}
     if any(getattr(given, name) != value for name, value in known.items()):
         raise ReportConflict(
-            f"report {given.sequence} was sent before with other figures", known=known
+            f"report {given.sequence} was already sent with other values", known=known
         )
     return Decision(**{name: getattr(stored, name) for name in Decision.model_fields})
 
@@ -369,8 +370,8 @@ def _same_answer(session: Session, trial: Trial, given: stopping.Report) -> Deci
 def _check_generation(job_id: str, trial: Trial, generation: str | None) -> None:
     if generation is not None and generation != trial.generation:
         raise OtherGeneration(
-            f"this run's trial {trial.trial_number} is of a job that was deleted, or of a database "
-            f"that was restored: job {job_id!r} has another trial of this number"
+            f"trial {trial.trial_number} of job {job_id!r} is not the one this run started: the "
+            "job was deleted or the database restored"
         )
 
 

@@ -158,7 +158,10 @@ def test_a_limit_that_one_ranks_gpu_refuses_is_set_by_neither(
         assert set(rank["limits_w"]) == {250}
         assert rank["limit_w"] is None
     (warned,) = first["warnings"]
-    assert "cannot be set on rank 1; training continues at the limits found" in warned
+    assert (
+        "cannot set the power limit of 200 W on rank 1; training continues at the initial limits"
+        in warned
+    )
 
 
 def test_a_disturbance_on_one_rank_makes_both_measure_again(seen: Callable[[str], Ranks]) -> None:
@@ -175,7 +178,7 @@ def test_a_disturbance_on_one_rank_makes_both_measure_again(seen: Callable[[str]
     assert first["limit_w"] == second["limit_w"]
     (warned,) = first["warnings"]
     assert "someone else changed a GPU's power limit (rank 1)" in warned
-    void_w = int(re.search(r"at a power limit of (\d+) W is void", warned)[1])
+    void_w = int(re.search(r"discarded the measurement at (\d+) W", warned)[1])
     batches = next(len([*same]) for limit, same in groupby(first["limits_w"]) if limit == void_w)
     assert batches >= 2 * (2 + 4)  # warm-up and window, twice
     assert second["warnings"] == []  # only rank zero warns

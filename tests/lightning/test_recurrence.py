@@ -193,7 +193,7 @@ def test_a_checkpoints_trial_is_resumed_with_what_it_had_spent(service: ServiceP
     assert trial["epoch"] == 2
     assert trial["energy_j"] == pytest.approx(12 + 6)
     with (
-        pytest.raises(ZeusConfigError, match=r"ended as converged.* pass no state= to Recurrence"),
+        pytest.raises(ZeusConfigError, match=r"ended as converged.* Recurrence without state="),
         recurrence(service, job, state=state),
     ):
         pass
@@ -245,6 +245,6 @@ def test_it_is_one_run_and_reports_are_made_within_its_block(service: ServicePro
         run.report(0.95)
     with run:
         train(run, 0.5, 0.6, 0.7, 0.95)
-    with pytest.raises(ZeusConfigError, match="make a new one"), run:
+    with pytest.raises(ZeusConfigError, match="create a new one"), run:
         train(run, 0.5, 0.95)
     assert outcomes(service.url, job) == ["converged"]

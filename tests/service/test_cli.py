@@ -129,7 +129,7 @@ def test_a_misspelt_setting_is_an_error_that_names_the_nearest(
         monkeypatch.setenv(misspelt, "a-very-secret-value")
     with pytest.raises(Unusable) as error:
         load_config()
-    assert str(error.value) == f"{misspelt.upper()} is not a setting; use {meant}, or remove it"
+    assert str(error.value) == f"unknown setting {misspelt.upper()}; did you mean {meant}?"
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_a_job_that_learns_its_target_is_shown_with_the_baseline_that_comes_next
     optimizer.start_trial("job")
     shown = zeus_service("show", "job", database_url=url).stdout
     assert "job: learning (0 of 3 baselines completed), best" in shown
-    assert "val_acc to a target that is learned in 10 epochs" in shown
+    assert "val_acc to a learned target in 10 epochs" in shown
     assert ["1", "32", "baseline", "running"] in [line.split()[:4] for line in shown.splitlines()]
     as_json = json.loads(zeus_service("show", "job", "--json", database_url=url).stdout)
     assert (as_json["target_metric"], as_json["completed_baselines"]) == (None, 0)

@@ -119,7 +119,7 @@ class PowerSearch:
         control = on_rank_zero(strategy, is_control)
         with ExitStack() as close_on_error:
             close_on_error.callback(self.close)
-            if not self._is_available(self._open_gpus, "no power limit is searched for"):
+            if not self._is_available(self._open_gpus, "power-limit search disabled"):
                 return
             assert self._gpus is not None
             check_own(gather(strategy, self._gpus.uuids))
@@ -187,8 +187,8 @@ class PowerSearch:
             search = make_search(self._search_name, allowed_w, self._selector, self._inputs)
         else:
             rank_zero_info(
-                f"zeus: observing the current power limit, {max(limits_w)} W; there is no profile "
-                "that shows which one would be best"
+                f"zeus: observing the current power limit, {max(limits_w)} W; no stored profile "
+                "shows the best one"
             )
             search = Sweep((max(limits_w),))
         select = partial(self._selector.select, inputs=self._inputs)
@@ -254,8 +254,8 @@ class PowerSearch:
         batch_size = on_rank_zero(self._strategy, lambda: batch_size)
         if batch_size is None:
             rank_zero_warn(
-                "zeus: the global batch size is unknown, or changes during the run, so power "
-                "profiles are neither looked for nor stored"
+                "zeus: the global batch size is unknown or changes during the run; power profiles "
+                "are neither loaded nor stored"
             )
             return None
         key = ProfileKey(gpus.device_model, num_devices, batch_size)
@@ -266,7 +266,7 @@ class PowerSearch:
         self.profile = profile
         decision = "the power limit is" if self._sets_limits else "would set the power limit to"
         rank_zero_info(
-            f"zeus: {decision} {profile.chosen_w} W, as {profile.selector} chooses from the power "
+            f"zeus: {decision} {profile.chosen_w} W, chosen by {profile.selector} from the power "
             f"profile of {profile.measured_at}: {summary.saving(profile.points, profile.chosen_w)}"
         )
         if self._sets_limits:
@@ -286,9 +286,7 @@ class PowerSearch:
                 case Done(limit_w, reason):
                     self.profiler = None
                     if limit_w is None:
-                        rank_zero_warn(
-                            f"zeus: no power limit is chosen: {reason}; {self._restore()}"
-                        )
+                        rank_zero_warn(f"zeus: no power limit chosen: {reason}; {self._restore()}")
                     elif self._sets_limits:
                         self._finish(profiler, limit_w)
 
@@ -304,7 +302,7 @@ class PowerSearch:
         elif merged.disturbance:
             ranks = [str(rank) for rank, window in enumerate(windows) if window.disturbance]
             rank_zero_warn(
-                f"zeus: the measurement at a power limit of {limit_w} W is void, because "
+                f"zeus: discarded the measurement at {limit_w} W: "
                 f"{DESCRIPTIONS[merged.disturbance]} (rank {', '.join(ranks)})"
             )
         self._do(profiler, actions)
@@ -315,7 +313,7 @@ class PowerSearch:
         zeus_cost = selector if isinstance(selector, ZeusCost) else ZeusCost()
         cost = partial(zeus_cost.cost, inputs=self._inputs)
         rank_zero_info(
-            "zeus: the power limits measured, with energy and time against the highest\n"
+            "zeus: measured power limits, with energy and time relative to the highest\n"
             + summary.table(points, limit_w, selector.name, cost)
         )
         self._set_limit(points, limit_w)
@@ -341,7 +339,7 @@ class PowerSearch:
         ranks = [str(rank) for rank, failed in enumerate(failures) if failed]
         if ranks:
             rank_zero_warn(
-                f"zeus: the power limit of {limit_w} W cannot be set on rank "
+                f"zeus: cannot set the power limit of {limit_w} W on rank "
                 f"{', '.join(ranks)}; {self._restore()}"
             )
             return
@@ -354,5 +352,5 @@ class PowerSearch:
         left = gather(self._strategy, None if self._gpus.restore() else self._gpus.limit_text())
         ranks = [f"{text} on rank {rank}" for rank, text in enumerate(left) if text is not None]
         if not ranks:
-            return "training continues at the limits found at the start"
-        return f"training continues at another limit than the one found: {', '.join(ranks)}"
+            return "training continues at the initial limits"
+        return f"training continues, but not at the initial limit: {', '.join(ranks)}"

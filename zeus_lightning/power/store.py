@@ -71,10 +71,10 @@ class ProfileStore:
         if self.path is not None:
             try:
                 _write(self.path, profile.dumps())
-                rank_zero_info(f"zeus: the power profile is in {self.path}")
+                rank_zero_info(f"zeus: wrote the power profile to {self.path}")
             except OSError as error:
                 rank_zero_warn(
-                    f"zeus: the power profile cannot be written to profile_path {self.path}: "
+                    f"zeus: cannot write the power profile to profile_path {self.path}: "
                     f"{error}; the next run measures again"
                 )
         if self.service is not None:
@@ -82,7 +82,7 @@ class ProfileStore:
             try:
                 client.put_power_profile(job_id, profile.to_json())
             except (ZeusServiceError, ZeusConfigError) as error:
-                rank_zero_warn(f"zeus: the power profile is not shared: {error.message}")
+                rank_zero_warn(f"zeus: cannot send the power profile: {error.message}")
 
     def _read_file(self) -> list[PowerProfile]:
         if self.path is None:
@@ -94,8 +94,8 @@ class ProfileStore:
             return []
         except (OSError, ZeusConfigError) as error:
             rank_zero_warn(
-                f"zeus: profile_path {self.path} cannot be used: {error}. The file is left as it "
-                "is, and this run ignores it"
+                f"zeus: profile_path {self.path} cannot be used: {error}; this run ignores the "
+                "file and does not change it"
             )
             self.path = None
             return []
@@ -109,7 +109,7 @@ class ProfileStore:
             gpus = self.key.device_model, self.key.num_devices
             return client.power_profiles(job_id, *gpus, PowerProfile.from_json)
         except (ZeusServiceError, ZeusConfigError) as error:
-            rank_zero_warn(f"zeus: no power profile is fetched: {error.message}")
+            rank_zero_warn(f"zeus: cannot fetch power profiles: {error.message}")
             return []
 
 

@@ -28,7 +28,7 @@ def positive_sizes(batch_sizes: Iterable[int]) -> list[int]:
     sizes = list(batch_sizes) if isinstance(batch_sizes, Iterable) else []
     if not sizes or not all(map(is_size, sizes)):
         raise ZeusConfigError(
-            f"batch_sizes is {batch_sizes!r}; it must contain positive integers, and at least one"
+            f"batch_sizes is {batch_sizes!r}; it must list one or more positive integers"
         )
     distinct = sorted({operator.index(size) for size in sizes})
     if len(distinct) > MAX_SIZES:
@@ -67,9 +67,8 @@ def share(trainer: Trainer, scope: Scope = "global") -> int:
     classes = [cls.__name__ for callback in callbacks for cls in type(callback).__mro__]
     if "BatchSizeFinder" in classes:  # of either Lightning package
         raise ZeusConfigError(
-            "BatchSizeFinder and ZeusBSOCallback both set the batch size: remove one of them. If a "
-            "batch size does not fit into memory, it fails as out_of_memory, and the next run gets "
-            "a smaller one"
+            "BatchSizeFinder and ZeusBSOCallback both set the batch size; remove BatchSizeFinder "
+            "(if a run is out of memory, the next one gets a smaller batch size)"
         )
     if scope == "per_device":
         return 1
@@ -100,7 +99,7 @@ def default_batch_size(
     if (source := passed_source(trainer)) is not None:
         of_loader = passed_batch_size(
             source.instance,
-            f"give fit() a datamodule, or the module {type(module).__name__} a train_dataloader(), "
+            f"pass a datamodule, or give the module {type(module).__name__} a train_dataloader(), "
             f"that uses self.{attribute}",
         )
         return of_loader * share if given is None else operator.index(given)

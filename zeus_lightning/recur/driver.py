@@ -110,12 +110,12 @@ class Driver:
         try:
             child = Child(self._command, env, self._file(recurrence, attempt, "log"))
         except OSError as error:
-            raise ZeusConfigError(f"{self._command[0]} cannot be run: {error}") from error
+            raise ZeusConfigError(f"cannot run {self._command[0]}: {error}") from error
         exit_code = self._wait_for(child)
         run = read_outcome(outcome_file)
         ending = Ending(exit_code=exit_code, run=run)
         if run is not None and run.outcome is None:
-            self._service.end_trial(run, f"the run's process has ended ({ending.outcome})")
+            self._service.end_trial(run, f"the run's process ended ({ending.outcome})")
         each = Try(recurrence=recurrence, attempt=attempt, control=control, ending=ending)
         if not self.tries:
             self._print(summary.HEADER)
@@ -151,7 +151,7 @@ class Driver:
             self._errors = 0
         why = f"recurrence {last.recurrence}, try {last.attempt} {last.ending}"
         if result == "again":
-            why = f"recurrence {last.recurrence} has failed with every one of {MAX_TRIES} tries"
+            why = f"all {MAX_TRIES} tries of recurrence {last.recurrence} failed"
         elif result == "failed" and self._errors >= _ERRORS_TO_STOP:
             why = f"{why}: {self._errors} errors in a row with the default batch size"
         elif result != "stop" and not (result == "failed" and self._stop_on_error):

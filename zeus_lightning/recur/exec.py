@@ -33,10 +33,10 @@ _TIMEOUT_S = 10.0
 @click.command("exec", context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_command(command: tuple[str, ...]) -> None:
-    """Run a training COMMAND, and exit with 75 if its batch size failed, so that it runs again.
+    """Run a training COMMAND; exit with 75 if its batch size failed, so that it can be retried.
 
-    Otherwise the exit status is the command's own; 128 + N if signal N ended it. COMMAND may be a
-    launcher, such as python, torchrun or srun, and gets the signals that are sent to this process.
+    Otherwise exit with the command's own status, or 128 + N if signal N ended it. COMMAND may be a
+    launcher, such as torchrun or srun, and receives the signals sent to this process.
     For example: zeus-lightning exec -- torchrun train.py
     """
     named = os.environ.get(OUTCOME_FILE)
@@ -97,7 +97,7 @@ def _ask_service(run: RunOutcome) -> Outcome | None:
         client = BSOClient(url, timeout_s=_TIMEOUT_S)
         status = client.trial_status(run.trial.job_id, run.trial.trial_number)
     except ZeusError as error:
-        click.echo(f"zeus-lightning exec: the outcome of the trial is unknown: {error}", err=True)
+        click.echo(f"zeus-lightning exec: cannot tell the trial's outcome: {error}", err=True)
         return None
     same = status is not None and status.generation == run.trial.generation
     return status.outcome if status is not None and same else None

@@ -127,9 +127,8 @@ class JobArguments:
         if max_epochs < 1:
             raise ZeusConfigError(
                 f"the Trainer's max_epochs is {trainer.max_epochs} and its max_steps "
-                f"{trainer.max_steps}, so a run that never reaches its target would never fail; "
-                "pass max_epochs=... to the Trainer or this callback, or max_steps=... to the "
-                "Trainer"
+                f"{trainer.max_steps}, so a run that never reaches its target would never end; "
+                "pass max_epochs=... to the Trainer or this callback"
             )
         share = sizes.share(trainer, self.batch_size_scope)
         default = sizes.default_batch_size(
@@ -165,7 +164,7 @@ class JobArguments:
         if monitor is not None and mode_of_name(monitor) not in (None, mode):
             rank_zero_warn(
                 f"zeus: mode is {mode!r}, but {monitor!r} looks like a metric that should "
-                f"{'fall' if mode == 'max' else 'rise'}; if it does, pass the other mode"
+                f"{'fall' if mode == 'max' else 'rise'}; if so, pass the other mode"
             )
         job_id = self.job_id or os.environ.get("ZEUS_JOB_ID") or name
         if not _is_job_id(job_id):

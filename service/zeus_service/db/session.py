@@ -38,7 +38,7 @@ LONGEST_PAUSE_S = 0.05
 _CONFLICTS = frozenset({1205, 1213, "40001", "40P01", "55P03", SQLITE_BUSY})
 """Lock timeouts, deadlocks and serialization failures: the database has rolled back."""
 
-_BUSY = "the job, or the database, is busy; send this again"
+_BUSY = "the job or the database is busy; retry"
 
 _turns: WeakValueDictionary[tuple[int, str], threading.Semaphore] = WeakValueDictionary()
 """Whose turn it is to lock a job, by engine and job: see `_turn`."""

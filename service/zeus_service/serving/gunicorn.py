@@ -83,7 +83,7 @@ logger_class = LOGGERS[_config.log_format]
 def on_starting(server: Any) -> None:
     """Refuse a setting with which workers would listen before `when_ready` has checked access."""
     if server.cfg.reuse_port:
-        raise Unusable("reuse_port is not supported: remove it")
+        raise Unusable("reuse_port is not supported; remove it")
 
 
 def when_ready(server: Any) -> None:
@@ -120,7 +120,6 @@ def check_access(config: Config, listeners: list[socket.socket]) -> None:
         host = listener.getsockname()[0]
         if not ipaddress.ip_address(host).is_loopback:
             raise Unusable(
-                f"anyone who reaches {host} could write and delete jobs: set ZEUS_BSO_TOKEN to a "
-                "secret that clients must know, or listen on 127.0.0.1, or set ZEUS_BSO_INSECURE=1 "
-                "if the network lets in nobody else"
+                f"without a token, anyone who reaches {host} could write and delete jobs; set "
+                "ZEUS_BSO_TOKEN, or ZEUS_BSO_INSECURE=1 if the network is closed to others"
             )

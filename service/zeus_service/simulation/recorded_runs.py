@@ -120,9 +120,8 @@ def read(directory: Path, gpu: str, recipe: Recipe) -> Workload:
         )
     if default != recipe.default_batch_size:
         click.echo(
-            f"{recipe.dataset} {gpu}: no power data of the default batch size "
-            f"{recipe.default_batch_size} or larger ones: the largest measured, {default}, takes "
-            "its place",
+            f"{recipe.dataset} {gpu}: no power data for the default batch size "
+            f"{recipe.default_batch_size}; using {default}, the largest measured",
             err=True,
         )
     workload = Workload(
@@ -136,7 +135,7 @@ def read(directory: Path, gpu: str, recipe: Recipe) -> Workload:
     if math.isinf(workload.expected_cost(workload.oracle(0.5), 0.5)):
         raise SimulationError(
             f"{train}: no run of {recipe.dataset} with the batch sizes {sizes} reaches the target "
-            f"of {recipe.target_metric:g} within {recipe.max_epochs} epochs; take another target "
-            "or more epochs"
+            f"of {recipe.target_metric:g} within {recipe.max_epochs} epochs; choose an easier "
+            "target or more epochs"
         )
     return workload

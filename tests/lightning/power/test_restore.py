@@ -150,7 +150,7 @@ def test_what_a_restarted_driver_or_an_administrator_set_since_the_kill_stays(
     fake_gpus.gpus[0].limit_mw = 300_000
     ((_, finished, message),) = restore_all()
     assert finished
-    assert "stays as it is; it was 250 W before" in message
+    assert "so it was not restored; it was 250 W before" in message
     assert fake_gpus.gpus[0].limit_mw == 300_000
     assert records() == []
 
@@ -179,7 +179,7 @@ def test_a_second_process_is_refused_with_the_firsts_pid(
 
 def test_a_second_user_in_the_same_process_is_refused_and_told_so(limit: NvmlLimit) -> None:
     first, again = TemporaryLimit(limit), NvmlLimit(0)
-    with pytest.raises(ZeusPowerError, match="this process searches for its power limit already"):
+    with pytest.raises(ZeusPowerError, match="this process already searches for it"):
         TemporaryLimit(again)
     again.close()
     first.restore()
