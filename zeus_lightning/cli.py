@@ -47,12 +47,10 @@ main.add_command(exec_command)
 
 @main.command()
 @click.option(
-    "--meter", default="auto", show_default=True, help="The callback's meter=..., such as nvml:0,1."
+    "--meter", default="auto", show_default=True, help="The callbacks' meter=..., such as nvml:0,1."
 )
 @click.option("--power-limit", is_flag=True, help="Also check permission to set power limits.")
-@click.option(
-    "--url", envvar="ZEUS_SERVER_URL", show_envvar=True, help="URL of the service to check."
-)
+@click.option("--url", envvar="ZEUS_SERVER_URL", show_envvar=True, help="The service.")
 def doctor(meter: str, power_limit: bool, url: str | None) -> None:
     """Check this machine's GPUs, energy counters, power limits, zeusd and the service.
 
@@ -68,8 +66,8 @@ def doctor(meter: str, power_limit: bool, url: str | None) -> None:
         table.add_row(finding.what, escape(finding.where), works, escape(finding.details))
     console = Console()
     console.print(table)
-    outcome = "do not work here: see the rows with no" if failed else "work here"
-    unchecked = "" if url else " The service was not checked; pass --url."
+    outcome = "do not work here: see the rows that say no" if failed else "work here"
+    unchecked = "" if url else " No service was checked: pass --url."
     console.print(f"These options {outcome}.{unchecked}")
     sys.exit(failed)
 
@@ -85,7 +83,7 @@ def reset_power_limits() -> None:
         click.echo(message if finished else f"GPU {uuid}: {message}")
         failed |= not finished
     if not failed:
-        click.echo(f"No power limits to restore in {records_folder()}.")
+        click.echo(f"Nothing is left to restore (looked in {records_folder()}).")
     sys.exit(failed)
 
 
@@ -113,7 +111,7 @@ def _findings(meter: str, *, power_limit: bool, url: str | None) -> Iterator[Fin
     if url:
         yield _service(url)
     else:
-        yield Finding("service", "-", False, "not set; pass --url or set $ZEUS_SERVER_URL", False)
+        yield Finding("service", "-", False, "none given: --url, or $ZEUS_SERVER_URL", False)
 
 
 def _zeusd(*, needed: bool) -> tuple[Zeusd | None, Finding]:
@@ -122,7 +120,7 @@ def _zeusd(*, needed: bool) -> tuple[Zeusd | None, Finding]:
     except ZeusError as error:
         return None, Finding("zeusd", "-", False, error.message, needed)
     if zeusd is None:
-        none = "not set: $ZEUSD_SOCK_PATH, or $ZEUSD_HOST_PORT and $ZEUSD_TOKEN"
+        none = "none given: $ZEUSD_SOCK_PATH, or $ZEUSD_HOST_PORT and $ZEUSD_TOKEN"
         return None, Finding("zeusd", "-", False, none, False)
     try:
         allowed = ", ".join(zeusd.api_groups())
@@ -186,9 +184,9 @@ def _permission(limit: GpuLimit, where: str, *, needed: bool) -> Finding:
         fails = needed and error.fields["cause"] != "no_power_control"
         return Finding("permission", where, False, error.message, fails)
     how = "" if limit.zeusd is None else " through zeusd"
-    details = f"can set it{how} (tried with the current limit)"
+    details = f"to set it{how}: yes, tried with the current limit"
     if left_behind:
-        details += "; a killed run left a limit behind: run `zeus-lightning reset-power-limits`"
+        details += "; a killed run left a limit behind: `zeus-lightning reset-power-limits`"
     return Finding("permission", where, True, details)
 
 

@@ -358,7 +358,7 @@ def connect(url: str | None) -> BSOClient:
 def _checked_token(token: str | None) -> str | None:
     if token and not (token.isascii() and token.isprintable() and " " not in token):
         raise ZeusConfigError(
-            "the token contains spaces, line breaks or non-ASCII characters; copy it again"
+            "the token contains blanks, line breaks or non-ASCII characters; was it copied whole?"
         )
     return token
 

@@ -68,7 +68,7 @@ class PowerLimit:
     ) -> None:
         if batch_size is None and run is None:
             raise ZeusConfigError(
-                "no batch size given; pass batch_size=... (the sum over all ranks) or run=..."
+                "no batch size given; pass batch_size=..., the sum over all ranks, or run=..."
             )
         if batch_size is not None and not is_size(batch_size):
             raise ZeusConfigError(f"batch_size is {batch_size!r}; it must be a positive integer")
@@ -100,7 +100,7 @@ class PowerLimit:
 
     def __enter__(self) -> Self:
         if self._entered is not None:
-            raise ZeusConfigError("this PowerLimit was already used; create a new one")
+            raise ZeusConfigError("this PowerLimit is entered already; make another one")
         self._ranks.check_set_up()
         job = None if self._run is None else self._run.job
         if self._run is not None and job is None:

@@ -166,7 +166,7 @@ class Recurrence:
 
     def __enter__(self) -> Self:
         if self._run is not None:
-            raise ZeusConfigError("this Recurrence was already used; create a new one for each run")
+            raise ZeusConfigError("this Recurrence has been entered before; make a new one per run")
         self._ranks.check_set_up()
         if self._ranks.local_rank == 0:
             for path in self._outcome_files:

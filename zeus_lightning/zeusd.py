@@ -20,8 +20,8 @@ TIMEOUT_S = 2.0
 """Lightning kills the main process 5 s after another rank fails; limits are restored by then."""
 
 _REFUSED = (
-    "start it with `zeusd serve --enable gpu-control,gpu-read,cpu-read`; if it needs a token, set "
-    "ZEUSD_TOKEN to one with these scopes"
+    "the administrator starts it with `zeusd serve --enable gpu-control,gpu-read,cpu-read`; where "
+    "it asks for a token, set ZEUSD_TOKEN to one with these scopes"
 )
 
 
@@ -101,7 +101,7 @@ class Zeusd:
         found = self._request("GET", "/discover")
         listed = found.get(key) if isinstance(found, dict) else None
         if not isinstance(listed, list):
-            raise ZeusdError(f"{self} does not list its {key}; update it to Zeus 0.16")
+            raise ZeusdError(f"{self} does not list its {key}: update it to Zeus 0.16's")
         return listed
 
     def _request(self, method: str, path: str, **query: object) -> Any:
@@ -130,7 +130,7 @@ class Zeusd:
         try:
             return json.loads(body) if body else None
         except ValueError as error:
-            raise ZeusdError(f"{self} sent an answer that is not JSON: {body[:200]!r}") from error
+            raise ZeusdError(f"{self} did not answer in JSON: {body[:200]!r}") from error
 
     def _connection(self) -> HTTPConnection:
         if "/" in self.address:

@@ -165,7 +165,7 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
         _print_json({**job.model_dump(mode="json"), "latest_trials": trials_json})
         return
     spec, latest = job.spec, job.hardware[-1] if job.hardware else None
-    target = "a learned target" if job.target_metric is None else f"{job.target_metric:g}"
+    target = "a target that is learned" if job.target_metric is None else f"{job.target_metric:g}"
     where = f" on {latest.num_devices} x {latest.device_model}" if latest else ""
     if len(job.hardware) > 1:
         where += f", the latest of {len(job.hardware)} kinds of hardware"
@@ -204,7 +204,7 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
 )
 @_as_json
 def savings(job_id: str | None, weeks: int, as_json: bool) -> None:
-    """Show what JOB, or all jobs, saved compared to the default batch size."""
+    """Show what all jobs have saved against their default batch sizes, or JOB alone."""
     from zeus_service.api import savings_report, text
     from zeus_service.api.savings_messages import JobSavings, Savings
 
@@ -244,12 +244,7 @@ def delete(job_id: str, force: bool, yes: bool) -> None:
 
 
 @main.command()
-@click.option(
-    "--older-than-days",
-    required=True,
-    type=click.FloatRange(0),
-    help="Days since the trial ended.",
-)
+@click.option("--older-than-days", required=True, type=click.FloatRange(0))
 def prune(older_than_days: float) -> None:
     """Delete the reports of older trials, and rows of deleted jobs.
 
@@ -259,13 +254,13 @@ def prune(older_than_days: float) -> None:
 
     with _database():
         dropped = maintenance.prune(older_than_s=older_than_days * 86400)
-    click.echo(f"deleted {dropped.reports} reports and {dropped.rows} rows of deleted jobs")
+    click.echo(f"dropped {dropped.reports} reports, and {dropped.rows} rows of deleted jobs")
 
 
 @main.command()
 @click.argument("job_id", metavar="JOB")
 def rebuild(job_id: str) -> None:
-    """Recompute a job's state and savings from its trials, and repair what is stored."""
+    """Replay a job's trials, and store the resulting state and savings if they differ."""
     from zeus_service import maintenance
 
     with _database():
@@ -277,14 +272,14 @@ def rebuild(job_id: str) -> None:
 def db() -> None:
     """Show or change the database's revision.
 
-    `serve` migrates SQLite. For a database server, make a backup, stop the service, run
+    SQLite is migrated by `serve`. A server's database is not: back it up, stop the service, run
     `zeus-service db upgrade`, and start the new version.
     """
 
 
 @db.command()
 def upgrade() -> None:
-    """Migrate to this version's revision."""
+    """Migrate to the revision that this version works with."""
     app = create_app(load_config())
     database.upgrade(app)
     _show_revision(app)
@@ -292,7 +287,7 @@ def upgrade() -> None:
 
 @db.command()
 def current() -> None:
-    """Show the database's revision and this version's."""
+    """Show the database's revision and the one this version works with."""
     _show_revision(create_app(load_config()))
 
 

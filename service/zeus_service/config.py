@@ -130,11 +130,9 @@ class Config(BaseModel):
         url = url.set(drivername=_DRIVERS[kind])
         if url.get_backend_name() == "sqlite":
             if not url.database or url.database == ":memory:":
-                raise ValueError(
-                    "workers cannot share a SQLite database in memory; use sqlite:///PATH"
-                )
+                raise ValueError("a SQLite database must be a file: workers could not share it")
             if url.host or url.query:
-                raise ValueError("a SQLite URL can have only a path: sqlite:///PATH")
+                raise ValueError("a SQLite database's URL has only a path: sqlite:///PATH")
             url = url.set(database=str(Path(url.database).expanduser().absolute()))
         return url.render_as_string(hide_password=False)
 

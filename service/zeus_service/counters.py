@@ -19,13 +19,13 @@ durations = Histogram(
 )
 trials_ended = Counter(
     "zeus_bso_trials_ended",
-    "Trials that ended, by outcome; a trial that resumes and ends again counts again.",
+    "Trials that ended, by outcome; a trial that was revived and ended again counts again.",
     ("outcome",),
     registry=REGISTRY,
 )
 exhausted_starts = Counter(
     "zeus_bso_exhausted_starts",
-    "Starts refused because every batch size of the job had failed.",
+    "Starts that were refused because every batch size of the job has failed.",
     registry=REGISTRY,
 )
 energy_j = Counter(

@@ -82,9 +82,7 @@ def start_trial(
         if known is not None:
             is_same = known.why == "baseline" or (known.why == "control") == control
             if known.job_key != job.key or not is_same:
-                raise KeyConflict(
-                    "this Idempotency-Key was used for another start; create a new one"
-                )
+                raise KeyConflict("this Idempotency-Key was used for another start; make a new one")
             return job, known, False
     if hardware is None:
         hardware = _registered_hardware(job)
@@ -216,7 +214,7 @@ def end_trial(
     if trial.outcome in FINAL:
         raise _finished(job_id, trial)
     if before_report is not None and before_report <= trial.reports:
-        raise ReportConflict(f"report {before_report} of trial {trial_number} was already sent")
+        raise ReportConflict(f"report {before_report} of trial {trial_number} was sent before")
     spec = jobs.specification(job)
     if trial.outcome is not None:
         revive(session, job, spec, trial)

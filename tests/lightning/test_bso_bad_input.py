@@ -37,7 +37,7 @@ from zeus_lightning import (
         ({"mode": "up"}, "mode is 'up'; it must be 'min' or 'max'"),
         ({"max_epochs": 0}, "max_epochs is 0; it must be positive"),
         ({"lr_scaling": "cubic"}, "lr_scaling is 'cubic'"),
-        ({"batch_sizes": []}, r"batch_sizes is \[\]; it must list one or more positive integers"),
+        ({"batch_sizes": []}, r"batch_sizes is \[\]; it must contain positive integers"),
         ({"batch_sizes": [8, 0]}, r"batch_sizes is \[8, 0\]"),
         ({"batch_arg_name": "a..b"}, "batch_arg_name is 'a..b'; it must be the name"),
         ({"batch_size_scope": "local"}, "batch_size_scope is 'local'; it must be 'global' or"),
@@ -218,7 +218,7 @@ def test_a_loader_that_does_not_follow_batch_size_is_an_error(
     assert isinstance(error, ZeusConfigError)
     assert (
         "the callback set batch_size to 4 per device, but the train_dataloader() of datamodule "
-        f"{data.__name__} has batches of 8; build it on each call with batch_size=self.batch_size"
+        f"{data.__name__} has batches of 8; build it at each call with batch_size=self.batch_size"
     ) in str(error)
     assert outcomes(service.url, job) == ["withdrawn"]
 

@@ -153,8 +153,7 @@ def test_a_run_with_fewer_epochs_than_the_job_is_no_baseline_and_no_failure(
     assert callback.trial.target_metric is not None
     assert callback.outcome == "interrupted"
     assert (
-        "the Trainer's max_epochs is 1, but the job's is 5"
-        in trials(service.url, job)[-1]["reason"]
+        "the Trainer's max_epochs is 1, and the job's 5" in trials(service.url, job)[-1]["reason"]
     )
 
 

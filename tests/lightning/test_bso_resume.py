@@ -247,7 +247,7 @@ def test_a_trial_that_has_ended_or_is_of_another_job_cannot_be_resumed(job: Job)
         job.fit((0.9,), steps, ckpt_path=job.after(2))
     for part in (
         f"the checkpoint belongs to trial 2 of job '{job.id}'",
-        "which ended as converged (the target of 0.8 is reached)",
+        "which has ended as converged (the target of 0.8 is reached)",
         "without ckpt_path",
     ):
         assert part in str(error.value)

@@ -68,7 +68,7 @@ def test_doctor_shows_driver_gpus_counters_ranges_and_the_right_and_changes_noth
     assert rows["GPU GPU 1"] == ["yes", f"Fake H100, {uuid}: energy is counted"]
     assert rows["power limit GPU 1"] == ["yes", "100 to 300 W, now 222 W"]
     assert rows["permission GPU 1"][0] == "yes"
-    assert rows["service -"] == ["-", "not set; pass --url or set $ZEUS_SERVER_URL"]
+    assert rows["service -"] == ["-", "none given: --url, or $ZEUS_SERVER_URL"]
     assert [gpu.limit_mw for gpu in fake_gpus.gpus] == [300_000, 222_000]
     assert list(records_folder().iterdir()) == []
 
@@ -122,7 +122,7 @@ def test_doctor_sees_rapl_and_the_services_version(
 ) -> None:
     monkeypatch.setattr("zeus_lightning.meters.rapl.POWERCAP", tmp_path)
     assert doctor("--meter=rapl")[0] == 1
-    unchecked = "The service was not checked; pass --url."
+    unchecked = "No service was checked: pass --url."
     assert unchecked in run("doctor").stdout
     assert unchecked not in run("doctor", f"--url={service.url}").stdout
     FakePowercap(tmp_path).add_package(0)
@@ -204,7 +204,7 @@ def test_doctor_tries_limits_through_zeusd_and_says_so(
     assert rows[f"zeusd {socket_path}"] == ["yes", "allows gpu-control, gpu-read"]
     assert rows["permission GPU 1"] == [
         "yes",
-        "can set it through zeusd (tried with the current limit)",
+        "to set it through zeusd: yes, tried with the current limit",
     ]
     assert [gpu.limit_mw for gpu in fake_gpus.gpus] == [300_000, 300_000]
 
@@ -265,7 +265,7 @@ def test_reset_power_limits_restores_what_a_killed_run_left(fake_gpus: FakeDrive
     gpu = fake_gpus.gpus[0]
     done = run("reset-power-limits")
     assert done.exit_code == 0
-    assert "No power limits to restore" in done.stdout
+    assert "Nothing is left" in done.stdout
     gpu.limit_mw = 250_000
     with pytest.raises(EOFError):  # the child does not report an end
         in_forked_child(set_limit_and_die)

@@ -245,6 +245,6 @@ def test_it_is_one_run_and_reports_are_made_within_its_block(service: ServicePro
         run.report(0.95)
     with run:
         train(run, 0.5, 0.6, 0.7, 0.95)
-    with pytest.raises(ZeusConfigError, match="create a new one"), run:
+    with pytest.raises(ZeusConfigError, match="make a new one"), run:
         train(run, 0.5, 0.95)
     assert outcomes(service.url, job) == ["converged"]

@@ -174,7 +174,7 @@ def test_an_older_daemon_or_another_server_is_an_error(socket_path: str, discove
 
         thread = Thread(target=serve)
         thread.start()
-        with pytest.raises(ZeusdError, match=r"update it to Zeus|an answer that is not JSON"):
+        with pytest.raises(ZeusdError, match=r"update it to Zeus|did not answer in JSON"):
             Zeusd(socket_path).gpu_ids()
         thread.join()
 

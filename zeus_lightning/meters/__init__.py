@@ -137,9 +137,7 @@ def _open_gpus(meter: str, gpus: list[str], device: torch.device | None) -> Ener
     cuda = device if device is not None and device.type == "cuda" else None
     names = [gpu.strip() for gpu in gpus]
     if not all(names):
-        raise ZeusConfigError(
-            f'meter={meter!r} has an empty GPU name; write it like meter="{kind}:0,1"'
-        )
+        raise ZeusConfigError(f'meter={meter!r} names no GPU: write it as in meter="{kind}:0,1"')
     if names:
         return open_([int(name) if name.isdecimal() else name for name in names], device=cuda)
     if cuda is None:
@@ -166,6 +164,6 @@ def _open_cpu_estimate(meter: str, watts_per_core: str | None, pids: Sequence[in
         watts = WATTS_PER_CORE if watts_per_core is None else float(watts_per_core)
     except ValueError as error:
         raise ZeusConfigError(
-            f'meter={meter!r} needs a number of watts per core, as in meter="cpu-estimate:5.0"'
+            f'meter={meter!r} gives no watts per core: write it as in meter="cpu-estimate:5.0"'
         ) from error
     return CpuEstimateMeter(watts, pids=pids)

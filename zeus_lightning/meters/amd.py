@@ -20,8 +20,9 @@ _CHECK_S = 0.5
 _CHECK_FACTOR = 10.0  # both as in the Zeus project's zeus.device.gpu.amd
 
 _NO_LIBRARY = (
-    "`amd-smi list` must work (in a container: `--device=/dev/kfd --device=/dev/dri`), and amdsmi "
-    "must fit ROCm's amd-smi-lib (`pip install 'zeus-lightning[amd]'`)"
+    "install ROCm's amd-smi-lib, and the release of amdsmi that fits it "
+    "(`pip install 'zeus-lightning[amd]'`); `amd-smi list` must work, and a container needs "
+    "`--device=/dev/kfd --device=/dev/dri`"
 )
 
 
@@ -94,7 +95,7 @@ def explained(doing: str) -> Iterator[None]:
     except amdsmi.AmdSmiException as error:
         info = " ".join(str(error).split())
         raise ZeusMeterError(
-            f"cannot {doing}: {info}; check that `amd-smi monitor` works on this host"
+            f"cannot {doing}: {info}; see whether `amd-smi monitor` works on this host"
         ) from error
 
 
@@ -145,8 +146,8 @@ class _AmdGpu(Gpu):
         if not power_w or power_w / _CHECK_FACTOR < counted_w < power_w * _CHECK_FACTOR:
             return False
         warnings.warn(
-            f"zeus: the energy counter of {self} is wrong: it shows {counted_w:.4g} W while the "
-            f"GPU draws {power_w:.4g} W; sampling the power instead",
+            f"zeus: the energy counter of {self} is wrong: it counts {counted_w:.4g} W while the "
+            f"GPU draws {power_w:.4g} W; its power is sampled instead",
             stacklevel=2,
         )
         return True

@@ -34,8 +34,8 @@ class AppleMeter:
             self._monitor = library.AppleEnergyMonitor()
         except Exception as error:  # any: the library may be missing
             raise ZeusMeterError(
-                f"cannot read the energy of Apple silicon: {error}; on such a Mac, run "
-                "`pip install 'zeus-lightning[apple]'`"
+                f"cannot read the energy of Apple silicon: {error}; it needs macOS on such a chip, "
+                "and `pip install 'zeus-lightning[apple]'`"
             ) from error
         from lightning.pytorch.utilities import rank_zero_warn
 
@@ -44,8 +44,8 @@ class AppleMeter:
         self.device_model: str = f"Apple {platform.machine()}, {os.cpu_count()} cores"
         self.max_power_w: float = (os.cpu_count() or 1) * WATTS_PER_CORE
         rank_zero_warn(
-            f"Apple silicon reports no power limit; assuming a MaxPower of {self.max_power_w:g} W, "
-            f"{WATTS_PER_CORE} W per core",
+            f"Apple silicon reports no power limit: MaxPower is assumed to be {self.max_power_w:g} "
+            f"W, {WATTS_PER_CORE} W for each core",
             stacklevel=6,  # three frames belong to rank_zero_warn
         )
         self._first_mj = self._energy_mj()
@@ -67,5 +67,5 @@ class AppleMeter:
             raise ZeusMeterError(f"cannot read the energy of Apple silicon: {error}") from error
         parts = [getattr(found, part, None) for part in _PARTS]
         if all(part is None for part in parts):
-            raise ZeusMeterError("this Apple silicon reports no energy; choose another meter")
+            raise ZeusMeterError("this Apple silicon reports no energy: choose another meter")
         return sum(part for part in parts if part is not None)

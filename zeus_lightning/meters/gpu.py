@@ -76,7 +76,7 @@ class Gpu(ABC):
         if energy_mj < self._last_mj:
             raise ZeusMeterError(
                 f"the energy counter of {self} fell from {self._last_mj} to {energy_mj} mJ: "
-                "the GPU was reset during the run; restart the run"
+                "the GPU was reset during the run; start the run again"
             )
         now_s = time.monotonic()
         if energy_mj > self._last_mj:
@@ -121,14 +121,14 @@ class GpuMeter(ABC):
         sample_interval_s: float = 0.05,
     ) -> None:
         if not gpus:
-            raise ZeusConfigError(f'no GPU to measure; name one, as in meter="{self.name}:0"')
+            raise ZeusConfigError(f'no GPU to count: name some, as in meter="{self.name}:0"')
         self._device = device
         self._sampler: Sampler | None = None
         self._closed = False
         with ExitStack() as close_on_error:
             opened = self._open(gpus, close_on_error)
             if len({gpu.uuid for gpu in opened}) < len(opened):
-                raise ZeusConfigError(f"{list(gpus)} names a GPU twice; name each once")
+                raise ZeusConfigError(f"a GPU is named twice in {list(gpus)}: name each once")
             self.devices: tuple[str, ...] = tuple(gpu.uuid for gpu in opened)
             self.device_model: str = " + ".join(dict.fromkeys(gpu.model for gpu in opened))
             self.max_power_w: float = sum(gpu.max_power_w() for gpu in opened)

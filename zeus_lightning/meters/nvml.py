@@ -14,20 +14,20 @@ from zeus_lightning.meters.gpu import Gpu, GpuMeter
 _NO_SUCH_FUNCTION = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound)
 _NO_DRIVER = (
     "install or load the NVIDIA driver (`nvidia-smi` must work; a container needs `--gpus all`); "
-    'without an NVIDIA GPU, pass meter="auto" to ZeusBSOCallback'
+    'without an NVIDIA GPU, ZeusBSOCallback measures with meter="rapl" or "cpu-estimate"'
 )
 _NO_SUCH_GPU = (
     "name one that `nvidia-smi -L` lists, as in meter='nvml:0'; for a MIG slice, name its GPU"
 )
-_GPU_FAILED = "see `dmesg`, then reset the GPU with `nvidia-smi --gpu-reset`"
+_GPU_FAILED = "see `dmesg`, then reset the GPU with `nvidia-smi --gpu-reset` or restart the host"
 _NO_DRIVER_ERRORS = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 _REMEDIES = {
     **dict.fromkeys(_NO_DRIVER_ERRORS, _NO_DRIVER),
-    pynvml.NVML_ERROR_UNINITIALIZED: "the driver was unloaded or NVML shut down; restart the run",
+    pynvml.NVML_ERROR_UNINITIALIZED: "the driver went away or NVML was shut down: restart the run",
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
-        "the driver was updated during the run; restart the host"
+        "the driver was updated during the run: restart the host"
     ),
-    pynvml.NVML_ERROR_NO_PERMISSION: "give this user read and write access to /dev/nvidia*",
+    pynvml.NVML_ERROR_NO_PERMISSION: "let this user read and write /dev/nvidia*, or run as root",
     pynvml.NVML_ERROR_INVALID_ARGUMENT: _NO_SUCH_GPU,
     pynvml.NVML_ERROR_NOT_FOUND: _NO_SUCH_GPU,
     pynvml.NVML_ERROR_NOT_SUPPORTED: 'choose meter="rapl" or another GPU',
@@ -126,6 +126,6 @@ def _explained(doing: str) -> Iterator[None]:
     try:
         yield
     except pynvml.NVMLError as error:
-        remedy = _REMEDIES.get(error.value, "check that `nvidia-smi` works on this host")
+        remedy = _REMEDIES.get(error.value, "see whether `nvidia-smi` works on this host")
         cause = "gpu_lost" if error.value == pynvml.NVML_ERROR_GPU_IS_LOST else "driver"
         raise ZeusMeterError(f"cannot {doing}: {error}; {remedy}", {"cause": cause}) from error

@@ -40,7 +40,7 @@ def open_rapl(*, dram: bool = False) -> "RaplMeter":
         try:
             return RaplMeter(dram=dram, zeusd=zeusd)
         except ZeusMeterError as daemons:
-            raise ZeusMeterError(f"{daemons.message}; without zeusd: {error.message}") from error
+            raise ZeusMeterError(f"{daemons.message}; and without it: {error.message}") from error
 
 
 class RaplMeter:
@@ -118,8 +118,8 @@ class RaplMeter:
 
         fallback_w = (os.cpu_count() or 1) * WATTS_PER_CORE
         rank_zero_warn(
-            f"{' and '.join(self.devices)} reported no power limit; assuming a MaxPower of "
-            f"{fallback_w:g} W, {WATTS_PER_CORE} W per logical core of the host",
+            f"{' and '.join(self.devices)} reported no power limit: MaxPower is assumed to be "
+            f"{fallback_w:g} W, {WATTS_PER_CORE} W for each of the host's logical cores",
             stacklevel=6,  # three frames belong to rank_zero_warn
         )
         return fallback_w
@@ -142,8 +142,8 @@ class WrappingCounter:
         if step < 0:
             if not self._range:
                 raise ZeusMeterError(
-                    "the energy counter of a CPU package fell, as when zeusd restarts; restart the "
-                    "run"
+                    "the energy counter of a CPU package fell, as when zeusd is restarted; start "
+                    "the run again"
                 )
             step %= self._range
         self.total += step
@@ -254,7 +254,7 @@ def _find_daemons_packages(zeusd: Zeusd, root: Path, *, dram: bool) -> list[_Pac
             if dram and zeusd.cpu_energy_uj(cpu_id)[1] is not None:
                 found.append(_DaemonsPackage(zeusd, cpu_id, directory, dram=True))
     if not found:
-        raise ZeusMeterError(f"{zeusd} has no CPU energy counter")
+        raise ZeusMeterError(f"{zeusd} has no energy counter of a CPU package")
     return found
 
 

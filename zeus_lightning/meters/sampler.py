@@ -32,7 +32,7 @@ class Sampler:
         """Take a sample now, and return the joules up to it; raise the error of an earlier one."""
         if os.getpid() != self._pid:
             raise ZeusMeterError(
-                f"the energy meter was opened in process {self._pid}, so its sampling thread does "
+                f"the energy meter was opened in process {self._pid} and its sampling thread does "
                 f"not run in this one ({os.getpid()}); open the meter after the fork"
             )
         with self._lock:

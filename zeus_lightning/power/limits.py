@@ -15,7 +15,7 @@ from zeus_lightning.meters import amd, nvml
 from zeus_lightning.zeusd import Zeusd, ZeusdError
 
 _COMPARISONS = 2  # two GPUs that have spent the same energy by chance differ later
-_ZEUSD = "or have an administrator run zeusd, and set ZEUSD_SOCK_PATH"
+_ZEUSD = "or let an administrator run zeusd, and set ZEUSD_SOCK_PATH"
 _NVML_CAUSES: dict[int, tuple[str, str]] = {
     pynvml.NVML_ERROR_NO_PERMISSION: (
         "no_permission",
@@ -26,10 +26,10 @@ _NVML_CAUSES: dict[int, tuple[str, str]] = {
         (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND),
         (
             "no_power_control",
-            "its power limit cannot be set, as under MIG and on some laptops and virtual machines",
+            "its power cannot be controlled, as under MIG and on some laptops and virtual machines",
         ),
     ),
-    pynvml.NVML_ERROR_GPU_IS_LOST: ("gpu_lost", "see `dmesg`, then reset it"),
+    pynvml.NVML_ERROR_GPU_IS_LOST: ("gpu_lost", "see `dmesg`, and reset it or restart the host"),
 }
 
 
@@ -122,8 +122,8 @@ class GpuLimit(ABC):
             found = [gpu_id for gpu_id in found if self._has_the_energy_of(gpu_id)]
         if len(found) != 1:
             raise ZeusdError(
-                f"{self.zeusd} has {len(found) or 'no'} GPUs with this one's energy counter; check "
-                "that it runs on this host"
+                f"{self.zeusd} has {len(found) or 'no'} GPUs with this one's energy counter: see "
+                "whether it runs on this host"
             )
         return found[0]
 
@@ -183,7 +183,7 @@ class NvmlLimit(GpuLimit):
     def _explain(self, error: Exception) -> tuple[str, str, str] | None:
         if not isinstance(error, pynvml.NVMLError):
             return None
-        works = "check that `nvidia-smi` works here"
+        works = "see whether `nvidia-smi` works here"
         return (str(error), *_NVML_CAUSES.get(error.value, ("driver", works)))
 
 
@@ -213,7 +213,7 @@ class AmdLimit(GpuLimit):
         return amd.energy_mj(self._handle)
 
     def _explain(self, error: Exception) -> tuple[str, str, str] | None:
-        works = "check that `amd-smi monitor` works here"
+        works = "see whether `amd-smi monitor` works here"
         if isinstance(error, ZeusMeterError):
             return error.message, "driver", works
         if not isinstance(error, amd.load().AmdSmiException):
@@ -223,7 +223,7 @@ class AmdLimit(GpuLimit):
         causes = {
             statuses.AMDSMI_STATUS_NO_PERM: (
                 "no_permission",
-                f"setting power limits needs root; run as root, {_ZEUSD}",
+                f"setting power limits needs root: run as root, {_ZEUSD}",
             ),
             statuses.AMDSMI_STATUS_NOT_SUPPORTED: ("no_power_control", "it has no power limit"),
         }

@@ -76,7 +76,7 @@ class PowerProfile:
             good = all(_is(int | float, value) and 0 < value < _MAX for value in values.values())
             _check(good and _is(int, point.limit_w), "points", values, rule)
         limits = [point.limit_w for point in self.points]
-        _check(len(set(limits)) == len(limits), "points", limits, "points with distinct limits")
+        _check(len(set(limits)) == len(limits), "points", limits, "of different limits")
         chosen_ok = _is(int, self.chosen_w) and self.chosen_w in limits
         _check(chosen_ok, "chosen_w", self.chosen_w, f"one of {limits}")
         _check(_is_instant(self.measured_at), "measured_at", self.measured_at, "ISO 8601 with Z")

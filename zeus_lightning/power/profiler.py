@@ -252,7 +252,9 @@ class Profiler:
         self._disturbances += 1
         if self._disturbances < MAX_LOST_WINDOWS:
             return self._set_limit(limit_w)
-        reason = f"{DESCRIPTIONS[disturbance]} {MAX_LOST_WINDOWS} times while measuring {limit_w} W"
+        reason = (
+            f"{DESCRIPTIONS[disturbance]} {MAX_LOST_WINDOWS} times while {limit_w} W was measured"
+        )
         return self._give_up(reason)
 
     def _next_limit(self) -> tuple[Action, ...]:

@@ -182,7 +182,7 @@ def _restore_one(uuid: str) -> str:
     with closing(_RecordFile(uuid)) as file:
         record = file.read()
         if record is None:
-            message = f"removed {file.path}, which is not a record of power limits"
+            message = f"{file.path} is not a record of power limits, and was removed"
         else:
             message = _undo_left(record)
         file.delete()
@@ -249,12 +249,12 @@ def _open_locked(path: Path) -> int:
             except BlockingIOError:
                 owner = Record.from_json(os.pread(fd, _RECORD_BYTES, 0))
                 if owner is not None and owner.pid == os.getpid():
-                    remedy = "this process already searches for it; remove one search"
+                    remedy = "this process searches for its power limit already: keep one search"
                 else:
-                    remedy = "wait for that run to end"
+                    remedy = "wait for that one, or train on another GPU"
                 raise ZeusPowerError(
                     f"the power limit of GPU {path.stem} is in use by "
-                    f"{owner or 'another process'}; one run at a time can set it; {remedy}",
+                    f"{owner or 'another process'}; one run at a time can set it: {remedy}",
                     {"cause": "in_use"},
                 ) from None
             # Another process may have deleted the file before it was locked here.

@@ -187,8 +187,8 @@ class PowerSearch:
             search = make_search(self._search_name, allowed_w, self._selector, self._inputs)
         else:
             rank_zero_info(
-                f"zeus: observing the current power limit, {max(limits_w)} W; no stored profile "
-                "shows the best one"
+                f"zeus: observing the current power limit, {max(limits_w)} W; there is no profile "
+                "that shows which one would be best"
             )
             search = Sweep((max(limits_w),))
         select = partial(self._selector.select, inputs=self._inputs)
@@ -313,7 +313,7 @@ class PowerSearch:
         zeus_cost = selector if isinstance(selector, ZeusCost) else ZeusCost()
         cost = partial(zeus_cost.cost, inputs=self._inputs)
         rank_zero_info(
-            "zeus: measured power limits, with energy and time relative to the highest\n"
+            "zeus: the power limits measured, with energy and time against the highest\n"
             + summary.table(points, limit_w, selector.name, cost)
         )
         self._set_limit(points, limit_w)
@@ -339,7 +339,7 @@ class PowerSearch:
         ranks = [str(rank) for rank, failed in enumerate(failures) if failed]
         if ranks:
             rank_zero_warn(
-                f"zeus: cannot set the power limit of {limit_w} W on rank "
+                f"zeus: the power limit of {limit_w} W cannot be set on rank "
                 f"{', '.join(ranks)}; {self._restore()}"
             )
             return
@@ -352,5 +352,5 @@ class PowerSearch:
         left = gather(self._strategy, None if self._gpus.restore() else self._gpus.limit_text())
         ranks = [f"{text} on rank {rank}" for rank, text in enumerate(left) if text is not None]
         if not ranks:
-            return "training continues at the initial limits"
+            return "training continues at the limits found at the start"
         return f"training continues, but not at the initial limit: {', '.join(ranks)}"

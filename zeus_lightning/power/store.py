@@ -71,10 +71,10 @@ class ProfileStore:
         if self.path is not None:
             try:
                 _write(self.path, profile.dumps())
-                rank_zero_info(f"zeus: wrote the power profile to {self.path}")
+                rank_zero_info(f"zeus: the power profile is in {self.path}")
             except OSError as error:
                 rank_zero_warn(
-                    f"zeus: cannot write the power profile to profile_path {self.path}: "
+                    f"zeus: the power profile cannot be written to profile_path {self.path}: "
                     f"{error}; the next run measures again"
                 )
         if self.service is not None:
@@ -94,8 +94,8 @@ class ProfileStore:
             return []
         except (OSError, ZeusConfigError) as error:
             rank_zero_warn(
-                f"zeus: profile_path {self.path} cannot be used: {error}; this run ignores the "
-                "file and does not change it"
+                f"zeus: profile_path {self.path} cannot be used: {error}. The file is left as it "
+                "is, and this run ignores it"
             )
             self.path = None
             return []

@@ -28,7 +28,7 @@ def positive_sizes(batch_sizes: Iterable[int]) -> list[int]:
     sizes = list(batch_sizes) if isinstance(batch_sizes, Iterable) else []
     if not sizes or not all(map(is_size, sizes)):
         raise ZeusConfigError(
-            f"batch_sizes is {batch_sizes!r}; it must list one or more positive integers"
+            f"batch_sizes is {batch_sizes!r}; it must contain positive integers, and at least one"
         )
     distinct = sorted({operator.index(size) for size in sizes})
     if len(distinct) > MAX_SIZES:
@@ -99,7 +99,7 @@ def default_batch_size(
     if (source := passed_source(trainer)) is not None:
         of_loader = passed_batch_size(
             source.instance,
-            f"pass a datamodule, or give the module {type(module).__name__} a train_dataloader(), "
+            f"give fit() a datamodule, or the module {type(module).__name__} a train_dataloader(), "
             f"that uses self.{attribute}",
         )
         return of_loader * share if given is None else operator.index(given)

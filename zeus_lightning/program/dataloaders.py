@@ -51,7 +51,7 @@ def check_loaders(
         if others and batch is None:
             rank_zero_info(
                 f"zeus: {attribute} was set to {batch_size}; the {origin} also has loaders with "
-                f"batches of {', '.join(map(str, others))}, which it may leave unchanged"
+                f"batches of {', '.join(map(str, others))}, which need not follow it"
             )
         return
     if None in sizes:
@@ -63,7 +63,7 @@ def check_loaders(
         if sizes != [own_size]:
             rank_zero_warn(
                 f"zeus: cannot read the batch size of the {origin}; make sure that it is "
-                f"{batch_size}, the value of {attribute} after the datamodule's setup()"
+                f"{batch_size}, which {attribute} was set to after the datamodule's setup()"
             )
             return
     values = [get_from(each, attribute.rpartition(".")[2]) for each in holders(module, attribute)]
@@ -71,13 +71,13 @@ def check_loaders(
     if changed is not None:
         raise ZeusConfigError(
             f"the callback set {attribute} to {batch_size}, one device's share, but the program "
-            f"changed it to {changed} (in setup()?); leave it unchanged, and pass "
-            "default_batch_size=... for all devices"
+            f"changed it to {changed}, as setup() may do; leave it unchanged, and pass "
+            "default_batch_size=... over all devices"
         )
     raise ZeusConfigError(
         f"the callback set {attribute} to {batch_size} per device, but the {origin} has batches "
-        f"of {sizes[0]}; build it on each call with batch_size=self.{attribute}, or pass its own "
-        "attribute as batch_arg_name"
+        f"of {sizes[0]}; build it at each call with batch_size=self.{attribute}, or pass the "
+        "attribute that it uses as batch_arg_name"
     )
 
 

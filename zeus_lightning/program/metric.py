@@ -52,8 +52,8 @@ def monitored(trainer: Trainer, monitor: str) -> float:
     if metric is None and not trainer.callback_metrics:
         raise ZeusConfigError(
             f"monitor is {monitor!r}, but nothing has been logged for an epoch; call "
-            f"self.log({monitor!r}, ..., on_epoch=True) in validation_step() (without validation, "
-            "in training_step())"
+            f"self.log({monitor!r}, ..., on_epoch=True) in validation_step(), or without "
+            "validation in training_step()"
         )
     if metric is None:
         raise ZeusConfigError(
@@ -101,7 +101,7 @@ def no_monitor(trainer: Trainer) -> ZeusConfigError:
     copies = {f"{name}_{kind}" for name in names for kind in ("step", "epoch")}  # of on_step=True
     logged = " or ".join(f"monitor={name!r}" for name in names if name not in copies)
     return ZeusConfigError(
-        "no metric to monitor: neither EarlyStopping nor ModelCheckpoint in the Trainer names "
+        "no metric to monitor: neither an EarlyStopping nor a ModelCheckpoint of the Trainer names "
         "one; pass " + (logged or "monitor=..., with the name of a metric that validation logs")
     )
 

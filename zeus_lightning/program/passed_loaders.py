@@ -70,7 +70,7 @@ def _obstacle(loader: Any) -> str | None:
     if isinstance(loader, list | dict) and not loader:
         return f"{loader} is empty"
     if type(loader) is not DataLoader:
-        return f"it is a {type(loader).__name__}, not a plain torch DataLoader"
+        return f"it is a {type(loader).__name__}, not torch's DataLoader itself"
     if isinstance(loader.dataset, IterableDataset):
         return "its dataset is an IterableDataset"
     if loader.batch_size is None:

@@ -20,8 +20,8 @@ from zeus_lightning.recur.service import OwnService, Service
 @click.option(
     "--observe", is_flag=True, help="Run only control trials, with the default batch size."
 )
-@click.option("--compare", is_flag=True, help="Make every other recurrence a control trial.")
-@click.option("--stop-on-error", is_flag=True, help="Stop at the first error.")
+@click.option("--compare", is_flag=True, help="Run control trials in every other recurrence.")
+@click.option("--stop-on-error", is_flag=True, help="End at the first error.")
 @click.option(
     "--folder",
     default=".zeus/recur",
@@ -33,13 +33,13 @@ from zeus_lightning.recur.service import OwnService, Service
     "--url",
     envvar="ZEUS_SERVER_URL",
     show_envvar=True,
-    help="URL of the service; without one, recur starts its own.",
+    help="The service; without one, it starts its own.",
 )
 @click.option(
     "--port",
     default=0,
     type=click.IntRange(0, 65535),
-    help="Port of its own service.  [default: any free one]",
+    help="Port of the service that it starts.  [default: any free one]",
 )
 def recur(
     command: tuple[str, ...],

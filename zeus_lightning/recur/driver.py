@@ -110,12 +110,12 @@ class Driver:
         try:
             child = Child(self._command, env, self._file(recurrence, attempt, "log"))
         except OSError as error:
-            raise ZeusConfigError(f"cannot run {self._command[0]}: {error}") from error
+            raise ZeusConfigError(f"{self._command[0]} cannot be run: {error}") from error
         exit_code = self._wait_for(child)
         run = read_outcome(outcome_file)
         ending = Ending(exit_code=exit_code, run=run)
         if run is not None and run.outcome is None:
-            self._service.end_trial(run, f"the run's process ended ({ending.outcome})")
+            self._service.end_trial(run, f"the run's process has ended ({ending.outcome})")
         each = Try(recurrence=recurrence, attempt=attempt, control=control, ending=ending)
         if not self.tries:
             self._print(summary.HEADER)

@@ -97,7 +97,7 @@ def _ask_service(run: RunOutcome) -> Outcome | None:
         client = BSOClient(url, timeout_s=_TIMEOUT_S)
         status = client.trial_status(run.trial.job_id, run.trial.trial_number)
     except ZeusError as error:
-        click.echo(f"zeus-lightning exec: cannot tell the trial's outcome: {error}", err=True)
+        click.echo(f"zeus-lightning exec: the outcome of the trial is unknown: {error}", err=True)
         return None
     same = status is not None and status.generation == run.trial.generation
     return status.outcome if status is not None and same else None

@@ -250,12 +250,12 @@ class Fit:
         outcome, reason = outcome_at_train_end(self.trainer, record)
         if outcome in ("completed", "not_converged") and self._is_short(record.job.max_epochs):
             outcome = "interrupted"
-            reason = f"the Trainer's max_epochs is {self.trainer.max_epochs}, but the job's is "
+            reason = f"the Trainer's max_epochs is {self.trainer.max_epochs}, and the job's "
             reason += str(record.job.max_epochs)
         if outcome == "errored":
             self._mistake = ZeusConfigError(
                 f"{reason}, so {self.run.job.monitor!r} was never seen and nothing was learned; "
-                "let validation run, or monitor a training metric with limit_val_batches=0"
+                "let validation run, or monitor a metric of training with limit_val_batches=0"
             )
         self.run.end(outcome, reason)
 
@@ -287,8 +287,8 @@ class Fit:
             return
         reason = (
             f"the {sizes.loader_origin(self.trainer, self.module)} has no batch of "
-            f"{record.trial.batch_size // self._share} (drop_last=True drops a smaller "
-            "one), so nothing was trained"
+            f"{record.trial.batch_size // self._share} (drop_last=True drops one that is not "
+            "full), so nothing was trained"
         )
         has_failed = record.trial.batch_size != record.job.default_batch_size
         self.run.end("not_converged" if has_failed else "errored", reason)
@@ -309,7 +309,7 @@ class Fit:
         if not any(each.best_model_path or each.last_model_path for each in savers):
             rank_zero_warn(
                 "zeus: the run reached its target before ModelCheckpoint saved a checkpoint, so "
-                "its model is lost with this process; pass save_last=True"
+                "its model is lost with this process; pass save_last=True, or save after each epoch"
             )
 
     def remember_module(self) -> None:

@@ -164,7 +164,7 @@ class JobArguments:
         if monitor is not None and mode_of_name(monitor) not in (None, mode):
             rank_zero_warn(
                 f"zeus: mode is {mode!r}, but {monitor!r} looks like a metric that should "
-                f"{'fall' if mode == 'max' else 'rise'}; if so, pass the other mode"
+                f"{'fall' if mode == 'max' else 'rise'}; if it does, pass the other mode"
             )
         job_id = self.job_id or os.environ.get("ZEUS_JOB_ID") or name
         if not _is_job_id(job_id):

@@ -129,7 +129,7 @@ class TrialRecord:
         elif status is None or status.generation != self.trial.generation:
             problem = "which the service does not know (was the job deleted or restored?)"
         elif status.outcome not in RESUMABLE:
-            problem = f"which ended as {status.outcome} ({status.reason.rstrip('.')})"
+            problem = f"which has ended as {status.outcome} ({status.reason.rstrip('.')})"
         else:
             return
         raise ZeusConfigError(

@@ -156,7 +156,7 @@ class _Database(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Called by the registry."""
-        up = ("zeus_bso_database_up", "Whether the database can be used.")
+        up = ("zeus_bso_database_up", "Whether the database answers.")
         try:
             with time_limit(_SCRAPE_S):
                 jobs, running, totals = _read()

@@ -54,7 +54,7 @@ def refused(error: HTTPException) -> Response:
     status = error.code or 500
     detail = error.description or error.name
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        detail = "Internal error; the service's log has the traceback."
+        detail = "The service has a defect; its log has the traceback."
     answer = problem(status, _code(status), detail)
     for name, value in error.get_headers():  # Allow, WWW-Authenticate, Retry-After
         if name != "Content-Type":

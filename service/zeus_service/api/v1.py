@@ -112,7 +112,7 @@ def require_json() -> None:
 @v1.post("/jobs")
 @v1.input(messages.Registration)
 @v1.output(messages.Job, **_NEW)
-@v1.doc(responses={200: "Already registered with the same values."})
+@v1.doc(responses={200: "Known, with the same values."})
 def register_job(json_data: messages.Registration) -> tuple[messages.Job, int]:
     """Register a job, or confirm it; the answer has all its values."""
     g.job_id = json_data.job_id  # for the log
@@ -150,7 +150,7 @@ def delete_job(job_id: str, query_data: Deletion) -> tuple[str, int]:
 @v1.post(f"{JOB}/trials")
 @v1.input(messages.NewTrial)
 @v1.output(messages.TrialStart, **_NEW)
-@v1.doc(responses={200: "Already started with this Idempotency-Key."})
+@v1.doc(responses={200: "This Idempotency-Key started it before."})
 def start_trial(job_id: str, json_data: messages.NewTrial) -> tuple[messages.TrialStart, int]:
     """Start a trial; the header `Idempotency-Key` makes repeating it harmless."""
     key = request.headers.get("Idempotency-Key")
@@ -206,7 +206,7 @@ def end_trial(
 @v1.put(POWER_PROFILE)
 @v1.input(messages.PowerProfile)
 @v1.output(messages.PowerProfile, **_NEW)
-@v1.doc(responses={200: "Replaces an earlier profile."})
+@v1.doc(responses={200: "It replaces an earlier one."})
 def put_power_profile(
     job_id: str, batch_size: int, json_data: messages.PowerProfile
 ) -> tuple[messages.PowerProfile, int]:

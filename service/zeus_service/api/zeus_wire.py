@@ -217,7 +217,7 @@ def report() -> ResponseReturnValue:
         trial = _find_trial(result)
         if trial.outcome in FINAL:
             return _finished(result.trial_number, trial.outcome)
-        return _answer(None, "this epoch was already reported; keep training")
+        return _answer(None, "this epoch is reported already, keep training")
     return _answer(decision.outcome, _reason_text(result.batch_size, decision))
 
 
@@ -260,7 +260,7 @@ def _reason_text(batch_size: int, decision: stopping.Decision) -> str:
 
 
 def _finished(trial_number: int, outcome: Outcome) -> ResponseReturnValue:
-    return _answer(outcome, f"the result of trial {trial_number}, {outcome}, was already reported.")
+    return _answer(outcome, f"the result of trial {trial_number}, {outcome}, is already reported.")
 
 
 def _answer(outcome: Outcome | None, message: str) -> ResponseReturnValue:

@@ -29,7 +29,7 @@ def reason(spec: JobSpec, state: State, hardware: Hardware, choice: Choice) -> s
     text = {
         "explore": _worth(chosen, best),
         "exploit": _lead(chosen, arms.values()),
-        "concurrent": "another trial is exploring, so this run uses the best known batch size, or "
+        "concurrent": "another trial is exploring, so this run uses the best batch size known, or "
         "the default",
         "fallback": "all batch sizes have failed, but a trial with this one is still running",
         "control": "a control trial: the default batch size, without early stopping",

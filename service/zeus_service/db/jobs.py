@@ -32,7 +32,7 @@ _KEEPS_HARDWARE = (
     "A client of the Zeus project needs a job for a single kind of hardware. Use another job_id."
 )
 _KEEPS_DEVICES = (
-    "The job's batch sizes are per device, so all its runs need the same number of devices. Use "
+    "The job's batch sizes are per device, so all its runs use the same number of devices. Use "
     "that number, or another job_id."
 )
 
@@ -257,7 +257,7 @@ def start(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
 def mark_lost(session: Session, job: Job, spec: JobSpec) -> None:
     """End running trials of a locked job whose lease has expired, at most `MAX_LOST_AT_ONCE`."""
     for trial in running(session, job, expired=True, limit=MAX_LOST_AT_ONCE):
-        end(session, job, spec, trial, "lost", "its lease expired")
+        end(session, job, spec, trial, "lost", "its lease ran out")
 
 
 def end(

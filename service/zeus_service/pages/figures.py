@@ -110,7 +110,7 @@ def saved(savings: JobSavings) -> Figure:
     """
     points = [(point.trial_number, point.saved) for point in savings.points if point.saved]
     if not points or savings.saved is None:
-        return plot.empty("The energy of the default batch size is not known yet.")
+        return plot.empty("What a run of the default batch size takes is not known yet.")
     numbers = [0, *(number for number, _ in points)]
     line, *ends = (
         [
@@ -183,7 +183,7 @@ def power(spec: JobSpec, stored: Sequence[dict[str, Any]]) -> Figure:
 def run(spec: JobSpec, reports: Sequence[Report]) -> Figure:
     """Plot the metric, the power and the cost of a trial over its epochs."""
     if not reports:
-        return plot.empty("This run has not reported yet.")
+        return plot.empty("It has not reported yet.")
     latest, epochs = reports[-1], [report.epoch for report in reports]
     monitor = plot.plain(spec.monitor)
     limits = [report.cost_bound for report in reports]

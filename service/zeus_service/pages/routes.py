@@ -124,7 +124,7 @@ def delete(job_id: str) -> ResponseReturnValue:
     """Delete a job whose id was typed in to confirm it."""
     require_writing()
     if request.form.get("confirm", "").strip() != job_id:
-        return _delete_form(job_id, "That is not this job's id."), 422
+        return _delete_form(job_id, "That is not the id of this job."), 422
     try:
         maintenance.delete_job(job_id, force="force" in request.form)
     except JobBusy as error:

@@ -83,7 +83,7 @@ logger_class = LOGGERS[_config.log_format]
 def on_starting(server: Any) -> None:
     """Refuse a setting with which workers would listen before `when_ready` has checked access."""
     if server.cfg.reuse_port:
-        raise Unusable("reuse_port is not supported; remove it")
+        raise Unusable("reuse_port is not supported: remove it")
 
 
 def when_ready(server: Any) -> None:

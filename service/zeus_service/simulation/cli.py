@@ -129,7 +129,7 @@ def simulate(
         chosen = [*(RECIPES[name] for name in names), *(Recipe(*each) for each in recipes)]
         workloads += _recorded(directory, gpus, chosen)
     elif gpus or names or recipes:
-        raise click.UsageError("recorded runs need their directory; pass --traces")
+        raise click.UsageError("recorded runs need their directory: name it with --traces")
     elif not workloads:
         workloads = [synthetic_workload(number) for number in range(3)]
     target = {"target_metric": None} if learn_target else {}

@@ -135,7 +135,7 @@ def read(directory: Path, gpu: str, recipe: Recipe) -> Workload:
     if math.isinf(workload.expected_cost(workload.oracle(0.5), 0.5)):
         raise SimulationError(
             f"{train}: no run of {recipe.dataset} with the batch sizes {sizes} reaches the target "
-            f"of {recipe.target_metric:g} within {recipe.max_epochs} epochs; choose an easier "
-            "target or more epochs"
+            f"of {recipe.target_metric:g} within {recipe.max_epochs} epochs; take another target "
+            "or more epochs"
         )
     return workload

@@ -24,7 +24,7 @@ def test_its_joules_are_the_sum_of_the_chips_parts(monkeypatch: pytest.MonkeyPat
 
 
 def test_elsewhere_the_error_names_what_it_needs() -> None:
-    with pytest.raises(ZeusMeterError, match=r"on such a Mac, run.*zeus-lightning\[apple\]"):
+    with pytest.raises(ZeusMeterError, match=r"macOS on such a chip.*zeus-lightning\[apple\]"):
         open_meter("apple")
 
 

@@ -32,7 +32,7 @@ def test_a_reading_that_fails_during_training_names_the_gpu_and_a_remedy(
 def test_a_driver_that_is_unloaded_is_an_error(fake_gpus: FakeDriver) -> None:
     meter = NvmlMeter([0])
     fake_gpus.unload()
-    with pytest.raises(ZeusMeterError, match="Uninitialized; the driver was unloaded"):
+    with pytest.raises(ZeusMeterError, match="Uninitialized; the driver went away"):
         meter.read()
     meter.close()
 
@@ -68,7 +68,7 @@ def test_a_gpu_that_is_not_there_is_named(fake_gpus: FakeDriver, gpu: int | str)
 
 
 def test_a_gpu_named_twice_is_refused(fake_gpus: FakeDriver) -> None:
-    with pytest.raises(ZeusConfigError, match="names a GPU twice"):
+    with pytest.raises(ZeusConfigError, match="named twice"):
         NvmlMeter([1, fake_gpus.gpus[1].uuid])
 
 

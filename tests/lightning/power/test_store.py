@@ -86,9 +86,7 @@ def test_a_profile_file_that_cannot_be_written_is_one_warning_and_the_limit_is_a
 ) -> None:
     (tmp_path / "file").touch()
     callback = power(meter=gpu_meter, profile_path=tmp_path / "file" / "a.json", step_w=100)
-    with pytest.warns(
-        UserWarning, match="cannot write the power profile to profile_path"
-    ) as warned:
+    with pytest.warns(UserWarning, match="cannot be written to profile_path") as warned:
         fit(callback, GpuNet(gpu))
     assert len(zeus_warnings(warned)) == 1
     assert callback.limit_w == 200

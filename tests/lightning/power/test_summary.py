@@ -30,7 +30,7 @@ def test_a_line_for_each_limit_and_a_table_with_the_saving_are_logged(
     lines = [r.message for r in caplog.records if r.message.startswith("zeus: power limit ")]
     assert [int(line.split()[3]) for line in lines] == [300, 200, 100]
     assert lines[0] == "zeus: power limit 300 W: 30 J and 100 ms a batch, 300 W on average"
-    table = next(r.message for r in caplog.records if "measured power limits, with" in r.message)
+    table = next(r.message for r in caplog.records if "limits measured, with" in r.message)
     energy = expected(gpu, 200)[0] / expected(gpu, 300)[0] - 1
     time = expected(gpu, 200)[1] / expected(gpu, 300)[1] - 1
     told_saving = f"200 W: energy {100 * energy:+.1f} % and time {100 * time:+.1f} % against 300 W"

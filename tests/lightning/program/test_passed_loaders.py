@@ -241,8 +241,8 @@ class MySampler(SequentialSampler):
 
 
 REFUSED: list[tuple[Any, str]] = [
-    (MyLoader(NUMBERS, 8), "it is a MyLoader, not a plain torch DataLoader"),
-    ([torch.randn(8, 4)], "it is a Tensor, not a plain torch DataLoader"),
+    (MyLoader(NUMBERS, 8), "it is a MyLoader, not torch's DataLoader itself"),
+    ([torch.randn(8, 4)], "it is a Tensor, not torch's DataLoader itself"),
     (DataLoader(Stream(), 8), "its dataset is an IterableDataset"),
     (DataLoader(Stream(), batch_size=None), "its dataset is an IterableDataset"),
     (DataLoader(NUMBERS, batch_size=None), "it has a batch_sampler or batch_size=None"),
@@ -275,7 +275,7 @@ def test_what_cannot_be_made_again_is_an_error_with_a_remedy(passed: Any, messag
         runner.fit(Net(), passed, validation())
     text = f"a dataloader passed straight to fit() cannot be resized: {message}"
     assert str(error.value).startswith(text)
-    assert "; pass a datamodule, or give the module Net a train_dataloader()" in str(error.value)
+    assert "; give fit() a datamodule, or the module Net a train_dataloader()" in str(error.value)
     assert runner.fit_loop._data_source.instance is passed
 
 

@@ -209,7 +209,7 @@ def test_a_job_that_learns_its_target_says_how_far_it_is(client: FlaskClient, po
         optimizer.end_trial("job", number, "diverged" if number < 3 else "completed")
     optimizer.start_trial("job")
     page = client.get("/job/job").text
-    assert "1 of 3 baselines completed; they set the target for val_acc" in page
+    assert "1 of 3 baselines completed: from them the target for val_acc is learned" in page
     assert (
         "a baseline: the default batch size, to the run's own end; 3 baselines set the target"
         in unescape(page)

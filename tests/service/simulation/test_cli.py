@@ -183,9 +183,9 @@ def test_a_file_that_cannot_be_written_is_told_before_the_long_work(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--gpu=v100"], "recorded runs need their directory; pass --traces"),
-        (["--workload=squad"], "recorded runs need their directory; pass --traces"),
-        (LETTERS, "recorded runs need their directory; pass --traces"),
+        (["--gpu=v100"], "recorded runs need their directory: name it with --traces"),
+        (["--workload=squad"], "recorded runs need their directory: name it with --traces"),
+        (LETTERS, "recorded runs need their directory: name it with --traces"),
         (["--seeds=0"], "'--seeds': 0 is not in the range"),
         (["--recurrences=0"], "'--recurrences': 0 is not in the range"),
         (["--recurrences=-1"], "'--recurrences': -1 is not in the range"),
