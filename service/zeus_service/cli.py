@@ -246,7 +246,7 @@ def delete(job_id: str, force: bool, yes: bool) -> None:
 @main.command()
 @click.option("--older-than-days", required=True, type=click.FloatRange(0))
 def prune(older_than_days: float) -> None:
-    """Delete the reports of older trials, and rows of deleted jobs.
+    """Delete the reports of trials that ended longer ago, and rows of deleted jobs.
 
     Trials and what was learned stay. Safe while the service runs.
     """

@@ -150,8 +150,7 @@ def _open_gpus(meter: str, gpus: list[str], device: torch.device | None) -> Ener
     if (kind == "amd") != torch_is_rocm():
         raise ZeusConfigError(
             f"meter={meter!r} measures {maker} GPUs, but this build of torch does not support "
-            "them; "
-            'pass meter="auto"'
+            'them; pass meter="auto"'
         )
     # By UUID, since the drivers' indices do not follow CUDA_VISIBLE_DEVICES.
     return open_([f"GPU-{torch.cuda.get_device_properties(cuda).uuid}"], device=cuda)
