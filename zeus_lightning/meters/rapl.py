@@ -19,7 +19,7 @@ _STILL_CPU_S = 5.0  # of this process: a package that runs it draws power
 
 _NOT_READABLE = (
     "only root may read it (CVE-2020-8694); run "
-    "`sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj`"
+    "`sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj` (a udev rule makes it last)"
 )
 
 
