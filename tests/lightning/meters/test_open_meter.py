@@ -119,7 +119,7 @@ def test_nvml_with_devices_counts_these_even_for_training_on_cpu(fake_gpus: Fake
 
 @pytest.mark.parametrize("device", [None, CPU])
 def test_nvml_on_cpu_needs_the_names_of_its_devices(device: torch.device | None) -> None:
-    with pytest.raises(ZeusConfigError, match=r'trains on (the CPU|cpu): .*meter="nvml:0"'):
+    with pytest.raises(ZeusConfigError, match=r'trains on (the CPU|cpu); .*meter="nvml:0"'):
         open_meter("nvml", device)
 
 

@@ -129,7 +129,7 @@ def test_after_a_sigkill_a_control_trial_runs_at_the_limit_found_before(
     monkeypatch.setenv("ZEUS_CONTROL", "1")
     gpu.limit_mw = 125_000  # as the killed process left it; the fixture `gpu` has set 250 W
     net = GpuNet(gpu)
-    with pytest.warns(UserWarning, match=f"restored to 250 W, as process {killed} "):
+    with pytest.warns(UserWarning, match=f"restored to 250 W, as before process {killed} "):
         fit(power(meter=gpu_meter), net)
     assert set(net.limits_w) == {250}
     assert records() == []
