@@ -277,7 +277,7 @@ def test_reset_power_limits_restores_what_a_killed_run_left(fake_gpus: FakeDrive
     gpu.fail("set_limit", 0)
     done = run("reset-power-limits")
     assert done.exit_code == 0
-    assert "is restored to 250 W, as process" in done.stdout
+    assert "was restored to 250 W, as before process" in done.stdout
     assert gpu.limit_mw == 250_000
 
 
