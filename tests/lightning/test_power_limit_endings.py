@@ -127,7 +127,7 @@ def test_signals_restore_the_limit_a_second_process_is_refused_and_the_run_after
     _, net, warned = fit(fake_gpus)
     assert net.limits_w[0] == 260
     assert len(warned) == 1
-    assert f"is restored to 260 W, as process {killed.pid} " in warned[0]
+    assert f"was restored to 260 W, as before process {killed.pid} " in warned[0]
     assert_restored(fake_gpus.gpus[0], 260_000)
 
 
