@@ -263,9 +263,8 @@ class ZeusBSOCallback(Callback):
             self._fit.resume(TrialRecord.from_json(state))
         elif checkpoint.get("global_step", 0) > 0:  # Lightning's tuners load one from before step 1
             rank_zero_warn(
-                "zeus: the checkpoint contains no trial saved by this callback, so the run cannot "
-                "be measured from its start; it trains with the program's own batch size, without "
-                "a trial"
+                "zeus: the checkpoint contains no trial saved by this callback; the run trains "
+                "with the program's own batch size and is not measured"
             )
             self._fit.train_without_trial("resumed from a checkpoint without a trial")
         # FSDP and similar strategies load after configure_optimizers, which may have built a

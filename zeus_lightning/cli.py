@@ -49,15 +49,13 @@ main.add_command(exec_command)
 @click.option(
     "--meter", default="auto", show_default=True, help="The callbacks' meter=..., such as nvml:0,1."
 )
-@click.option("--power-limit", is_flag=True, help="Training uses ZeusPowerLimitCallback.")
+@click.option("--power-limit", is_flag=True, help="Also check permission to set power limits.")
 @click.option("--url", envvar="ZEUS_SERVER_URL", show_envvar=True, help="The service.")
 def doctor(meter: str, power_limit: bool, url: str | None) -> None:
-    """Show what works on this machine.
+    """Check this machine's GPUs, energy counters, power limits, zeusd and the service.
 
-    This checks the GPUs with their energy counters and power limits, the meter, Zeus's daemon
-    ($ZEUSD_SOCK_PATH, or $ZEUSD_HOST_PORT), and the service. Nothing is changed: limits are tried
-    by setting the current one again. Exit status 1 if training with the given options would fail,
-    or could not set power limits.
+    Nothing is changed: setting a limit is tried with the current one. Exits with 1 if training with
+    these options would fail or could not set power limits.
     """
     table = Table("", "on", "works", "details", box=box.SIMPLE_HEAD)
     failed = False
@@ -76,10 +74,9 @@ def doctor(meter: str, power_limit: bool, url: str | None) -> None:
 
 @main.command()
 def reset_power_limits() -> None:
-    """Restore the power limits that a killed run had set.
+    """Restore power limits that a killed run left behind.
 
-    Limits that someone else has set since, or that a live run has set, stay as they are. Exit
-    status 1 if a limit could not be restored.
+    Limits set since then, or by a live run, stay. Exits with 1 if one cannot be restored.
     """
     failed = False
     for uuid, finished, message in restore_all():

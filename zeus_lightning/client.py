@@ -196,7 +196,7 @@ class BSOClient:
         except (requests.exceptions.InvalidURL, LocationValueError):
             # the error itself may have a part of a proxy's password
             raise ZeusConfigError(
-                f"url is {self.url!r}: it, or a proxy of the environment, is not a valid URL"
+                f"one of these URLs is invalid: {self.url!r}, or its proxy in the environment"
             ) from None
         except OSError as error:  # of requests, and if $REQUESTS_CA_BUNDLE names no file
             raise ZeusServiceUnavailable(
@@ -258,7 +258,7 @@ class BSOClient:
         if "code" not in problem:
             location = response.headers.get("Location")
             return ZeusServiceError(
-                f"{self._place()} answers, but not as a zeus service does (HTTP {status}, "
+                f"{self._place()} answers, but is not a zeus service (HTTP {status}, "
                 f"{response.headers.get('Content-Type', 'no content type')}"
                 f"{f', redirecting to {location}' if location else ''}); check the URL",
                 fields,
@@ -278,8 +278,8 @@ class BSOClient:
             return parser(data)
         except (KeyError, TypeError, ZeusConfigError) as error:
             raise ZeusServiceError(
-                f"{self.url} gave an answer this version does not understand: {error}; "
-                "are the service and this package of the same version?"
+                f"{self.url} sent an answer that this version cannot read: {error}; "
+                "install the same version as the service's"
             ) from None
 
 
@@ -325,8 +325,8 @@ def _checked_url(url: str) -> str:
         )
     if "@" in url or parts.query or parts.fragment:
         raise ZeusConfigError(
-            f"url for {parts.hostname} has a user, a query or a fragment; pass the service's own "
-            "URL, and a token in $ZEUS_BSO_TOKEN"
+            f"url for {parts.hostname} contains a user, a query or a fragment; remove it, and pass "
+            "a token in $ZEUS_BSO_TOKEN"
         )
     return url.rstrip("/")
 

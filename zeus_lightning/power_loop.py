@@ -105,8 +105,8 @@ class PowerLimit:
         job = None if self._run is None else self._run.job
         if self._run is not None and job is None:
             raise ZeusConfigError(
-                "the Recurrence that run=... names has not been entered, so its batch size is "
-                "unknown; enter it first: `with run, power:`"
+                "the Recurrence passed as run=... has no batch size before it is entered; enter it "
+                "first: `with run, power:`"
             )
         self._done, self._is_paused = 0, False
         steps = math.inf if self._steps is None else self._steps

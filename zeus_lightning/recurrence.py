@@ -274,8 +274,8 @@ class Recurrence:
         if len(set(steps)) > 1:
             each = ", ".join(f"rank {rank} {what}" for rank, what in enumerate(steps))
             raise ZeusConfigError(
-                f"the ranks are out of step: {each}; all of them report, and all leave the block "
-                "together: let them stop for a reason that all know, such as report(...).stop"
+                f"the ranks are out of step: {each}; leave the loop on all ranks at once, when "
+                "report(...).stop is true"
             )
 
     def _end(self) -> None:

@@ -112,14 +112,14 @@ class Zeusd:
             body = response.read().decode(errors="replace")
         except PermissionError as error:
             raise ZeusdError(
-                f"{self} cannot be reached: {error}; the administrator lets this user write the "
-                "socket with --socket-permissions or --socket-gid",
+                f"{self} cannot be reached: {error}; start it with --socket-permissions or "
+                "--socket-gid so that this user can write to its socket",
                 "no_permission",
             ) from error
         except (OSError, HTTPException) as error:
             raise ZeusdError(
-                f"{self} cannot be reached: {error or type(error).__name__}; see whether it runs "
-                "on this host, as in `systemctl status zeusd`; a container needs its socket mounted"
+                f"{self} cannot be reached: {error or type(error).__name__}; check `systemctl "
+                "status zeusd` on this host; a container needs its socket mounted"
             ) from error
         finally:
             connection.close()

@@ -53,10 +53,8 @@ class _Commands(click.Group):
 def main() -> None:
     """The batch size service for recurring training jobs.
 
-    Configuration comes from the variables ZEUS_BSO_*, in the environment or in a .env file:
-    DATABASE_URL, DATABASE_PASSWORD, TOKEN and READ_TOKEN (or DATABASE_URL_FILE and so on, to read
-    them from files), INSECURE, ALLOWED_HOSTS, CURRENCY, PRICE_PER_KWH, PRICE_PER_GPU_HOUR,
-    CARBON_INTENSITY, LOG_LEVEL and LOG_FORMAT.
+    Settings are variables ZEUS_BSO_* in the environment or a .env file, such as
+    ZEUS_BSO_DATABASE_URL and ZEUS_BSO_TOKEN; .env.example lists them all.
     """
 
 
@@ -125,15 +123,15 @@ def jobs(as_json: bool) -> None:
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path))
 def register(file: Path) -> None:
-    """Register the job that a YAML FILE describes, with the fields of the HTTP API.
+    """Register a job from a YAML FILE with the fields of the HTTP API.
 
-    Programs that name its id and give no values of their own then use these.
+    Programs with its id take these values unless they pass their own.
     """
     from zeus_service import job_file
 
     with _database():
         job_id, new = job_file.register(file)
-    same = "" if new else " with these values already; nothing changed"
+    same = "" if new else " already, with the same values"
     click.echo(f"job {job_id!r} is registered{same}")
 
 
@@ -144,9 +142,9 @@ def register(file: Path) -> None:
     default=20,
     show_default=True,
     type=click.IntRange(1, 1000),
-    help="How many of the latest to list.",
+    help="Number of latest trials to list.",
 )
-@click.option("--yaml", "as_yaml", is_flag=True, help="Print what `register` takes, alone.")
+@click.option("--yaml", "as_yaml", is_flag=True, help="Print only a job file for `register`.")
 @_as_json
 def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
     """Show a job's batch sizes, what the next trial gets and why, and its latest trials."""
@@ -202,7 +200,7 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
     default=13,
     show_default=True,
     type=click.IntRange(1, 53),
-    help="How many of the latest to list.",
+    help="Number of latest weeks to list.",
 )
 @_as_json
 def savings(job_id: str | None, weeks: int, as_json: bool) -> None:
@@ -232,14 +230,14 @@ def savings(job_id: str | None, weeks: int, as_json: bool) -> None:
 def delete(job_id: str, force: bool, yes: bool) -> None:
     """Delete a job with its trials, reports and power profiles.
 
-    Its id is free at once. The rows of a job with many trials go when `prune` runs.
+    Its id is free at once; if it has many trials, `prune` removes the remaining rows.
     """
     from zeus_service import maintenance
 
     with _database():
         maintenance.check_deletable(job_id, force=force)
         if not yes:
-            question = f"Delete job {job_id!r}, and all that it has learned?"
+            question = f"Delete job {job_id!r} and everything it has learned?"
             click.confirm(question, abort=True, err=True)
         maintenance.delete_job(job_id, force=force)
     click.echo(f"job {job_id!r} is deleted")
@@ -248,9 +246,9 @@ def delete(job_id: str, force: bool, yes: bool) -> None:
 @main.command()
 @click.option("--older-than-days", required=True, type=click.FloatRange(0))
 def prune(older_than_days: float) -> None:
-    """Drop the reports of trials that ended longer ago than that, and rows of deleted jobs.
+    """Delete the reports of trials that ended longer ago, and rows of deleted jobs.
 
-    Jobs keep their trials, and all that they have learned. The service may run meanwhile.
+    Trials and what was learned stay. Safe while the service runs.
     """
     from zeus_service import maintenance
 
@@ -267,7 +265,7 @@ def rebuild(job_id: str) -> None:
 
     with _database():
         same = maintenance.rebuild(job_id)
-    click.echo("the stored state was right" if same else "the stored state differed: replaced")
+    click.echo("stored state was right" if same else "stored state was wrong; repaired")
 
 
 @main.group()

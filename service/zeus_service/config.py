@@ -106,8 +106,8 @@ class Config(BaseModel):
             tokens = _split(value.get_secret_value())
             if not (tokens and all(re.fullmatch(_TOKEN, each) for each in tokens)):
                 raise ValueError(
-                    f"it must have at least {MIN_TOKEN} characters, printable ASCII without "
-                    "blanks: try `openssl rand -hex 32`; several tokens are separated by commas"
+                    f"it must be at least {MIN_TOKEN} printable ASCII characters without spaces, "
+                    "as from `openssl rand -hex 32`; separate several tokens with commas"
                 )
         return value
 
@@ -140,8 +140,8 @@ class Config(BaseModel):
     def _reading_is_not_writing(self) -> Self:
         if set(self.tokens) & set(self.read_tokens):
             raise ValueError(
-                "a token of ZEUS_BSO_READ_TOKEN is also one of ZEUS_BSO_TOKEN, so it could write; "
-                "make another one for reading"
+                "ZEUS_BSO_READ_TOKEN and ZEUS_BSO_TOKEN share a token, which could write; use "
+                "another one for reading"
             )
         return self
 
@@ -262,6 +262,6 @@ def problems(error: ValidationError) -> str:
             message = f"{variable}{value}: {message}"
             if found["type"] == "extra_forbidden":  # a misspelt setting would do nothing
                 (nearest,) = difflib.get_close_matches(variable, VARIABLES, n=1, cutoff=0)
-                message = f"{variable} is not a setting; use {nearest}, or remove it"
+                message = f"unknown setting {variable}; did you mean {nearest}?"
         lines.append(message)
     return "\n".join(lines)

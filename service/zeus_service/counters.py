@@ -33,7 +33,7 @@ energy_j = Counter(
 )
 tokens_refused = Counter(
     "zeus_bso_tokens_refused",
-    "Tokens that were sent and are not the service's, by the API or the sign-in on the page.",
+    "Unknown tokens received, by the API or by signing in.",
     ("where",),
     registry=REGISTRY,
 )

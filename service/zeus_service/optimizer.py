@@ -327,9 +327,8 @@ def _usable(spec: JobSpec, multiple_of: int, *, is_default: bool = False) -> lis
     usable = [size for size in wanted if size % multiple_of == 0]
     if not usable:
         raise JobConflict(
-            f"job {spec.job_id!r} has no batch size for this run: {wanted} cannot be divided by "
-            f"{multiple_of} (devices times accumulate_grad_batches). Use another number of "
-            "devices, or another job_id with other batch sizes."
+            f"job {spec.job_id!r}: none of the batch sizes {wanted} is divisible by {multiple_of} "
+            "(devices times accumulate_grad_batches). Use another number of devices."
         )
     return usable
 
@@ -362,7 +361,7 @@ def _same_answer(session: Session, trial: Trial, given: stopping.Report) -> Deci
     known = {name: getattr(stored, name) for name in vars(given).keys() & _STORED}
     if any(getattr(given, name) != value for name, value in known.items()):
         raise ReportConflict(
-            f"report {given.sequence} was sent before with other figures", known=known
+            f"report {given.sequence} was already sent with other values", known=known
         )
     return Decision(**{name: getattr(stored, name) for name in Decision.model_fields})
 
@@ -370,8 +369,8 @@ def _same_answer(session: Session, trial: Trial, given: stopping.Report) -> Deci
 def _check_generation(job_id: str, trial: Trial, generation: str | None) -> None:
     if generation is not None and generation != trial.generation:
         raise OtherGeneration(
-            f"this run's trial {trial.trial_number} is of a job that was deleted, or of a database "
-            f"that was restored: job {job_id!r} has another trial of this number"
+            f"trial {trial.trial_number} of job {job_id!r} is not the one this run started: the "
+            "job was deleted or the database restored"
         )
 
 

@@ -22,9 +22,7 @@ from zeus_service.db.session import use_case
 from zeus_service.db.tables import Job, PowerProfile
 from zeus_service.errors import InvalidJob, job_conflict
 
-_OTHER_VALUES = (
-    "Leave them out or pass the registered values, to keep what was learned, or use another job_id."
-)
+_OTHER_VALUES = "Omit them to keep what was learned, or use another job_id."
 
 
 @use_case()

@@ -138,8 +138,8 @@ def test_without_the_service_or_the_job_there_are_warnings_and_the_limit_is_foun
     assert callback.limit_w == net.limits_w[-1] == 225
     messages = zeus_warnings(warned)
     assert len(messages) == 2
-    assert "no power profile is fetched" in messages[0]
-    assert "the power profile is not shared" in messages[1]
+    assert "cannot fetch power profiles" in messages[0]
+    assert "cannot send the power profile" in messages[1]
 
 
 def test_a_run_without_the_service_trains_and_profiles_where_that_is_allowed(

@@ -64,7 +64,7 @@ from zeus_lightning import (
         ({"job_id": "x" * 256}, "job_id is"),
         ({"url": "localhost:8000"}, "url is 'localhost:8000'; it must look like http://HOST:PORT"),
         ({"url": "http://host:99999"}, "url is 'http://host:99999'"),
-        ({"url": "http://me:secret@host"}, "url for host has a user"),
+        ({"url": "http://me:secret@host"}, "url for host contains a user"),
     ],
 )
 def test_an_invalid_argument_is_an_error_of_the_constructor(
@@ -310,7 +310,7 @@ def test_a_job_id_registered_with_another_configuration_is_an_error_that_lists_w
     assert isinstance(error, ZeusJobConflict)
     assert set(error.fields["differences"]) == {"target_metric", "eta_knob"}
     assert "target_metric is 0.8 there and 0.85 here" in str(error)
-    assert "pass the registered values" in str(error)
+    assert "Omit them to keep what was learned" in str(error)
     assert outcomes(service.url, job) == ["converged"]
 
 

@@ -196,7 +196,7 @@ def test_each_step_uses_a_multiple_of_the_programs_rate(job: Job, name: str) -> 
 
 
 def test_a_scheduler_that_is_not_derived_from_torchs_is_an_error(job: Job) -> None:
-    with pytest.raises(ZeusConfigError, match="cannot change the learning rates that Foreign"):
+    with pytest.raises(ZeusConfigError, match="cannot change the learning rates of Foreign"):
         job.fit(Scheduled(Foreign))
 
 

@@ -184,7 +184,7 @@ def test_doctor_names_the_meter_that_auto_takes(
     assert doctor()[1]["meter auto"] == ["yes", "rapl"]
     monkeypatch.setattr("zeus_lightning.meters.rapl.POWERCAP", Path("/nonexistent"))
     works, details = doctor()[1]["meter auto"]
-    assert (works, "cpu-estimate: there is no energy counter" in details) == ("yes", True), details
+    assert (works, "cpu-estimate: no CPU energy counter" in details) == ("yes", True), details
     as_on_a_mac(monkeypatch)
     assert doctor()[1]["meter auto"] == ["yes", "apple"]
 
@@ -277,7 +277,7 @@ def test_reset_power_limits_restores_what_a_killed_run_left(fake_gpus: FakeDrive
     gpu.fail("set_limit", 0)
     done = run("reset-power-limits")
     assert done.exit_code == 0
-    assert "is restored to 250 W, as process" in done.stdout
+    assert "was restored to 250 W, as before process" in done.stdout
     assert gpu.limit_mw == 250_000
 
 

@@ -175,7 +175,7 @@ def test_a_disturbance_on_one_rank_makes_both_measure_again(seen: Callable[[str]
     assert first["limit_w"] == second["limit_w"]
     (warned,) = first["warnings"]
     assert "someone else changed a GPU's power limit (rank 1)" in warned
-    void_w = int(re.search(r"at a power limit of (\d+) W is void", warned)[1])
+    void_w = int(re.search(r"discarded the measurement at (\d+) W", warned)[1])
     batches = next(len([*same]) for limit, same in groupby(first["limits_w"]) if limit == void_w)
     assert batches >= 2 * (2 + 4)  # warm-up and window, twice
     assert second["warnings"] == []  # only rank zero warns

@@ -95,7 +95,7 @@ def test_it_is_entered_once_at_a_time_and_stepped_within(
             warnings.simplefilter("always")
             train(power, gpu, 50, then=enter_again)
         messages = [str(each.message) for each in warned]
-        assert [text for text in messages if "no power limit is searched for" in text] == (
+        assert [text for text in messages if "power-limit search disabled" in text] == (
             [] if has_gpu else messages
         )
         assert (power.limit_w is not None) == power.profiled == has_gpu
@@ -265,6 +265,6 @@ def test_signals_restore_the_limit_and_the_run_after_sigkill_does(
     killed = fake_gpus.gpus[2]
     assert [gpu.limit_mw for gpu in fake_gpus.gpus[:2]] == [260_000] * 2
     assert killed.limit_mw != 260_000
-    with pytest.warns(UserWarning, match="is restored to 260 W"):
+    with pytest.warns(UserWarning, match="was restored to 260 W"):
         train(PowerLimit(**SHORT, meter="nvml:2"), killed, 1)
     assert killed.limit_mw == 260_000

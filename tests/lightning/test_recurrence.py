@@ -193,7 +193,7 @@ def test_a_checkpoints_trial_is_resumed_with_what_it_had_spent(service: ServiceP
     assert trial["epoch"] == 2
     assert trial["energy_j"] == pytest.approx(12 + 6)
     with (
-        pytest.raises(ZeusConfigError, match=r"ended as converged.* pass no state= to Recurrence"),
+        pytest.raises(ZeusConfigError, match=r"ended as converged.* Recurrence without state="),
         recurrence(service, job, state=state),
     ):
         pass

@@ -129,7 +129,7 @@ def test_a_misspelt_setting_is_an_error_that_names_the_nearest(
         monkeypatch.setenv(misspelt, "a-very-secret-value")
     with pytest.raises(Unusable) as error:
         load_config()
-    assert str(error.value) == f"{misspelt.upper()} is not a setting; use {meant}, or remove it"
+    assert str(error.value) == f"unknown setting {misspelt.upper()}; did you mean {meant}?"
 
 
 @pytest.mark.parametrize(

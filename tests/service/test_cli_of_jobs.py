@@ -64,8 +64,10 @@ def test_what_was_saved_is_shown_with_its_intervals(database_url: str) -> None:
     assert rows[-1][1:3] == ["2", "0"]  # recurrences, joules
     of_all = printed(database_url, "savings")
     assert "1 job has saved 0 J (-" in of_all
-    assert "101 jobs have no baseline yet" in of_all
-    assert "unknown until a run with it has converged" in printed(database_url, "savings", "job-7")
+    assert "not yet known for 101 jobs" in of_all
+    assert "savings are unknown until a run with the default" in printed(
+        database_url, "savings", "job-7"
+    )
     found = json.loads(printed(database_url, "savings", LONG, "--json"))
     assert (found["recurrences"], found["spent"]["energy_j"]) == (2, 1000.0)
     assert found["saved"]["energy_j"]["low"] < 0 < found["saved"]["energy_j"]["high"]

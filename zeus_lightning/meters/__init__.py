@@ -84,8 +84,8 @@ def _open_first_that_works(device: torch.device | None, pids: Sequence[int]) -> 
             from lightning.pytorch.utilities import rank_zero_warn
 
             rank_zero_warn(
-                "zeus: the GPU's energy is not measured, and costs count the host's "
-                f"processors alone: {error.message}",
+                "zeus: GPU energy is not measured; costs include only the host's CPUs: "
+                f"{error.message}",
                 stacklevel=6,  # three frames belong to rank_zero_warn
             )
     try:
@@ -142,16 +142,15 @@ def _open_gpus(meter: str, gpus: list[str], device: torch.device | None) -> Ener
         return open_([int(name) if name.isdecimal() else name for name in names], device=cuda)
     if cuda is None:
         raise ZeusConfigError(
-            f"meter={meter!r} counts the GPU that trains, and this run trains on "
-            f'{device or "the CPU"}: name the GPUs to count, as in meter="{kind}:0"; without an '
-            f'{maker} GPU, choose meter="auto"'
+            f"meter={meter!r} measures the {maker} GPU that trains, but this run trains on "
+            f'{device or "the CPU"}; pass meter="auto", or name the GPUs: meter="{kind}:0"'
         )
     import torch
 
     if (kind == "amd") != torch_is_rocm():
         raise ZeusConfigError(
-            f"meter={meter!r} counts {maker} GPUs, and this build of torch is not for them: choose "
-            'meter="auto", or name the GPUs'
+            f"meter={meter!r} measures {maker} GPUs, but this build of torch does not support "
+            'them; pass meter="auto"'
         )
     # By UUID, since the drivers' indices do not follow CUDA_VISIBLE_DEVICES.
     return open_([f"GPU-{torch.cuda.get_device_properties(cuda).uuid}"], device=cuda)

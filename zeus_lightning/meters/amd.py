@@ -69,8 +69,7 @@ def find_gpu(gpu: int | str) -> Any:
             found = [handle for handle in handles if wanted & _uuids(handle)]
     if not found:
         raise ZeusMeterError(
-            f"there is no AMD GPU {gpu}; `amd-smi list` lists the GPUs: name one by its index, as "
-            'in meter="amd:0"'
+            f'no AMD GPU {gpu} found; name one by its index in `amd-smi list`, as in meter="amd:0"'
         )
     return found[0]
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _STILL_S = 5.0  # counters are refreshed at least ten times a second
 _NO_FIGURES = (
-    "its driver does not measure it, as on some virtual GPUs: choose another GPU, or "
-    'meter="rapl" or "cpu-estimate", so that no energy is reported as zero'
+    "its driver does not measure it, as on some virtual GPUs; choose another GPU, or "
+    'meter="cpu-estimate"'
 )
 
 
@@ -83,7 +83,7 @@ class Gpu(ABC):
             self._moved_s = now_s
         elif now_s - self._moved_s > _STILL_S and self.works():
             raise ZeusMeterError(
-                f"the energy counter of {self} has stood still at {energy_mj} mJ for "
+                f"the energy counter of {self} has not moved from {energy_mj} mJ in "
                 f"{now_s - self._moved_s:.0f} s under load: {_NO_FIGURES}"
             )
         self._last_mj = energy_mj

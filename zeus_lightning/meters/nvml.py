@@ -16,7 +16,9 @@ _NO_DRIVER = (
     "install or load the NVIDIA driver (`nvidia-smi` must work; a container needs `--gpus all`); "
     'without an NVIDIA GPU, ZeusBSOCallback measures with meter="rapl" or "cpu-estimate"'
 )
-_NO_SUCH_GPU = "`nvidia-smi -L` lists the GPUs; for a MIG slice name its GPU, as in meter='nvml:0'"
+_NO_SUCH_GPU = (
+    "name one that `nvidia-smi -L` lists, as in meter='nvml:0'; for a MIG slice, name its GPU"
+)
 _GPU_FAILED = "see `dmesg`, then reset the GPU with `nvidia-smi --gpu-reset` or restart the host"
 _NO_DRIVER_ERRORS = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 _REMEDIES = {

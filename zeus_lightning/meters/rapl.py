@@ -18,9 +18,8 @@ POWERCAP = Path("/sys/class/powercap")
 _STILL_CPU_S = 5.0  # of this process: a package that runs it draws power
 
 _NOT_READABLE = (
-    "since CVE-2020-8694 only root may read it: run as root, or have an administrator run "
-    "`chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj` (a udev rule makes it last) or zeusd "
-    '(then set ZEUSD_SOCK_PATH), or choose meter="cpu-estimate"'
+    "only root may read it (CVE-2020-8694); run "
+    "`sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj` (a udev rule makes it last)"
 )
 
 
@@ -176,9 +175,9 @@ class _Package:
             self._moved_cpu_s = cpu_s
         elif cpu_s - self._moved_cpu_s > _STILL_CPU_S:
             raise ZeusMeterError(
-                f"the energy counter of {self.name} has stood still while this process computed "
-                f"for {cpu_s - self._moved_cpu_s:.0f} s, as on some virtual machines; choose "
-                'meter="cpu-estimate", so that no energy is reported as zero'
+                f"the energy counter of {self.name} has not moved while this process computed "
+                f"for {cpu_s - self._moved_cpu_s:.0f} s, as on some virtual machines; use "
+                'meter="cpu-estimate"'
             )
         return self._counter.total / 1e6
 
@@ -269,9 +268,8 @@ def _find_packages(root: Path, *, dram: bool) -> list[_Package]:
         ]
     if not directories:
         raise ZeusMeterError(
-            f"there is no energy counter of a CPU package under {root}: RAPL needs Linux on an "
-            "Intel or AMD processor, not a virtual machine, with the kernel module intel_rapl_msr; "
-            'else choose meter="cpu-estimate"'
+            f"no CPU energy counter under {root} (RAPL needs bare-metal Linux on Intel or AMD with "
+            'intel_rapl_msr); use meter="cpu-estimate"'
         )
     directories.sort(key=lambda directory: int(directory.name.partition(":")[2]))
     found = []
@@ -297,6 +295,6 @@ def _explained(path: Path) -> Iterator[None]:
         raise ZeusMeterError(f"cannot read {error.filename or path}: {_NOT_READABLE}") from error
     except (OSError, ValueError) as error:
         raise ZeusMeterError(
-            f"cannot read the energy of {path}: {error}; see whether the kernel module "
-            'intel_rapl_msr is still loaded, or choose meter="cpu-estimate"'
+            f"cannot read the energy of {path}: {error}; check that the kernel module "
+            "intel_rapl_msr is loaded"
         ) from error

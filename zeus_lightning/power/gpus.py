@@ -101,7 +101,7 @@ class Gpus:
         try:
             return f"{self.limit_w()} W"
         except ZeusPowerError:
-            return "one that cannot be read"
+            return "unreadable"
 
     def set_w(self, limit_w: int) -> bool:
         """Set the limit of each GPU in control; return False if one refused, a disturbance."""
@@ -181,9 +181,8 @@ def check_own(uuids: Sequence[Sequence[str]]) -> None:
         ranks = [str(rank) for rank, own in enumerate(uuids) if uuid in own]
         if len(ranks) > 1:
             raise ZeusConfigError(
-                f"ranks {', '.join(ranks)} train on the same GPU {uuid}, and only one of them "
-                "could set its power limit: give each rank a GPU of its own, or search for no "
-                "power limit"
+                f"ranks {', '.join(ranks)} train on the same GPU {uuid}, but only one of them "
+                "can set its power limit; give each rank its own GPU"
             )
 
 

@@ -19,8 +19,8 @@ _ZEUSD = "or let an administrator run zeusd, and set ZEUSD_SOCK_PATH"
 _NVML_CAUSES: dict[int, tuple[str, str]] = {
     pynvml.NVML_ERROR_NO_PERMISSION: (
         "no_permission",
-        "setting power limits needs root or the capability CAP_SYS_ADMIN: run as root, in a "
-        f"container with `--cap-add SYS_ADMIN`; {_ZEUSD}",
+        "setting power limits needs root or CAP_SYS_ADMIN (in a container: `--cap-add SYS_ADMIN`); "
+        f"run as root, {_ZEUSD}",
     ),
     **dict.fromkeys(
         (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND),

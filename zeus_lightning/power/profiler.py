@@ -239,10 +239,9 @@ class Profiler:
         if self._room < (self._least_steps or 1):
             settings = self._settings
             return self._give_up(
-                "training is interrupted, by the end of an epoch, a validation or a checkpoint, "
-                f"before a limit can be measured: that takes {settings.warmup_steps} batches of "
-                f"warm-up and {settings.min_seconds:g} s after them; interrupt it less often, or "
-                "lower warmup_steps or min_seconds"
+                "epochs, validations or checkpoints are too close together to measure a limit, "
+                f"which takes {settings.warmup_steps} batches of warm-up and "
+                f"{settings.min_seconds:g} s; lower warmup_steps or min_seconds"
             )
         self.window_steps = self._room
         self._lost_windows = self._room = 0

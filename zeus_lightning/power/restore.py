@@ -205,12 +205,12 @@ def _undo(record: Record, limit: GpuLimit) -> tuple[bool, str]:
     gpu, found = f"the power limit of GPU {record.uuid}", f"{record.found_mw / 1000:g} W"
     current_mw = limit.read_mw()
     if current_mw == record.found_mw:
-        return True, f"{gpu} is {found}, as {record} found it"
+        return True, f"{gpu} is already {found}, as before {record}"
     if current_mw in record.set_mw:
         limit.set_mw(record.found_mw)
-        return True, f"{gpu} is restored to {found}, as {record} found it"
+        return True, f"{gpu} was restored to {found}, as before {record}"
     return False, (
-        f"{gpu} was changed by someone else after {record} had set it, and stays as it is; it was "
+        f"{gpu} was changed by someone else after {record} set it, so it was not restored; it was "
         f"{found} before"
     )
 
@@ -270,9 +270,8 @@ def _explain_record_errors(uuid: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise ZeusPowerError(
-            f"cannot store the power limit of GPU {uuid} in {records_folder()}: {error}; let this "
-            "user write there, or set XDG_STATE_HOME to a folder that it can write, so that the "
-            "limit can be restored should the process be killed",
+            f"cannot store GPU {uuid}'s power limit in {records_folder()}, from where it is "
+            f"restored after a crash: {error}; set XDG_STATE_HOME to a writable folder",
             {"cause": "no_record"},
         ) from error
 

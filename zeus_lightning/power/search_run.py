@@ -119,7 +119,7 @@ class PowerSearch:
         control = on_rank_zero(strategy, is_control)
         with ExitStack() as close_on_error:
             close_on_error.callback(self.close)
-            if not self._is_available(self._open_gpus, "no power limit is searched for"):
+            if not self._is_available(self._open_gpus, "power-limit search disabled"):
                 return
             assert self._gpus is not None
             check_own(gather(strategy, self._gpus.uuids))
@@ -254,8 +254,8 @@ class PowerSearch:
         batch_size = on_rank_zero(self._strategy, lambda: batch_size)
         if batch_size is None:
             rank_zero_warn(
-                "zeus: the global batch size is unknown, or changes during the run, so power "
-                "profiles are neither looked for nor stored"
+                "zeus: the global batch size is unknown or changes during the run; power profiles "
+                "are neither loaded nor stored"
             )
             return None
         key = ProfileKey(gpus.device_model, num_devices, batch_size)
@@ -266,7 +266,7 @@ class PowerSearch:
         self.profile = profile
         decision = "the power limit is" if self._sets_limits else "would set the power limit to"
         rank_zero_info(
-            f"zeus: {decision} {profile.chosen_w} W, as {profile.selector} chooses from the power "
+            f"zeus: {decision} {profile.chosen_w} W, chosen by {profile.selector} from the power "
             f"profile of {profile.measured_at}: {summary.saving(profile.points, profile.chosen_w)}"
         )
         if self._sets_limits:
@@ -286,9 +286,7 @@ class PowerSearch:
                 case Done(limit_w, reason):
                     self.profiler = None
                     if limit_w is None:
-                        rank_zero_warn(
-                            f"zeus: no power limit is chosen: {reason}; {self._restore()}"
-                        )
+                        rank_zero_warn(f"zeus: no power limit chosen: {reason}; {self._restore()}")
                     elif self._sets_limits:
                         self._finish(profiler, limit_w)
 
@@ -304,7 +302,7 @@ class PowerSearch:
         elif merged.disturbance:
             ranks = [str(rank) for rank, window in enumerate(windows) if window.disturbance]
             rank_zero_warn(
-                f"zeus: the measurement at a power limit of {limit_w} W is void, because "
+                f"zeus: discarded the measurement at {limit_w} W: "
                 f"{DESCRIPTIONS[merged.disturbance]} (rank {', '.join(ranks)})"
             )
         self._do(profiler, actions)
@@ -355,4 +353,4 @@ class PowerSearch:
         ranks = [f"{text} on rank {rank}" for rank, text in enumerate(left) if text is not None]
         if not ranks:
             return "training continues at the limits found at the start"
-        return f"training continues at another limit than the one found: {', '.join(ranks)}"
+        return f"training continues, but not at the initial limit: {', '.join(ranks)}"

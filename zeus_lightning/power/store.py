@@ -84,7 +84,7 @@ class ProfileStore:
             try:
                 client.put_power_profile(job_id, profile.to_json())
             except (ZeusServiceError, ZeusConfigError) as error:
-                rank_zero_warn(f"zeus: the power profile is not shared: {error.message}")
+                rank_zero_warn(f"zeus: cannot send the power profile: {error.message}")
 
     def _read_file(self) -> list[PowerProfile]:
         if self.path is None:
@@ -111,7 +111,7 @@ class ProfileStore:
             gpus = self.key.device_model, self.key.num_devices
             return client.power_profiles(job_id, *gpus, PowerProfile.from_json)
         except (ZeusServiceError, ZeusConfigError) as error:
-            rank_zero_warn(f"zeus: no power profile is fetched: {error.message}")
+            rank_zero_warn(f"zeus: cannot fetch power profiles: {error.message}")
             return []
 
 

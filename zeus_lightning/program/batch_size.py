@@ -67,9 +67,8 @@ def share(trainer: Trainer, scope: Scope = "global") -> int:
     classes = [cls.__name__ for callback in callbacks for cls in type(callback).__mro__]
     if "BatchSizeFinder" in classes:  # of either Lightning package
         raise ZeusConfigError(
-            "BatchSizeFinder and ZeusBSOCallback both set the batch size: remove one of them. If a "
-            "batch size does not fit into memory, it fails as out_of_memory, and the next run gets "
-            "a smaller one"
+            "BatchSizeFinder and ZeusBSOCallback both set the batch size; remove BatchSizeFinder "
+            "(if a run is out of memory, the next one gets a smaller batch size)"
         )
     if scope == "per_device":
         return 1

@@ -42,9 +42,8 @@ def scale_optimizers(trainer: Trainer, factor: float) -> None:
     for scheduler in schedulers:
         if not isinstance(scheduler, LRScheduler):
             raise ZeusConfigError(
-                f"lr_scaling cannot change the learning rates that {type(scheduler).__name__} "
-                "keeps, which is not derived from torch's LRScheduler; remove lr_scaling, or use "
-                "one of torch's schedulers"
+                f"lr_scaling cannot change the learning rates of {type(scheduler).__name__}, which "
+                "is not a torch LRScheduler; remove lr_scaling, or use one"
             )
     scaled = {id(group): group for each in trainer.optimizers for group in each.param_groups}
     for optimizer in trainer.optimizers:

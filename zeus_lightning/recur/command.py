@@ -18,7 +18,9 @@ from zeus_lightning.recur.service import OwnService, Service
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--recurrences", default=10, show_default=True, type=click.IntRange(1), metavar="N")
-@click.option("--observe", is_flag=True, help="Run only control trials: choose nothing.")
+@click.option(
+    "--observe", is_flag=True, help="Run only control trials, with the default batch size."
+)
 @click.option("--compare", is_flag=True, help="Run control trials in every other recurrence.")
 @click.option("--stop-on-error", is_flag=True, help="End at the first error.")
 @click.option(
@@ -26,7 +28,7 @@ from zeus_lightning.recur.service import OwnService, Service
     default=".zeus/recur",
     show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="For the runs' output, and the database of a service that it starts.",
+    help="Folder for the runs' output and the database of its own service.",
 )
 @click.option(
     "--url",
@@ -51,11 +53,11 @@ def recur(
     url: str | None,
     port: int,
 ) -> None:
-    """Run a training COMMAND again and again, as a schedule would.
+    """Run a training COMMAND repeatedly, as a schedule would.
 
-    If a run's batch size fails, its recurrence is tried again at once. After any other error the
-    next recurrence begins; three errors in a row with the default batch size end the command.
-    Ctrl-C ends the run in order; the same command goes on with what the service has learned.
+    If a batch size fails, the run restarts at once. After any other error, the next recurrence
+    starts; three errors in a row with the default batch size end the command. Ctrl-C stops
+    cleanly; to continue with what the service has learned, run the same command again.
     For example: zeus-lightning recur --recurrences 30 -- python train.py --max-epochs 50
     """
     if observe and compare:

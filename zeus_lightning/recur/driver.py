@@ -152,7 +152,7 @@ class Driver:
             self._errors = 0
         why = f"recurrence {last.recurrence}, try {last.attempt} {last.ending}"
         if result == "again":
-            why = f"recurrence {last.recurrence} has failed with every one of {MAX_TRIES} tries"
+            why = f"all {MAX_TRIES} tries of recurrence {last.recurrence} failed"
         elif result == "failed" and self._errors >= _ERRORS_TO_STOP:
             why = f"{why}: {self._errors} errors in a row with the default batch size"
         elif result != "stop" and not (result == "failed" and self._stop_on_error):

@@ -34,10 +34,10 @@ _TIMEOUT_S = 10.0
 @click.command("exec", context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_command(command: tuple[str, ...]) -> None:
-    """Run a training COMMAND, and exit with 75 if its batch size failed, so that it runs again.
+    """Run a training COMMAND; exit with 75 if its batch size failed, so that it can be retried.
 
-    Otherwise the exit status is the command's own; 128 + N if signal N ended it. COMMAND may be a
-    launcher, such as python, torchrun or srun, and gets the signals that are sent to this process.
+    Otherwise exit with the command's own status, or 128 + N if signal N ended it. COMMAND may be a
+    launcher, such as torchrun or srun, and receives the signals sent to this process.
     For example: zeus-lightning exec -- torchrun train.py
     """
     named = os.environ.get(OUTCOME_FILE)

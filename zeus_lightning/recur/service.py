@@ -79,8 +79,8 @@ class OwnService(Service):
     def __init__(self, database_url: str, log: Path, port: int = 0) -> None:
         if find_spec("zeus_service") is None:
             raise ZeusConfigError(
-                "zeus-service is not installed here, so it cannot be started: `pip install "
-                "./service`, or pass the --url of one that runs elsewhere"
+                "zeus-service is not installed; run `pip install ./service`, or pass the --url of "
+                "a running one"
             )
         with socket.create_server(("127.0.0.1", port)) as probe:
             super().__init__(f"http://127.0.0.1:{probe.getsockname()[1]}")

@@ -69,7 +69,7 @@ def table(tries: Sequence[Try]) -> Table | None:
     if unmeasured == len(tries):
         return None
     names = ("", "converged", "tries", "J", "s", "cost (J)")
-    title = "A recurrence, with all its tries, took"
+    title = "Mean per recurrence, including all its tries"
     shown = Table(*names, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=title)
     for name, recurrences in groups.items():
         if recurrences:
@@ -84,11 +84,11 @@ def table(tries: Sequence[Try]) -> Table | None:
                 str(sum(map(len, recurrences))),
                 *(_short(mean(column)) for column in zip(*totals, strict=True)),
             )
-    notes = ["a try counts the last trial of its script"]
+    notes = ["per try, only the script's last trial counts"]
     if any(each.ending.run is not None and each.ending.run.estimated for each in tries):
         notes.append("joules are estimates")
     if unmeasured:
-        notes.append(f"tries without a report, of 0 J and 0 s: {unmeasured}")
+        notes.append(f"tries without a report (counted as 0 J and 0 s): {unmeasured}")
     shown.caption = "; ".join(notes)
     return shown
 
@@ -108,8 +108,8 @@ def saved(job_id: str, savings: dict[str, Any]) -> Iterator[str]:
     amounts = savings.get("saved")
     if amounts is None:
         yield (
-            f"What job {job_id!r} has saved is unknown until a run with its default batch size has "
-            "converged."
+            f"Job {job_id!r}: savings are unknown until a run with the default batch size "
+            "converges."
         )
         return
     yield f"Job {job_id!r} has saved so far, against its default batch size (95 % interval):"

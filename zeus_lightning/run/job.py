@@ -127,9 +127,8 @@ class JobArguments:
         if max_epochs < 1:
             raise ZeusConfigError(
                 f"the Trainer's max_epochs is {trainer.max_epochs} and its max_steps "
-                f"{trainer.max_steps}, so a run that never reaches its target would never fail; "
-                "pass max_epochs=... to the Trainer or this callback, or max_steps=... to the "
-                "Trainer"
+                f"{trainer.max_steps}, so a run that never reaches its target would never end; "
+                "pass max_epochs=... to the Trainer or this callback"
             )
         share = sizes.share(trainer, self.batch_size_scope)
         default = sizes.default_batch_size(

@@ -105,11 +105,8 @@ class TorchRanks:
         ranks = os.environ.get("WORLD_SIZE", "")
         if "RANK" in os.environ and ranks.isdecimal() and int(ranks) > 1 and not _is_set_up():
             raise ZeusConfigError(
-                f"this process is rank {os.environ['RANK']} of {ranks} ($RANK, $WORLD_SIZE), but "
-                "torch.distributed is not set up, so each rank would be a run of its own; enter "
-                "the block after init_process_group(), Fabric's launch() or accelerate's "
-                "PartialState(), and leave it before destroy_process_group(); or unset $RANK, if "
-                "each shall be a run of its own"
+                f"this is rank {os.environ['RANK']} of {ranks} ($RANK, $WORLD_SIZE), but "
+                "torch.distributed is not set up; enter the block after init_process_group()"
             )
 
     @property

@@ -127,16 +127,14 @@ class TrialRecord:
         elif self.hardware != hardware:
             problem = f"which ran on {self.hardware}, and this run is on {hardware}"
         elif status is None or status.generation != self.trial.generation:
-            problem = "which the service does not know, as after the job was deleted or restored"
+            problem = "which the service does not know (was the job deleted or restored?)"
         elif status.outcome not in RESUMABLE:
             problem = f"which has ended as {status.outcome} ({status.reason.rstrip('.')})"
         else:
             return
         raise ZeusConfigError(
-            f"the checkpoint belongs to {self}, {problem}; for the job's next run, call fit() "
-            "without ckpt_path, or pass no state= to Recurrence, and save each run's checkpoints "
-            "in a folder of its own; to start a new trial from these weights, load them into the "
-            "module; to continue without the service, remove this callback, or Recurrence"
+            f"the checkpoint belongs to {self}, {problem}; to start a new trial, call fit() "
+            "without ckpt_path, or Recurrence without state="
         )
 
     def to_json(self) -> dict[str, Any]:

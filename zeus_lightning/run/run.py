@@ -90,8 +90,8 @@ class Run:
         except ZeusServiceUnavailable as error:
             if self._require_service:
                 raise ZeusServiceUnavailable(
-                    f"{error.message}; start one with `zeus-service serve`, correct the URL, or "
-                    "pass require_service=False to train without it",
+                    f"{error.message}; start one with `zeus-service serve`, or pass "
+                    "require_service=False to train without it",
                     error.fields,
                 ) from None
             self.is_without_service = True

@@ -53,9 +53,8 @@ def counting_ranks(claims: Sequence[Claim]) -> list[int]:
             counted.update(claim.devices)
         elif not counted.issuperset(claim.devices):
             raise ZeusConfigError(
-                f"rank {rank} counts {', '.join(sorted(again))}, which a lower rank also counts, "
-                "and devices that no lower rank counts; give all ranks the same list of devices, "
-                'or let each count its own with meter="nvml"'
+                f"rank {rank} shares {', '.join(sorted(again))} with a lower rank, but not its "
+                "other devices; give all ranks the same list of devices"
             )
     return ranks
 
@@ -68,8 +67,8 @@ def check_models(claims: Sequence[Claim]) -> None:
     if len(ranks) > 1:
         listed = "; ".join(f"{model} on rank {', '.join(at)}" for model, at in ranks.items())
         raise ZeusConfigError(
-            f"the ranks measure different devices: {listed}. Costs on different models cannot be "
-            "compared; train on devices of one model, or pass another meter=..."
+            f"the ranks measure different devices, whose costs cannot be compared: {listed}; train "
+            "on devices of one model with one meter"
         )
 
 

@@ -56,8 +56,8 @@ def require_access_by_password() -> None:
     else:
         given = bearer(request.headers.get("Authorization", ""))
     how = (
-        "this service needs a token: put it into the server's URL as the password, "
-        "http://zeus:TOKEN@HOST:PORT, with any user name"
+        "this service needs a token; put it into the server's URL as the password, with any user "
+        "name: http://zeus:TOKEN@HOST:PORT"
     )
     _check(given, how, "basic", writes=True)
 
@@ -147,8 +147,8 @@ def _check_host() -> None:
     name = _hostname(request.host)
     if name not in config.hosts and not _is_loopback(name):
         raise Forbidden(
-            f"{name!r} is not a name of this service: use the address that it listens on, or add "
-            "the name to ZEUS_BSO_ALLOWED_HOSTS"
+            f"unknown host name {name!r}; add it to ZEUS_BSO_ALLOWED_HOSTS, or use the service's "
+            "own address"
         )
 
 
@@ -163,8 +163,8 @@ def _check_origin() -> None:
     port = {"http": ":80", "https": ":443"}.get(parts.scheme, "")  # browsers leave it out
     if parts.netloc.lower().removesuffix(port) != request.host.lower().removesuffix(port):
         raise Forbidden(
-            f"a page of another origin ({origin}) may not use this service, which was asked as "
-            f"{request.host!r}; a proxy in front must pass the browser's Host on"
+            f"cross-origin request from {origin} to {request.host!r} refused; a proxy must pass on "
+            "the browser's Host"
         )
 
 

@@ -100,16 +100,15 @@ def savings_summary(found: JobSavings | Savings) -> str:
         text = _saved(found.saved, f"job {found.job_id!r} has")
         if found.saved is None:
             text = (
-                f"job {found.job_id!r}: what its default batch size, {found.default_batch_size}, "
-                "would spend is unknown until a run with it has converged"
+                f"job {found.job_id!r}: savings are unknown until a run with the default batch "
+                f"size, {found.default_batch_size}, converges"
             )
         meters = sorted({each.meter for each in found.hardware if each.estimated})
         return text + (f"; energy is estimated by {', '.join(meters)}" if meters else "")
     known = found.jobs - found.unknown
     text = _saved(found.saved, "1 job has" if known == 1 else f"{known} jobs have")
     if found.unknown:
-        jobs_have = "1 job has" if found.unknown == 1 else f"{found.unknown} jobs have"
-        text += f"; {jobs_have} no baseline yet"
+        text += f"; not yet known for {found.unknown} job{'s' if found.unknown > 1 else ''}"
     if found.estimated:
         (estimated,) = (part for part in found.by_meter if part.estimated)
         text += f"; energy is an estimate for {estimated.jobs}"

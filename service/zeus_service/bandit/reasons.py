@@ -33,16 +33,15 @@ def reason(spec: JobSpec, state: State, hardware: Hardware, choice: Choice) -> s
         "the default",
         "fallback": "all batch sizes have failed, but a trial with this one is still running",
         "control": "a control trial: the default batch size, without early stopping",
-        "baseline": "the default batch size, to the run's own end; the target is learned when "
-        f"{spec.baseline_runs} such runs have completed",
+        "baseline": "a baseline: the default batch size, to the run's own end; "
+        f"{spec.baseline_runs} baselines set the target",
     }[choice.why]
     passed = passed_over(state)
     if not passed:
         return text
-    ends = f"the latest {IN_A_ROW} or more trials ended without a result with each of " + ", ".join(
-        f"{batch_size} ({outcome})" for batch_size, outcome in passed.items()
-    )
-    return f"{text}; {ends}"
+    skipped = ", ".join(f"{batch_size} ({outcome})" for batch_size, outcome in passed.items())
+    their = "its" if len(passed) == 1 else "their"
+    return f"{text}; skipping {skipped}: {their} last {IN_A_ROW} trials gave no result"
 
 
 def _worth(chosen: ArmEstimate, best: ArmEstimate | None) -> str:
@@ -56,7 +55,7 @@ def _worth(chosen: ArmEstimate, best: ArmEstimate | None) -> str:
         return f"{measured}, may beat {best.batch_size}"
     gain = 1 - chosen.interval[0] / best.mean
     if gain < 0.005:
-        return f"{measured}; tells how costs change between batch sizes"
+        return f"{measured}; shows how the cost depends on the batch size"
     return f"{measured}, may cost up to {100 * gain:.0f} % less than {best.batch_size}"
 
 

@@ -91,9 +91,9 @@ def decide(
     elif past_bound and (spent or report.epoch < spec.max_epochs):
         outcome = "early_stopped"
         reason = (
-            f"{'the cost so far' if spent else 'the cost expected at the next report'} is "
-            f"{judged:.4g} J, past the bound of {cost_bound:.4g} J, which follows from what the "
-            f"best batch size costs and from beta_knob={spec.beta_knob:g}"
+            f"{'the cost so far' if spent else 'the cost expected at the next report'}, "
+            f"{judged:.4g} J, exceeds the early-stopping threshold of {cost_bound:.4g} J "
+            f"(beta_knob={spec.beta_knob:g})"
         )
     elif report.epoch >= spec.max_epochs:
         outcome = "not_converged"

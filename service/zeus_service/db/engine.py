@@ -132,7 +132,7 @@ def _set_up_sqlite(engine: Engine) -> None:
     @event.listens_for(engine, "checkout")
     def checkout(_connection: Any, record: Any, _proxy: Any) -> None:
         if record.info["file"] != _file(engine.url):
-            raise DisconnectionError("it is another file now")  # the pool opens a new connection
+            raise DisconnectionError("the file was replaced")  # the pool opens a new connection
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:

@@ -29,8 +29,7 @@ from zeus_service.errors import BrokenJob, NotFound, job_conflict, unknown_job
 T = TypeVar("T")
 
 _KEEPS_HARDWARE = (
-    "A client of the Zeus project needs a job that keeps to one hardware. Use that, or another "
-    "job_id."
+    "A client of the Zeus project needs a job for a single kind of hardware. Use another job_id."
 )
 _KEEPS_DEVICES = (
     "The job's batch sizes are per device, so all its runs use the same number of devices. Use "
@@ -105,8 +104,8 @@ def specification(job: Job, *, repair: bool = False) -> JobSpec:
         raise BrokenJob(f"job {job.job_id!r} cannot be used: {_reason(error)}") from error
     if not repair and not initial.keys() <= job.state.keys():
         raise BrokenJob(
-            f"job {job.job_id!r} cannot be used: its state is not one of policy {spec.policy!r}; "
-            "`zeus-service rebuild` replaces it"
+            f"job {job.job_id!r} cannot be used: its state does not belong to policy "
+            f"{spec.policy!r}; run `zeus-service rebuild {job.job_id}`"
         )
     return spec
 

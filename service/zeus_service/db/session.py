@@ -41,7 +41,7 @@ COLLISIONS = 8
 _CONFLICTS = frozenset({1205, 1213, "40001", "40P01", "55P03", SQLITE_BUSY})
 """Lock timeouts, deadlocks and serialization failures: the database has rolled back."""
 
-_BUSY = "the job, or the database, is busy; send this again"
+_BUSY = "the job or the database is busy; retry"
 
 _turns: WeakValueDictionary[tuple[int, str], threading.Semaphore] = WeakValueDictionary()
 """Whose turn it is to lock a job, by engine and job: see `_turn`."""

@@ -123,7 +123,6 @@ def check_access(config: Config, listeners: list[socket.socket]) -> None:
         host = listener.getsockname()[0]
         if not ipaddress.ip_address(host).is_loopback:
             raise Unusable(
-                f"anyone who reaches {host} could write and delete jobs: set ZEUS_BSO_TOKEN to a "
-                "secret that clients must know, or listen on 127.0.0.1, or set ZEUS_BSO_INSECURE=1 "
-                "if the network lets in nobody else"
+                f"without a token, anyone who reaches {host} could write and delete jobs; set "
+                "ZEUS_BSO_TOKEN, or ZEUS_BSO_INSECURE=1 if the network is closed to others"
             )

@@ -120,9 +120,8 @@ def read(directory: Path, gpu: str, recipe: Recipe) -> Workload:
         )
     if default != recipe.default_batch_size:
         click.echo(
-            f"{recipe.dataset} {gpu}: no power data of the default batch size "
-            f"{recipe.default_batch_size} or larger ones: the largest measured, {default}, takes "
-            "its place",
+            f"{recipe.dataset} {gpu}: no power data for the default batch size "
+            f"{recipe.default_batch_size}; using {default}, the largest measured",
             err=True,
         )
     workload = Workload(

@@ -43,10 +43,9 @@ def print_table(tallies: Iterable[Tally]) -> None:
             if unreached := sum(each.unreached for each in replays):
                 notes.append(
                     f"{workload} {gpu} with {key.policy}: {unreached} recurrences never reached "
-                    f"the target: {MAX_TRIES} trials failed, or every batch size did. With no "
-                    f"batch size left, it gave up in {len(replays) - len(complete)} of "
-                    f"{len(replays)} replays, which its figures leave out. Allow more epochs or a "
-                    "larger --beta, or choose a target that is reached"
+                    f"the target ({MAX_TRIES} trials or every batch size failed); "
+                    f"{len(replays) - len(complete)} of {len(replays)} replays gave up and are "
+                    "left out. Allow more epochs"
                 )
             table.add_row(
                 f"  {key.policy}",

@@ -70,7 +70,9 @@ def test_a_gpu_is_found_by_amd_smis_uuid_and_by_the_one_that_torch_shows(
         assert meter.devices == (f"AMD-{second}",)
         meter.close()
     for name in (7, "GPU-0000", "nonsense"):
-        with pytest.raises(ZeusMeterError, match='name one by its index, as in meter="amd:0"'):
+        with pytest.raises(
+            ZeusMeterError, match='name one by its index in `amd-smi list`, as in meter="amd:0"'
+        ):
             AmdMeter([name])
 
 
@@ -85,10 +87,10 @@ def test_rocm_calls_its_devices_cuda_and_auto_tells_them_apart(
         meter = open_meter(name, CUDA)
         assert meter.devices == (uuid_of(amd_gpus.gpus[1]),)
         meter.close()
-    with pytest.raises(ZeusConfigError, match="this build of torch is not for them"):
+    with pytest.raises(ZeusConfigError, match="this build of torch does not support them"):
         open_meter("nvml", CUDA)
     monkeypatch.setattr(torch.version, "hip", None)
-    with pytest.raises(ZeusConfigError, match="this build of torch is not for them"):
+    with pytest.raises(ZeusConfigError, match="this build of torch does not support them"):
         open_meter("amd", CUDA)
 
 

@@ -40,9 +40,9 @@ def test_gpus_packages_and_memory_are_summed_and_the_latter_two_shown_apart(
 def test_one_that_cannot_be_read_is_an_error_and_leaves_nothing_open(
     fake_gpus: FakeDriver,
 ) -> None:
-    with pytest.raises(ZeusMeterError, match="no energy counter of a CPU package"):
+    with pytest.raises(ZeusMeterError, match="no CPU energy counter under"):
         open_meter("nvml:0+rapl")
-    with pytest.raises(ZeusConfigError, match="counts the GPU that trains"):
+    with pytest.raises(ZeusConfigError, match="measures the NVIDIA GPU that trains"):
         open_meter("nvml+rapl")
 
 

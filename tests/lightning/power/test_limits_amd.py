@@ -64,7 +64,7 @@ def test_what_was_left_set_is_restored(amd_gpus: FakeDriver, uuid: str) -> None:
     amd_gpus.gpus[1].limit_mw = 150_000
     ((name, finished, message),) = restore_all()
     assert (name, finished) == (uuid, True)
-    assert "is restored to 250 W" in message
+    assert "was restored to 250 W" in message
     assert amd_gpus.gpus[1].limit_mw == 250_000
 
 

@@ -92,7 +92,7 @@ def test_the_next_run_restores_it_through_the_daemon_also_one_that_knows_of_none
 ) -> None:
     with closing(NvmlLimit(0)) as limit:
         temporary = TemporaryLimit(limit)
-        assert "is restored to 250 W" in temporary.recovered
+        assert "was restored to 250 W" in temporary.recovered
         assert limits_mw(fake_gpus) == [250_000, 250_000]
         temporary.restore()
 

@@ -199,7 +199,7 @@ def test_in_epochs_too_short_for_any_window_it_gives_up_with_a_remedy(batches: i
     done = training.profiler.done
     assert done is not None
     assert done.limit_w is None
-    for part in ("interrupted", "10 batches", "60 s", "warmup_steps", "min_seconds"):
+    for part in ("too close together", "10 batches", "60 s", "warmup_steps", "min_seconds"):
         assert part in done.reason
     assert training.batches <= 3 * MAX_LOST_WINDOWS * batches
 

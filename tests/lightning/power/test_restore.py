@@ -129,7 +129,7 @@ def test_after_a_sigkill_a_control_trial_runs_at_the_limit_found_before(
     monkeypatch.setenv("ZEUS_CONTROL", "1")
     gpu.limit_mw = 125_000  # as the killed process left it; the fixture `gpu` has set 250 W
     net = GpuNet(gpu)
-    with pytest.warns(UserWarning, match=f"restored to 250 W, as process {killed} "):
+    with pytest.warns(UserWarning, match=f"restored to 250 W, as before process {killed} "):
         fit(power(meter=gpu_meter), net)
     assert set(net.limits_w) == {250}
     assert records() == []
@@ -150,7 +150,7 @@ def test_what_a_restarted_driver_or_an_administrator_set_since_the_kill_stays(
     fake_gpus.gpus[0].limit_mw = 300_000
     ((_, finished, message),) = restore_all()
     assert finished
-    assert "stays as it is; it was 250 W before" in message
+    assert "so it was not restored; it was 250 W before" in message
     assert fake_gpus.gpus[0].limit_mw == 300_000
     assert records() == []
 

@@ -119,7 +119,7 @@ def test_with_a_batch_size_that_is_unknown_or_changes_no_profile_is_stored(
     path = tmp_path / "a.json"
     callback = power(meter=gpu_meter, step_w=100, profile_path=path)
     others = [GradientAccumulationScheduler({0: 1, 2: 4})] if changes else []
-    with pytest.warns(UserWarning, match="batch size is unknown, or changes during the run"):
+    with pytest.warns(UserWarning, match="batch size is unknown or changes during the run"):
         trainer(callback, *others, max_epochs=1).fit(
             GpuNet(gpu), ManyBatches() if changes else Batches()
         )

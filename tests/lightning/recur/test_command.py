@@ -84,7 +84,7 @@ def test_observing_goes_on_whatever_the_control_trials_reach(
     assert result.exit_code == 0, result.output
     assert tries == [(number, 8, "control", "not_converged") for number in (1, 2)]
     assert re.search(r"control +0 of 2 ", result.output)
-    assert "saved is unknown until a run with its default" in result.output
+    assert "savings are unknown until a run with the default" in result.output
 
 
 def test_a_job_without_a_batch_size_left_trains_and_revives(

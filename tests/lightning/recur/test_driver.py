@@ -157,7 +157,7 @@ def test_a_recurrence_whose_batch_sizes_all_fail_stops_the_driver(
     monkeypatch.setattr(driver_module, "MAX_TRIES", 2)
     result = recur(tmp_path, service.url, *scripted(*[(75, None)] * 2))
     assert result.exit_code == 1
-    assert "recurrence 1 has failed with every one of 2 tries" in result.output
+    assert "all 2 tries of recurrence 1 failed" in result.output
 
 
 def test_the_trial_of_a_run_that_was_killed_ends_at_once(

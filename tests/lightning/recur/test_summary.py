@@ -53,8 +53,8 @@ def test_the_table_has_the_means_of_all_tries_of_baselines_controls_and_chosen()
     assert ["baseline", "2", "of", "2", "2", "2.0", "1.0", "3.0"] in rows
     assert ["control", "0", "of", "1", "1", "2.0", "1.0", "3.0"] in rows
     assert ["chosen", "2", "of", "2", "4", "3.0", "1.5", "4.5"] in rows
-    assert "a try counts the last trial of its script" in str(table.caption)
-    assert "without a report, of 0 J and 0 s: 1" in str(table.caption)
+    assert "per try, only the script's last trial counts" in str(table.caption)
+    assert "without a report (counted as 0 J and 0 s): 1" in str(table.caption)
 
 
 def test_without_a_measured_try_there_is_no_table() -> None:
@@ -64,7 +64,7 @@ def test_without_a_measured_try_there_is_no_table() -> None:
 
 def test_what_was_saved_is_unknown_until_the_default_has_converged() -> None:
     (shown,) = summary.saved("nightly", {"saved": None})
-    assert "unknown until a run with its default batch size has converged" in shown
+    assert "unknown until a run with the default batch size converges" in shown
 
 
 def test_no_outcome_makes_a_line_longer_than_80_columns() -> None:

@@ -85,10 +85,10 @@ WEAK = "0123456789abcde"
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"token": WEAK}, "at least 16 characters"),
-        ({"token": f"{OLD},{WEAK}"}, "at least 16 characters"),
-        ({"token": OLD, "read_token": WEAK}, "at least 16 characters"),
-        ({"token": OLD, "read_token": f"{READER},{OLD}"}, "make another one for reading"),
+        ({"token": WEAK}, "at least 16 printable ASCII characters"),
+        ({"token": f"{OLD},{WEAK}"}, "at least 16 printable ASCII characters"),
+        ({"token": OLD, "read_token": WEAK}, "at least 16 printable ASCII characters"),
+        ({"token": OLD, "read_token": f"{READER},{OLD}"}, "use another one for reading"),
     ],
 )
 def test_a_token_that_guards_nothing_is_refused(settings: dict[str, str], words: str) -> None:

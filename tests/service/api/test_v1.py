@@ -91,7 +91,7 @@ def test_a_start_gets_a_batch_size_that_its_devices_can_divide(api: Api) -> None
     assert start["batch_size"] == 12
     for more in ({"multiple_of": 7}, {"multiple_of": 6, "control": True}):
         answer = api("POST", "/jobs/divided/trials", {**START, **more})
-        assert "cannot be divided by" in problem(answer, 409, "job_conflict")["detail"]
+        assert "is divisible by" in problem(answer, 409, "job_conflict")["detail"]
 
 
 def test_the_order_of_batch_sizes_is_no_difference(api: Api, job: str) -> None:

@@ -45,7 +45,7 @@ UNTRIED = ArmEstimate(16, 0, 120.0, 30.0, "alive")
         (
             [CHEAP, COSTLY],
             Choice(64, "explore"),
-            "measured in 2 runs; tells how costs change between batch sizes",
+            "measured in 2 runs; shows how the cost depends on the batch size",
         ),
         (
             [CHEAP, ArmEstimate(8, 0, None, None, "alive")],

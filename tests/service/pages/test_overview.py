@@ -61,8 +61,8 @@ def test_the_headline_has_the_share_the_hours_the_energy_and_what_they_are_worth
             in text
         )
         assert "EUR 1.50 saved · 1.20 kg CO₂e · 95 % interval of the energy saved" in text
-        assert "1 of 2 jobs have a baseline" in text
-        assert re.search(r"Saved since \d+ \w{3} 20\d\d against", text)
+        assert "known for 1 of 2 jobs" in text
+        assert re.search(r"Against the default batch sizes, since \d+ \w{3} 20\d\d", text)
     set_config(client)
     assert "EUR" not in text_of(client, "/savings")
 
@@ -80,7 +80,7 @@ def test_savings_are_unknown_until_a_run_with_the_default_has_converged(
         assert "Not known yet" in text_of(client, address)
     register()
     assert "Not known yet" in text_of(client, "/")
-    assert "no baseline yet" in text_of(client, "/")
+    assert "not known yet" in text_of(client, "/")
 
 
 def test_jobs_that_need_attention_come_first_with_the_reason(client: FlaskClient) -> None:

@@ -210,7 +210,10 @@ def test_a_job_that_learns_its_target_says_how_far_it_is(client: FlaskClient, po
     optimizer.start_trial("job")
     page = client.get("/job/job").text
     assert "1 of 3 baselines completed: from them the target for val_acc is learned" in page
-    assert "the default batch size, to the run's own end; the target is learned" in unescape(page)
+    assert (
+        "a baseline: the default batch size, to the run's own end; 3 baselines set the target"
+        in unescape(page)
+    )
     assert "All batch sizes failed" not in page
     assert "<p>val_acc has no value yet</p>" in page
     assert "<td>not learned yet</td>" in page

@@ -150,7 +150,7 @@ def test_a_policy_that_gives_up_leaves_the_others_their_results(traces: Path) ->
     assert result.exit_code == 0
     assert row_of("default", result)[:2] == ["gave", "up"]
     assert float(row_of("information_directed", result)[0].split("±")[0]) > 1
-    assert "gave up in 2 of 2 replays" in " ".join(result.stdout.split())
+    assert "2 of 2 replays gave up" in " ".join(result.stdout.split())
 
 
 def test_a_large_beta_stops_no_run(traces: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_large_beta_stops_no_run(traces: Path) -> None:
 
 
 def test_a_default_that_was_not_measured_is_replaced_with_a_printed_line(traces: Path) -> None:
-    text = "letters tiny: no power data of the default batch size 64 or larger ones: the largest "
+    text = "letters tiny: no power data for the default batch size 64; using "
     result = simulate(f"--traces={traces}", *letters(default=64), "--seeds=1")
     assert result.stderr.startswith(text)
 

@@ -70,8 +70,8 @@ def test_a_replay_without_a_batch_size_left_counts_for_no_ratio(
     assert other[:3] == ["other", "gave", "up"]
     legend = " ".join(output.split())
     assert "rtx6000 with zeus: 1 recurrences never reached the target" in legend
-    assert "gave up in 1 of 2 replays, which its figures leave out" in legend
-    assert "gave up in 1 of 1 replays, which its figures leave out" in legend
+    assert "1 of 2 replays gave up and are left out" in legend
+    assert "1 of 1 replays gave up and are left out" in legend
 
 
 def test_a_recurrence_that_failed_too_often_counts_and_is_reported(
