@@ -29,7 +29,7 @@ _HEARTBEAT_TIMEOUT_S = 5.0
 class Run:
     """One run of a recurring job, as one rank sees it; a Trainer's fit or a loop of one's own.
 
-    All ranks call each method together, except `checkpoint`, `abort` and `close`. Only rank zero
+    All ranks call each method together, except `checkpoint` and `abort`. Only rank zero
     talks to the service. The service never stops a healthy run: while it is unavailable, reports
     are queued and sent later. The target is checked in this process, so a run without a trial also
     ends when it is reached.
