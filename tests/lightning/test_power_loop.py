@@ -230,7 +230,7 @@ def test_what_fails_as_the_block_is_entered_leaves_nothing_behind(
     run = Recurrence(
         job_id="a", target_metric=1, batch_sizes=[8], default_batch_size=8, max_epochs=1
     )
-    with pytest.raises(ZeusConfigError, match="has not been entered"):
+    with pytest.raises(ZeusConfigError, match="has no batch size before it is entered"):
         train(PowerLimit(run=run, meter=gpu_meter), gpu)
     gpu.fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
