@@ -190,8 +190,8 @@ def test_reasons_of_starts_fit_their_column_however_many_batch_sizes_are_passed_
     app: Flask, outcome: Outcome
 ) -> None:
     """PostgreSQL and MariaDB refuse a text that is too long."""
-    sizes = [2**n for n in range(31)]
-    register(batch_sizes=sizes, default_batch_size=1024, max_epochs=2**31 - 1)
+    sizes = [10**9 + n for n in range(48)]
+    register(batch_sizes=sizes, default_batch_size=sizes[0], max_epochs=2**31 - 1)
     for number in range(1, 3 * len(sizes) + 3):
         assert len(optimizer.start_trial("job")[1].start_reason) <= MAX_REASON
         optimizer.end_trial("job", number, outcome)

@@ -8,7 +8,8 @@ it has spent. So after `n` runs that converged a job has saved
 
 where `spent` is of all trials that have ended. It is negative while a job explores. A run that
 converged without a measurement, because its meter was dead, does not count: neither as a recurrence
-nor with what it has spent. What failed trials of the default would spend is not in `expected`.
+nor with what it has spent. What failed trials of the default would spend is not in `expected`. What
+a run spent between its checkpoint and an interruption is not in `spent` if it was resumed.
 
 **Drift.** Surprises, deviations of log costs from the mean of their batch size, are added up in
 both directions. When a sum exceeds `DRIFT_THRESHOLD`, the job has changed, and a new *era* begins

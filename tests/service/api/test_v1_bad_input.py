@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 
 import pytest
 import requests
+from flask import Flask
 from service.api.wires import Api, problem, report
 from service.jobs import START, spec_json
 from service_process import ServiceProcess
@@ -234,3 +236,17 @@ def test_a_malformed_idempotency_key_is_refused(api: Api, job: str, key: str) ->
 def test_unknown_members_are_ignored(api: Api) -> None:
     given = spec_json(job_id="unknown-members", something_new={"a": 1})
     assert api("POST", "/jobs", given).status_code == 201
+
+
+def test_the_time_that_a_body_takes_grows_with_its_size_alone(app: Flask) -> None:
+    """A check that compares each member with each takes a second for 60 KB."""
+    client = app.test_client()
+
+    def seconds(members: int) -> float:
+        body = {f"{number:x}": 0 for number in range(members)}
+        before = time.process_time()
+        assert client.post("/api/v1/jobs", json=body).status_code == 422
+        return time.process_time() - before
+
+    seconds(1)  # imports what the first request needs
+    assert min(seconds(6000) for _ in range(3)) < 0.1

@@ -18,6 +18,12 @@ def test_the_interval_holds_the_truth_90_to_98_times_in_100(kind: str, policy: s
     assert width(found) <= 1.5
 
 
+@pytest.mark.parametrize("policy", ["information_directed", "zeus"])
+@pytest.mark.parametrize("kind", ["dearer", "cheaper"])
+def test_it_does_so_at_least_90_times_while_the_job_changes(kind: str, policy: str) -> None:
+    assert coverage(answers(kind, policy, SEEDS, [30])) >= 0.9
+
+
 @pytest.mark.parametrize("kind", ["ordinary", "noisy", "dearer", "cheaper"])
 def test_after_hundreds_of_runs_it_still_does(kind: str) -> None:
     assert 0.9 <= coverage(answers(kind, "zeus", SEEDS, [400])) <= 0.98
