@@ -1,4 +1,4 @@
-"""The energy of AMD GPUs, through AMD SMI (`pip install 'zeus-lightning[amd]'`)."""
+"""The energy of AMD GPUs, through AMD SMI (`pip install amdsmi`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CHECK_FACTOR = 10.0  # both as in the Zeus project's zeus.device.gpu.amd
 
 _NO_LIBRARY = (
     "install ROCm's amd-smi-lib, and the release of amdsmi that fits it "
-    "(`pip install 'zeus-lightning[amd]'`); `amd-smi list` must work, and a container needs "
+    "(`pip install amdsmi`); `amd-smi list` must work, and a container needs "
     "`--device=/dev/kfd --device=/dev/dri`"
 )
 
