@@ -21,7 +21,10 @@ from zeus.optimizer.batch_size.client import BatchSizeOptimizer
 from zeus.optimizer.batch_size.common import JobSpec
 from zeus.optimizer.power_limit import GlobalPowerLimitOptimizer
 from zeus_service import create_app
+from zeus_service.api.messages import SparseSpec
 from zeus_service.api.problems import CODES
+from zeus_service.bandit.hardware import Hardware
+from zeus_service.bandit.stopping import Report
 from zeus_service.cli import main as zeus_service_command
 from zeus_service.config import Config
 from zeus_service.errors import OptimizerError
@@ -39,7 +42,6 @@ README, CALLBACKS, RECURRING, WIRE, MIGRATION, MESSAGES = (
         *(f"docs/{name}.md" for name in ("migration", "troubleshooting")),
     )
 )
-ALL = "\n".join(path.read_text() for path in (ROOT / "docs").glob("*.md")) + README
 
 
 def section(page: str, heading: str) -> str:
@@ -121,20 +123,37 @@ def test_the_tables_of_arguments_have_all_of_them(callback: type) -> None:
     assert sorted(column(table, 0)) == sorted(inspect.signature(callback).parameters)
 
 
-def commands(group: click.Group) -> Iterator[str]:
-    for name, command in group.commands.items():
-        if isinstance(command, click.Group):
-            yield from (f"{name} {each}" for each in commands(command))
-        else:
-            yield name
-
-
 @pytest.mark.parametrize(
     ("program", "group"),
     [("zeus-lightning", zeus_lightning_command), ("zeus-service", zeus_service_command)],
 )
-def test_every_command_is_named(program: str, group: click.Group) -> None:
-    assert [name for name in commands(group) if f"{program} {name}" not in ALL] == []
+def test_every_command_is_shown_with_its_options(
+    site: Path, program: str, group: click.Group
+) -> None:
+    page = (site / "docs" / "commands.html").read_text()
+    shown = set(re.findall(r"[a-z-]+", page))
+    for command in commands(group, click.Context(group, info_name=program)):
+        assert command.name in shown
+        options = {name for each in command.params for name in each.opts if name[:2] == "--"}
+        assert options <= shown, command.name
+
+
+def commands(group: click.Group, context: click.Context) -> Iterator[click.Command]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield command
+        if isinstance(command, click.Group):
+            yield from commands(command, click.Context(command, parent=context, info_name=name))
+
+
+def test_every_setting_and_every_field_is_shown(site: Path) -> None:
+    settings = (site / "docs" / "settings.html").read_text()
+    for name in Config.model_fields:
+        assert f"<code>ZEUS_BSO_{name.upper()}</code>" in settings
+    fields = (site / "docs" / "http-fields.html").read_text()
+    for name in (*SparseSpec.model_fields, *Report.model_fields, *Hardware.__dataclass_fields__):
+        assert f"<code>{name}</code>" in fields
 
 
 def test_every_option_of_recur_is_explained() -> None:

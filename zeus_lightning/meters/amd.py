@@ -1,4 +1,4 @@
-"""The energy of AMD GPUs, through AMD SMI (`pip install 'zeus-lightning[amd]'`)."""
+"""The energy of AMD GPUs, through AMD SMI (`pip install amdsmi`)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ _CHECK_S = 0.5
 _CHECK_FACTOR = 10.0  # both as in the Zeus project's zeus.device.gpu.amd
 
 _NO_LIBRARY = (
-    "install ROCm's amd-smi-lib, and the release of amdsmi that fits it "
-    "(`pip install 'zeus-lightning[amd]'`); `amd-smi list` must work, and a container needs "
-    "`--device=/dev/kfd --device=/dev/dri`"
+    "`pip install amdsmi`, in the release that fits ROCm's amd-smi-lib; `amd-smi list` must work, "
+    "and a container needs `--device=/dev/kfd --device=/dev/dri`"
 )
 
 

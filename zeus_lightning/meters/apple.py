@@ -1,4 +1,4 @@
-"""The energy of Apple silicon, through zeus-apple-silicon (`zeus-lightning[apple]`)."""
+"""The energy of Apple silicon, through zeus-apple-silicon (the extra `apple`)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AppleMeter:
         except Exception as error:  # any: the library may be missing
             raise ZeusMeterError(
                 f"cannot read the energy of Apple silicon: {error}; it needs macOS on such a chip, "
-                "and `pip install 'zeus-lightning[apple]'`"
+                "and `pip install zeus-apple-silicon`"
             ) from error
         from lightning.pytorch.utilities import rank_zero_warn
 
