@@ -108,6 +108,18 @@ def test_a_job_without_a_batch_size_left_trains_and_revives(
     assert "1 of 3 recurrences failed" in result.output
 
 
+def test_trials_of_a_script_before_its_last_one_are_counted_under_the_table(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    code = "from recurring_lightning import main; main(); main(); main()"
+    script = (sys.executable, "-c", code, new_job(), "0.8", "0.9")
+    result = recur(f"--url={service.url}", "--recurrences=2", f"--folder={tmp_path}", "--", *script)
+    assert result.exit_code == 0, result.output
+    columns = [each.split() for each in result.output.splitlines()]
+    assert ["chosen", "2", "of", "2", "2", "6.0", "2.0", "13.0"] in columns
+    assert "last trial alone (earlier ones, not included: 4)" in result.output
+
+
 def test_a_baseline_that_fails_ends_its_recurrence(service: ServiceProcess, tmp_path: Path) -> None:
     result, tries = train(
         tmp_path, f"--url={service.url}", "--recurrences=2", "--", "learned", "nan", "0.9"
