@@ -152,9 +152,13 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
     from zeus_service.api import text
     from zeus_service.api.messages import Trial
     from zeus_service.api.v1 import described
+    from zeus_service.bandit.hardware import Hardware
+    from zeus_service.db import queries
 
     with _database():
         job = described(optimizer.get_job(job_id))
+        latest = job.hardware[-1] if job.hardware else None
+        means = queries.mean_costs(job_id, Hardware.of(vars(latest))) if latest else {}
         if as_yaml:
             click.echo(job_file.write(job.spec), nl=False)
             return
@@ -164,7 +168,7 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
         trials_json = [trial.model_dump() for trial in listed]
         _print_json({**job.model_dump(mode="json"), "latest_trials": trials_json})
         return
-    spec, latest = job.spec, job.hardware[-1] if job.hardware else None
+    spec = job.spec
     target = "a target that is learned" if job.target_metric is None else f"{job.target_metric:g}"
     where = f" on {latest.num_devices} x {latest.device_model}" if latest else ""
     if len(job.hardware) > 1:
@@ -175,7 +179,7 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
         f"{spec.job_id}: {job.state}{stage}, best batch size {job.best_batch_size or '-'}; "
         f"{spec.monitor} to {target} in {spec.max_epochs} epochs{where}{energy}\n"
     )
-    _print_table(text.BATCH_SIZES, text.batch_size_rows(latest, job.next_trial))
+    _print_table(text.BATCH_SIZES, text.batch_size_rows(latest, job.next_trial, means))
     if job.next_trial:
         size = f"next {job.next_trial.batch_size}: " if job.next_trial.batch_size else ""
         _print(f"\n{size}{job.next_trial.reason}")

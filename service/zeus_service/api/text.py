@@ -21,8 +21,11 @@ from zeus_service.units import BILLED, DURATIONS, NONE, joules, significant, wit
 TIMES = "\N{MULTIPLICATION SIGN}"
 COLUMNS = ("week", "recurrences", "energy saved", "95 % interval", "time saved", "95 % interval")
 """Of a table of weeks."""
-BATCH_SIZES = "batch size", "runs", "expected cost", "95 % interval", "vs best", "state"
-"""Of a table of batch sizes."""
+BATCH_SIZES = (
+    *("batch size", "runs", "expected cost", "95 % interval", "measured mean", "vs best"),
+    "state",
+)
+"""Of a table of batch sizes; `vs best` compares expected costs."""
 
 
 def money(value: float, currency: str) -> str:
@@ -126,9 +129,15 @@ def savings_row(week: SavedInWeek) -> tuple[str, int, str, str, str, str]:
 
 
 def batch_size_rows(
-    on: OnHardware | None, next_trial: NextTrial | None
-) -> list[tuple[int, int, str, str, str, str]]:
-    """The batch sizes on some hardware side by side: see `BATCH_SIZES`."""
+    on: OnHardware | None, next_trial: NextTrial | None, mean_costs: Mapping[int, float]
+) -> list[tuple[int, int, str, str, str, str, str]]:
+    """The batch sizes on some hardware side by side: see `BATCH_SIZES`.
+
+    Args:
+        on: The hardware, with the policy's estimates; None before the first trial.
+        next_trial: What the next trial gets.
+        mean_costs: In joules, of the trials there that converged, by batch size.
+    """
     best = on.arm(on.best_batch_size) if on else None
     rows = []
     for arm in on.arms if on else []:
@@ -142,7 +151,10 @@ def batch_size_rows(
             status_in_words(arm.status) if arm.status != "alive" else "",
         ]
         state = ", ".join(filter(None, states)) or ("" if arm.pulls else "not tried")
-        rows.append((arm.batch_size, arm.pulls, joules(arm.mean), low_high, against, state))
+        measured = joules(mean_costs.get(arm.batch_size))
+        rows.append(
+            (arm.batch_size, arm.pulls, joules(arm.mean), low_high, measured, against, state)
+        )
     return rows
 
 

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import Row, and_, case, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import UNBOUNDED
 from zeus_service.db.clock import unix_now
@@ -34,9 +35,9 @@ RUNNING_SHOWN = 20
 JobState = Literal["exhausted", "failing", "stale", "settled", "learning"]
 """The state of a job on pages, on the command line and in the API: the first that holds.
 
-`exhausted`: every batch size has failed, so no run can start. `failing`: the latest runs failed.
-`stale`: no run for several times as long as between its runs. `settled`: the latest choices were
-for the best batch size."""
+`exhausted`: every batch size has failed, so a run can only be a control trial. `failing`: the
+latest runs failed. `stale`: no run for several times as long as between its runs. `settled`: the
+latest choices were for the best batch size."""
 JOB_STATES: tuple[JobState, ...] = get_args(JobState)
 NEEDS_ATTENTION = JOB_STATES[:3]
 FAILING_AFTER = 3
@@ -240,6 +241,15 @@ def count_outcomes(session: Session, job_id: str) -> dict[str, int]:
     query = select(outcome, func.count()).join(Job, Job.key == Trial.job_key)
     counts = session.execute(query.where(Job.job_id == job_id).group_by(outcome)).all()
     return {str(name): int(count) for name, count in counts}
+
+
+@use_case(read_only=True)
+def mean_costs(session: Session, job_id: str, hardware: Hardware) -> dict[int, float]:
+    """Read the mean cost, in joules, of the trials of each batch size that converged there."""
+    query = select(Trial.batch_size, func.avg(Trial.cost)).where(_of_job(Trial, job_id))
+    query = query.where(Trial.outcome == "converged", Trial.hardware == hardware)
+    means: dict[int, float] = dict(session.execute(query.group_by(Trial.batch_size)).all())
+    return means
 
 
 @use_case(read_only=True)

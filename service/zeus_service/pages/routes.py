@@ -88,6 +88,7 @@ def job_page(job_id: str) -> ResponseReturnValue:
         savings = savings_report.of_job(job_id, weeks=0, points=0)
         running = queries.running_trials(job_id)
         shown = _job_values(job_id, optimizer.next_choice(job_id))
+        hardware = list(shown["on_hardware"])
         return {
             **shown,
             "query": {name: value for name, value in (("q", typed), ("upto", upto)) if value},
@@ -107,6 +108,7 @@ def job_page(job_id: str) -> ResponseReturnValue:
             },
             "trials": queries.list_trials(job_id, **filtered, upto=upto),
             "controls": queries.count_controls(job_id),
+            "mean_costs": queries.mean_costs(job_id, hardware[-1]) if hardware else {},
         }
 
     return answers.page("job.html", version, values)

@@ -56,13 +56,24 @@ def test_batch_sizes_are_compared_with_the_best() -> None:
     ]
     on = OnHardware(**asdict(HARDWARE), stage="", best_batch_size=32, cost_bound=None, arms=arms)
     none = shown.NONE
-    assert shown.batch_size_rows(on, NextTrial(batch_size=16, reason="")) == [
-        (8, 0, none, none, none, "not tried"),
-        (16, 0, "150 J", "99.8 J to 217 J", "+50 %", "next"),
-        (32, 40, "100 J", "98.1 J to 102 J", none, "best"),
-        (64, 2, "1.25 kJ", none, "+1,150 %", "missed the target"),
+    assert shown.batch_size_rows(on, NextTrial(batch_size=16, reason=""), {32: 102.3}) == [
+        (8, 0, none, none, none, none, "not tried"),
+        (16, 0, "150 J", "99.8 J to 217 J", none, "+50 %", "next"),
+        (32, 40, "100 J", "98.1 J to 102 J", "102 J", none, "best"),
+        (64, 2, "1.25 kJ", none, none, "+1,150 %", "missed the target"),
     ]
-    assert shown.batch_size_rows(None, None) == []
+    assert shown.batch_size_rows(None, None, {}) == []
+
+
+def test_a_table_of_batch_sizes_fits_into_100_columns() -> None:
+    statuses = ("alive", "not_converged", "out_of_memory", "early_stopped", "errored", "diverged")
+    arms = [ArmEstimate(131072, 1234, 999.0, 900.0, status) for status in statuses]
+    arms.append(ArmEstimate(8, 1234, 1.0, 1.0, "alive"))
+    on = OnHardware(**asdict(HARDWARE), stage="", best_batch_size=8, cost_bound=None, arms=arms)
+    rows = shown.batch_size_rows(on, NextTrial(batch_size=8, reason=""), {131072: 0.123456})
+    columns = zip(shown.BATCH_SIZES, *rows, strict=True)
+    widths = [max(len(str(cell)) for cell in column) for column in columns]
+    assert sum(widths) + 2 * (len(widths) - 1) <= 100
 
 
 def about(value: float) -> dict[str, float]:

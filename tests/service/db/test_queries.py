@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from service.db.test_power_profiles import profile
-from service.jobs import let_leases_expire, register
+from service.jobs import HARDWARE, OTHER, let_leases_expire, register
 from service.jobs import report as report_of
 from sqlalchemy import event, insert, select
 from zeus_service import maintenance, optimizer
@@ -54,6 +54,18 @@ def test_pages_go_from_the_newest_to_the_first(job: str, monkeypatch: pytest.Mon
     assert (numbers(page)[0], page.older) == (last - 4, last - 8)
     page = queries.list_trials(job, upto=3)
     assert (numbers(page), page.older) == ([3, 2, 1], None)
+
+
+def test_mean_costs_are_those_of_the_trials_that_converged_on_some_hardware(app: Flask) -> None:
+    register(hardware=None, eta_knob=1.0)
+    trials = [(HARDWARE, 10.0, 1.0), (HARDWARE, 20.0, 1.0), (OTHER, 90.0, 1.0), (HARDWARE, 7.0, 0)]
+    for number, (hardware, energy_j, metric) in enumerate(trials, start=1):
+        optimizer.start_trial("job", hardware=hardware, control=True)
+        optimizer.report("job", number, report_of(1, energy_j=energy_j, metric=metric))
+        optimizer.end_trial("job", number, "converged" if metric else "not_converged")
+    assert queries.mean_costs("job", HARDWARE) == {32: pytest.approx(15.0)}
+    assert queries.mean_costs("job", OTHER) == {32: pytest.approx(90.0)}
+    assert queries.mean_costs("another", HARDWARE) == {}
 
 
 def report(number: int, sequence: int) -> None:

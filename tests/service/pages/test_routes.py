@@ -200,6 +200,18 @@ def test_control_trials_are_counted_and_marked(client: FlaskClient) -> None:
     assert "control" in client.get("/job/job/trials.csv").text.splitlines()[-1]
 
 
+def test_a_batch_size_has_its_expected_cost_and_the_mean_of_its_runs(client: FlaskClient) -> None:
+    register(eta_knob=1.0)
+    for number, energy_j in ((1, 100.0), (2, 300.0)):
+        optimizer.start_trial("job", control=True)
+        optimizer.report("job", number, report(1, energy_j=energy_j, metric=0.95))
+    page = client.get("/job/job").text
+    assert re.findall(">(expected cost|measured mean)</th>", page) == [
+        *("expected cost", "measured mean"),
+    ]
+    assert '<td class="n lesser">200 J</td>' in page
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_job_that_learns_its_target_says_how_far_it_is(client: FlaskClient, policy: str) -> None:
     register(target_metric=None, policy=policy)
