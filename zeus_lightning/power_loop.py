@@ -100,7 +100,7 @@ class PowerLimit:
 
     def __enter__(self) -> Self:
         if self._entered is not None:
-            raise ZeusConfigError("this PowerLimit is entered already; make another one")
+            raise ZeusConfigError("this PowerLimit is already in use; create another")
         self._ranks.check_set_up()
         job = None if self._run is None else self._run.job
         if self._run is not None and job is None:

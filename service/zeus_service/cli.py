@@ -131,8 +131,8 @@ def register(file: Path) -> None:
 
     with _database():
         job_id, new = job_file.register(file)
-    same = "" if new else " already, with the same values"
-    click.echo(f"job {job_id!r} is registered{same}")
+    state = "registered" if new else "already registered with these values"
+    click.echo(f"job {job_id!r} is {state}")
 
 
 @main.command()

@@ -52,7 +52,7 @@ def test_a_file_registers_a_job_and_the_same_values_again_say_so(run: Run) -> No
     first, again = register(run, JOB), register(run, JOB)
     assert (first.exit_code, first.output) == (0, "job 'nightly' is registered\n")
     assert again.exit_code == 0
-    assert again.output == ("job 'nightly' is registered already, with the same values\n")
+    assert again.output == ("job 'nightly' is already registered with these values\n")
 
 
 def test_what_show_prints_registers_the_same_job_on_another_service(
@@ -61,7 +61,7 @@ def test_what_show_prints_registers_the_same_job_on_another_service(
     register(run, JOB + "seed: 7\nlease_s: 60.5\nmab_prior_mean: 1.0e-7\n")
     printed = run("show", "nightly", "--yaml").output
     assert "beta_knob: null\n" in printed
-    assert register(run, printed).output.endswith("already, with the same values\n")
+    assert register(run, printed).output.endswith("already registered with these values\n")
     run("delete", "nightly", "--yes")
     assert register(run, printed).output == "job 'nightly' is registered\n"
     assert run("show", "nightly", "--yaml").output == printed
@@ -69,7 +69,7 @@ def test_what_show_prints_registers_the_same_job_on_another_service(
 
 def test_fields_that_a_file_leaves_out_keep_the_registered_values(run: Run) -> None:
     register(run, JOB + "seed: 7\n")
-    assert register(run, JOB).output.endswith("already, with the same values\n")
+    assert register(run, JOB).output.endswith("already registered with these values\n")
     assert "seed: 7\n" in run("show", "nightly", "--yaml").output
 
 

@@ -249,7 +249,7 @@ def _open_locked(path: Path) -> int:
             except BlockingIOError:
                 owner = Record.from_json(os.pread(fd, _RECORD_BYTES, 0))
                 if owner is not None and owner.pid == os.getpid():
-                    remedy = "this process searches for its power limit already: keep one search"
+                    remedy = "this process is already searching for its power limit: use one search"
                 else:
                     remedy = "wait for that one, or train on another GPU"
                 raise ZeusPowerError(

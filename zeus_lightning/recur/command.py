@@ -111,7 +111,7 @@ def _sum_up(console: Console, driver: Driver, service: Service) -> None:
     job_id = next(each.ending.run.trial.job_id for each in driver.tries if each.ending.run)
     savings = service.savings(job_id)
     if not savings:
-        text = f"The service at {service.url} knows no savings of job {job_id!r}"
+        text = f"The service at {service.url} has no savings for job {job_id!r}"
         _print(console, f"{text}: if the script names another service, pass that as --url.")
         return
     for line in summary.saved(job_id, savings):

@@ -112,7 +112,7 @@ def require_json() -> None:
 @v1.post("/jobs")
 @v1.input(messages.Registration)
 @v1.output(messages.Job, **_NEW)
-@v1.doc(responses={200: "Known, with the same values."})
+@v1.doc(responses={200: "Already registered with these values."})
 def register_job(json_data: messages.Registration) -> tuple[messages.Job, int]:
     """Register a job, or confirm it; the answer has all its values."""
     g.job_id = json_data.job_id  # for the log

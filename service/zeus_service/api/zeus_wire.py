@@ -102,7 +102,7 @@ class ZeusJob(JobSpec):
     @classmethod
     def _stands_in_a_path(cls, value: str) -> str:
         if value in (".", ".."):  # clients take it out of the paths of /api/v1, even if escaped
-            raise ValueError(f"{value!r} cannot stand in a URL's path; choose another id")
+            raise ValueError(f"{value!r} is not allowed in a URL's path; choose another id")
         return value
 
     @model_validator(mode="after")

@@ -33,7 +33,7 @@ def reason(spec: JobSpec, state: State, hardware: Hardware, choice: Choice) -> s
         "the default",
         "fallback": "all batch sizes have failed, but a trial with this one is still running",
         "control": "a control trial: the default batch size, without early stopping",
-        "baseline": "a baseline: the default batch size, to the run's own end; "
+        "baseline": "trains to its own end, like a run without Zeus; "
         f"{spec.baseline_runs} baselines set the target",
     }[choice.why]
     passed = passed_over(state)

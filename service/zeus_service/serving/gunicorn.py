@@ -124,5 +124,5 @@ def check_access(config: Config, listeners: list[socket.socket]) -> None:
         if not ipaddress.ip_address(host).is_loopback:
             raise Unusable(
                 f"without a token, anyone who reaches {host} could write and delete jobs; set "
-                "ZEUS_BSO_TOKEN, or ZEUS_BSO_INSECURE=1 if the network is closed to others"
+                "ZEUS_BSO_TOKEN, or ZEUS_BSO_INSECURE=1 if nobody else can reach the network"
             )

@@ -179,7 +179,7 @@ def test_a_second_process_is_refused_with_the_firsts_pid(
 
 def test_a_second_user_in_the_same_process_is_refused_and_told_so(limit: NvmlLimit) -> None:
     first, again = TemporaryLimit(limit), NvmlLimit(0)
-    with pytest.raises(ZeusPowerError, match="this process searches for its power limit already"):
+    with pytest.raises(ZeusPowerError, match="already searching for its power limit"):
         TemporaryLimit(again)
     again.close()
     first.restore()

@@ -122,6 +122,6 @@ def test_an_id_that_is_none_is_refused(wire: Wire, job_id: str) -> None:
 @pytest.mark.parametrize("job_id", [".", ".."])
 def test_an_id_that_clients_remove_from_paths_is_refused(wire: Wire, job_id: str) -> None:
     message = error(wire("POST", "/jobs", zeus_job(job_id=job_id, job_id_prefix=".")), 422)
-    assert f"{job_id!r} cannot stand in a URL's path; choose another id" in message
+    assert f"{job_id!r} is not allowed in a URL's path; choose another id" in message
     made = wire("POST", "/jobs", zeus_job(job_id=None, job_id_prefix=job_id)).json()["job_id"]
     assert wire("GET", f"/api/v1/jobs/{made}").status_code == 200

@@ -193,7 +193,7 @@ def test_control_trials_are_counted_and_marked(client: FlaskClient) -> None:
     assert "as control" not in client.get("/job/job").text
     optimizer.start_trial("job", control=True)
     page = client.get("/job/job").text
-    assert "1 of the default as control" in page
+    assert "1 control run" in page
     assert '<td class="minor">control</td>' in page
     assert "never stopped early: a control" in client.get("/job/job").text
     assert "control: a control trial" in client.get("/job/job/trial/5").text
@@ -221,10 +221,9 @@ def test_a_job_that_learns_its_target_says_how_far_it_is(client: FlaskClient, po
         optimizer.end_trial("job", number, "diverged" if number < 3 else "completed")
     optimizer.start_trial("job")
     page = client.get("/job/job").text
-    assert "1 of 3 baselines completed: from them the target for val_acc is learned" in page
-    assert (
-        "a baseline: the default batch size, to the run's own end; 3 baselines set the target"
-        in unescape(page)
+    assert "1 of 3 baselines completed; the target for val_acc will be learned from them" in page
+    assert "trains to its own end, like a run without Zeus; 3 baselines set the target" in unescape(
+        page
     )
     assert "All batch sizes failed" not in page
     assert "<p>val_acc has no value yet</p>" in page
@@ -232,7 +231,7 @@ def test_a_job_that_learns_its_target_says_how_far_it_is(client: FlaskClient, po
     assert "None" not in page
     assert "never stopped early: a baseline" in page
     assert "the target is not learned yet" in client.get("/job/job/trial/4").text
-    assert "4 of the default as control" in page
+    assert "4 control runs" in page
     assert 'class="state learning"' in page
     for address in every_address(runs=2):
         assert client.get(address).status_code == 200, address
