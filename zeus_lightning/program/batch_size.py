@@ -84,6 +84,19 @@ def share(trainer: Trainer, scope: Scope = "global") -> int:
     return replicas * trainer.accumulate_grad_batches
 
 
+def size_attribute(trainer: Trainer) -> str:
+    """The name of the attribute that has the program's batch size, if no argument names it.
+
+    A datamodule whose `setup()` divides `batch_size` among the devices, as the one of
+    lightning-hydra-template, has done so before a callback's `setup()`. Its `train_dataloader()`
+    uses the quotient.
+    """
+    data = trainer.datamodule  # type: ignore[attr-defined]
+    quotient = "batch_size_per_device"
+    is_divided = data is not None and is_size(vars(data).get(quotient))
+    return quotient if is_divided else "batch_size"
+
+
 def default_batch_size(
     trainer: Trainer, module: LightningModule, attribute: str, share: int, given: int | None
 ) -> int:

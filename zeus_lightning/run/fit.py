@@ -76,7 +76,7 @@ class Fit:
         self._has_seen_batch = False  # of this fit
         self._misfit: str | None = None  # why the program cannot train with this batch size
         self._lr_factor = 1.0
-        self._attribute = arguments.batch_arg_name
+        self._attribute = arguments.batch_arg_name or sizes.size_attribute(trainer)
         destroy_gloo_at_exit()
         self._meter = RunMeter(meter, self._strategy)
         rank_zero_info(f"zeus: measuring {self._meter.scope()}")

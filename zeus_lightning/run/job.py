@@ -59,7 +59,7 @@ class JobArguments:
     batch_sizes: list[int] | None
     default_batch_size: int | None
     batch_size_scope: sizes.Scope = "global"
-    batch_arg_name: str = "batch_size"
+    batch_arg_name: str | None = None
     max_epochs: int | None
     eta_knob: float | None
     beta_knob: float | None
@@ -95,7 +95,7 @@ class JobArguments:
 
     def _check(self, name: str, valid: Callable[[Any], object], rule: str) -> None:
         value = getattr(self, name)
-        omitted = value is None and name not in ("batch_size_scope", "batch_arg_name")
+        omitted = value is None and name != "batch_size_scope"
         if not (omitted or valid(value)):
             raise ZeusConfigError(f"{name} is {value!r}; it must be {rule}")
 
@@ -131,8 +131,9 @@ class JobArguments:
                 "pass max_epochs=... to the Trainer or this callback"
             )
         share = sizes.share(trainer, self.batch_size_scope)
+        attribute = self.batch_arg_name or sizes.size_attribute(trainer)
         default = sizes.default_batch_size(
-            trainer, module, self.batch_arg_name, share, self.default_batch_size
+            trainer, module, attribute, share, self.default_batch_size
         )
         monitor, mode = monitor_of(trainer, self.monitor, self.mode)
         if monitor is not None and self.monitor is None:
