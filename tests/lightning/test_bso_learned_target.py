@@ -157,6 +157,22 @@ def test_a_run_with_fewer_epochs_than_the_job_is_no_baseline_and_no_failure(
     )
 
 
+def test_a_baseline_that_max_time_ends_says_that_it_does_not_count(
+    service: ServiceProcess,
+) -> None:
+    callback = zeus(service.url, target_metric=None, max_epochs=10**6)
+    with pytest.warns(UserWarning, match="this baseline does not count until it is resumed"):
+        trainer(callback, max_time={"milliseconds": 300}, max_epochs=-1).fit(Net((0.1,)), Data())
+    assert callback.outcome == "interrupted"
+
+
+def test_a_learned_target_that_asks_for_nothing_is_a_warning(service: ServiceProcess) -> None:
+    job = new_job()
+    run(service, job, Net((0.5,)), baseline_runs=2)
+    with pytest.warns(UserWarning, match="at its first validation: pass a target_metric"):
+        run(service, job, Net((0.9,)))
+
+
 def test_a_baseline_that_diverges_is_a_failure_and_teaches_no_target(
     service: ServiceProcess,
 ) -> None:

@@ -235,8 +235,9 @@ class Run:
         if record.outcome in FAILED:
             self.failure = ZeusTrialFailed(record.failure())  # logged as the run ends
         elif record.outcome is not None:
-            log = rank_zero_warn if record.outcome in ("interrupted", "lost") else rank_zero_info
-            log(f"zeus: {record.summary()}")
+            asks_for_action = "pass a target_metric" in record.reason
+            is_warning = asks_for_action or record.outcome in ("interrupted", "lost")
+            (rank_zero_warn if is_warning else rank_zero_info)(f"zeus: {record.summary()}")
 
     def _stop_reporting(self) -> None:
         self._stop_heartbeat()
