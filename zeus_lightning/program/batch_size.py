@@ -61,7 +61,7 @@ def check_shares(batch_sizes: list[int], share: int) -> None:
         )
 
 
-def share(trainer: Trainer, scope: Scope = "global") -> int:
+def share(trainer: Trainer, scope: Scope | None = None) -> int:
     """Number of per-device batches in a batch of the job; an error if it changes during the run."""
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     classes = [cls.__name__ for callback in callbacks for cls in type(callback).__mro__]

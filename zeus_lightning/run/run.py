@@ -39,7 +39,7 @@ class Run:
         client: The service.
         job: The job that the arguments and the program make.
         meter: The run's meter.
-        share: What a batch size is divided by, such as the number of devices.
+        share: What a global batch size is divided by, such as the number of devices.
         require_service: Whether a service that is unavailable at the start is an error.
         outcome_files: Where each node's local rank zero writes the trial's record.
 
@@ -115,7 +115,7 @@ class Run:
             ZeusConfigError: The trial cannot be resumed.
         """
         size = saved.trial.batch_size
-        check_shares([size], self._share)
+        check_shares([size], saved.job.divisor(self._share))
         try:
             if not self.is_without_service:
                 job, received = on_rank_zero(self._ranks, lambda: self._resume_trial(saved))

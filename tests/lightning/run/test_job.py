@@ -19,7 +19,6 @@ def arguments(**fields: Any) -> JobArguments:
         "job_id": None,
         "batch_sizes": None,
         "default_batch_size": None,
-        "batch_size_scope": "global",
         "max_epochs": None,
         "eta_knob": None,
         "beta_knob": None,
