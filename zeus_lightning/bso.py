@@ -71,9 +71,10 @@ class ZeusBSOCallback(Callback):
         batch_size_scope: What a batch size of the job is. `global`: the samples of one optimizer
             step, over all devices and accumulated batches; each device trains with an equal share.
             `per_device`: the program's `batch_size`, passed through; one optimizer step takes it
-            times devices and accumulated batches.
+            times devices and accumulated batches. Default: the registered job's, else `global`.
         batch_arg_name: The attribute that `train_dataloader()` uses, of the datamodule, the module
-            or their hparams; with dots if it is nested, such as `data.train_batch_size`.
+            or their hparams; with dots if it is nested, such as `data.train_batch_size`. Default:
+            the datamodule's `batch_size_per_device` if it has one, else `batch_size`.
         max_epochs: Epochs after which the batch size has failed. Default: the registered job's,
             else the Trainer's; with only its `max_steps`, the end of training.
         lr_scaling: `linear` or `sqrt`: scales the learning rates, which are taken to be right for
@@ -125,8 +126,8 @@ class ZeusBSOCallback(Callback):
         job_id: str | None = None,
         batch_sizes: list[int] | None = None,
         default_batch_size: int | None = None,
-        batch_size_scope: Scope = "global",
-        batch_arg_name: str = "batch_size",
+        batch_size_scope: Scope | None = None,
+        batch_arg_name: str | None = None,
         max_epochs: int | None = None,
         lr_scaling: LRScaling | None = None,
         eta_knob: float | None = None,

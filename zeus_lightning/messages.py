@@ -48,6 +48,7 @@ class JobSpec(_Message):
         batch_sizes: Ascending; `default_batch_size` is one of them.
         target_metric: None: the service learns it from baselines.
         monitor: Empty: only a registered job has one.
+        max_epochs: Below 1: only a registered job has it.
         higher_is_better: Whether `monitor` rises to the target; if not, it falls to it.
         baseline_runs: Baselines that must complete before the target is learned, 2 to 20.
         suggested: Names of the fields that were read from the program: where the registered job has
@@ -81,6 +82,10 @@ class JobSpec(_Message):
             del values[name]
         suggested = {name: values.pop(name) for name in values.pop("suggested")}
         return {**values, "suggested": suggested}
+
+    def divisor(self, share: int) -> int:
+        """What a batch size is divided by for one device, where a global one has `share` parts."""
+        return 1 if self.batch_size_scope == "per_device" else share
 
     @property
     def mode(self) -> Literal["min", "max"]:

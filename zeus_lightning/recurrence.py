@@ -108,6 +108,7 @@ class Recurrence:
             job_id=job_id,
             batch_sizes=batch_sizes,
             default_batch_size=default_batch_size,
+            batch_size_scope="global",
             max_epochs=max_epochs,
             eta_knob=eta_knob,
             beta_knob=beta_knob,

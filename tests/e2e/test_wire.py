@@ -110,7 +110,7 @@ def test_both_sides_take_the_same_ids() -> None:
 def job_arguments(**changes: Any) -> JobArguments:
     arguments = dict.fromkeys(field.name for field in dataclasses.fields(JobArguments))
     sent = {"target_metric": 0.9, "monitor": "val_acc", "mode": "max"}
-    sent |= {"batch_size_scope": "global", "batch_arg_name": "batch_size"}
+    sent |= {"batch_size_scope": "global"}
     options = {name: changes.pop(name) for name in job._POLICY_OPTIONS if name in changes}
     return JobArguments(**{**arguments, **sent, "policy": options, **changes})
 

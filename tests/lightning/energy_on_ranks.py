@@ -12,11 +12,13 @@ import sys
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from programs import Data, Net, Raise, StepMeter, trainer
 
 from zeus_lightning import ZeusEnergyCallback, ZeusMeterError
 from zeus_lightning.meters import EnergyMeter
+from zeus_lightning.run import run_meter
 
 FOLDER = Path(sys.argv[1])
 RANK = int(os.environ.get("LOCAL_RANK", "0"))
@@ -64,6 +66,7 @@ class BrokenOnRankOne(StepMeter):
 METERS: dict[str, Any] = {
     "own": StepMeter,
     "node": OfTheNode,
+    "two-nodes": OfTheNode,
     "broken": BrokenOnRankOne,
     "gpus": lambda: f"nvml:{RANK}",
     "error": StepMeter,
@@ -79,7 +82,11 @@ def measure(name: str) -> dict[str, Any]:
     log = logging.getLogger("lightning.pytorch.utilities.rank_zero")
     log.addHandler(lines)
     tested, error = [], None
-    with warnings.catch_warnings(record=True, action="always") as warned:
+    host = f"node-{RANK}" if name == "two-nodes" else run_meter._host()
+    with (
+        warnings.catch_warnings(record=True, action="always") as warned,
+        patch.object(run_meter, "_host", lambda: host),
+    ):
         try:
             runner.fit(net, data)
             logged = {key: float(value) for key, value in runner.callback_metrics.items()}

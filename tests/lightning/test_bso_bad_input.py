@@ -45,7 +45,6 @@ from zeus_lightning import (
         ({"batch_sizes": 8}, "batch_sizes is 8"),
         ({"baseline_runs": 1}, "baseline_runs is 1; it must be 2 to 20"),
         ({"baseline_runs": 2.5}, "baseline_runs is 2.5; it must be an integer"),
-        ({"batch_size_scope": None}, "batch_size_scope is None; it must be"),
         ({"batch_sizes": range(1, 501)}, "batch_sizes has 500 batch sizes; it must have at most"),
         ({"default_batch_size": -1}, "default_batch_size is -1; it must be a positive integer"),
         ({"target_metric": "0.9"}, "target_metric is '0.9'; it must be a number"),

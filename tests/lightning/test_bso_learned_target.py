@@ -157,6 +157,22 @@ def test_a_run_with_fewer_epochs_than_the_job_is_no_baseline_and_no_failure(
     )
 
 
+def test_a_baseline_that_max_time_ends_says_that_it_does_not_count(
+    service: ServiceProcess,
+) -> None:
+    callback = zeus(service.url, target_metric=None, max_epochs=10**6)
+    with pytest.warns(UserWarning, match="this baseline does not count until it is resumed"):
+        trainer(callback, max_time={"milliseconds": 300}, max_epochs=-1).fit(Net((0.1,)), Data())
+    assert callback.outcome == "interrupted"
+
+
+def test_a_learned_target_that_asks_for_nothing_is_a_warning(service: ServiceProcess) -> None:
+    job = new_job()
+    run(service, job, Net((0.5,)), baseline_runs=2)
+    with pytest.warns(UserWarning, match="at its first validation: pass a target_metric"):
+        run(service, job, Net((0.9,)))
+
+
 def test_a_baseline_that_diverges_is_a_failure_and_teaches_no_target(
     service: ServiceProcess,
 ) -> None:
@@ -206,3 +222,56 @@ def test_a_callback_takes_from_a_registered_job_what_it_was_not_given(
     for kept in ("default_batch_size 16 (here 8)", "max_epochs 3 (here 5)"):
         assert kept in caplog.text
     assert "monitor val_loss (here val_acc), mode min (here max)" in caplog.text
+
+
+def registered(service: ServiceProcess, **fields: Any) -> str:
+    """A job that was registered before its first run."""
+    job = new_job()
+    spec = {"job_id": job, "target_metric": 0.8, "higher_is_better": True, "monitor": "val_acc"}
+    sizes = {"batch_sizes": [8], "default_batch_size": 8, "max_epochs": 3}
+    spec |= {"policy": "zeus"} | sizes | fields
+    answer = requests.post(f"{service.url}/api/v1/jobs", json=spec, timeout=LIMIT_S)
+    assert answer.status_code == 201, answer.text
+    return job
+
+
+def test_batch_sizes_are_per_device_if_the_registered_job_says_so(
+    service: ServiceProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    sizes = {"batch_sizes": [3, 9], "default_batch_size": 9}
+    job, seen = registered(service, batch_size_scope="per_device", **sizes), []
+    for _ in range(2):
+        net, callback = Net(), ZeusBSOCallback(service.url, job_id=job, lr_scaling="linear")
+        trainer(callback, accumulate_grad_batches=2).fit(net, Data(batch_size=9))
+        seen.append((callback.batch_size, max(net.batch_lengths)))
+    assert seen == [(9, 9), (3, 3)]
+    assert "keeps its registered default_batch_size" not in caplog.text
+    assert f"multiplied the learning rates by {3 / 9:.6g}" in caplog.text
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_per_device_trial_is_resumed_without_repeating_the_scope(
+    service: ServiceProcess, tmp_path: Path, is_away: bool
+) -> None:
+    sizes = {"batch_sizes": [9], "default_batch_size": 9}
+    job = registered(service, batch_size_scope="per_device", **sizes)
+    saver, broken = ModelCheckpoint(tmp_path, "first"), ZeusBSOCallback(service.url, job_id=job)
+    options = {"accumulate_grad_batches": 2, "enable_checkpointing": True}
+    with pytest.raises(ZeroDivisionError):
+        trainer(saver, RaiseInSecondEpoch(), broken, **options).fit(Net(), Data(batch_size=9))
+    url, net = "http://127.0.0.1:1" if is_away else service.url, Net((0.9,))
+    resumed = ZeusBSOCallback(url, job_id=job, target_metric=0.8, require_service=False)
+    trainer(resumed, **options).fit(net, Data(batch_size=4), ckpt_path=tmp_path / "first.ckpt")
+    assert max(net.batch_lengths) == 9
+    assert resumed.outcome == (None if is_away else "converged")
+
+
+def test_the_epochs_of_a_registered_job_end_a_training_that_has_no_end(
+    service: ServiceProcess,
+) -> None:
+    job, net = registered(service), Net((0.1,))
+    callback = ZeusBSOCallback(service.url, job_id=job)
+    with pytest.raises(ZeusTrialFailed, match="not_converged"):
+        trainer(callback, max_epochs=-1).fit(net, Data())
+    assert net.validations == 3

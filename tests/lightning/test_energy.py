@@ -306,13 +306,13 @@ def on_ranks(
     driver = FakeDriver(fake_nvml_library, folder / "driver", gpu_count=2)
     driver.gpus[0].set_load(0.2)  # 100 W
     driver.gpus[1].set_load(1)  # 300 W
-    names = dict.fromkeys(("own", "node", "broken", "gpus", "error"), "")
+    names = dict.fromkeys(("own", "node", "two-nodes", "broken", "gpus", "error"), "")
     assert run_ranks(folder, names, script=SCRIPT, env=driver.variables) == 0
     return lambda name: seen(folder, name)
 
 
-@pytest.mark.parametrize(("meter", "ranks"), [("own", 2), ("node", 1)])
-def test_ranks_are_summed_and_a_device_that_they_share_counts_once(
+@pytest.mark.parametrize(("meter", "ranks"), [("own", 2), ("node", 1), ("two-nodes", 2)])
+def test_ranks_are_summed_and_a_device_that_they_share_on_a_node_counts_once(
     on_ranks: Callable[[str], list[dict[str, Any]]], meter: str, ranks: int
 ) -> None:
     first, second = on_ranks(meter)

@@ -95,6 +95,17 @@ def test_a_loop_that_ends_short_of_the_target_raises_as_the_block_is_left(
     assert outcomes(service.url, job) == ["not_converged", "not_converged"]
 
 
+def test_a_loop_without_a_target_learns_one_from_its_first_runs(service: ServiceProcess) -> None:
+    job, seen = new_job(), []
+    learns = {"target_metric": None, "baseline_runs": 2}
+    for _ in range(3):
+        with recurrence(service, job, **learns) as run:
+            reports = train(run, 0.3, 0.9, 0.5)
+        assert run.job is not None
+        seen.append((run.outcome, reports, run.job.target_metric))
+    assert seen == [("completed", 3, None), ("converged", 3, None), ("converged", 2, 0.9)]
+
+
 @pytest.mark.parametrize(
     ("metric", "reports", "outcome"), [(0.1, 4, "not_converged"), (float("nan"), 1, "diverged")]
 )

@@ -90,7 +90,7 @@ def test_fields_that_a_file_leaves_out_keep_the_registered_values(run: Run) -> N
         ),
         ("monitor:", "monitro:", "job.yaml:6: monitro: is not a field of a job"),
         ("max_epochs:", "monitor:", "job.yaml:8: monitor: is given twice"),
-        ("job_id: nightly", "job_id: a/b", "job.yaml:2: job_id: String should match pattern"),
+        ("job_id: nightly", "job_id: a/b", "job.yaml:2: job_id: must be 1 to 255 letters"),
         ("max_epochs: 50", "max_epochs: 50\npolicy: best", "job.yaml:9: policy: choose one of"),
         ("64, 128]", "64, 128", "cannot read job.yaml: "),
         (JOB, "nightly", "job.yaml: not a YAML mapping; write one field per line"),

@@ -61,7 +61,7 @@ def check_shares(batch_sizes: list[int], share: int) -> None:
         )
 
 
-def share(trainer: Trainer, scope: Scope = "global") -> int:
+def share(trainer: Trainer, scope: Scope | None = None) -> int:
     """Number of per-device batches in a batch of the job; an error if it changes during the run."""
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     classes = [cls.__name__ for callback in callbacks for cls in type(callback).__mro__]
@@ -82,6 +82,19 @@ def share(trainer: Trainer, scope: Scope = "global") -> int:
     sampler = trainer.distributed_sampler_kwargs or {}
     replicas = int(sampler.get("num_replicas", trainer.world_size))  # model parallel: fewer
     return replicas * trainer.accumulate_grad_batches
+
+
+def size_attribute(trainer: Trainer) -> str:
+    """The name of the attribute that has the program's batch size, if no argument names it.
+
+    A datamodule whose `setup()` divides `batch_size` among the devices, as the one of
+    lightning-hydra-template, has done so before a callback's `setup()`. Its `train_dataloader()`
+    uses the quotient.
+    """
+    data = trainer.datamodule  # type: ignore[attr-defined]
+    quotient = "batch_size_per_device"
+    is_divided = data is not None and is_size(vars(data).get(quotient))
+    return quotient if is_divided else "batch_size"
 
 
 def default_batch_size(

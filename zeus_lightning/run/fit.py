@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,7 +18,7 @@ from zeus_lightning.errors import (
     ZeusServiceError,
     ZeusTrialFailed,
 )
-from zeus_lightning.messages import FAILED, Outcome
+from zeus_lightning.messages import FAILED, JobSpec, Outcome
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program import dataloaders
@@ -31,7 +32,7 @@ from zeus_lightning.program.lr_scaling import (
 )
 from zeus_lightning.program.metric import is_of_batches, monitored, no_monitor
 from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
-from zeus_lightning.run.job import READ_FROM_PROGRAM, JobArguments
+from zeus_lightning.run.job import READ_FROM_PROGRAM, JobArguments, no_max_epochs
 from zeus_lightning.run.outcomes import outcome_at_train_end
 from zeus_lightning.run.ranks import on_every_rank, on_rank_zero
 from zeus_lightning.run.record import TrialRecord
@@ -76,7 +77,7 @@ class Fit:
         self._has_seen_batch = False  # of this fit
         self._misfit: str | None = None  # why the program cannot train with this batch size
         self._lr_factor = 1.0
-        self._attribute = arguments.batch_arg_name
+        self._attribute = arguments.batch_arg_name or sizes.size_attribute(trainer)
         destroy_gloo_at_exit()
         self._meter = RunMeter(meter, self._strategy)
         rank_zero_info(f"zeus: measuring {self._meter.scope()}")
@@ -108,11 +109,16 @@ class Fit:
         """
         own = self.run.job
         try:
-            self._inject(self.run.start())
+            batch_size = self.run.start()
+            self._inject(batch_size, self.run.job)
         except ZeusServiceError as error:
-            self._lacks_monitor = "monitor" in error.fields.get("errors", {})
+            missing = error.fields.get("errors", {})
+            if "max_epochs" in missing:
+                raise no_max_epochs(self.trainer) from None
+            self._lacks_monitor = "monitor" in missing
             if not self._lacks_monitor:
                 raise
+        own = replace(own, default_batch_size=self._own_batch_size)
         kept = [
             f"{name} {getattr(self.run.job, name)} (here {getattr(own, name)})"
             for name, field in READ_FROM_PROGRAM.items()
@@ -131,7 +137,7 @@ class Fit:
         """Resume a checkpoint's trial, in place of one that `start` has started."""
         if self.run.record is not None and saved.trial == self.run.record.trial:
             return  # Lightning's tuners restore what they have saved at their start
-        self._inject(self.run.resume(saved))
+        self._inject(self.run.resume(saved), saved.job)
         self._continues = False
 
     def train_without_trial(self, reason: str) -> None:
@@ -141,7 +147,11 @@ class Fit:
         self.injection.undo()
         self._lr_factor, self._continues = 1.0, False
 
-    def _inject(self, batch_size: int) -> None:
+    def _inject(self, batch_size: int, job: JobSpec) -> None:
+        if job.divisor(self._share) != self._share:  # as only the registered job says
+            if self._arguments.default_batch_size is None:
+                self._own_batch_size //= self._share
+            self._share = 1
         self.injection.undo()
         self.injection.set_batch_size(self._attribute, batch_size // self._share)
         rule = self._arguments.lr_scaling

@@ -35,7 +35,7 @@ _POLICY_OPTIONS = {"num_pruning_rounds": 100, "window_size": 1000, "seed": 2**32
 """The options of a policy, and the largest value of each; the smallest is 0."""
 
 _OMITTED = (
-    *("target_metric", "baseline_runs", "eta_knob", "beta_knob", "policy"),
+    *("target_metric", "baseline_runs", "batch_size_scope", "eta_knob", "beta_knob", "policy"),
     *_POLICY_OPTIONS,
 )
 """Fields of a job that are not sent unless they are given."""
@@ -58,8 +58,8 @@ class JobArguments:
     job_id: str | None
     batch_sizes: list[int] | None
     default_batch_size: int | None
-    batch_size_scope: sizes.Scope = "global"
-    batch_arg_name: str = "batch_size"
+    batch_size_scope: sizes.Scope | None = None
+    batch_arg_name: str | None = None
     max_epochs: int | None
     eta_knob: float | None
     beta_knob: float | None
@@ -95,8 +95,7 @@ class JobArguments:
 
     def _check(self, name: str, valid: Callable[[Any], object], rule: str) -> None:
         value = getattr(self, name)
-        omitted = value is None and name not in ("batch_size_scope", "batch_arg_name")
-        if not (omitted or valid(value)):
+        if not (value is None or valid(value)):
             raise ZeusConfigError(f"{name} is {value!r}; it must be {rule}")
 
     def _policy_options(self) -> dict[str, Any]:
@@ -124,15 +123,10 @@ class JobArguments:
         max_epochs = self.max_epochs or trainer.max_epochs or 0
         if max_epochs < 1:
             max_epochs = trainer.max_steps  # an epoch has at least one step
-        if max_epochs < 1:
-            raise ZeusConfigError(
-                f"the Trainer's max_epochs is {trainer.max_epochs} and its max_steps "
-                f"{trainer.max_steps}, so a run that never reaches its target would never end; "
-                "pass max_epochs=... to the Trainer or this callback"
-            )
         share = sizes.share(trainer, self.batch_size_scope)
+        attribute = self.batch_arg_name or sizes.size_attribute(trainer)
         default = sizes.default_batch_size(
-            trainer, module, self.batch_arg_name, share, self.default_batch_size
+            trainer, module, attribute, share, self.default_batch_size
         )
         monitor, mode = monitor_of(trainer, self.monitor, self.mode)
         if monitor is not None and self.monitor is None:
@@ -153,7 +147,8 @@ class JobArguments:
         Args:
             name: Its id, if neither the arguments nor `$ZEUS_JOB_ID` give one.
             default: Its default batch size.
-            max_epochs: Epochs after which a batch size has failed.
+            max_epochs: Epochs after which a batch size has failed; below 1: only a registered job
+                has a limit.
             share: What each batch size is divided by, such as the number of devices.
             monitor: The metric; None: only a registered job has one.
             mode: Whether it rises or falls to the target.
@@ -186,7 +181,10 @@ class JobArguments:
             given["target_metric"] = shortest_decimal(self.target_metric)
         if self.baseline_runs is not None:
             given["baseline_runs"] = int(self.baseline_runs)
+        if self.batch_size_scope is not None:
+            given["batch_size_scope"] = self.batch_size_scope
         unknown = ["monitor"] if monitor is None else []
+        unknown += ["max_epochs"] if max_epochs < 1 else []
         return JobSpec(
             job_id=job_id,
             batch_sizes=chosen,
@@ -194,7 +192,6 @@ class JobArguments:
             higher_is_better=mode == "max",
             monitor=monitor or "",
             max_epochs=min(int(max_epochs), MAX_INTEGER),
-            batch_size_scope=self.batch_size_scope,
             suggested=[
                 field
                 for name, field in READ_FROM_PROGRAM.items()
@@ -203,6 +200,15 @@ class JobArguments:
             omitted=[*unknown, *(name for name in _OMITTED if name not in given)],
             **given,
         )
+
+
+def no_max_epochs(trainer: Trainer) -> ZeusConfigError:
+    """The error of a program whose training has no end, if the registered job has none either."""
+    return ZeusConfigError(
+        f"the Trainer's max_epochs is {trainer.max_epochs} and its max_steps {trainer.max_steps}, "
+        "so a run that never reaches its target would never end; pass max_epochs=... to the "
+        "Trainer or this callback"
+    )
 
 
 def default_job_id(module: LightningModule) -> str:

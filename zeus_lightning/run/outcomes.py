@@ -21,7 +21,13 @@ def outcome_at_train_end(trainer: Trainer, record: TrialRecord) -> tuple[Outcome
     """The outcome of a trial that is still open when training ends, and why."""
     epochs = trainer.current_epoch
     if _out_of_time(trainer):
-        return "interrupted", f"max_time was reached after {epochs} epochs"
+        reason = f"max_time was reached after {epochs} epochs"
+        if record.job.target_metric is None:
+            reason += (
+                ", so this baseline does not count until it is resumed and completes; if max_time "
+                "ends every run, pass a target_metric"
+            )
+        return "interrupted", reason
     if record.report is None and trainer.should_stop:
         return "interrupted", "another callback stopped it before a validation"
     if record.report is None:

@@ -41,7 +41,7 @@ class Run:
         client: The service.
         job: The job that the arguments and the program make.
         meter: The run's meter.
-        share: What a batch size is divided by, such as the number of devices.
+        share: What a global batch size is divided by, such as the number of devices.
         require_service: Whether a service that is unavailable at the start is an error.
         outcome_files: Where each node's local rank zero writes the trial's record.
 
@@ -117,7 +117,7 @@ class Run:
             ZeusConfigError: The trial cannot be resumed.
         """
         size = saved.trial.batch_size
-        check_shares([size], self._share)
+        check_shares([size], saved.job.divisor(self._share))
         try:
             if not self.is_without_service:
                 job, received = on_rank_zero(self._ranks, lambda: self._resume_trial(saved))
@@ -239,8 +239,9 @@ class Run:
         if record.outcome in FAILED:
             self.failure = ZeusTrialFailed(record.failure())  # logged as the run ends
         elif record.outcome is not None:
-            log = rank_zero_warn if record.outcome in ("interrupted", "lost") else rank_zero_info
-            log(f"zeus: {record.summary()}")
+            asks_for_action = "pass a target_metric" in record.reason
+            is_warning = asks_for_action or record.outcome in ("interrupted", "lost")
+            (rank_zero_warn if is_warning else rank_zero_info)(f"zeus: {record.summary()}")
 
     def _stop_reporting(self) -> None:
         self._stop_heartbeat()

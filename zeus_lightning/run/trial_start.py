@@ -25,12 +25,13 @@ def start_trial(client: BSOClient, job: JobSpec, hardware: Hardware, share: int)
         client: The service.
         job: The job that the arguments and the program make.
         hardware: What the trial trains on.
-        share: What a batch size is divided by, such as the number of devices.
+        share: What a global batch size is divided by, such as the number of devices.
     """
     job = client.register_job(job)
+    divisor = job.divisor(share)
 
     def start(*, control: bool) -> TrialStart:
-        return client.start_trial(job.job_id, uuid4().hex, hardware, share, control=control)
+        return client.start_trial(job.job_id, uuid4().hex, hardware, divisor, control=control)
 
     try:
         trial = start(control=is_control())

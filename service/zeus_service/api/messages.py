@@ -5,9 +5,18 @@ Times are in seconds, energies and costs in joules, powers in watts, instants in
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    create_model,
+    model_validator,
+)
 
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Outcome
@@ -67,6 +76,14 @@ class SparseSpec(_Fields):  # type: ignore[misc] # mypy cannot see a class that 
         }
 
 
+def _path_segment(job_id: str) -> str:
+    if re.fullmatch(JOB_ID_PATTERN, job_id) is None:
+        raise ValueError(
+            "must be 1 to 255 letters, digits and ._:-, starting with a letter or digit"
+        )
+    return job_id
+
+
 class Registration(SparseSpec):
     """A recurring job, with an id that can stand in a path as it is.
 
@@ -76,7 +93,11 @@ class Registration(SparseSpec):
         suggested: What the client read from its program: never a conflict with the registered job.
     """
 
-    job_id: Annotated[str, Field(pattern=f"^{JOB_ID_PATTERN}$", max_length=255)]
+    job_id: Annotated[
+        str,
+        Field(json_schema_extra={"pattern": f"^{JOB_ID_PATTERN}$", "maxLength": 255}),
+        AfterValidator(_path_segment),
+    ]
     suggested: SparseSpec = SparseSpec()
 
 

@@ -261,14 +261,26 @@ class LikeHydraTemplate(Data):
         return DataLoader(self.samples, batch_size=self.batch_size_per_device)
 
 
+def test_a_batch_size_that_setup_divides_among_the_devices_is_set_and_restored(
+    service: ServiceProcess,
+) -> None:
+    job, data, trained = new_job(), LikeHydraTemplate(), []
+    for _ in range(2):
+        net, callback = Net(), zeus(service.url, job_id=job)
+        trainer(callback, accumulate_grad_batches=2).fit(net, data)
+        trained.append((callback.batch_size, net.batch_lengths))
+        assert (data.batch_size_per_device, data.hparams.batch_size) == (8, 8)
+    assert trained == [(16, {8}), (8, {4})]
+
+
 def test_one_that_uses_what_setup_has_set_is_refused_with_the_argument_that_helps(
     service: ServiceProcess,
 ) -> None:
-    job = new_job()
-    only_size = {"batch_sizes": [4, 8], "default_batch_size": 4}
+    job, sizes = new_job(), {"batch_sizes": [4, 8], "default_batch_size": 4}
+    other = {"batch_arg_name": "batch_size"}
     helps = "pass the attribute that it uses as batch_arg_name"
     with pytest.raises(ZeusConfigError, match=helps):
-        trainer(zeus(service.url, job_id=job, **only_size)).fit(Net(), LikeHydraTemplate())
+        trainer(zeus(service.url, job_id=job, **sizes, **other)).fit(Net(), LikeHydraTemplate())
     net, helped = Net(), {"batch_arg_name": "batch_size_per_device"}
-    trainer(zeus(service.url, job_id=job, **only_size, **helped)).fit(net, LikeHydraTemplate())
+    trainer(zeus(service.url, job_id=job, **sizes, **helped)).fit(net, LikeHydraTemplate())
     assert net.batch_lengths == {4}

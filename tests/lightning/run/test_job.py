@@ -19,8 +19,6 @@ def arguments(**fields: Any) -> JobArguments:
         "job_id": None,
         "batch_sizes": None,
         "default_batch_size": None,
-        "batch_size_scope": "global",
-        "batch_arg_name": "batch_size",
         "max_epochs": None,
         "eta_knob": None,
         "beta_knob": None,
