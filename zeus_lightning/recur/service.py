@@ -1,8 +1,8 @@
 """`Service`: the service that the runs use; `OwnService`: one that ends with the driver.
 
-`python -m zeus_lightning.recur.service COMMAND...` is the process between the driver and its own
-service. A pipe from the driver is its standard input: it closes however the driver ends, even by
-SIGKILL, and the service is ended then.
+`python -m zeus_lightning.recur.service SECONDS COMMAND...` is the process between the driver and
+its own service. A pipe from the driver is its standard input: it closes however the driver ends,
+even by SIGKILL, and the service is ended then.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusServiceError
 from zeus_lightning.recur.ending import RunOutcome
 
 _START_S = 60.0
+_END_S = 10.0
+"""Seconds from SIGINT to SIGKILL."""
+
 _TIMEOUT_S = 2.0
 
 
@@ -89,9 +92,10 @@ class OwnService(Service):
 
     def __enter__(self) -> Self:
         serve = ["-m", "zeus_service", "serve", f"--bind={self.url.removeprefix('http://')}"]
+        between = [sys.executable, "-m", __name__, str(_END_S)]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, sys.executable, *serve, "--workers=1"],
+                [*between, sys.executable, *serve, "--workers=1"],
                 env={**os.environ, "ZEUS_BSO_DATABASE_URL": self._database_url},
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -132,20 +136,25 @@ class OwnService(Service):
         return f"{self._log} ends:\n" + "\n".join(lines[-5:])
 
 
-def _run_until_stdin_closes(command: Sequence[str]) -> int:
-    """Run a command; when stdin closes, send it SIGINT.
+def _run_until_stdin_closes(grace_s: float, command: Sequence[str]) -> int:
+    """Run a command; when stdin closes, send it SIGINT and, `grace_s` later, SIGKILL.
 
-    SIGINT ends gunicorn without waiting for idle connections, such as a browser's.
+    SIGINT ends gunicorn without waiting for idle connections, such as a browser's. SIGKILL goes to
+    the whole process group, which this process leads: gunicorn's workers are in it.
     """
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
     def end() -> None:
         os.read(sys.stdin.fileno(), 1)
         process.send_signal(signal.SIGINT)
+        try:
+            process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(0, signal.SIGKILL)
 
     Thread(target=end, daemon=True).start()
     return process.wait()
 
 
 if __name__ == "__main__":
-    sys.exit(_run_until_stdin_closes(sys.argv[1:]))
+    sys.exit(_run_until_stdin_closes(float(sys.argv[1]), sys.argv[2:]))
