@@ -3,9 +3,9 @@
 `sweep` measures every limit once, from the highest down: the reference. `information` measures,
 depending on the selector:
 
-- a selector with a `cost` (`Energy`, `ZeusCost`): the limit that may be the cheapest, see
+- a selector with a `cost` (`energy`, `zeus-cost`): the limit that may be the cheapest, see
   `information.py`;
-- `Time`: only the highest limit, since no other is faster;
+- `time`: only the highest limit, since no other is faster;
 - `MaxSlowdown`: time falls as the limit rises, so bisection finds the lowest limit that is fast
   enough; the highest limit is measured first, for comparison;
 - any other selector: every limit once.
@@ -25,7 +25,7 @@ from zeus_lightning.power.selectors import (
     PowerPoint,
     Selector,
     SelectorInputs,
-    Time,
+    ZeusCost,
 )
 
 SearchName = Literal["information", "sweep"]
@@ -86,7 +86,7 @@ def make_search(
     limits_w = tuple(sorted(limits_w))
     if name == "sweep":
         return Sweep(limits_w)
-    if isinstance(selector, Time):
+    if selector == ZeusCost(0):
         return Sweep(limits_w[-1:])
     if isinstance(selector, MaxSlowdown):
         return Bisection(limits_w, selector.factor)

@@ -29,7 +29,7 @@ from zeus_lightning.power.profiler import (
     merge,
 )
 from zeus_lightning.power.search import make_search, power_limits
-from zeus_lightning.power.selectors import Energy, SelectorInputs, parse_selector
+from zeus_lightning.power.selectors import SelectorInputs, ZeusCost, parse_selector
 
 LIMITS = power_limits(100, 250, 25)
 INPUTS = SelectorInputs(max_power_w=250.0)
@@ -206,7 +206,7 @@ def test_in_epochs_too_short_for_any_window_it_gives_up_with_a_remedy(batches: i
 
 def test_a_limit_that_was_not_measured_is_never_applied() -> None:
     machine = Profiler(
-        make_search("sweep", LIMITS, Energy(), INPUTS),
+        make_search("sweep", LIMITS, ZeusCost(), INPUTS),
         lambda _: 240,
         ProfilerSettings(min_seconds=0),
     )
