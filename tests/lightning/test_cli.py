@@ -23,7 +23,7 @@ from service_process import ServiceProcess, free_port
 from zeus_lightning import __version__
 from zeus_lightning.cli import main
 from zeus_lightning.meters import amd
-from zeus_lightning.power.limits import NvmlLimit
+from zeus_lightning.power.limits import GpuLimit
 from zeus_lightning.power.restore import TemporaryLimit, records_folder
 
 LIST_HEAVY_IMPORTS = """
@@ -257,7 +257,7 @@ def test_doctor_reads_rapl_through_zeusd_and_checks_combined_meters(
 
 
 def set_limit_and_die() -> None:
-    TemporaryLimit(NvmlLimit(0)).set_w(125)
+    TemporaryLimit(GpuLimit(0)).set_w(125)
     os._exit(0)
 
 
