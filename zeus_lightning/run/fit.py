@@ -216,8 +216,6 @@ class Fit:
         Returns:
             Whether there was a metric to report.
         """
-        if self._continues:
-            return True
         self.check_monitor()
         monitor, logged = self.run.job.monitor, self.trainer.callback_metrics
         record, was_open = self.run.record, self.run.is_open
