@@ -46,7 +46,6 @@ class ZeusPowerLimitCallback(Callback):
         search: `information` measures the limits that may be the cheapest; `sweep` measures each
             limit once.
         step_w: Watts between two limits.
-        wait_steps: Training batches before the first limit is set.
         warmup_steps: Batches between setting a limit and measuring.
         profile_steps: Minimum number of batches that are measured.
         min_seconds: Minimum time that is measured, in seconds.
@@ -75,7 +74,6 @@ class ZeusPowerLimitCallback(Callback):
         selector: str | Selector = "zeus-cost",
         search: SearchName = "information",
         step_w: int = 25,
-        wait_steps: int = 1,
         warmup_steps: int = 10,
         profile_steps: int = 40,
         min_seconds: float = 2.0,
@@ -89,7 +87,6 @@ class ZeusPowerLimitCallback(Callback):
             selector=selector,
             search=search,
             step_w=step_w,
-            wait_steps=wait_steps,
             warmup_steps=warmup_steps,
             profile_steps=profile_steps,
             min_seconds=min_seconds,

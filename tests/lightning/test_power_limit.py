@@ -44,9 +44,8 @@ def test_every_limit_is_measured_from_the_highest_down_and_the_best_one_is_set(
     callback, net = power(meter=gpu_meter), GpuNet(gpu)
     fit(callback, net)
     assert phases(net.limits_w) == [
-        (250, 1),  # wait_steps
         *((limit, 6) for limit in ALL_LIMITS),
-        (225, 200 - 1 - 6 * len(ALL_LIMITS)),
+        (225, 200 - 6 * len(ALL_LIMITS)),
     ]
     assert (callback.limit_w, callback.profiled) == (225, True)
     assert gpu.limit_mw == 250_000  # as found, not the highest
@@ -98,7 +97,7 @@ def test_a_copy_of_the_callback_has_no_part_in_its_fit(
     callback, net = power(meter="nvml:0"), GpuNet(gpu)
     fit(callback, net, EndsCopy())
     assert callback.profiled
-    assert [limit for limit, _ in phases(net.limits_w)][:3] == [250, 300, 275]
+    assert [limit for limit, _ in phases(net.limits_w)][:3] == [300, 275, 250]
     assert gpu.limit_mw == 250_000
 
 

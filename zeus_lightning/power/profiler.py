@@ -113,13 +113,12 @@ class ProfilerSettings:
     """Arguments of `ZeusPowerLimitCallback` of these names; `warmup_steps` also follow a pause."""
 
     step_w: int = 25
-    wait_steps: int = 1
     warmup_steps: int = 10
     profile_steps: int = 40
     min_seconds: float = 2.0
 
     def __post_init__(self) -> None:
-        least = {"step_w": 1, "wait_steps": 0, "warmup_steps": 0, "profile_steps": 1}
+        least = {"step_w": 1, "warmup_steps": 0, "profile_steps": 1}
         for name, minimum in least.items():
             value = getattr(self, name)
             if type(value) is not int or value < minimum:
@@ -166,7 +165,6 @@ class Profiler:
         self._select = select
         self._settings = settings
         self._batches = batches
-        self._wait = settings.wait_steps
         self._in_batch = False
         self._idle = True  # no batch has started since the last interruption
         self._warmup = 0  # batches left of the warm-up
@@ -181,8 +179,6 @@ class Profiler:
         if self.done:
             return ()
         self._in_batch = True
-        if self._wait:
-            return ()
         self._idle = False
         actions = self._next_limit() if self.limit_w is None else ()
         if self.done or self._warmup or self._left is not None:
@@ -195,12 +191,10 @@ class Profiler:
             return ()
         self._in_batch = False
         self._batches -= 1
-        if self._wait:
-            self._wait -= 1
-        elif self._warmup:
+        if self._warmup:
             self._warmup -= 1
             return () if self._warmup else self._start_window()
-        elif self._left:
+        if self._left:
             self._left -= 1
             return () if self._left else (EndWindow(),)
         return ()

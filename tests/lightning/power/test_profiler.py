@@ -109,15 +109,15 @@ class Training:
         return [action.limit_w for _, action in self.log if isinstance(action, SetLimit)]
 
 
-def test_waiting_warming_up_and_windows_take_the_batches_of_the_settings() -> None:
-    settings = ProfilerSettings(wait_steps=3, warmup_steps=5, profile_steps=7, min_seconds=0)
+def test_warming_up_and_windows_take_the_batches_of_the_settings() -> None:
+    settings = ProfilerSettings(warmup_steps=5, profile_steps=7, min_seconds=0)
     training = Training(profiler(settings)).epochs(10_000)
     assert training.log[:5] == [
-        (3, SetLimit(250)),
-        (8, StartWindow()),
-        (15, EndWindow()),
-        (15, SetLimit(225)),
-        (20, StartWindow()),
+        (0, SetLimit(250)),
+        (5, StartWindow()),
+        (12, EndWindow()),
+        (12, SetLimit(225)),
+        (17, StartWindow()),
     ]
 
 
@@ -127,15 +127,15 @@ def test_too_short_a_first_window_only_sets_the_length_of_the_others() -> None:
     training = Training(profiler(settings)).epochs(10_000)
     assert training.windows == [40] + [101] * len(LIMITS)
     assert training.log[1:5] == [
-        (6, StartWindow()),
-        (46, EndWindow()),
-        (46, StartWindow()),  # at the same limit, without another warm-up
-        (147, EndWindow()),
+        (5, StartWindow()),
+        (45, EndWindow()),
+        (45, StartWindow()),  # at the same limit, without another warm-up
+        (146, EndWindow()),
     ]
 
 
 def test_energy_counters_slower_than_the_first_window_only_make_windows_longer() -> None:
-    settings = ProfilerSettings(wait_steps=0, warmup_steps=1, profile_steps=4, min_seconds=0.5)
+    settings = ProfilerSettings(warmup_steps=1, profile_steps=4, min_seconds=0.5)
     training = Training(profiler(settings))
 
     def takes(limit_w: int | None) -> Window:
@@ -150,7 +150,7 @@ def test_energy_counters_slower_than_the_first_window_only_make_windows_longer()
 
 
 def test_several_interruptions_without_a_batch_between_are_one() -> None:
-    training = Training(profiler(ProfilerSettings(wait_steps=0, min_seconds=0)))
+    training = Training(profiler(ProfilerSettings(min_seconds=0)))
     for _ in range(5):
         training.batch()
     for _ in range(MAX_LOST_WINDOWS + 1):
@@ -159,7 +159,7 @@ def test_several_interruptions_without_a_batch_between_are_one() -> None:
 
 
 def test_a_window_holds_the_loading_of_each_of_its_batches() -> None:
-    settings = ProfilerSettings(wait_steps=0, warmup_steps=2, profile_steps=2, min_seconds=0)
+    settings = ProfilerSettings(warmup_steps=2, profile_steps=2, min_seconds=0)
     machine = profiler(settings)
     answers = [[machine.batch_started(), machine.batch_ended()] for _ in range(4)]
     assert answers == [
@@ -171,7 +171,7 @@ def test_a_window_holds_the_loading_of_each_of_its_batches() -> None:
 
 
 def test_a_batch_that_was_interrupted_is_no_warm_up() -> None:
-    settings = ProfilerSettings(wait_steps=0, warmup_steps=1, profile_steps=2, min_seconds=0)
+    settings = ProfilerSettings(warmup_steps=1, profile_steps=2, min_seconds=0)
     machine = profiler(settings)
     machine.batch_started()
     machine.interrupted()
@@ -181,7 +181,7 @@ def test_a_batch_that_was_interrupted_is_no_warm_up() -> None:
 
 
 def test_a_window_that_just_fits_an_epoch_is_measured() -> None:
-    settings = ProfilerSettings(wait_steps=0, warmup_steps=10, profile_steps=40, min_seconds=0)
+    settings = ProfilerSettings(warmup_steps=10, profile_steps=40, min_seconds=0)
     training = Training(profiler(settings)).epochs(50)
     assert training.windows == [40] * len(LIMITS)
     assert training.batches == 50 * len(LIMITS)
@@ -220,7 +220,6 @@ def test_a_limit_that_was_not_measured_is_never_applied() -> None:
     ("name", "values"),
     [
         ("step_w", [0, -25, 2.5, "25", True, None]),
-        ("wait_steps", [-1, 1.0, None]),
         ("warmup_steps", [-1, "10", False]),
         ("profile_steps", [0, -1, 40.0]),
         ("min_seconds", [-0.1, math.nan, math.inf, "2", None, True]),
@@ -255,7 +254,6 @@ def test_the_worst_disturbance_of_any_rank_is_everyones() -> None:
 small = st.integers(0, 4)
 all_settings = st.builds(
     ProfilerSettings,
-    wait_steps=small,
     warmup_steps=small,
     profile_steps=st.integers(1, 8),
     min_seconds=st.floats(0, 20),
