@@ -154,7 +154,7 @@ def test_both_sides_accept_the_same_values_of_a_job(name: str, values: list[Any]
 
 
 POINT = {"limit_w": 200, "energy_j": 50.0, "time_s": 0.5}
-PROFILE = {
+PROFILE: dict[str, Any] = {
     "device_model": "NVIDIA A40",
     "driver": "570.86",
     "num_devices": 1,
@@ -169,34 +169,17 @@ PROFILE = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("device_model", ["NVIDIA A40", "", 1]),
-        ("driver", ["570.86", "", 1]),
-        ("num_devices", [1, 0, -1, "1", True, 1.5]),
-        ("batch_size", [1, 0, -1, "1"]),
-        ("points", [[POINT], [], [POINT, POINT], [{**POINT, "energy_j": 0}], [{"limit_w": 200}]]),
-        ("chosen_w", [200, 300, 250, "200"]),
-        ("selector", ["zeus-cost", ""]),
-        ("eta_knob", [0, 1, -0.01, 1.01, "0.5"]),
-        ("max_power_w", [300, 0, -1, float("inf"), "300"]),
-        ("search", ["information", ""]),
-        ("measured_at", ["2026-05-04T12:00:00+02:00", "2026-05-04T12:00:00", "today"]),
-    ],
-)
-def test_both_sides_accept_the_same_power_profiles(name: str, values: list[Any]) -> None:
-    def accepted(parse: Any, error: type[Exception], value: Any) -> bool:
+def test_both_sides_accept_the_same_points_of_a_power_profile() -> None:
+    def accepted(parse: Any, error: type[Exception], points: list[Any]) -> bool:
         try:
-            parse({**PROFILE, name: value})
+            parse({**PROFILE, "points": points})
         except error:
             return False
         return True
 
+    values = [PROFILE["points"], [], [{**POINT, "energy_j": 0}], [{"limit_w": 200}]]
     ours = [accepted(PowerProfile.from_json, ZeusConfigError, value) for value in values]
     theirs = [
         accepted(service.PowerProfile.model_validate, ValidationError, value) for value in values
     ]
-    assert ours == theirs
-    assert True in ours
-    assert False in ours
+    assert ours == theirs == [True, False, False, False]
