@@ -16,7 +16,7 @@ from apple_silicon import as_on_a_mac
 from click.testing import CliRunner, Result
 from fake_nvml import FakeDriver
 from fake_powercap import FakePowercap
-from fake_zeusd import FakeZeusd, serving
+from fake_zeusd import FakeZeusd
 from forked import in_forked_child
 from service_process import ServiceProcess, free_port
 
@@ -238,20 +238,16 @@ def test_doctor_says_what_amds_gpus_need(
     assert doctor("--meter=cpu-estimate")[0] == 0
 
 
-def test_doctor_reads_rapl_through_zeusd_and_checks_combined_meters(
-    fake_gpus: FakeDriver, socket_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_doctor_checks_combined_meters_and_the_address_of_zeusd(
+    fake_gpus: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zeus_lightning.meters.rapl.POWERCAP", tmp_path / "hidden")
+    monkeypatch.setattr("zeus_lightning.meters.rapl.POWERCAP", tmp_path)
     assert doctor()[1]["zeusd -"][0] == "-"
     assert doctor("--meter=nvml:0+rapl")[0] == 1
     FakePowercap(tmp_path).add_package(0)
-    end = serving(socket_path, tmp_path)
-    monkeypatch.setenv("ZEUSD_SOCK_PATH", socket_path)
     status, rows = doctor("--meter=nvml:0+rapl")
-    end()
     assert status == 0
     assert rows["meter nvml:0+rapl"][0] == "yes"
-    monkeypatch.setenv("ZEUSD_SOCK_PATH", "")
     monkeypatch.setenv("ZEUSD_HOST_PORT", "nonsense")
     assert "address of zeusd is" in doctor()[1]["zeusd -"][1]
 

@@ -35,8 +35,7 @@ def open_meter(
             `nvml`: the GPU that is `device`; `nvml:0,1`: the GPUs of these NVML indices or UUIDs.
             `amd`: the AMD GPU that is `device`; `amd:0,1`: the GPUs with these indices of amd-smi.
             `apple`: an Apple silicon chip, GPU and memory included.
-            `rapl`: the host's CPU packages; through Zeus's daemon if this process may not read
-            them.
+            `rapl`: the host's CPU packages.
             `nvml+rapl`, `nvml:0,1+rapl`, `amd+rapl`: those GPUs, the packages, and memory that has
             a counter.
             `cpu-estimate`: the CPU time of the run's process trees on this host times 3.5 W per
@@ -107,21 +106,21 @@ def open_host_meter(meter: str = "auto") -> EnergyMeter:
         from zeus_lightning.meters.apple import AppleMeter
 
         return AppleMeter()
-    from zeus_lightning.meters.rapl import open_rapl
+    from zeus_lightning.meters.rapl import RaplMeter
 
-    return open_rapl()
+    return RaplMeter()
 
 
 def _open_with_rapl(meter: str, device: torch.device | None) -> EnergyMeter:
     from zeus_lightning.meters.combined import CombinedMeter
-    from zeus_lightning.meters.rapl import open_rapl
+    from zeus_lightning.meters.rapl import RaplMeter
 
     gpus = meter.removesuffix("+rapl")
     if gpus.partition(":")[0] not in ("nvml", "amd"):
         raise ZeusConfigError(f"meter={meter!r} is not one of {_CHOICES}")
     with ExitStack() as close_on_error:
         gpu_meter = close_on_error.enter_context(closing(open_meter(gpus, device)))
-        combined = CombinedMeter(gpu_meter, open_rapl(dram=True))
+        combined = CombinedMeter(gpu_meter, RaplMeter(dram=True))
         close_on_error.pop_all()
     return combined
 

@@ -13,7 +13,6 @@ import pytest
 from apple_silicon import as_on_a_mac
 from fake_nvml import FakeDriver
 from fake_powercap import FakePowercap
-from fake_zeusd import serving
 
 from zeus_lightning.errors import ZeusMeterError
 from zeus_lightning.meters import EnergyMeter, Reading, open_meter
@@ -23,7 +22,6 @@ from zeus_lightning.meters.combined import CombinedMeter
 from zeus_lightning.meters.cpu_estimate import CpuEstimateMeter
 from zeus_lightning.meters.nvml import NvmlMeter
 from zeus_lightning.meters.rapl import RaplMeter
-from zeus_lightning.zeusd import Zeusd
 
 
 @dataclass
@@ -41,7 +39,6 @@ class Rig:
         "amd",
         "apple",
         "rapl",
-        "rapl by zeusd",
         "nvml+rapl",
         "cpu-estimate",
     ]
@@ -62,13 +59,6 @@ def _rig(request: pytest.FixtureRequest) -> Rig:
         powercap: FakePowercap = request.getfixturevalue("powercap")
         powercap.add_package(0)
         return Rig(RaplMeter(powercap.root), lambda: powercap.spend("intel-rapl:0", 3))
-    if request.param == "rapl by zeusd":
-        powercap = request.getfixturevalue("powercap")
-        powercap.add_package(0)
-        address = request.getfixturevalue("socket_path")
-        request.addfinalizer(serving(address, powercap.root))
-        meter = RaplMeter(powercap.root, zeusd=Zeusd(address))
-        return Rig(meter, lambda: powercap.spend("intel-rapl:0", 3))
     if request.param == "cpu-estimate":
         return Rig(CpuEstimateMeter(), _burn_cpu)
     if request.param == "amd":
