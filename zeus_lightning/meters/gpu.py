@@ -148,7 +148,6 @@ class GpuMeter(ABC):
             raise ZeusConfigError(f'no GPU to count: name some, as in meter="{self.name}:0"')
         self._device = device
         self._sampler: Sampler | None = None
-        self._closed = False
         with ExitStack() as close_on_error:
             opened = self._open(gpus, close_on_error)
             if len({gpu.uuid for gpu in opened}) < len(opened):
@@ -177,8 +176,6 @@ class GpuMeter(ABC):
 
     def read(self) -> Reading:
         """Return the energy of the GPUs since the meter was opened, including work on `device`."""
-        if self._closed:
-            raise ZeusMeterError(f"the {self.name} meter of {', '.join(self.devices)} is closed")
         if self._device is not None:
             import torch
 
@@ -204,7 +201,6 @@ class GpuMeter(ABC):
 
     def close(self) -> None:
         """Stop sampling, and release the driver's library."""
-        self._closed = True
         self._opened.close()
 
 

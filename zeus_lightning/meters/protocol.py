@@ -62,8 +62,8 @@ class EnergyMeter(Protocol):
         """Return energy and time up to now; neither ever falls.
 
         Raises:
-            ZeusMeterError: The devices cannot be read, or the meter is closed.
+            ZeusMeterError: The devices cannot be read.
         """
 
     def close(self) -> None:
-        """Stop counting and release all resources; a second call does nothing."""
+        """Release all resources; a second call does nothing, and no reading follows."""

@@ -54,7 +54,6 @@ class RaplMeter:
     ) -> None:
         root = root or POWERCAP
         self._packages = _find_packages(root, dram=dram)
-        self._closed = False
         self.devices: tuple[str, ...] = tuple(package.name for package in self._packages)
         self.device_model: str = cpu_model()
         self.max_power_w: float = self._max_power_w()
@@ -62,13 +61,10 @@ class RaplMeter:
 
     def read(self) -> Reading:
         """Return the energy of the packages since the meter was opened."""
-        if self._closed:
-            raise ZeusMeterError(f"the rapl meter of {', '.join(self.devices)} is closed")
         return Reading(self._sampler.read(), time.monotonic())
 
     def close(self) -> None:
         """Stop reading the counters."""
-        self._closed = True
         self._sampler.stop()
 
     def _energy_j(self) -> float:
