@@ -15,13 +15,13 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from zeus_lightning.client import BSOClient, connect
 from zeus_lightning.environment import OUTCOME_FILE
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.messages import Decision, JobSpec, Outcome, Report, TrialStart
+from zeus_lightning.messages import Decision, JobSpec
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program.metric import mode_of_name, shortest_decimal
 from zeus_lightning.run.job import JobArguments, PolicyOptions
 from zeus_lightning.run.outcomes import outcome_of, reason_of
 from zeus_lightning.run.ranks import TorchRanks, gather, on_every_rank
-from zeus_lightning.run.record import TrialRecord
+from zeus_lightning.run.record import ShowsTrial, TrialRecord
 from zeus_lightning.run.run import Run
 from zeus_lightning.run.run_meter import RunMeter
 from zeus_lightning.run.sigterm import exit_on_sigterm
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 
-class Recurrence:
+class Recurrence(ShowsTrial):
     """One run of a recurring job, in a loop of Fabric's, of torch's or of another library's.
 
     It is to such a loop what `ZeusBSOCallback` is to a Trainer: it requests a batch size from the
@@ -124,7 +124,6 @@ class Recurrence:
         name = os.environ.get(OUTCOME_FILE)
         self._outcome_files = [Path(name)] if name else []
         self._run: Run | None = None
-        self._client: BSOClient | None = None
         self._entered = ExitStack()
         self._reports = 0
         self.batch_size = index(default_batch_size)  # a DataLoader refuses numpy's integers
@@ -139,26 +138,6 @@ class Recurrence:
     def job(self) -> JobSpec | None:
         """The job as it is registered; None until the block is entered."""
         return None if self._run is None else self._run.job
-
-    @property
-    def trial(self) -> TrialStart | None:
-        """The trial; None before the block is entered, and if the service was away then."""
-        return self._record.trial if self._record else None
-
-    @property
-    def last_report(self) -> Report | None:
-        """The trial's last report; None before the first."""
-        return self._record.report if self._record else None
-
-    @property
-    def outcome(self) -> Outcome | None:
-        """How the trial ended; None while it runs."""
-        return self._record.outcome if self._record else None
-
-    @property
-    def cost_j(self) -> float | None:
-        """The cost at `last_report`, in joules."""
-        return self._record.cost_j if self._record else None
 
     @property
     def _record(self) -> TrialRecord | None:

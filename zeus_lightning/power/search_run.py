@@ -42,8 +42,9 @@ from zeus_lightning.power.selectors import (
     ZeusCost,
     parse_selector,
 )
-from zeus_lightning.power.store import ProfileStore, Recurring, Service, find_service
+from zeus_lightning.power.store import ProfileStore, Service, find_service
 from zeus_lightning.run.ranks import gather, on_every_rank, on_rank_zero, rank_of
+from zeus_lightning.run.record import ShowsTrial
 from zeus_lightning.zeusd import find_zeusd
 
 
@@ -155,7 +156,7 @@ class PowerSearch:
         *,
         batch_size: int | None,
         batches: float,
-        recurring: Recurring | None,
+        recurring: ShowsTrial | None,
         log: Callable[[dict[str, float]], None],
     ) -> None:
         """Set the limit that a stored profile shows to be best, or start to measure.

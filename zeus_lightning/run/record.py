@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from lightning.pytorch.utilities import rank_zero_warn
 
+from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import (
     Hardware,
@@ -183,6 +184,45 @@ class TrialRecord:
         with suppress(OSError, ValueError, KeyError, TypeError):  # a file of another kind
             return cls.from_json(json.loads(path.read_bytes()))
         return None
+
+
+class ShowsTrial:
+    """What a callback or a loop shows of its run's trial."""
+
+    _client: BSOClient | None = None
+    """The service; None before the run starts."""
+
+    @property
+    def job(self) -> JobSpec | None:
+        """The job; None before the run starts."""
+        raise NotImplementedError
+
+    @property
+    def trial(self) -> TrialStart | None:
+        """The last run's trial: batch size, and why. None if there was none."""
+        return self._record.trial if self._record else None
+
+    @property
+    def last_report(self) -> Report | None:
+        """The trial's last report: epoch, seconds, joules, metric. None before the first."""
+        return self._record.report if self._record else None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the trial ended; None while it runs.
+
+        `lost`: the service became unavailable, and still was when training ended.
+        """
+        return self._record.outcome if self._record else None
+
+    @property
+    def cost_j(self) -> float | None:
+        """The cost at `last_report`, in joules."""
+        return self._record.cost_j if self._record else None
+
+    @property
+    def _record(self) -> TrialRecord | None:
+        raise NotImplementedError
 
 
 def temporary_file() -> Path:
