@@ -12,16 +12,15 @@ from typing_extensions import override
 
 from zeus_lightning.bso import ZeusBSOCallback
 from zeus_lightning.meters import EnergyMeter
-from zeus_lightning.power.profile import PowerProfile
 from zeus_lightning.power.search import SearchName
-from zeus_lightning.power.search_run import PowerSearch
+from zeus_lightning.power.search_run import PowerSearch, ShowsPowerLimit
 from zeus_lightning.power.selectors import Selector
 from zeus_lightning.program.dataloaders import global_batch_size
 from zeus_lightning.program.internals import check_internals, logging_step, saved_steps
 from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
 
 
-class ZeusPowerLimitCallback(Callback):
+class ZeusPowerLimitCallback(ShowsPowerLimit, Callback):
     """Find the GPU power limit that a selector rates best while training runs, and train at it.
 
     The callback sets one limit after another and measures whole training batches; then it sets the
@@ -100,21 +99,6 @@ class ZeusPowerLimitCallback(Callback):
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy or pickle, which has no part in a running fit."""
         return vars(self) | {"_trainer": None}
-
-    @property
-    def profiled(self) -> bool:
-        """Whether the last `fit` measured limits."""
-        return self._search.profiled
-
-    @property
-    def profile(self) -> PowerProfile | None:
-        """The measurements of the last `fit`'s batch size and GPUs; None if there are none."""
-        return self._search.profile
-
-    @property
-    def limit_w(self) -> int | None:
-        """The limit chosen in the last `fit`, in watts; None if none was set."""
-        return self._search.limit_w
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

@@ -355,3 +355,24 @@ class PowerSearch:
         if not ranks:
             return "training continues at the limits found at the start"
         return f"training continues, but not at the initial limit: {', '.join(ranks)}"
+
+
+class ShowsPowerLimit:
+    """What a callback or a block shows of its search."""
+
+    _search: PowerSearch
+
+    @property
+    def profiled(self) -> bool:
+        """Whether the last run measured limits."""
+        return self._search.profiled
+
+    @property
+    def profile(self) -> PowerProfile | None:
+        """The measurements of the last run's batch size and GPUs; None if there are none."""
+        return self._search.profile
+
+    @property
+    def limit_w(self) -> int | None:
+        """The limit chosen in the last run, in watts; None if none was set."""
+        return self._search.limit_w
