@@ -20,7 +20,11 @@ class Scripted(Net):
         self.val_acc = (metrics[min(callback.trial.trial_number, len(metrics)) - 1],)
 
 
-if __name__ == "__main__":
+def main() -> None:
     target = None if sys.argv[2] == "learned" else float(sys.argv[2])
     callback = zeus(None, job_id=sys.argv[1], target_metric=target, meter=StepMeter())
     trainer(callback, max_epochs=2).fit(Scripted(), Data(batch_size=8))
+
+
+if __name__ == "__main__":
+    main()

@@ -107,6 +107,8 @@ class ZeusBSOCallback(ShowsTrial, Callback):
 
     Example::
 
+        from zeus_lightning import ZeusBSOCallback
+
         zeus = ZeusBSOCallback("http://127.0.0.1:8765")
         trainer = Trainer(max_epochs=50, callbacks=[EarlyStopping("val_loss"), zeus])
         trainer.fit(Net(), datamodule=Digits(batch_size=64))

@@ -175,6 +175,14 @@ def test_metrics_to_choose_from_are_listed_if_the_program_names_none(
     assert outcomes(service.url, job) == []
 
 
+def test_if_the_program_names_no_metric_and_logs_none_the_error_says_both(
+    service: ServiceProcess,
+) -> None:
+    message = "names one; and nothing has been logged for an epoch; call self.log"
+    with pytest.raises(ZeusConfigError, match=message):
+        trainer(zeus(service.url, monitor=None)).fit(LogsNothing(), Data())
+
+
 class LogsBatches(Net):
     """Logs `train_acc` for each batch: 0.5, but 1 for the last of an epoch."""
 

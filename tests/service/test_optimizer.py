@@ -48,6 +48,26 @@ def test_a_report_from_before_a_change_of_gpus_gets_the_same_answer_again(app: F
             optimizer.report("job", 1, second.model_copy(update=other))
 
 
+@pytest.mark.parametrize(("load", "is_busy"), [(0.9, True), (0.7, False), (None, False)])
+def test_a_run_stopped_early_on_a_busier_host_has_the_loads_in_its_reason(
+    app: Flask, load: float | None, is_busy: bool
+) -> None:
+    register(policy="zeus")
+    for number, other in enumerate((0.2, 0.6, None), start=1):
+        optimizer.start_trial("job")
+        optimizer.report("job", number, report_of(1, metric=0.95, host_load=other))
+    optimizer.start_trial("job")
+    assert optimizer.report("job", 4, report_of(1, host_load=load)).outcome is None
+    last = report_of(2, energy_j=1e6, host_load=load)
+    decision = optimizer.report("job", 4, last)
+    assert decision.outcome == "early_stopped"
+    loads = "; the host's load per core was 0.9, and 0.4 in the other runs"
+    assert decision.reason.endswith(loads) is is_busy
+    assert ("load" in decision.reason) is is_busy
+    assert optimizer.get_trial("job", 4).reason == decision.reason
+    assert optimizer.report("job", 4, last) == decision  # the same report again
+
+
 @pytest.mark.parametrize("policy", LEARNING)
 def test_a_job_is_not_exhausted_while_a_running_trial_may_converge(
     app: Flask, database_url: str, policy: str

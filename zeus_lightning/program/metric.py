@@ -100,9 +100,15 @@ def no_monitor(trainer: Trainer) -> ZeusConfigError:
     names = sorted(name for name in trainer.callback_metrics if not name.startswith("zeus/"))
     copies = {f"{name}_{kind}" for name in names for kind in ("step", "epoch")}  # of on_step=True
     logged = " or ".join(f"monitor={name!r}" for name in names if name not in copies)
+    remedy = f"pass {logged}"
+    if not names:
+        remedy = (
+            "and nothing has been logged for an epoch; call self.log(NAME, ..., on_epoch=True) in "
+            "validation_step(), and pass monitor=NAME"
+        )
     return ZeusConfigError(
         "no metric to monitor: neither an EarlyStopping nor a ModelCheckpoint of the Trainer names "
-        "one; pass " + (logged or "monitor=..., with the name of a metric that validation logs")
+        f"one; {remedy}"
     )
 
 

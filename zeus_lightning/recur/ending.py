@@ -26,6 +26,7 @@ class RunOutcome:
         report: The last report; None before the first.
         cost_j: The cost at the last report, in joules; None before the first.
         estimated: Whether the joules are estimates.
+        earlier_trials: How many trials the run's process had trained before this one.
     """
 
     trial: TrialStart
@@ -34,6 +35,7 @@ class RunOutcome:
     report: Report | None
     cost_j: float | None
     estimated: bool
+    earlier_trials: int = 0
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
@@ -46,6 +48,7 @@ class RunOutcome:
             report=None if report is None else Report.from_json(report),
             cost_j=data.get("cost_j"),
             estimated=data.get("hardware", {}).get("estimated", False),
+            earlier_trials=data.get("earlier_trials", 0),
         )
 
 

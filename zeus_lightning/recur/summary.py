@@ -84,7 +84,10 @@ def table(tries: Sequence[Try]) -> Table | None:
                 str(sum(map(len, recurrences))),
                 *(_short(mean(column)) for column in zip(*totals, strict=True)),
             )
-    notes = ["per try, only the script's last trial counts"]
+    notes = []
+    earlier = sum(each.ending.run.earlier_trials for each in tries if each.ending.run)
+    if earlier:
+        notes.append(f"each try is its last trial alone (earlier ones, not included: {earlier})")
     if any(each.ending.run is not None and each.ending.run.estimated for each in tries):
         notes.append("joules are estimates")
     if unmeasured:

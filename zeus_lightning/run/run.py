@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,6 +25,7 @@ from zeus_lightning.run.trial_start import start_trial
 
 _AWAY_TIMEOUT_S = 2.0  # of each call while the service is unavailable
 _HEARTBEAT_TIMEOUT_S = 5.0
+_trials = itertools.count()  # that this process has trained
 
 
 class Run:
@@ -216,6 +218,8 @@ class Run:
     def _open(self, record: TrialRecord, received: int = 0) -> None:
         """Switch reporting to this trial and start its heartbeats."""
         self._stop_reporting()
+        # a trial that is resumed takes the place of the one just started
+        record.earlier_trials = self.record.earlier_trials if self.record else next(_trials)
         self.job, self.record, self.is_open = record.job, record, True
         self._sequence = max([received, *(report.sequence for report in record.unsent)])
         if self._ranks.is_global_zero:

@@ -34,9 +34,9 @@ RUNNING_SHOWN = 20
 JobState = Literal["exhausted", "failing", "stale", "settled", "learning"]
 """The state of a job on pages, on the command line and in the API: the first that holds.
 
-`exhausted`: every batch size has failed, so no run can start. `failing`: the latest runs failed.
-`stale`: no run for several times as long as between its runs. `settled`: the latest choices were
-for the best batch size."""
+`exhausted`: every batch size has failed, so a run can only be a control trial. `failing`: the
+latest runs failed. `stale`: no run for several times as long as between its runs. `settled`: the
+latest choices were for the best batch size."""
 JOB_STATES: tuple[JobState, ...] = get_args(JobState)
 NEEDS_ATTENTION = JOB_STATES[:3]
 FAILING_AFTER = 3

@@ -22,7 +22,7 @@ import recurring_lightning
 from click.testing import CliRunner, Result
 from programs import new_job
 from records import report, trial_start
-from service_process import BIN, ServiceProcess
+from service_process import BIN, ServiceProcess, free_port
 from waiting import LIMIT_S, wait_until
 
 from zeus_lightning.cli import main
@@ -52,11 +52,14 @@ def train(folder: Path, *arguments: str) -> tuple[Result, list[tuple[int, int, s
 
 
 def test_control_trials_are_compared_with_what_is_chosen(tmp_path: Path) -> None:
+    port = free_port()
     result, tries = train(
-        tmp_path, "--compare", "--recurrences=2", "--", "0.8", "0.9", "0.1", "0.9"
+        *(tmp_path, "--compare", "--recurrences=2", f"--port={port}"),
+        *("--", "0.8", "0.9", "0.1", "0.9"),
     )
     logs = "".join(log.read_text() for log in tmp_path.glob("run-0001/*.log"))
     assert result.exit_code == 0, result.output + logs
+    assert f"the service at http://127.0.0.1:{port}." in result.output
     assert [(number, why == "control", outcome) for number, _, why, outcome in tries] == [
         (1, True, "converged"),
         (2, False, "not_converged"),
@@ -79,11 +82,11 @@ def test_observing_goes_on_whatever_the_control_trials_reach(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
     result, tries = train(
-        tmp_path, f"--url={service.url}", "--observe", "--recurrences=2", "--", "0.8", "0.1"
+        tmp_path, f"--url={service.url}", "--observe", "--recurrences=3", "--", "0.8", "0.1"
     )
     assert result.exit_code == 0, result.output
-    assert tries == [(number, 8, "control", "not_converged") for number in (1, 2)]
-    assert re.search(r"control +0 of 2 ", result.output)
+    assert tries == [(number, 8, "control", "not_converged") for number in (1, 2, 3)]
+    assert re.search(r"control +0 of 3 ", result.output)
     assert "savings are unknown until a run with the default" in result.output
 
 
@@ -103,6 +106,18 @@ def test_a_job_without_a_batch_size_left_trains_and_revives(
     ]
     assert result.exit_code == 1
     assert "1 of 3 recurrences failed" in result.output
+
+
+def test_trials_of_a_script_before_its_last_one_are_counted_under_the_table(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    code = "from recurring_lightning import main; main(); main(); main()"
+    script = (sys.executable, "-c", code, new_job(), "0.8", "0.9")
+    result = recur(f"--url={service.url}", "--recurrences=2", f"--folder={tmp_path}", "--", *script)
+    assert result.exit_code == 0, result.output
+    columns = [each.split() for each in result.output.splitlines()]
+    assert ["chosen", "2", "of", "2", "2", "6.0", "2.0", "13.0"] in columns
+    assert "last trial alone (earlier ones, not included: 4)" in result.output
 
 
 def test_a_baseline_that_fails_ends_its_recurrence(service: ServiceProcess, tmp_path: Path) -> None:
@@ -204,6 +219,7 @@ def test_a_terminal_of_80_columns_wraps_no_line_of_a_try_and_no_status(
     ("arguments", "message"),
     [
         (("--observe", "--compare", "--", "true"), "pass --observe or --compare, not both"),
+        (("--url=http://a", "--port=9", "--", "true"), "pass --url or --port, not both"),
         ((), "Missing argument 'COMMAND...'"),
     ],
 )

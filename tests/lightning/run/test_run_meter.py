@@ -11,7 +11,7 @@ from programs import StepMeter
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.meters import Reading
 from zeus_lightning.meters.cpu_estimate import usable_cores
-from zeus_lightning.run.run_meter import Claim, RunMeter, counting_ranks
+from zeus_lightning.run.run_meter import Claim, RunMeter, _warn_of_threads, counting_ranks
 
 
 def claim(*devices: str, model: str = "H100", meter: str = "nvml") -> Claim:
@@ -56,8 +56,22 @@ def test_more_threads_than_cores_are_a_warning(recwarn: pytest.WarningsRecorder,
         RunMeter(StepMeter(), SingleDeviceStrategy())
     finally:
         torch.set_num_threads(before)
-    text = f"zeus: the run's {cores + 1} threads share {cores} cores, so they wait for each other"
-    assert [str(each.message).startswith(text) for each in recwarn] == [True] * more
+    text = f"zeus: the run's {cores + 1} threads share {cores} cores, so they wait for each other; "
+    remedy = f"set OMP_NUM_THREADS={cores}"
+    assert [str(each.message) for each in recwarn] == [text + remedy] * more
+
+
+@pytest.mark.parametrize(
+    ("processes", "threads", "remedy"),
+    [(2, 6, "set OMP_NUM_THREADS=4"), (9, 2, "set OMP_NUM_THREADS=1"), (9, 1, "use 8 devices")],
+)
+def test_threads_of_all_processes_are_counted_against_the_cores(
+    monkeypatch: pytest.MonkeyPatch, processes: int, threads: int, remedy: str
+) -> None:
+    monkeypatch.setattr("zeus_lightning.meters.cpu_estimate.usable_cores", lambda: 8)
+    text = f"the run's {processes * threads} threads share 8 cores, .*; {remedy}"
+    with pytest.warns(UserWarning, match=text):
+        _warn_of_threads(processes, threads)
 
 
 @pytest.mark.parametrize("choice", ["auto", "cpu-estimate"])
