@@ -17,9 +17,10 @@ from zeus_lightning.environment import CONTROL, OUTCOME_FILE
 from zeus_lightning.errors import ZeusConfigError, ZeusError
 from zeus_lightning.recur import summary
 from zeus_lightning.recur.child import Child
-from zeus_lightning.recur.ending import Ending, read_outcome
+from zeus_lightning.recur.ending import Ending
 from zeus_lightning.recur.service import Service
 from zeus_lightning.recur.summary import Try
+from zeus_lightning.run.record import TrialRecord
 
 Mode = Literal["choose", "observe", "compare"]
 """`observe` runs only control trials; `compare` runs them in each odd recurrence."""
@@ -113,7 +114,7 @@ class Driver:
         except OSError as error:
             raise ZeusConfigError(f"{self._command[0]} cannot be run: {error}") from error
         exit_code = self._wait_for(child)
-        run = read_outcome(outcome_file)
+        run = TrialRecord.read(outcome_file)
         ending = Ending(exit_code=exit_code, run=run)
         if run is not None and run.outcome is None:
             self._service.end_trial(run, f"the run's process has ended ({ending.outcome})")
@@ -147,7 +148,7 @@ class Driver:
         """Decide by the last try of a recurrence whether the driver must stop."""
         result, run = last.ending.result, last.ending.run
         if result == "failed":
-            self._errors += run is not None and run.trial.batch_size == run.default_batch_size
+            self._errors += run is not None and run.trial.batch_size == run.job.default_batch_size
         elif result != "stop":
             self._errors = 0
         why = f"recurrence {last.recurrence}, try {last.attempt} {last.ending}"

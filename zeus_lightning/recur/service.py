@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusServiceError
-from zeus_lightning.recur.ending import RunOutcome
+from zeus_lightning.run.record import TrialRecord
 
 _START_S = 60.0
 _END_S = 10.0
@@ -57,7 +57,7 @@ class Service:
             return False
         return True
 
-    def end_trial(self, run: RunOutcome, reason: str) -> None:
+    def end_trial(self, run: TrialRecord, reason: str) -> None:
         """End the trial of a process that was killed, so that nothing waits for its lease."""
         with suppress(ZeusError):
             self._client.end_trial(run.trial, "interrupted", reason)

@@ -42,7 +42,7 @@ def line(each: Try) -> str:
     size, why = ("", "") if run is None else (run.trial.batch_size, run.trial.why)
     text = f"{number} {size:>6} {why:<10} {each.ending.outcome:<13}"
     if run is not None and run.report is not None and run.cost_j is not None:
-        about = "~" if run.estimated else ""
+        about = "~" if run.hardware.estimated else ""
         energy_j, cost_j = (f"{about}{_short(each)}" for each in (run.report.energy_j, run.cost_j))
         text += f" {run.report.epoch:>6} {_short(run.report.time_s):>8} {energy_j:>11} {cost_j:>11}"
     return text.rstrip()
@@ -88,7 +88,7 @@ def table(tries: Sequence[Try]) -> Table | None:
     earlier = sum(each.ending.run.earlier_trials for each in tries if each.ending.run)
     if earlier:
         notes.append(f"each try is its last trial alone (earlier ones, not included: {earlier})")
-    if any(each.ending.run is not None and each.ending.run.estimated for each in tries):
+    if any(each.ending.run is not None and each.ending.run.hardware.estimated for each in tries):
         notes.append("joules are estimates")
     if unmeasured:
         notes.append(f"tries without a report (counted as 0 J and 0 s): {unmeasured}")

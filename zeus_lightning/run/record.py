@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
 
-from lightning.pytorch.utilities import rank_zero_warn
-
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import (
@@ -162,6 +160,8 @@ class TrialRecord:
 
         A file that cannot be written is a warning.
         """
+        from lightning.pytorch.utilities import rank_zero_warn  # the command line needs no torch
+
         path = path.resolve()
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         if path.exists() and not path.is_file():
@@ -183,9 +183,10 @@ class TrialRecord:
     @classmethod
     def read(cls, path: Path) -> Self | None:
         """Read a file that `write` has written; None if there is none."""
-        with suppress(OSError, ValueError, KeyError, TypeError):  # a file of another kind
+        try:
             return cls.from_json(json.loads(path.read_bytes()))
-        return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # of another kind
+            return None
 
 
 class ShowsTrial:

@@ -5,21 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from records import trial_start
+from records import record, trial_start
 
-from zeus_lightning.recur.ending import Ending, RunOutcome
+from zeus_lightning.recur.ending import Ending
 
 
 def ending(exit_code: int = 0, outcome: Any = "converged", why: Any = "explore") -> Ending:
-    run = RunOutcome(
-        trial=trial_start(why=why),
-        default_batch_size=8,
-        outcome=outcome,
-        report=None,
-        cost_j=None,
-        estimated=False,
-    )
-    return Ending(exit_code=exit_code, run=run)
+    return Ending(exit_code=exit_code, run=record(trial=trial_start(why=why), outcome=outcome))
 
 
 @pytest.mark.parametrize(
