@@ -108,7 +108,7 @@ def _sum_up(console: Console, driver: Driver, service: Service) -> None:
     if table is None:
         return
     console.print(table)
-    job_id = next(each.ending.run.trial.job_id for each in driver.tries if each.ending.run)
+    job_id = next(each.run.trial.job_id for each in driver.tries if each.run)
     savings = service.savings(job_id)
     if not savings:
         text = f"The service at {service.url} knows no savings of job {job_id!r}"

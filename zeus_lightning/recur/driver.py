@@ -17,9 +17,8 @@ from zeus_lightning.environment import CONTROL, OUTCOME_FILE
 from zeus_lightning.errors import ZeusConfigError, ZeusError
 from zeus_lightning.recur import summary
 from zeus_lightning.recur.child import Child
-from zeus_lightning.recur.ending import Ending
+from zeus_lightning.recur.ending import Try
 from zeus_lightning.recur.service import Service
-from zeus_lightning.recur.summary import Try
 from zeus_lightning.run.record import TrialRecord
 
 Mode = Literal["choose", "observe", "compare"]
@@ -91,7 +90,7 @@ class Driver:
                         self._try(number, attempt)
                     if self.signal is not None:
                         return
-                    if self.tries[-1].ending.result != "again":
+                    if self.tries[-1].result != "again":
                         break
                     self._errors = 0
                 self._check(self.tries[-1])
@@ -115,14 +114,15 @@ class Driver:
             raise ZeusConfigError(f"{self._command[0]} cannot be run: {error}") from error
         exit_code = self._wait_for(child)
         run = TrialRecord.read(outcome_file)
-        ending = Ending(exit_code=exit_code, run=run)
+        each = Try(
+            recurrence=recurrence, attempt=attempt, control=control, exit_code=exit_code, run=run
+        )
         if run is not None and run.outcome is None:
-            self._service.end_trial(run, f"the run's process has ended ({ending.outcome})")
-        each = Try(recurrence=recurrence, attempt=attempt, control=control, ending=ending)
+            self._service.end_trial(run, f"the run's process has ended ({each.outcome})")
         if not self.tries:
             self._print(summary.HEADER)
         self.tries.append(each)
-        style = {"done": "", "again": "dim"}.get(ending.result, "bold")
+        style = {"done": "", "again": "dim"}.get(each.result, "bold")
         self._print(summary.line(each), style)
 
     def _wait_for_service(self) -> None:
@@ -146,12 +146,12 @@ class Driver:
 
     def _check(self, last: Try) -> None:
         """Decide by the last try of a recurrence whether the driver must stop."""
-        result, run = last.ending.result, last.ending.run
+        result, run = last.result, last.run
         if result == "failed":
             self._errors += run is not None and run.trial.batch_size == run.job.default_batch_size
         elif result != "stop":
             self._errors = 0
-        why = f"recurrence {last.recurrence}, try {last.attempt} {last.ending}"
+        why = str(last)
         if result == "again":
             why = f"all {MAX_TRIES} tries of recurrence {last.recurrence} failed"
         elif result == "failed" and self._errors >= _ERRORS_TO_STOP:

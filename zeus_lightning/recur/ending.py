@@ -26,14 +26,18 @@ try would be the same run again. `again`: the batch size failed, and another try
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
-    """How a try ended.
+class Try:
+    """One launch of the command, which has ended; recurrences and attempts count from 1.
 
     Args:
+        control: Whether it was to be a control trial: the default batch size, never stopped early.
         exit_code: The process's exit status, negative if a signal ended it.
         run: What the run wrote to its outcome file; None if it had no trial.
     """
 
+    recurrence: int
+    attempt: int
+    control: bool
     exit_code: int
     run: TrialRecord | None
 
@@ -65,9 +69,10 @@ class Ending:
         return self.outcome in ("converged", "completed")
 
     def __str__(self) -> str:
-        """The end of a try, as in "recurrence 1, try 2 ...": what stopped the driver."""
+        """The try and its end, for what stopped the driver."""
+        which = f"recurrence {self.recurrence}, try {self.attempt}"
         if self.result == "failed" and self.outcome in FAILED:
-            return f"ended as {self.outcome}"
+            return f"{which} ended as {self.outcome}"
         if self.exit_code < 0:
-            return f"was killed by signal {-self.exit_code}"
-        return f"ended with exit status {self.exit_code}"
+            return f"{which} was killed by signal {-self.exit_code}"
+        return f"{which} ended with exit status {self.exit_code}"

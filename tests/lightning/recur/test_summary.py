@@ -11,8 +11,8 @@ from rich.console import Console
 
 from zeus_lightning.messages import Outcome, Why
 from zeus_lightning.recur import summary
-from zeus_lightning.recur.ending import Ending
-from zeus_lightning.recur.summary import Try, line
+from zeus_lightning.recur.ending import Try
+from zeus_lightning.recur.summary import line
 from zeus_lightning.run.record import TrialRecord
 
 
@@ -33,8 +33,7 @@ def tried(
     control: bool = False,
     code: int = 0,
 ) -> Try:
-    ending = Ending(exit_code=code, run=written)
-    return Try(recurrence=recurrence, attempt=attempt, control=control, ending=ending)
+    return Try(recurrence=recurrence, attempt=attempt, control=control, exit_code=code, run=written)
 
 
 def test_the_table_has_the_means_of_all_tries_of_baselines_controls_and_chosen() -> None:
