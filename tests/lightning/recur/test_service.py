@@ -56,7 +56,7 @@ def test_its_death_is_an_error_and_its_end_waits_for_no_open_connection(tmp_path
         assert [each for each in running if each.is_running()] == []
         assert "Handling signal: int" in (tmp_path / "log").read_text()  # `term` would wait
     with pytest.raises(ZeusError, match=rf"(?s)has ended, and {tmp_path}/log ends:\n"):
-        service.answers()
+        service.check()
 
 
 def test_one_that_hangs_at_its_end_is_killed(
@@ -97,9 +97,9 @@ def test_a_token_that_the_service_has_read_and_the_runs_lack_is_told(
     monkeypatch.chdir(tmp_path)
     with (
         pytest.raises(ZeusServiceError, match=r"401.*set \$ZEUS_BSO_TOKEN to the") as raised,
-        own(tmp_path),
+        own(tmp_path) as service,
     ):
-        pass
+        BSOClient(service.url).check_access()
     assert raised.value.fields["status"] == 401
     assert "Handling signal: int" in (tmp_path / "log").read_text()
 
