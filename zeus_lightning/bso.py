@@ -30,9 +30,9 @@ from zeus_lightning.run.fit import Fit
 from zeus_lightning.run.job import JobArguments, PolicyOptions
 from zeus_lightning.run.late_error import LateError
 from zeus_lightning.run.outcomes import is_trial_failure, outcome_of, reason_of
-from zeus_lightning.run.quiet_calls import end_at_once
 from zeus_lightning.run.ranks import local_rank_of, on_every_rank
 from zeus_lightning.run.record import ShowsTrial, TrialRecord, temporary_file
+from zeus_lightning.run.trial_calls import end_at_once
 
 
 class ZeusBSOCallback(ShowsTrial, Callback):

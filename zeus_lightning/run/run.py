@@ -17,11 +17,10 @@ from zeus_lightning.errors import ZeusServiceError, ZeusServiceUnavailable, Zeus
 from zeus_lightning.messages import FAILED, MAX_METRIC, Decision, JobSpec, Outcome, Report
 from zeus_lightning.meters import Reading
 from zeus_lightning.program.batch_size import check_shares
-from zeus_lightning.run.quiet_calls import end_at_once, start_heartbeat
 from zeus_lightning.run.ranks import local_rank_of, on_rank_zero
 from zeus_lightning.run.record import TrialRecord
 from zeus_lightning.run.run_meter import RunMeter
-from zeus_lightning.run.trial_start import start_trial
+from zeus_lightning.run.trial_calls import end_at_once, start_heartbeat, start_trial
 
 _AWAY_TIMEOUT_S = 2.0  # of each call while the service is unavailable
 _HEARTBEAT_TIMEOUT_S = 5.0
