@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from zeus_lightning.errors import ZeusMeterError
+from zeus_lightning.meters import Reading
 from zeus_lightning.meters.cpu_estimate import WATTS_PER_CORE
-from zeus_lightning.meters.protocol import Reading
 
 _PARTS = ("cpu_total_mj", "gpu_mj", "gpu_sram_mj", "dram_mj", "ane_mj")
 

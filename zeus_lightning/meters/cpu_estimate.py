@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
-from zeus_lightning.meters.protocol import Reading
+from zeus_lightning.meters import Reading
 
 WATTS_PER_CORE = 3.5
 """Power of a busy logical core in watts: Cloud Carbon Footprint, Methodology, "AWS Average Max

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
-from zeus_lightning.meters.protocol import Reading
+from zeus_lightning.meters import Reading
 from zeus_lightning.meters.sampler import Sampler
 
 if TYPE_CHECKING:

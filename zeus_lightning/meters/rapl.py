@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zeus_lightning.errors import ZeusMeterError
+from zeus_lightning.meters import Reading
 from zeus_lightning.meters.cpu_estimate import WATTS_PER_CORE, cpu_model
-from zeus_lightning.meters.protocol import Reading
 from zeus_lightning.meters.sampler import Sampler
 
 POWERCAP = Path("/sys/class/powercap")
