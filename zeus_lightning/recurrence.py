@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
 from lightning.pytorch.strategies import Strategy
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 
 from zeus_lightning.client import BSOClient, connect
 from zeus_lightning.environment import OUTCOME_FILE
@@ -23,7 +23,6 @@ from zeus_lightning.run.outcomes import outcome_of, reason_of
 from zeus_lightning.run.ranks import TorchRanks, gather, on_every_rank
 from zeus_lightning.run.record import ShowsTrial, TrialRecord
 from zeus_lightning.run.run import Run
-from zeus_lightning.run.run_meter import RunMeter
 from zeus_lightning.run.sigterm import exit_on_sigterm
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ class Recurrence(ShowsTrial):
         )
         if not (job_id or os.environ.get("ZEUS_JOB_ID")):
             raise ZeusConfigError("no job given; pass job_id=... or set $ZEUS_JOB_ID")
-        self._url, self._meter_choice = url, meter
+        self._url, self._meter = url, meter
         self._require_service, self._raise_on_failure = require_service, raise_on_failure
         self._saved = TrialRecord.from_json(state) if state else None
         self._ranks = TorchRanks(fabric.device if fabric is not None else torch.device(device))
@@ -151,13 +150,11 @@ class Recurrence(ShowsTrial):
             for path in self._outcome_files:
                 TrialRecord.remove(path)
         self._share = self._ranks.world_size
-        self._meter = RunMeter(self._meter_choice, self._strategy)
-        rank_zero_info(f"zeus: measuring {self._meter.scope()}")
         try:
             if self._share == 1:
                 self._entered.enter_context(exit_on_sigterm())
-            self._start()
-            on_every_rank(self._strategy, self._meter.begin)
+            run = self._start()
+            on_every_rank(self._strategy, run.meter.begin)
         except BaseException as error:
             self._end_at_once(error)
             self._run = None
@@ -204,7 +201,7 @@ class Recurrence(ShowsTrial):
                 raise failure
             rank_zero_warn(f"zeus: {failure.message}")
 
-    def _start(self) -> None:
+    def _start(self) -> Run:
         """Start a trial or resume one; without the service, unless required, train without."""
         arguments, saved = self._arguments, self._ranks.broadcast(self._saved)
         self._client = on_every_rank(self._strategy, lambda: connect(self._url))
@@ -236,6 +233,7 @@ class Recurrence(ShowsTrial):
             self.batch_size = run.resume(saved)
             self._reports = saved.report.epoch if saved.report else 0
         run.log_beginning()
+        return run
 
     def _check_ranks(self, step: str) -> None:
         """Raise a `ZeusConfigError` on all ranks unless they are as many as they were, and in step.
@@ -286,5 +284,6 @@ class Recurrence(ShowsTrial):
 
     def _close(self) -> None:
         self._entered.close()
-        with suppress(Exception):
-            self._meter.close()
+        if self._run is not None:
+            with suppress(Exception):
+                self._run.meter.close()

@@ -36,7 +36,6 @@ from zeus_lightning.run.outcomes import outcome_at_train_end
 from zeus_lightning.run.ranks import on_every_rank, on_rank_zero
 from zeus_lightning.run.record import TrialRecord
 from zeus_lightning.run.run import Run
-from zeus_lightning.run.run_meter import RunMeter
 
 _trained: WeakKeyDictionary[LightningModule, set[str]] = WeakKeyDictionary()
 """The jobs whose fits have trained a module in this process."""
@@ -78,20 +77,14 @@ class Fit:
         self._lr_factor = 1.0
         self._attribute = arguments.batch_arg_name
         destroy_gloo_at_exit()
-        self._meter = RunMeter(meter, self._strategy)
-        rank_zero_info(f"zeus: measuring {self._meter.scope()}")
-        try:
-            job = on_every_rank(self._strategy, lambda: arguments.job(trainer, module))
-            self._share = sizes.share(trainer, arguments.batch_size_scope)
-        except BaseException:
-            self._meter.close()
-            raise
+        job = on_every_rank(self._strategy, lambda: arguments.job(trainer, module))
+        self._share = sizes.share(trainer, arguments.batch_size_scope)
         self._own_batch_size = job.default_batch_size  # of the program, with its learning rate
         self.run = Run(
             self._strategy,
             client,
             job,
-            self._meter,
+            meter,
             share=self._share,
             require_service=require_service,
             outcome_files=outcome_files,
@@ -183,7 +176,7 @@ class Fit:
 
     def _start_measuring(self) -> None:
         self.check_loaders()
-        self._meter.begin()
+        self.run.meter.begin()
 
     def check_loaders(self, batch: Any = None) -> None:
         """Check the dataloaders' batch size, as training starts or an epoch's first batch comes."""
@@ -236,7 +229,7 @@ class Fit:
         if record is not None and was_open:
             metrics = record.metrics()
             if metrics:
-                metrics |= self._meter.breakdown(record.spent)
+                metrics |= self.run.meter.breakdown(record.spent)
             for logger in self.trainer.loggers if metrics else ():
                 logger.log_metrics(metrics, step=logging_step(self.trainer))
         return True
@@ -343,6 +336,6 @@ class Fit:
         try:
             self.run.abort(outcome, reason)
         finally:
-            with suppress(Exception), closing(self._meter):
+            with suppress(Exception), closing(self.run.meter):
                 self.injection.undo()
         return self.run.record
