@@ -15,9 +15,9 @@ from lightning.pytorch.utilities import rank_zero_warn
 from zeus_lightning.client import BSOClient, connect
 from zeus_lightning.environment import OUTCOME_FILE
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.messages import Decision, JobSpec
+from zeus_lightning.messages import Decision, JobSpec, shortest_decimal
 from zeus_lightning.meters import EnergyMeter
-from zeus_lightning.program.metric import mode_of_name, shortest_decimal
+from zeus_lightning.program.metric import mode_of_name
 from zeus_lightning.run.job import JobArguments, PolicyOptions
 from zeus_lightning.run.outcomes import outcome_of, reason_of
 from zeus_lightning.run.ranks import TorchRanks, gather, on_every_rank

@@ -17,10 +17,10 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.messages import MAX_INTEGER, MAX_METRIC, JobSpec
+from zeus_lightning.messages import MAX_INTEGER, MAX_METRIC, JobSpec, shortest_decimal
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program.lr_scaling import LRScaling
-from zeus_lightning.program.metric import Mode, mode_of_name, monitor_of, shortest_decimal
+from zeus_lightning.program.metric import Mode, mode_of_name, monitor_of
 
 READ_FROM_PROGRAM = {
     "default_batch_size": "default_batch_size",

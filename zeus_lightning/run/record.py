@@ -57,28 +57,13 @@ class TrialRecord:
 
     @property
     def cost_j(self) -> float | None:
-        """Cost at the last report in joules (Zeus: You, Chung and Chowdhury, NSDI 2023)."""
-        if self.report is None:
-            return None
-        eta, time_j = self.job.eta_knob, self.hardware.max_power_w * self.report.time_s
-        return eta * self.report.energy_j + (1 - eta) * time_j
+        """Cost at the last report, in joules."""
+        return None if self.report is None else self.job.cost_j(self.hardware, self.report)
 
     @property
     def target_reached(self) -> bool:
         """Whether the last report's metric reaches the job's target."""
         return self.report is not None and self.job.is_reached_by(self.report.metric)
-
-    def metrics(self) -> dict[str, float]:
-        """The metrics to log; empty before the first report."""
-        if self.report is None or self.cost_j is None:
-            return {}
-        return {
-            "zeus/batch_size": float(self.trial.batch_size),
-            "zeus/energy_j": self.report.energy_j,
-            "zeus/time_s": self.report.time_s,
-            "zeus/power_w": self.report.energy_j / max(self.report.time_s, 1e-9),
-            "zeus/cost_j": self.cost_j,
-        }
 
     def summary(self) -> str:
         """How the trial ended, in one line."""

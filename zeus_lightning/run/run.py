@@ -174,7 +174,9 @@ class Run:
             if report is not None:
                 record.report, record.spent = report, spent
             self._apply(decision)
-            decision = replace(decision, cost=record.cost_j)
+            report = record.report
+            cost = None if report is None else self.job.cost_j(record.hardware, report)
+            decision = replace(decision, cost=cost)
         is_alone = self.record is None and not self._has_stopped
         if is_alone and self.job.is_reached_by(metric):
             rank_zero_info(f"zeus: the target is reached ({self.job.monitor} {metric:.6g})")
