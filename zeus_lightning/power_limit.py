@@ -12,7 +12,6 @@ from typing_extensions import override
 
 from zeus_lightning.bso import ZeusBSOCallback
 from zeus_lightning.meters import EnergyMeter
-from zeus_lightning.power.search import SearchName
 from zeus_lightning.power.search_run import PowerSearch, ShowsPowerLimit
 from zeus_lightning.power.selectors import Selector
 from zeus_lightning.program.dataloaders import global_batch_size
@@ -42,8 +41,6 @@ class ZeusPowerLimitCallback(ShowsPowerLimit, Callback):
 
     Args:
         selector: `energy`, `time`, `zeus-cost`, `max-slowdown:1.1`, or a selector object.
-        search: `information` measures the limits that may be the cheapest; `sweep` measures each
-            limit once.
         step_w: Watts between two limits.
         warmup_steps: Batches between setting a limit and measuring.
         profile_steps: Minimum number of batches that are measured.
@@ -71,7 +68,6 @@ class ZeusPowerLimitCallback(ShowsPowerLimit, Callback):
     def __init__(
         self,
         selector: str | Selector = "zeus-cost",
-        search: SearchName = "information",
         step_w: int = 25,
         warmup_steps: int = 10,
         profile_steps: int = 40,
@@ -84,7 +80,6 @@ class ZeusPowerLimitCallback(ShowsPowerLimit, Callback):
         super().__init__()
         self._search = PowerSearch(
             selector=selector,
-            search=search,
             step_w=step_w,
             warmup_steps=warmup_steps,
             profile_steps=profile_steps,

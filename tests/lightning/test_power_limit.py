@@ -70,7 +70,7 @@ def test_the_selector_and_the_length_of_the_run_decide_what_is_measured(
     gpu: FakeGpu, gpu_meter: DriversClock
 ) -> None:
     for selector, chosen_w in (("zeus-cost", 225), ("max-slowdown:1.2", 200), ("time", 300)):
-        callback = power(selector=selector, search="information", meter=gpu_meter)
+        callback = power(selector=selector, meter=gpu_meter)
         fit(callback, GpuNet(gpu))
         assert callback.limit_w == chosen_w
         assert callback.profile is not None
@@ -145,7 +145,6 @@ def test_after_profiling_the_batch_hooks_do_nothing(gpu: FakeGpu, gpu_meter: Dri
     ("arguments", "message"),
     [
         ({"selector": "cheapest"}, "selector is 'cheapest'"),
-        ({"search": "random"}, "search is 'random'.*information or sweep"),
         ({"step_w": 0}, "step_w is 0"),
         ({"min_seconds": -0.1}, r"min_seconds is -0\.1"),
         ({"on_unavailable": "observe"}, "on_unavailable is 'observe'.*warn or raise"),

@@ -18,7 +18,7 @@ import pytest
 import torch
 from fake_nvml import FakeDriver, FakeGpu
 from forked import training_process
-from gpu_programs import DriversClock, expected, phases
+from gpu_programs import DriversClock, EachLimit, expected, phases
 from lightning.fabric import Fabric
 from lightning.fabric.loggers import CSVLogger
 from programs import StepMeter, new_job
@@ -31,7 +31,7 @@ from zeus_lightning.power.restore import records_folder
 
 ALL_LIMITS = list(range(300, 75, -25))
 SHORT: dict[str, Any] = {
-    "search": "sweep",
+    "selector": EachLimit(),
     "warmup_steps": 2,
     "profile_steps": 4,
     "min_seconds": 0.1,
@@ -146,7 +146,7 @@ def test_a_profile_is_stored_and_the_next_run_and_a_resumed_one_begin_with_it(
 def test_a_short_loop_measures_fewer_limits(gpu: FakeGpu, gpu_meter: DriversClock) -> None:
     measured = []
     for steps in (60, None):
-        options = SHORT | {"search": "information", "steps": steps}
+        options = SHORT | {"selector": "zeus-cost", "steps": steps}
         power = PowerLimit(**options, meter=gpu_meter)
         train(power, gpu)
         assert power.profile is not None

@@ -34,7 +34,7 @@ from zeus_lightning.power.profiler import (
     StartWindow,
     merge,
 )
-from zeus_lightning.power.search import Search, SearchName, Sweep, make_search, power_limits
+from zeus_lightning.power.search import Search, Sweep, make_search, power_limits
 from zeus_lightning.power.selectors import (
     PowerPoint,
     Selector,
@@ -68,19 +68,15 @@ class PowerSearch:
         self,
         *,
         selector: str | Selector = "zeus-cost",
-        search: SearchName = "information",
         profile_path: str | Path | None = None,
         apply: bool = True,
         on_unavailable: Literal["warn", "raise"] = "warn",
         meter: str | EnergyMeter = "auto",
         **settings: Any,
     ) -> None:
-        if search not in ("information", "sweep"):
-            raise ZeusConfigError(f"search is {search!r}; it must be information or sweep")
         if on_unavailable not in ("warn", "raise"):
             raise ZeusConfigError(f"on_unavailable is {on_unavailable!r}; it must be warn or raise")
         self._selector = parse_selector(selector)
-        self._search_name = search
         self._settings = ProfilerSettings(**settings)
         self._path = None if profile_path is None else Path(profile_path)
         self._apply = apply
@@ -185,7 +181,7 @@ class PowerSearch:
         search: Search
         if self._sets_limits:
             allowed_w = power_limits(gpus.min_w, gpus.max_w, self._settings.step_w)
-            search = make_search(self._search_name, allowed_w, self._selector, self._inputs)
+            search = make_search(allowed_w, self._selector, self._inputs)
         else:
             rank_zero_info(
                 f"zeus: observing the current power limit, {max(limits_w)} W; there is no profile "
@@ -327,7 +323,7 @@ class PowerSearch:
             points=points,
             chosen_w=limit_w,
             selector=selector.name,
-            search=self._search_name,
+            search=type(profiler.search).__name__.lower(),
             measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         if self._strategy.is_global_zero:

@@ -28,8 +28,8 @@ from zeus_lightning.power.profiler import (
     Window,
     merge,
 )
-from zeus_lightning.power.search import make_search, power_limits
-from zeus_lightning.power.selectors import SelectorInputs, ZeusCost, parse_selector
+from zeus_lightning.power.search import Sweep, make_search, power_limits
+from zeus_lightning.power.selectors import SelectorInputs, parse_selector
 
 LIMITS = power_limits(100, 250, 25)
 INPUTS = SelectorInputs(max_power_w=250.0)
@@ -38,12 +38,13 @@ INPUTS = SelectorInputs(max_power_w=250.0)
 def profiler(
     settings: ProfilerSettings,
     selector: str = "zeus-cost",
-    search: Any = "sweep",
     batches: float = math.inf,
+    *,
+    sweeps: bool = True,
 ) -> Profiler:
     chosen = parse_selector(selector)
     return Profiler(
-        make_search(search, LIMITS, chosen, INPUTS),
+        Sweep(LIMITS) if sweeps else make_search(LIMITS, chosen, INPUTS),
         partial(chosen.select, inputs=INPUTS),
         settings,
         batches,
@@ -206,7 +207,7 @@ def test_in_epochs_too_short_for_any_window_it_gives_up_with_a_remedy(batches: i
 
 def test_a_limit_that_was_not_measured_is_never_applied() -> None:
     machine = Profiler(
-        make_search("sweep", LIMITS, ZeusCost(), INPUTS),
+        Sweep(LIMITS),
         lambda _: 240,
         ProfilerSettings(min_seconds=0),
     )
@@ -307,16 +308,16 @@ class Ranks(Training):
     sequence=st.lists(events, min_size=1, max_size=40).filter(lambda them: "batch" in them),
     windows=st.lists(readings, min_size=1, max_size=20),
     selector=st.sampled_from(["energy", "time", "zeus-cost", "max-slowdown:1.2"]),
-    search=st.sampled_from(["sweep", "information"]),
+    sweeps=st.booleans(),
 )
 def test_whatever_happens_limits_are_in_range_windows_are_whole_and_it_ends(
     settings: ProfilerSettings,
     sequence: list[str],
     windows: list[Window],
     selector: str,
-    search: str,
+    sweeps: bool,
 ) -> None:
-    machines = [profiler(settings, selector, search, batches=40) for _ in range(2)]
+    machines = [profiler(settings, selector, 40, sweeps=sweeps) for _ in range(2)]
     ranks = Ranks(machines, itertools.cycle(windows))
     for event in itertools.islice(itertools.cycle(sequence), 40_000):
         if ranks.profiler.done:

@@ -175,7 +175,7 @@ def test_a_noisy_counter_or_a_cold_gpu_hardly_misleads_the_choice(
     fake_gpus.refresh_s = 0.1
     odd = fake_gpus.add_gpu(**gpu_arguments)
     meter = DriversClock(fake_gpus, (2,))
-    callback = power(search="information", profile_steps=20, meter=meter)
+    callback = power(selector="zeus-cost", profile_steps=20, meter=meter)
     fit(callback, GpuNet(odd, noise=0.01), data=ManyBatches(batches=800))
     meter.close()
     costs = {}
