@@ -144,11 +144,6 @@ def tried(
 @pytest.mark.parametrize(
     ("data", "arguments", "message"),
     [
-        (
-            [Data().samples.tensors[0]],
-            {},
-            "a dataloader passed straight to fit() cannot be resized: it is a Tensor",
-        ),
         (BareData(), {}, "datamodule BareData has no attribute 'batch_size'"),
         (OtherName(), {}, "or pass batch_arg_name=..., such as 'train_batch_size'"),
         (Data(batch_size=None), {}, "batch_size of datamodule Data is None"),

@@ -39,10 +39,6 @@ class AtStep(Callback):
             self.call()
 
 
-def raise_(error: BaseException) -> None:
-    raise error
-
-
 def fit(driver: FakeDriver, *others: Callback, **arguments: Any) -> tuple[Any, GpuNet, list[str]]:
     """Train on GPU 0; the callback, the program, and what was warned of."""
     meter = DriversClock(driver)

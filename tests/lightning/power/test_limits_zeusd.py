@@ -15,7 +15,7 @@ from forked import in_forked_child
 
 from zeus_lightning import ZeusPowerError
 from zeus_lightning.power.limits import GpuLimit
-from zeus_lightning.power.restore import TemporaryLimit, restore_all
+from zeus_lightning.power.restore import TemporaryLimit
 from zeus_lightning.zeusd import Zeusd
 
 
@@ -95,17 +95,3 @@ def test_the_next_run_restores_it_through_the_daemon_also_one_that_knows_of_none
         assert "was restored to 250 W" in temporary.recovered
         assert limits_mw(fake_gpus) == [250_000, 250_000]
         temporary.restore()
-
-
-def test_while_the_daemon_is_gone_the_record_stays_and_it_is_restored_later(
-    fake_gpus: FakeDriver, killed: FakeZeusd
-) -> None:
-    killed.end()
-    ((_, finished, message),) = restore_all()
-    assert not finished
-    assert "cannot be reached" in message
-    assert limits_mw(fake_gpus) == [125_000, 250_000]
-    killed.start()
-    ((_, finished, _),) = restore_all()
-    assert finished
-    assert limits_mw(fake_gpus) == [250_000, 250_000]

@@ -106,9 +106,6 @@ class Training:
                 self.interrupt()
         return self
 
-    def set_limits(self) -> list[int]:
-        return [action.limit_w for _, action in self.log if isinstance(action, SetLimit)]
-
 
 def test_warming_up_and_windows_take_the_batches_of_the_settings() -> None:
     settings = ProfilerSettings(warmup_steps=5, profile_steps=7, min_seconds=0)
@@ -181,28 +178,10 @@ def test_a_batch_that_was_interrupted_is_no_warm_up() -> None:
     assert machine.batch_ended() == (StartWindow(),)
 
 
-def test_a_window_that_just_fits_an_epoch_is_measured() -> None:
-    settings = ProfilerSettings(warmup_steps=10, profile_steps=40, min_seconds=0)
-    training = Training(profiler(settings)).epochs(50)
-    assert training.windows == [40] * len(LIMITS)
-    assert training.batches == 50 * len(LIMITS)
-
-
 def test_in_short_epochs_of_slow_batches_windows_are_made_to_fit() -> None:
     training = Training(profiler(ProfilerSettings(min_seconds=5.0))).epochs(24)
     assert training.windows == [14] * len(LIMITS)
     assert training.profiler.done == Done(125)
-
-
-@pytest.mark.parametrize("batches", [1, 5, 10, 24])
-def test_in_epochs_too_short_for_any_window_it_gives_up_with_a_remedy(batches: int) -> None:
-    training = Training(profiler(ProfilerSettings(min_seconds=60.0))).epochs(batches)
-    done = training.profiler.done
-    assert done is not None
-    assert done.limit_w is None
-    for part in ("too close together", "10 batches", "60 s", "warmup_steps", "min_seconds"):
-        assert part in done.reason
-    assert training.batches <= 3 * MAX_LOST_WINDOWS * batches
 
 
 def test_a_limit_that_was_not_measured_is_never_applied() -> None:

@@ -89,25 +89,6 @@ def records() -> list[str]:
     return [path.stem for path in records_folder().glob("*")]
 
 
-def test_the_limit_found_is_restored_not_the_highest_and_no_file_stays(
-    fake_gpus: FakeDriver, limit: GpuLimit
-) -> None:
-    gpu = fake_gpus.gpus[0]
-    gpu.limit_mw = 234_567
-    temporary = TemporaryLimit(limit)
-    assert records() == [gpu.uuid]
-    for limit_w in (300, 100, 175):
-        temporary.set_w(limit_w)
-        assert gpu.limit_mw == limit_w * 1000
-        assert temporary.is_unchanged()
-    assert temporary.restore() == ""
-    assert gpu.limit_mw == 234_567
-    assert records() == []
-    gpu.limit_mw = 111_000
-    assert temporary.restore() == ""
-    assert gpu.limit_mw == 111_000
-
-
 @pytest.mark.parametrize("main", ["    set_and_fail()", SPAWNING])
 def test_it_is_restored_when_the_interpreter_exits_also_one_that_multiprocessing_spawned(
     fake_gpus: FakeDriver, tmp_path: Path, main: str

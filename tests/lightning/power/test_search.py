@@ -156,19 +156,6 @@ def test_for_the_lowest_time_only_the_highest_limit_is_measured() -> None:
     assert run("information", WIDE, "time") == ([700], 700)
 
 
-def rising(limit_w: int) -> PowerPoint:
-    return PowerPoint(limit_w, 1.0, 100.0 / limit_w)
-
-
-@pytest.mark.parametrize("factor", [1.0, 1.03, 1.1, 1.4, 2.0, 3.4, 9.0])
-def test_max_slowdown_is_found_by_bisection(factor: float) -> None:
-    selector = f"max-slowdown:{factor}"
-    measured, chosen = run("information", WIDE, selector, load=rising)
-    assert measured[0] == 700
-    assert chosen == run("sweep", WIDE, selector, load=rising)[1]
-    assert len(measured) <= 6
-
-
 @given(factor=st.floats(1, 4), seed=st.integers(0, 1000))
 def test_max_slowdown_finds_the_sweeps_answer_on_every_falling_time(
     factor: float, seed: int

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jsonargparse import ArgumentParser
 from zeus.optimizer import power_limit as zeus
 
 from zeus_lightning.errors import ZeusConfigError
@@ -15,7 +14,6 @@ from zeus_lightning.power.selectors import (
     CostSelector,
     MaxSlowdown,
     PowerPoint,
-    Selector,
     SelectorInputs,
     ZeusCost,
     parse_selector,
@@ -88,19 +86,6 @@ def test_of_equal_costs_the_lowest_limit_is_chosen() -> None:
         assert selector.select(equal, INPUTS) == 150
 
 
-@given(points=points, factor=st.floats(1, 3))
-def test_max_slowdown_is_the_lowest_limit_that_is_fast_enough(
-    points: list[PowerPoint], factor: float
-) -> None:
-    chosen = MaxSlowdown(factor).select(points, INPUTS)
-    highest = max(points, key=lambda point: point.limit_w)
-    for point in points:
-        if point.limit_w == chosen:
-            assert point.time_s <= factor * highest.time_s
-        elif point.limit_w < chosen:
-            assert point.time_s > factor * highest.time_s
-
-
 @pytest.mark.parametrize(
     "selector",
     ["", "fastest", "Energy", "zeus-cost:0.3", "energy:", "max-slowdown", "max-slowdown:",
@@ -128,16 +113,6 @@ def test_a_max_power_that_cannot_be_is_refused(watts: float) -> None:
 def test_a_selectors_name_is_what_names_it() -> None:
     for name in ("energy", "time", "zeus-cost", "max-slowdown:1.1"):
         assert parse_selector(name).name == name
-
-
-def test_a_selector_object_comes_through_a_class_path() -> None:
-    parser = ArgumentParser()
-    parser.add_argument("--selector", type=str | Selector)
-    module = "zeus_lightning.power.selectors"
-    given = {"class_path": f"{module}.MaxSlowdown", "init_args": {"factor": 1.2}}
-    config = parser.instantiate(parser.parse_object({"selector": given}))
-    assert parse_selector(config.selector) == MaxSlowdown(1.2)
-    assert parser.parse_object({"selector": "energy"}).selector == "energy"
 
 
 def test_only_a_selector_with_a_cost_is_a_cost_selector() -> None:

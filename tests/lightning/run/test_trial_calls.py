@@ -136,15 +136,6 @@ def test_a_run_whose_job_has_no_batch_size_left_is_a_control_trial(
     assert "another batch size" not in texts[1]
 
 
-def test_a_control_trial_that_reaches_the_target_revives_the_job(
-    service: ServiceProcess, job: str
-) -> None:
-    assert train(service, job, 0.1, 0.9).outcome == "converged"
-    callback = train(service, job, 0.9)
-    assert callback.trial.why in ("explore", "exploit")
-    assert (callback.batch_size, callback.outcome) == (8, "converged")
-
-
 def test_the_loop_of_a_recurrence_also_gets_a_control_trial(
     service: ServiceProcess, job: str
 ) -> None:
