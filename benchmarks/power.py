@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from zeus_lightning.power.search import SearchName, make_search, power_limits
+from zeus_lightning.power.search import Search, Sweep, make_search, power_limits
 from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, ZeusCost
 
 Curve = dict[int, PowerPoint]
@@ -80,12 +80,14 @@ class Outcome:
 
 
 def search_load(
-    load: Load, name: SearchName, windows: float, *, noise: float = 0.0, eta: float = 0.5
+    load: Load, name: str, windows: float, *, noise: float = 0.0, eta: float = 0.5
 ) -> Outcome:
     """Search as the profiler does."""
     rng = random.Random(f"{load.name} {noise} {eta}")
     selector, inputs = ZeusCost(), SelectorInputs(eta_knob=eta, max_power_w=max(load.truth))
-    search = make_search(name, list(load.truth), selector, inputs)
+    limits_w = tuple(load.truth)
+    sweeps = name == "sweep"
+    search: Search = Sweep(limits_w) if sweeps else make_search(limits_w, selector, inputs)
     points: list[PowerPoint] = []
     while (left := windows / (1 + WARMUP) - len(points)) > 0:
         limit_w = search.propose(points, left)
@@ -184,7 +186,7 @@ def disturb(load: Load) -> Load:
     return replace(load, disturbed=rng.choice([(factor, rng.uniform(0.3, 0.7)), (1.0, 1 / factor)]))
 
 
-Cell = tuple[Sequence[Load], SearchName, float, float, float]
+Cell = tuple[Sequence[Load], str, float, float, float]
 """Loads, search, windows, noise and eta."""
 
 
@@ -208,7 +210,7 @@ def table(
         shown.add_column(f"{length} windows: mean", justify="right")
         for heading in ("worst", "measured"):
             shown.add_column(heading, justify="right")
-    searches: tuple[SearchName, ...] = ("sweep", "information")
+    searches: tuple[str, ...] = ("sweep", "information")
     rows = [
         (name, eta, noise, search)
         for name, (_, noises) in sets.items()

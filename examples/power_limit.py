@@ -53,7 +53,6 @@ def main() -> None:
     """Train, and print what was found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--selector", default="zeus-cost", help="which limit is best")
-    parser.add_argument("--search", default="information", choices=("information", "sweep"))
     parser.add_argument("--observe", action="store_true", help="change nothing")
     parser.add_argument("--profile", type=Path, default=Path("power-profile.json"))
     parser.add_argument("--batches", type=int, default=20_000)
@@ -74,7 +73,6 @@ def main() -> None:
 
     callback = ZeusPowerLimitCallback(
         options.selector,
-        options.search,
         min_seconds=options.min_seconds,
         profile_path=options.profile,
         apply=not options.observe,

@@ -11,7 +11,6 @@ import base64
 import hashlib
 import hmac
 import json
-import re
 import socket
 import subprocess
 import sys
@@ -19,14 +18,13 @@ import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any, ClassVar, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 import pynvml
 from running import Running
 
-GROUPS = ("gpu-control", "gpu-read", "cpu-read")
+GROUPS = ("gpu-control", "gpu-read")
 
 
 class HasEnv(Protocol):
@@ -45,7 +43,6 @@ class FakeZeusd(Running):
         address: Path of a socket, or `127.0.0.1:port`.
         groups: What it allows.
         key: Signing key of tokens; without it the daemon asks for none.
-        powercap: Directory of the CPU packages.
     """
 
     def __init__(
@@ -55,11 +52,10 @@ class FakeZeusd(Running):
         *,
         groups: tuple[str, ...] = GROUPS,
         key: str | None = None,
-        powercap: Path | None = None,
     ) -> None:
         self.address = address
         self._key = key
-        options = {"address": address, "groups": groups, "key": key, "powercap": str(powercap)}
+        options = {"address": address, "groups": groups, "key": key}
         self._command = [sys.executable, "-m", "fake_zeusd", json.dumps(options)]
         self._env = {
             **driver.env,
@@ -122,7 +118,6 @@ class _Handler(BaseHTTPRequestHandler):
                 "/auth/whoami": self._whoami,
                 "/gpu/get_cumulative_energy": self._gpu_energy,
                 "/gpu/get_power_limit": self._get_power_limit,
-                "/cpu/get_cumulative_energy": self._cpu_energy,
             }
         )
 
@@ -148,8 +143,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _authorize(self, path: str) -> None:
         device, _, name = path.removeprefix("/").partition("/")
         group = None
-        if device in ("gpu", "cpu"):
-            group = f"{device}-{'control' if name.startswith(('set_', 'reset_')) else 'read'}"
+        if device == "gpu":
+            group = f"gpu-{'control' if name.startswith(('set_', 'reset_')) else 'read'}"
         if group is not None and group not in self.options["groups"]:
             raise _Refused(404, {"error": f"API group '{group}' is not enabled on this server."})
         if (key := self.options["key"]) is None:
@@ -196,11 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
         ]
         return {
             "gpus": gpus,
-            "cpus": [
-                {"id": number, "dram_available": _dram(zone) is not None}
-                for number, zone in self._zones().items()
-                if "cpu-read" in self.options["groups"]
-            ],
+            "cpus": [],
             "enabled_api_groups": self.options["groups"],
             "auth_required": self.options["key"] is not None,
         }
@@ -208,21 +199,21 @@ class _Handler(BaseHTTPRequestHandler):
     def _gpu_energy(self) -> object:
         self._check_query()
         return self._of_each(
-            self._ids("gpu", pynvml.nvmlDeviceGetCount()),
+            self._ids(pynvml.nvmlDeviceGetCount()),
             lambda index: {"energy_mj": pynvml.nvmlDeviceGetTotalEnergyConsumption(_gpu(index))},
         )
 
     def _get_power_limit(self) -> object:
         self._check_query()
         return self._of_each(
-            self._ids("gpu", pynvml.nvmlDeviceGetCount()),
+            self._ids(pynvml.nvmlDeviceGetCount()),
             lambda index: {"power_limit_mw": pynvml.nvmlDeviceGetPowerManagementLimit(_gpu(index))},
         )
 
     def _set_power_limit(self) -> object:
         self._check_query("gpu_ids", "power_limit_mw", "block")
         count = pynvml.nvmlDeviceGetCount()
-        ids = self._ids("gpu", sys.maxsize)
+        ids = self._ids(sys.maxsize)
         for index in ids:
             if index >= count:
                 raise _Refused(400, f"GPU index {index} does not exist.")
@@ -232,52 +223,26 @@ class _Handler(BaseHTTPRequestHandler):
         )
         return ""
 
-    def _cpu_energy(self) -> object:
-        self._check_query("cpu", "dram")
-        zones = self._zones()
-
-        def energy(number: int) -> object:
-            zone, dram = zones[number], _dram(zones[number])
-            return {
-                "cpu_energy_uj": _read_uj(zone) if self._query["cpu"] == "true" else None,
-                "dram_energy_uj": (
-                    _read_uj(dram) if dram is not None and self._query["dram"] == "true" else None
-                ),
-            }
-
-        return self._of_each(self._ids("cpu", len(zones)), energy)
-
-    def _zones(self) -> dict[int, Path]:
-        root = Path(self.options["powercap"])
-        found = sorted(root.glob("intel-rapl:*")) if root.is_dir() else []
-        return {
-            int(match[1]): zone
-            for zone in found
-            if (match := re.fullmatch(r"intel-rapl:(\d+)", zone.name))
-        }
-
     def _check_query(self, *needed: str) -> None:
         """Answer as a query with missing or unknown fields is answered."""
-        device = self.path.split("/")[1]
         for name in needed:
             if name not in self._query:
                 raise _Refused(400, f"Query deserialize error: missing field `{name}`")
         for name in self._query:
-            if name not in (*needed, f"{device}_ids"):
+            if name not in (*needed, "gpu_ids"):
                 raise _Refused(400, f"Query deserialize error: unknown field `{name}`")
 
-    def _ids(self, device: str, count: int) -> list[int]:
-        listed = self._query.get(f"{device}_ids")
+    def _ids(self, count: int) -> list[int]:
+        listed = self._query.get("gpu_ids")
         if listed is None:
             return list(range(count))
-        device = device.upper()
         try:
             ids = sorted({int(part) for part in listed.split(",")})
         except ValueError:
-            raise _Refused(400, {"error": f"Invalid {device} index: {listed}"}) from None
+            raise _Refused(400, {"error": f"Invalid GPU index: {listed}"}) from None
         for index in ids:
             if index >= count:
-                raise _Refused(400, {"error": f"{device} {index} not found"})
+                raise _Refused(400, {"error": f"GPU {index} not found"})
         return ids
 
     def _of_each(self, ids: list[int], of_one: Callable[[int], object]) -> object:
@@ -305,18 +270,6 @@ def _gpu(index: int) -> Any:
     return pynvml.nvmlDeviceGetHandleByIndex(index)
 
 
-def _dram(zone: Path) -> Path | None:
-    """The package's zone of memory."""
-    for directory in zone.glob("intel-rapl:*:*"):
-        if (directory / "name").read_text().strip() == "dram":
-            return directory
-    return None
-
-
-def _read_uj(zone: Path) -> int:
-    return int((zone / "energy_uj").read_text())
-
-
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
@@ -336,22 +289,6 @@ class _Server(ThreadingHTTPServer):
     def get_request(self) -> tuple[socket.socket, Any]:
         connection, address = super().get_request()
         return connection, address or ("local", 0)
-
-
-def serving(address: str, powercap: Path) -> Callable[[], None]:
-    """Serve the energy of CPU packages from a thread of this process; returns what ends it."""
-    options = {"address": address, "groups": ["cpu-read"], "key": None, "powercap": str(powercap)}
-    _Handler.options = options
-    server = _Server(address)
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-
-    def end() -> None:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-    return end
 
 
 if __name__ == "__main__":

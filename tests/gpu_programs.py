@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from zeus_lightning import ZeusPowerLimitCallback
 from zeus_lightning.meters import Reading
 from zeus_lightning.meters.nvml import NvmlMeter
+from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, ZeusCost
 
 
 class DriversClock(NvmlMeter):
@@ -63,10 +64,19 @@ class ManyBatches(Data):
         return DataLoader(samples, batch_size=self.batch_size)
 
 
+class EachLimit:
+    """Chooses as `zeus-cost` does but has no cost to search by, so each limit is measured once."""
+
+    name = "zeus-cost"
+
+    def select(self, points: Sequence[PowerPoint], inputs: SelectorInputs) -> int:
+        return ZeusCost().select(points, inputs)
+
+
 def power(**arguments: Any) -> ZeusPowerLimitCallback:
     """The callback with short windows: 2 batches of warm-up and 4 measured ones."""
     defaults: dict[str, Any] = {
-        "search": "sweep",
+        "selector": EachLimit(),
         "warmup_steps": 2,
         "profile_steps": 4,
         "min_seconds": 0.1,

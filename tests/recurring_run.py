@@ -38,8 +38,9 @@ def main(job_id: str, what: str) -> None:
     trial = client.start_trial(job_id, uuid4().hex, hardware)
 
     def write(outcome: str | None, report: dict[str, Any] | None = None) -> None:
-        record = {"trial": trial.to_json(), "outcome": outcome, "report": report, "cost_j": 7.0}
+        record = {"trial": trial.to_json(), "outcome": outcome, "report": report}
         record |= {"job": job.to_json(), "hardware": hardware.to_json()}
+        record |= {"spent": {"energy_j": 0.0, "time_s": 0.0}, "unsent": []}
         Path(os.environ["ZEUS_OUTCOME_FILE"]).write_text(json.dumps(record))
 
     def interrupt(*_: object) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fake_nvml.driver import load
-from gpu_programs import ManyBatches, power
+from gpu_programs import EachLimit, ManyBatches, power
 from lightning.pytorch import Callback
 from programs import Net, trainer
 
@@ -40,7 +40,7 @@ def loop_on_gpu(library: Path, index: int, begun: Event) -> None:
     """Do the same in a loop without a Trainer."""
     load(library)
     options = {"step_w": 100, "warmup_steps": 2, "profile_steps": 4, "min_seconds": 0.1}
-    limit = PowerLimit(batch_size=8, search="sweep", meter=f"nvml:{index}", **options)
+    limit = PowerLimit(batch_size=8, selector=EachLimit(), meter=f"nvml:{index}", **options)
     try:
         with limit:
             while True:

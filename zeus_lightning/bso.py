@@ -16,7 +16,7 @@ from typing_extensions import override
 from zeus_lightning.client import BSOClient, connect
 from zeus_lightning.environment import OUTCOME_FILE
 from zeus_lightning.errors import ZeusError, ZeusTrialFailed
-from zeus_lightning.messages import FAILED, JobSpec, Outcome, Report, TrialStart
+from zeus_lightning.messages import FAILED, JobSpec, Outcome
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program.batch_size import Scope
 from zeus_lightning.program.internals import (
@@ -30,12 +30,12 @@ from zeus_lightning.run.fit import Fit
 from zeus_lightning.run.job import JobArguments, PolicyOptions
 from zeus_lightning.run.late_error import LateError
 from zeus_lightning.run.outcomes import is_trial_failure, outcome_of, reason_of
-from zeus_lightning.run.quiet_calls import end_at_once
 from zeus_lightning.run.ranks import local_rank_of, on_every_rank
-from zeus_lightning.run.record import TrialRecord, temporary_file
+from zeus_lightning.run.record import ShowsTrial, TrialRecord, temporary_file
+from zeus_lightning.run.trial_calls import end_at_once
 
 
-class ZeusBSOCallback(Callback):
+class ZeusBSOCallback(ShowsTrial, Callback):
     """Batch size optimizer (BSO): train with the batch size that reaches the target at least cost.
 
     Each `fit` of a new Trainer is one trial of a job: the callback requests a batch size from the
@@ -160,7 +160,6 @@ class ZeusBSOCallback(Callback):
         self._meter = meter
         self._require_service = require_service
         self._raise_on_failure = raise_on_failure
-        self._client: BSOClient | None = None
         self.failed_by_error = False
         """Whether the last `fit` ended with an error that means that its batch size failed."""
         self._fit: Fit | None = None  # from `setup` to `teardown` or an exception
@@ -184,29 +183,6 @@ class ZeusBSOCallback(Callback):
         if self._fit is not None:
             return self._fit.run.job
         return self._record.job if self._record else None
-
-    @property
-    def trial(self) -> TrialStart | None:
-        """The last `fit`'s trial: batch size, and why. None if there was none."""
-        return self._record.trial if self._record else None
-
-    @property
-    def last_report(self) -> Report | None:
-        """The trial's last report: epoch, seconds, joules, metric. None before the first."""
-        return self._record.report if self._record else None
-
-    @property
-    def outcome(self) -> Outcome | None:
-        """How the trial ended; None while it runs.
-
-        `lost`: the service became unavailable, and still was when training ended.
-        """
-        return self._record.outcome if self._record else None
-
-    @property
-    def cost_j(self) -> float | None:
-        """The cost at `last_report`, in joules."""
-        return self._record.cost_j if self._record else None
 
     @property
     def _record(self) -> TrialRecord | None:

@@ -17,7 +17,7 @@ from zeus_lightning.errors import ZeusError, ZeusMeterError, ZeusPowerError
 from zeus_lightning.meters import amd, open_host_meter, open_meter
 from zeus_lightning.meters.gpu import GpuMeter
 from zeus_lightning.meters.nvml import NvmlMeter, finds_gpu
-from zeus_lightning.power.limits import GpuLimit, open_limit
+from zeus_lightning.power.limits import GpuLimit
 from zeus_lightning.power.restore import check_settable, records_folder, restore_all
 from zeus_lightning.recur.command import recur
 from zeus_lightning.recur.exec import exec_command
@@ -166,7 +166,7 @@ def _one_gpu(
             (uuid,) = meter.devices
             energy = "energy is sampled" if meter.samples else "energy is counted"
             yield Finding("GPU", where, True, f"{meter.device_model}, {uuid}: {energy}")
-        with closing(open_limit(uuid, zeusd)) as limit:
+        with closing(GpuLimit(uuid, zeusd)) as limit:
             range_w = f"{limit.min_w} to {limit.max_w} W, now {limit.read_mw() / 1000:g} W"
             yield Finding("power limit", where, True, range_w)
             is_named = named is None or str(index) in named or uuid in named

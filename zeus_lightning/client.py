@@ -140,6 +140,14 @@ class BSOClient:
         """The version of the service."""
         return str(self._request("GET", "/healthz").get("version", "unknown"))
 
+    def answers(self) -> bool:
+        """Whether the service answers now."""
+        try:
+            self.server_version()
+        except ZeusServiceError:
+            return False
+        return True
+
     def savings(self, job_id: str) -> Json:
         """What a job has spent, and saved against its default batch size."""
         return self._request("GET", f"{_job(job_id)}/savings")

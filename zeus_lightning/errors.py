@@ -24,7 +24,7 @@ class ZeusConfigError(ZeusError, ValueError):
 
 
 class ZeusMeterError(ZeusError):
-    """An energy meter cannot be opened or read; `fields["cause"]` is `gpu_lost` for a lost GPU."""
+    """An energy meter cannot be opened or read; for a GPU's, `fields["cause"]` may say why."""
 
 
 class ZeusPowerError(ZeusError):

@@ -26,6 +26,21 @@ MAX_REASON = 1000
 """Largest length of the reason of an end, in characters."""
 
 
+def shortest_decimal(number: Any) -> float:
+    """A number as it is printed, such as 0.95 for the float32 that is exactly 0.949999988.
+
+    So a float32 metric of 0.95 reaches a target of 0.95. Takes numbers of numpy and torch.
+    """
+    if not hasattr(number, "item"):
+        return float(number)
+    value, kind = number.item(), str(number.dtype).removeprefix("torch.")
+    if kind in ("float16", "float32"):
+        import numpy as np  # the command line, which has no such numbers, does without
+
+        value = str(np.dtype(kind).type(value))
+    return float(value)
+
+
 class _Message:
     """A dataclass that is sent as a JSON object."""
 
@@ -91,6 +106,11 @@ class JobSpec(_Message):
     def mode(self) -> Literal["min", "max"]:
         """Whether the metric rises or falls to the target, as the callback's `mode`."""
         return "max" if self.higher_is_better else "min"
+
+    def cost_j(self, hardware: "Hardware", report: "Report") -> float:
+        """Cost of a trial up to a report in joules (Zeus: You, Chung and Chowdhury, NSDI 2023)."""
+        time_j = hardware.max_power_w * report.time_s
+        return self.eta_knob * report.energy_j + (1 - self.eta_knob) * time_j
 
     def is_reached_by(self, metric: float) -> bool:
         """Whether a value of the monitored metric reaches the target; false for NaN."""

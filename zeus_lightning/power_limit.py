@@ -12,16 +12,14 @@ from typing_extensions import override
 
 from zeus_lightning.bso import ZeusBSOCallback
 from zeus_lightning.meters import EnergyMeter
-from zeus_lightning.power.profile import PowerProfile
-from zeus_lightning.power.search import SearchName
-from zeus_lightning.power.search_run import PowerSearch
+from zeus_lightning.power.search_run import PowerSearch, ShowsPowerLimit
 from zeus_lightning.power.selectors import Selector
 from zeus_lightning.program.dataloaders import global_batch_size
 from zeus_lightning.program.internals import check_internals, logging_step, saved_steps
 from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
 
 
-class ZeusPowerLimitCallback(Callback):
+class ZeusPowerLimitCallback(ShowsPowerLimit, Callback):
     """Find the GPU power limit that a selector rates best while training runs, and train at it.
 
     The callback sets one limit after another and measures whole training batches; then it sets the
@@ -43,10 +41,7 @@ class ZeusPowerLimitCallback(Callback):
 
     Args:
         selector: `energy`, `time`, `zeus-cost`, `max-slowdown:1.1`, or a selector object.
-        search: `information` measures the limits that may be the cheapest; `sweep` measures each
-            limit once.
         step_w: Watts between two limits.
-        wait_steps: Training batches before the first limit is set.
         warmup_steps: Batches between setting a limit and measuring.
         profile_steps: Minimum number of batches that are measured.
         min_seconds: Minimum time that is measured, in seconds.
@@ -73,9 +68,7 @@ class ZeusPowerLimitCallback(Callback):
     def __init__(
         self,
         selector: str | Selector = "zeus-cost",
-        search: SearchName = "information",
         step_w: int = 25,
-        wait_steps: int = 1,
         warmup_steps: int = 10,
         profile_steps: int = 40,
         min_seconds: float = 2.0,
@@ -87,9 +80,7 @@ class ZeusPowerLimitCallback(Callback):
         super().__init__()
         self._search = PowerSearch(
             selector=selector,
-            search=search,
             step_w=step_w,
-            wait_steps=wait_steps,
             warmup_steps=warmup_steps,
             profile_steps=profile_steps,
             min_seconds=min_seconds,
@@ -103,21 +94,6 @@ class ZeusPowerLimitCallback(Callback):
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy or pickle, which has no part in a running fit."""
         return vars(self) | {"_trainer": None}
-
-    @property
-    def profiled(self) -> bool:
-        """Whether the last `fit` measured limits."""
-        return self._search.profiled
-
-    @property
-    def profile(self) -> PowerProfile | None:
-        """The measurements of the last `fit`'s batch size and GPUs; None if there are none."""
-        return self._search.profile
-
-    @property
-    def limit_w(self) -> int | None:
-        """The limit chosen in the last `fit`, in watts; None if none was set."""
-        return self._search.limit_w
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

@@ -11,8 +11,7 @@ import torch
 from lightning.pytorch.strategies import Strategy
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.power.profile import PowerProfile
-from zeus_lightning.power.search_run import PowerSearch
+from zeus_lightning.power.search_run import PowerSearch, ShowsPowerLimit
 from zeus_lightning.program.batch_size import is_size
 from zeus_lightning.run.ranks import TorchRanks
 from zeus_lightning.run.sigterm import exit_on_sigterm
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from zeus_lightning.recurrence import Recurrence
 
 
-class PowerLimit:
+class PowerLimit(ShowsPowerLimit):
     """Find the best GPU power limit while a loop of Fabric, torch or another library trains.
 
     It does for such a loop what `ZeusPowerLimitCallback` does for a Trainer: it measures batches at
@@ -82,21 +81,6 @@ class PowerLimit:
         self._entered: ExitStack | None = None
         self._done = 0  # batches
         self._is_paused = False
-
-    @property
-    def profiled(self) -> bool:
-        """Whether limits were measured."""
-        return self._search.profiled
-
-    @property
-    def profile(self) -> PowerProfile | None:
-        """The measurements of this batch size and GPUs; None if there are none."""
-        return self._search.profile
-
-    @property
-    def limit_w(self) -> int | None:
-        """The limit chosen, in watts; None if none was set."""
-        return self._search.limit_w
 
     def __enter__(self) -> Self:
         if self._entered is not None:

@@ -10,27 +10,26 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
 from lightning.pytorch.strategies import Strategy
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 
 from zeus_lightning.client import BSOClient, connect
 from zeus_lightning.environment import OUTCOME_FILE
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.messages import Decision, JobSpec, Outcome, Report, TrialStart
+from zeus_lightning.messages import Decision, JobSpec, shortest_decimal
 from zeus_lightning.meters import EnergyMeter
-from zeus_lightning.program.metric import mode_of_name, shortest_decimal
+from zeus_lightning.program.metric import mode_of_name
 from zeus_lightning.run.job import JobArguments, PolicyOptions
 from zeus_lightning.run.outcomes import outcome_of, reason_of
 from zeus_lightning.run.ranks import TorchRanks, gather, on_every_rank
-from zeus_lightning.run.record import TrialRecord
+from zeus_lightning.run.record import ShowsTrial, TrialRecord
 from zeus_lightning.run.run import Run
-from zeus_lightning.run.run_meter import RunMeter
 from zeus_lightning.run.sigterm import exit_on_sigterm
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 
-class Recurrence:
+class Recurrence(ShowsTrial):
     """One run of a recurring job, in a loop of Fabric's, of torch's or of another library's.
 
     It is to such a loop what `ZeusBSOCallback` is to a Trainer: it requests a batch size from the
@@ -116,7 +115,7 @@ class Recurrence:
         )
         if not (job_id or os.environ.get("ZEUS_JOB_ID")):
             raise ZeusConfigError("no job given; pass job_id=... or set $ZEUS_JOB_ID")
-        self._url, self._meter_choice = url, meter
+        self._url, self._meter = url, meter
         self._require_service, self._raise_on_failure = require_service, raise_on_failure
         self._saved = TrialRecord.from_json(state) if state else None
         self._ranks = TorchRanks(fabric.device if fabric is not None else torch.device(device))
@@ -125,7 +124,6 @@ class Recurrence:
         name = os.environ.get(OUTCOME_FILE)
         self._outcome_files = [Path(name)] if name else []
         self._run: Run | None = None
-        self._client: BSOClient | None = None
         self._entered = ExitStack()
         self._reports = 0
         self.batch_size = index(default_batch_size)  # a DataLoader refuses numpy's integers
@@ -142,26 +140,6 @@ class Recurrence:
         return None if self._run is None else self._run.job
 
     @property
-    def trial(self) -> TrialStart | None:
-        """The trial; None before the block is entered, and if the service was away then."""
-        return self._record.trial if self._record else None
-
-    @property
-    def last_report(self) -> Report | None:
-        """The trial's last report; None before the first."""
-        return self._record.report if self._record else None
-
-    @property
-    def outcome(self) -> Outcome | None:
-        """How the trial ended; None while it runs."""
-        return self._record.outcome if self._record else None
-
-    @property
-    def cost_j(self) -> float | None:
-        """The cost at `last_report`, in joules."""
-        return self._record.cost_j if self._record else None
-
-    @property
     def _record(self) -> TrialRecord | None:
         return None if self._run is None else self._run.record
 
@@ -173,13 +151,11 @@ class Recurrence:
             for path in self._outcome_files:
                 TrialRecord.remove(path)
         self._share = self._ranks.world_size
-        self._meter = RunMeter(self._meter_choice, self._strategy)
-        rank_zero_info(f"zeus: measuring {self._meter.scope()}")
         try:
             if self._share == 1:
                 self._entered.enter_context(exit_on_sigterm())
-            self._start()
-            on_every_rank(self._strategy, self._meter.begin)
+            run = self._start()
+            on_every_rank(self._strategy, run.meter.begin)
         except BaseException as error:
             self._end_at_once(error)
             self._run = None
@@ -226,7 +202,7 @@ class Recurrence:
                 raise failure
             rank_zero_warn(f"zeus: {failure.message}")
 
-    def _start(self) -> None:
+    def _start(self) -> Run:
         """Start a trial or resume one; without the service, unless required, train without."""
         arguments, saved = self._arguments, self._ranks.broadcast(self._saved)
         self._client = on_every_rank(self._strategy, lambda: connect(self._url))
@@ -258,6 +234,7 @@ class Recurrence:
             self.batch_size = run.resume(saved)
             self._reports = saved.report.epoch if saved.report else 0
         run.log_beginning()
+        return run
 
     def _check_ranks(self, step: str) -> None:
         """Raise a `ZeusConfigError` on all ranks unless they are as many as they were, and in step.
@@ -308,5 +285,6 @@ class Recurrence:
 
     def _close(self) -> None:
         self._entered.close()
-        with suppress(Exception):
-            self._meter.close()
+        if self._run is not None:
+            with suppress(Exception):
+                self._run.meter.close()

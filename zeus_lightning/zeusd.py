@@ -1,4 +1,4 @@
-"""Zeus's daemon `zeusd`, which sets power limits and reads counters for processes without root.
+"""Zeus's daemon `zeusd`, which sets power limits for processes without root.
 
 This is the protocol of Zeus 0.16 (https://ml.energy/zeus/zeusd/): HTTP over a Unix socket or TCP,
 with a JSON web token if the daemon was started with a signing key.
@@ -20,8 +20,8 @@ TIMEOUT_S = 2.0
 """Lightning kills the main process 5 s after another rank fails; limits are restored by then."""
 
 _REFUSED = (
-    "the administrator starts it with `zeusd serve --enable gpu-control,gpu-read,cpu-read`; where "
-    "it asks for a token, set ZEUSD_TOKEN to one with these scopes"
+    "the administrator starts it with `zeusd serve --enable gpu-control,gpu-read`; where it "
+    "asks for a token, set ZEUSD_TOKEN to one with these scopes"
 )
 
 
@@ -63,16 +63,12 @@ class Zeusd:
         return f"zeusd at {self.address}"
 
     def api_groups(self) -> list[str]:
-        """List what the daemon allows: `gpu-control`, `gpu-read`, `cpu-read`."""
+        """List what the daemon allows, such as `gpu-control` and `gpu-read`."""
         return [str(group) for group in self._discovered("enabled_api_groups")]
 
     def gpu_ids(self) -> list[int]:
         """List the daemon's GPUs, by its own NVML's indices."""
         return [int(gpu["id"]) for gpu in self._discovered("gpus")]
-
-    def cpu_ids(self) -> list[int]:
-        """List the daemon's CPU packages, by the numbers of their powercap zones."""
-        return [int(cpu["id"]) for cpu in self._discovered("cpus")]
 
     def gpu_energy_mj(self, gpu_id: int) -> int:
         """Return a GPU's energy counter, in millijoules since its driver was loaded."""
@@ -84,18 +80,6 @@ class Zeusd:
         self._request(
             "POST", "/gpu/set_power_limit", gpu_ids=gpu_id, power_limit_mw=limit_mw, block="true"
         )
-
-    def cpu_energy_uj(self, cpu_id: int) -> tuple[int, int | None]:
-        """Return the energy of a CPU package and of its memory, in microjoules.
-
-        Both count from an unknown moment before the daemon started, without wrapping around; the
-        second is None without a counter of memory.
-        """
-        found = self._request(
-            "GET", "/cpu/get_cumulative_energy", cpu_ids=cpu_id, cpu="true", dram="true"
-        )[str(cpu_id)]
-        dram = found["dram_energy_uj"]
-        return int(found["cpu_energy_uj"]), None if dram is None else int(dram)
 
     def _discovered(self, key: str) -> list[Any]:
         found = self._request("GET", "/discover")

@@ -11,7 +11,7 @@ from fake_nvml import FakeDriver
 from scripts import ScriptProcess, run_here
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "power_limit.py"
-SMALL = ("--width=16", "--batch-size=8", "--batches=1500", "--min-seconds=0.02", "--search=sweep")
+SMALL = ("--width=16", "--batch-size=8", "--batches=1500", "--min-seconds=0.02")
 
 
 def example(folder: Path, *options: str) -> tuple[str, str]:

@@ -16,7 +16,7 @@ import torch
 
 from zeus_lightning.errors import ZeusMeterError, ZeusPowerError
 from zeus_lightning.meters import open_meter
-from zeus_lightning.power.limits import NvmlLimit
+from zeus_lightning.power.limits import GpuLimit
 from zeus_lightning.zeusd import Zeusd
 
 
@@ -96,7 +96,7 @@ def zeusd(address: str) -> dict[str, Any]:
     pynvml.nvmlInit()
     found = []
     for index in range(pynvml.nvmlDeviceGetCount()):
-        limit = NvmlLimit(index, Zeusd(address))
+        limit = GpuLimit(index, Zeusd(address))
         before_mw = limit.read_mw()
         try:
             limit.check_permission()

@@ -19,6 +19,7 @@ from typing import Any
 import pynvml
 import pytest
 import torch
+from gpu_programs import EachLimit
 from lightning.fabric import Fabric
 from programs import StepMeter, outcomes
 
@@ -108,7 +109,7 @@ def sets_power_limits(url: str, job_id: str) -> dict[str, Any]:
     limits_w = []
     run = recurrence(url, job_id)
     power = PowerLimit(
-        search="sweep",
+        selector=EachLimit(),
         step_w=100,
         warmup_steps=2,
         profile_steps=4,

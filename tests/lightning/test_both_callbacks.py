@@ -13,7 +13,7 @@ import pytest
 import requests
 import yaml
 from fake_nvml import FakeDriver, FakeGpu
-from gpu_programs import DriversClock, GpuNet, ManyBatches, power, zeus_warnings
+from gpu_programs import DriversClock, EachLimit, GpuNet, ManyBatches, power, zeus_warnings
 from lightning.pytorch.cli import LightningCLI
 from programs import Data, Net, new_job, trainer, trials, zeus
 from records import job_spec
@@ -63,7 +63,7 @@ def test_the_next_recurrence_sets_the_stored_optimum_from_its_first_step(
     job = new_job()
     fixed = {"job_id": job, "batch_sizes": [8], "default_batch_size": 8, "meter": gpu_meter}
     for selector, profiled, limit_w in (
-        ("zeus-cost", True, 225),
+        (EachLimit(), True, 225),
         ("zeus-cost", False, 225),
         ("time", False, 300),
     ):

@@ -16,14 +16,14 @@ from apple_silicon import as_on_a_mac
 from click.testing import CliRunner, Result
 from fake_nvml import FakeDriver
 from fake_powercap import FakePowercap
-from fake_zeusd import FakeZeusd, serving
+from fake_zeusd import FakeZeusd
 from forked import in_forked_child
 from service_process import ServiceProcess, free_port
 
 from zeus_lightning import __version__
 from zeus_lightning.cli import main
 from zeus_lightning.meters import amd
-from zeus_lightning.power.limits import NvmlLimit
+from zeus_lightning.power.limits import GpuLimit
 from zeus_lightning.power.restore import TemporaryLimit, records_folder
 
 LIST_HEAVY_IMPORTS = """
@@ -238,26 +238,22 @@ def test_doctor_says_what_amds_gpus_need(
     assert doctor("--meter=cpu-estimate")[0] == 0
 
 
-def test_doctor_reads_rapl_through_zeusd_and_checks_combined_meters(
-    fake_gpus: FakeDriver, socket_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_doctor_checks_combined_meters_and_the_address_of_zeusd(
+    fake_gpus: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zeus_lightning.meters.rapl.POWERCAP", tmp_path / "hidden")
+    monkeypatch.setattr("zeus_lightning.meters.rapl.POWERCAP", tmp_path)
     assert doctor()[1]["zeusd -"][0] == "-"
     assert doctor("--meter=nvml:0+rapl")[0] == 1
     FakePowercap(tmp_path).add_package(0)
-    end = serving(socket_path, tmp_path)
-    monkeypatch.setenv("ZEUSD_SOCK_PATH", socket_path)
     status, rows = doctor("--meter=nvml:0+rapl")
-    end()
     assert status == 0
     assert rows["meter nvml:0+rapl"][0] == "yes"
-    monkeypatch.setenv("ZEUSD_SOCK_PATH", "")
     monkeypatch.setenv("ZEUSD_HOST_PORT", "nonsense")
     assert "address of zeusd is" in doctor()[1]["zeusd -"][1]
 
 
 def set_limit_and_die() -> None:
-    TemporaryLimit(NvmlLimit(0)).set_w(125)
+    TemporaryLimit(GpuLimit(0)).set_w(125)
     os._exit(0)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import ssl
 import struct
 import threading
 import time
@@ -52,7 +51,7 @@ class Server:
         self.seen: list[dict[str, Any]] = []
 
     @contextmanager
-    def running(self, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    def running(self) -> Iterator[str]:
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -74,11 +73,9 @@ class Server:
                 pass
 
         with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-            if tls is not None:
-                server.socket = tls.wrap_socket(server.socket, server_side=True)
             thread = threading.Thread(target=server.serve_forever, daemon=True)
             thread.start()
-            yield f"http{'' if tls is None else 's'}://127.0.0.1:{server.server_port}"
+            yield f"http://127.0.0.1:{server.server_port}"
             server.shutdown()
 
 

@@ -44,9 +44,8 @@ def test_every_limit_is_measured_from_the_highest_down_and_the_best_one_is_set(
     callback, net = power(meter=gpu_meter), GpuNet(gpu)
     fit(callback, net)
     assert phases(net.limits_w) == [
-        (250, 1),  # wait_steps
         *((limit, 6) for limit in ALL_LIMITS),
-        (225, 200 - 1 - 6 * len(ALL_LIMITS)),
+        (225, 200 - 6 * len(ALL_LIMITS)),
     ]
     assert (callback.limit_w, callback.profiled) == (225, True)
     assert gpu.limit_mw == 250_000  # as found, not the highest
@@ -71,7 +70,7 @@ def test_the_selector_and_the_length_of_the_run_decide_what_is_measured(
     gpu: FakeGpu, gpu_meter: DriversClock
 ) -> None:
     for selector, chosen_w in (("zeus-cost", 225), ("max-slowdown:1.2", 200), ("time", 300)):
-        callback = power(selector=selector, search="information", meter=gpu_meter)
+        callback = power(selector=selector, meter=gpu_meter)
         fit(callback, GpuNet(gpu))
         assert callback.limit_w == chosen_w
         assert callback.profile is not None
@@ -98,7 +97,7 @@ def test_a_copy_of_the_callback_has_no_part_in_its_fit(
     callback, net = power(meter="nvml:0"), GpuNet(gpu)
     fit(callback, net, EndsCopy())
     assert callback.profiled
-    assert [limit for limit, _ in phases(net.limits_w)][:3] == [250, 300, 275]
+    assert [limit for limit, _ in phases(net.limits_w)][:3] == [300, 275, 250]
     assert gpu.limit_mw == 250_000
 
 
@@ -146,7 +145,6 @@ def test_after_profiling_the_batch_hooks_do_nothing(gpu: FakeGpu, gpu_meter: Dri
     ("arguments", "message"),
     [
         ({"selector": "cheapest"}, "selector is 'cheapest'"),
-        ({"search": "random"}, "search is 'random'.*information or sweep"),
         ({"step_w": 0}, "step_w is 0"),
         ({"min_seconds": -0.1}, r"min_seconds is -0\.1"),
         ({"on_unavailable": "observe"}, "on_unavailable is 'observe'.*warn or raise"),

@@ -39,10 +39,6 @@ class AtStep(Callback):
             self.call()
 
 
-def raise_(error: BaseException) -> None:
-    raise error
-
-
 def fit(driver: FakeDriver, *others: Callback, **arguments: Any) -> tuple[Any, GpuNet, list[str]]:
     """Train on GPU 0; the callback, the program, and what was warned of."""
     meter = DriversClock(driver)
@@ -77,7 +73,7 @@ def test_an_exception_restores_the_limit_and_is_raised(
     with pytest.raises(type(error)) as raised:
         fit(fake_gpus, AtStep(step, fail))
     assert raised.value is error
-    assert (seen[0] != 250_000) == (step > 1)
+    assert seen[0] != 250_000
     assert_restored(gpu)
 
 
@@ -124,8 +120,7 @@ def test_signals_restore_the_limit_a_second_process_is_refused_and_the_run_after
         assert [gpu.limit_mw for gpu in fake_gpus.gpus[1:]] == [260_000] * 2
 
     assert fake_gpus.gpus[0].limit_mw != 260_000
-    _, net, warned = fit(fake_gpus)
-    assert net.limits_w[0] == 260
+    _, _, warned = fit(fake_gpus)
     assert len(warned) == 1
     assert f"was restored to 260 W, as before process {killed.pid} " in warned[0]
     assert_restored(fake_gpus.gpus[0], 260_000)
@@ -156,7 +151,7 @@ def test_a_limit_changed_by_someone_else_is_a_warning_and_the_window_is_measured
         gpu.limit_mw = 111_000
 
     callback, net, warned = fit(fake_gpus, AtStep(10, by_hand), step_w=100)
-    assert net.limits_w[1:20] == [300] * 6 + [200] * 3 + [111] * 3 + [200] * 6 + [100]
+    assert net.limits_w[:19] == [300] * 6 + [200] * 4 + [111] * 2 + [200] * 6 + [100]
     assert len(warned) == 1
     assert "discarded the measurement at 200 W: someone else changed a GPU's" in warned[0]
     assert callback.limit_w == 200
@@ -231,7 +226,7 @@ def test_a_gpu_that_is_lost_before_the_first_step_is_one_clear_error(
             gpu.lose()
 
     steps: list[int] = []
-    with pytest.raises(ZeusPowerError, match=rf"{gpu.uuid}: GPU is lost; see `dmesg`"):
+    with pytest.raises(ZeusPowerError, match=rf"{gpu.uuid} .*: GPU is lost; see `dmesg`"):
         fit(fake_gpus, LosesIt(), AtStep(1, lambda: steps.append(1)))
     assert steps == []
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 from fake_nvml import FakeDriver, FakeGpu
 from forked import training_process
-from gpu_programs import DriversClock, expected, phases
+from gpu_programs import DriversClock, EachLimit, expected, phases
 from lightning.fabric import Fabric
 from lightning.fabric.loggers import CSVLogger
 from programs import StepMeter, new_job
@@ -31,7 +31,7 @@ from zeus_lightning.power.restore import records_folder
 
 ALL_LIMITS = list(range(300, 75, -25))
 SHORT: dict[str, Any] = {
-    "search": "sweep",
+    "selector": EachLimit(),
     "warmup_steps": 2,
     "profile_steps": 4,
     "min_seconds": 0.1,
@@ -66,9 +66,8 @@ def test_every_limit_is_measured_as_in_a_trainer_and_the_best_one_set(
     limits_w = train(power, gpu)
     assert json.dumps(power.state_dict())
     assert phases(limits_w) == [
-        (250, 1),
         *((limit, 6) for limit in ALL_LIMITS),
-        (225, 200 - 1 - 6 * len(ALL_LIMITS)),
+        (225, 200 - 6 * len(ALL_LIMITS)),
     ]
     assert (power.limit_w, power.profiled) == (225, True)
     assert power.profile is not None
@@ -123,8 +122,8 @@ def test_what_comes_after_a_pause_is_in_no_measurement(
         energy_j, time_s = expected(gpu, point.limit_w)
         assert point.energy_j == pytest.approx(energy_j, rel=1e-3)
         assert point.time_s == pytest.approx(time_s, rel=1e-6)
-    # 1 + 6 + 6 batches, 2 of 100 W cut by the pause, 1 that begins before it is over, and 6 again
-    assert phases(limits_w) == [(250, 1), (300, 6), (200, 6), (100, 2 + 1 + 6), (200, 200 - 22)]
+    # 6 + 6 batches, 3 of 100 W cut by the pause, 1 that begins before it is over, and 6 again
+    assert phases(limits_w) == [(300, 6), (200, 6), (100, 3 + 1 + 6), (200, 200 - 22)]
 
 
 def test_a_profile_is_stored_and_the_next_run_and_a_resumed_one_begin_with_it(
@@ -147,7 +146,7 @@ def test_a_profile_is_stored_and_the_next_run_and_a_resumed_one_begin_with_it(
 def test_a_short_loop_measures_fewer_limits(gpu: FakeGpu, gpu_meter: DriversClock) -> None:
     measured = []
     for steps in (60, None):
-        options = SHORT | {"search": "information", "steps": steps}
+        options = SHORT | {"selector": "zeus-cost", "steps": steps}
         power = PowerLimit(**options, meter=gpu_meter)
         train(power, gpu)
         assert power.profile is not None
@@ -194,7 +193,7 @@ def test_fabric_has_the_device_and_logs_what_is_measured(
         (int(row["step"]), float(row["zeus/power_limit_w"]))
         for row in csv.DictReader(metrics.read_text().splitlines())
     ]
-    assert rows == [(7, 300), (13, 200), (19, 100), (19, 200)]  # measured, and the one that is set
+    assert rows == [(6, 300), (12, 200), (18, 100), (18, 200)]  # measured, and the one that is set
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("mine"), KeyboardInterrupt()])

@@ -23,6 +23,7 @@ from zeus_lightning import (
     ZeusServiceUnavailable,
     ZeusTrialFailed,
 )
+from zeus_lightning.client import BSOClient
 
 
 def recurrence(service: ServiceProcess, job_id: str | None, **arguments: Any) -> Recurrence:
@@ -228,6 +229,33 @@ def test_without_the_service_it_raises_or_trains_without_a_trial(service: Servic
     with recurrence(service, new_job(), state=state) as run:  # of a run without a trial
         train(run, 0.5, 0.95)
     assert run.outcome == "converged"
+
+
+class Dying(StepMeter):
+    """Cannot be read after one report."""
+
+    def read(self) -> Any:
+        reading = super().read()
+        if reading.time_s > 4:
+            raise ZeusMeterError("GPU 0 is lost")
+        return reading
+
+
+@pytest.mark.parametrize("cause", ["meter", "refused"])
+def test_a_trial_that_is_given_up_leaves_a_loop_that_ends_at_the_target(
+    service: ServiceProcess, cause: str
+) -> None:
+    job = new_job()
+    meter = Dying() if cause == "meter" else StepMeter()
+    with recurrence(service, job, meter=meter) as run:
+        assert not run.report(0.1).stop
+        if cause == "refused":
+            assert run.trial is not None
+            BSOClient(service.url).end_trial(run.trial, "withdrawn", "it was ended from outside")
+        with pytest.warns(UserWarning, match="training continues, but the service will learn noth"):
+            assert train(run, 0.1, 0.1, 0.9, 0.9) == 3
+    assert run.outcome == "errored"
+    assert outcomes(service.url, job) == ["errored" if cause == "meter" else "withdrawn"]
 
 
 def test_what_is_wrong_with_the_arguments_is_said_before_anything_starts(

@@ -11,7 +11,6 @@ from threading import Thread
 
 import pytest
 from fake_nvml import FakeDriver
-from fake_powercap import FakePowercap
 from fake_zeusd import FakeZeusd
 from forked import in_forked_child
 from service_process import free_port
@@ -21,23 +20,10 @@ from zeus_lightning import ZeusConfigError
 from zeus_lightning.zeusd import Zeusd, ZeusdError, find_zeusd
 
 
-@pytest.fixture
-def packages(tmp_path: Path) -> Path:
-    """Powercap's directory of a package with memory and one without."""
-    root = tmp_path / "powercap"
-    root.mkdir()
-    powercap = FakePowercap(root)
-    powercap.add_package(0, energy_uj=5_000_000)
-    powercap.add_zone("intel-rapl:0/intel-rapl:0:1", "dram", energy_uj=7)
-    powercap.add_package(1, energy_uj=6_000_000)
-    return root
-
-
 @pytest.fixture(params=["unix", "tcp"])
 def daemon(
     request: pytest.FixtureRequest,
     fake_gpus: FakeDriver,
-    packages: Path,
     monkeypatch: pytest.MonkeyPatch,
     socket_path: str,
 ) -> Iterator[FakeZeusd]:
@@ -46,9 +32,9 @@ def daemon(
     unix = request.param == "unix"
     address = socket_path if unix else f"127.0.0.1:{free_port()}"
     key = None if unix else "a-key"
-    with FakeZeusd(fake_gpus, address, key=key, powercap=packages) as daemon:
+    with FakeZeusd(fake_gpus, address, key=key) as daemon:
         if not unix:
-            monkeypatch.setenv("ZEUSD_TOKEN", daemon.token("gpu-control", "gpu-read", "cpu-read"))
+            monkeypatch.setenv("ZEUSD_TOKEN", daemon.token("gpu-control", "gpu-read"))
         yield daemon
 
 
@@ -62,28 +48,22 @@ def test_zeuss_own_client_speaks_with_the_tests_daemon(
         else ZeusdConfig(host_port=daemon.address, token=os.environ["ZEUSD_TOKEN"])
     )
     client = ZeusdClient(config)
-    assert client.gpu_ids == client.cpu_ids == [0, 1]
-    assert client.dram_available == [True, False]
+    assert client.gpu_ids == [0, 1]
     assert client.auth_required == (not unix)
     assert client.can_read_gpu
     assert client.can_control_gpu
     client.set_power_limit([1], 150_000)
     assert client.get_power_limit() == {0: 300_000, 1: 150_000}
     assert client.get_gpu_energy([0]) == {0: int(fake_gpus.gpus[0].energy_mj())}
-    energy = client.get_cpu_energy()
-    assert (energy[0].cpu_energy_uj, energy[0].dram_energy_uj) == (5_000_000, 7)
-    assert (energy[1].cpu_energy_uj, energy[1].dram_energy_uj) == (6_000_000, None)
 
 
 def test_this_client_does_the_same(fake_gpus: FakeDriver, daemon: FakeZeusd) -> None:
     zeusd = Zeusd(daemon.address)
-    assert zeusd.api_groups() == ["gpu-control", "gpu-read", "cpu-read"]
-    assert zeusd.gpu_ids() == zeusd.cpu_ids() == [0, 1]
+    assert zeusd.api_groups() == ["gpu-control", "gpu-read"]
+    assert zeusd.gpu_ids() == [0, 1]
     zeusd.set_power_limit(1, 150_000)
     assert [gpu.limit_mw for gpu in fake_gpus.gpus] == [300_000, 150_000]
     assert zeusd.gpu_energy_mj(0) == int(fake_gpus.gpus[0].energy_mj())
-    assert zeusd.cpu_energy_uj(0) == (5_000_000, 7)
-    assert zeusd.cpu_energy_uj(1) == (6_000_000, None)
 
 
 def test_what_the_daemon_refuses_is_an_error_in_its_words(
@@ -104,7 +84,7 @@ def test_tokens_and_groups_that_do_not_allow_it_are_refused_with_a_remedy(
     fake_gpus: FakeDriver,
 ) -> None:
     address = f"127.0.0.1:{free_port()}"
-    with FakeZeusd(fake_gpus, address, groups=("gpu-read", "gpu-control"), key="a-key") as daemon:
+    with FakeZeusd(fake_gpus, address, key="a-key") as daemon:
         refused = {
             "Authentication required": None,
             "Invalid token": daemon.token("gpu-control") + "x",
@@ -115,9 +95,12 @@ def test_tokens_and_groups_that_do_not_allow_it_are_refused_with_a_remedy(
             with pytest.raises(ZeusdError, match=f"{reason}.*ZEUSD_TOKEN") as raised:
                 Zeusd(address, token).set_power_limit(0, 200_000)
             assert raised.value.cause == "no_permission"
-        with pytest.raises(ZeusdError, match=r"'cpu-read' is not enabled.*zeusd serve --enable"):
-            Zeusd(address, daemon.token("cpu-read")).cpu_energy_uj(0)
         assert fake_gpus.gpus[0].limit_mw == 300_000
+    with (
+        FakeZeusd(fake_gpus, address, groups=("gpu-control",)),
+        pytest.raises(ZeusdError, match=r"'gpu-read' is not enabled.*zeusd serve --enable"),
+    ):
+        Zeusd(address).gpu_energy_mj(0)
 
 
 def test_a_daemon_that_does_not_run_and_one_that_never_answers_are_errors(

@@ -67,6 +67,14 @@ class RaiseOnRank(Callback):
             raise self.error
 
 
+class KillRankZero(Callback):
+    """Kills rank zero as the first training batch ends, as a host that is short of memory does."""
+
+    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+        if trainer.global_rank == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 class Endless(Callback):
     """Makes a file when all ranks have come to their second epoch, and never lets them end."""
 
@@ -292,6 +300,7 @@ SCENARIOS: dict[str, Any] = {
         n, url, Net(), RaiseOnRank(1, torch.OutOfMemoryError("CUDA out of memory."))
     ),
     "bug-0": lambda n, url: fit(n, url, Net(), RaiseOnRank(0, ZeroDivisionError("mine"))),
+    "kill-0": lambda n, url: fit(n, url, Net(), KillRankZero()),
     "bug": lambda n, url: fit(n, url, Net((0.1,)), RaiseInSecondEpoch()),
     "diverges": lambda n, url: fit(n, url, Net((0.1, math.nan))),
     "out-of-time": lambda n, url: fit(n, url, Net((0.1,)), Timer({"microseconds": 1})),

@@ -172,7 +172,7 @@ def scenario(name: str, folder: Path) -> dict[str, Any]:
             return fit(RefusesOnRankOne(), profile_path=folder / "profile.json")
         case "unusable":  # which rank zero alone learns
             (folder / "broken.json").write_text("{")
-            known = {"search": "information", "profile_path": folder / "broken.json"}
+            known = {"selector": "zeus-cost", "profile_path": folder / "broken.json"}
             return fit(Gpu(), **known, step_w=25)
         case "children":
             return fit(GpuOfAChild(folder), meter=MeterOfAChild())

@@ -5,10 +5,10 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
-from zeus_lightning.meters.protocol import EnergyMeter, Reading
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +20,69 @@ _CHOICES = (
     '"apple", "rapl", "nvml+rapl", "amd+rapl", "cpu-estimate", '
     '"cpu-estimate:5.0" (watts per core)'
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Energy and time read from a meter; the difference of two readings is a measurement.
+
+    Args:
+        energy_j: Joules over all devices since the meter was opened.
+        time_s: Seconds on the clock of `time.monotonic`.
+        cpu_energy_j: The part of `energy_j` that CPU packages and memory took, if the meter also
+            counts GPUs.
+    """
+
+    energy_j: float
+    time_s: float
+    cpu_energy_j: float = 0.0
+
+    def __add__(self, other: Reading) -> Reading:
+        return Reading(
+            self.energy_j + other.energy_j,
+            self.time_s + other.time_s,
+            self.cpu_energy_j + other.cpu_energy_j,
+        )
+
+    def __sub__(self, earlier: Reading) -> Reading:
+        return Reading(
+            self.energy_j - earlier.energy_j,
+            self.time_s - earlier.time_s,
+            self.cpu_energy_j - earlier.cpu_energy_j,
+        )
+
+
+@runtime_checkable
+class EnergyMeter(Protocol):
+    """Counts the energy of some devices from the moment it is opened.
+
+    A meter belongs to the process that opened it: open one in each rank, for that rank's device.
+
+    Attributes:
+        name: `nvml`, `rapl`, `nvml+rapl` or `cpu-estimate`. Figures of different meters cannot be
+            compared.
+        devices: What it counts, by names that are unique on the host: GPU UUIDs, RAPL packages. If
+            several ranks of a run name the same devices, only the lowest rank's meter counts.
+        device_model: Their model; several different ones are joined by ` + `.
+        max_power_w: Sum over the devices of the highest settable power limit.
+        is_estimate: Whether the figures are computed rather than measured.
+    """
+
+    name: str
+    devices: tuple[str, ...]
+    device_model: str
+    max_power_w: float
+    is_estimate: bool
+
+    def read(self) -> Reading:
+        """Return energy and time up to now; neither ever falls.
+
+        Raises:
+            ZeusMeterError: The devices cannot be read.
+        """
+
+    def close(self) -> None:
+        """Release all resources; a second call does nothing, and no reading follows."""
 
 
 def open_meter(
@@ -35,8 +98,7 @@ def open_meter(
             `nvml`: the GPU that is `device`; `nvml:0,1`: the GPUs of these NVML indices or UUIDs.
             `amd`: the AMD GPU that is `device`; `amd:0,1`: the GPUs with these indices of amd-smi.
             `apple`: an Apple silicon chip, GPU and memory included.
-            `rapl`: the host's CPU packages; through Zeus's daemon if this process may not read
-            them.
+            `rapl`: the host's CPU packages.
             `nvml+rapl`, `nvml:0,1+rapl`, `amd+rapl`: those GPUs, the packages, and memory that has
             a counter.
             `cpu-estimate`: the CPU time of the run's process trees on this host times 3.5 W per
@@ -107,21 +169,21 @@ def open_host_meter(meter: str = "auto") -> EnergyMeter:
         from zeus_lightning.meters.apple import AppleMeter
 
         return AppleMeter()
-    from zeus_lightning.meters.rapl import open_rapl
+    from zeus_lightning.meters.rapl import RaplMeter
 
-    return open_rapl()
+    return RaplMeter()
 
 
 def _open_with_rapl(meter: str, device: torch.device | None) -> EnergyMeter:
     from zeus_lightning.meters.combined import CombinedMeter
-    from zeus_lightning.meters.rapl import open_rapl
+    from zeus_lightning.meters.rapl import RaplMeter
 
     gpus = meter.removesuffix("+rapl")
     if gpus.partition(":")[0] not in ("nvml", "amd"):
         raise ZeusConfigError(f"meter={meter!r} is not one of {_CHOICES}")
     with ExitStack() as close_on_error:
         gpu_meter = close_on_error.enter_context(closing(open_meter(gpus, device)))
-        combined = CombinedMeter(gpu_meter, open_rapl(dram=True))
+        combined = CombinedMeter(gpu_meter, RaplMeter(dram=True))
         close_on_error.pop_all()
     return combined
 

@@ -1,4 +1,4 @@
-"""The energy of AMD GPUs, through AMD SMI (`pip install amdsmi`)."""
+"""AMD GPUs' energy and power limits, by AMD SMI (`pip install amdsmi`)."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ _CHECK_FACTOR = 10.0  # both as in the Zeus project's zeus.device.gpu.amd
 _NO_LIBRARY = (
     "`pip install amdsmi`, in the release that fits ROCm's amd-smi-lib; `amd-smi list` must work, "
     "and a container needs `--device=/dev/kfd --device=/dev/dri`"
+)
+_WORKS = "see whether `amd-smi monitor` works on this host"
+_TO_SET = (
+    "setting power limits needs root: run as root, or let an administrator run zeusd, and set "
+    "ZEUSD_SOCK_PATH"
 )
 
 
@@ -48,8 +53,8 @@ def load() -> Any:
     return amdsmi
 
 
-def find_gpu(gpu: int | str) -> Any:
-    """Return AMD SMI's handle of a GPU.
+def open_gpu(gpu: int | str) -> Gpu:
+    """Return a GPU.
 
     Args:
         gpu: An index of `amd-smi list`; a UUID of AMD SMI, with or without `AMD_PREFIX`; or
@@ -58,8 +63,13 @@ def find_gpu(gpu: int | str) -> Any:
     Raises:
         ZeusMeterError: There is no such GPU, or AMD SMI does not work.
     """
+    return _AmdGpu(gpu)
+
+
+def _find(gpu: int | str) -> Any:
+    """Return AMD SMI's handle of a GPU."""
     amdsmi = load()
-    with explained(f"find GPU {gpu}"):
+    with _explained(f"find GPU {gpu}"):
         handles = amdsmi.amdsmi_get_processor_handles()
         if isinstance(gpu, int):
             found = handles[gpu : gpu + 1]
@@ -73,29 +83,24 @@ def find_gpu(gpu: int | str) -> Any:
     return found[0]
 
 
-def uuid_of(handle: Any) -> str:
-    """Return the UUID by which meters and limits name a GPU."""
-    with explained("read the UUID of a GPU"):
-        return AMD_PREFIX + str(load().amdsmi_get_gpu_device_uuid(handle))
-
-
-def energy_mj(handle: Any) -> int:
-    """Return a GPU's energy counter in millijoules; AMD SMI's own errors are raised as they are."""
-    found = load().amdsmi_get_energy_count(handle)
-    return int(found["energy_accumulator"] * found["counter_resolution"] / 1e3)  # from uJ
-
-
 @contextmanager
-def explained(doing: str) -> Iterator[None]:
+def _explained(doing: str, permission: str = _WORKS) -> Iterator[None]:
     """Raise AMD SMI's errors with what failed and a remedy."""
     amdsmi = load()
     try:
         yield
     except amdsmi.AmdSmiException as error:
+        statuses = amdsmi.amdsmi_wrapper
+        code = error.get_error_code() if hasattr(error, "get_error_code") else None
+        cause, remedy = {
+            statuses.AMDSMI_STATUS_NO_PERM: ("no_permission", permission),
+            statuses.AMDSMI_STATUS_NOT_SUPPORTED: (
+                "no_power_control",
+                "the GPU does not have it; choose another GPU",
+            ),
+        }.get(code, ("driver", _WORKS))
         info = " ".join(str(error).split())
-        raise ZeusMeterError(
-            f"cannot {doing}: {info}; see whether `amd-smi monitor` works on this host"
-        ) from error
+        raise ZeusMeterError(f"cannot {doing}: {info}; {remedy}", {"cause": cause}) from error
 
 
 class AmdMeter(GpuMeter):
@@ -115,48 +120,46 @@ class AmdMeter(GpuMeter):
 
     def _open(self, gpus: Sequence[int | str], closing: ExitStack) -> list[Gpu]:  # noqa: ARG002
         opened = [_AmdGpu(gpu) for gpu in gpus]
+        for gpu in opened:
+            gpu.start_counting()
         counting = [gpu for gpu in opened if gpu.counts_energy]
         start_s, powers_w = time.monotonic(), [gpu.power_w() for gpu in counting]
         if counting:
             time.sleep(_CHECK_S)
-        wrong = {
-            gpu.uuid
-            for gpu, power_w in zip(counting, powers_w, strict=True)
-            if gpu.is_implausible(power_w, time.monotonic() - start_s)
-        }
-        trusted = [gpu.uuid not in wrong for gpu in opened]
-        # opened again, so that they count from now on
-        return [_AmdGpu(gpu, trust_counter=each) for gpu, each in zip(gpus, trusted, strict=True)]
+        for gpu, power_w in zip(counting, powers_w, strict=True):
+            gpu.check_counter(power_w, time.monotonic() - start_s)
+        return list[Gpu](opened)
 
 
 class _AmdGpu(Gpu):
-    def __init__(self, gpu: int | str, *, trust_counter: bool = True) -> None:
+    def __init__(self, gpu: int | str) -> None:
         self._amdsmi = load()
-        self._handle = find_gpu(gpu)
-        self._trust_counter = trust_counter
-        with explained(f"read GPU {gpu}"):
+        self._handle = _find(gpu)
+        self._trusts_counter = True
+        with _explained(f"read GPU {gpu}"):
             model = self._amdsmi.amdsmi_get_gpu_asic_info(self._handle)["market_name"]
-            uuid = uuid_of(self._handle)
+            uuid = AMD_PREFIX + str(self._amdsmi.amdsmi_get_gpu_device_uuid(self._handle))
         super().__init__(uuid, str(model))
 
-    def is_implausible(self, power_w: float, time_s: float) -> bool:
-        """Return whether the counter, in the time since this was opened, contradicts the power."""
+    def check_counter(self, power_w: float, time_s: float) -> None:
+        """Distrust the counter if it contradicts the power, in the time since it was started."""
         counted_w = self.energy_j() / time_s
         if not power_w or power_w / _CHECK_FACTOR < counted_w < power_w * _CHECK_FACTOR:
-            return False
+            return
+        self._trusts_counter = False
         warnings.warn(
             f"zeus: the energy counter of {self} is wrong: it counts {counted_w:.4g} W while the "
             f"GPU draws {power_w:.4g} W; its power is sampled instead",
             stacklevel=2,
         )
-        return True
 
     def counter_mj(self) -> int | None:
-        if not self._trust_counter:
+        if not self._trusts_counter:
             return None
-        with explained(f"read the energy of {self}"):
+        with _explained(f"read the energy of {self}"):
             try:
-                return energy_mj(self._handle)
+                found = self._amdsmi.amdsmi_get_energy_count(self._handle)
+                return int(found["energy_accumulator"] * found["counter_resolution"] / 1e3)  # uJ
             except self._amdsmi.AmdSmiLibraryException as error:
                 not_supported = self._amdsmi.amdsmi_wrapper.AMDSMI_STATUS_NOT_SUPPORTED
                 if error.get_error_code() == not_supported:
@@ -164,7 +167,7 @@ class _AmdGpu(Gpu):
                 raise
 
     def power_w(self) -> float:
-        with explained(f"read the power of {self}"):
+        with _explained(f"read the power of {self}"):
             found = self._amdsmi.amdsmi_get_power_info(self._handle)
         for name in ("current_socket_power", "average_socket_power"):
             if isinstance(found[name], int) and 0 < found[name] < 0xFFFF:
@@ -180,12 +183,27 @@ class _AmdGpu(Gpu):
         found = self._power_cap_info()
         return float(found["max_power_cap"] or found["power_cap"]) / 1e6
 
-    def power_limits_w(self) -> tuple[float, float] | None:
-        found = self._power_cap_info()
-        return float(found["power_cap"]) / 1e6, float(found["default_power_cap"]) / 1e6
+    def driver_version(self) -> str:
+        with _explained("read the driver's version"):
+            found = self._amdsmi.amdsmi_get_gpu_driver_info(self._handle)
+        return str(found["driver_version"])
+
+    def range_mw(self) -> tuple[int, int]:
+        found = self._power_cap_info()  # in microwatts
+        return int(found["min_power_cap"]) // 1000, int(found["max_power_cap"]) // 1000
+
+    def limit_mw(self) -> int:
+        return int(self._power_cap_info()["power_cap"]) // 1000
+
+    def default_limit_mw(self) -> int:
+        return int(self._power_cap_info()["default_power_cap"]) // 1000
+
+    def set_limit_mw(self, limit_mw: int) -> None:
+        with _explained(f"set a power limit of {limit_mw / 1000:g} W on {self}", _TO_SET):
+            self._amdsmi.amdsmi_set_power_cap(self._handle, 0, limit_mw * 1000)
 
     def _power_cap_info(self) -> Any:
-        with explained(f"read the power limit of {self}"):
+        with _explained(f"read the power limit of {self}"):
             return self._amdsmi.amdsmi_get_power_cap_info(self._handle)
 
 

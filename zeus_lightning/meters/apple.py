@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from zeus_lightning.errors import ZeusMeterError
+from zeus_lightning.meters import Reading
 from zeus_lightning.meters.cpu_estimate import WATTS_PER_CORE
-from zeus_lightning.meters.protocol import Reading
 
 _PARTS = ("cpu_total_mj", "gpu_mj", "gpu_sram_mj", "dram_mj", "ane_mj")
 
@@ -39,7 +39,6 @@ class AppleMeter:
             ) from error
         from lightning.pytorch.utilities import rank_zero_warn
 
-        self._closed = False
         self.devices: tuple[str, ...] = ("apple silicon",)
         self.device_model: str = f"Apple {platform.machine()}, {os.cpu_count()} cores"
         self.max_power_w: float = (os.cpu_count() or 1) * WATTS_PER_CORE
@@ -52,13 +51,10 @@ class AppleMeter:
 
     def read(self) -> Reading:
         """Return the energy of the chip since the meter was opened."""
-        if self._closed:
-            raise ZeusMeterError("the apple meter is closed")
         return Reading((self._energy_mj() - self._first_mj) / 1e3, time.monotonic())
 
     def close(self) -> None:
-        """Refuse further readings; the library keeps nothing open."""
-        self._closed = True
+        """Do nothing: the library keeps nothing open."""
 
     def _energy_mj(self) -> int:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zeus_lightning.meters.protocol import EnergyMeter, Reading
+from zeus_lightning.meters import EnergyMeter, Reading
 
 
 class CombinedMeter:

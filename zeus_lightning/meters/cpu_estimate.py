@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
-from zeus_lightning.meters.protocol import Reading
+from zeus_lightning.meters import Reading
 
 WATTS_PER_CORE = 3.5
 """Power of a busy logical core in watts: Cloud Carbon Footprint, Methodology, "AWS Average Max
@@ -44,7 +44,6 @@ class CpuEstimateMeter:
                 f'meter="cpu-estimate:{WATTS_PER_CORE}"'
             )
         self._watts_per_core = watts_per_core
-        self._closed = False
         self._process = psutil.Process()
         self._roots = [self._process]
         with _explained():
@@ -57,14 +56,11 @@ class CpuEstimateMeter:
 
     def read(self) -> Reading:
         """Return the estimated energy of the processes since the meter was opened."""
-        if self._closed:
-            raise ZeusMeterError("the cpu-estimate meter is closed")
         cpu_s = self._cpu_s() - self._first_s
         return Reading(cpu_s * self._watts_per_core, time.monotonic())
 
     def close(self) -> None:
-        """Refuse further readings; there are no resources to release."""
-        self._closed = True
+        """Do nothing: there are no resources to release."""
 
     def _cpu_s(self) -> float:
         """Return the CPU time of the process trees, and of processes that left them."""

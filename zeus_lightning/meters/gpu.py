@@ -1,4 +1,4 @@
-"""What the meters of GPUs have in common: counters that are read, or power that is sampled."""
+"""`Gpu`: a GPU by its driver; `GpuMeter`: counters that are read, or power that is sampled."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
-from zeus_lightning.meters.protocol import Reading
+from zeus_lightning.meters import Reading
 from zeus_lightning.meters.sampler import Sampler
 
 if TYPE_CHECKING:
@@ -23,23 +24,22 @@ _NO_FIGURES = (
 
 
 class Gpu(ABC):
-    """A GPU, and its energy since this object was created: counted by the GPU, or sampled here.
+    """A GPU by its driver: a meter counts its energy, `GpuLimit` sets its power limit.
 
     Args:
         uuid: A name that is unique on the host.
         model: Its model.
 
     Raises:
-        ZeusMeterError: The GPU cannot be read. The methods also raise it.
+        ZeusMeterError: The GPU cannot be read or set. The methods also raise it. An error of the
+            driver has `fields["cause"]`: `no_permission`, `no_power_control`, `gpu_lost` or
+            `driver`.
     """
+
+    counts_energy: bool
 
     def __init__(self, uuid: str, model: str) -> None:
         self.uuid, self.model = uuid, model
-        self._integral = PowerIntegral()
-        first_mj = self.counter_mj()
-        self.counts_energy: bool = first_mj is not None
-        self._first_mj = self._last_mj = first_mj or 0
-        self._moved_s = time.monotonic()
 
     def __str__(self) -> str:
         return f"{self.uuid} ({self.model})"
@@ -61,11 +61,35 @@ class Gpu(ABC):
         """Return the highest settable power limit, or the current limit if none can be set."""
 
     @abstractmethod
-    def power_limits_w(self) -> tuple[float, float] | None:
-        """Return the current power limit and the GPU's default one; None if it has none."""
+    def driver_version(self) -> str:
+        """Return the driver's version."""
+
+    @abstractmethod
+    def range_mw(self) -> tuple[int, int]:
+        """Return the lowest and the highest settable power limit."""
+
+    @abstractmethod
+    def limit_mw(self) -> int:
+        """Return the current power limit."""
+
+    @abstractmethod
+    def default_limit_mw(self) -> int:
+        """Return the GPU's default power limit."""
+
+    @abstractmethod
+    def set_limit_mw(self, limit_mw: int) -> None:
+        """Set the power limit."""
+
+    def start_counting(self) -> None:
+        """Count the energy from now on, or sample the power of a GPU without a counter."""
+        self._integral = PowerIntegral()
+        first_mj = self.counter_mj()
+        self.counts_energy = first_mj is not None
+        self._first_mj = self._last_mj = first_mj or 0
+        self._moved_s = time.monotonic()
 
     def energy_j(self) -> float:
-        """Return the joules since this object was created; samples the power without a counter."""
+        """Return the joules since `start_counting`; samples the power without a counter."""
         if not self.counts_energy:
             power_w = self.power_w()
             if power_w == 0 and self.works():
@@ -124,7 +148,6 @@ class GpuMeter(ABC):
             raise ZeusConfigError(f'no GPU to count: name some, as in meter="{self.name}:0"')
         self._device = device
         self._sampler: Sampler | None = None
-        self._closed = False
         with ExitStack() as close_on_error:
             opened = self._open(gpus, close_on_error)
             if len({gpu.uuid for gpu in opened}) < len(opened):
@@ -133,6 +156,8 @@ class GpuMeter(ABC):
             self.device_model: str = " + ".join(dict.fromkeys(gpu.model for gpu in opened))
             self.max_power_w: float = sum(gpu.max_power_w() for gpu in opened)
             self._gpus = opened
+            for gpu in opened:
+                gpu.start_counting()
             self._counting = [gpu for gpu in opened if gpu.counts_energy]
             sampled = [gpu for gpu in opened if not gpu.counts_energy]
             self.samples = bool(sampled)
@@ -151,8 +176,6 @@ class GpuMeter(ABC):
 
     def read(self) -> Reading:
         """Return the energy of the GPUs since the meter was opened, including work on `device`."""
-        if self._closed:
-            raise ZeusMeterError(f"the {self.name} meter of {', '.join(self.devices)} is closed")
         if self._device is not None:
             import torch
 
@@ -168,18 +191,16 @@ class GpuMeter(ABC):
         None if a GPU has none, or if they cannot be read.
         """
         try:
-            found = [gpu.power_limits_w() for gpu in self._gpus]
+            limits_mw = [gpu.limit_mw() for gpu in self._gpus]
+            defaults_mw = [gpu.default_limit_mw() for gpu in self._gpus]
         except ZeusMeterError:
             return None
-        limits = [each for each in found if each is not None and min(each) > 0]
-        if len(limits) < len(found):
+        if min(limits_mw + defaults_mw) <= 0:
             return None
-        current, default = (sum(column) / len(limits) for column in zip(*limits, strict=True))
-        return current, default
+        return fmean(limits_mw) / 1e3, fmean(defaults_mw) / 1e3
 
     def close(self) -> None:
         """Stop sampling, and release the driver's library."""
-        self._closed = True
         self._opened.close()
 
 

@@ -1,10 +1,9 @@
-"""The energy of NVIDIA GPUs, through NVML."""
+"""NVIDIA GPUs' energy and power limits, by NVML."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
 
 import pynvml
 
@@ -19,6 +18,15 @@ _NO_DRIVER = (
 _NO_SUCH_GPU = (
     "name one that `nvidia-smi -L` lists, as in meter='nvml:0'; for a MIG slice, name its GPU"
 )
+_NOT_SUPPORTED = (
+    "it is not available, as under MIG and on some laptops and virtual machines; choose another "
+    'GPU, or meter="rapl"'
+)
+_TO_READ = "let this user read and write /dev/nvidia*, or run as root"
+_TO_SET = (
+    "setting power limits needs root or CAP_SYS_ADMIN (in a container: `--cap-add SYS_ADMIN`); "
+    "run as root, or let an administrator run zeusd, and set ZEUSD_SOCK_PATH"
+)
 _GPU_FAILED = "see `dmesg`, then reset the GPU with `nvidia-smi --gpu-reset` or restart the host"
 _NO_DRIVER_ERRORS = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 _REMEDIES = {
@@ -27,23 +35,31 @@ _REMEDIES = {
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
         "the driver was updated during the run: restart the host"
     ),
-    pynvml.NVML_ERROR_NO_PERMISSION: "let this user read and write /dev/nvidia*, or run as root",
     pynvml.NVML_ERROR_INVALID_ARGUMENT: _NO_SUCH_GPU,
     pynvml.NVML_ERROR_NOT_FOUND: _NO_SUCH_GPU,
-    pynvml.NVML_ERROR_NOT_SUPPORTED: 'choose meter="rapl" or another GPU',
+    pynvml.NVML_ERROR_NOT_SUPPORTED: _NOT_SUPPORTED,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: _NOT_SUPPORTED,
     pynvml.NVML_ERROR_GPU_IS_LOST: _GPU_FAILED,
     pynvml.NVML_ERROR_RESET_REQUIRED: _GPU_FAILED,
 }
+_CAUSES = {
+    pynvml.NVML_ERROR_NO_PERMISSION: "no_permission",
+    pynvml.NVML_ERROR_NOT_SUPPORTED: "no_power_control",
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "no_power_control",
+    pynvml.NVML_ERROR_GPU_IS_LOST: "gpu_lost",
+}
+"""All others are `driver`."""
 
 
-def find_gpu(gpu: int | str) -> Any:
-    """Return NVML's handle of a GPU, by NVML index, as `nvidia-smi` counts, or UUID."""
-    if isinstance(gpu, int):
-        return pynvml.nvmlDeviceGetHandleByIndex(gpu)
-    return pynvml.nvmlDeviceGetHandleByUUID(gpu)
+def open_gpu(gpu: int | str, closing: ExitStack) -> Gpu:
+    """Return a GPU by NVML index, as `nvidia-smi` counts, or UUID; `closing` gets NVML's end."""
+    with _explained("start NVML"):
+        pynvml.nvmlInit()
+    closing.callback(_shut_down)
+    return _NvidiaGpu(gpu)
 
 
-def shut_down() -> None:
+def _shut_down() -> None:
     """Undo one call of `nvmlInit`."""
     with suppress(pynvml.NVMLError):
         pynvml.nvmlShutdown()
@@ -60,7 +76,7 @@ def finds_gpu() -> bool:
     except pynvml.NVMLError:
         return True
     finally:
-        shut_down()
+        _shut_down()
 
 
 class NvmlMeter(GpuMeter):
@@ -74,16 +90,14 @@ class NvmlMeter(GpuMeter):
     name: str = "nvml"
 
     def _open(self, gpus: Sequence[int | str], closing: ExitStack) -> list[Gpu]:
-        with _explained("start NVML"):
-            pynvml.nvmlInit()
-        closing.callback(shut_down)
-        return [_NvidiaGpu(gpu) for gpu in gpus]
+        return [open_gpu(gpu, closing) for gpu in gpus]
 
 
 class _NvidiaGpu(Gpu):
     def __init__(self, gpu: int | str) -> None:
         with _explained(f"find GPU {gpu}"):
-            self._handle = find_gpu(gpu)
+            by_index, by_uuid = pynvml.nvmlDeviceGetHandleByIndex, pynvml.nvmlDeviceGetHandleByUUID
+            self._handle = by_index(gpu) if isinstance(gpu, int) else by_uuid(gpu)
             uuid = pynvml.nvmlDeviceGetUUID(self._handle)
             model = pynvml.nvmlDeviceGetName(self._handle)
         super().__init__(uuid, model)
@@ -112,20 +126,36 @@ class _NvidiaGpu(Gpu):
                 return float(pynvml.nvmlDeviceGetEnforcedPowerLimit(self._handle)) / 1e3
             return float(pynvml.nvmlDeviceGetPowerManagementDefaultLimit(self._handle)) / 1e3
 
-    def power_limits_w(self) -> tuple[float, float] | None:
-        with _explained(f"read the power limit of {self}"), suppress(*_NO_SUCH_FUNCTION):
-            current_mw = pynvml.nvmlDeviceGetPowerManagementLimit(self._handle)
-            default_mw = pynvml.nvmlDeviceGetPowerManagementDefaultLimit(self._handle)
-            return float(current_mw) / 1e3, float(default_mw) / 1e3
-        return None
+    def driver_version(self) -> str:
+        with _explained("read the driver's version"):
+            return str(pynvml.nvmlSystemGetDriverVersion())
+
+    def range_mw(self) -> tuple[int, int]:
+        with _explained(f"read the power limits of {self}"):
+            lowest, highest = pynvml.nvmlDeviceGetPowerManagementLimitConstraints(self._handle)
+            return int(lowest), int(highest)
+
+    def limit_mw(self) -> int:
+        with _explained(f"read the power limit of {self}"):
+            return int(pynvml.nvmlDeviceGetPowerManagementLimit(self._handle))
+
+    def default_limit_mw(self) -> int:
+        with _explained(f"read the default power limit of {self}"):
+            return int(pynvml.nvmlDeviceGetPowerManagementDefaultLimit(self._handle))
+
+    def set_limit_mw(self, limit_mw: int) -> None:
+        with _explained(f"set a power limit of {limit_mw / 1000:g} W on {self}", _TO_SET):
+            pynvml.nvmlDeviceSetPowerManagementLimit(self._handle, limit_mw)
 
 
 @contextmanager
-def _explained(doing: str) -> Iterator[None]:
+def _explained(doing: str, permission: str = _TO_READ) -> Iterator[None]:
     """Raise NVML's errors with what failed and a remedy."""
     try:
         yield
     except pynvml.NVMLError as error:
         remedy = _REMEDIES.get(error.value, "see whether `nvidia-smi` works on this host")
-        cause = "gpu_lost" if error.value == pynvml.NVML_ERROR_GPU_IS_LOST else "driver"
+        cause = _CAUSES.get(error.value, "driver")
+        if cause == "no_permission":
+            remedy = permission
         raise ZeusMeterError(f"cannot {doing}: {error}; {remedy}", {"cause": cause}) from error

@@ -8,10 +8,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zeus_lightning.errors import ZeusMeterError
+from zeus_lightning.meters import Reading
 from zeus_lightning.meters.cpu_estimate import WATTS_PER_CORE, cpu_model
-from zeus_lightning.meters.protocol import Reading
 from zeus_lightning.meters.sampler import Sampler
-from zeus_lightning.zeusd import Zeusd, ZeusdError, find_zeusd
 
 POWERCAP = Path("/sys/class/powercap")
 
@@ -21,26 +20,6 @@ _NOT_READABLE = (
     "only root may read it (CVE-2020-8694); run "
     "`sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj` (a udev rule makes it last)"
 )
-
-
-def open_rapl(*, dram: bool = False) -> "RaplMeter":
-    """Open the host's counters, through Zeus's daemon if this process may not read them.
-
-    Args:
-        dram: Whether to also count memory.
-
-    Raises:
-        ZeusMeterError: Neither this process nor the daemon can read them, or there is no daemon.
-    """
-    try:
-        return RaplMeter(dram=dram)
-    except ZeusMeterError as error:
-        if (zeusd := find_zeusd()) is None:
-            raise
-        try:
-            return RaplMeter(dram=dram, zeusd=zeusd)
-        except ZeusMeterError as daemons:
-            raise ZeusMeterError(f"{daemons.message}; and without it: {error.message}") from error
 
 
 class RaplMeter:
@@ -58,10 +37,6 @@ class RaplMeter:
         sample_interval_s: Seconds between two readings of the counters, which wrap around after as
             little as 65 kJ: 6.5 kW over 10 s.
         dram: Whether to also count the packages' memory, where it has a counter.
-        zeusd: Zeus's daemon, which reads the counters for processes that may not.
-
-    Attributes:
-        zeusd: The same.
 
     Raises:
         ZeusMeterError: The host has no package counters, or they cannot be read.
@@ -76,36 +51,21 @@ class RaplMeter:
         *,
         sample_interval_s: float = 10.0,
         dram: bool = False,
-        zeusd: Zeusd | None = None,
     ) -> None:
         root = root or POWERCAP
-        self.zeusd = zeusd
-        self._packages: list[_Package]
-        if zeusd is None:
-            self._packages = _find_packages(root, dram=dram)
-        else:
-            self._packages = _find_daemons_packages(zeusd, root, dram=dram)
-        self._closed = False
+        self._packages = _find_packages(root, dram=dram)
         self.devices: tuple[str, ...] = tuple(package.name for package in self._packages)
         self.device_model: str = cpu_model()
         self.max_power_w: float = self._max_power_w()
-        # the daemon samples by itself; if it restarts, only a reading meanwhile fails
-        self._sampler = (
-            Sampler(self._energy_j, sample_interval_s, name="zeus-rapl") if zeusd is None else None
-        )
+        self._sampler = Sampler(self._energy_j, sample_interval_s, name="zeus-rapl")
 
     def read(self) -> Reading:
         """Return the energy of the packages since the meter was opened."""
-        if self._closed:
-            raise ZeusMeterError(f"the rapl meter of {', '.join(self.devices)} is closed")
-        energy_j = self._energy_j() if self._sampler is None else self._sampler.read()
-        return Reading(energy_j, time.monotonic())
+        return Reading(self._sampler.read(), time.monotonic())
 
     def close(self) -> None:
         """Stop reading the counters."""
-        self._closed = True
-        if self._sampler is not None:
-            self._sampler.stop()
+        self._sampler.stop()
 
     def _energy_j(self) -> float:
         return sum(package.energy_j() for package in self._packages)
@@ -126,10 +86,7 @@ class RaplMeter:
 
 
 class WrappingCounter:
-    """Adds up the increments of a counter, first at `value`, that wraps around after `range_`.
-
-    With a `range_` of 0, which stands for an unknown one, a value that fell is a `ZeusMeterError`.
-    """
+    """Adds up the increments of a counter, first at `value`, that wraps around after `range_`."""
 
     def __init__(self, value: int, range_: int) -> None:
         self.total = 0
@@ -138,15 +95,7 @@ class WrappingCounter:
 
     def add(self, value: int) -> None:
         """Add a value; the counter must not have wrapped around twice since the last one."""
-        step = value - self._last
-        if step < 0:
-            if not self._range:
-                raise ZeusMeterError(
-                    "the energy counter of a CPU package fell, as when zeusd is restarted; start "
-                    "the run again"
-                )
-            step %= self._range
-        self.total += step
+        self.total += (value - self._last) % self._range
         self._last = value
 
 
@@ -161,15 +110,16 @@ class _Package:
     def __init__(self, directory: Path, package: str = "") -> None:
         self._directory = directory
         with _explained(directory):
-            name = self._name()
+            name = (directory / "name").read_text().strip()
             self.name = f"{name} of {package}" if package else name
-            self._counter = WrappingCounter(self._energy_uj(), self._range_uj())
+            first_uj, range_uj = self._number("energy_uj"), self._number("max_energy_range_uj")
+            self._counter = WrappingCounter(first_uj, range_uj)
         self._moved_cpu_s = time.process_time()
 
     def energy_j(self) -> float:
         before_uj = self._counter.total
         with _explained(self._directory):
-            self._counter.add(self._energy_uj())
+            self._counter.add(self._number("energy_uj"))
         cpu_s = time.process_time()
         if self._counter.total > before_uj:
             self._moved_cpu_s = cpu_s
@@ -180,15 +130,6 @@ class _Package:
                 'meter="cpu-estimate"'
             )
         return self._counter.total / 1e6
-
-    def _name(self) -> str:
-        return (self._directory / "name").read_text().strip()
-
-    def _energy_uj(self) -> int:
-        return self._number("energy_uj")
-
-    def _range_uj(self) -> int:
-        return self._number("max_energy_range_uj")
 
     def max_power_w(self) -> float:
         """Return the rated power, else the current limit, else 0."""
@@ -203,59 +144,6 @@ class _Package:
 
     def _number(self, file: str) -> int:
         return int((self._directory / file).read_text())
-
-
-class _DaemonsPackage(_Package):
-    """A CPU package, or its memory, whose counter the daemon reads.
-
-    The daemon makes up for wrap-arounds, but only since it was started.
-
-    Args:
-        zeusd: The daemon.
-        cpu_id: The number of the package's zone.
-        directory: The zone's files, of which all but the counter may be readable.
-        dram: Whether it is the package's memory.
-    """
-
-    def __init__(self, zeusd: Zeusd, cpu_id: int, directory: Path, *, dram: bool) -> None:
-        self._zeusd, self._cpu_id, self._dram = zeusd, cpu_id, dram
-        super().__init__(directory)
-
-    def _name(self) -> str:
-        try:
-            package = super()._name()
-        except OSError:  # hidden, as in a container
-            package = f"package zone {self._cpu_id}"
-        return f"dram of {package}" if self._dram else package
-
-    def _energy_uj(self) -> int:
-        package_uj, dram_uj = self._zeusd.cpu_energy_uj(self._cpu_id)
-        return (dram_uj or 0) if self._dram else package_uj
-
-    def _range_uj(self) -> int:
-        try:
-            return 0 if self._dram else super()._range_uj()
-        except OSError:
-            return 0
-
-    def max_power_w(self) -> float:
-        return 0.0 if self._dram else super().max_power_w()
-
-
-def _find_daemons_packages(zeusd: Zeusd, root: Path, *, dram: bool) -> list[_Package]:
-    found: list[_Package] = []
-    with _explained(Path(zeusd.address)):
-        for cpu_id in zeusd.cpu_ids():
-            directory = root / f"intel-rapl:{cpu_id}"
-            package = _DaemonsPackage(zeusd, cpu_id, directory, dram=False)
-            if not package.name.startswith("package"):
-                continue  # psys, which includes the packages
-            found.append(package)
-            if dram and zeusd.cpu_energy_uj(cpu_id)[1] is not None:
-                found.append(_DaemonsPackage(zeusd, cpu_id, directory, dram=True))
-    if not found:
-        raise ZeusMeterError(f"{zeusd} has no energy counter of a CPU package")
-    return found
 
 
 def _find_packages(root: Path, *, dram: bool) -> list[_Package]:
@@ -289,8 +177,6 @@ def _explained(path: Path) -> Iterator[None]:
     """Raise failures to read powercap files with a remedy."""
     try:
         yield
-    except ZeusdError as error:
-        raise ZeusMeterError(f"cannot read the energy of the CPU packages: {error}") from error
     except PermissionError as error:
         raise ZeusMeterError(f"cannot read {error.filename or path}: {_NOT_READABLE}") from error
     except (OSError, ValueError) as error:

@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusMeterError, ZeusPowerError
 from zeus_lightning.meters import EnergyMeter, Reading, open_meter
 from zeus_lightning.meters.amd import torch_is_rocm
-from zeus_lightning.power.limits import GpuLimit, open_limit
+from zeus_lightning.power.limits import GpuLimit
 from zeus_lightning.power.profiler import Disturbance, Window
 from zeus_lightning.power.restore import TemporaryLimit, restore_all
 from zeus_lightning.zeusd import Zeusd
@@ -68,7 +68,7 @@ class Gpus:
                     'meter="auto", or name GPUs, as in meter="nvml:0,1" (NVML indices or UUIDs)'
                 )
             for uuid in self._meter.devices:
-                self._limits.append(open_limit(uuid, zeusd))
+                self._limits.append(GpuLimit(uuid, zeusd))
             check_ranges({limit.uuid: (limit.min_w, limit.max_w) for limit in self._limits})
             close_on_error.pop_all()
         first = self._limits[0]

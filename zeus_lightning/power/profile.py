@@ -12,8 +12,7 @@ The same JSON object is the file at `profile_path` and the body of
 """
 
 import json
-from dataclasses import asdict, dataclass, fields, replace
-from datetime import datetime
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from typing import Any, Self
 
 from zeus_lightning.errors import ZeusConfigError
@@ -39,8 +38,6 @@ class PowerProfile:
     `device_model`, `num_devices` and `batch_size` are as in `ProfileKey`, `eta_knob` and
     `max_power_w` as in the `SelectorInputs` given to the selector.
 
-    An invalid value raises a `ZeusConfigError` that names the member.
-
     Args:
         driver: The driver's version, for information.
         points: The estimate for each limit that was measured, in any order.
@@ -59,33 +56,6 @@ class PowerProfile:
     search: str
     measured_at: str
 
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if name in ("device_model", "selector", "search"):
-                _check(_is(str, value) and value != "", name, value, "some text")
-            elif name in ("num_devices", "batch_size"):
-                _check(_is(int, value) and 0 < value < _MAX, name, value, "a positive integer")
-            elif name in ("eta_knob", "max_power_w"):
-                _check(_is(int | float, value) and value < _MAX, name, value, "a number")
-        _check(_is(str, self.driver), "driver", self.driver, "text")
-        self.inputs  # noqa: B018 - checks their ranges
-        _check(bool(self.points), "points", self.points, "at least one point")
-        rule = "a positive integer of watts, and positive joules and seconds"
-        for point in self.points:
-            values = asdict(point)
-            good = all(_is(int | float, value) and 0 < value < _MAX for value in values.values())
-            _check(good and _is(int, point.limit_w), "points", values, rule)
-        limits = [point.limit_w for point in self.points]
-        _check(len(set(limits)) == len(limits), "points", limits, "of different limits")
-        chosen_ok = _is(int, self.chosen_w) and self.chosen_w in limits
-        _check(chosen_ok, "chosen_w", self.chosen_w, f"one of {limits}")
-        _check(_is_instant(self.measured_at), "measured_at", self.measured_at, "ISO 8601 with Z")
-
-    @property
-    def inputs(self) -> SelectorInputs:
-        """The selector's inputs besides the points."""
-        return SelectorInputs(eta_knob=self.eta_knob, max_power_w=self.max_power_w)
-
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object."""
         values = asdict(self)
@@ -96,21 +66,35 @@ class PowerProfile:
         return json.dumps(self.to_json(), indent=2) + "\n"
 
     @classmethod
-    def from_json(cls, data: object) -> Self:
-        """Read a profile from a JSON object; members unknown to this version are ignored."""
-        values = members(data, cls, "a power profile")
-        points = values["points"]
-        _check(isinstance(points, list), "points", points, "a list")
-        values["points"] = tuple(
-            PowerPoint(**members(point, PowerPoint, "a point of a power profile"))
-            for point in points
-        )
-        return cls(**values)
+    def from_json(cls, data: Any) -> Self:
+        """Read a profile from a JSON object; members unknown to this version are ignored.
+
+        Raises:
+            ZeusConfigError: It is not a profile, or its points cannot be compared.
+        """
+        try:
+            points = tuple(
+                PowerPoint(int(each["limit_w"]), float(each["energy_j"]), float(each["time_s"]))
+                for each in data["points"]
+            )
+            values = {each.name: data[each.name] for each in fields(cls)}
+            profile = cls(**values | {"points": points})
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ZeusConfigError(f"it is not a power profile: {error!r:.200}") from error
+        if not points or not all(0 < value < _MAX for point in points for value in astuple(point)):
+            raise ZeusConfigError(
+                "a power profile needs points with positive watts, joules and seconds"
+            )
+        return profile
 
     @classmethod
     def loads(cls, text: str | bytes) -> Self:
         """Read a profile from JSON text; raise a `ZeusConfigError` if it is invalid."""
-        return cls.from_json(parse(text))
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ZeusConfigError(f"a power profile must be JSON: {error}") from error
+        return cls.from_json(data)
 
     def check_fits(self, run: ProfileKey) -> None:
         """Raise a `ZeusConfigError` unless the profile is valid for a run's GPUs and batch size."""
@@ -126,37 +110,3 @@ class PowerProfile:
         """Return the profile with the limit that `selector` chooses from the same points."""
         chosen_w = selector.select(self.points, inputs)
         return replace(self, chosen_w=chosen_w, selector=selector.name, **asdict(inputs))
-
-
-def parse(text: str | bytes) -> object:
-    """Parse JSON; raise a `ZeusConfigError` if it is none."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ZeusConfigError(f"a power profile must be JSON: {error}") from error
-
-
-def members(data: object, cls: type, what: str) -> dict[str, Any]:
-    """Return the members of a JSON object that are fields of `cls`."""
-    if not isinstance(data, dict):
-        raise ZeusConfigError(f"{what} must be a JSON object, not {data!r:.80}")
-    missing = [field.name for field in fields(cls) if field.name not in data]
-    if missing:
-        raise ZeusConfigError(f"{what} lacks {', '.join(missing)}")
-    return {field.name: data[field.name] for field in fields(cls)}
-
-
-def _is(kind: Any, value: object) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
-
-
-def _is_instant(text: object) -> bool:
-    try:
-        return datetime.fromisoformat(text).tzinfo is not None  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return False
-
-
-def _check(valid: bool, name: str, value: object, rule: str) -> None:
-    if not valid:
-        raise ZeusConfigError(f"{name} of the power profile is {value!r:.80}; it must be {rule}")

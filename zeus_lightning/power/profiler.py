@@ -113,13 +113,12 @@ class ProfilerSettings:
     """Arguments of `ZeusPowerLimitCallback` of these names; `warmup_steps` also follow a pause."""
 
     step_w: int = 25
-    wait_steps: int = 1
     warmup_steps: int = 10
     profile_steps: int = 40
     min_seconds: float = 2.0
 
     def __post_init__(self) -> None:
-        least = {"step_w": 1, "wait_steps": 0, "warmup_steps": 0, "profile_steps": 1}
+        least = {"step_w": 1, "warmup_steps": 0, "profile_steps": 1}
         for name, minimum in least.items():
             value = getattr(self, name)
             if type(value) is not int or value < minimum:
@@ -143,6 +142,7 @@ class Profiler:
         batches: Training batches until the end of the run; infinite if unknown.
 
     Attributes:
+        search: The same.
         windows: What was measured, in order.
         points: The search's estimates, when it has chosen.
         limit_w: The limit being measured; None before the first, and when profiling is over.
@@ -162,11 +162,10 @@ class Profiler:
         self.limit_w: int | None = None
         self.window_steps = settings.profile_steps
         self.done: Done | None = None
-        self._search = search
+        self.search = search
         self._select = select
         self._settings = settings
         self._batches = batches
-        self._wait = settings.wait_steps
         self._in_batch = False
         self._idle = True  # no batch has started since the last interruption
         self._warmup = 0  # batches left of the warm-up
@@ -181,8 +180,6 @@ class Profiler:
         if self.done:
             return ()
         self._in_batch = True
-        if self._wait:
-            return ()
         self._idle = False
         actions = self._next_limit() if self.limit_w is None else ()
         if self.done or self._warmup or self._left is not None:
@@ -195,12 +192,10 @@ class Profiler:
             return ()
         self._in_batch = False
         self._batches -= 1
-        if self._wait:
-            self._wait -= 1
-        elif self._warmup:
+        if self._warmup:
             self._warmup -= 1
             return () if self._warmup else self._start_window()
-        elif self._left:
+        if self._left:
             self._left -= 1
             return () if self._left else (EndWindow(),)
         return ()
@@ -262,12 +257,12 @@ class Profiler:
     def _next_limit(self) -> tuple[Action, ...]:
         batches_of_window = self._settings.warmup_steps + self.window_steps
         windows_left = max(0.0, self._batches) / batches_of_window
-        limit_w = self._search.propose(self.windows, windows_left)
+        limit_w = self.search.propose(self.windows, windows_left)
         if limit_w is not None:
             if limit_w == self.limit_w:
                 return self._start_window()  # the power has settled
             return self._set_limit(limit_w)
-        self.points = self._search.estimates(self.windows)
+        self.points = self.search.estimates(self.windows)
         chosen_w = self._select(self.points)
         if chosen_w not in {point.limit_w for point in self.points}:
             return self._give_up(f"the selector chose {chosen_w!r} W, which was not measured")

@@ -27,7 +27,7 @@ import psutil
 from platformdirs import user_state_path
 
 from zeus_lightning.errors import ZeusPowerError
-from zeus_lightning.power.limits import GpuLimit, open_limit
+from zeus_lightning.power.limits import GpuLimit
 from zeus_lightning.zeusd import find_zeusd
 
 _RECORD_BYTES = 1024  # always written whole: a reader never sees parts of two records
@@ -192,7 +192,7 @@ def _restore_one(uuid: str) -> str:
 def _undo_left(record: Record) -> str:
     """Undo what a killed process set, through a daemon if it used one; return a message."""
     zeusd = find_zeusd() or find_zeusd(record.zeusd)
-    with closing(open_limit(record.uuid, zeusd)) as limit:
+    with closing(GpuLimit(record.uuid, zeusd)) as limit:
         return _undo(record, limit)[1]
 
 

@@ -1,21 +1,20 @@
 """Which power limit to measure next.
 
-`sweep` measures every limit once, from the highest down: the reference. `information` measures,
-depending on the selector:
+It depends on the selector:
 
-- a selector with a `cost` (`Energy`, `ZeusCost`): the limit that may be the cheapest, see
+- a selector with a `cost` (`energy`, `zeus-cost`): the limit that may be the cheapest, see
   `information.py`;
-- `Time`: only the highest limit, since no other is faster;
+- `time`: only the highest limit, since no other is faster;
 - `MaxSlowdown`: time falls as the limit rises, so bisection finds the lowest limit that is fast
   enough; the highest limit is measured first, for comparison;
-- any other selector: every limit once.
+- any other selector: every limit once, from the highest down.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import Literal, Protocol
+from typing import Protocol
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.power.information import Information
@@ -25,10 +24,8 @@ from zeus_lightning.power.selectors import (
     PowerPoint,
     Selector,
     SelectorInputs,
-    Time,
+    ZeusCost,
 )
-
-SearchName = Literal["information", "sweep"]
 
 
 class Search(Protocol):
@@ -69,24 +66,16 @@ def power_limits(min_w: int, max_w: int, step_w: int) -> tuple[int, ...]:
     return tuple(range(max_w, min_w - 1, -step_w))
 
 
-def make_search(
-    name: SearchName,
-    limits_w: Sequence[int],
-    selector: Selector,
-    inputs: SelectorInputs,
-) -> Search:
+def make_search(limits_w: Sequence[int], selector: Selector, inputs: SelectorInputs) -> Search:
     """Create a search over `limits_w` for the limit that `selector` would choose from all of them.
 
     Args:
-        name: See the module's docstring.
         limits_w: In any order.
         selector: Chooses the limit when the search is done, with these inputs.
         inputs: Of the selector.
     """
     limits_w = tuple(sorted(limits_w))
-    if name == "sweep":
-        return Sweep(limits_w)
-    if isinstance(selector, Time):
+    if selector == ZeusCost(0):
         return Sweep(limits_w[-1:])
     if isinstance(selector, MaxSlowdown):
         return Bisection(limits_w, selector.factor)

@@ -34,7 +34,7 @@ from zeus_lightning.power.profiler import (
     StartWindow,
     merge,
 )
-from zeus_lightning.power.search import Search, SearchName, Sweep, make_search, power_limits
+from zeus_lightning.power.search import Search, Sweep, make_search, power_limits
 from zeus_lightning.power.selectors import (
     PowerPoint,
     Selector,
@@ -42,8 +42,9 @@ from zeus_lightning.power.selectors import (
     ZeusCost,
     parse_selector,
 )
-from zeus_lightning.power.store import ProfileStore, Recurring, Service, find_service
+from zeus_lightning.power.store import ProfileStore, Service, find_service
 from zeus_lightning.run.ranks import gather, on_every_rank, on_rank_zero, rank_of
+from zeus_lightning.run.record import ShowsTrial
 from zeus_lightning.zeusd import find_zeusd
 
 
@@ -67,19 +68,15 @@ class PowerSearch:
         self,
         *,
         selector: str | Selector = "zeus-cost",
-        search: SearchName = "information",
         profile_path: str | Path | None = None,
         apply: bool = True,
         on_unavailable: Literal["warn", "raise"] = "warn",
         meter: str | EnergyMeter = "auto",
         **settings: Any,
     ) -> None:
-        if search not in ("information", "sweep"):
-            raise ZeusConfigError(f"search is {search!r}; it must be information or sweep")
         if on_unavailable not in ("warn", "raise"):
             raise ZeusConfigError(f"on_unavailable is {on_unavailable!r}; it must be warn or raise")
         self._selector = parse_selector(selector)
-        self._search_name = search
         self._settings = ProfilerSettings(**settings)
         self._path = None if profile_path is None else Path(profile_path)
         self._apply = apply
@@ -155,7 +152,7 @@ class PowerSearch:
         *,
         batch_size: int | None,
         batches: float,
-        recurring: Recurring | None,
+        recurring: ShowsTrial | None,
         log: Callable[[dict[str, float]], None],
     ) -> None:
         """Set the limit that a stored profile shows to be best, or start to measure.
@@ -184,7 +181,7 @@ class PowerSearch:
         search: Search
         if self._sets_limits:
             allowed_w = power_limits(gpus.min_w, gpus.max_w, self._settings.step_w)
-            search = make_search(self._search_name, allowed_w, self._selector, self._inputs)
+            search = make_search(allowed_w, self._selector, self._inputs)
         else:
             rank_zero_info(
                 f"zeus: observing the current power limit, {max(limits_w)} W; there is no profile "
@@ -326,7 +323,7 @@ class PowerSearch:
             points=points,
             chosen_w=limit_w,
             selector=selector.name,
-            search=self._search_name,
+            search=type(profiler.search).__name__.lower(),
             measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         if self._strategy.is_global_zero:
@@ -354,3 +351,24 @@ class PowerSearch:
         if not ranks:
             return "training continues at the limits found at the start"
         return f"training continues, but not at the initial limit: {', '.join(ranks)}"
+
+
+class ShowsPowerLimit:
+    """What a callback or a block shows of its search."""
+
+    _search: PowerSearch
+
+    @property
+    def profiled(self) -> bool:
+        """Whether the last run measured limits."""
+        return self._search.profiled
+
+    @property
+    def profile(self) -> PowerProfile | None:
+        """The measurements of the last run's batch size and GPUs; None if there are none."""
+        return self._search.profile
+
+    @property
+    def limit_w(self) -> int | None:
+        """The limit chosen in the last run, in watts; None if none was set."""
+        return self._search.limit_w

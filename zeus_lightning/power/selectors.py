@@ -84,30 +84,10 @@ class CostSelector(Selector, Protocol):
 
 
 @dataclass(frozen=True)
-class Energy(CostSelector):
-    """Select the lowest energy: argmin E."""
-
-    name = "energy"
-
-    def cost(self, point: PowerPoint, inputs: SelectorInputs) -> float:  # noqa: ARG002
-        """Return E, in joules per batch."""
-        return point.energy_j
-
-
-@dataclass(frozen=True)
-class Time(CostSelector):
-    """Select the lowest time: argmin T."""
-
-    name = "time"
-
-    def cost(self, point: PowerPoint, inputs: SelectorInputs) -> float:  # noqa: ARG002
-        """Return T, in seconds per batch."""
-        return point.time_s
-
-
-@dataclass(frozen=True)
 class ZeusCost(CostSelector):
     """Select the lowest cost: argmin eta E + (1 - eta) MaxPower T (Zeus, NSDI 2023, section 3).
+
+    An `eta_knob` of 1 makes it the selector `energy`, and 0 makes it `time`.
 
     Args:
         eta_knob: Weight of energy against time, in [0, 1]. Default: the run's.
@@ -121,8 +101,10 @@ class ZeusCost(CostSelector):
 
     @property
     def name(self) -> str:
-        """`zeus-cost`, followed by the selector's own eta if it has one."""
-        return "zeus-cost" if self.eta_knob is None else f"zeus-cost:{self.eta_knob!r}"
+        """`energy`, `time` or `zeus-cost`, followed by the selector's own eta if it has one."""
+        if self.eta_knob is None:
+            return "zeus-cost"
+        return {1.0: "energy", 0.0: "time"}.get(self.eta_knob, f"zeus-cost:{self.eta_knob!r}")
 
     def cost(self, point: PowerPoint, inputs: SelectorInputs) -> float:
         """Return the cost of a batch, in joules."""
@@ -162,9 +144,9 @@ def parse_selector(selector: str | Selector) -> Selector:
             f"selector is {selector!r}, which has no name and select(points, inputs); "
             f"pass one of {SELECTORS}, or a selector object"
         )
-    simple: dict[str, type[Selector]] = {"energy": Energy, "time": Time, "zeus-cost": ZeusCost}
-    if selector in simple:
-        return simple[selector]()
+    etas = {"energy": 1.0, "time": 0.0, "zeus-cost": None}
+    if selector in etas:
+        return ZeusCost(etas[selector])
     kind, _, factor = selector.partition(":")
     if kind == "max-slowdown":
         with contextlib.suppress(ValueError):

@@ -8,33 +8,16 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusConfigError, ZeusServiceError
-from zeus_lightning.messages import JobSpec, TrialStart
 from zeus_lightning.power.profile import PowerProfile, ProfileKey
+from zeus_lightning.run.record import ShowsTrial
 
 Service = tuple[BSOClient, str]
 """The service, and the id of the job there."""
-
-
-class Recurring(Protocol):
-    """A run of a recurring job: `ZeusBSOCallback` or `Recurrence`."""
-
-    @property
-    def _client(self) -> BSOClient | None:
-        """The service; None before the run starts."""
-
-    @property
-    def job(self) -> JobSpec | None:
-        """The job; None before the run starts."""
-
-    @property
-    def trial(self) -> TrialStart | None:
-        """The trial; None if there is none."""
 
 
 @dataclass
@@ -115,7 +98,7 @@ class ProfileStore:
             return []
 
 
-def find_service(recurring: Recurring | None) -> Service | None:
+def find_service(recurring: ShowsTrial | None) -> Service | None:
     """Return the service and job with which profiles are shared, if any.
 
     They are the recurring run's. Without one, they are `$ZEUS_SERVER_URL` and `$ZEUS_JOB_ID`, if

@@ -19,9 +19,6 @@ from zeus_lightning.program.passed_loaders import passed_batch_size
 
 Scope = Literal["global", "per_device"]
 
-MAX_SIZES = 128
-"""The most batch sizes of a job that the service accepts."""
-
 
 def positive_sizes(batch_sizes: Iterable[int]) -> list[int]:
     """Sort batch sizes without duplicates; raise `ZeusConfigError` if any is invalid."""
@@ -30,12 +27,7 @@ def positive_sizes(batch_sizes: Iterable[int]) -> list[int]:
         raise ZeusConfigError(
             f"batch_sizes is {batch_sizes!r}; it must contain positive integers, and at least one"
         )
-    distinct = sorted({operator.index(size) for size in sizes})
-    if len(distinct) > MAX_SIZES:
-        raise ZeusConfigError(
-            f"batch_sizes has {len(distinct)} batch sizes; it must have at most {MAX_SIZES}"
-        )
-    return distinct
+    return sorted({operator.index(size) for size in sizes})
 
 
 def is_size(value: object) -> bool:

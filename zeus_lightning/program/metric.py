@@ -1,19 +1,14 @@
-"""Read the metric that a job monitors, and find its name and mode in the program."""
+"""Find the name and the mode of the metric that a job monitors."""
 
 import re
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-import torch
 from lightning.pytorch import Trainer
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.program.internals import training_log
 
 Mode = Literal["min", "max"]
-
-_NUMPY = {torch.float32: np.float32, torch.float16: np.float16}
 
 # Words in metric names, after an optional stage and before optional digits: valloss, acc5, top1.
 _STAGE = "(val|valid|validation|test|train|dev|eval)?"
@@ -28,52 +23,6 @@ _RISING = re.compile(
 )
 _RISING_ALONE = re.compile(_STAGE + r"top\d+")  # but not in top1_error
 _INVERTING = re.compile("neg|negative|minus|inverse|reduction|improvement|drop|gap")
-
-
-def shortest_decimal(number: Any) -> float:
-    """A number as it is printed, such as 0.95 for the float32 that is exactly 0.949999988.
-
-    So a float32 metric of 0.95 reaches a target of 0.95. Takes numbers of numpy and torch.
-    """
-    if isinstance(number, torch.Tensor) and number.dtype in _NUMPY:
-        number = _NUMPY[number.dtype](number.item())
-    elif isinstance(number, np.ndarray):
-        number = number.reshape(())[()]
-    return float(str(number)) if isinstance(number, np.floating) else float(number)
-
-
-def monitored(trainer: Trainer, monitor: str) -> float:
-    """The latest value of a metric, as its shortest decimal.
-
-    Raises:
-        ZeusConfigError: The metric was not logged, or training logs it for each batch alone.
-    """
-    metric = trainer.callback_metrics.get(monitor)
-    if metric is None and not trainer.callback_metrics:
-        raise ZeusConfigError(
-            f"monitor is {monitor!r}, but nothing has been logged for an epoch; call "
-            f"self.log({monitor!r}, ..., on_epoch=True) in validation_step(), or without "
-            "validation in training_step()"
-        )
-    if metric is None:
-        raise ZeusConfigError(
-            f"monitor is {monitor!r}, but the metrics logged so far are "
-            f"{sorted(trainer.callback_metrics)}; call self.log({monitor!r}, ..., "
-            "on_epoch=True) in each validation, or monitor one of these"
-        )
-    log = training_log(trainer, monitor)
-    if log is not None and log.on_step and monitor == log.forked_name(on_step=True):
-        raise ZeusConfigError(
-            f"monitor is {monitor!r}, which training logs for each batch, so its value is the last "
-            f"batch's; pass on_step=False, on_epoch=True to self.log({log.name!r}, ...)"
-        )
-    return shortest_decimal(metric)
-
-
-def is_of_batches(trainer: Trainer, monitor: str) -> bool:
-    """Whether a metric is the last training batch's until the epoch ends, and then its mean."""
-    log = training_log(trainer, monitor)
-    return log is not None and log.forked
 
 
 def monitor_of(trainer: Trainer, monitor: str | None, mode: Mode | None) -> tuple[str | None, Mode]:
@@ -93,6 +42,21 @@ def monitor_of(trainer: Trainer, monitor: str | None, mode: Mode | None) -> tupl
         monitor = found[0][0]
     usual = None if monitor is None else mode_of_name(monitor)
     return monitor, mode or dict(reversed(found)).get(str(monitor)) or usual or "max"
+
+
+def not_logged(trainer: Trainer, monitor: str) -> ZeusConfigError:
+    """The error of a program that has not logged the metric."""
+    if not trainer.callback_metrics:
+        return ZeusConfigError(
+            f"monitor is {monitor!r}, but nothing has been logged for an epoch; call "
+            f"self.log({monitor!r}, ..., on_epoch=True) in validation_step(), or without "
+            "validation in training_step()"
+        )
+    return ZeusConfigError(
+        f"monitor is {monitor!r}, but the metrics logged so far are "
+        f"{sorted(trainer.callback_metrics)}; call self.log({monitor!r}, ..., "
+        "on_epoch=True) in each validation, or monitor one of these"
+    )
 
 
 def no_monitor(trainer: Trainer) -> ZeusConfigError:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
 from rich.console import Console
 
+from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusError
 from zeus_lightning.recur import summary
 from zeus_lightning.recur.driver import Driver, Mode
-from zeus_lightning.recur.service import OwnService, Service
+from zeus_lightning.recur.service import OwnService
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -68,18 +70,22 @@ def recur(
     console = Console()
     try:
         output = _new_folder(folder)
-        if url:
-            service = Service(url)
-        else:
-            database = f"sqlite:///{folder.absolute() / 'zeus.sqlite3'}"
-            service = OwnService(database, output / "service.log", port)
-        with service:
-            _print(console, f"The runs' output is in {output}, the service at {service.url}.")
-            driver = Driver(command, mode, output, service, console, stop_on_error=stop_on_error)
+        with ExitStack() as stack:
+            check = None
+            if not url:
+                database = f"sqlite:///{folder.absolute() / 'zeus.sqlite3'}"
+                own = OwnService(database, output / "service.log", port)
+                url, check = stack.enter_context(own).url, own.check
+            client = BSOClient(url)
+            client.check_access()
+            _print(console, f"The runs' output is in {output}, the service at {url}.")
+            driver = Driver(
+                command, mode, output, client, console, check, stop_on_error=stop_on_error
+            )
             try:
                 driver.run(recurrences)
             finally:
-                _sum_up(console, driver, service)
+                _sum_up(console, driver, client)
     except ZeusError as error:
         raise click.ClickException(error.message) from error
     except OSError as error:  # its message names the file
@@ -102,19 +108,19 @@ def _new_folder(folder: Path) -> Path:
     return new
 
 
-def _sum_up(console: Console, driver: Driver, service: Service) -> None:
+def _sum_up(console: Console, driver: Driver, client: BSOClient) -> None:
     """Print what the recurrences took, and what their job has saved."""
     table = summary.table(driver.tries)
     if table is None:
         return
     console.print(table)
-    job_id = next(each.ending.run.trial.job_id for each in driver.tries if each.ending.run)
-    savings = service.savings(job_id)
-    if not savings:
-        text = f"The service at {service.url} has no savings for job {job_id!r}"
-        _print(console, f"{text}: if the script names another service, pass that as --url.")
-        return
-    for line in summary.saved(job_id, savings):
+    job_id = next(each.run.trial.job_id for each in driver.tries if each.run)
+    try:
+        lines = list(summary.saved(job_id, client.savings(job_id)))
+    except ZeusError:
+        text = f"The service at {client.url} has no savings for job {job_id!r}"
+        lines = [f"{text}: if the script names another service, pass that as --url."]
+    for line in lines:
         _print(console, line)
 
 

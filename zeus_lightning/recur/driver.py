@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Literal
 
 from rich.console import Console
 
+from zeus_lightning.client import BSOClient
 from zeus_lightning.environment import CONTROL, OUTCOME_FILE
 from zeus_lightning.errors import ZeusConfigError, ZeusError
 from zeus_lightning.recur import summary
 from zeus_lightning.recur.child import Child
-from zeus_lightning.recur.ending import Ending, read_outcome
-from zeus_lightning.recur.service import Service
-from zeus_lightning.recur.summary import Try
+from zeus_lightning.recur.ending import Try
+from zeus_lightning.run.record import TrialRecord
 
 Mode = Literal["choose", "observe", "compare"]
 """`observe` runs only control trials; `compare` runs them in each odd recurrence."""
@@ -32,6 +32,7 @@ _ERRORS_TO_STOP = 3
 
 _POLL_S = 0.1
 _SERVICE_POLL_S = 5.0
+_TIMEOUT_S = 2.0
 _LAST_LINES = 20
 _LAST_BYTES = 10_000
 
@@ -46,8 +47,9 @@ class Driver:
         command: Program and arguments.
         mode: Which recurrences run control trials.
         folder: Gets the runs' output and their outcome files.
-        service: The service that the runs use.
+        client: The service that the runs use.
         console: Where each try that ends has a line.
+        check: Raises a `ZeusError` if the service cannot come back.
         stop_on_error: Whether any error of a run stops the driver, not only a third one in a row.
 
     Attributes:
@@ -62,8 +64,9 @@ class Driver:
         command: Sequence[str],
         mode: Mode,
         folder: Path,
-        service: Service,
+        client: BSOClient,
         console: Console,
+        check: Callable[[], None] | None = None,
         *,
         stop_on_error: bool = False,
     ) -> None:
@@ -73,7 +76,9 @@ class Driver:
         self._is_urgent = False
         self._errors = 0  # in a row, with the default batch size
         self._command, self._mode, self._stop_on_error = command, mode, stop_on_error
-        self._folder, self._service, self._console = folder, service, console
+        self._folder, self._console = folder, console
+        self._client = client.without_retries(_TIMEOUT_S)
+        self._check_service = check or (lambda: None)
 
     def run(self, recurrences: int) -> None:
         """Run until all is done, or a signal has come.
@@ -90,7 +95,7 @@ class Driver:
                         self._try(number, attempt)
                     if self.signal is not None:
                         return
-                    if self.tries[-1].ending.result != "again":
+                    if self.tries[-1].result != "again":
                         break
                     self._errors = 0
                 self._check(self.tries[-1])
@@ -104,7 +109,7 @@ class Driver:
         control = self._mode == "observe" or (self._mode == "compare" and recurrence % 2 == 1)
         outcome_file = self._file(recurrence, attempt, "json")
         env = {"PYTHONUNBUFFERED": "1", **os.environ}
-        env["ZEUS_SERVER_URL"] = self._service.url
+        env["ZEUS_SERVER_URL"] = self._client.url
         env["ZEUS_RECURRENCE"] = str(recurrence)
         env[OUTCOME_FILE] = str(outcome_file)
         env[CONTROL] = str(int(control))
@@ -113,23 +118,27 @@ class Driver:
         except OSError as error:
             raise ZeusConfigError(f"{self._command[0]} cannot be run: {error}") from error
         exit_code = self._wait_for(child)
-        run = read_outcome(outcome_file)
-        ending = Ending(exit_code=exit_code, run=run)
+        run = TrialRecord.read(outcome_file)
+        each = Try(
+            recurrence=recurrence, attempt=attempt, control=control, exit_code=exit_code, run=run
+        )
         if run is not None and run.outcome is None:
-            self._service.end_trial(run, f"the run's process has ended ({ending.outcome})")
-        each = Try(recurrence=recurrence, attempt=attempt, control=control, ending=ending)
+            reason = f"the run's process has ended ({each.outcome})"
+            with suppress(ZeusError):  # else the lease ends it
+                self._client.end_trial(run.trial, "interrupted", reason)
         if not self.tries:
             self._print(summary.HEADER)
         self.tries.append(each)
-        style = {"done": "", "again": "dim"}.get(ending.result, "bold")
+        style = {"done": "", "again": "dim"}.get(each.result, "bold")
         self._print(summary.line(each), style)
 
     def _wait_for_service(self) -> None:
         """Wait until the service answers, or a signal comes."""
         told = False
-        while self.signal is None and not self._service.answers():
+        while self.signal is None and not self._client.answers():
+            self._check_service()
             if not told:
-                self._print(f"waiting for the service at {self._service.url}")
+                self._print(f"waiting for the service at {self._client.url}")
             told = True
             again_s = time.monotonic() + _SERVICE_POLL_S
             while self.signal is None and time.monotonic() < again_s:
@@ -145,12 +154,12 @@ class Driver:
 
     def _check(self, last: Try) -> None:
         """Decide by the last try of a recurrence whether the driver must stop."""
-        result, run = last.ending.result, last.ending.run
+        result, run = last.result, last.run
         if result == "failed":
-            self._errors += run is not None and run.trial.batch_size == run.default_batch_size
+            self._errors += run is not None and run.trial.batch_size == run.job.default_batch_size
         elif result != "stop":
             self._errors = 0
-        why = f"recurrence {last.recurrence}, try {last.attempt} {last.ending}"
+        why = str(last)
         if result == "again":
             why = f"all {MAX_TRIES} tries of recurrence {last.recurrence} failed"
         elif result == "failed" and self._errors >= _ERRORS_TO_STOP:

@@ -2,62 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal
 
-from zeus_lightning.messages import FAILED, Outcome, Report, TrialStart
+from zeus_lightning.messages import FAILED
+from zeus_lightning.run.record import TrialRecord
 
 EXIT_TRY_AGAIN = 75
 """Exit status of `zeus-lightning exec` if the batch size failed: run the job again.
 
 It is EX_TEMPFAIL in sysexits.h: a temporary failure, worth another try.
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOutcome:
-    """The last trial of a run, read from its outcome file.
-
-    Args:
-        default_batch_size: The job's.
-        outcome: How the trial ended; None while it runs, and if its process was killed.
-        report: The last report; None before the first.
-        cost_j: The cost at the last report, in joules; None before the first.
-        estimated: Whether the joules are estimates.
-        earlier_trials: How many trials the run's process had trained before this one.
-    """
-
-    trial: TrialStart
-    default_batch_size: int
-    outcome: Outcome | None
-    report: Report | None
-    cost_j: float | None
-    estimated: bool
-    earlier_trials: int = 0
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        """Build from the values in an outcome file; other values are a KeyError or TypeError."""
-        report = data.get("report")
-        return cls(
-            trial=TrialStart.from_json(data["trial"]),
-            default_batch_size=data["job"]["default_batch_size"],
-            outcome=data["outcome"],
-            report=None if report is None else Report.from_json(report),
-            cost_j=data.get("cost_j"),
-            estimated=data.get("hardware", {}).get("estimated", False),
-            earlier_trials=data.get("earlier_trials", 0),
-        )
-
-
-def read_outcome(path: Path) -> RunOutcome | None:
-    """Read an outcome file; None if it does not exist, or is something else."""
-    try:
-        return RunOutcome.from_json(json.loads(path.read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
 
 
 Result = Literal["done", "again", "missed", "failed", "stop"]
@@ -71,16 +26,20 @@ try would be the same run again. `again`: the batch size failed, and another try
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
-    """How a try ended.
+class Try:
+    """One launch of the command, which has ended; recurrences and attempts count from 1.
 
     Args:
+        control: Whether it was to be a control trial: the default batch size, never stopped early.
         exit_code: The process's exit status, negative if a signal ended it.
         run: What the run wrote to its outcome file; None if it had no trial.
     """
 
+    recurrence: int
+    attempt: int
+    control: bool
     exit_code: int
-    run: RunOutcome | None
+    run: TrialRecord | None
 
     @property
     def outcome(self) -> str:
@@ -110,9 +69,10 @@ class Ending:
         return self.outcome in ("converged", "completed")
 
     def __str__(self) -> str:
-        """The end of a try, as in "recurrence 1, try 2 ...": what stopped the driver."""
+        """The try and its end, for what stopped the driver."""
+        which = f"recurrence {self.recurrence}, try {self.attempt}"
         if self.result == "failed" and self.outcome in FAILED:
-            return f"ended as {self.outcome}"
+            return f"{which} ended as {self.outcome}"
         if self.exit_code < 0:
-            return f"was killed by signal {-self.exit_code}"
-        return f"ended with exit status {self.exit_code}"
+            return f"{which} was killed by signal {-self.exit_code}"
+        return f"{which} ended with exit status {self.exit_code}"

@@ -17,7 +17,8 @@ from zeus_lightning.client import BSOClient
 from zeus_lightning.environment import OUTCOME_FILE
 from zeus_lightning.errors import ZeusError
 from zeus_lightning.messages import FAILED, Outcome
-from zeus_lightning.recur.ending import EXIT_TRY_AGAIN, RunOutcome, read_outcome
+from zeus_lightning.recur.ending import EXIT_TRY_AGAIN
+from zeus_lightning.run.record import TrialRecord
 
 _FORWARDED = (
     signal.SIGTERM,
@@ -56,7 +57,7 @@ def exec_command(command: tuple[str, ...]) -> None:
         except OSError as error:
             click.echo(f"Error: {command[0]} cannot be run: {error}", err=True)
             sys.exit(127 if isinstance(error, FileNotFoundError) else 126)  # as shells do
-        run = read_outcome(path)
+        run = TrialRecord.read(path)
     outcome = None if run is None else run.outcome
     if run is not None and status != 0 and outcome not in ("converged", "completed", *FAILED):
         outcome = _ask_service(run)
@@ -67,7 +68,7 @@ def exec_command(command: tuple[str, ...]) -> None:
 
 def _is_outcome_file(path: Path) -> bool:
     """Whether a file is an earlier run's, or empty as `mktemp` makes it."""
-    return path.is_file() and (path.stat().st_size == 0 or read_outcome(path) is not None)
+    return path.is_file() and (path.stat().st_size == 0 or TrialRecord.read(path) is not None)
 
 
 def _run(command: Sequence[str], env: Mapping[str, str]) -> int:
@@ -106,7 +107,7 @@ def _is_in_foreground() -> bool:
         os.close(terminal)
 
 
-def _ask_service(run: RunOutcome) -> Outcome | None:
+def _ask_service(run: TrialRecord) -> Outcome | None:
     """How the service says that a trial ended.
 
     The process that writes the outcome file may have been killed, or a rank on another node may

@@ -1,8 +1,8 @@
-"""`Service`: the service that the runs use; `OwnService`: one that ends with the driver.
+"""`OwnService`: a service for the runs, which ends with the driver.
 
-`python -m zeus_lightning.recur.service COMMAND...` is the process between the driver and its own
-service. A pipe from the driver is its standard input: it closes however the driver ends, even by
-SIGKILL, and the service is ended then.
+`python -m zeus_lightning.recur.service SECONDS COMMAND...` is the process between the driver and
+its own service. A pipe from the driver is its standard input: it closes however the driver ends,
+even by SIGKILL, and the service is ended then.
 """
 
 from __future__ import annotations
@@ -14,60 +14,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
-from typing import Any, Self
+from typing import Self
 
 from zeus_lightning.client import BSOClient
-from zeus_lightning.errors import ZeusConfigError, ZeusError, ZeusServiceError
-from zeus_lightning.recur.ending import RunOutcome
+from zeus_lightning.errors import ZeusConfigError, ZeusError
 
 _START_S = 60.0
+_END_S = 10.0
+"""Seconds from SIGINT to SIGKILL."""
+
 _TIMEOUT_S = 2.0
 
 
-class Service:
-    """A service at `url`; used in a `with`.
-
-    Raises, when the block is entered:
-        ZeusServiceError: The service does not answer, or refuses the token.
-    """
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self._client = BSOClient(url).without_retries(_TIMEOUT_S)
-
-    def __enter__(self) -> Self:
-        BSOClient(self.url).check_access()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def answers(self) -> bool:
-        """Whether a run could start now."""
-        try:
-            self._client.server_version()
-        except ZeusServiceError:
-            return False
-        return True
-
-    def end_trial(self, run: RunOutcome, reason: str) -> None:
-        """End the trial of a process that was killed, so that nothing waits for its lease."""
-        with suppress(ZeusError):
-            self._client.end_trial(run.trial, "interrupted", reason)
-
-    def savings(self, job_id: str) -> dict[str, Any]:
-        """What a job has spent, and saved against its default; empty if it does not answer."""
-        try:
-            return BSOClient(self.url).savings(job_id)
-        except ZeusError:
-            return {}
-
-
-class OwnService(Service):
+class OwnService:
     """`zeus-service serve` on loopback, until the block is left or this process ends.
 
     Args:
@@ -83,15 +45,16 @@ class OwnService(Service):
                 "a running one"
             )
         with socket.create_server(("127.0.0.1", port)) as probe:
-            super().__init__(f"http://127.0.0.1:{probe.getsockname()[1]}")
+            self.url = f"http://127.0.0.1:{probe.getsockname()[1]}"
         self._database_url = database_url
         self._log = log
 
     def __enter__(self) -> Self:
         serve = ["-m", "zeus_service", "serve", f"--bind={self.url.removeprefix('http://')}"]
+        between = [sys.executable, "-m", __name__, str(_END_S)]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, sys.executable, *serve, "--workers=1"],
+                [*between, sys.executable, *serve, "--workers=1"],
                 env={**os.environ, "ZEUS_BSO_DATABASE_URL": self._database_url},
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -100,29 +63,26 @@ class OwnService(Service):
             )
         try:
             self._wait_until_it_answers()
-            return super().__enter__()
         except BaseException:
             self.__exit__()
             raise
+        return self
 
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
 
-    def answers(self) -> bool:
-        """Whether a run could start now.
-
-        Raises:
-            ZeusError: The service has ended.
-        """
+    def check(self) -> None:
+        """Raise a `ZeusError` if the service has ended."""
         if self._process.poll() is not None:
             raise ZeusError(f"the service has ended, and {self._log_end()}")
-        return super().answers()
 
     def _wait_until_it_answers(self) -> None:
         deadline_s = time.monotonic() + _START_S
-        while not self.answers():
+        client = BSOClient(self.url, timeout_s=_TIMEOUT_S, retry=False)
+        while not client.answers():
+            self.check()
             if time.monotonic() > deadline_s:
                 raise ZeusError(f"the service did not start, and {self._log_end()}")
             time.sleep(0.05)
@@ -132,20 +92,25 @@ class OwnService(Service):
         return f"{self._log} ends:\n" + "\n".join(lines[-5:])
 
 
-def _run_until_stdin_closes(command: Sequence[str]) -> int:
-    """Run a command; when stdin closes, send it SIGINT.
+def _run_until_stdin_closes(grace_s: float, command: Sequence[str]) -> int:
+    """Run a command; when stdin closes, send it SIGINT and, `grace_s` later, SIGKILL.
 
-    SIGINT ends gunicorn without waiting for idle connections, such as a browser's.
+    SIGINT ends gunicorn without waiting for idle connections, such as a browser's. SIGKILL goes to
+    the whole process group, which this process leads: gunicorn's workers are in it.
     """
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
     def end() -> None:
         os.read(sys.stdin.fileno(), 1)
         process.send_signal(signal.SIGINT)
+        try:
+            process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(0, signal.SIGKILL)
 
     Thread(target=end, daemon=True).start()
     return process.wait()
 
 
 if __name__ == "__main__":
-    sys.exit(_run_until_stdin_closes(sys.argv[1:]))
+    sys.exit(_run_until_stdin_closes(float(sys.argv[1]), sys.argv[2:]))

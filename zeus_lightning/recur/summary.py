@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from statistics import mean
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from zeus_lightning.recur.ending import Ending
+from zeus_lightning.recur.ending import Try
 
 HEADER = (
     f"{'try':>5}   {'batch size, why':<17} {'outcome':<13} {'epochs':>6} {'s':>8} {'J':>11} "
@@ -20,29 +19,15 @@ HEADER = (
 """Above the lines of the tries; like them, it fits into 80 columns."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Try:
-    """One launch of the command, which has ended; recurrences and attempts count from 1.
-
-    Args:
-        control: Whether it was to be a control trial: the default batch size, never stopped early.
-    """
-
-    recurrence: int
-    attempt: int
-    control: bool
-    ending: Ending
-
-
 def line(each: Try) -> str:
     """What a try was, and how it ended, in the columns of `HEADER`."""
-    run, number = each.ending.run, f"{each.recurrence:>4}.{each.attempt:<2}"
-    if each.ending.outcome == "no trial":
+    run, number = each.run, f"{each.recurrence:>4}.{each.attempt:<2}"
+    if each.outcome == "no trial":
         return f"{number} no trial: no outcome file; does it use ZeusBSOCallback or Recurrence?"
     size, why = ("", "") if run is None else (run.trial.batch_size, run.trial.why)
-    text = f"{number} {size:>6} {why:<10} {each.ending.outcome:<13}"
+    text = f"{number} {size:>6} {why:<10} {each.outcome:<13}"
     if run is not None and run.report is not None and run.cost_j is not None:
-        about = "~" if run.estimated else ""
+        about = "~" if run.hardware.estimated else ""
         energy_j, cost_j = (f"{about}{_short(each)}" for each in (run.report.energy_j, run.cost_j))
         text += f" {run.report.epoch:>6} {_short(run.report.time_s):>8} {energy_j:>11} {cost_j:>11}"
     return text.rstrip()
@@ -62,7 +47,7 @@ def table(tries: Sequence[Try]) -> Table | None:
     for _, each in groupby(tries, key=lambda each: each.recurrence):
         recurrence = list(each)
         last = recurrence[-1]
-        is_baseline = last.ending.run is not None and last.ending.run.trial.why == "baseline"
+        is_baseline = last.run is not None and last.run.trial.why == "baseline"
         kind = "baseline" if is_baseline else "control" if last.control else "chosen"
         groups[kind].append(recurrence)
     unmeasured = sum(not _measured([each]) for each in tries)
@@ -73,7 +58,7 @@ def table(tries: Sequence[Try]) -> Table | None:
     shown = Table(*names, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=title)
     for name, recurrences in groups.items():
         if recurrences:
-            converged = sum(each[-1].ending.has_converged for each in recurrences)
+            converged = sum(each[-1].has_converged for each in recurrences)
             totals = [
                 [sum(column) for column in zip(*_measured(each), strict=True)] or [0.0] * 3
                 for each in recurrences
@@ -85,10 +70,10 @@ def table(tries: Sequence[Try]) -> Table | None:
                 *(_short(mean(column)) for column in zip(*totals, strict=True)),
             )
     notes = []
-    earlier = sum(each.ending.run.earlier_trials for each in tries if each.ending.run)
+    earlier = sum(each.run.earlier_trials for each in tries if each.run)
     if earlier:
         notes.append(f"each try is its last trial alone (earlier ones, not included: {earlier})")
-    if any(each.ending.run is not None and each.ending.run.estimated for each in tries):
+    if any(each.run is not None and each.run.hardware.estimated for each in tries):
         notes.append("joules are estimates")
     if unmeasured:
         notes.append(f"tries without a report (counted as 0 J and 0 s): {unmeasured}")
@@ -98,7 +83,7 @@ def table(tries: Sequence[Try]) -> Table | None:
 
 def _measured(tries: Sequence[Try]) -> list[tuple[float, float, float]]:
     """Joules, seconds and cost of the tries that have reported."""
-    runs = [each.ending.run for each in tries]
+    runs = [each.run for each in tries]
     return [
         (run.report.energy_j, run.report.time_s, run.cost_j)
         for run in runs

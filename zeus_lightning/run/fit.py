@@ -18,26 +18,25 @@ from zeus_lightning.errors import (
     ZeusServiceError,
     ZeusTrialFailed,
 )
-from zeus_lightning.messages import FAILED, JobSpec, Outcome
+from zeus_lightning.messages import FAILED, JobSpec, Outcome, Report, shortest_decimal
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program import dataloaders
 from zeus_lightning.program.injection import Injection
-from zeus_lightning.program.internals import logging_step
+from zeus_lightning.program.internals import logging_step, training_log
 from zeus_lightning.program.lr_scaling import (
     has_rate_finder,
     lr_factor,
     scale_optimizers,
     too_short_schedule,
 )
-from zeus_lightning.program.metric import is_of_batches, monitored, no_monitor
+from zeus_lightning.program.metric import no_monitor, not_logged
 from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
 from zeus_lightning.run.job import READ_FROM_PROGRAM, JobArguments, no_max_epochs
 from zeus_lightning.run.outcomes import outcome_at_train_end
 from zeus_lightning.run.ranks import on_every_rank, on_rank_zero
 from zeus_lightning.run.record import TrialRecord
 from zeus_lightning.run.run import Run
-from zeus_lightning.run.run_meter import RunMeter
 
 _trained: WeakKeyDictionary[LightningModule, set[str]] = WeakKeyDictionary()
 """The jobs whose fits have trained a module in this process."""
@@ -79,20 +78,14 @@ class Fit:
         self._lr_factor = 1.0
         self._attribute = arguments.batch_arg_name or sizes.size_attribute(trainer)
         destroy_gloo_at_exit()
-        self._meter = RunMeter(meter, self._strategy)
-        rank_zero_info(f"zeus: measuring {self._meter.scope()}")
-        try:
-            job = on_every_rank(self._strategy, lambda: arguments.job(trainer, module))
-            self._share = sizes.share(trainer, arguments.batch_size_scope)
-        except BaseException:
-            self._meter.close()
-            raise
+        job = on_every_rank(self._strategy, lambda: arguments.job(trainer, module))
+        self._share = sizes.share(trainer, arguments.batch_size_scope)
         self._own_batch_size = job.default_batch_size  # of the program, with its learning rate
         self.run = Run(
             self._strategy,
             client,
             job,
-            self._meter,
+            meter,
             share=self._share,
             require_service=require_service,
             outcome_files=outcome_files,
@@ -193,7 +186,7 @@ class Fit:
 
     def _start_measuring(self) -> None:
         self.check_loaders()
-        self._meter.begin()
+        self.run.meter.begin()
 
     def check_loaders(self, batch: Any = None) -> None:
         """Check the dataloaders' batch size, as training starts or an epoch's first batch comes."""
@@ -226,32 +219,52 @@ class Fit:
         Returns:
             Whether there was a metric to report.
         """
-        if self._continues:
-            return True
         self.check_monitor()
-        monitor, logged = self.run.job.monitor, self.trainer.callback_metrics
-        record, was_open = self.run.record, self.run.is_open
-
-        def read_metric() -> float | None:
-            may_be_missing = not was_open or (may_wait and not self._has_reported)
-            if may_be_missing and (
-                monitor not in logged or (may_wait and is_of_batches(self.trainer, monitor))
-            ):
-                return None
-            return monitored(self.trainer, monitor)
-
-        decision = self.run.report(epoch, read_metric)
+        record = self.run.record if self.run.is_open else None
+        decision = self.run.report(epoch, lambda: self._read_metric(may_wait=may_wait))
         if decision is None:
             return False
         self._has_reported = True
         self.trainer.should_stop |= decision.stop
-        if record is not None and was_open:
-            metrics = record.metrics()
-            if metrics:
-                metrics |= self._meter.breakdown(record.spent)
-            for logger in self.trainer.loggers if metrics else ():
-                logger.log_metrics(metrics, step=logging_step(self.trainer))
+        if record is not None and record.report is not None and self.trainer.loggers:
+            self._log(record, record.report)
         return True
+
+    def _read_metric(self, *, may_wait: bool) -> float | None:
+        """The metric's latest value, as its shortest decimal; None if it is logged later.
+
+        Raises:
+            ZeusConfigError: The metric was not logged, or training logs it for each batch alone.
+        """
+        monitor, logged = self.run.job.monitor, self.trainer.callback_metrics
+        if monitor not in logged:
+            if not self.run.is_open or (may_wait and not self._has_reported):
+                return None
+            raise not_logged(self.trainer, monitor)
+        if not self._has_reported:  # how it is logged does not change
+            log = training_log(self.trainer, monitor)
+            if log is not None and log.forked and may_wait:
+                return None  # until the epoch ends it is the last batch's, and then their mean
+            if log is not None and log.on_step and monitor == log.forked_name(on_step=True):
+                raise ZeusConfigError(
+                    f"monitor is {monitor!r}, which training logs for each batch, so its value is "
+                    "the last batch's; pass on_step=False, on_epoch=True to "
+                    f"self.log({log.name!r}, ...)"
+                )
+        return shortest_decimal(logged[monitor])
+
+    def _log(self, record: TrialRecord, report: Report) -> None:
+        """Log what the trial has taken so far."""
+        metrics = {
+            "zeus/batch_size": float(record.trial.batch_size),
+            "zeus/energy_j": report.energy_j,
+            "zeus/time_s": report.time_s,
+            "zeus/power_w": report.energy_j / max(report.time_s, 1e-9),
+            "zeus/cost_j": record.job.cost_j(record.hardware, report),
+        }
+        metrics |= self.run.meter.breakdown(record.spent)
+        for logger in self.trainer.loggers:
+            logger.log_metrics(metrics, step=logging_step(self.trainer))
 
     def end(self) -> None:
         """End a trial that is still open when training ends."""
@@ -355,6 +368,6 @@ class Fit:
         try:
             self.run.abort(outcome, reason)
         finally:
-            with suppress(Exception), closing(self._meter):
+            with suppress(Exception), closing(self.run.meter):
                 self.injection.undo()
         return self.run.record

@@ -17,10 +17,10 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.messages import MAX_INTEGER, MAX_METRIC, JobSpec
+from zeus_lightning.messages import MAX_INTEGER, MAX_METRIC, JobSpec, shortest_decimal
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program.lr_scaling import LRScaling
-from zeus_lightning.program.metric import Mode, mode_of_name, monitor_of, shortest_decimal
+from zeus_lightning.program.metric import Mode, mode_of_name, monitor_of
 
 READ_FROM_PROGRAM = {
     "default_batch_size": "default_batch_size",
@@ -31,8 +31,8 @@ READ_FROM_PROGRAM = {
 }
 """The arguments for which the program has a value, and the fields of the job they become."""
 
-_POLICY_OPTIONS = {"num_pruning_rounds": 100, "window_size": 1000, "seed": 2**32 - 1}
-"""The options of a policy, and the largest value of each; the smallest is 0."""
+_POLICY_OPTIONS = ("num_pruning_rounds", "window_size", "seed")
+"""The options of a policy, integers; the service checks their ranges."""
 
 _OMITTED = (
     *("target_metric", "baseline_runs", "batch_size_scope", "eta_knob", "beta_knob", "policy"),
@@ -110,11 +110,8 @@ class JobArguments:
                     f"policy has the option {option!r}; it can have name, "
                     f"{', '.join(_POLICY_OPTIONS)}"
                 )
-            most = _POLICY_OPTIONS[option]
-            if not (_is_number(value, Integral) and 0 <= value <= most):
-                raise ZeusConfigError(
-                    f"the policy's {option} is {value!r}; it must be an integer, 0 to {most}"
-                )
+            if not _is_number(value, Integral):
+                raise ZeusConfigError(f"the policy's {option} is {value!r}; it must be an integer")
         options: dict[str, Any] = {} if name is None else {"policy": name}
         return options | {option: int(value) for option, value in given.items()}
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
 
-from lightning.pytorch.utilities import rank_zero_warn
-
+from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import (
     Hardware,
@@ -58,28 +57,13 @@ class TrialRecord:
 
     @property
     def cost_j(self) -> float | None:
-        """Cost at the last report in joules (Zeus: You, Chung and Chowdhury, NSDI 2023)."""
-        if self.report is None:
-            return None
-        eta, time_j = self.job.eta_knob, self.hardware.max_power_w * self.report.time_s
-        return eta * self.report.energy_j + (1 - eta) * time_j
+        """Cost at the last report, in joules."""
+        return None if self.report is None else self.job.cost_j(self.hardware, self.report)
 
     @property
     def target_reached(self) -> bool:
         """Whether the last report's metric reaches the job's target."""
         return self.report is not None and self.job.is_reached_by(self.report.metric)
-
-    def metrics(self) -> dict[str, float]:
-        """The metrics to log; empty before the first report."""
-        if self.report is None or self.cost_j is None:
-            return {}
-        return {
-            "zeus/batch_size": float(self.trial.batch_size),
-            "zeus/energy_j": self.report.energy_j,
-            "zeus/time_s": self.report.time_s,
-            "zeus/power_w": self.report.energy_j / max(self.report.time_s, 1e-9),
-            "zeus/cost_j": self.cost_j,
-        }
 
     def summary(self) -> str:
         """How the trial ended, in one line."""
@@ -161,6 +145,8 @@ class TrialRecord:
 
         A file that cannot be written is a warning.
         """
+        from lightning.pytorch.utilities import rank_zero_warn  # the command line needs no torch
+
         path = path.resolve()
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         if path.exists() and not path.is_file():
@@ -182,9 +168,49 @@ class TrialRecord:
     @classmethod
     def read(cls, path: Path) -> Self | None:
         """Read a file that `write` has written; None if there is none."""
-        with suppress(OSError, ValueError, KeyError, TypeError):  # a file of another kind
+        try:
             return cls.from_json(json.loads(path.read_bytes()))
-        return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # of another kind
+            return None
+
+
+class ShowsTrial:
+    """What a callback or a loop shows of its run's trial."""
+
+    _client: BSOClient | None = None
+    """The service; None before the run starts."""
+
+    @property
+    def job(self) -> JobSpec | None:
+        """The job; None before the run starts."""
+        raise NotImplementedError
+
+    @property
+    def trial(self) -> TrialStart | None:
+        """The last run's trial: batch size, and why. None if there was none."""
+        return self._record.trial if self._record else None
+
+    @property
+    def last_report(self) -> Report | None:
+        """The trial's last report: epoch, seconds, joules, metric. None before the first."""
+        return self._record.report if self._record else None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the trial ended; None while it runs.
+
+        `lost`: the service became unavailable, and still was when training ended.
+        """
+        return self._record.outcome if self._record else None
+
+    @property
+    def cost_j(self) -> float | None:
+        """The cost at `last_report`, in joules."""
+        return self._record.cost_j if self._record else None
+
+    @property
+    def _record(self) -> TrialRecord | None:
+        raise NotImplementedError
 
 
 def temporary_file() -> Path:

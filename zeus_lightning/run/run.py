@@ -15,13 +15,12 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusServiceError, ZeusServiceUnavailable, ZeusTrialFailed
 from zeus_lightning.messages import FAILED, MAX_METRIC, Decision, JobSpec, Outcome, Report
-from zeus_lightning.meters import Reading
+from zeus_lightning.meters import EnergyMeter, Reading
 from zeus_lightning.program.batch_size import check_shares
-from zeus_lightning.run.quiet_calls import end_at_once, start_heartbeat
 from zeus_lightning.run.ranks import local_rank_of, on_rank_zero
 from zeus_lightning.run.record import TrialRecord
 from zeus_lightning.run.run_meter import RunMeter
-from zeus_lightning.run.trial_start import start_trial
+from zeus_lightning.run.trial_calls import end_at_once, start_heartbeat, start_trial
 
 _AWAY_TIMEOUT_S = 2.0  # of each call while the service is unavailable
 _HEARTBEAT_TIMEOUT_S = 5.0
@@ -40,7 +39,7 @@ class Run:
         ranks: The run's ranks.
         client: The service.
         job: The job that the arguments and the program make.
-        meter: The run's meter.
+        meter: The run's energy meter, as for `open_meter`; whoever makes a run closes its `meter`.
         share: What a global batch size is divided by, such as the number of devices.
         require_service: Whether a service that is unavailable at the start is an error.
         outcome_files: Where each node's local rank zero writes the trial's record.
@@ -51,6 +50,7 @@ class Run:
         is_open: Whether the trial is running, so that reports go to the service.
         is_without_service: Whether the service was unavailable as the run started or resumed.
         failure: The error to end the run with, once the batch size has failed.
+        meter: What the run takes, over all ranks.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class Run:
         ranks: Strategy,
         client: BSOClient,
         job: JobSpec,
-        meter: RunMeter,
+        meter: str | EnergyMeter,
         *,
         share: int,
         require_service: bool,
         outcome_files: Sequence[Path] = (),
     ) -> None:
-        self._ranks, self._client, self._meter = ranks, client, meter
+        self._ranks, self._client = ranks, client
         self._share, self._require_service = share, require_service
         self._outcome_files = outcome_files
         self._stop_heartbeat: Callable[[], None] = lambda: None
@@ -77,6 +77,8 @@ class Run:
         self.is_open = False
         self.is_without_service = False
         self.failure: ZeusTrialFailed | None = None
+        self.meter = RunMeter(meter, ranks)
+        rank_zero_info(f"zeus: measuring {self.meter.scope()}")
 
     def start(self) -> int:
         """Start a trial.
@@ -87,7 +89,7 @@ class Run:
         try:
             record = on_rank_zero(
                 self._ranks,
-                lambda: start_trial(self._client, self.job, self._meter.hardware, self._share),
+                lambda: start_trial(self._client, self.job, self.meter.hardware, self._share),
             )
         except ZeusServiceUnavailable as error:
             if self._require_service:
@@ -121,7 +123,7 @@ class Run:
         try:
             if not self.is_without_service:
                 job, received = on_rank_zero(self._ranks, lambda: self._resume_trial(saved))
-                self._meter.resume_from(saved.spent)
+                self.meter.resume_from(saved.spent)
                 self._open(saved.reopened(job, received), received)
                 self._beginning = f"resuming {saved} with batch size {size}"
                 return size
@@ -162,7 +164,7 @@ class Run:
                 outcome, reason = record.outcome, record.reason
                 decision = Decision(outcome=outcome, cost=record.cost_j, reason=reason)
         else:
-            spent, limits_w = self._meter.spent(), self._meter.power_limits_w()
+            spent, limits_w = self.meter.spent(), self.meter.power_limits_w()
             answer = on_rank_zero(
                 self._ranks, lambda: self._send(epochs, spent, read_metric(), limits_w)
             )
@@ -172,7 +174,9 @@ class Run:
             if report is not None:
                 record.report, record.spent = report, spent
             self._apply(decision)
-            decision = replace(decision, cost=record.cost_j)
+            report = record.report
+            cost = None if report is None else self.job.cost_j(record.hardware, report)
+            decision = replace(decision, cost=cost)
         is_alone = self.record is None and not self._has_stopped
         if is_alone and self.job.is_reached_by(metric):
             rank_zero_info(f"zeus: the target is reached ({self.job.monitor} {metric:.6g})")
@@ -186,7 +190,7 @@ class Run:
 
     def checkpoint(self) -> TrialRecord | None:
         """The trial as it is now, for a checkpoint; None if there is none."""
-        return None if self.record is None else self.record.saved(self._meter.spent_by_now())
+        return None if self.record is None else self.record.saved(self.meter.spent_by_now())
 
     def forget(self) -> None:
         """Have no trial any more, without ending the one that was open."""
@@ -213,7 +217,7 @@ class Run:
         finally:
             if record.is_resumable:
                 with suppress(Exception):
-                    self.record = record.saved(self._meter.spent_at_end())
+                    self.record = record.saved(self.meter.spent_at_end())
 
     def _open(self, record: TrialRecord, received: int = 0) -> None:
         """Switch reporting to this trial and start its heartbeats."""
@@ -267,7 +271,7 @@ class Run:
         else:
             end_at_once(self._client, self.record, "withdrawn", f"the run resumes {saved}")
         status = self._client.trial_status(job.job_id, saved.trial.trial_number)
-        saved.check_resumable(job, self._meter.hardware, status)
+        saved.check_resumable(job, self.meter.hardware, status)
         job = replace(job, target_metric=saved.trial.target_metric)
         return job, 0 if status is None else status.reports
 
@@ -306,7 +310,7 @@ class Run:
             metric=metric,
             power_limit_w=limit_w,
             default_power_limit_w=default_limit_w,
-            host_load=self._meter.host_load(),
+            host_load=self.meter.host_load(),
         )
         record.unsent.append(report)
         away = self._client.without_retries(_AWAY_TIMEOUT_S)

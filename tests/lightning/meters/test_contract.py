@@ -13,9 +13,7 @@ import pytest
 from apple_silicon import as_on_a_mac
 from fake_nvml import FakeDriver
 from fake_powercap import FakePowercap
-from fake_zeusd import serving
 
-from zeus_lightning.errors import ZeusMeterError
 from zeus_lightning.meters import EnergyMeter, Reading, open_meter
 from zeus_lightning.meters.amd import AmdMeter
 from zeus_lightning.meters.apple import AppleMeter
@@ -23,7 +21,6 @@ from zeus_lightning.meters.combined import CombinedMeter
 from zeus_lightning.meters.cpu_estimate import CpuEstimateMeter
 from zeus_lightning.meters.nvml import NvmlMeter
 from zeus_lightning.meters.rapl import RaplMeter
-from zeus_lightning.zeusd import Zeusd
 
 
 @dataclass
@@ -41,7 +38,6 @@ class Rig:
         "amd",
         "apple",
         "rapl",
-        "rapl by zeusd",
         "nvml+rapl",
         "cpu-estimate",
     ]
@@ -62,13 +58,6 @@ def _rig(request: pytest.FixtureRequest) -> Rig:
         powercap: FakePowercap = request.getfixturevalue("powercap")
         powercap.add_package(0)
         return Rig(RaplMeter(powercap.root), lambda: powercap.spend("intel-rapl:0", 3))
-    if request.param == "rapl by zeusd":
-        powercap = request.getfixturevalue("powercap")
-        powercap.add_package(0)
-        address = request.getfixturevalue("socket_path")
-        request.addfinalizer(serving(address, powercap.root))
-        meter = RaplMeter(powercap.root, zeusd=Zeusd(address))
-        return Rig(meter, lambda: powercap.spend("intel-rapl:0", 3))
     if request.param == "cpu-estimate":
         return Rig(CpuEstimateMeter(), _burn_cpu)
     if request.param == "amd":
@@ -150,10 +139,3 @@ def test_work_between_two_readings_is_their_difference(rig: Rig) -> None:
 def test_closing_twice_is_closing_once(meter: EnergyMeter) -> None:
     meter.close()
     meter.close()
-
-
-def test_reading_a_closed_meter_is_an_error(meter: EnergyMeter) -> None:
-    meter.close()
-    name = meter.name.partition("+")[0]
-    with pytest.raises(ZeusMeterError, match=f"{name} meter.* is closed"):
-        meter.read()

@@ -167,18 +167,6 @@ def test_the_child_of_another_thread_counts() -> None:
         thread.join()
 
 
-def test_it_does_not_fall_as_children_end() -> None:
-    meter = CpuEstimateMeter(10)
-    last = meter.read()
-    children = [start(BURN, 0.05) for _ in range(4)]
-    for child in children:
-        child.communicate("")
-        for _ in range(3):
-            reading = meter.read()
-            assert reading.energy_j >= last.energy_j
-            last = reading
-
-
 def test_it_goes_on_when_a_process_leaves_the_tree_with_its_time() -> None:
     meter = CpuEstimateMeter(10)
     child = start(BURN_IN_GRANDCHILD, 0.4)

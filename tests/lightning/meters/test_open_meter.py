@@ -123,13 +123,6 @@ def test_nvml_on_cpu_needs_the_names_of_its_devices(device: torch.device | None)
         open_meter("nvml", device)
 
 
-def test_rapl(powercap: FakePowercap) -> None:
-    powercap.add_package(0)
-    meter = open_meter("rapl")
-    assert meter.name == "rapl"
-    meter.close()
-
-
 def test_rapl_that_cannot_be_read_is_an_error() -> None:
     with pytest.raises(ZeusMeterError, match='use meter="cpu-estimate"'):
         open_meter("rapl")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import types
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fake_powercap import RANGE_UJ, FakePowercap
-from fake_zeusd import serving
 from forked import in_forked_child
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,8 +15,7 @@ from waiting import wait_until
 
 from zeus_lightning.errors import ZeusMeterError
 from zeus_lightning.meters import rapl
-from zeus_lightning.meters.rapl import RaplMeter, WrappingCounter, open_rapl
-from zeus_lightning.zeusd import Zeusd
+from zeus_lightning.meters.rapl import RaplMeter, WrappingCounter
 
 RANGE_J = RANGE_UJ / 1e6
 
@@ -73,93 +70,6 @@ def test_a_counter_that_stands_still_while_this_process_computes_is_an_error(
     with pytest.raises(ZeusMeterError, match=r"package-0 has not moved.*computed for 6 s"):
         meter.read()
     meter.close()
-
-
-# Through Zeus's daemon
-
-
-@pytest.fixture
-def zeusd(powercap: FakePowercap, socket_path: str) -> Iterator[Zeusd]:
-    """A daemon beside counters of two packages, memory and the whole machine."""
-    powercap.add_package(0)
-    powercap.add_zone("intel-rapl:0/intel-rapl:0:1", "dram")
-    powercap.add_zone("intel-rapl:1", "psys")
-    powercap.add_package(2)
-    end = serving(socket_path, powercap.root)
-    yield Zeusd(socket_path)
-    end()
-
-
-def spend_everywhere(powercap: FakePowercap) -> None:
-    for zone in ("intel-rapl:0", "intel-rapl:0/intel-rapl:0:1", "intel-rapl:1", "intel-rapl:2"):
-        powercap.spend(zone, 10)
-
-
-@pytest.mark.parametrize(("dram", "energy_j"), [(False, 20), (True, 30)])
-def test_the_daemon_counts_the_same(
-    powercap: FakePowercap, zeusd: Zeusd, dram: bool, energy_j: float
-) -> None:
-    own = RaplMeter(powercap.root, dram=dram)
-    meter = RaplMeter(powercap.root, dram=dram, zeusd=zeusd)
-    assert meter.devices == own.devices
-    assert meter.max_power_w == own.max_power_w == 240
-    spend_everywhere(powercap)
-    assert meter.read().energy_j == own.read().energy_j == pytest.approx(energy_j)
-    own.close()
-    meter.close()
-
-
-def test_where_the_files_are_hidden_too_the_daemons_zones_are_counted(
-    powercap: FakePowercap, zeusd: Zeusd, tmp_path: Path
-) -> None:
-    with pytest.warns(UserWarning, match="MaxPower is assumed"):
-        meter = RaplMeter(tmp_path, zeusd=zeusd)
-    assert meter.devices == ("package zone 0", "package zone 1", "package zone 2")
-    powercap.spend("intel-rapl:0", 10)
-    assert meter.read().energy_j == pytest.approx(10)
-    powercap.spend("intel-rapl:0", RANGE_J - 5)  # as if a daemon that had made up for it restarted
-    with pytest.raises(ZeusMeterError, match="zeusd is restarted"):
-        meter.read()
-    meter.close()
-
-
-def test_it_is_taken_where_this_process_may_not_read_and_the_environment_names_it(
-    powercap: FakePowercap,
-    zeusd: Zeusd,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(rapl, "POWERCAP", tmp_path)
-    with pytest.raises(ZeusMeterError, match="no CPU energy counter"):
-        open_rapl()
-    monkeypatch.setenv("ZEUSD_SOCK_PATH", f"{zeusd.address}.gone")
-    with pytest.raises(ZeusMeterError, match=r"cannot be reached.*and without it: no CPU energy"):
-        open_rapl()
-    monkeypatch.setenv("ZEUSD_SOCK_PATH", zeusd.address)
-    with pytest.warns(UserWarning, match="MaxPower is assumed"):
-        meter = open_rapl()
-    assert meter.zeusd is not None
-    meter.close()
-    monkeypatch.setattr(rapl, "POWERCAP", powercap.root)
-    meter = open_rapl()
-    assert meter.zeusd is None
-    meter.close()
-
-
-def test_a_daemon_that_went_away_is_an_error_and_one_that_is_back_goes_on(
-    powercap: FakePowercap, socket_path: str
-) -> None:
-    powercap.add_package(0)
-    end = serving(socket_path, powercap.root)
-    meter = RaplMeter(powercap.root, zeusd=Zeusd(socket_path))
-    end()
-    with pytest.raises(ZeusMeterError, match="cannot be reached"):
-        meter.read()
-    powercap.spend("intel-rapl:0", 10)
-    end = serving(socket_path, powercap.root)
-    assert meter.read().energy_j == pytest.approx(10)
-    meter.close()
-    end()
 
 
 # Wrap-around
@@ -248,8 +158,7 @@ def test_counters_only_root_may_read_give_an_error_that_names_the_fix(
         assert fix in str(error.value)
     page = (Path(__file__).parents[3] / "docs/meters.md").read_text()
     others = " ".join(page.partition("RAPL's counters")[2].split())
-    for fix in ("`$ZEUSD_SOCK_PATH`", "use `cpu-estimate`"):
-        assert fix in others
+    assert "use `cpu-estimate`" in others
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -7,13 +7,13 @@ import pytest
 from fake_nvml import FakeDriver
 
 from zeus_lightning import ZeusPowerError
-from zeus_lightning.power.limits import NvmlLimit
+from zeus_lightning.power.limits import GpuLimit
 
 
 def test_it_has_the_gpus_names_and_the_whole_watts_that_can_be_set(fake_gpus: FakeDriver) -> None:
     gpu = fake_gpus.add_gpu(min_w=99.2, max_w=432.9)
     for name in (gpu.uuid, 2):
-        limit = NvmlLimit(name)
+        limit = GpuLimit(name)
         assert limit.uuid == gpu.uuid
         assert (limit.min_w, limit.max_w) == (100, 432)
         assert limit.driver == "000.00.fake"
@@ -36,7 +36,7 @@ def test_an_nvml_error_names_the_gpu_the_cause_and_a_remedy(
     uuid = fake_gpus.gpus[0].uuid
     fake_gpus.gpus[0].fail(kind, code)
     with pytest.raises(ZeusPowerError, match=text) as raised:  # noqa: PT012 - either may raise
-        limit = NvmlLimit(uuid)
+        limit = GpuLimit(uuid)
         try:
             limit.check_permission()
         finally:
@@ -46,9 +46,9 @@ def test_an_nvml_error_names_the_gpu_the_cause_and_a_remedy(
 
 
 def test_nvml_is_released_by_close_and_when_opening_fails(fake_gpus: FakeDriver) -> None:
-    NvmlLimit(0).close()
+    GpuLimit(0).close()
     fake_gpus.gpus[0].lose()
     with pytest.raises(ZeusPowerError):
-        NvmlLimit(0)
+        GpuLimit(0)
     with pytest.raises(pynvml.NVMLError_Uninitialized):
         pynvml.nvmlDeviceGetCount()

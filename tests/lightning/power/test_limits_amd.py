@@ -13,7 +13,7 @@ from fake_zeusd import FakeZeusd
 
 from zeus_lightning import ZeusPowerError
 from zeus_lightning.power.gpus import Gpus
-from zeus_lightning.power.limits import NvmlLimit, open_limit
+from zeus_lightning.power.limits import GpuLimit
 from zeus_lightning.power.restore import TemporaryLimit, records_folder, restore_all
 from zeus_lightning.zeusd import Zeusd
 
@@ -26,7 +26,7 @@ def uuid(amd_gpus: FakeDriver) -> str:
 
 
 def test_it_is_read_and_set_in_milliwatts(amd_gpus: FakeDriver, uuid: str) -> None:
-    with closing(open_limit(uuid)) as limit:
+    with closing(GpuLimit(uuid)) as limit:
         assert limit.uuid == uuid
         assert (limit.min_w, limit.max_w) == (100, 300)
         assert limit.driver == "000.00.fake"
@@ -40,7 +40,7 @@ def test_it_is_read_and_set_in_milliwatts(amd_gpus: FakeDriver, uuid: str) -> No
     ("kind", "code", "cause", "text"),
     [
         ("set_limit", pynvml.NVML_ERROR_NO_PERMISSION, "no_permission", "ZEUSD_SOCK_PATH"),
-        ("constraints", pynvml.NVML_ERROR_NOT_SUPPORTED, "no_power_control", "no power limit"),
+        ("constraints", pynvml.NVML_ERROR_NOT_SUPPORTED, "no_power_control", "not have it"),
         ("set_limit", pynvml.NVML_ERROR_UNKNOWN, "driver", "amd-smi monitor"),
     ],
 )
@@ -48,14 +48,14 @@ def test_an_error_names_the_gpu_the_cause_and_a_remedy(
     amd_gpus: FakeDriver, uuid: str, kind: str, code: int, cause: str, text: str
 ) -> None:
     amd_gpus.gpus[1].fail(kind, code)
-    with pytest.raises(ZeusPowerError, match=text) as raised, closing(open_limit(uuid)) as limit:
+    with pytest.raises(ZeusPowerError, match=text) as raised, closing(GpuLimit(uuid)) as limit:
         limit.set_mw(200_000)
     assert raised.value.fields == {"cause": cause}
     assert uuid in raised.value.message
 
 
 def test_what_was_left_set_is_restored(amd_gpus: FakeDriver, uuid: str) -> None:
-    with closing(open_limit(uuid)) as limit:
+    with closing(GpuLimit(uuid)) as limit:
         temporary = TemporaryLimit(limit)
         temporary.set_w(150)
         record = (records_folder() / f"{uuid}.json").read_bytes()
@@ -76,7 +76,7 @@ def test_a_run_sets_the_limits_of_the_gpus_that_its_meter_counts(
         assert gpus.set_w(200)
         assert [gpu.limit_mw for gpu in amd_gpus.gpus] == [300_000, 200_000]
     assert [gpu.limit_mw for gpu in amd_gpus.gpus] == [300_000, 250_000]
-    with closing(NvmlLimit(1)) as limit:  # NVIDIA's and AMD's names are never mixed up
+    with closing(GpuLimit(1)) as limit:  # NVIDIA's and AMD's names are never mixed up
         assert limit.uuid != uuid
 
 
@@ -88,7 +88,7 @@ def test_the_daemon_sets_what_the_process_may_not_and_it_is_restored(
     amd_gpus.gpus[1].fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
     with (
         FakeZeusd(amd_gpus, socket_path) as daemon,
-        closing(open_limit(uuid, Zeusd(daemon.address))) as limit,
+        closing(GpuLimit(uuid, Zeusd(daemon.address))) as limit,
     ):
         temporary = TemporaryLimit(limit)
         temporary.set_w(150)

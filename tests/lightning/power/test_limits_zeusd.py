@@ -14,8 +14,8 @@ from fake_zeusd import FakeZeusd
 from forked import in_forked_child
 
 from zeus_lightning import ZeusPowerError
-from zeus_lightning.power.limits import NvmlLimit
-from zeus_lightning.power.restore import TemporaryLimit, restore_all
+from zeus_lightning.power.limits import GpuLimit
+from zeus_lightning.power.restore import TemporaryLimit
 from zeus_lightning.zeusd import Zeusd
 
 
@@ -34,9 +34,9 @@ def limits_mw(driver: FakeDriver) -> list[int]:
 
 
 def test_the_daemon_sets_what_the_process_may_not(fake_gpus: FakeDriver, daemon: FakeZeusd) -> None:
-    with closing(NvmlLimit(1)) as limit, pytest.raises(ZeusPowerError, match="ZEUSD_SOCK_PATH"):
+    with closing(GpuLimit(1)) as limit, pytest.raises(ZeusPowerError, match="ZEUSD_SOCK_PATH"):
         limit.set_mw(150_000)
-    with closing(NvmlLimit(1, Zeusd(daemon.address))) as limit:
+    with closing(GpuLimit(1, Zeusd(daemon.address))) as limit:
         limit.check_permission()
         limit.set_mw(150_000)
         assert limit.read_mw() == 150_000
@@ -50,7 +50,7 @@ def test_in_a_container_whose_gpu_0_is_the_hosts_gpu_1_that_one_is_set(
     fake_gpus: FakeDriver, daemon: FakeZeusd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_NVML_FIRST", "1")
-    with closing(NvmlLimit(0, Zeusd(daemon.address))) as limit:
+    with closing(GpuLimit(0, Zeusd(daemon.address))) as limit:
         limit.set_mw(150_000)
     assert limits_mw(fake_gpus) == [250_000, 150_000]
 
@@ -66,7 +66,7 @@ def test_the_daemon_of_another_host_sets_nothing(
         gpu.reset_counter()
     with (
         FakeZeusd(elsewhere, socket_path),
-        closing(NvmlLimit(0, Zeusd(socket_path))) as limit,
+        closing(GpuLimit(0, Zeusd(socket_path))) as limit,
         pytest.raises(ZeusPowerError, match="no GPUs with this one's energy counter"),
     ):
         limit.set_mw(150_000)
@@ -74,7 +74,7 @@ def test_the_daemon_of_another_host_sets_nothing(
 
 
 def set_limit_and_die(address: str) -> None:
-    TemporaryLimit(NvmlLimit(0, Zeusd(address))).set_w(125)
+    TemporaryLimit(GpuLimit(0, Zeusd(address))).set_w(125)
     os._exit(0)
 
 
@@ -90,22 +90,8 @@ def killed(fake_gpus: FakeDriver, daemon: FakeZeusd) -> FakeZeusd:
 def test_the_next_run_restores_it_through_the_daemon_also_one_that_knows_of_none(
     fake_gpus: FakeDriver, killed: FakeZeusd
 ) -> None:
-    with closing(NvmlLimit(0)) as limit:
+    with closing(GpuLimit(0)) as limit:
         temporary = TemporaryLimit(limit)
         assert "was restored to 250 W" in temporary.recovered
         assert limits_mw(fake_gpus) == [250_000, 250_000]
         temporary.restore()
-
-
-def test_while_the_daemon_is_gone_the_record_stays_and_it_is_restored_later(
-    fake_gpus: FakeDriver, killed: FakeZeusd
-) -> None:
-    killed.end()
-    ((_, finished, message),) = restore_all()
-    assert not finished
-    assert "cannot be reached" in message
-    assert limits_mw(fake_gpus) == [125_000, 250_000]
-    killed.start()
-    ((_, finished, _),) = restore_all()
-    assert finished
-    assert limits_mw(fake_gpus) == [250_000, 250_000]

@@ -28,8 +28,8 @@ from zeus_lightning.power.profiler import (
     Window,
     merge,
 )
-from zeus_lightning.power.search import make_search, power_limits
-from zeus_lightning.power.selectors import Energy, SelectorInputs, parse_selector
+from zeus_lightning.power.search import Sweep, make_search, power_limits
+from zeus_lightning.power.selectors import SelectorInputs, parse_selector
 
 LIMITS = power_limits(100, 250, 25)
 INPUTS = SelectorInputs(max_power_w=250.0)
@@ -38,12 +38,13 @@ INPUTS = SelectorInputs(max_power_w=250.0)
 def profiler(
     settings: ProfilerSettings,
     selector: str = "zeus-cost",
-    search: Any = "sweep",
     batches: float = math.inf,
+    *,
+    sweeps: bool = True,
 ) -> Profiler:
     chosen = parse_selector(selector)
     return Profiler(
-        make_search(search, LIMITS, chosen, INPUTS),
+        Sweep(LIMITS) if sweeps else make_search(LIMITS, chosen, INPUTS),
         partial(chosen.select, inputs=INPUTS),
         settings,
         batches,
@@ -105,19 +106,16 @@ class Training:
                 self.interrupt()
         return self
 
-    def set_limits(self) -> list[int]:
-        return [action.limit_w for _, action in self.log if isinstance(action, SetLimit)]
 
-
-def test_waiting_warming_up_and_windows_take_the_batches_of_the_settings() -> None:
-    settings = ProfilerSettings(wait_steps=3, warmup_steps=5, profile_steps=7, min_seconds=0)
+def test_warming_up_and_windows_take_the_batches_of_the_settings() -> None:
+    settings = ProfilerSettings(warmup_steps=5, profile_steps=7, min_seconds=0)
     training = Training(profiler(settings)).epochs(10_000)
     assert training.log[:5] == [
-        (3, SetLimit(250)),
-        (8, StartWindow()),
-        (15, EndWindow()),
-        (15, SetLimit(225)),
-        (20, StartWindow()),
+        (0, SetLimit(250)),
+        (5, StartWindow()),
+        (12, EndWindow()),
+        (12, SetLimit(225)),
+        (17, StartWindow()),
     ]
 
 
@@ -127,15 +125,15 @@ def test_too_short_a_first_window_only_sets_the_length_of_the_others() -> None:
     training = Training(profiler(settings)).epochs(10_000)
     assert training.windows == [40] + [101] * len(LIMITS)
     assert training.log[1:5] == [
-        (6, StartWindow()),
-        (46, EndWindow()),
-        (46, StartWindow()),  # at the same limit, without another warm-up
-        (147, EndWindow()),
+        (5, StartWindow()),
+        (45, EndWindow()),
+        (45, StartWindow()),  # at the same limit, without another warm-up
+        (146, EndWindow()),
     ]
 
 
 def test_energy_counters_slower_than_the_first_window_only_make_windows_longer() -> None:
-    settings = ProfilerSettings(wait_steps=0, warmup_steps=1, profile_steps=4, min_seconds=0.5)
+    settings = ProfilerSettings(warmup_steps=1, profile_steps=4, min_seconds=0.5)
     training = Training(profiler(settings))
 
     def takes(limit_w: int | None) -> Window:
@@ -150,7 +148,7 @@ def test_energy_counters_slower_than_the_first_window_only_make_windows_longer()
 
 
 def test_several_interruptions_without_a_batch_between_are_one() -> None:
-    training = Training(profiler(ProfilerSettings(wait_steps=0, min_seconds=0)))
+    training = Training(profiler(ProfilerSettings(min_seconds=0)))
     for _ in range(5):
         training.batch()
     for _ in range(MAX_LOST_WINDOWS + 1):
@@ -159,7 +157,7 @@ def test_several_interruptions_without_a_batch_between_are_one() -> None:
 
 
 def test_a_window_holds_the_loading_of_each_of_its_batches() -> None:
-    settings = ProfilerSettings(wait_steps=0, warmup_steps=2, profile_steps=2, min_seconds=0)
+    settings = ProfilerSettings(warmup_steps=2, profile_steps=2, min_seconds=0)
     machine = profiler(settings)
     answers = [[machine.batch_started(), machine.batch_ended()] for _ in range(4)]
     assert answers == [
@@ -171,7 +169,7 @@ def test_a_window_holds_the_loading_of_each_of_its_batches() -> None:
 
 
 def test_a_batch_that_was_interrupted_is_no_warm_up() -> None:
-    settings = ProfilerSettings(wait_steps=0, warmup_steps=1, profile_steps=2, min_seconds=0)
+    settings = ProfilerSettings(warmup_steps=1, profile_steps=2, min_seconds=0)
     machine = profiler(settings)
     machine.batch_started()
     machine.interrupted()
@@ -180,33 +178,15 @@ def test_a_batch_that_was_interrupted_is_no_warm_up() -> None:
     assert machine.batch_ended() == (StartWindow(),)
 
 
-def test_a_window_that_just_fits_an_epoch_is_measured() -> None:
-    settings = ProfilerSettings(wait_steps=0, warmup_steps=10, profile_steps=40, min_seconds=0)
-    training = Training(profiler(settings)).epochs(50)
-    assert training.windows == [40] * len(LIMITS)
-    assert training.batches == 50 * len(LIMITS)
-
-
 def test_in_short_epochs_of_slow_batches_windows_are_made_to_fit() -> None:
     training = Training(profiler(ProfilerSettings(min_seconds=5.0))).epochs(24)
     assert training.windows == [14] * len(LIMITS)
     assert training.profiler.done == Done(125)
 
 
-@pytest.mark.parametrize("batches", [1, 5, 10, 24])
-def test_in_epochs_too_short_for_any_window_it_gives_up_with_a_remedy(batches: int) -> None:
-    training = Training(profiler(ProfilerSettings(min_seconds=60.0))).epochs(batches)
-    done = training.profiler.done
-    assert done is not None
-    assert done.limit_w is None
-    for part in ("too close together", "10 batches", "60 s", "warmup_steps", "min_seconds"):
-        assert part in done.reason
-    assert training.batches <= 3 * MAX_LOST_WINDOWS * batches
-
-
 def test_a_limit_that_was_not_measured_is_never_applied() -> None:
     machine = Profiler(
-        make_search("sweep", LIMITS, Energy(), INPUTS),
+        Sweep(LIMITS),
         lambda _: 240,
         ProfilerSettings(min_seconds=0),
     )
@@ -220,7 +200,6 @@ def test_a_limit_that_was_not_measured_is_never_applied() -> None:
     ("name", "values"),
     [
         ("step_w", [0, -25, 2.5, "25", True, None]),
-        ("wait_steps", [-1, 1.0, None]),
         ("warmup_steps", [-1, "10", False]),
         ("profile_steps", [0, -1, 40.0]),
         ("min_seconds", [-0.1, math.nan, math.inf, "2", None, True]),
@@ -255,7 +234,6 @@ def test_the_worst_disturbance_of_any_rank_is_everyones() -> None:
 small = st.integers(0, 4)
 all_settings = st.builds(
     ProfilerSettings,
-    wait_steps=small,
     warmup_steps=small,
     profile_steps=st.integers(1, 8),
     min_seconds=st.floats(0, 20),
@@ -309,16 +287,16 @@ class Ranks(Training):
     sequence=st.lists(events, min_size=1, max_size=40).filter(lambda them: "batch" in them),
     windows=st.lists(readings, min_size=1, max_size=20),
     selector=st.sampled_from(["energy", "time", "zeus-cost", "max-slowdown:1.2"]),
-    search=st.sampled_from(["sweep", "information"]),
+    sweeps=st.booleans(),
 )
 def test_whatever_happens_limits_are_in_range_windows_are_whole_and_it_ends(
     settings: ProfilerSettings,
     sequence: list[str],
     windows: list[Window],
     selector: str,
-    search: str,
+    sweeps: bool,
 ) -> None:
-    machines = [profiler(settings, selector, search, batches=40) for _ in range(2)]
+    machines = [profiler(settings, selector, 40, sweeps=sweeps) for _ in range(2)]
     ranks = Ranks(machines, itertools.cycle(windows))
     for event in itertools.islice(itertools.cycle(sequence), 40_000):
         if ranks.profiler.done:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.power.information import MAX_WINDOWS
-from zeus_lightning.power.search import SearchName, make_search, power_limits
+from zeus_lightning.power.search import Search, Sweep, make_search, power_limits
 from zeus_lightning.power.selectors import (
     CostSelector,
     PowerPoint,
@@ -39,7 +39,7 @@ def valley(limit_w: int) -> PowerPoint:
 
 
 def run(
-    name: SearchName,
+    name: str,
     limits_w: Sequence[int],
     selector: Selector | str,
     load: Callable[[int], PowerPoint] = valley,
@@ -54,7 +54,9 @@ def run(
         one = load(limit_w)
         return PowerPoint(limit_w, gpus * one.energy_j, one.time_s)
 
-    search = make_search(name, limits_w, chosen, inputs)
+    search: Search = make_search(limits_w, chosen, inputs)
+    if name == "sweep":
+        search = Sweep(tuple(limits_w))
     points: list[PowerPoint] = []
     while (limit_w := search.propose(points, windows - len(points))) is not None:
         points.append(takes(limit_w))
@@ -129,7 +131,7 @@ def test_the_next_limit_depends_on_the_windows_alone(selector: str) -> None:
     whole, _ = run("information", WIDE, selector, windows=50)
     inputs = SelectorInputs(max_power_w=700.0)
     for count in range(len(whole)):
-        search = make_search("information", WIDE, parse_selector(selector), inputs)
+        search = make_search(WIDE, parse_selector(selector), inputs)
         windows = [valley(limit) for limit in whole[:count]]
         assert search.propose(windows, 50 - count) == whole[count]
 
@@ -152,19 +154,6 @@ def test_of_very_few_limits_it_finds_what_the_sweep_finds(count: int, selector: 
 
 def test_for_the_lowest_time_only_the_highest_limit_is_measured() -> None:
     assert run("information", WIDE, "time") == ([700], 700)
-
-
-def rising(limit_w: int) -> PowerPoint:
-    return PowerPoint(limit_w, 1.0, 100.0 / limit_w)
-
-
-@pytest.mark.parametrize("factor", [1.0, 1.03, 1.1, 1.4, 2.0, 3.4, 9.0])
-def test_max_slowdown_is_found_by_bisection(factor: float) -> None:
-    selector = f"max-slowdown:{factor}"
-    measured, chosen = run("information", WIDE, selector, load=rising)
-    assert measured[0] == 700
-    assert chosen == run("sweep", WIDE, selector, load=rising)[1]
-    assert len(measured) <= 6
 
 
 @given(factor=st.floats(1, 4), seed=st.integers(0, 1000))

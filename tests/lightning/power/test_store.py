@@ -56,7 +56,7 @@ def test_a_file_of_another_batch_size_does_not_count_and_is_replaced(
     ("change", "message"),
     [
         ("not JSON", "must be JSON"),
-        ("{}", "lacks"),
+        ("{}", "KeyError"),
         ({"device_model": "Another GPU"}, "'Another GPU'.*'Fake H100'"),
         ({"num_devices": 2}, "num_devices 2"),
         ({"points": []}, "points"),

@@ -1,37 +1,14 @@
-"""The value of the monitored metric, and likely mistakes in its name, mode and target."""
+"""Where the monitored metric comes from, and likely mistakes in its name, mode and target."""
 
 from __future__ import annotations
 
-import math
 import warnings
-from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from programs import Data, Net, TrainAcc, new_job, trainer, zeus
 from service_process import ServiceProcess
 
-from zeus_lightning.program.metric import (
-    mode_of_name,
-    shortest_decimal,
-)
-
-
-@pytest.mark.parametrize(
-    ("number", "value"),
-    [
-        (0.1, 0.1),
-        (np.float32(0.1), 0.1),
-        (np.array([0.1], np.float32), 0.1),
-        (torch.tensor(0.95), 0.95),  # 0.949999988... in float32
-        (torch.tensor(3), 3.0),
-        (torch.tensor(0.95, dtype=torch.bfloat16), 0.94921875),
-        (torch.tensor(-math.inf), -math.inf),
-    ],
-)
-def test_a_number_is_its_shortest_decimal(number: Any, value: float) -> None:
-    assert shortest_decimal(number) == value
+from zeus_lightning.program.metric import mode_of_name
 
 
 @pytest.mark.parametrize("val_check_interval", [1.0, 0.5])

@@ -15,6 +15,7 @@ import pytest
 import recurring_run
 from click.testing import CliRunner, Result
 from programs import new_job, outcomes
+from records import hardware, record, report
 from service_process import BIN, ServiceProcess
 from waiting import LIMIT_S, wait_until
 
@@ -30,14 +31,11 @@ names = ("ZEUS_RECURRENCE", "ZEUS_CONTROL")
 log.write_text(" ".join([*seen, "/".join(os.environ.get(name, "") for name in names)]))
 exit_code, outcome = json.loads(sys.argv[1])[len(seen)]
 print("try", len(seen), "says goodbye")
-trial = dict(job_id="j", trial_number=1, generation="g", batch_size=8, reason="",
-             cost_bound=None, lease_s=900.0, target_metric=0.9)
-trial["why"] = "control" if os.environ["ZEUS_CONTROL"] == "1" else "explore"
-report = dict(sequence=1, epoch=3, time_s=1.5, energy_j=20.0, metric=0.5)
+record = json.loads(sys.argv[2]) | {"outcome": outcome}
+record["trial"]["why"] = "control" if os.environ["ZEUS_CONTROL"] == "1" else "explore"
+record["job"]["default_batch_size"] = int(os.environ.get("DEFAULT", 8))
 if outcome:
-    Path(os.environ["ZEUS_OUTCOME_FILE"]).write_text(json.dumps(
-        dict(trial=trial, job=dict(default_batch_size=int(os.environ.get("DEFAULT", 8))),
-        outcome=outcome, report=report, cost_j=10.0, hardware=dict(estimated=True))))
+    Path(os.environ["ZEUS_OUTCOME_FILE"]).write_text(json.dumps(record))
 sys.exit(exit_code)
 """
 """A run that ends as its argument says for each try, as exit status and outcome."""
@@ -52,7 +50,11 @@ def recur(folder: Path, url: str, *arguments: str, **env: str) -> Result:
 
 def scripted(*endings: tuple[int, str | None]) -> tuple[str, ...]:
     """The command of a run that ends like this, try after try."""
-    return ("--", sys.executable, "-c", TRIES, json.dumps(endings))
+    written = record(
+        report=report(epoch=3, time_s=1.5, energy_j=20.0),
+        hardware=hardware(max_power_w=20.0, estimated=True),
+    )
+    return ("--", sys.executable, "-c", TRIES, *map(json.dumps, (endings, written.to_json())))
 
 
 def run(job_id: str, what: str) -> tuple[str, ...]:
@@ -107,14 +109,14 @@ def test_a_batch_size_that_fails_is_followed_by_another_try_until_one_converges(
     seen = (tmp_path / "seen").read_text().split()
     assert seen == ["1/1", *["2/0"] * 5]
     columns = [each.split() for each in result.output.splitlines()]
-    assert ["1.1", "8", "control", "converged", "3", "1.5", "~20.0", "~10.0"] in columns
+    assert ["1.1", "8", "control", "converged", "3", "1.5", "~20.0", "~25.0"] in columns
     assert ["2.1", "errored"] in columns
     for attempt, outcome in ((2, "early_stopped"), (3, "out_of_memory"), (4, "diverged")):
         assert [f"2.{attempt}", "8", "explore", outcome] in [each[:4] for each in columns]
-    assert ["2.5", "8", "explore", "converged", "3", "1.5", "~20.0", "~10.0"] in columns
+    assert ["2.5", "8", "explore", "converged", "3", "1.5", "~20.0", "~25.0"] in columns
     # what was chosen took four tries with a trial: 80 J; the control, one
-    assert ["control", "1", "of", "1", "1", "20.0", "1.5", "10.0"] in columns
-    assert ["chosen", "1", "of", "1", "5", "80.0", "6.0", "40.0"] in columns
+    assert ["control", "1", "of", "1", "1", "20.0", "1.5", "25.0"] in columns
+    assert ["chosen", "1", "of", "1", "5", "80.0", "6.0", "100.0"] in columns
 
 
 def test_the_third_error_in_a_row_with_the_default_stops_the_driver_with_its_last_lines(

@@ -5,21 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from records import trial_start
+from records import record, trial_start
 
-from zeus_lightning.recur.ending import Ending, RunOutcome
+from zeus_lightning.recur.ending import Try
+from zeus_lightning.run.record import TrialRecord
 
 
-def ending(exit_code: int = 0, outcome: Any = "converged", why: Any = "explore") -> Ending:
-    run = RunOutcome(
-        trial=trial_start(why=why),
-        default_batch_size=8,
-        outcome=outcome,
-        report=None,
-        cost_j=None,
-        estimated=False,
-    )
-    return Ending(exit_code=exit_code, run=run)
+def ending(exit_code: int = 0, outcome: Any = "converged", why: Any = "explore") -> Try:
+    return tried(exit_code, record(trial=trial_start(why=why), outcome=outcome))
+
+
+def tried(exit_code: int, run: TrialRecord | None) -> Try:
+    return Try(recurrence=1, attempt=1, control=False, exit_code=exit_code, run=run)
 
 
 @pytest.mark.parametrize(
@@ -29,8 +26,8 @@ def ending(exit_code: int = 0, outcome: Any = "converged", why: Any = "explore")
         (ending(-9, "not_converged"), "again", "not_converged"),
         (ending(0, "completed"), "done", "completed"),  # a baseline
         (ending(0, "diverged"), "again", "diverged"),  # the program went on after the failure
-        (Ending(exit_code=75, run=None), "again", "errored"),  # `zeus-lightning exec`, nested
-        (Ending(exit_code=0, run=None), "done", "no trial"),  # it did without the service
+        (tried(75, None), "again", "errored"),  # `zeus-lightning exec`, nested
+        (tried(0, None), "done", "no trial"),  # it did without the service
         (ending(0, None), "done", "killed"),  # and the shell around it ended with 0
         (ending(0, "lost"), "done", "lost"),  # the service went away; training ended in order
         (ending(1, "not_converged", "control"), "missed", "not_converged"),
@@ -40,8 +37,8 @@ def ending(exit_code: int = 0, outcome: Any = "converged", why: Any = "explore")
         (ending(-9, None), "failed", "killed"),
         (ending(143, None), "failed", "killed"),  # as a shell has it
         (ending(2, "withdrawn"), "failed", "withdrawn"),
-        (Ending(exit_code=1, run=None), "stop", "errored"),  # not even a trial was started
+        (tried(1, None), "stop", "errored"),  # not even a trial was started
     ],
 )
-def test_how_a_run_ended_says_what_follows(end: Ending, result: str, outcome: str) -> None:
+def test_how_a_run_ended_says_what_follows(end: Try, result: str, outcome: str) -> None:
     assert (end.result, end.outcome) == (result, outcome)

@@ -18,6 +18,8 @@ from records import record, trial_start
 from service_process import BIN, ServiceProcess, free_port
 from waiting import LIMIT_S, wait_until
 
+from zeus_lightning.run.record import RESUMABLE
+
 EXEC = (str(BIN / "zeus-lightning"), "exec", "--")
 WRITE = """
 import json, os, sys
@@ -115,28 +117,45 @@ def test_a_service_that_does_not_answer_changes_no_status() -> None:
     assert "the outcome of the trial is unknown" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("scenario", "outcome"), [("memory-1", "out_of_memory"), ("fails", "not_converged")]
-)
-def test_two_nodes_under_torchrun_are_both_75_if_the_batch_size_fails(
-    service: ServiceProcess, tmp_path: Path, scenario: str, outcome: str
-) -> None:
-    job, arguments = new_job(), {"strategy": "ddp", "devices": 1, "num_nodes": 2}
+def under_torchrun(
+    service: ServiceProcess, folder: Path, job: str, scenario: str, nodes: int, ranks: int
+) -> list[int]:
+    """The exit statuses of `exec` on each node, around a torchrun with so many ranks a node."""
+    arguments = {"strategy": "ddp", "devices": ranks, "num_nodes": nodes}
     env = variables(
         TRAINER_ARGUMENTS=json.dumps(arguments),
         LET_THROUGH="1",
         ZEUS_JOB_ID=job,
         ZEUS_SERVER_URL=service.url,
     )
-    torchrun = ("-m", "torch.distributed.run", "--nnodes=2", "--master-addr=127.0.0.1")
-    torchrun += (f"--master-port={free_port()}",)
-    script = (str(SCRIPT), str(tmp_path), f"{scenario}={service.url}")
-    nodes = [
+    torchrun = ("-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={ranks}")
+    torchrun += ("--master-addr=127.0.0.1", f"--master-port={free_port()}")
+    script = (str(SCRIPT), str(folder), f"{scenario}={service.url}")
+    processes = [
         subprocess.Popen([*EXEC, sys.executable, *torchrun, f"--node-rank={n}", *script], env=env)
-        for n in range(2)
+        for n in range(nodes)
     ]
-    assert [node.wait(LIMIT_S) for node in nodes] == [75, 75]
+    return [process.wait(LIMIT_S) for process in processes]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "outcome"), [("memory-1", "out_of_memory"), ("fails", "not_converged")]
+)
+def test_two_nodes_under_torchrun_are_both_75_if_the_batch_size_fails(
+    service: ServiceProcess, tmp_path: Path, scenario: str, outcome: str
+) -> None:
+    job = new_job()
+    assert under_torchrun(service, tmp_path, job, scenario, nodes=2, ranks=1) == [75, 75]
     assert outcomes(service.url, job) == [outcome]
+
+
+def test_a_killed_rank_zero_of_two_leaves_torchruns_status_and_a_trial_that_can_be_resumed(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    job = new_job()
+    assert under_torchrun(service, tmp_path, job, "kill-0", nodes=1, ranks=2) == [1]
+    (outcome,) = outcomes(service.url, job)
+    assert outcome in RESUMABLE  # rank 1 ends it as it loses rank 0, unless torchrun ends it first
 
 
 RECORDS_SIGNALS = """

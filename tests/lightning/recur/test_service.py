@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
@@ -16,6 +17,7 @@ from waiting import LIMIT_S
 
 from zeus_lightning import ZeusError, ZeusServiceError
 from zeus_lightning.client import BSOClient
+from zeus_lightning.recur import service as service_module
 from zeus_lightning.recur.service import OwnService
 
 KILLS_ITSELF = """
@@ -54,7 +56,22 @@ def test_its_death_is_an_error_and_its_end_waits_for_no_open_connection(tmp_path
         assert [each for each in running if each.is_running()] == []
         assert "Handling signal: int" in (tmp_path / "log").read_text()  # `term` would wait
     with pytest.raises(ZeusError, match=rf"(?s)has ended, and {tmp_path}/log ends:\n"):
-        service.answers()
+        service.check()
+
+
+def test_one_that_hangs_at_its_end_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "_END_S", 0.1)
+    with own(tmp_path) as service:
+        _, *hanging = processes(service._process.pid)
+        assert len(hanging) == 2
+        for each in hanging:
+            each.suspend()
+        began_s = time.monotonic()
+    psutil.wait_procs(hanging, timeout=LIMIT_S)
+    assert [each for each in hanging if each.is_running()] == []
+    assert time.monotonic() - began_s < LIMIT_S
 
 
 def test_it_ends_if_the_driver_is_killed(tmp_path: Path) -> None:
@@ -80,9 +97,9 @@ def test_a_token_that_the_service_has_read_and_the_runs_lack_is_told(
     monkeypatch.chdir(tmp_path)
     with (
         pytest.raises(ZeusServiceError, match=r"401.*set \$ZEUS_BSO_TOKEN to the") as raised,
-        own(tmp_path),
+        own(tmp_path) as service,
     ):
-        pass
+        BSOClient(service.url).check_access()
     assert raised.value.fields["status"] == 401
     assert "Handling signal: int" in (tmp_path / "log").read_text()
 

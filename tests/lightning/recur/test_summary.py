@@ -6,36 +6,41 @@ import itertools
 from io import StringIO
 from typing import Any, get_args
 
-from records import report, trial_start
+from records import hardware, record, report, trial_start
 from rich.console import Console
 
 from zeus_lightning.messages import Outcome, Why
 from zeus_lightning.recur import summary
-from zeus_lightning.recur.ending import Ending, RunOutcome
-from zeus_lightning.recur.summary import Try, line
+from zeus_lightning.recur.ending import Try
+from zeus_lightning.recur.summary import line
+from zeus_lightning.run.record import TrialRecord
 
 
-def run(outcome: Any, **fields: Any) -> RunOutcome:
-    large = report(epoch=100, time_s=1234567.8, energy_j=1234567890.1)
-    defaults = {"report": large, "cost_j": 2345678901.2, "estimated": False}
-    trial = trial_start(batch_size=16384, why=fields.pop("why", "explore"))
-    return RunOutcome(trial=trial, default_batch_size=8, outcome=outcome, **(defaults | fields))
+def run(outcome: Any, why: Why = "explore", **fields: Any) -> TrialRecord:
+    defaults = {
+        "report": report(epoch=100, time_s=1234567.8, energy_j=1234567890.1),
+        "hardware": hardware(max_power_w=2800.0),
+    }
+    trial = trial_start(batch_size=16384, why=why)
+    return record(trial=trial, outcome=outcome, **(defaults | fields))
 
 
 def tried(
     recurrence: int,
-    written: RunOutcome | None,
+    written: TrialRecord | None,
     *,
     attempt: int = 1,
     control: bool = False,
     code: int = 0,
 ) -> Try:
-    ending = Ending(exit_code=code, run=written)
-    return Try(recurrence=recurrence, attempt=attempt, control=control, ending=ending)
+    return Try(recurrence=recurrence, attempt=attempt, control=control, exit_code=code, run=written)
 
 
 def test_the_table_has_the_means_of_all_tries_of_baselines_controls_and_chosen() -> None:
-    small = {"report": report(time_s=1.0, energy_j=2.0), "cost_j": 3.0}
+    small: Any = {
+        "report": report(time_s=1.0, energy_j=2.0),
+        "hardware": hardware(max_power_w=4.0),
+    }
     tries = [
         tried(1, run("completed", why="baseline", **small)),
         tried(2, run("converged", why="baseline", **small), control=True),
@@ -70,12 +75,12 @@ def test_no_outcome_makes_a_line_longer_than_80_columns() -> None:
     for why, outcome, estimated in itertools.product(
         get_args(Why), (*get_args(Outcome), None), (True, False)
     ):
-        recorded = run(outcome, why=why, estimated=estimated)
+        recorded = run(outcome, why, hardware=hardware(max_power_w=2800.0, estimated=estimated))
         for written, code in itertools.product((recorded, None), (0, 1, 75, -9)):
             shown = line(tried(1000, written, attempt=12, code=code))
             assert len(shown) <= 80, shown
 
 
 def test_a_trial_that_was_killed_has_its_size_and_joules_though_a_pipeline_ended_with_0() -> None:
-    expected = ["1.1", "16384", "explore", "killed", "100", "1234568", "1234567890", "2345678901"]
+    expected = ["1.1", "16384", "explore", "killed", "100", "1234568", "1234567890", "2345678865"]
     assert line(tried(1, run(None))).split() == expected

@@ -1,21 +1,58 @@
-"""Calls to the service that never raise: heartbeats, and the end of a trial after an exception."""
+"""Calls around a trial: its start, its heartbeats, and its end after an exception."""
 
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from threading import Event, Thread
+from uuid import uuid4
 
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from zeus_lightning.client import BSOClient
+from zeus_lightning.client import NO_BATCH_SIZE_LEFT, BSOClient
+from zeus_lightning.environment import is_control
 from zeus_lightning.errors import ZeusServiceError
-from zeus_lightning.messages import FAILED, Outcome
+from zeus_lightning.messages import FAILED, Hardware, JobSpec, Outcome, TrialStart
 from zeus_lightning.run.record import TrialRecord
 
 _log = logging.getLogger(__name__)
 
 LAST_TIMEOUT_S = 1.0
 """Of a call after an exception; Lightning kills a ddp run 5 s after a rank's death."""
+
+
+def start_trial(client: BSOClient, job: JobSpec, hardware: Hardware, share: int) -> TrialRecord:
+    """Register a job and start a trial, from rank zero alone.
+
+    The user's training does not stop because every batch size has failed: the run then warns, and
+    trains with the default batch size as a control trial. If that reaches the target, the job goes
+    on with this batch size.
+
+    Args:
+        client: The service.
+        job: The job that the arguments and the program make.
+        hardware: What the trial trains on.
+        share: What a global batch size is divided by, such as the number of devices.
+    """
+    job = client.register_job(job)
+    divisor = job.divisor(share)
+
+    def start(*, control: bool) -> TrialStart:
+        return client.start_trial(job.job_id, uuid4().hex, hardware, divisor, control=control)
+
+    try:
+        trial = start(control=is_control())
+    except ZeusServiceError as error:
+        if error.fields.get("code") != NO_BATCH_SIZE_LEFT:
+            raise
+        rank_zero_warn(
+            f"zeus: job {job.job_id!r} has no batch size left to try, so this run trains with "
+            f"the default, {job.default_batch_size}, to its end; if the target is out of reach, "
+            "use another job_id"
+        )
+        trial = start(control=True)
+    job = replace(job, target_metric=trial.target_metric)
+    return TrialRecord(job=job, trial=trial, hardware=hardware)
 
 
 def start_heartbeat(send: Callable[[], object], lease_s: float) -> Callable[[], None]:
