@@ -41,7 +41,8 @@ class Recurrence(ShowsTrial):
         target_metric: Value of the metric that ends the training. Default: the registered job's; if
             it has none, it is learned from baselines, which run to the loop's own end.
         baseline_runs: As for `ZeusBSOCallback`.
-        batch_sizes: The batch sizes to choose from, over all ranks.
+        batch_sizes: The batch sizes to choose from, over all ranks. Default: `default_batch_size`
+            times 2**-3 to 2**3.
         default_batch_size: The batch size to start from; one of them.
         max_epochs: Reports after which the batch size has failed.
         job_id: The job. Default: `$ZEUS_JOB_ID`, else an error.
@@ -81,7 +82,7 @@ class Recurrence(ShowsTrial):
         *,
         target_metric: float | None = None,
         baseline_runs: int | None = None,
-        batch_sizes: list[int],
+        batch_sizes: list[int] | None = None,
         default_batch_size: int,
         max_epochs: int,
         job_id: str | None = None,

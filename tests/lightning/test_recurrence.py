@@ -128,6 +128,13 @@ def test_numbers_of_torch_and_numpy_are_taken_as_they_are_printed(
         assert run.report(metric, epoch=1.5).outcome == "converged"  # type: ignore[arg-type]
 
 
+def test_without_batch_sizes_they_are_around_the_default(service: ServiceProcess) -> None:
+    with recurrence(service, new_job(), batch_sizes=None) as run:
+        assert run.job is not None
+        assert run.job.batch_sizes == [2, 4, 8, 16, 32, 64, 128]
+        run.report(0.9)
+
+
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [

@@ -93,9 +93,10 @@ def recur(
     if driver.signal is not None:
         sys.exit(128 + driver.signal)
     if driver.failed:
+        last = driver.failed[-1]
         raise click.ClickException(
-            f"{len(driver.failed)} of {recurrences} recurrences failed; the last one's output is "
-            f"in {driver.log(driver.failed[-1])}"
+            f"{len(driver.failed)} of {recurrences} recurrences failed; the last one "
+            f"{last.ending}: its output is in {driver.log(last)}"
         )
 
 

@@ -138,8 +138,17 @@ def test_errors_with_another_batch_size_than_the_default_do_not_stop_the_driver(
     result = recur(tmp_path, service.url, "--recurrences=5", *command, DEFAULT="16")
     assert launches(tmp_path) == [f"000{number}-01" for number in range(1, 6)]
     assert result.exit_code == 1
-    assert "4 of 5 recurrences failed" in result.output
+    assert "4 of 5 recurrences failed; the last one ended with exit status 3: " in result.output
     assert "run-0001/0004-01.log" in result.output
+
+
+def test_a_program_that_fails_after_its_trial_is_an_error_that_says_so(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    result = recur(tmp_path, service.url, "--recurrences=1", *scripted((3, "completed")))
+    assert result.exit_code == 1
+    assert "1.1       8 explore    completed" in result.output
+    assert "1 of 1 recurrences failed; the last one ended with exit status 3: " in result.output
 
 
 def test_the_first_error_stops_the_driver_if_it_is_told_to(
