@@ -31,7 +31,6 @@ from zeus_service.bandit.spec import MAX_INTEGER
 from zeus_service.db import queries
 from zeus_service.errors import JobBusy
 from zeus_service.pages import answers, figures, plot, run_filter
-from zeus_service.pages.errors import set_up_errors
 from zeus_service.pages.overview import set_up_overview, whole
 from zeus_service.pages.session import require_writing, set_up_session
 from zeus_service.units import joules, runs, significant
@@ -45,7 +44,7 @@ pages = APIBlueprint(
     template_folder="templates",
 )
 pages.after_request(answers.compress)  # the first one named is called last
-set_up_errors(pages)
+answers.set_up_errors(pages)
 set_up_session(pages)
 set_up_overview(pages)
 

@@ -18,8 +18,8 @@ from zeus_service.simulation.experiment import (
     spent_over_oracle,
     tally,
 )
+from zeus_service.simulation.recordings import Submission
 from zeus_service.simulation.simulated_run import SimulatedTrial
-from zeus_service.simulation.submissions import Submission
 
 WORKLOAD = recorded.workload()
 SPEC = WORKLOAD.spec(policy="zeus", seed=1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from zeus_service.simulation import SimulationError, submissions
-from zeus_service.simulation.submissions import Group, Submission
+from zeus_service.simulation import SimulationError, recordings
+from zeus_service.simulation.recordings import Group, Submission
 
 FILE = """\
 group,start_time,end_time,dataset,runtime_ratio
@@ -19,7 +19,7 @@ a,20.5,90,cifar100,0.5
 def test_a_group_is_read_in_the_order_of_its_starts(tmp_path: Path) -> None:
     path = tmp_path / "groups.csv"
     path.write_text(FILE)
-    assert submissions.read_groups(path) == [
+    assert recordings.read_groups(path) == [
         Group("a", "cifar100", (Submission(20.5, 90.0, 0.5), Submission(100.0, 160.0, 1.5))),
         Group("b", "squad", (Submission(0.0, 10.0, 0.25),)),
     ]
@@ -37,5 +37,5 @@ def test_an_invalid_value_is_reported_with_its_row(tmp_path: Path, row: str, mes
     path = tmp_path / "groups.csv"
     path.write_text(f"{FILE}{row}\n")
     with pytest.raises(SimulationError) as caught:
-        submissions.read_groups(path)
+        recordings.read_groups(path)
     assert str(caught.value).startswith(f"{path}, row 5, {message}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from zeus_service.simulation import SimulationError
-from zeus_service.simulation.csv_rows import PositiveAmount, Row, read_rows
+from zeus_service.simulation.recordings import PositiveAmount, Row, read_rows
 
 
 class Example(Row):
