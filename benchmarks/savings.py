@@ -23,7 +23,7 @@ from zeus_service.bandit.spec import JobSpec
 from zeus_service.savings.expected import Ledger
 from zeus_service.savings.ledger import Era, TrialEnd, record
 from zeus_service.savings.power import Profile
-from zeus_service.savings.report import Saved, saved
+from zeus_service.savings.report import Amounts, saved
 from zeus_service.simulation.replay import MAX_TRIES, SimulatedJob
 from zeus_service.simulation.simulated_run import TrialRunner, run
 from zeus_service.simulation.workload import Workload
@@ -53,7 +53,7 @@ class JobLedger:
         self.trials.append((trial, number))
 
     @property
-    def saved(self) -> Saved | None:
+    def saved(self) -> Amounts | None:
         """What the job has saved."""
         return saved(self.spec, self.eras)
 
@@ -71,7 +71,7 @@ class Answer:
     """
 
     recurrences: int
-    found: Saved
+    found: Amounts
     truth: tuple[float, float, float]
     known_error: float | None
 

@@ -206,7 +206,7 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
 def savings(job_id: str | None, weeks: int, as_json: bool) -> None:
     """Show what all jobs have saved against their default batch sizes, or JOB alone."""
     from zeus_service.api import savings_report, text
-    from zeus_service.api.savings_messages import JobSavings, Savings
+    from zeus_service.api.savings_report import JobSavings, Savings
 
     with _database():
         found: JobSavings | Savings

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 from zeus_service.api.messages import NextTrial, OnHardware
-from zeus_service.api.savings_messages import (
-    Estimate,
+from zeus_service.api.savings_report import (
     JobSavings,
     SavedAmounts,
     SavedInWeek,
@@ -16,6 +15,7 @@ from zeus_service.api.savings_messages import (
     Savings,
 )
 from zeus_service.bandit.reasons import status_in_words
+from zeus_service.savings.report import Estimate
 from zeus_service.units import BILLED, DURATIONS, NONE, joules, significant, with_unit
 
 TIMES = "\N{MULTIPLICATION SIGN}"

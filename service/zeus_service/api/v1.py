@@ -14,7 +14,7 @@ from werkzeug.exceptions import BadRequest, UnprocessableEntity, UnsupportedMedi
 from werkzeug.routing import BaseConverter
 
 from zeus_service import maintenance, optimizer, registration
-from zeus_service.api import messages, savings_messages, savings_report
+from zeus_service.api import messages, savings_report
 from zeus_service.api.access import require_access
 from zeus_service.api.savings_report import WEEKS
 from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID, Name
@@ -230,16 +230,16 @@ def list_power_profiles(job_id: str, query_data: OnGpus) -> messages.PowerProfil
 
 @v1.get(f"{JOB}/savings")
 @v1.input(Points, location="query")
-@v1.output(savings_messages.JobSavings)
-def job_savings(job_id: str, query_data: Points) -> savings_messages.JobSavings:
+@v1.output(savings_report.JobSavings)
+def job_savings(job_id: str, query_data: Points) -> savings_report.JobSavings:
     """Show what a job has saved against its default batch size."""
     return savings_report.of_job(job_id, weeks=query_data.weeks, points=query_data.points)
 
 
 @v1.get("/savings")
 @v1.input(Span, location="query")
-@v1.output(savings_messages.Savings)
-def all_savings(query_data: Span) -> savings_messages.Savings:
+@v1.output(savings_report.Savings)
+def all_savings(query_data: Span) -> savings_report.Savings:
     """Show what all jobs have saved together, and in each week."""
     return savings_report.of_all_jobs(weeks=query_data.weeks)
 

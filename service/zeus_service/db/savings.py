@@ -25,7 +25,7 @@ from zeus_service.savings import ledger as ledgers
 from zeus_service.savings.expected import Expected
 from zeus_service.savings.ledger import Era, TrialEnd
 from zeus_service.savings.power import Profile
-from zeus_service.savings.report import Estimate, Saved, saved
+from zeus_service.savings.report import Amounts, Estimate, saved
 from zeus_service.savings.report import expected as expected_of
 
 
@@ -64,7 +64,7 @@ class Total:
     known: int
     since: float | None
     spent_energy_j: float
-    saved: Saved
+    saved: Amounts
 
 
 def record_end(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
@@ -201,7 +201,7 @@ def totals(session: Session) -> list[Total]:
 
 def by_week(
     session: Session, *, weeks: int, job: Job | None = None
-) -> list[tuple[int, int, Saved]]:
+) -> list[tuple[int, int, Amounts]]:
     """Sum up the latest weeks: the week, its recurrences, and what was saved in it.
 
     The errors of different jobs and eras are independent.
@@ -240,7 +240,7 @@ def by_week(
     return [(row[0], int(row[1]), _saved(*_halves(row[2:]))) for row in rows]
 
 
-_QUANTITIES = tuple(Saved.__dataclass_fields__)
+_QUANTITIES = tuple(Amounts.__dataclass_fields__)
 _SAVED = tuple(f"saved_{name}{end}" for name in _QUANTITIES for end in ("", "_error"))
 _EXPECTED = tuple(f"expected_{name}{end}" for name in _QUANTITIES for end in ("", "_error"))
 _CONVERGED = case((Trial.outcome == "converged", 1), else_=0)
@@ -301,7 +301,7 @@ def _store(
     in_all = saved(spec, eras)
     for name in _QUANTITIES:
         estimate = None if in_all is None else getattr(in_all, name)
-        setattr(job, f"saved_{name}", None if estimate is None else estimate.mean)
+        setattr(job, f"saved_{name}", None if estimate is None else estimate.estimate)
         setattr(job, f"saved_{name}_error", None if estimate is None else estimate.error)
     job.spent_energy_j = sum(era.energy_j for era in eras if era.expected)
 
@@ -311,7 +311,7 @@ def _expected_columns(spec: JobSpec, era: Era) -> dict[str, float | None]:
     if one is None:
         return dict.fromkeys(_EXPECTED)
     estimates = [getattr(one, name) for name in _QUANTITIES]
-    values = (each for estimate in estimates for each in (estimate.mean, estimate.error))
+    values = (each for estimate in estimates for each in (estimate.estimate, estimate.error))
     return dict(zip(_EXPECTED, values, strict=True))
 
 
@@ -319,9 +319,9 @@ def _halves(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
     return values[: len(_QUANTITIES)], values[len(_QUANTITIES) :]
 
 
-def _saved(means: Sequence[float], squares: Sequence[float]) -> Saved:
+def _saved(means: Sequence[float], squares: Sequence[float]) -> Amounts:
     pairs = zip(means, squares, strict=True)
-    return Saved(*(Estimate(mean, square**0.5) for mean, square in pairs))
+    return Amounts(*(Estimate.of(mean, square**0.5) for mean, square in pairs))
 
 
 _Labels = dict[int | None, tuple[str, int]]

@@ -14,7 +14,7 @@ from typing import Any
 from zeus_service import optimizer
 from zeus_service.api import savings_report
 from zeus_service.api.messages import Job, PowerProfile
-from zeus_service.api.savings_messages import JobSavings
+from zeus_service.api.savings_report import JobSavings
 from zeus_service.api.text import saved_energy
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import JobSpec

@@ -15,7 +15,7 @@ from service.jobs import report as new_report
 from sqlalchemy import update
 from zeus_service import maintenance, optimizer
 from zeus_service.api import savings_report as savings
-from zeus_service.api.savings_messages import Savings
+from zeus_service.api.savings_report import Savings
 from zeus_service.config import Config
 from zeus_service.db import power_profiles
 from zeus_service.db.session import transaction

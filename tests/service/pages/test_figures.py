@@ -9,16 +9,15 @@ import pytest
 from service.db.test_power_profiles import profile
 from service.jobs import HARDWARE, OTHER, spec
 from service.pages.plotted import job, on_hardware, row
-from zeus_service.api.savings_messages import (
-    Estimate,
+from zeus_service.api.savings_report import (
     JobSavings,
-    SavedAmounts,
     SavedOnHardware,
     SavingsPoint,
     Spent,
 )
 from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.pages import figures
+from zeus_service.savings.report import Amounts, Estimate
 
 
 def test_a_legend_names_the_gpu_models_of_few_batch_sizes() -> None:
@@ -65,7 +64,7 @@ def test_regret_is_what_runs_cost_beyond_the_best(converged: int) -> None:
 
 def test_the_energy_saved_by_a_single_run_begins_at_nothing_and_has_a_band() -> None:
     energy = Estimate(estimate=7200.0, low=3600.0, high=10_800.0)
-    amounts = SavedAmounts.model_construct(energy_j=energy)
+    amounts = Amounts(*[energy] * 4)
     here = SavedOnHardware.model_construct(**asdict(HARDWARE))
     point = SavingsPoint.model_construct(trial_number=4, saved=amounts)
     savings = JobSavings.model_construct(

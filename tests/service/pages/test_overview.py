@@ -16,11 +16,11 @@ from service.conftest import application
 from service.jobs import register, report
 from sqlalchemy import update
 from zeus_service import optimizer
-from zeus_service.api.savings_messages import Estimate
 from zeus_service.config import Config
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Job
 from zeus_service.pages.overview import QUANTITIES, bars
+from zeus_service.savings.report import Estimate
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ class Job(JobLedger):
     @property
     def saved_j(self) -> float:
         assert self.saved is not None
-        return self.saved.energy_j.mean
+        return self.saved.energy_j.estimate
 
 
 def test_a_recurrence_saves_the_mean_of_the_default_less_what_it_spent() -> None:
@@ -278,8 +278,8 @@ def test_savings_are_recurrences_times_the_expectation_less_all_that_was_spent(
             saved_s += era.recurrences * era.expected.time_s - spent_s
     if job.saved:
         scale = sum(end.time_s for end, _ in job.trials) + abs(saved_s)
-        assert job.saved.time_s.mean == pytest.approx(saved_s, abs=1e-9 * scale)
-        assert all(math.isfinite(x) for x in (job.saved.cost.mean, job.saved.cost.error))
+        assert job.saved.time_s.estimate == pytest.approx(saved_s, abs=1e-9 * scale)
+        assert all(math.isfinite(x) for x in (job.saved.cost.estimate, job.saved.cost.error))
     uncounted = [end for end, number in job.trials if number is None]
     assert all(end.outcome == "converged" and end.energy_j * end.time_s < 1e7 for end in uncounted)
     assert json.loads(json.dumps(job.ledger, allow_nan=False)) == job.ledger

@@ -20,12 +20,12 @@ ERA = Era(
 def test_an_era_saves_what_its_recurrences_are_expected_to_spend_less_what_was_spent() -> None:
     found = saved(JOB, [ERA])
     assert found is not None
-    assert found.energy_j == Estimate(100.0, 20.0)
-    assert found.time_s == Estimate(10.0, 4.0)
+    assert found.energy_j == Estimate.of(100.0, 20.0)
+    assert found.time_s == Estimate.of(10.0, 4.0)
     assert (found.energy_j.low, found.energy_j.high) == (80.0, 120.0)
-    assert found.cost.mean == pytest.approx(JOB.cost(100.0, 10.0, POWER_W))
+    assert found.cost.estimate == pytest.approx(JOB.cost(100.0, 10.0, POWER_W))
     assert found.cost.error == pytest.approx(JOB.cost(20.0, 4.0, POWER_W))
-    assert found.energy_j.times(0.5) == Estimate(50.0, 10.0)
+    assert found.energy_j.times(0.5) == Estimate.of(50.0, 10.0)
 
 
 def test_an_era_without_an_expectation_is_left_out() -> None:
@@ -57,13 +57,14 @@ def test_each_era_costs_by_the_power_of_its_own_hardware() -> None:
     found = saved(JOB, [ERA, there])
     assert found is not None
     costs = [JOB.cost(100.0, 10.0, power_w) for power_w in (POWER_W, 5 * POWER_W)]
-    assert found.cost.mean == pytest.approx(sum(costs))
+    assert found.cost.estimate == pytest.approx(sum(costs))
 
 
 def test_jobs_add_up_with_independent_errors() -> None:
     one = saved(JOB, [ERA])
     assert one is not None
     both = total([one, one])
-    assert both.energy_j == Estimate(200.0, pytest.approx(math.hypot(20, 20)))
-    assert both.cost.mean == pytest.approx(2 * one.cost.mean)
-    assert total([]).time_s == Estimate(0.0, 0.0)
+    assert both.energy_j.estimate == 200.0
+    assert both.energy_j.error == pytest.approx(math.hypot(20, 20))
+    assert both.cost.estimate == pytest.approx(2 * one.cost.estimate)
+    assert total([]).time_s == Estimate.of(0.0, 0.0)
