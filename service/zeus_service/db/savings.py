@@ -23,7 +23,7 @@ from zeus_service.db.clock import unix_now, unix_week
 from zeus_service.db.tables import Job, PowerProfile, Trial
 from zeus_service.savings import ledger as ledgers
 from zeus_service.savings.expected import Expected
-from zeus_service.savings.ledger import Era, TrialEnd
+from zeus_service.savings.ledger import Era
 from zeus_service.savings.power import Profile
 from zeus_service.savings.report import Amounts, Estimate, saved
 from zeus_service.savings.report import expected as expected_of
@@ -72,7 +72,7 @@ def record_end(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     rows = session.scalars(_eras(job)).all()
     profiles, eras = default_profiles(session, job, spec), list(map(_era, rows))
     job.ledger, eras, trial.era = ledgers.record(
-        spec, job.ledger, eras, _end_of(trial), _default(spec, job.state), _profile(profiles)
+        spec, job.ledger, eras, trial, _default(spec, job.state), _profile(profiles)
     )
     _store(session, job, spec, eras, rows)
 
@@ -87,9 +87,9 @@ def take_back(
     if trial.era is None:
         return
     rows = session.scalars(_eras(job)).all()
-    ends = [_end_of(other) for other in others if other.era == trial.era]
+    rest = [other for other in others if other.era == trial.era]
     eras = [
-        ledgers.with_spending_of(era, ends) if era.number == trial.era else era
+        ledgers.with_spending_of(era, rest) if era.number == trial.era else era
         for era in map(_era, rows)
     ]
     trial.era = None
@@ -111,7 +111,7 @@ class Replay:
         """Add a trial that has ended; `state` is the policy's after its end."""
         estimate = _default(self._spec, state)
         self.ledgers, self.eras, self.era_of[trial.trial_number] = ledgers.record(
-            self._spec, self.ledgers, self.eras, _end_of(trial), estimate, self._profile
+            self._spec, self.ledgers, self.eras, trial, estimate, self._profile
         )
 
     def store(self, session: Session, job: Job, trials: Sequence[Any]) -> bool:
@@ -258,11 +258,6 @@ def _default(spec: JobSpec, state: State) -> Callable[[Hardware], ArmEstimate | 
         return next((arm for arm in arms if arm.batch_size == spec.default_batch_size), None)
 
     return estimate
-
-
-def _end_of(trial: Any) -> TrialEnd:
-    names = TrialEnd.__dataclass_fields__
-    return TrialEnd(**{name: getattr(trial, name) for name in names})
 
 
 def _era(row: tables.Era) -> Era:

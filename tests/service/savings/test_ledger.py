@@ -15,11 +15,11 @@ from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.bandit.spec import MAX_AMOUNT, JobSpec
 from zeus_service.savings import expected
 from zeus_service.savings.expected import Expected, Ledger
-from zeus_service.savings.ledger import TrialEnd, new_ledger, with_spending_of
+from zeus_service.savings.ledger import new_ledger, with_spending_of
 from zeus_service.savings.lognormal import t_quantile
 from zeus_service.savings.power import Profile
 
-from benchmarks.savings import JobLedger
+from benchmarks.savings import Ended, JobLedger
 
 ETA_1 = spec(eta_knob=1.0)  # cost is energy; the default batch size is 32
 PROFILE = [(100.0, 20.0, 0.30), (200.0, 25.0, 0.24), (300.0, 30.0, 0.21)]
@@ -50,7 +50,7 @@ class Job(JobLedger):
         cost = self.spec.cost(energy_j, time_s, self.hardware.max_power_w)
         default_w = None if limit_w is None else self.default_limit_w
         spent = energy_j, time_s, cost
-        end = TrialEnd(batch_size, self.hardware, outcome, *spent, limit_w, default_w)
+        end = Ended(batch_size, self.hardware, outcome, *spent, limit_w, default_w)
         self.end(end, self.estimate)
 
     @property
@@ -136,7 +136,7 @@ def test_a_revival_takes_back_what_the_trial_had_spent() -> None:
     job.run(32, 1e9, outcome="lost")
     assert job.saved_j == pytest.approx(-1e9)
     cost = job.spec.cost(0.1, 0.01, job.hardware.max_power_w)
-    first = TrialEnd(32, job.hardware, "converged", 0.1, 0.01, cost)
+    first = Ended(32, job.hardware, "converged", 0.1, 0.01, cost)
     assert with_spending_of(job.eras[-1], [first]) == before
 
 
