@@ -150,11 +150,10 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
     """Show a job's batch sizes, what the next trial gets and why, and its latest trials."""
     from zeus_service import job_file, optimizer
     from zeus_service.api import text
-    from zeus_service.api.messages import Trial
-    from zeus_service.api.v1 import described
+    from zeus_service.api.messages import Job, Trial
 
     with _database():
-        job = described(optimizer.get_job(job_id))
+        job = Job.with_estimates(*optimizer.describe_job(job_id))
         if as_yaml:
             click.echo(job_file.write(job.spec), nl=False)
             return

@@ -236,7 +236,6 @@ class Job(JobSummary):
     Args:
         next_trial: Null before the first start.
         hardware: All hardware that it has used; the latest comes last.
-        outcomes: Its numbers of trials by outcome.
         target_metric: What its runs train to, given or learned; null until it is known.
         completed_baselines: Runs of the default that have trained to their own end, from which a
             target is learned.
@@ -247,27 +246,12 @@ class Job(JobSummary):
     completed_baselines: int
     next_trial: NextTrial | None
     hardware: list[OnHardware]
-    outcomes: dict[str, int]
 
     @classmethod
     def with_estimates(
-        cls,
-        job: tables.Job,
-        state: JobState,
-        outcomes: dict[str, int],
-        next_choice: tuple[int | None, str] | None = None,
+        cls, job: tables.Job, state: JobState, next_choice: tuple[int | None, str] | None
     ) -> Self:
-        """Describe a job.
-
-        Args:
-            job: Its row.
-            state: What `queries.job_state` returned.
-            outcomes: Its numbers of trials by outcome.
-            next_choice: What `optimizer.next_choice` returned.
-
-        Raises:
-            BrokenJob: Its row is not valid.
-        """
+        """Describe what `optimizer.describe_job` returned."""
         spec = jobs.specification(job)
         policy = policy_of(spec)
         return cls(
@@ -280,7 +264,6 @@ class Job(JobSummary):
                 OnHardware(**each, arms=policy.describe(spec, job.state, Hardware.of(each)))
                 for each in job.hardware
             ],
-            outcomes=outcomes,
         )
 
 

@@ -19,7 +19,7 @@ from zeus_service.api.access import require_access
 from zeus_service.api.savings_report import WEEKS
 from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID, Name
 from zeus_service.bandit.stopping import Decision, Report
-from zeus_service.db import power_profiles, queries, tables
+from zeus_service.db import power_profiles
 
 v1 = APIBlueprint("v1", __name__, url_prefix="/api/v1", tag="jobs")
 
@@ -116,10 +116,11 @@ def require_json() -> None:
 def register_job(json_data: messages.Registration) -> tuple[messages.Job, int]:
     """Register a job, or confirm it; the answer has all its values."""
     g.job_id = json_data.job_id  # for the log
-    job, new = registration.register_job(
+    _, new = registration.register_job(
         json_data.job_id, json_data.values(), suggested=json_data.suggested.values()
     )
-    return described(job), 201 if new else 200
+    described = optimizer.describe_job(json_data.job_id)
+    return messages.Job.with_estimates(*described), 201 if new else 200
 
 
 @v1.get("/jobs")
@@ -135,7 +136,7 @@ def list_jobs(query_data: JobPage) -> messages.JobList:
 @v1.output(messages.Job)
 def get_job(job_id: str) -> messages.Job:
     """Show a job and the policy's estimates of its batch sizes."""
-    return described(optimizer.get_job(job_id))
+    return messages.Job.with_estimates(*optimizer.describe_job(job_id))
 
 
 @v1.delete(JOB)
@@ -242,10 +243,3 @@ def job_savings(job_id: str, query_data: Points) -> savings_report.JobSavings:
 def all_savings(query_data: Span) -> savings_report.Savings:
     """Show what all jobs have saved together, and in each week."""
     return savings_report.of_all_jobs(weeks=query_data.weeks)
-
-
-def described(job: tables.Job) -> messages.Job:
-    """A job with the policy's estimates, its state and what its next start would get."""
-    job_id = str(job.job_id)
-    state, outcomes = queries.job_state(job_id), queries.count_outcomes(job_id)
-    return messages.Job.with_estimates(job, state, outcomes, optimizer.next_choice(job_id))

@@ -225,21 +225,10 @@ def trial_version(session: Session, job_id: str, trial_number: int) -> tuple[obj
 
 
 @use_case(read_only=True)
-def job_state(session: Session, job_id: str) -> JobState:
-    """Read a job's state."""
-    state: JobState | None = session.scalar(select(state_column).where(Job.job_id == job_id))
-    if state is None:
-        raise unknown_job(job_id)
-    return state
-
-
-@use_case(read_only=True)
-def count_outcomes(session: Session, job_id: str) -> dict[str, int]:
-    """Count a job's trials by outcome, `running` included: a pass over all of them."""
-    outcome = func.coalesce(Trial.outcome, "running")
-    query = select(outcome, func.count()).join(Job, Job.key == Trial.job_key)
-    counts = session.execute(query.where(Job.job_id == job_id).group_by(outcome)).all()
-    return {str(name): int(count) for name, count in counts}
+def count_running(session: Session, job_id: str) -> int:
+    """Count a job's running trials."""
+    query = select(func.count()).where(_of_job(Trial, job_id), Trial.outcome.is_(None))
+    return session.scalar(query) or 0
 
 
 @use_case(read_only=True)

@@ -51,8 +51,7 @@ CURVE_POINTS = 400
 
 def draw_job(job_id: str) -> dict[str, Figure]:
     """Read what the figures of a job's page show, and draw them."""
-    state, next_choice = queries.job_state(job_id), optimizer.next_choice(job_id)
-    job = Job.with_estimates(optimizer.get_job(job_id), state, {}, next_choice)
+    job = Job.with_estimates(*optimizer.describe_job(job_id))
     trials = queries.latest_trials(job_id)
     savings = savings_report.of_job(job_id, weeks=0, points=CURVE_POINTS)
     return {

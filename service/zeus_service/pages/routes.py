@@ -86,7 +86,7 @@ def job_page(job_id: str) -> ResponseReturnValue:
         filtered, unknown = run_filter.parse(typed)
         savings = savings_report.of_job(job_id, weeks=0, points=0)
         running = queries.running_trials(job_id)
-        shown = _job_values(job_id, optimizer.next_choice(job_id))
+        shown = _job_values(job_id)
         return {
             **shown,
             "query": {name: value for name, value in (("q", typed), ("upto", upto)) if value},
@@ -132,8 +132,7 @@ def delete(job_id: str) -> ResponseReturnValue:
 
 
 def _delete_form(job_id: str, problem: str = "") -> str:
-    running = queries.count_outcomes(job_id).get("running", 0)
-    job = optimizer.get_job(job_id)
+    job, running = optimizer.get_job(job_id), queries.count_running(job_id)
     return render("delete.html", job=job, running=running, problem=problem)
 
 
@@ -191,10 +190,9 @@ def trial_figures(job_id: str, trial_number: int) -> ResponseReturnValue:
     return answers.figures(version, lambda: {"run": figures.draw_run(job_id, trial_number)})
 
 
-def _job_values(job_id: str, next_choice: tuple[int | None, str] | None = None) -> dict[str, Any]:
+def _job_values(job_id: str) -> dict[str, Any]:
     """What the templates of a job and of its trials show of the job."""
-    state = queries.job_state(job_id)
-    job = messages.Job.with_estimates(optimizer.get_job(job_id), state, {}, next_choice)
+    job = messages.Job.with_estimates(*optimizer.describe_job(job_id))
     hardware = [Hardware.of(vars(on)) for on in job.hardware]
     return {
         "job": job,

@@ -146,9 +146,7 @@ def test_a_baseline_that_misses_the_target_stays_completed(api: Api) -> None:
         job.baseline(0.95)
     job.baseline(0.5)
     assert [trial["outcome"] for trial in job.trials()] == ["converged"] * 9 + ["completed"]
-    shown = job.shown()
-    assert shown["outcomes"] == {"converged": 9, "completed": 1}
-    (arm,) = (arm for arm in shown["hardware"][0]["arms"] if arm["batch_size"] == 32)
+    (arm,) = (arm for arm in job.shown()["hardware"][0]["arms"] if arm["batch_size"] == 32)
     assert (arm["pulls"], arm["status"]) == (9, "alive")
 
 

@@ -143,7 +143,7 @@ def test_a_deleted_job_is_not_read_and_its_id_has_other_versions(
     page = queries.list_jobs(queries.JobQuery())
     assert (page.jobs, page.counts) == ([], {})
     with pytest.raises(NotFound):
-        queries.job_state("job")
+        queries.job_version("job")
     with pytest.raises(NotFound):
         queries.trial_version("job", 1)
     assert not queries.running_trials("job")
