@@ -5,6 +5,7 @@ Times are in seconds, energies and costs in joules, powers in watts, instants in
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, create_model, model_validator
@@ -195,8 +196,9 @@ class JobSummary(Message):
         return cls(state=state, **{name: getattr(job, name) for name in names})
 
 
-class OnHardware(Message):
-    """Hardware that a job has used, and what is known of the job there; see `Hardware`.
+@dataclass(frozen=True, kw_only=True)
+class OnHardware(Hardware):
+    """Hardware that a job has used, and what is known of the job there.
 
     Args:
         stage: How far the policy is, in its own words.
@@ -204,11 +206,6 @@ class OnHardware(Message):
         arms: The policy's estimates of all batch sizes there.
     """
 
-    device_model: str
-    num_devices: int
-    max_power_w: float
-    meter: str
-    estimated: bool
     stage: str
     best_batch_size: int | None
     cost_bound: float | None

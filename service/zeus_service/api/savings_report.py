@@ -78,8 +78,9 @@ class SavingsPoint(Message):
     saved: Amounts | None
 
 
-class SavedOnHardware(Message):
-    """What a job has saved on one hardware; see `Hardware`.
+@dataclass(frozen=True, kw_only=True)
+class SavedOnHardware(Hardware):
+    """What a job has saved on one hardware.
 
     Args:
         expected: What one run of the default is expected to spend there now; null if nothing is
@@ -89,11 +90,6 @@ class SavedOnHardware(Message):
         default_runs: Runs of the default that converged there, since the job last changed.
     """
 
-    device_model: str
-    num_devices: int
-    max_power_w: float
-    meter: str
-    estimated: bool
     recurrences: int
     spent: Spent
     expected: Amounts | None

@@ -15,6 +15,7 @@ from zeus_service.api.savings_report import (
     SavingsPoint,
     Spent,
 )
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.pages import figures
 from zeus_service.savings.report import Amounts, Estimate
@@ -29,13 +30,19 @@ def test_a_legend_names_the_gpu_models_of_few_batch_sizes() -> None:
     assert "6 on 2 \N{MULTIPLICATION SIGN} C" in {trace["name"] for trace in figure["data"]}
 
 
+def on(hardware: Hardware = HARDWARE) -> SavedOnHardware:
+    spent = Spent(energy_j=1.0, time_s=1.0, cost=1.0)
+    nothing = {"recurrences": 0, "expected": None, "basis": None, "default_runs": 0, "saved": None}
+    return SavedOnHardware(**asdict(hardware), spent=spent, **nothing)
+
+
 def test_regret_compares_each_run_with_the_best_on_its_own_hardware() -> None:
     best_there = [ArmEstimate(8, 1, 500.0, 1.0, "alive")]
     two = job(hardware=[on_hardware(), on_hardware(OTHER, arms=best_there)])
     spent = [Spent(energy_j=1.0, time_s=1.0, cost=cost) for cost in (10_000.0, 9000.0)]
     point = {"trial_number": 1, "ended_at": 0.0, "recurrences": 1, "saved": None}
     points = [SavingsPoint(**point, hardware=index, spent=spent[index]) for index in range(2)]
-    each = [SavedOnHardware.model_construct(**asdict(known)) for known in (HARDWARE, OTHER)]
+    each = [on(known) for known in (HARDWARE, OTHER)]
     savings = JobSavings.model_construct(points=points, hardware=each)
     (curve,) = figures.regret(two, savings)["data"]
     assert curve["y"] == [2000.0, 10_500.0]
@@ -52,8 +59,7 @@ def test_regret_is_what_runs_cost_beyond_the_best(converged: int) -> None:
         "saved": None,
     }
     points = [SavingsPoint(**point, spent=spent)]
-    here = SavedOnHardware.model_construct(**asdict(HARDWARE))
-    savings = JobSavings.model_construct(points=points, hardware=[here])
+    savings = JobSavings.model_construct(points=points, hardware=[on()])
     figure = figures.regret(job(), savings)
     assert figure["data"][0]["y"] == [10_000.0 - 8000.0 * converged]
     assert figure["note"] == ""
@@ -65,10 +71,9 @@ def test_regret_is_what_runs_cost_beyond_the_best(converged: int) -> None:
 def test_the_energy_saved_by_a_single_run_begins_at_nothing_and_has_a_band() -> None:
     energy = Estimate(estimate=7200.0, low=3600.0, high=10_800.0)
     amounts = Amounts(*[energy] * 4)
-    here = SavedOnHardware.model_construct(**asdict(HARDWARE))
     point = SavingsPoint.model_construct(trial_number=4, saved=amounts)
     savings = JobSavings.model_construct(
-        points=[point], hardware=[here], saved=amounts, estimated=False
+        points=[point], hardware=[on()], saved=amounts, estimated=False
     )
     low, high, line = figures.saved(savings)["data"]
     assert (line["x"], line["y"]) == ([0, 4], [0.0, 2.0])
