@@ -61,23 +61,6 @@ class SavedInWeek(Message):
     saved: SavedAmounts
 
 
-class SavingsPoint(Message):
-    """The trials that have ended since the point before on the same hardware, up to a trial number.
-
-    A point without recurrences has failed tries only; its savings are negative.
-
-    Args:
-        hardware: The index of the hardware in the job's list.
-    """
-
-    hardware: int
-    trial_number: int
-    ended_at: float
-    recurrences: int
-    spent: Spent
-    saved: Amounts | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class SavedOnHardware(Hardware):
     """What a job has saved on one hardware.
@@ -104,7 +87,6 @@ class JobSavings(Message):
     Args:
         estimated: Whether any meter of its hardware estimates joules.
         hardware: Its parts on each hardware; the latest used comes last.
-        points: The job's trials in portions.
     """
 
     job_id: str
@@ -115,7 +97,6 @@ class JobSavings(Message):
     saved: SavedAmounts | None
     hardware: list[SavedOnHardware]
     weeks: list[SavedInWeek]
-    points: list[SavingsPoint]
 
 
 class SavingsOfMeter(Message):
@@ -154,21 +135,18 @@ class Savings(Message):
 
 
 @use_case(read_only=True)
-def of_job(session: Session, job_id: str, *, weeks: int = WEEKS, points: int = 200) -> JobSavings:
-    """Return what a job has saved, in its latest weeks, and over its trials.
+def of_job(session: Session, job_id: str, *, weeks: int = WEEKS) -> JobSavings:
+    """Return what a job has saved, in all and in its latest weeks.
 
     Args:
         session: In a transaction.
         job_id: The job.
-        weeks: How many weeks, the current one included.
-        points: How many points, at most: of jobs with more trials, a point has several.
-
-    With neither weeks nor points, it takes no pass over the trials.
+        weeks: How many weeks, the current one included. Without any, it takes no pass over trials.
 
     Raises:
         NotFound: No such job.
     """
-    return _of_job(session, jobs.get(session, job_id), weeks, points)
+    return _of_job(session, jobs.get(session, job_id), weeks)
 
 
 @use_case(read_only=True)
@@ -176,13 +154,12 @@ def of_largest_savers(session: Session, limit: int) -> list[tuple[float, JobSavi
     """Return the jobs that have saved most energy, and the joules that each has spent for it."""
     query = select(Job).where(Job.job_id.is_not(None), Job.saved_energy_j.is_not(None))
     query = query.order_by(Job.saved_energy_j.desc()).limit(limit).options(undefer_group("state"))
-    return [(job.spent_energy_j, _of_job(session, job, 0, 0)) for job in session.scalars(query)]
+    return [(job.spent_energy_j, _of_job(session, job, 0)) for job in session.scalars(query)]
 
 
-def _of_job(session: Session, job: Job, weeks: int, points: int) -> JobSavings:
+def _of_job(session: Session, job: Job, weeks: int) -> JobSavings:
     spec, eras = jobs.specification(job), savings.load_eras(session, job)
     known = saved(spec, eras)
-    hardware = list(map(Hardware.of, job.hardware))
     return JobSavings(
         job_id=str(job.job_id),
         estimated=job.estimated,
@@ -190,21 +167,8 @@ def _of_job(session: Session, job: Job, weeks: int, points: int) -> JobSavings:
         recurrences=sum(era.recurrences for era in eras),
         spent=_spent(eras),
         saved=None if known is None else _amounts(known),
-        hardware=[_on_hardware(job, spec, eras, each) for each in hardware],
+        hardware=[_on_hardware(job, spec, eras, Hardware.of(each)) for each in job.hardware],
         weeks=_weeks(session, weeks, job),
-        points=[
-            SavingsPoint(
-                hardware=hardware.index(portion.hardware),
-                trial_number=portion.last_trial,
-                ended_at=portion.ended_at,
-                recurrences=sum(era.recurrences for era in portion.eras),
-                spent=_spent(portion.eras),
-                saved=part,
-            )
-            for portion in (savings.by_number(session, job, limit=points) if points else ())
-            if portion.hardware in hardware
-            for part in [saved(spec, portion.eras)]
-        ],
     )
 
 

@@ -74,12 +74,6 @@ class Span(BaseModel):
     weeks: Annotated[int, Field(ge=1, le=53)] = WEEKS
 
 
-class Points(Span):
-    """How many weeks, and how many points at most."""
-
-    points: Annotated[int, Field(ge=1, le=2000)] = 200
-
-
 class OnGpus(BaseModel):
     """The GPUs of power profiles. Default: every model, and every number."""
 
@@ -230,11 +224,11 @@ def list_power_profiles(job_id: str, query_data: OnGpus) -> messages.PowerProfil
 
 
 @v1.get(f"{JOB}/savings")
-@v1.input(Points, location="query")
+@v1.input(Span, location="query")
 @v1.output(savings_report.JobSavings)
-def job_savings(job_id: str, query_data: Points) -> savings_report.JobSavings:
+def job_savings(job_id: str, query_data: Span) -> savings_report.JobSavings:
     """Show what a job has saved against its default batch size."""
-    return savings_report.of_job(job_id, weeks=query_data.weeks, points=query_data.points)
+    return savings_report.of_job(job_id, weeks=query_data.weeks)
 
 
 @v1.get("/savings")

@@ -19,7 +19,7 @@ from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import UNBOUNDED
 from zeus_service.db.clock import unix_now
 from zeus_service.db.session import use_case
-from zeus_service.db.tables import Job, PowerProfile, Report, Secret, Trial
+from zeus_service.db.tables import Era, Job, PowerProfile, Report, Secret, Trial
 from zeus_service.errors import NotFound, unknown_job
 
 PAGE_SIZE = 50
@@ -299,11 +299,15 @@ def running_trials(session: Session, job_id: str) -> Sequence[Row[Trial, bool]]:
 
 
 @use_case(read_only=True)
-def latest_trials(session: Session, job_id: str) -> Sequence[Trial]:
-    """Read the latest `POINTS` trials that have ended, ascending, except withdrawn ones."""
+def latest_trials(session: Session, job_id: str) -> Sequence[Row[Trial, Era | None]]:
+    """Read the latest `POINTS` trials that have ended, ascending, except withdrawn ones.
+
+    Each comes with the era that it counts in; None if it counts in none.
+    """
     has_trained = and_(Trial.outcome.is_not(None), Trial.outcome != "withdrawn")
-    query = select(Trial).where(_of_job(Trial, job_id), has_trained)
-    return session.scalars(query.order_by(_number.desc()).limit(POINTS)).all()[::-1]
+    of_trial = and_(Era.job_key == Trial.job_key, Era.era == Trial.era)
+    query = select(Trial, Era).outerjoin(Era, of_trial).where(_of_job(Trial, job_id), has_trained)
+    return session.execute(query.order_by(_number.desc()).limit(POINTS)).all()[::-1]
 
 
 @use_case(read_only=True)

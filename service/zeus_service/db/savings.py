@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import Select, case, func, select
@@ -27,23 +27,6 @@ from zeus_service.savings.ledger import Era
 from zeus_service.savings.power import Profile
 from zeus_service.savings.report import Amounts, Estimate, saved
 from zeus_service.savings.report import expected as expected_of
-
-
-@dataclass(frozen=True)
-class Portion:
-    """Some of a job's trials on one hardware that have ended.
-
-    Args:
-        hardware: The hardware.
-        last_trial: The highest trial number.
-        ended_at: Unix seconds, of the trial that ended last.
-        eras: Their eras, each with the sums of these trials alone.
-    """
-
-    hardware: Hardware
-    last_trial: int
-    ended_at: float
-    eras: list[Era]
 
 
 @dataclass(frozen=True)
@@ -159,28 +142,6 @@ def _profile(profiles: Profiles) -> Callable[[Hardware], Profile]:
 def load_eras(session: Session, job: Job) -> list[Era]:
     """Read a job's eras, in the order of their numbers."""
     return [_era(row) for row in session.scalars(_eras(job))]
-
-
-def by_number(session: Session, job: Job, *, limit: int) -> list[Portion]:
-    """Sum a job's trials in at most `limit` portions of as many trial numbers on each hardware."""
-    width = max(1, -(-job.trials // limit))
-    before = Trial.trial_number - 1
-    portion = before - before % width
-    sums = (func.sum(_CONVERGED), *map(func.sum, (Trial.energy_j, Trial.time_s, Trial.cost)))
-    ends = func.max(Trial.trial_number), func.max(Trial.ended_at)
-    query = select(portion, Trial.era, *ends, *sums)
-    query = query.where(Trial.job_key == job.key, Trial.era.is_not(None))
-    eras = {era.number: era for era in load_eras(session, job)}
-    found: dict[tuple[int, Hardware], Portion] = {}
-    for row in session.execute(query.group_by(portion, Trial.era).order_by(portion, Trial.era)):
-        energy_j, time_s, cost = row[5:]
-        spent = {"energy_j": energy_j, "time_s": time_s, "cost": cost}
-        era = replace(eras[row[1]], recurrences=int(row[4]), **spent)
-        key = row[0], era.hardware
-        before_it = found.get(key, Portion(era.hardware, 0, 0.0, []))
-        last, ended_at = max(before_it.last_trial, row[2]), max(before_it.ended_at, row[3])
-        found[key] = Portion(era.hardware, last, ended_at, [*before_it.eras, era])
-    return sorted(found.values(), key=lambda each: each.last_trial)
 
 
 def totals(session: Session) -> list[Total]:

@@ -84,7 +84,7 @@ def job_page(job_id: str) -> ResponseReturnValue:
     def values() -> dict[str, Any]:
         typed, upto = request.args.get("q", "")[:PORTION], whole(request.args, "upto")
         filtered, unknown = run_filter.parse(typed)
-        savings = savings_report.of_job(job_id, weeks=0, points=0)
+        savings = savings_report.of_job(job_id, weeks=0)
         running = queries.running_trials(job_id)
         shown = _job_values(job_id)
         return {

@@ -96,7 +96,6 @@ def test_money_and_carbon_are_told_where_known_and_meters_that_estimate_always()
                 for meter in ("cpu-estimate", "nvml")
             ],
             "weeks": [],
-            "points": [],
         }
     )
     assert shown.savings_summary(job) == (

@@ -62,7 +62,7 @@ def report(number: int, sequence: int) -> None:
 
 def test_figures_draw_the_latest_trials_that_trained_something(job: str) -> None:
     def drawn() -> list[int]:
-        return [trial.trial_number for trial in queries.latest_trials(job)]
+        return [trial.trial_number for trial, _ in queries.latest_trials(job)]
 
     assert drawn() == list(range(9, POINTS + 9))
     optimizer.end_trial(job, POINTS + 9, "withdrawn")
