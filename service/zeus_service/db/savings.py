@@ -6,8 +6,8 @@ job's row locked.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,12 +21,14 @@ from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import tables
 from zeus_service.db.clock import unix_now, unix_week
 from zeus_service.db.tables import Job, PowerProfile, Trial
-from zeus_service.savings import ledger as ledgers
 from zeus_service.savings.expected import Expected
-from zeus_service.savings.ledger import Era
+from zeus_service.savings.ledger import EndedTrial, Era, Ledgers, record, with_spending_of
 from zeus_service.savings.power import Profile
 from zeus_service.savings.report import Amounts, Estimate, saved
 from zeus_service.savings.report import expected as expected_of
+
+Profiles = Mapping[tuple[str, int], Profile]
+"""What was measured at each power limit, by the GPUs' model and number."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,31 @@ class Total:
 
 def record_end(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     """Add a trial that has just ended to a locked job's savings."""
-    rows = session.scalars(_eras(job)).all()
-    profiles, eras = default_profiles(session, job, spec), list(map(_era, rows))
-    job.ledger, eras, trial.era = ledgers.record(
-        spec, job.ledger, eras, trial, _default(spec, job.state), _profile(profiles)
+    rows, profiles = session.scalars(_eras(job)).all(), default_profiles(session, job, spec)
+    job.ledger, eras, trial.era = add_end(
+        spec, job.ledger, list(map(_era, rows)), trial, job.state, profiles
     )
     _store(session, job, spec, eras, rows)
+
+
+def add_end(
+    spec: JobSpec,
+    ledger: Ledgers,
+    eras: Sequence[Era],
+    trial: EndedTrial,
+    state: State,
+    profiles: Profiles,
+) -> tuple[dict[str, Any], list[Era], int | None]:
+    """Add a trial that has ended to savings as `ledger.record` does; `state` is after its end."""
+
+    def estimate(hardware: Hardware) -> ArmEstimate | None:
+        arms = policy_of(spec).describe(spec, state, hardware)
+        return next((arm for arm in arms if arm.batch_size == spec.default_batch_size), None)
+
+    def profile(hardware: Hardware) -> Profile:
+        return profiles.get((hardware.device_model, hardware.num_devices), ())
+
+    return record(spec, ledger, eras, trial, estimate, profile)
 
 
 def take_back(
@@ -72,55 +93,33 @@ def take_back(
     rows = session.scalars(_eras(job)).all()
     rest = [other for other in others if other.era == trial.era]
     eras = [
-        ledgers.with_spending_of(era, rest) if era.number == trial.era else era
-        for era in map(_era, rows)
+        with_spending_of(era, rest) if era.number == trial.era else era for era in map(_era, rows)
     ]
     trial.era = None
     _store(session, job, spec, eras, rows)
 
 
-class Replay:
-    """The savings of a job from its trials, one end at a time: see `fold.replay`."""
+def replace(
+    session: Session, job: Job, spec: JobSpec, ledger: dict[str, Any], eras: Sequence[Era]
+) -> bool:
+    """Replace a locked job's savings by those of a replay; return whether its sums are the same.
 
-    def __init__(self, spec: JobSpec, profiles: Profiles) -> None:
-        self._spec = spec
-        self._profile = _profile(profiles)
-        self.ledgers: dict[str, Any] = {}
-        self.eras: list[Era] = []
-        self.era_of: dict[int, int | None] = {}
-        """The number of the era that each trial counts in, by trial number."""
-
-    def record(self, trial: Any, state: State) -> None:
-        """Add a trial that has ended; `state` is the policy's after its end."""
-        estimate = _default(self._spec, state)
-        self.ledgers, self.eras, self.era_of[trial.trial_number] = ledgers.record(
-            self._spec, self.ledgers, self.eras, trial, estimate, self._profile
-        )
-
-    def store(self, session: Session, job: Job, trials: Sequence[Any]) -> bool:
-        """Store the result for a locked job; return whether it was the same but for rounding.
-
-        Eras of different hardware may be numbered in another order: a trial that runs again ends
-        later than the one that had opened its era.
-        """
-        stored = load_eras(session, job)
-        was, now = _labels(stored), _labels(self.eras)
-        same = _comparable(self.eras, now) == _comparable(stored, was) and all(
-            was.get(trial.era) == now.get(self.era_of.get(trial.trial_number)) for trial in trials
-        )
-        if same:
-            self.era_of = {trial.trial_number: trial.era for trial in trials}
-        else:
-            for row in session.scalars(_eras(job)).all():
-                session.delete(row)
-            session.flush()
-            job.ledger = self.ledgers
-            _store(session, job, self._spec, self.eras)
-        return same
+    They may differ by rounding. Eras may get other numbers: a trial that runs again ends later than
+    the one that had opened its era.
+    """
+    before = _sums(job)
+    for row in session.scalars(_eras(job)).all():
+        session.delete(row)
+    session.flush()
+    job.ledger = ledger
+    _store(session, job, spec, eras)
+    pairs, scale = zip(before, _sums(job), strict=True), max(before)
+    return all(math.isclose(was, now, rel_tol=1e-6, abs_tol=1e-6 * scale) for was, now in pairs)
 
 
-Profiles = Mapping[tuple[str, int], Profile]
-"""What was measured at each power limit, by the GPUs' model and number."""
+def _sums(job: Job) -> tuple[float, float]:
+    """What a job has spent, and what its default would have."""
+    return job.spent_energy_j, job.spent_energy_j + (job.saved_energy_j or 0.0)
 
 
 def default_profiles(session: Session, job: Job, spec: JobSpec) -> Profiles:
@@ -133,10 +132,6 @@ def default_profiles(session: Session, job: Job, spec: JobSpec) -> Profiles:
         )
         for row in rows
     }
-
-
-def _profile(profiles: Profiles) -> Callable[[Hardware], Profile]:
-    return lambda hardware: profiles.get((hardware.device_model, hardware.num_devices), ())
 
 
 def load_eras(session: Session, job: Job) -> list[Era]:
@@ -211,16 +206,6 @@ def _eras(job: Job) -> Select[tables.Era]:
     return select(tables.Era).where(tables.Era.job_key == job.key).order_by(tables.Era.era)
 
 
-def _default(spec: JobSpec, state: State) -> Callable[[Hardware], ArmEstimate | None]:
-    """The policy's estimate of the default batch size, by hardware."""
-
-    def estimate(hardware: Hardware) -> ArmEstimate | None:
-        arms = policy_of(spec).describe(spec, state, hardware)
-        return next((arm for arm in arms if arm.batch_size == spec.default_batch_size), None)
-
-    return estimate
-
-
 def _era(row: tables.Era) -> Era:
     expected = None
     if row.expected_energy_j is not None:
@@ -278,32 +263,3 @@ def _halves(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
 def _saved(means: Sequence[float], squares: Sequence[float]) -> Amounts:
     pairs = zip(means, squares, strict=True)
     return Amounts(*(Estimate.of(mean, square**0.5) for mean, square in pairs))
-
-
-_Labels = dict[int | None, tuple[str, int]]
-
-
-def _labels(eras: Iterable[Era]) -> _Labels:
-    """By its number, what tells an era apart: its hardware, and which era there it is."""
-    found: _Labels = {}
-    counts = Counter[str]()
-    for era in eras:
-        counts[era.hardware.key] += 1
-        found[era.number] = era.hardware.key, counts[era.hardware.key]
-    return found
-
-
-def _comparable(eras: Iterable[Era], labels: _Labels) -> list[tuple[Any, ...]]:
-    """Eras to compare with others; but for those whose trials have spent nothing, or run again."""
-    found: list[tuple[Any, ...]] = []
-    for era in eras:
-        numbers = [era.energy_j, era.time_s, era.cost]
-        if not (era.recurrences or max(numbers) >= ledgers.LEAST_AMOUNT):
-            continue
-        carried_from = None
-        if era.expected is not None:
-            carried_from = labels.get(era.expected.carried_from)
-            numbers += [v for v in vars(era.expected).values() if isinstance(v, float)]
-        rounded = [float(f"{number:.8g}") for number in numbers]
-        found.append((labels[era.number], era.recurrences, carried_from, *rounded))
-    return sorted(found, key=lambda row: row[0])

@@ -19,9 +19,11 @@ from zeus_service.bandit.policy import Choice, Observation, Policy, State
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs
+from zeus_service.db.savings import load_eras
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Job, Trial
 from zeus_service.errors import ExhaustedJob, NotCompleted, TrialFinished
+from zeus_service.savings.ledger import LEAST_AMOUNT
 
 job_ids = (f"job-{number}" for number in itertools.count())
 
@@ -98,7 +100,21 @@ def test_the_stored_state_is_the_replay_of_the_trials(
     play(job_id, moves)
     job = optimizer.get_job(job_id)
     assert (job.spec["target_metric"] is None) == (target is None and job.completed_baselines < 2)
+    before = eras(job)
     assert maintenance.rebuild(job_id)
+    assert eras(job) == before
+
+
+def eras(job: Job) -> list[tuple[str, int, list[str]]]:
+    """A job's eras, but for those whose trials have spent nothing, or run again."""
+    with transaction(read_only=True) as session:
+        every = load_eras(session, job)
+    measured = [(each, (each.energy_j, each.time_s, each.cost)) for each in every]
+    return sorted(
+        (each.hardware.key, each.recurrences, [f"{amount:.8g}" for amount in amounts])
+        for each, amounts in measured
+        if each.recurrences or max(amounts) >= LEAST_AMOUNT
+    )
 
 
 @pytest.mark.parametrize("first", ["diverged", "interrupted"])
