@@ -64,16 +64,6 @@ def test_a_field_without_a_value_takes_the_registered_one_the_suggestion_or_the_
     assert register_sparse({"eta_knob": 0.3}, batch_sizes=[1]) == first
 
 
-def test_only_a_given_value_that_differs_is_a_conflict(app: Flask) -> None:
-    register_sparse(REQUIRED)
-    with pytest.raises(JobConflict) as raised:
-        register_sparse({**REQUIRED, "max_epochs": 11, "beta_knob": None}, monitor="loss")
-    assert raised.value.fields["differences"] == {
-        "max_epochs": {"known": 10, "given": 11},
-        "beta_knob": {"known": 2.0, "given": None},
-    }
-
-
 def test_a_null_is_not_a_value_except_for_the_beta_knob(app: Flask) -> None:
     nulls: dict[str, Any] = {"seed": None, "eta_knob": None, "policy": None, "beta_knob": None}
     nulls["suggested"] = {"eta_knob": 0.25, "lease_s": None}
@@ -261,16 +251,6 @@ def test_a_start_that_waits_for_a_registration_starts_a_trial_of_the_new_job(
         register(batch_sizes=[7], default_batch_size=7)
     other.join()
     assert sizes == [7]
-
-
-def test_a_conflict_changes_nothing_of_the_trials(app: Flask) -> None:
-    register()
-    start()
-    end_all("lost")
-    start()
-    with pytest.raises(JobConflict):
-        register(monitor="loss")
-    assert [trial.outcome for trial in optimizer.list_trials("job")] == ["lost", None]
 
 
 def test_a_job_of_zeus_wire_is_registered_anew_too(app: Flask) -> None:

@@ -205,13 +205,6 @@ def test_totals_say_since_when_and_what_was_spent_by_the_jobs_that_count(app: Fl
     assert found.spent_energy_j + found.saved.energy_j.estimate == pytest.approx(200.0)
 
 
-def test_a_deleted_job_counts_no_more(app: Flask) -> None:
-    register()
-    converge(100.0)
-    maintenance.delete_job("job")
-    assert (of_all().jobs, of_all().weeks) == (0, [])
-
-
 def test_a_job_that_is_registered_anew_begins_with_nothing_spent(app: Flask) -> None:
     register()
     report(number := start(), 30.0)

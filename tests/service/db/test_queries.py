@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from flask import Flask
 from service.db.test_power_profiles import profile
 from service.jobs import let_leases_expire, register
 from service.jobs import report as report_of
-from sqlalchemy import event, insert, select
+from sqlalchemy import insert, select
 from zeus_service import maintenance, optimizer
 from zeus_service.db import power_profiles, queries
 from zeus_service.db.queries import POINTS, Page
 from zeus_service.db.session import transaction
-from zeus_service.db.tables import Trial, db
+from zeus_service.db.tables import Trial
 from zeus_service.errors import NotFound
 
 
@@ -161,39 +160,3 @@ def test_all_who_ask_at_once_get_the_same_key_to_sign_with(app: Flask) -> None:
         keys = set(pool.map(read, range(16)))
     assert len(keys) == 1
     assert len(keys.pop()) == 64
-
-
-# The plans of the other databases depend on their statistics.
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_no_version_and_no_running_trial_takes_a_pass_over_a_jobs_trials(app: Flask) -> None:
-    """SQLite shows by its plan whether it reads one row, the running ones, or all of the job."""
-    register()
-    optimizer.start_trial("job")
-    statements: list[tuple[str, Any]] = []
-    event.listen(db.engine, "before_cursor_execute", lambda *given: statements.append(given[2:4]))
-    queries.job_version("job")
-    queries.running_version("job")
-    queries.running_trials("job")
-    queries.trial_version("job", 1)
-    queries.list_version()
-    with transaction() as session:
-        plans = [
-            row.detail
-            for statement, parameters in list(statements)
-            if statement.startswith("SELECT")
-            for row in session.connection().exec_driver_sql(
-                f"EXPLAIN QUERY PLAN {statement}", parameters
-            )
-        ]
-    reads = [plan for plan in plans if "trials" in plan and plan.startswith(("SCAN", "SEARCH"))]
-    assert len(reads) >= 4
-    by_index, by_key = "USING INDEX ix_trials_outcome", "(job_key=? AND trial_number=?)"
-    covered = "USING COVERING INDEX ix_trials_outcome"
-    of_jobs = ("SCAN running_trials", "SEARCH running_trials")  # the few that are running
-    assert [
-        plan
-        for plan in reads
-        if not (
-            plan.startswith(of_jobs) or any(each in plan for each in (by_index, covered, by_key))
-        )
-    ] == []

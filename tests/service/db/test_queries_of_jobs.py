@@ -7,7 +7,6 @@ from collections import Counter
 
 import pytest
 from flask import Flask
-from service.jobs import let_leases_expire
 from service.jobs import register as register_job
 from sqlalchemy import update
 from zeus_service import optimizer
@@ -131,13 +130,3 @@ def test_a_list_has_the_latest_trials_of_its_jobs_that_have_ended(app: Flask) ->
     assert [row.outcome for row in latest["job"]][-2:] == ["errored", "diverged"]
     assert len(latest["job"]) == LATEST - 1  # the latest one is running
     assert latest["other"] == []
-
-
-def test_a_run_whose_lease_is_over_is_not_in_flight(app: Flask, database_url: str) -> None:
-    register("job", "killed")
-    optimizer.start_trial("killed", None)
-    let_leases_expire(database_url)
-    optimizer.start_trial("job", None)
-    page = read()
-    assert {job.job_id: running for job, _, running in page.jobs} == {"job": 1, "killed": 0}
-    assert page.running == 1

@@ -15,7 +15,7 @@ from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.bandit.spec import MAX_AMOUNT, JobSpec
 from zeus_service.savings import expected
 from zeus_service.savings.expected import Expected, Ledger
-from zeus_service.savings.ledger import new_ledger, with_spending_of
+from zeus_service.savings.ledger import new_ledger
 from zeus_service.savings.lognormal import t_quantile
 from zeus_service.savings.power import Profile
 
@@ -69,30 +69,6 @@ class Job(JobLedger):
         return self.saved.energy_j.estimate
 
 
-def test_a_recurrence_saves_the_mean_of_the_default_less_what_it_spent() -> None:
-    job = Job()
-    for energy_j, time_s in ((90.0, 9.0), (100.0, 10.0), (110.0, 11.0)):
-        job.run(32, energy_j, time_s)
-    job.run(64, 70.0, 6.0)
-    (era,) = job.eras
-    assert (era.recurrences, era.energy_j, era.time_s, era.cost) == (4, 370.0, 36.0, 370.0)
-    assert (job.expected.energy_j, job.expected.time_s) == pytest.approx((100.0, 10.0))
-    assert job.saved_j == pytest.approx(30.0)
-
-
-def test_failed_and_lost_trials_count_as_spent_by_the_recurrence() -> None:
-    job = Job()
-    for _ in range(3):
-        job.run(32, 100.0)
-    outcomes: tuple[Outcome, ...] = ("early_stopped", "out_of_memory", "lost", "errored")
-    for outcome in outcomes:
-        job.run(128, 25.0, outcome=outcome)
-    assert job.eras[-1].recurrences == 3
-    assert job.saved_j == pytest.approx(-100.0)  # negative while it explores
-    job.run(64, 60.0)
-    assert job.saved_j == pytest.approx(-60.0)
-
-
 def test_the_error_is_students_with_the_noise_of_all_batch_sizes() -> None:
     job = Job()
     for energy_j in (100.0, 104.0, 98.0):
@@ -111,46 +87,10 @@ def test_the_error_is_students_with_the_noise_of_all_batch_sizes() -> None:
     assert job.expected.time_error_s == pytest.approx(relative[1] * 10, rel=1e-5)
 
 
-def test_runs_of_a_meter_that_died_save_nothing() -> None:
-    job = Job(spec(eta_knob=0.5))
-    for _ in range(5):
-        job.run(32, 10_000.0, 100.0)
-    before = (job.ledger, job.eras)
-    for _ in range(20):
-        job.run(32, 0.0, 100.0)
-    assert (job.ledger, job.eras) == before
-    assert job.saved_j == 0
-    assert [era for _, era in job.trials] == [1] * 5 + [None] * 20
-
-
 def test_a_meter_that_never_measured_gives_no_expectation() -> None:
     job = Job()
     job.run(32, 0.0, 10.0)
     assert job.saved is None
-
-
-def test_a_revival_takes_back_what_the_trial_had_spent() -> None:
-    job = Job()
-    job.run(32, 0.1)
-    before = job.eras[-1]
-    job.run(32, 1e9, outcome="lost")
-    assert job.saved_j == pytest.approx(-1e9)
-    cost = job.spec.cost(0.1, 0.01, job.hardware.max_power_w)
-    first = Ended(32, job.hardware, "converged", 0.1, 0.01, cost)
-    assert with_spending_of(job.eras[-1], [first]) == before
-
-
-def test_runs_that_were_stopped_early_would_have_cost_more() -> None:
-    job = Job()
-    for energy_j in (80.0, 90.0, 100.0, 110.0):
-        job.run(32, energy_j)
-    before = job.expected
-    for _ in range(3):
-        job.run(32, 115.0, outcome="early_stopped")
-    assert before.energy_j < job.expected.energy_j < 115
-    assert job.expected.time_s == pytest.approx(job.expected.energy_j / 10)
-    wider = job.expected.energy_error_j / job.expected.energy_j
-    assert wider > before.energy_error_j / before.energy_j
 
 
 def test_runs_of_the_default_that_are_always_stopped_after_the_first_change_little() -> None:
@@ -236,15 +176,6 @@ def test_an_absurd_estimate_stays_within_what_a_report_can_carry() -> None:
     job.estimate = ArmEstimate(32, 0, 1e300, 1e300, "alive")
     job.run(64, 1e-9, MAX_AMOUNT)
     assert job.expected == Expected(MAX_AMOUNT, MAX_AMOUNT, MAX_AMOUNT, MAX_AMOUNT)
-
-
-@pytest.mark.parametrize("limit_w", [300.0, None])
-def test_a_profile_changes_nothing_at_the_default_limit_or_at_an_unknown_one(
-    limit_w: float | None,
-) -> None:
-    job = Job(profile=PROFILE)
-    job.run(32, 1000.0, limit_w=limit_w)
-    assert job.expected.energy_j == pytest.approx(1000.0)
 
 
 RUNS = strategies.lists(

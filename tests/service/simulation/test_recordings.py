@@ -1,4 +1,4 @@
-"""Reading recorded runs."""
+"""Reading recorded runs and submissions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from service.simulation import recorded
 from service.simulation.recorded import POWER, RECIPE, TRAIN
 from zeus_service.simulation import SimulationError, recordings
+from zeus_service.simulation.recordings import Group, Submission
 
 
 def edit(path: Path, change: Callable[[list[str]], list[str]]) -> None:
@@ -151,3 +152,20 @@ def test_the_published_files_hold_the_papers_workloads(published_traces: Path) -
         ("v100", "librispeech"): 192,
         ("v100", "sentiment140"): 128,
     }
+
+
+GROUPS = """\
+group,start_time,end_time,dataset,runtime_ratio
+a,100.0,160.0,cifar100,1.5
+b,0,10,squad,0.25
+a,20.5,90,cifar100,0.5
+"""
+
+
+def test_a_group_is_read_in_the_order_of_its_starts(tmp_path: Path) -> None:
+    path = tmp_path / "groups.csv"
+    path.write_text(GROUPS)
+    assert recordings.read_groups(path) == [
+        Group("a", "cifar100", (Submission(20.5, 90.0, 0.5), Submission(100.0, 160.0, 1.5))),
+        Group("b", "squad", (Submission(0.0, 10.0, 0.25),)),
+    ]
