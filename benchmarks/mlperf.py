@@ -23,8 +23,8 @@ from statistics import geometric_mean, median
 
 from excess import Case
 from pydantic import PositiveInt
-from zeus_service.simulation.csv_rows import PositiveAmount, Row, read_rows
 from zeus_service.simulation.experiment import Experiment
+from zeus_service.simulation.recordings import PositiveAmount, Row, read_rows
 from zeus_service.simulation.workload import Epoch, Setting, Workload
 
 STEP_SHARES = (0.1, 0.5, 2.0)

@@ -31,7 +31,7 @@ from excess import Case, Costs, Rows
 from rich import box
 from rich.table import Column, Table
 from zeus_service.bandit.hardware import Hardware
-from zeus_service.simulation import recorded_runs
+from zeus_service.simulation import recordings
 from zeus_service.simulation.experiment import Experiment
 from zeus_service.simulation.workload import Epoch, Setting, Workload
 
@@ -72,9 +72,9 @@ class OnDevices(Workload):
 def recorded_moves(directory: Path) -> list[Move]:
     """Read the workloads that were recorded on two GPUs; one move in each direction."""
     workloads: dict[str, dict[str, Workload]] = {}
-    for gpu in recorded_runs.gpus(directory):
-        for recipe in recorded_runs.paper_recipes(directory, gpu):
-            workload = recorded_runs.read(directory, gpu, recipe)
+    for gpu in recordings.gpus(directory):
+        for recipe in recordings.paper_recipes(directory, gpu):
+            workload = recordings.read(directory, gpu, recipe)
             workloads.setdefault(recipe.dataset, {})[gpu] = workload
     moves = []
     for name, of_gpus in workloads.items():

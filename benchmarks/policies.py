@@ -53,7 +53,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Column, Table
 from zeus_service.bandit.registry import DEFAULT_POLICY, POLICIES, policy_of
-from zeus_service.simulation import recorded_runs
+from zeus_service.simulation import recordings
 from zeus_service.simulation.experiment import (
     Experiment,
     Key,
@@ -116,9 +116,9 @@ def recorded(arguments: Namespace) -> bool:
     """Replay the recorded runs, and measure decisions; return whether all checks passed."""
     policies = arguments.policy or list(POLICIES)
     pairs = [
-        recorded_runs.read(arguments.traces, gpu, recipe)
-        for gpu in recorded_runs.gpus(arguments.traces)
-        for recipe in recorded_runs.paper_recipes(arguments.traces, gpu)
+        recordings.read(arguments.traces, gpu, recipe)
+        for gpu in recordings.gpus(arguments.traces)
+        for recipe in recordings.paper_recipes(arguments.traces, gpu)
     ]
     experiments = [
         Experiment(workload, workload.spec(policy=policy, seed=seed), workload.horizon)

@@ -17,13 +17,15 @@ from dataclasses import dataclass
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from zeus_service.bandit.hardware import Hardware
+from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import ArmEstimate, NoBatchSizeLeft
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.savings.expected import Ledger
-from zeus_service.savings.ledger import Era, TrialEnd, record
+from zeus_service.savings.ledger import Era, record
 from zeus_service.savings.power import Profile
-from zeus_service.savings.report import Saved, saved
+from zeus_service.savings.report import Amounts, saved
 from zeus_service.simulation.replay import MAX_TRIES, SimulatedJob
 from zeus_service.simulation.simulated_run import TrialRunner, run
 from zeus_service.simulation.workload import Workload
@@ -35,6 +37,20 @@ POLICIES = ("information_directed", "zeus")
 AFTER = (1, 3, 10, 30, 400)
 
 
+@dataclass
+class Ended:
+    """A trial that has ended, as `savings.ledger` counts it."""
+
+    batch_size: int
+    hardware: Hardware
+    outcome: Outcome
+    energy_j: float
+    time_s: float
+    cost: float
+    power_limit_w: float | None = None
+    default_power_limit_w: float | None = None
+
+
 class JobLedger:
     """A job's ledgers, its eras, and its trials."""
 
@@ -43,9 +59,9 @@ class JobLedger:
         self.profile = profile
         self.ledgers: dict[str, Ledger] = {}
         self.eras: list[Era] = []
-        self.trials: list[tuple[TrialEnd, int | None]] = []
+        self.trials: list[tuple[Ended, int | None]] = []
 
-    def end(self, trial: TrialEnd, estimate: ArmEstimate | None = None) -> None:
+    def end(self, trial: Ended, estimate: ArmEstimate | None = None) -> None:
         """Record a trial's end."""
         self.ledgers, self.eras, number = record(
             self.spec, self.ledgers, self.eras, trial, lambda _: estimate, lambda _: self.profile
@@ -53,7 +69,7 @@ class JobLedger:
         self.trials.append((trial, number))
 
     @property
-    def saved(self) -> Saved | None:
+    def saved(self) -> Amounts | None:
         """What the job has saved."""
         return saved(self.spec, self.eras)
 
@@ -71,7 +87,7 @@ class Answer:
     """
 
     recurrences: int
-    found: Saved
+    found: Amounts
     truth: tuple[float, float, float]
     known_error: float | None
 
@@ -112,7 +128,7 @@ def simulate(
             simulated.end(started, ended.result, cost, ended.epochs)
             arms = policy_of(spec).describe(spec, simulated.state, workload.hardware)
             (arm,) = (each for each in arms if each.batch_size == spec.default_batch_size)
-            end = TrialEnd(started.choice.batch_size, workload.hardware, ended.result, *spent)
+            end = Ended(started.choice.batch_size, workload.hardware, ended.result, *spent)
             ledger.end(end, arm)
             truth -= spent
             if ended.result == "converged":

@@ -255,10 +255,12 @@ plt.show()
 
 # %%
 savings = get("/savings")
-spent, saved = [0.0], [0.0]
-for point in savings["points"]:
-    spent.append(spent[-1] + point["spent"]["energy_j"])
-    saved.append(saved[-1] + point["saved"]["energy_j"]["estimate"])
+spent = savings["spent"]["energy_j"]
+expected = savings["hardware"][0]["expected"]["energy_j"]["estimate"]  # of a run of the default
+saved = [0.0]
+for trial in (trial for trials in recurrences for trial in trials):
+    of_default = expected if trial["outcome"] == "converged" else 0.0
+    saved.append(saved[-1] + of_default - trial["energy_j"])
 
 figure, axes = plt.subplots(figsize=(8, 3.5))
 axes.plot(saved, "o-")
@@ -269,7 +271,7 @@ plt.show()
 energy = savings["saved"]["energy_j"]
 print(
     f"The best batch size so far is {job['best_batch_size']}. {RECURRENCES} recurrences have cost "
-    f"{spent[-1]:.0f} J, and saved {energy['estimate']:.0f} J against the default batch size of "
+    f"{spent:.0f} J, and saved {energy['estimate']:.0f} J against the default batch size of "
     "128\n"
     f"(95 % interval: {energy['low']:.0f} to {energy['high']:.0f} J). Energy is measured by "
     f"{hardware['meter']}{estimated} on {hardware['device_model']}."

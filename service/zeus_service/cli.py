@@ -150,13 +150,12 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
     """Show a job's batch sizes, what the next trial gets and why, and its latest trials."""
     from zeus_service import job_file, optimizer
     from zeus_service.api import text
-    from zeus_service.api.messages import Trial
-    from zeus_service.api.v1 import described
+    from zeus_service.api.messages import Job, Trial
     from zeus_service.bandit.hardware import Hardware
     from zeus_service.db import queries
 
     with _database():
-        job = described(optimizer.get_job(job_id))
+        job = Job.with_estimates(*optimizer.describe_job(job_id))
         latest = job.hardware[-1] if job.hardware else None
         means = queries.mean_costs(job_id, Hardware.of(vars(latest))) if latest else {}
         if as_yaml:
@@ -210,7 +209,7 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
 def savings(job_id: str | None, weeks: int, as_json: bool) -> None:
     """Show what all jobs have saved against their default batch sizes, or JOB alone."""
     from zeus_service.api import savings_report, text
-    from zeus_service.api.savings_messages import JobSavings, Savings
+    from zeus_service.api.savings_report import JobSavings, Savings
 
     with _database():
         found: JobSavings | Savings

@@ -258,20 +258,25 @@ def get_job(session: Session, job_id: str) -> Job:
 
 
 @use_case(read_only=True)
-def next_choice(session: Session, job_id: str) -> tuple[int | None, str] | None:
-    """Return the batch size that the next start on the latest hardware would get, and why.
+def describe_job(
+    session: Session, job_id: str
+) -> tuple[Job, queries.JobState, tuple[int | None, str] | None]:
+    """Return a job, its state in a word, and what its next start would get, and why.
 
-    None if the job has had no start. The batch size is None if there is none left.
+    That is the batch size on the latest hardware; None if there is none left. The last item is None
+    if the job has had no start.
     """
     job = jobs.get(session, job_id)
     spec = jobs.specification(job)
+    state = session.scalars(select(queries.state_column).where(Job.key == job.key)).one()
     if not job.hardware:
-        return None
+        return job, state, None
     hardware = Hardware.of(job.hardware[-1])
     choice = always_granted(spec) or _choose(session, job, spec, hardware, spec.batch_sizes)
     if choice is None:
-        return None, reasons.exhausted(spec, job.state, hardware, spec.batch_sizes).message
-    return choice.batch_size, reasons.reason(spec, job.state, hardware, choice)
+        why = reasons.exhausted(spec, job.state, hardware, spec.batch_sizes).message
+        return job, state, (None, why)
+    return job, state, (choice.batch_size, reasons.reason(spec, job.state, hardware, choice))
 
 
 @use_case(read_only=True)

@@ -323,10 +323,6 @@ def test_looking_makes_no_database(url: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_sigterm_ends_it_with_status_0(own_service: ServiceProcess) -> None:
-    assert own_service.stop() == 0
-
-
 def test_the_log_has_the_level_asked_for(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path, ZEUS_BSO_LOG_LEVEL="warning") as service:
         requests.get(f"{service.url}/api/v1/jobs", timeout=LIMIT_S)

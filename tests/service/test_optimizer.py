@@ -14,7 +14,7 @@ from zeus_service.bandit import stopping
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.bandit.registry import POLICIES, policy_of
-from zeus_service.db import jobs, queries
+from zeus_service.db import jobs
 from zeus_service.db.tables import MAX_REASON, Trial
 from zeus_service.errors import ExhaustedJob, KeyConflict, ReportConflict
 
@@ -73,7 +73,7 @@ def test_a_job_is_not_exhausted_while_a_running_trial_may_converge(
     app: Flask, database_url: str, policy: str
 ) -> None:
     def start() -> tuple[int, str]:
-        foretold = optimizer.next_choice("job")
+        foretold = optimizer.describe_job("job")[2]
         trial = optimizer.start_trial("job")[1]
         assert foretold == (trial.batch_size, trial.start_reason)
         return trial.batch_size, trial.why
@@ -88,7 +88,7 @@ def test_a_job_is_not_exhausted_while_a_running_trial_may_converge(
     assert start() == (32, "fallback")
     assert start() == (32, "fallback")
     let_leases_expire(database_url)  # the next start would mark them all as lost
-    size, why = optimizer.next_choice("job") or (0, "")
+    size, why = optimizer.describe_job("job")[2] or (0, "")
     assert size is None
     assert "no batch size left to try: 1 missed the target." in why
     end(3)
@@ -229,7 +229,7 @@ def test_a_start_marks_some_lost_trials_at_a_time(
     lost = []
     for _ in range(3):
         optimizer.start_trial("job")
-        lost.append(queries.count_outcomes("job")["lost"])
+        lost.append([each.outcome for each in optimizer.list_trials("job")].count("lost"))
     assert lost == [3, 6, 7]
     assert maintenance.rebuild("job")
 

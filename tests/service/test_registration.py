@@ -19,7 +19,7 @@ from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import NO_RESULT, Result
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.bandit.stopping import Report
-from zeus_service.db import jobs, power_profiles, queries
+from zeus_service.db import jobs, power_profiles
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Job, Trial
 from zeus_service.errors import JobConflict, OtherGeneration
@@ -62,16 +62,6 @@ def test_a_field_without_a_value_takes_the_registered_one_the_suggestion_or_the_
     assert first.items() >= {**REQUIRED, "eta_knob": 0.3, "beta_knob": 2.0}.items()
     assert register_sparse({}, default_batch_size=16, eta_knob=0.4) == first
     assert register_sparse({"eta_knob": 0.3}, batch_sizes=[1]) == first
-
-
-def test_only_a_given_value_that_differs_is_a_conflict(app: Flask) -> None:
-    register_sparse(REQUIRED)
-    with pytest.raises(JobConflict) as raised:
-        register_sparse({**REQUIRED, "max_epochs": 11, "beta_knob": None}, monitor="loss")
-    assert raised.value.fields["differences"] == {
-        "max_epochs": {"known": 10, "given": 11},
-        "beta_knob": {"known": 2.0, "given": None},
-    }
 
 
 def test_a_null_is_not_a_value_except_for_the_beta_knob(app: Flask) -> None:
@@ -201,7 +191,7 @@ def test_a_job_whose_runs_taught_nothing_is_registered_anew(
     job, new = register(**changes, policy=policy)
     assert new
     assert (job.spec["monitor"], job.hardware[0]["cost_bound"]) == ("val_acc", None)
-    assert queries.count_outcomes("job") == {}
+    assert optimizer.list_trials("job") == []
     assert register(**changes)[1] is False
     assert (start().trial_number, start().batch_size) == (5, 7)  # numbers are not used again
     assert len(power_profiles.list_profiles("job")) == 1
@@ -261,16 +251,6 @@ def test_a_start_that_waits_for_a_registration_starts_a_trial_of_the_new_job(
         register(batch_sizes=[7], default_batch_size=7)
     other.join()
     assert sizes == [7]
-
-
-def test_a_conflict_changes_nothing_of_the_trials(app: Flask) -> None:
-    register()
-    start()
-    end_all("lost")
-    start()
-    with pytest.raises(JobConflict):
-        register(monitor="loss")
-    assert [trial.outcome for trial in optimizer.list_trials("job")] == ["lost", None]
 
 
 def test_a_job_of_zeus_wire_is_registered_anew_too(app: Flask) -> None:

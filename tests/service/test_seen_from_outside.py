@@ -15,16 +15,13 @@ from typing import Any
 import psutil
 import pytest
 import requests
-from flask import Flask
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from service.api.wires import Api
-from service.db.test_cost import statements
 from service.jobs import START, let_leases_expire, spec_json
 from service_process import ServiceProcess
 from waiting import LIMIT_S, wait_until
-from zeus_service.db.tables import db
 from zeus_service.serving.logging import JSONFormatter, TextFormatter
 
 
@@ -145,21 +142,6 @@ def test_more_jobs_make_no_more_series(own_service: ServiceProcess, api: Api) ->
     assert not any("job-" in part for key in found for part in key)
     assert found["zeus_bso_jobs",] == 10
     assert found["zeus_bso_trials_running",] == 1
-
-
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # its plans are steps to read
-def test_a_scrape_does_not_read_the_trials_that_have_ended(app: Flask) -> None:
-    with statements() as seen:
-        app.test_client().get("/metrics")
-    with db.engine.connect() as connection:
-        plan = [
-            step
-            for statement, parameters in seen
-            for step in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
-        ]
-    steps = [step.detail for step in plan if "trials" in step.detail]
-    assert steps
-    assert all(step.startswith("SEARCH trials USING") for step in steps), steps
 
 
 def test_metrics_answer_without_the_database(own_service: ServiceProcess) -> None:

@@ -6,6 +6,7 @@ Times are in seconds, energies and costs in joules, powers in watts, instants in
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -216,8 +217,9 @@ class JobSummary(Message):
         return cls(state=state, **{name: getattr(job, name) for name in names})
 
 
-class OnHardware(Message):
-    """Hardware that a job has used, and what is known of the job there; see `Hardware`.
+@dataclass(frozen=True, kw_only=True)
+class OnHardware(Hardware):
+    """Hardware that a job has used, and what is known of the job there.
 
     Args:
         stage: How far the policy is, in its own words.
@@ -225,11 +227,6 @@ class OnHardware(Message):
         arms: The policy's estimates of all batch sizes there.
     """
 
-    device_model: str
-    num_devices: int
-    max_power_w: float
-    meter: str
-    estimated: bool
     stage: str
     best_batch_size: int | None
     cost_bound: float | None
@@ -257,7 +254,6 @@ class Job(JobSummary):
     Args:
         next_trial: Null before the first start.
         hardware: All hardware that it has used; the latest comes last.
-        outcomes: Its numbers of trials by outcome.
         target_metric: What its runs train to, given or learned; null until it is known.
         completed_baselines: Runs of the default that have trained to their own end, from which a
             target is learned.
@@ -268,27 +264,12 @@ class Job(JobSummary):
     completed_baselines: int
     next_trial: NextTrial | None
     hardware: list[OnHardware]
-    outcomes: dict[str, int]
 
     @classmethod
     def with_estimates(
-        cls,
-        job: tables.Job,
-        state: JobState,
-        outcomes: dict[str, int],
-        next_choice: tuple[int | None, str] | None = None,
+        cls, job: tables.Job, state: JobState, next_choice: tuple[int | None, str] | None
     ) -> Self:
-        """Describe a job.
-
-        Args:
-            job: Its row.
-            state: What `queries.job_state` returned.
-            outcomes: Its numbers of trials by outcome.
-            next_choice: What `optimizer.next_choice` returned.
-
-        Raises:
-            BrokenJob: Its row is not valid.
-        """
+        """Describe what `optimizer.describe_job` returned."""
         spec = jobs.specification(job)
         policy = policy_of(spec)
         return cls(
@@ -301,7 +282,6 @@ class Job(JobSummary):
                 OnHardware(**each, arms=policy.describe(spec, job.state, Hardware.of(each)))
                 for each in job.hardware
             ],
-            outcomes=outcomes,
         )
 
 

@@ -180,15 +180,14 @@ class _Database(Collector):
 def _saved(totals: list[savings.Total]) -> Iterator[GaugeMetricFamily]:
     """What was saved, and the bounds of its 95 % interval, by whether meters estimate."""
     for unit, (name, what) in _SAVED.items():
-        for bound, factor in (("", 0), ("_low", -1), ("_high", 1)):
+        for end, bound in _BOUNDS.items():
             family = GaugeMetricFamily(
-                f"zeus_bso_saved_{unit}{bound}",
-                f"{what} saved against the default batch sizes{_BOUNDS[bound]}.",
+                f"zeus_bso_saved_{unit}{end}",
+                f"{what} saved against the default batch sizes{bound}.",
                 labels=("estimated",),
             )
             for total in totals:
-                saved = getattr(total.saved, name)
-                value = saved.mean + factor * saved.error
+                value = getattr(getattr(total.saved, name), end.strip("_") or "estimate")
                 family.add_metric((str(total.estimated).lower(),), value)
             yield family
 

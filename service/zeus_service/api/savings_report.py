@@ -1,15 +1,19 @@
-"""What was saved against the default batch sizes, as the API, pages and commands show it."""
+"""What was saved against the default batch sizes: messages of the HTTP API, and what they say.
+
+Units are as in `messages`. Pages and commands show the same.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from typing import Literal
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, undefer_group
 
-from zeus_service.api import savings_messages as messages
+from zeus_service.api.messages import Instant, Message
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.config import current_config
@@ -18,83 +22,170 @@ from zeus_service.db.clock import SINCE_MONDAY_S, WEEK_S
 from zeus_service.db.session import use_case
 from zeus_service.db.tables import Job
 from zeus_service.savings.ledger import Era
-from zeus_service.savings.report import J_PER_KWH, Estimate, Saved, expected, saved, total
+from zeus_service.savings.report import J_PER_KWH, Amounts, Estimate, expected, saved, total
 
 WEEKS = 13
 """How many of the latest weeks are shown, unless another number is asked for."""
 
 
+class Spent(Message):
+    """Joules, seconds and cost that trials have spent."""
+
+    energy_j: float
+    time_s: float
+    cost: float
+
+
+@dataclass(frozen=True)
+class SavedAmounts(Amounts):
+    """What was saved; `money` and `co2e_kg` where the service knows prices and the intensity.
+
+    Args:
+        money: The price of the energy and of the GPUs' time, in `currency`.
+    """
+
+    energy_kwh: Estimate
+    money: Estimate | None
+    currency: str
+    co2e_kg: Estimate | None
+
+
+class SavedInWeek(Message):
+    """What was saved in a week that began on this Monday, in UTC.
+
+    It changes when further runs teach more about the default batch size.
+    """
+
+    week: str
+    recurrences: int
+    saved: SavedAmounts
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedOnHardware(Hardware):
+    """What a job has saved on one hardware.
+
+    Args:
+        expected: What one run of the default is expected to spend there now; null if nothing is
+            known.
+        basis: Whether that comes from runs of the default, there or on other hardware, now or
+            before the job changed, or from the policy's estimate.
+        default_runs: Runs of the default that converged there, since the job last changed.
+    """
+
+    recurrences: int
+    spent: Spent
+    expected: Amounts | None
+    basis: Literal["runs", "estimate"] | None
+    default_runs: int
+    saved: SavedAmounts | None
+
+
+class JobSavings(Message):
+    """What a job has saved against its default batch size at the default power limit.
+
+    Args:
+        estimated: Whether any meter of its hardware estimates joules.
+        hardware: Its parts on each hardware; the latest used comes last.
+    """
+
+    job_id: str
+    estimated: bool
+    default_batch_size: int
+    recurrences: int
+    spent: Spent
+    saved: SavedAmounts | None
+    hardware: list[SavedOnHardware]
+    weeks: list[SavedInWeek]
+
+
+class SavingsOfMeter(Message):
+    """What jobs have saved, by whether any of their meters estimates.
+
+    Args:
+        jobs: Jobs with an expectation of what their default spends.
+    """
+
+    estimated: bool
+    jobs: int
+    saved: SavedAmounts
+
+
+class Savings(Message):
+    """What all jobs have saved together.
+
+    Args:
+        jobs: All jobs.
+        unknown: Jobs without an expectation of what their default spends: they count for nothing.
+        since: When the first of the others was registered; null without any.
+        spent_energy_j: Joules that the others have spent, which is what the default would have
+            spent, less what was saved.
+        estimated: Whether any part of the savings comes from meters that estimate.
+        by_meter: The parts of jobs whose meters all measure, and of the others.
+    """
+
+    jobs: int
+    unknown: int
+    since: Instant | None
+    spent_energy_j: float
+    estimated: bool
+    saved: SavedAmounts
+    by_meter: list[SavingsOfMeter]
+    weeks: list[SavedInWeek]
+
+
 @use_case(read_only=True)
-def of_job(
-    session: Session, job_id: str, *, weeks: int = WEEKS, points: int = 200
-) -> messages.JobSavings:
-    """Return what a job has saved, in its latest weeks, and over its trials.
+def of_job(session: Session, job_id: str, *, weeks: int = WEEKS) -> JobSavings:
+    """Return what a job has saved, in all and in its latest weeks.
 
     Args:
         session: In a transaction.
         job_id: The job.
-        weeks: How many weeks, the current one included.
-        points: How many points, at most: of jobs with more trials, a point has several.
-
-    With neither weeks nor points, it takes no pass over the trials.
+        weeks: How many weeks, the current one included. Without any, it takes no pass over trials.
 
     Raises:
         NotFound: No such job.
     """
-    return _of_job(session, jobs.get(session, job_id), weeks, points)
+    return _of_job(session, jobs.get(session, job_id), weeks)
 
 
 @use_case(read_only=True)
-def of_largest_savers(session: Session, limit: int) -> list[tuple[float, messages.JobSavings]]:
+def of_largest_savers(session: Session, limit: int) -> list[tuple[float, JobSavings]]:
     """Return the jobs that have saved most energy, and the joules that each has spent for it."""
     query = select(Job).where(Job.job_id.is_not(None), Job.saved_energy_j.is_not(None))
     query = query.order_by(Job.saved_energy_j.desc()).limit(limit).options(undefer_group("state"))
-    return [(job.spent_energy_j, _of_job(session, job, 0, 0)) for job in session.scalars(query)]
+    return [(job.spent_energy_j, _of_job(session, job, 0)) for job in session.scalars(query)]
 
 
-def _of_job(session: Session, job: Job, weeks: int, points: int) -> messages.JobSavings:
+def _of_job(session: Session, job: Job, weeks: int) -> JobSavings:
     spec, eras = jobs.specification(job), savings.load_eras(session, job)
     known = saved(spec, eras)
-    hardware = list(map(Hardware.of, job.hardware))
-    return messages.JobSavings(
+    return JobSavings(
         job_id=str(job.job_id),
         estimated=job.estimated,
         default_batch_size=spec.default_batch_size,
         recurrences=sum(era.recurrences for era in eras),
         spent=_spent(eras),
         saved=None if known is None else _amounts(known),
-        hardware=[_on_hardware(job, spec, eras, each) for each in hardware],
+        hardware=[_on_hardware(job, spec, eras, Hardware.of(each)) for each in job.hardware],
         weeks=_weeks(session, weeks, job),
-        points=[
-            messages.SavingsPoint(
-                hardware=hardware.index(portion.hardware),
-                trial_number=portion.last_trial,
-                ended_at=portion.ended_at,
-                recurrences=sum(era.recurrences for era in portion.eras),
-                spent=_spent(portion.eras),
-                saved=None if part is None else _plain_amounts(part),
-            )
-            for portion in (savings.by_number(session, job, limit=points) if points else ())
-            if portion.hardware in hardware
-            for part in [saved(spec, portion.eras)]
-        ],
     )
 
 
 def _on_hardware(
     job: Job, spec: JobSpec, eras: Sequence[Era], hardware: Hardware
-) -> messages.SavedOnHardware:
+) -> SavedOnHardware:
     eras = [era for era in eras if era.hardware == hardware]
     known, latest = saved(spec, eras), eras[-1] if eras else None
     arms = job.ledger[hardware.key]["arms"] if eras else {}
     runs = arms.get(str(spec.default_batch_size), {}).get("runs", 0)
     one = expected(spec, latest) if latest else None
     is_carried = bool(latest and latest.expected and latest.expected.carried_from)
-    return messages.SavedOnHardware(
+    return SavedOnHardware(
         **asdict(hardware),
         recurrences=sum(era.recurrences for era in eras),
         spent=_spent(eras),
-        expected=None if one is None else _plain_amounts(one),
+        expected=one,
         basis=None if one is None else "runs" if runs or is_carried else "estimate",
         default_runs=runs,
         saved=None if known is None else _amounts(known),
@@ -102,11 +193,11 @@ def _on_hardware(
 
 
 @use_case(read_only=True)
-def of_all_jobs(session: Session, *, weeks: int = WEEKS) -> messages.Savings:
+def of_all_jobs(session: Session, *, weeks: int = WEEKS) -> Savings:
     """Return what all jobs have saved together, and in the latest weeks; see `of_job`."""
     totals = savings.totals(session)
     all_jobs = sum(each.jobs for each in totals)
-    return messages.Savings(
+    return Savings(
         jobs=all_jobs,
         unknown=all_jobs - sum(each.known for each in totals),
         since=min((each.since for each in totals if each.since), default=None),
@@ -114,18 +205,16 @@ def of_all_jobs(session: Session, *, weeks: int = WEEKS) -> messages.Savings:
         estimated=any(each.estimated and each.known for each in totals),
         saved=_amounts(total(each.saved for each in totals)),
         by_meter=[
-            messages.SavingsOfMeter(
-                estimated=each.estimated, jobs=each.known, saved=_amounts(each.saved)
-            )
+            SavingsOfMeter(estimated=each.estimated, jobs=each.known, saved=_amounts(each.saved))
             for each in totals
         ],
         weeks=_weeks(session, weeks),
     )
 
 
-def _weeks(session: Session, weeks: int, job: Job | None = None) -> list[messages.SavedInWeek]:
+def _weeks(session: Session, weeks: int, job: Job | None = None) -> list[SavedInWeek]:
     return [
-        messages.SavedInWeek(
+        SavedInWeek(
             week=f"{datetime.fromtimestamp(number * WEEK_S - SINCE_MONDAY_S, UTC):%Y-%m-%d}",
             recurrences=recurrences,
             saved=_amounts(part),
@@ -136,42 +225,31 @@ def _weeks(session: Session, weeks: int, job: Job | None = None) -> list[message
     ]
 
 
-def _spent(eras: Iterable[Era]) -> messages.Spent:
+def _spent(eras: Iterable[Era]) -> Spent:
     every = list(eras)
-    return messages.Spent(
+    return Spent(
         energy_j=sum(era.energy_j for era in every),
         time_s=sum(era.time_s for era in every),
         cost=sum(era.cost for era in every),
     )
 
 
-def _plain_amounts(part: Saved) -> messages.Amounts:
-    return messages.Amounts(
-        energy_j=_estimate(part.energy_j), time_s=_estimate(part.time_s), cost=_estimate(part.cost)
-    )
-
-
-def _amounts(part: Saved) -> messages.SavedAmounts:
+def _amounts(part: Amounts) -> SavedAmounts:
     energy, config = part.energy_j.times(1 / J_PER_KWH), current_config()
     intensity = config.carbon_intensity
-    return messages.SavedAmounts(
-        **dict(_plain_amounts(part)),
-        gpu_time_s=_estimate(part.gpu_time_s),
-        energy_kwh=_estimate(energy),
+    return SavedAmounts(
+        **vars(part),
+        energy_kwh=energy,
         money=_money(energy, part.gpu_time_s),
         currency=config.currency,
-        co2e_kg=None if intensity is None else _estimate(energy.times(intensity / 1000)),
+        co2e_kg=None if intensity is None else energy.times(intensity / 1000),
     )
 
 
-def _money(energy_kwh: Estimate, gpu_time_s: Estimate) -> messages.Estimate | None:
+def _money(energy_kwh: Estimate, gpu_time_s: Estimate) -> Estimate | None:
     """The price of both, as far as prices are set; the same runs decide both, so errors add up."""
     per_kwh, per_hour = current_config().price_per_kwh, current_config().price_per_gpu_hour
     if per_kwh is None and per_hour is None:
         return None
     energy, time = energy_kwh.times(per_kwh or 0.0), gpu_time_s.times((per_hour or 0.0) / 3600)
-    return _estimate(Estimate(energy.mean + time.mean, energy.error + time.error))
-
-
-def _estimate(value: Estimate) -> messages.Estimate:
-    return messages.Estimate(estimate=value.mean, low=value.low, high=value.high)
+    return Estimate.of(energy.estimate + time.estimate, energy.error + time.error)

@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 from zeus_service.api.messages import NextTrial, OnHardware
-from zeus_service.api.savings_messages import (
-    Estimate,
+from zeus_service.api.savings_report import (
     JobSavings,
     SavedAmounts,
     SavedInWeek,
-    SavedOnHardware,
     Savings,
 )
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.reasons import status_in_words
+from zeus_service.savings.report import Estimate
 from zeus_service.units import BILLED, DURATIONS, NONE, joules, significant, with_unit
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -51,7 +51,7 @@ def number(value: float | None) -> str:
     return NONE if value is None else f"{value:.5g}"
 
 
-def hardware_names(hardware: Sequence[OnHardware | SavedOnHardware]) -> list[str]:
+def hardware_names(hardware: Sequence[Hardware]) -> list[str]:
     """A name for each hardware: number and model, and what else tells it apart from the others."""
     short = [f"{each.num_devices} {TIMES} {each.device_model}" for each in hardware]
     return [

@@ -14,12 +14,12 @@ from werkzeug.exceptions import BadRequest, UnprocessableEntity, UnsupportedMedi
 from werkzeug.routing import BaseConverter
 
 from zeus_service import maintenance, optimizer, registration
-from zeus_service.api import messages, savings_messages, savings_report
+from zeus_service.api import messages, savings_report
 from zeus_service.api.access import require_access
 from zeus_service.api.savings_report import WEEKS
 from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID, Name
 from zeus_service.bandit.stopping import Decision, Report
-from zeus_service.db import power_profiles, queries, tables
+from zeus_service.db import power_profiles
 
 v1 = APIBlueprint("v1", __name__, url_prefix="/api/v1", tag="jobs")
 
@@ -74,12 +74,6 @@ class Span(BaseModel):
     weeks: Annotated[int, Field(ge=1, le=53)] = WEEKS
 
 
-class Points(Span):
-    """How many weeks, and how many points at most."""
-
-    points: Annotated[int, Field(ge=1, le=2000)] = 200
-
-
 class OnGpus(BaseModel):
     """The GPUs of power profiles. Default: every model, and every number."""
 
@@ -116,10 +110,11 @@ def require_json() -> None:
 def register_job(json_data: messages.Registration) -> tuple[messages.Job, int]:
     """Register a job, or confirm it; the answer has all its values."""
     g.job_id = json_data.job_id  # for the log
-    job, new = registration.register_job(
+    _, new = registration.register_job(
         json_data.job_id, json_data.values(), suggested=json_data.suggested.values()
     )
-    return described(job), 201 if new else 200
+    described = optimizer.describe_job(json_data.job_id)
+    return messages.Job.with_estimates(*described), 201 if new else 200
 
 
 @v1.get("/jobs")
@@ -135,7 +130,7 @@ def list_jobs(query_data: JobPage) -> messages.JobList:
 @v1.output(messages.Job)
 def get_job(job_id: str) -> messages.Job:
     """Show a job and the policy's estimates of its batch sizes."""
-    return described(optimizer.get_job(job_id))
+    return messages.Job.with_estimates(*optimizer.describe_job(job_id))
 
 
 @v1.delete(JOB)
@@ -229,23 +224,16 @@ def list_power_profiles(job_id: str, query_data: OnGpus) -> messages.PowerProfil
 
 
 @v1.get(f"{JOB}/savings")
-@v1.input(Points, location="query")
-@v1.output(savings_messages.JobSavings)
-def job_savings(job_id: str, query_data: Points) -> savings_messages.JobSavings:
+@v1.input(Span, location="query")
+@v1.output(savings_report.JobSavings)
+def job_savings(job_id: str, query_data: Span) -> savings_report.JobSavings:
     """Show what a job has saved against its default batch size."""
-    return savings_report.of_job(job_id, weeks=query_data.weeks, points=query_data.points)
+    return savings_report.of_job(job_id, weeks=query_data.weeks)
 
 
 @v1.get("/savings")
 @v1.input(Span, location="query")
-@v1.output(savings_messages.Savings)
-def all_savings(query_data: Span) -> savings_messages.Savings:
+@v1.output(savings_report.Savings)
+def all_savings(query_data: Span) -> savings_report.Savings:
     """Show what all jobs have saved together, and in each week."""
     return savings_report.of_all_jobs(weeks=query_data.weeks)
-
-
-def described(job: tables.Job) -> messages.Job:
-    """A job with the policy's estimates, its state and what its next start would get."""
-    job_id = str(job.job_id)
-    state, outcomes = queries.job_state(job_id), queries.count_outcomes(job_id)
-    return messages.Job.with_estimates(job, state, outcomes, optimizer.next_choice(job_id))

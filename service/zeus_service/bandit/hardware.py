@@ -36,4 +36,5 @@ class Hardware:
     @property
     def key(self) -> str:
         """A text that no other hardware has."""
-        return json.dumps(list(vars(self).values()))
+        power_w, estimated = self.max_power_w, self.estimated
+        return json.dumps([self.device_model, self.num_devices, power_w, self.meter, estimated])

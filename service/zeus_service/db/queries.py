@@ -20,7 +20,7 @@ from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import UNBOUNDED
 from zeus_service.db.clock import unix_now
 from zeus_service.db.session import use_case
-from zeus_service.db.tables import Job, PowerProfile, Report, Secret, Trial
+from zeus_service.db.tables import Era, Job, PowerProfile, Report, Secret, Trial
 from zeus_service.errors import NotFound, unknown_job
 
 PAGE_SIZE = 50
@@ -226,21 +226,10 @@ def trial_version(session: Session, job_id: str, trial_number: int) -> tuple[obj
 
 
 @use_case(read_only=True)
-def job_state(session: Session, job_id: str) -> JobState:
-    """Read a job's state."""
-    state: JobState | None = session.scalar(select(state_column).where(Job.job_id == job_id))
-    if state is None:
-        raise unknown_job(job_id)
-    return state
-
-
-@use_case(read_only=True)
-def count_outcomes(session: Session, job_id: str) -> dict[str, int]:
-    """Count a job's trials by outcome, `running` included: a pass over all of them."""
-    outcome = func.coalesce(Trial.outcome, "running")
-    query = select(outcome, func.count()).join(Job, Job.key == Trial.job_key)
-    counts = session.execute(query.where(Job.job_id == job_id).group_by(outcome)).all()
-    return {str(name): int(count) for name, count in counts}
+def count_running(session: Session, job_id: str) -> int:
+    """Count a job's running trials."""
+    query = select(func.count()).where(_of_job(Trial, job_id), Trial.outcome.is_(None))
+    return session.scalar(query) or 0
 
 
 @use_case(read_only=True)
@@ -320,11 +309,15 @@ def running_trials(session: Session, job_id: str) -> Sequence[Row[Trial, bool]]:
 
 
 @use_case(read_only=True)
-def latest_trials(session: Session, job_id: str) -> Sequence[Trial]:
-    """Read the latest `POINTS` trials that have ended, ascending, except withdrawn ones."""
+def latest_trials(session: Session, job_id: str) -> Sequence[Row[Trial, Era | None]]:
+    """Read the latest `POINTS` trials that have ended, ascending, except withdrawn ones.
+
+    Each comes with the era that it counts in; None if it counts in none.
+    """
     has_trained = and_(Trial.outcome.is_not(None), Trial.outcome != "withdrawn")
-    query = select(Trial).where(_of_job(Trial, job_id), has_trained)
-    return session.scalars(query.order_by(_number.desc()).limit(POINTS)).all()[::-1]
+    of_trial = and_(Era.job_key == Trial.job_key, Era.era == Trial.era)
+    query = select(Trial, Era).outerjoin(Era, of_trial).where(_of_job(Trial, job_id), has_trained)
+    return session.execute(query.order_by(_number.desc()).limit(POINTS)).all()[::-1]
 
 
 @use_case(read_only=True)

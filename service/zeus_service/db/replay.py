@@ -16,11 +16,13 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from zeus_service.bandit import fold, learned_target
+from zeus_service.bandit.policy import State
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, savings
 from zeus_service.db.clock import unix_now
 from zeus_service.db.savings import Profiles
 from zeus_service.db.tables import MAX_REASON, Job, Report, Trial
+from zeus_service.savings.ledger import Era
 
 
 class Replay:
@@ -28,20 +30,27 @@ class Replay:
 
     def __init__(self, spec: JobSpec, rows: Sequence[Any], profiles: Profiles) -> None:
         self.rows = rows
-        self.savings = savings.Replay(spec, profiles)
-        self.state, self.counted = fold.replay(spec, rows, self.savings.record)
+        self.ledger: dict[str, Any] = {}
+        self.eras: list[Era] = []
+        self.era_of: dict[int, int | None] = {}
+
+        def add_end(trial: Any, state: State) -> None:
+            self.ledger, self.eras, self.era_of[trial.trial_number] = savings.add_end(
+                spec, self.ledger, self.eras, trial, state, profiles
+            )
+
+        self.state, self.counted = fold.replay(spec, rows, add_end)
 
     def store(self, session: Session, job: Job, spec: JobSpec) -> bool:
-        """Store it for a locked job where it differs; return whether all was the same."""
+        """Store it for a locked job; return whether that changed nothing but eras and rounding."""
         same = self.state == job.state
-        if not same:
-            job.state = self.state
-            jobs.summarize(job, spec)
-        same &= self.savings.store(session, job, self.rows)
+        job.state = self.state
+        jobs.summarize(job, spec)
+        same &= savings.replace(session, job, spec, self.ledger, self.eras)
         for row, counts in zip(self.rows, self.counted, strict=True):
-            values = {"counted": counts, "era": self.savings.era_of.get(row.trial_number)}
+            same &= row.counted == counts
+            values = {"counted": counts, "era": self.era_of.get(row.trial_number)}
             if (row.counted, row.era) != tuple(values.values()):
-                same = False
                 this = Trial.job_key == job.key, Trial.trial_number == row.trial_number
                 session.execute(update(Trial).where(*this).values(values))
         if not same:

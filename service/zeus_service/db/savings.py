@@ -6,9 +6,9 @@ job's row locked.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import Select, case, func, select
@@ -21,29 +21,14 @@ from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import tables
 from zeus_service.db.clock import unix_now, unix_week
 from zeus_service.db.tables import Job, PowerProfile, Trial
-from zeus_service.savings import ledger as ledgers
 from zeus_service.savings.expected import Expected
-from zeus_service.savings.ledger import Era, TrialEnd
+from zeus_service.savings.ledger import EndedTrial, Era, Ledgers, record, with_spending_of
 from zeus_service.savings.power import Profile
-from zeus_service.savings.report import Estimate, Saved, saved
+from zeus_service.savings.report import Amounts, Estimate, saved
 from zeus_service.savings.report import expected as expected_of
 
-
-@dataclass(frozen=True)
-class Portion:
-    """Some of a job's trials on one hardware that have ended.
-
-    Args:
-        hardware: The hardware.
-        last_trial: The highest trial number.
-        ended_at: Unix seconds, of the trial that ended last.
-        eras: Their eras, each with the sums of these trials alone.
-    """
-
-    hardware: Hardware
-    last_trial: int
-    ended_at: float
-    eras: list[Era]
+Profiles = Mapping[tuple[str, int], Profile]
+"""What was measured at each power limit, by the GPUs' model and number."""
 
 
 @dataclass(frozen=True)
@@ -64,17 +49,36 @@ class Total:
     known: int
     since: float | None
     spent_energy_j: float
-    saved: Saved
+    saved: Amounts
 
 
 def record_end(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     """Add a trial that has just ended to a locked job's savings."""
-    rows = session.scalars(_eras(job)).all()
-    profiles, eras = default_profiles(session, job, spec), list(map(_era, rows))
-    job.ledger, eras, trial.era = ledgers.record(
-        spec, job.ledger, eras, _end_of(trial), _default(spec, job.state), _profile(profiles)
+    rows, profiles = session.scalars(_eras(job)).all(), default_profiles(session, job, spec)
+    job.ledger, eras, trial.era = add_end(
+        spec, job.ledger, list(map(_era, rows)), trial, job.state, profiles
     )
     _store(session, job, spec, eras, rows)
+
+
+def add_end(
+    spec: JobSpec,
+    ledger: Ledgers,
+    eras: Sequence[Era],
+    trial: EndedTrial,
+    state: State,
+    profiles: Profiles,
+) -> tuple[dict[str, Any], list[Era], int | None]:
+    """Add a trial that has ended to savings as `ledger.record` does; `state` is after its end."""
+
+    def estimate(hardware: Hardware) -> ArmEstimate | None:
+        arms = policy_of(spec).describe(spec, state, hardware)
+        return next((arm for arm in arms if arm.batch_size == spec.default_batch_size), None)
+
+    def profile(hardware: Hardware) -> Profile:
+        return profiles.get((hardware.device_model, hardware.num_devices), ())
+
+    return record(spec, ledger, eras, trial, estimate, profile)
 
 
 def take_back(
@@ -87,57 +91,35 @@ def take_back(
     if trial.era is None:
         return
     rows = session.scalars(_eras(job)).all()
-    ends = [_end_of(other) for other in others if other.era == trial.era]
+    rest = [other for other in others if other.era == trial.era]
     eras = [
-        ledgers.with_spending_of(era, ends) if era.number == trial.era else era
-        for era in map(_era, rows)
+        with_spending_of(era, rest) if era.number == trial.era else era for era in map(_era, rows)
     ]
     trial.era = None
     _store(session, job, spec, eras, rows)
 
 
-class Replay:
-    """The savings of a job from its trials, one end at a time: see `fold.replay`."""
+def replace(
+    session: Session, job: Job, spec: JobSpec, ledger: dict[str, Any], eras: Sequence[Era]
+) -> bool:
+    """Replace a locked job's savings by those of a replay; return whether its sums are the same.
 
-    def __init__(self, spec: JobSpec, profiles: Profiles) -> None:
-        self._spec = spec
-        self._profile = _profile(profiles)
-        self.ledgers: dict[str, Any] = {}
-        self.eras: list[Era] = []
-        self.era_of: dict[int, int | None] = {}
-        """The number of the era that each trial counts in, by trial number."""
-
-    def record(self, trial: Any, state: State) -> None:
-        """Add a trial that has ended; `state` is the policy's after its end."""
-        estimate = _default(self._spec, state)
-        self.ledgers, self.eras, self.era_of[trial.trial_number] = ledgers.record(
-            self._spec, self.ledgers, self.eras, _end_of(trial), estimate, self._profile
-        )
-
-    def store(self, session: Session, job: Job, trials: Sequence[Any]) -> bool:
-        """Store the result for a locked job; return whether it was the same but for rounding.
-
-        Eras of different hardware may be numbered in another order: a trial that runs again ends
-        later than the one that had opened its era.
-        """
-        stored = load_eras(session, job)
-        was, now = _labels(stored), _labels(self.eras)
-        same = _comparable(self.eras, now) == _comparable(stored, was) and all(
-            was.get(trial.era) == now.get(self.era_of.get(trial.trial_number)) for trial in trials
-        )
-        if same:
-            self.era_of = {trial.trial_number: trial.era for trial in trials}
-        else:
-            for row in session.scalars(_eras(job)).all():
-                session.delete(row)
-            session.flush()
-            job.ledger = self.ledgers
-            _store(session, job, self._spec, self.eras)
-        return same
+    They may differ by rounding. Eras may get other numbers: a trial that runs again ends later than
+    the one that had opened its era.
+    """
+    before = _sums(job)
+    for row in session.scalars(_eras(job)).all():
+        session.delete(row)
+    session.flush()
+    job.ledger = ledger
+    _store(session, job, spec, eras)
+    pairs, scale = zip(before, _sums(job), strict=True), max(before)
+    return all(math.isclose(was, now, rel_tol=1e-6, abs_tol=1e-6 * scale) for was, now in pairs)
 
 
-Profiles = Mapping[tuple[str, int], Profile]
-"""What was measured at each power limit, by the GPUs' model and number."""
+def _sums(job: Job) -> tuple[float, float]:
+    """What a job has spent, and what its default would have."""
+    return job.spent_energy_j, job.spent_energy_j + (job.saved_energy_j or 0.0)
 
 
 def default_profiles(session: Session, job: Job, spec: JobSpec) -> Profiles:
@@ -152,35 +134,9 @@ def default_profiles(session: Session, job: Job, spec: JobSpec) -> Profiles:
     }
 
 
-def _profile(profiles: Profiles) -> Callable[[Hardware], Profile]:
-    return lambda hardware: profiles.get((hardware.device_model, hardware.num_devices), ())
-
-
 def load_eras(session: Session, job: Job) -> list[Era]:
     """Read a job's eras, in the order of their numbers."""
     return [_era(row) for row in session.scalars(_eras(job))]
-
-
-def by_number(session: Session, job: Job, *, limit: int) -> list[Portion]:
-    """Sum a job's trials in at most `limit` portions of as many trial numbers on each hardware."""
-    width = max(1, -(-job.trials // limit))
-    before = Trial.trial_number - 1
-    portion = before - before % width
-    sums = (func.sum(_CONVERGED), *map(func.sum, (Trial.energy_j, Trial.time_s, Trial.cost)))
-    ends = func.max(Trial.trial_number), func.max(Trial.ended_at)
-    query = select(portion, Trial.era, *ends, *sums)
-    query = query.where(Trial.job_key == job.key, Trial.era.is_not(None))
-    eras = {era.number: era for era in load_eras(session, job)}
-    found: dict[tuple[int, Hardware], Portion] = {}
-    for row in session.execute(query.group_by(portion, Trial.era).order_by(portion, Trial.era)):
-        energy_j, time_s, cost = row[5:]
-        spent = {"energy_j": energy_j, "time_s": time_s, "cost": cost}
-        era = replace(eras[row[1]], recurrences=int(row[4]), **spent)
-        key = row[0], era.hardware
-        before_it = found.get(key, Portion(era.hardware, 0, 0.0, []))
-        last, ended_at = max(before_it.last_trial, row[2]), max(before_it.ended_at, row[3])
-        found[key] = Portion(era.hardware, last, ended_at, [*before_it.eras, era])
-    return sorted(found.values(), key=lambda each: each.last_trial)
 
 
 def totals(session: Session) -> list[Total]:
@@ -201,7 +157,7 @@ def totals(session: Session) -> list[Total]:
 
 def by_week(
     session: Session, *, weeks: int, job: Job | None = None
-) -> list[tuple[int, int, Saved]]:
+) -> list[tuple[int, int, Amounts]]:
     """Sum up the latest weeks: the week, its recurrences, and what was saved in it.
 
     The errors of different jobs and eras are independent.
@@ -240,7 +196,7 @@ def by_week(
     return [(row[0], int(row[1]), _saved(*_halves(row[2:]))) for row in rows]
 
 
-_QUANTITIES = tuple(Saved.__dataclass_fields__)
+_QUANTITIES = tuple(Amounts.__dataclass_fields__)
 _SAVED = tuple(f"saved_{name}{end}" for name in _QUANTITIES for end in ("", "_error"))
 _EXPECTED = tuple(f"expected_{name}{end}" for name in _QUANTITIES for end in ("", "_error"))
 _CONVERGED = case((Trial.outcome == "converged", 1), else_=0)
@@ -248,21 +204,6 @@ _CONVERGED = case((Trial.outcome == "converged", 1), else_=0)
 
 def _eras(job: Job) -> Select[tables.Era]:
     return select(tables.Era).where(tables.Era.job_key == job.key).order_by(tables.Era.era)
-
-
-def _default(spec: JobSpec, state: State) -> Callable[[Hardware], ArmEstimate | None]:
-    """The policy's estimate of the default batch size, by hardware."""
-
-    def estimate(hardware: Hardware) -> ArmEstimate | None:
-        arms = policy_of(spec).describe(spec, state, hardware)
-        return next((arm for arm in arms if arm.batch_size == spec.default_batch_size), None)
-
-    return estimate
-
-
-def _end_of(trial: Any) -> TrialEnd:
-    names = TrialEnd.__dataclass_fields__
-    return TrialEnd(**{name: getattr(trial, name) for name in names})
 
 
 def _era(row: tables.Era) -> Era:
@@ -301,7 +242,7 @@ def _store(
     in_all = saved(spec, eras)
     for name in _QUANTITIES:
         estimate = None if in_all is None else getattr(in_all, name)
-        setattr(job, f"saved_{name}", None if estimate is None else estimate.mean)
+        setattr(job, f"saved_{name}", None if estimate is None else estimate.estimate)
         setattr(job, f"saved_{name}_error", None if estimate is None else estimate.error)
     job.spent_energy_j = sum(era.energy_j for era in eras if era.expected)
 
@@ -311,7 +252,7 @@ def _expected_columns(spec: JobSpec, era: Era) -> dict[str, float | None]:
     if one is None:
         return dict.fromkeys(_EXPECTED)
     estimates = [getattr(one, name) for name in _QUANTITIES]
-    values = (each for estimate in estimates for each in (estimate.mean, estimate.error))
+    values = (each for estimate in estimates for each in (estimate.estimate, estimate.error))
     return dict(zip(_EXPECTED, values, strict=True))
 
 
@@ -319,35 +260,6 @@ def _halves(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
     return values[: len(_QUANTITIES)], values[len(_QUANTITIES) :]
 
 
-def _saved(means: Sequence[float], squares: Sequence[float]) -> Saved:
+def _saved(means: Sequence[float], squares: Sequence[float]) -> Amounts:
     pairs = zip(means, squares, strict=True)
-    return Saved(*(Estimate(mean, square**0.5) for mean, square in pairs))
-
-
-_Labels = dict[int | None, tuple[str, int]]
-
-
-def _labels(eras: Iterable[Era]) -> _Labels:
-    """By its number, what tells an era apart: its hardware, and which era there it is."""
-    found: _Labels = {}
-    counts = Counter[str]()
-    for era in eras:
-        counts[era.hardware.key] += 1
-        found[era.number] = era.hardware.key, counts[era.hardware.key]
-    return found
-
-
-def _comparable(eras: Iterable[Era], labels: _Labels) -> list[tuple[Any, ...]]:
-    """Eras to compare with others; but for those whose trials have spent nothing, or run again."""
-    found: list[tuple[Any, ...]] = []
-    for era in eras:
-        numbers = [era.energy_j, era.time_s, era.cost]
-        if not (era.recurrences or max(numbers) >= ledgers.LEAST_AMOUNT):
-            continue
-        carried_from = None
-        if era.expected is not None:
-            carried_from = labels.get(era.expected.carried_from)
-            numbers += [v for v in vars(era.expected).values() if isinstance(v, float)]
-        rounded = [float(f"{number:.8g}") for number in numbers]
-        found.append((labels[era.number], era.recurrences, carried_from, *rounded))
-    return sorted(found, key=lambda row: row[0])
+    return Amounts(*(Estimate.of(mean, square**0.5) for mean, square in pairs))

@@ -11,17 +11,20 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
+from sqlalchemy import Row
+
 from zeus_service import optimizer
 from zeus_service.api import savings_report
 from zeus_service.api.messages import Job, PowerProfile
-from zeus_service.api.savings_messages import JobSavings
+from zeus_service.api.savings_report import JobSavings
 from zeus_service.api.text import saved_energy
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, power_profiles, queries
-from zeus_service.db.tables import Report, Trial
+from zeus_service.db.tables import Era, Report, Trial
 from zeus_service.pages import cost_figures, plot
 from zeus_service.pages.plot import BLUE, GREEN, GREY, ORANGE, RED, Figure
+from zeus_service.savings.report import Estimate
 from zeus_service.units import joules, significant
 
 FIGURES: dict[str, tuple[str, str]] = {
@@ -45,21 +48,18 @@ FIGURES: dict[str, tuple[str, str]] = {
 
 CURVES = (ORANGE, BLUE, GREEN, RED, "#8e4ec6", "#d6409f")
 """Colours of runs that are compared."""
-CURVE_POINTS = 400
-"""Points of a sum over runs, at most: each takes 5 kB of memory to compute."""
 
 
 def draw_job(job_id: str) -> dict[str, Figure]:
     """Read what the figures of a job's page show, and draw them."""
-    state, next_choice = queries.job_state(job_id), optimizer.next_choice(job_id)
-    job = Job.with_estimates(optimizer.get_job(job_id), state, {}, next_choice)
-    trials = queries.latest_trials(job_id)
-    savings = savings_report.of_job(job_id, weeks=0, points=CURVE_POINTS)
+    job = Job.with_estimates(*optimizer.describe_job(job_id))
+    ended, savings = queries.latest_trials(job_id), savings_report.of_job(job_id, weeks=0)
+    trials = [trial for trial, _ in ended]
     return {
         "valley": cost_figures.valley(job, trials),
         "costs": cost_figures.costs(job, trials),
-        "regret": regret(job, savings),
-        "saved": saved(savings),
+        "regret": regret(job, savings, ended),
+        "saved": saved(savings, ended),
         "power": power(job.spec, power_profiles.list_profiles(job_id)),
     }
 
@@ -78,19 +78,22 @@ def draw_compared(job_id: str, numbers: Sequence[int]) -> Figure:
     return compare(spec, list(zip(trials, reports, strict=False)))
 
 
-def regret(job: Job, savings: JobSavings) -> Figure:
+def regret(job: Job, savings: JobSavings, ended: Sequence[Row[Trial, Era | None]]) -> Figure:
     """Plot what the runs cost beyond the best batch size's expected cost, summed over them.
 
-    Each run is compared with the best batch size on its own hardware.
+    Each run is compared with the best batch size on its own hardware. The latest runs are drawn,
+    and the curve ends with the sum over all.
     """
-    there = {Hardware.of(vars(on)): on.arm(on.best_batch_size) for on in job.hardware}
-    best = [there.get(Hardware.of(vars(each))) for each in savings.hardware]
-    means = [arm.mean if arm else None for arm in best]
-    points = [(each, mean) for each in savings.points if (mean := means[each.hardware]) is not None]
-    if not points:
+    best = {Hardware.of(vars(on)): on.arm(on.best_batch_size) for on in job.hardware}
+    means = {hardware: arm.mean for hardware, arm in best.items() if arm and arm.mean is not None}
+    runs = [trial for trial, era in ended if era and trial.hardware in means]
+    if not runs:
         return plot.empty("The best batch size is not known yet.")
-    numbers = [point.trial_number for point, _ in points]
-    sums = list(accumulate(each.spent.cost - each.recurrences * mean for each, mean in points))
+    numbers = [trial.trial_number for trial in runs]
+    parts = [trial.cost - (trial.outcome == "converged") * means[trial.hardware] for trial in runs]
+    there = [(each, means.get(Hardware.of(vars(each)))) for each in savings.hardware]
+    total = sum(each.spent.cost - each.recurrences * mean for each, mean in there if mean)
+    _, *sums = accumulate(parts, initial=total - sum(parts))
     return {
         "data": [plot.curve("regret", numbers, sums, ORANGE) | {"fill": "tozeroy"}],
         "layout": {
@@ -103,32 +106,37 @@ def regret(job: Job, savings: JobSavings) -> Figure:
     }
 
 
-def saved(savings: JobSavings) -> Figure:
+def saved(savings: JobSavings, ended: Sequence[Row[Trial, Era | None]]) -> Figure:
     """Plot what a job has saved, summed over its runs.
 
-    Errors add up, since they have a common cause: what a run of the default is expected to take.
+    The latest runs are drawn, and the curve ends with the sum over all. Errors add up, since they
+    have a common cause: what a run of the default is expected to take.
     """
-    points = [(point.trial_number, point.saved) for point in savings.points if point.saved]
-    if not points or savings.saved is None:
+    runs = [
+        (trial, era.expected_energy_j, era.expected_energy_j_error or 0.0)
+        for trial, era in ended
+        if era and era.expected_energy_j is not None
+    ]
+    if not runs or savings.saved is None:
         return plot.empty("What a run of the default batch size takes is not known yet.")
-    numbers = [0, *(number for number, _ in points)]
-    line, *ends = (
-        [
-            sum_j / 3600
-            for sum_j in accumulate(
-                (getattr(each.energy_j, end) for _, each in points), initial=0.0
-            )
-        ]
-        for end in ("estimate", "low", "high")
-    )
+    energy = savings.saved.energy_j
+    parts_j, errors_j = [], []
+    for trial, expected_j, error_j in runs:
+        counts = trial.outcome == "converged"
+        parts_j.append(counts * expected_j - trial.energy_j)
+        errors_j.append(counts * error_j)
+    sums = accumulate(parts_j, initial=energy.estimate - sum(parts_j))
+    errors = accumulate(errors_j, initial=max(0.0, energy.error - sum(errors_j)))
+    curve = [Estimate.of(*each).times(1 / 3600) for each in zip(sums, errors, strict=True)]
+    numbers = [runs[0][0].trial_number - 1, *(trial.trial_number for trial, *_ in runs)]
     low, high = (
         {"x": numbers, "y": end, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
-        for end in ends
+        for end in ([each.low for each in curve], [each.high for each in curve])
     )
     data = [
         low,
         high | {"fill": "tonexty", "fillcolor": f"{GREEN}2e"},
-        plot.curve("saved", numbers, line, GREEN),
+        plot.curve("saved", numbers, [each.estimate for each in curve], GREEN),
     ]
     layout = {
         "xaxis": plot.number_axis("run", numbers),

@@ -12,10 +12,10 @@ from flask.typing import ResponseReturnValue
 from werkzeug.datastructures import MultiDict
 
 from zeus_service.api import savings_report
-from zeus_service.api.savings_messages import Estimate
 from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID
 from zeus_service.db import queries
 from zeus_service.pages import answers
+from zeus_service.savings.report import Estimate
 
 TOP = 10
 """Jobs on the page of savings: those that have saved most."""
@@ -87,7 +87,7 @@ def bars(values: Sequence[Estimate]) -> list[dict[str, float]]:
     ends = [0.0, *(value.low for value in values), *(value.high for value in values)]
     lowest, span = min(ends), max(ends) - min(ends) or 1.0
     return [
-        {name: 100 * (at - lowest) / span for name, at in {"zero": 0.0, **dict(value)}.items()}
+        {name: 100 * (at - lowest) / span for name, at in {"zero": 0.0, **vars(value)}.items()}
         for value in values
     ]
 

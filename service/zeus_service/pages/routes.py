@@ -31,7 +31,6 @@ from zeus_service.bandit.spec import MAX_INTEGER
 from zeus_service.db import queries
 from zeus_service.errors import JobBusy
 from zeus_service.pages import answers, figures, plot, run_filter
-from zeus_service.pages.errors import set_up_errors
 from zeus_service.pages.overview import set_up_overview, whole
 from zeus_service.pages.session import require_writing, set_up_session
 from zeus_service.units import joules, runs, significant
@@ -45,7 +44,7 @@ pages = APIBlueprint(
     template_folder="templates",
 )
 pages.after_request(answers.compress)  # the first one named is called last
-set_up_errors(pages)
+answers.set_up_errors(pages)
 set_up_session(pages)
 set_up_overview(pages)
 
@@ -85,9 +84,9 @@ def job_page(job_id: str) -> ResponseReturnValue:
     def values() -> dict[str, Any]:
         typed, upto = request.args.get("q", "")[:PORTION], whole(request.args, "upto")
         filtered, unknown = run_filter.parse(typed)
-        savings = savings_report.of_job(job_id, weeks=0, points=0)
+        savings = savings_report.of_job(job_id, weeks=0)
         running = queries.running_trials(job_id)
-        shown = _job_values(job_id, optimizer.next_choice(job_id))
+        shown = _job_values(job_id)
         hardware = list(shown["on_hardware"])
         return {
             **shown,
@@ -135,8 +134,7 @@ def delete(job_id: str) -> ResponseReturnValue:
 
 
 def _delete_form(job_id: str, problem: str = "") -> str:
-    running = queries.count_outcomes(job_id).get("running", 0)
-    job = optimizer.get_job(job_id)
+    job, running = optimizer.get_job(job_id), queries.count_running(job_id)
     return render("delete.html", job=job, running=running, problem=problem)
 
 
@@ -194,10 +192,9 @@ def trial_figures(job_id: str, trial_number: int) -> ResponseReturnValue:
     return answers.figures(version, lambda: {"run": figures.draw_run(job_id, trial_number)})
 
 
-def _job_values(job_id: str, next_choice: tuple[int | None, str] | None = None) -> dict[str, Any]:
+def _job_values(job_id: str) -> dict[str, Any]:
     """What the templates of a job and of its trials show of the job."""
-    state = queries.job_state(job_id)
-    job = messages.Job.with_estimates(optimizer.get_job(job_id), state, {}, next_choice)
+    job = messages.Job.with_estimates(*optimizer.describe_job(job_id))
     hardware = [Hardware.of(vars(on)) for on in job.hardware]
     return {
         "job": job,

@@ -27,6 +27,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
+from typing import Protocol
 
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import FINAL, Outcome
@@ -55,20 +56,8 @@ LEAST_AMOUNT = 1e-9
 """Joules, seconds or cost: a run with less of one was not measured."""
 
 
-@dataclass(frozen=True)
-class TrialEnd:
-    """How a trial has ended, and what it has spent.
-
-    Args:
-        batch_size: Its batch size.
-        hardware: What it trained on.
-        outcome: How it ended.
-        energy_j: Joules that its reports have counted.
-        time_s: Seconds that its reports have counted.
-        cost: Joules, by the job's specification.
-        power_limit_w: The mean power limit; None if it is unknown.
-        default_power_limit_w: The GPUs' default limit; None if it is unknown.
-    """
+class EndedTrial(Protocol):
+    """A trial that has ended: the cost is in joules, and an unknown power limit is None."""
 
     batch_size: int
     hardware: Hardware
@@ -76,8 +65,8 @@ class TrialEnd:
     energy_j: float
     time_s: float
     cost: float
-    power_limit_w: float | None = None
-    default_power_limit_w: float | None = None
+    power_limit_w: float | None
+    default_power_limit_w: float | None
 
 
 @dataclass(frozen=True)
@@ -121,7 +110,7 @@ def record(
     spec: JobSpec,
     ledgers: Ledgers,
     eras: Sequence[Era],
-    end: TrialEnd,
+    trial: EndedTrial,
     estimate: Callable[[Hardware], ArmEstimate | None],
     profile: Callable[[Hardware], Profile] = lambda _: (),
 ) -> tuple[dict[str, Ledger], list[Era], int | None]:
@@ -133,7 +122,7 @@ def record(
         spec: The job.
         ledgers: Its ledgers before the end.
         eras: Its eras before the end, in the order of their numbers.
-        end: The trial's end.
+        trial: The trial.
         estimate: The policy's estimate of the default batch size after the end.
         profile: The default's power profile; empty if it has none.
 
@@ -141,21 +130,21 @@ def record(
         The ledgers; the eras, which may be one more; and the number of the one that the trial
         counts in, or None if it counts in none.
     """
-    measured = min(end.energy_j, end.time_s, end.cost) >= LEAST_AMOUNT
-    converged = end.outcome == "converged"
+    measured = min(trial.energy_j, trial.time_s, trial.cost) >= LEAST_AMOUNT
+    converged = trial.outcome == "converged"
     if converged and not measured:
         return dict(ledgers), list(eras), None
-    key = end.hardware.key
+    key = trial.hardware.key
     ledger = ledgers.get(key) or new_ledger()
     latest = {each.hardware.key: each for each in eras}
-    era = latest.get(key) or Era(len(eras) + 1, end.hardware)
-    if end.outcome in FINAL and measured and end.default_power_limit_w is not None:
-        ledger = {**ledger, "default_limit_w": end.default_power_limit_w}
+    era = latest.get(key) or Era(len(eras) + 1, trial.hardware)
+    if trial.outcome in FINAL and measured and trial.default_power_limit_w is not None:
+        ledger = {**ledger, "default_limit_w": trial.default_power_limit_w}
     if converged:
-        ledger, era = _with_run(ledger, era, end, len(eras) + 1)
-    elif end.outcome == "early_stopped":
-        ledger = _with_stopped_run(ledger, end.batch_size)
-    latest[key] = replace(_with_spending(era, end), recurrences=era.recurrences + converged)
+        ledger, era = _with_run(ledger, era, trial, len(eras) + 1)
+    elif trial.outcome == "early_stopped":
+        ledger = _with_stopped_run(ledger, trial.batch_size)
+    latest[key] = replace(_with_spending(era, trial), recurrences=era.recurrences + converged)
     ledgers = {**ledgers, key: ledger}
     after = {each.number: each for each in eras}
     for each in _with_expectations(spec, ledgers, latest, estimate, profile):
@@ -200,21 +189,21 @@ def following(ledger: Ledger, era: Era) -> Ledger:
     }
 
 
-def with_spending_of(era: Era, ends: Iterable[TrialEnd]) -> Era:
+def with_spending_of(era: Era, trials: Iterable[EndedTrial]) -> Era:
     """An era without a trial that is running again: with what these other trials in it have spent.
 
     They are added in the order in which they ended, as `record` did, so that both give the same sum
     to the last bit; to subtract would not. Recurrences stay: what converged never runs again.
     """
-    return reduce(_with_spending, ends, replace(era, energy_j=0.0, time_s=0.0, cost=0.0))
+    return reduce(_with_spending, trials, replace(era, energy_j=0.0, time_s=0.0, cost=0.0))
 
 
-def _with_spending(era: Era, end: TrialEnd) -> Era:
+def _with_spending(era: Era, trial: EndedTrial) -> Era:
     return replace(
         era,
-        energy_j=era.energy_j + end.energy_j,
-        time_s=era.time_s + end.time_s,
-        cost=era.cost + end.cost,
+        energy_j=era.energy_j + trial.energy_j,
+        time_s=era.time_s + trial.time_s,
+        cost=era.cost + trial.cost,
     )
 
 
@@ -230,14 +219,14 @@ def _new_arm(logs: list[float]) -> Arm:
     }
 
 
-def _with_run(ledger: Ledger, era: Era, end: TrialEnd, number: int) -> tuple[Ledger, Era]:
+def _with_run(ledger: Ledger, era: Era, trial: EndedTrial, number: int) -> tuple[Ledger, Era]:
     """Add a run that has converged to the moments of its batch size.
 
     If the job has changed, it is in a new era, of this number.
     """
-    key, amounts = str(end.batch_size), (end.energy_j, end.time_s)
+    key, amounts = str(trial.batch_size), (trial.energy_j, trial.time_s)
     # Rounded, so that every processor finds the same eras.
-    logs = [reproducible(math.log(each)) for each in (*amounts, end.cost)]
+    logs = [reproducible(math.log(each)) for each in (*amounts, trial.cost)]
     if arm := ledger["arms"].get(key):
         ledger = _with_surprise(ledger, _surprise(ledger, arm, logs[2]))
     if max(ledger["cusum"]) > DRIFT_THRESHOLD:
@@ -253,7 +242,7 @@ def _with_run(ledger: Ledger, era: Era, end: TrialEnd, number: int) -> tuple[Led
         "logs": [mean + step / runs for mean, step in zip(arm["logs"], steps, strict=True)],
         "squares": [square + step**2 * before / runs for square, step in squares],
         "mean": [mean + (amount - mean) / runs for mean, amount in means],
-        "limit_w": _mean_limit(arm, end.power_limit_w),
+        "limit_w": _mean_limit(arm, trial.power_limit_w),
     }
     return {**ledger, "arms": {**ledger["arms"], key: changed}}, era
 

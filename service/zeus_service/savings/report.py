@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.savings.expected import Expected
@@ -15,44 +16,41 @@ J_PER_KWH = 3.6e6
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number that is not known exactly.
+    """A number that is not known exactly, and its 95 % interval."""
 
-    Args:
-        mean: The estimate.
-        error: Half the width of its 95 % interval.
-    """
+    estimate: float
+    low: float
+    high: float
 
-    mean: float
-    error: float
-
-    @property
-    def low(self) -> float:
-        """The lower end of the interval."""
-        return self.mean - self.error
+    @classmethod
+    def of(cls, estimate: float, error: float) -> Self:
+        """The estimate whose interval reaches `error` to both sides."""
+        return cls(estimate, estimate - error, estimate + error)
 
     @property
-    def high(self) -> float:
-        """The upper end of the interval."""
-        return self.mean + self.error
+    def error(self) -> float:
+        """Half the width of the interval."""
+        return (self.high - self.low) / 2
 
     def times(self, factor: float) -> Estimate:
         """The estimate in another unit, or priced; the factor is not negative."""
-        return Estimate(self.mean * factor, self.error * factor)
+        return Estimate(self.estimate * factor, self.low * factor, self.high * factor)
 
 
 @dataclass(frozen=True)
-class Saved:
-    """What was saved against the default batch size; negative where more was spent."""
+class Amounts:
+    """Estimates of joules, seconds, cost, and the time of each GPU, summed."""
 
     energy_j: Estimate
     time_s: Estimate
     cost: Estimate
     gpu_time_s: Estimate
-    """The time of each GPU, summed: what a GPU-hour's price applies to."""
 
 
-def saved(spec: JobSpec, eras: Sequence[Era]) -> Saved | None:
+def saved(spec: JobSpec, eras: Sequence[Era]) -> Amounts | None:
     """What a job has saved over its eras; None if no era has an expectation.
+
+    It is negative where more was spent than is expected of the default batch size.
 
     For the trials of a day or a week, give each era with their sums alone. An expectation that was
     carried over is wrong in the same direction as the one that it comes from: their errors add up.
@@ -63,7 +61,7 @@ def saved(spec: JobSpec, eras: Sequence[Era]) -> Saved | None:
         eras: Those without an expectation are left out.
     """
     known = {era.number: era.expected for era in eras if era.expected is not None}
-    chains: dict[int, Saved] = {}
+    chains: dict[int, Amounts] = {}
     for era in eras:
         if era.expected is None:
             continue
@@ -75,36 +73,38 @@ def saved(spec: JobSpec, eras: Sequence[Era]) -> Saved | None:
     return total(chains.values()) if chains else None
 
 
-def expected(spec: JobSpec, era: Era) -> Saved | None:
+def expected(spec: JobSpec, era: Era) -> Amounts | None:
     """What one run of the default is expected to spend: what a run for nothing would save."""
     return saved(spec, [replace(era, recurrences=1, energy_j=0.0, time_s=0.0, cost=0.0)])
 
 
-def total(parts: Iterable[Saved]) -> Saved:
+def total(parts: Iterable[Amounts]) -> Amounts:
     """The sum of several jobs' savings, whose errors are independent."""
     every = list(parts)
-    columns = ([getattr(part, name) for part in every] for name in Saved.__dataclass_fields__)
-    return Saved(
+    columns = ([getattr(part, name) for part in every] for name in Amounts.__dataclass_fields__)
+    return Amounts(
         *(
-            Estimate(math.fsum(e.mean for e in column), math.hypot(*(e.error for e in column)))
+            Estimate.of(
+                math.fsum(e.estimate for e in column), math.hypot(*(e.error for e in column))
+            )
             for column in columns
         )
     )
 
 
-def _saved(spec: JobSpec, era: Era, expected: Expected) -> Saved:
+def _saved(spec: JobSpec, era: Era, expected: Expected) -> Amounts:
     n, max_power_w = era.recurrences, era.hardware.max_power_w
     cost = spec.cost(expected.energy_j, expected.time_s, max_power_w)
     cost_error = spec.cost(expected.energy_error_j, expected.time_error_s, max_power_w)
-    time = Estimate(n * expected.time_s - era.time_s, n * expected.time_error_s)
-    return Saved(
-        Estimate(n * expected.energy_j - era.energy_j, n * expected.energy_error_j),
+    time = Estimate.of(n * expected.time_s - era.time_s, n * expected.time_error_s)
+    return Amounts(
+        Estimate.of(n * expected.energy_j - era.energy_j, n * expected.energy_error_j),
         time,
-        Estimate(n * cost - era.cost, n * cost_error),
+        Estimate.of(n * cost - era.cost, n * cost_error),
         time.times(era.hardware.num_devices),
     )
 
 
-def _chained(one: Saved, other: Saved) -> Saved:
+def _chained(one: Amounts, other: Amounts) -> Amounts:
     pairs = zip(vars(one).values(), vars(other).values(), strict=True)
-    return Saved(*(Estimate(a.mean + b.mean, a.error + b.error) for a, b in pairs))
+    return Amounts(*(Estimate.of(a.estimate + b.estimate, a.error + b.error) for a, b in pairs))

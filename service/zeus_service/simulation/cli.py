@@ -11,10 +11,9 @@ from rich.console import Console
 from rich.progress import track
 
 from zeus_service.bandit.registry import POLICIES
-from zeus_service.simulation import SimulationError, first_error, recorded_runs, results
+from zeus_service.simulation import SimulationError, first_error, recordings, results
 from zeus_service.simulation.experiment import Experiment, run_all
-from zeus_service.simulation.recorded_runs import RECIPES, Recipe
-from zeus_service.simulation.submissions import Submission, read_groups
+from zeus_service.simulation.recordings import RECIPES, Recipe, Submission, read_groups
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
 from zeus_service.simulation.workload import Workload
 
@@ -172,9 +171,9 @@ def simulate(
 def _recorded(directory: Path, gpus: Sequence[str], recipes: Sequence[Recipe]) -> list[Workload]:
     """The workloads in a directory: those of the paper if there are no `recipes`."""
     workloads = [
-        recorded_runs.read(directory, gpu, recipe)
-        for gpu in gpus or recorded_runs.gpus(directory)
-        for recipe in recipes or recorded_runs.paper_recipes(directory, gpu)
+        recordings.read(directory, gpu, recipe)
+        for gpu in gpus or recordings.gpus(directory)
+        for recipe in recipes or recordings.paper_recipes(directory, gpu)
     ]
     if not workloads:
         raise SimulationError(

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.simulation import SimulationError
+from zeus_service.simulation.recordings import Submission
 from zeus_service.simulation.replay import MAX_TRIES, replay
 from zeus_service.simulation.simulated_run import SimulatedTrial
-from zeus_service.simulation.submissions import Submission
 from zeus_service.simulation.workload import Workload
 
 

@@ -29,7 +29,7 @@ def defective(
             raise IntegrityError("INSERT", {}, Exception(SECRET))
         raise request.param(SECRET)
 
-    for name in ("get_job", "start_trial", "report"):
+    for name in ("describe_job", "start_trial", "report"):
         monkeypatch.setattr(optimizer, name, fail)
     return app.test_client()
 

@@ -15,7 +15,7 @@ from service.jobs import report as new_report
 from sqlalchemy import update
 from zeus_service import maintenance, optimizer
 from zeus_service.api import savings_report as savings
-from zeus_service.api.savings_messages import Savings
+from zeus_service.api.savings_report import Savings
 from zeus_service.config import Config
 from zeus_service.db import power_profiles
 from zeus_service.db.session import transaction
@@ -103,25 +103,17 @@ def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spen
     assert found.saved.currency == "EUR"
     assert found.saved.co2e_kg is not None
     assert found.saved.co2e_kg.estimate == pytest.approx(-12 / 3.6e6)
-    assert [point.recurrences for point in found.points] == [1, 1, 0]
-    saved = [point.saved.energy_j.estimate for point in found.points if point.saved]
-    assert saved == pytest.approx([10.0, -10.0, -30.0])
-    (together,) = savings.of_job("job", points=1).points
-    assert (together.trial_number, together.recurrences) == (failed, 2)
-    assert together.saved is not None
-    assert together.saved.energy_j.estimate == pytest.approx(-30.0)
 
 
 def test_nothing_is_said_of_a_job_whose_default_is_unknown(app: Flask) -> None:
     register()
     empty = savings.of_job("job")
-    assert (empty.saved, empty.points) == (None, [])
+    assert empty.saved is None
     assert [(each.expected, each.basis) for each in empty.hardware] == [(None, None)]
     report(number := start(), 30.0)
     end(number, "errored")
     found = savings.of_job("job")
     assert found.saved is None
-    assert found.points[0].saved is None
     assert found.spent.energy_j == 30.0
     assert (of_all().jobs, of_all().unknown) == (1, 1)
     assert of_all().saved.cost.estimate == 0.0
@@ -213,13 +205,6 @@ def test_totals_say_since_when_and_what_was_spent_by_the_jobs_that_count(app: Fl
     assert found.spent_energy_j + found.saved.energy_j.estimate == pytest.approx(200.0)
 
 
-def test_a_deleted_job_counts_no_more(app: Flask) -> None:
-    register()
-    converge(100.0)
-    maintenance.delete_job("job")
-    assert (of_all().jobs, of_all().weeks) == (0, [])
-
-
 def test_a_job_that_is_registered_anew_begins_with_nothing_spent(app: Flask) -> None:
     register()
     report(number := start(), 30.0)
@@ -291,7 +276,9 @@ def test_the_curve_of_a_job_ends_with_the_sum_and_the_band_of_the_headline(app: 
     of_job = savings.of_job("job")
     assert of_job.saved is not None
     energy = of_job.saved.energy_j
-    ends = [3600 * trace["y"][-1] for trace in figures.saved(of_job)["data"]]
+    low, high, line = (trace["y"] for trace in figures.draw_job("job")["saved"]["data"])
+    assert [low[0], high[0], line[0]] == pytest.approx([0.0] * 3, abs=1e-9)
+    ends = [3600 * each[-1] for each in (low, high, line)]
     assert ends == pytest.approx([energy.low, energy.high, energy.estimate])
 
 
@@ -310,9 +297,6 @@ def test_savings_are_of_each_hardware_and_add_up_after_a_move(app: Flask) -> Non
     assert found.saved.energy_j.estimate == pytest.approx(sum(parts))
     expected = [each.expected.energy_j.estimate for each in found.hardware if each.expected]
     assert expected == pytest.approx([100.0, 300.0])
-    assert [point.hardware for point in found.points] == [0, 0, 1, 0, 1]
-    shown = [point.saved.energy_j.estimate for point in found.points if point.saved]
-    assert sum(shown) == pytest.approx(sum(parts))
     (week,) = found.weeks
     assert week.saved.energy_j.estimate == pytest.approx(sum(parts))
     assert maintenance.rebuild("job")
@@ -327,13 +311,3 @@ def test_a_job_any_of_whose_meters_estimates_is_among_those_that_are_estimated(a
         report(number, 100.0, sequence=2)
     assert [(part.estimated, part.jobs) for part in of_all().by_meter] == [(True, 1)]
     assert [each.estimated for each in savings.of_job("job").hardware] == [True, False]
-
-
-def test_a_first_run_on_other_hardware_that_failed_is_left_out_of_the_points(app: Flask) -> None:
-    register(batch_size_scope="per_device", hardware=None)
-    optimizer.start_trial("job", hardware=OTHER)
-    end(1)
-    optimizer.start_trial("job", hardware=HARDWARE)
-    report(2, 1000.0, sequence=2)
-    found = savings.of_job("job", weeks=1, points=10)
-    assert [point.trial_number for point in found.points] == [2]

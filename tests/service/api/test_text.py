@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from service.jobs import HARDWARE
 from zeus_service.api import text as shown
 from zeus_service.api.messages import NextTrial, OnHardware
-from zeus_service.api.savings_messages import JobSavings
+from zeus_service.api.savings_report import JobSavings
 from zeus_service.bandit.policy import ArmEstimate
 
 
@@ -107,7 +107,6 @@ def test_money_and_carbon_are_told_where_known_and_meters_that_estimate_always()
                 for meter in ("cpu-estimate", "nvml")
             ],
             "weeks": [],
-            "points": [],
         }
     )
     assert shown.savings_summary(job) == (
@@ -116,5 +115,5 @@ def test_money_and_carbon_are_told_where_known_and_meters_that_estimate_always()
         "default batch size; energy is estimated by cpu-estimate"
     )
     assert job.saved is not None
-    unpriced = job.saved.model_copy(update={"money": None, "co2e_kg": None})
+    unpriced = replace(job.saved, money=None, co2e_kg=None)
     assert "EUR" not in shown.savings_summary(job.model_copy(update={"saved": unpriced}))

@@ -121,16 +121,6 @@ def test_baselines_count_from_their_start_to_the_target(api: Api) -> None:
     assert savings["saved"]["energy_j"]["estimate"] == pytest.approx(0.0, abs=1e-6)
 
 
-def test_a_falling_metric_is_learned_from_above(api: Api) -> None:
-    job = LearningJob(api, higher_is_better=False, monitor="val_loss", baseline_runs=2)
-    job.baseline(2.0, 1.0, 3.0)
-    ended = job.baseline(2.0, 1.1, 3.0)
-    assert "val_loss <= " in ended["reason"]
-    target = job.shown()["target_metric"]
-    assert target == pytest.approx(1.05 + 3.0777 * 1.5**0.5 * 0.1 / 2**0.5, abs=1e-5)
-    assert [trial["epoch"] for trial in job.trials()] == [2, 2]
-
-
 def test_a_constant_metric_is_its_own_target_and_says_so(api: Api) -> None:
     job = LearningJob(api)
     for _ in range(3):
@@ -146,9 +136,7 @@ def test_a_baseline_that_misses_the_target_stays_completed(api: Api) -> None:
         job.baseline(0.95)
     job.baseline(0.5)
     assert [trial["outcome"] for trial in job.trials()] == ["converged"] * 9 + ["completed"]
-    shown = job.shown()
-    assert shown["outcomes"] == {"converged": 9, "completed": 1}
-    (arm,) = (arm for arm in shown["hardware"][0]["arms"] if arm["batch_size"] == 32)
+    (arm,) = (arm for arm in job.shown()["hardware"][0]["arms"] if arm["batch_size"] == 32)
     assert (arm["pulls"], arm["status"]) == (9, "alive")
 
 

@@ -14,14 +14,14 @@ from service.jobs import HARDWARE, OTHER, PastTrial, next_choice, register, repo
 from sqlalchemy import update
 from zeus_service import maintenance, optimizer
 from zeus_service.bandit import fold
-from zeus_service.bandit.default import DefaultPolicy
-from zeus_service.bandit.policy import Choice, Observation, Policy, State
+from zeus_service.bandit.policy import Choice
 from zeus_service.bandit.registry import POLICIES
-from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs
+from zeus_service.db.savings import load_eras
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Job, Trial
 from zeus_service.errors import ExhaustedJob, NotCompleted, TrialFinished
+from zeus_service.savings.ledger import LEAST_AMOUNT
 
 job_ids = (f"job-{number}" for number in itertools.count())
 
@@ -98,7 +98,24 @@ def test_the_stored_state_is_the_replay_of_the_trials(
     play(job_id, moves)
     job = optimizer.get_job(job_id)
     assert (job.spec["target_metric"] is None) == (target is None and job.completed_baselines < 2)
+    before = eras(job)
     assert maintenance.rebuild(job_id)
+    assert eras(job) == before
+
+
+def eras(job: Job) -> list[tuple[Any, ...]]:
+    """A job's eras and their trials, but for those that have spent nothing, or run again."""
+    with transaction(read_only=True) as session:
+        every = load_eras(session, job)
+    found = []
+    for era in every:
+        spent = era.energy_j, era.time_s, era.cost
+        if era.recurrences or max(spent) >= LEAST_AMOUNT:
+            trials = optimizer.list_trials(str(job.job_id), limit=1000)
+            numbers = [each.trial_number for each in trials if each.era == era.number]
+            amounts = [f"{amount:.8g}" for amount in spent]
+            found.append((era.hardware.key, era.recurrences, amounts, numbers))
+    return sorted(found)
 
 
 @pytest.mark.parametrize("first", ["diverged", "interrupted"])
@@ -137,26 +154,6 @@ def test_a_revival_of_an_end_that_counted_replays_the_job(app: Flask, policy: st
     assert not any(trial.counted for trial in optimizer.list_trials("job"))
 
 
-def test_a_policy_learns_what_a_trial_ran_on_its_epochs_and_what_one_cost(
-    app: Flask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    learned: list[Observation] = []
-    observe = DefaultPolicy.observe
-
-    def record(self: Policy, spec: JobSpec, state: State, observation: Observation) -> State:
-        learned.append(observation)
-        return observe(self, spec, state, observation)
-
-    monkeypatch.setattr(DefaultPolicy, "observe", record)
-    register(policy="default", eta_knob=1.0)
-    for _ in range(2):
-        optimizer.start_trial("job")
-    optimizer.report("job", 1, report(1, epoch=4, energy_j=1000.0, metric=1.0))
-    optimizer.end_trial("job", 2, "diverged")
-    assert [each.hardware for each in learned] == [HARDWARE] * 2
-    assert [(each.epochs, each.epoch_cost) for each in learned] == [(4, 250.0), (0, None)]
-
-
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_choice_can_be_replayed_from_the_seed_and_the_trial_number(
     app: Flask, name: str
@@ -183,13 +180,3 @@ def test_every_choice_can_be_replayed_from_the_seed_and_the_trial_number(
 
 def unended(trial: Trial) -> PastTrial:
     return PastTrial(trial.batch_size, trial.why)
-
-
-def test_rebuilding_repairs_a_state_that_was_damaged(app: Flask) -> None:
-    register()
-    play("job", [("start", 0, 0.0, 0.0, ""), ("report", 0, 10.0, 1.0, "")])
-    right = optimizer.get_job("job").state
-    with transaction() as session:
-        session.execute(update(Job).values(state={**right, "round": 9}))
-    assert not maintenance.rebuild("job")
-    assert optimizer.get_job("job").state == right

@@ -16,7 +16,6 @@ from sqlalchemy import make_url
 from waiting import LIMIT_S
 from zeus_service import maintenance, optimizer
 from zeus_service.api.messages import Job
-from zeus_service.db import queries
 
 MANUAL = Path(__file__).parents[3] / "docs" / "operate.md"
 
@@ -51,9 +50,7 @@ def run_trial(report_it: bool) -> None:
 
 def shown() -> Job:
     """The job as the API shows it."""
-    return Job.with_estimates(
-        optimizer.get_job("job"), queries.job_state("job"), queries.count_outcomes("job")
-    )
+    return Job.with_estimates(*optimizer.describe_job("job"))
 
 
 @pytest.mark.parametrize("kind", POSTGRESQL)

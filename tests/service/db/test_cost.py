@@ -11,6 +11,7 @@ from flask import Flask
 from service.jobs import START, register, report, spec_json
 from sqlalchemy import Connection, event, insert, select, text, update
 from zeus_service import optimizer
+from zeus_service.db import queries
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Job, Report, Trial, db
 
@@ -152,3 +153,19 @@ def test_nothing_in_a_trials_life_costs_more_on_a_job_with_a_long_history(
     for name, move in MOVES.items():
         assert work(move) < 50, name
     assert work(lambda: optimizer.list_trials("job", limit=1000)) > 300  # this does read rows
+
+
+# Of the others, the statistics of their tables decide.
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_what_pages_and_prometheus_ask_for_ever_again_reads_few_rows(
+    app: Flask, long_history: None
+) -> None:
+    asked: list[Callable[[], Any]] = [
+        lambda: queries.job_version("job"),
+        lambda: queries.running_version("job"),
+        lambda: queries.running_trials("job"),
+        lambda: queries.trial_version("job", 1),
+        queries.list_version,
+        lambda: app.test_client().get("/metrics"),
+    ]
+    assert [work(ask) < 50 for ask in asked] == [True] * len(asked)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from flask import Flask
 from service.db.test_power_profiles import profile
 from service.jobs import HARDWARE, OTHER, let_leases_expire, register
 from service.jobs import report as report_of
-from sqlalchemy import event, insert, select
+from sqlalchemy import insert, select
 from zeus_service import maintenance, optimizer
 from zeus_service.db import power_profiles, queries
 from zeus_service.db.queries import POINTS, Page
 from zeus_service.db.session import transaction
-from zeus_service.db.tables import Trial, db
+from zeus_service.db.tables import Trial
 from zeus_service.errors import NotFound
 
 
@@ -74,7 +73,7 @@ def report(number: int, sequence: int) -> None:
 
 def test_figures_draw_the_latest_trials_that_trained_something(job: str) -> None:
     def drawn() -> list[int]:
-        return [trial.trial_number for trial in queries.latest_trials(job)]
+        return [trial.trial_number for trial, _ in queries.latest_trials(job)]
 
     assert drawn() == list(range(9, POINTS + 9))
     optimizer.end_trial(job, POINTS + 9, "withdrawn")
@@ -155,7 +154,7 @@ def test_a_deleted_job_is_not_read_and_its_id_has_other_versions(
     page = queries.list_jobs(queries.JobQuery())
     assert (page.jobs, page.counts) == ([], {})
     with pytest.raises(NotFound):
-        queries.job_state("job")
+        queries.job_version("job")
     with pytest.raises(NotFound):
         queries.trial_version("job", 1)
     assert not queries.running_trials("job")
@@ -173,39 +172,3 @@ def test_all_who_ask_at_once_get_the_same_key_to_sign_with(app: Flask) -> None:
         keys = set(pool.map(read, range(16)))
     assert len(keys) == 1
     assert len(keys.pop()) == 64
-
-
-# The plans of the other databases depend on their statistics.
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_no_version_and_no_running_trial_takes_a_pass_over_a_jobs_trials(app: Flask) -> None:
-    """SQLite shows by its plan whether it reads one row, the running ones, or all of the job."""
-    register()
-    optimizer.start_trial("job")
-    statements: list[tuple[str, Any]] = []
-    event.listen(db.engine, "before_cursor_execute", lambda *given: statements.append(given[2:4]))
-    queries.job_version("job")
-    queries.running_version("job")
-    queries.running_trials("job")
-    queries.trial_version("job", 1)
-    queries.list_version()
-    with transaction() as session:
-        plans = [
-            row.detail
-            for statement, parameters in list(statements)
-            if statement.startswith("SELECT")
-            for row in session.connection().exec_driver_sql(
-                f"EXPLAIN QUERY PLAN {statement}", parameters
-            )
-        ]
-    reads = [plan for plan in plans if "trials" in plan and plan.startswith(("SCAN", "SEARCH"))]
-    assert len(reads) >= 4
-    by_index, by_key = "USING INDEX ix_trials_outcome", "(job_key=? AND trial_number=?)"
-    covered = "USING COVERING INDEX ix_trials_outcome"
-    of_jobs = ("SCAN running_trials", "SEARCH running_trials")  # the few that are running
-    assert [
-        plan
-        for plan in reads
-        if not (
-            plan.startswith(of_jobs) or any(each in plan for each in (by_index, covered, by_key))
-        )
-    ] == []

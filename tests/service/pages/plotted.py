@@ -41,7 +41,6 @@ def job(**changes: Any) -> Job:
         "updated_at": 0.0,
         "spec": spec(),
         "hardware": [on_hardware()],
-        "outcomes": {},
         "target_metric": 0.9,
         "completed_baselines": 0,
         "next_trial": None,

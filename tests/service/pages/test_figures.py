@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 from service.db.test_power_profiles import profile
 from service.jobs import HARDWARE, OTHER, spec
 from service.pages.plotted import job, on_hardware, row
-from zeus_service.api.savings_messages import (
-    Estimate,
+from zeus_service.api.savings_report import (
     JobSavings,
-    SavedAmounts,
     SavedOnHardware,
-    SavingsPoint,
     Spent,
 )
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.pages import figures
+from zeus_service.savings.report import Amounts, Estimate
 
 
 def test_a_legend_names_the_gpu_models_of_few_batch_sizes() -> None:
@@ -30,51 +30,52 @@ def test_a_legend_names_the_gpu_models_of_few_batch_sizes() -> None:
     assert "6 on 2 \N{MULTIPLICATION SIGN} C" in {trace["name"] for trace in figure["data"]}
 
 
+def spent(cost: float, recurrences: int, hardware: Hardware = HARDWARE) -> SavedOnHardware:
+    """What a job has spent on some hardware, in all."""
+    nothing = {"expected": None, "basis": None, "default_runs": 0, "saved": None}
+    amounts = Spent(energy_j=1.0, time_s=1.0, cost=cost)
+    return SavedOnHardware(**asdict(hardware), spent=amounts, recurrences=recurrences, **nothing)
+
+
+ERA = SimpleNamespace(expected_energy_j=7200.0, expected_energy_j_error=3600.0)
+
+
 def test_regret_compares_each_run_with_the_best_on_its_own_hardware() -> None:
     best_there = [ArmEstimate(8, 1, 500.0, 1.0, "alive")]
     two = job(hardware=[on_hardware(), on_hardware(OTHER, arms=best_there)])
-    spent = [Spent(energy_j=1.0, time_s=1.0, cost=cost) for cost in (10_000.0, 9000.0)]
-    point = {"trial_number": 1, "ended_at": 0.0, "recurrences": 1, "saved": None}
-    points = [SavingsPoint(**point, hardware=index, spent=spent[index]) for index in range(2)]
-    each = [SavedOnHardware.model_construct(**asdict(known)) for known in (HARDWARE, OTHER)]
-    savings = JobSavings.model_construct(points=points, hardware=each)
-    (curve,) = figures.regret(two, savings)["data"]
+    ended = [(row(cost=10_000.0), ERA), (row(cost=9000.0, hardware=OTHER), ERA)]
+    in_all = [spent(10_000.0, 1), spent(9000.0, 1, OTHER)]
+    (curve,) = figures.regret(two, JobSavings.model_construct(hardware=in_all), ended)["data"]
     assert curve["y"] == [2000.0, 10_500.0]
 
 
-@pytest.mark.parametrize("converged", [1, 0])
-def test_regret_is_what_runs_cost_beyond_the_best(converged: int) -> None:
-    spent = Spent(energy_j=1.0, time_s=1.0, cost=10_000.0)
-    point = {
-        "hardware": 0,
-        "trial_number": 2,
-        "ended_at": 0.0,
-        "recurrences": converged,
-        "saved": None,
-    }
-    points = [SavingsPoint(**point, spent=spent)]
-    here = SavedOnHardware.model_construct(**asdict(HARDWARE))
-    savings = JobSavings.model_construct(points=points, hardware=[here])
-    figure = figures.regret(job(), savings)
-    assert figure["data"][0]["y"] == [10_000.0 - 8000.0 * converged]
+def test_regret_is_what_runs_cost_beyond_the_best() -> None:
+    ended = [
+        (row(cost=10_000.0, outcome="errored"), ERA),
+        (row(trial_number=2, cost=3000.0), None),  # its meter was dead
+        (row(trial_number=3, cost=10_000.0), ERA),
+    ]
+    earlier = 500.0  # of runs that are not drawn
+    savings = JobSavings.model_construct(hardware=[spent(20_000.0 + earlier, 1)])
+    figure = figures.regret(job(), savings, ended)
+    assert (figure["data"][0]["x"], figure["data"][0]["y"]) == ([1, 3], [10_500.0, 12_500.0])
     assert figure["note"] == ""
-    unknown = figures.regret(job(hardware=[on_hardware(best_batch_size=None)]), savings)
+    unknown = figures.regret(job(hardware=[on_hardware(best_batch_size=None)]), savings, ended)
     assert unknown["data"] == []
     assert "not known yet" in unknown["note"]
 
 
-def test_the_energy_saved_by_a_single_run_begins_at_nothing_and_has_a_band() -> None:
-    energy = Estimate(estimate=7200.0, low=3600.0, high=10_800.0)
-    amounts = SavedAmounts.model_construct(energy_j=energy)
-    here = SavedOnHardware.model_construct(**asdict(HARDWARE))
-    point = SavingsPoint.model_construct(trial_number=4, saved=amounts)
-    savings = JobSavings.model_construct(
-        points=[point], hardware=[here], saved=amounts, estimated=False
-    )
-    low, high, line = figures.saved(savings)["data"]
-    assert (line["x"], line["y"]) == ([0, 4], [0.0, 2.0])
-    assert (low["y"], high["y"]) == ([0.0, 1.0], [0.0, 3.0])
-    assert figures.saved(savings)["layout"]["yaxis"]["ticksuffix"] == "Wh"
+@pytest.mark.parametrize("earlier_j", [0.0, 3600.0])
+def test_the_energy_saved_ends_with_what_was_saved_in_all_and_has_a_band(earlier_j: float) -> None:
+    energy = Estimate.of(7200.0 + earlier_j, 3600.0)
+    in_all = JobSavings.model_construct(saved=Amounts(*[energy] * 4), estimated=False)
+    ended = [(row(trial_number=4, energy_j=0.0), ERA)]
+    figure = figures.saved(in_all, ended)
+    low, high, line = figure["data"]
+    earlier = earlier_j / 3600
+    assert (line["x"], line["y"]) == ([3, 4], [earlier, earlier + 2.0])
+    assert (low["y"], high["y"]) == ([earlier, earlier + 1.0], [earlier, earlier + 3.0])
+    assert figure["layout"]["yaxis"]["ticksuffix"] == "Wh"
 
 
 def test_the_metric_of_a_run_in_flight_is_a_curve_below_its_target() -> None:

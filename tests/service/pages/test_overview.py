@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
 from html import unescape
-from pathlib import Path
 from typing import Any
 
-import pytest
-from databases import migrated_database
 from flask.testing import FlaskClient
-from service.conftest import application
 from service.jobs import register, report
 from sqlalchemy import update
 from zeus_service import optimizer
-from zeus_service.api.savings_messages import Estimate
 from zeus_service.config import Config
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Job
 from zeus_service.pages.overview import QUANTITIES, bars
-
-
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[FlaskClient]:
-    """A client of an application on SQLite, within its context."""
-    with migrated_database("sqlite", tmp_path) as url, application(url) as app:
-        yield app.test_client()
+from zeus_service.savings.report import Estimate
 
 
 def set_config(client: FlaskClient, **settings: Any) -> None:

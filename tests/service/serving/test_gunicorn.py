@@ -67,22 +67,6 @@ def running(kind: str, folder: Path) -> Iterator[ServiceProcess]:
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_a_worker_overlaps_its_waits_for_the_database(kind: str, tmp_path: Path) -> None:
-    names = [f"job-{n}" for n in range(6)]
-    with (
-        running(kind, tmp_path) as service,
-        ThreadPoolExecutor(len(names)) as pool,
-    ):
-        register(service, *names)
-        with transaction() as session:
-            for name in names:
-                lock(session, name)
-            starts = [pool.submit(start, service, name) for name in names]
-            wait_until(lambda: waiting_sessions() == len(names))
-        assert [each.result().status_code for each in starts] == [201] * len(names)
-
-
-@pytest.mark.parametrize("kind", SERVERS)
 def test_a_locked_job_holds_up_no_others(kind: str, tmp_path: Path) -> None:
     with running(kind, tmp_path) as service, ThreadPoolExecutor(4 * POOL_SIZE) as pool:
         register(service, "job", "other")

@@ -6,7 +6,7 @@ import csv
 import math
 from pathlib import Path
 
-from zeus_service.simulation.recorded_runs import Recipe
+from zeus_service.simulation.recordings import Recipe
 from zeus_service.simulation.workload import Epoch, Setting, Workload
 
 TRAIN = "summary_train.csv"

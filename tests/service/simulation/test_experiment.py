@@ -12,14 +12,13 @@ from service.simulation import recorded
 from zeus_service.bandit.outcomes import Result
 from zeus_service.simulation.experiment import (
     Experiment,
-    by_key,
     ratio,
     run_all,
     spent_over_oracle,
     tally,
 )
+from zeus_service.simulation.recordings import Submission
 from zeus_service.simulation.simulated_run import SimulatedTrial
-from zeus_service.simulation.submissions import Submission
 
 WORKLOAD = recorded.workload()
 SPEC = WORKLOAD.spec(policy="zeus", seed=1)
@@ -83,17 +82,3 @@ def test_of_replays_of_one_length_the_error_is_that_of_a_mean(
     assert estimate.value == pytest.approx(np.mean(values))
     expected = np.std(values, ddof=1) / math.sqrt(len(values))
     assert estimate.error == pytest.approx(expected, rel=1e-6, abs=1e-9)
-
-
-def test_replays_are_grouped_by_workload_gpu_and_policy() -> None:
-    experiments = [
-        Experiment(WORKLOAD, SPEC.model_copy(update={"policy": policy, "seed": seed}), 20)
-        for policy in ("zeus", "other")
-        for seed in (1, 2)
-    ]
-    trials = [trial(index, 8, "converged", ORACLE * 2) for index in range(20)]
-    groups = by_key(tally(each, trials) for each in experiments)
-    assert list(groups) == [("letters", "tiny", "zeus"), ("letters", "tiny", "other")]
-    assert [[each.seed for each in group] for group in groups.values()] == [[1, 2], [1, 2]]
-    for group in groups.values():
-        assert spent_over_oracle(group).value == spent_over_oracle(group, 30).value == 2.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from zeus_service.simulation import recorded_runs
+from zeus_service.simulation import recordings
 from zeus_service.simulation.experiment import Experiment, spent_over_oracle
 
 SEEDS = 100
@@ -26,7 +26,7 @@ PUBLISHED = {
 def test_zeus_spends_what_it_spends_in_the_published_simulator(
     published_traces: Path, gpu: str, name: str
 ) -> None:
-    workload = recorded_runs.read(published_traces, gpu, recorded_runs.RECIPES[name])
+    workload = recordings.read(published_traces, gpu, recordings.RECIPES[name])
     experiments = [
         Experiment(workload, workload.spec(policy="zeus", seed=seed), workload.horizon)
         for seed in range(SEEDS)

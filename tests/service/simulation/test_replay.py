@@ -16,9 +16,9 @@ from service.simulation import recorded
 from zeus_service.bandit import fold
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft
 from zeus_service.bandit.registry import POLICIES
+from zeus_service.simulation.recordings import Submission
 from zeus_service.simulation.replay import MAX_TRIES, PATIENCE, SimulatedJob, replay
 from zeus_service.simulation.simulated_run import SimulatedTrial, TrialRunner
-from zeus_service.simulation.submissions import Submission
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
 from zeus_service.simulation.workload import Setting
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
-from io import StringIO
 
 import pytest
 from zeus_service.simulation.experiment import Key, Tally
-from zeus_service.simulation.results import print_table, write_csv
+from zeus_service.simulation.results import print_table
 
 TALLY = Tally(
     key=Key("sentiment140", "rtx6000", "zeus"),
@@ -81,14 +79,3 @@ def test_a_recurrence_that_failed_too_often_counts_and_is_reported(
     output = capsys.readouterr().out
     assert output.splitlines()[4].split()[:2] == ["zeus", "1.300±.050"]
     assert "3 recurrences never reached the target" in " ".join(output.split())
-
-
-def test_the_csv_has_a_row_for_each_replay_with_all_digits() -> None:
-    file = StringIO()
-    write_csv(file, [TALLY, dearer(0.1)])
-    first, second = csv.DictReader(file.getvalue().splitlines())
-    assert (first["workload"], first["gpu"], first["policy"]) == TALLY.key
-    assert (first["seed"], second["seed"]) == ("7", "8")
-    assert (first["recurrences"], first["cost_j"], first["oracle_cost_j"]) == ("40", "50.0", "40.0")
-    assert float(second["cost_j"]) == pytest.approx(54.0)
-    assert (second["energy_j"], second["failed"], second["unreached"]) == ("5.0", "3", "0")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from zeus_service.simulation import SimulationError
-from zeus_service.simulation.csv_rows import PositiveAmount, Row, read_rows
+from zeus_service.simulation.recordings import PositiveAmount, Row, read_rows
 
 
 class Example(Row):
@@ -35,11 +35,9 @@ def test_values_are_read_by_the_names_of_columns_whether_compressed_or_not(tmp_p
     [
         (b"name\na\n", ", row 2, value: Field required"),
         (b"name,value\na,1\nb\n", ", row 3, value: Input should be a valid number"),
-        (b"name,value\na,x\n", ", row 2, value: Input should be a valid number"),
         (b"name,value\na,\n", ", row 2, value: Input should be a valid number"),
         (b"name,value\na,0\n", ", row 2, value: Input should be greater than 0 ('0')"),
         (b"name,value\na,nan\n", ", row 2, value: Input should be a finite number ('nan')"),
-        (b"name,value\na,inf\n", ", row 2, value: Input should be a finite number"),
         (b"name,value\na,1e200\n", ", row 2, value: Input should be less than or equal to"),
         (b"\xff\xfe\x00", ": cannot be read as CSV"),
         (b'name,value\na,"1\n', ": cannot be read as CSV"),

@@ -1,4 +1,4 @@
-"""Reading recorded runs."""
+"""Reading recorded runs and submissions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from service.simulation import recorded
 from service.simulation.recorded import POWER, RECIPE, TRAIN
-from zeus_service.simulation import SimulationError, recorded_runs
+from zeus_service.simulation import SimulationError, recordings
+from zeus_service.simulation.recordings import Group, Submission
 
 
 def edit(path: Path, change: Callable[[list[str]], list[str]]) -> None:
@@ -20,14 +21,14 @@ def without(path: Path, start: str) -> None:
     edit(path, lambda lines: [line for line in lines if not line.startswith(start)])
 
 
-def the_error(directory: Path, gpu: str = "tiny", recipe: recorded_runs.Recipe = RECIPE) -> str:
+def the_error(directory: Path, gpu: str = "tiny", recipe: recordings.Recipe = RECIPE) -> str:
     with pytest.raises(SimulationError) as caught:
-        recorded_runs.read(directory, gpu, recipe)
+        recordings.read(directory, gpu, recipe)
     return str(caught.value)
 
 
 def test_what_was_recorded_is_read(traces: Path) -> None:
-    read = recorded_runs.read(traces, "tiny", RECIPE)
+    read = recordings.read(traces, "tiny", RECIPE)
     expected = recorded.workload()
     assert read.settings.keys() == expected.settings.keys()
     for size, setting in expected.settings.items():
@@ -43,28 +44,28 @@ def test_other_workloads_and_targets_in_the_same_files_do_not_count(traces: Path
         file.write("letters,net,adam,8,1e-3,1,0.5,1\nletters,net,sgd,8,1e-3,1,0.6,1\n")
     with (traces / POWER).open("a") as file:
         file.write("letters,net,adam,8,100,1.0,1.0\n")
-    assert recorded_runs.read(traces, "tiny", RECIPE).settings[8].target_epochs == (5.0, 6.0, 7.0)
+    assert recordings.read(traces, "tiny", RECIPE).settings[8].target_epochs == (5.0, 6.0, 7.0)
 
 
 def test_maxpower_is_the_largest_limit_in_the_gpus_file(traces: Path) -> None:
     other = "other,net,sgd,8,300,1.0,1.0"
     edit(traces / POWER, lambda lines: [lines[0], other, *lines[1:]])
-    assert recorded_runs.read(traces, "tiny", RECIPE).max_power_w == 300.0
+    assert recordings.read(traces, "tiny", RECIPE).max_power_w == 300.0
 
 
 def test_a_target_is_compared_as_a_number(traces: Path) -> None:
     path = traces / TRAIN
     path.write_text(path.read_text().replace(",0.5,", ",5e-1,"))
-    assert len(recorded_runs.read(traces, "tiny", RECIPE).settings) == 3
+    assert len(recordings.read(traces, "tiny", RECIPE).settings) == 3
 
 
 def test_a_batch_size_without_power_data_is_left_out(traces: Path) -> None:
     without(traces / POWER, "letters,net,sgd,32,")
-    assert list(recorded_runs.read(traces, "tiny", RECIPE).settings) == [8, 16]
+    assert list(recordings.read(traces, "tiny", RECIPE).settings) == [8, 16]
 
 
 def test_the_default_is_at_most_what_the_gpu_holds(traces: Path) -> None:
-    read = recorded_runs.read(traces, "tiny", RECIPE._replace(default_batch_size=256))
+    read = recordings.read(traces, "tiny", RECIPE._replace(default_batch_size=256))
     assert read.default_batch_size == 32
 
 
@@ -135,11 +136,11 @@ def test_an_invalid_number_is_reported_with_its_row(
 
 
 def test_the_published_files_hold_the_papers_workloads(published_traces: Path) -> None:
-    assert recorded_runs.gpus(published_traces) == ["p100", "v100"]
-    recipes = recorded_runs.paper_recipes(published_traces, "v100")
+    assert recordings.gpus(published_traces) == ["p100", "v100"]
+    recipes = recordings.paper_recipes(published_traces, "v100")
     assert [each.dataset for each in recipes] == ["cifar100", "librispeech", "sentiment140"]
     defaults = {
-        (gpu, each.dataset): recorded_runs.read(published_traces, gpu, each).default_batch_size
+        (gpu, each.dataset): recordings.read(published_traces, gpu, each).default_batch_size
         for gpu in ("p100", "v100")
         for each in recipes
     }
@@ -151,3 +152,20 @@ def test_the_published_files_hold_the_papers_workloads(published_traces: Path) -
         ("v100", "librispeech"): 192,
         ("v100", "sentiment140"): 128,
     }
+
+
+GROUPS = """\
+group,start_time,end_time,dataset,runtime_ratio
+a,100.0,160.0,cifar100,1.5
+b,0,10,squad,0.25
+a,20.5,90,cifar100,0.5
+"""
+
+
+def test_a_group_is_read_in_the_order_of_its_starts(tmp_path: Path) -> None:
+    path = tmp_path / "groups.csv"
+    path.write_text(GROUPS)
+    assert recordings.read_groups(path) == [
+        Group("a", "cifar100", (Submission(20.5, 90.0, 0.5), Submission(100.0, 160.0, 1.5))),
+        Group("b", "squad", (Submission(0.0, 10.0, 0.25),)),
+    ]
